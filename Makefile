@@ -1,0 +1,42 @@
+# Needs python3 >= 3.11 with venv, and make; everything else comes from pip, into .venv.
+# The stamp makes that happen once for each pyproject.toml, so that later runs need no network.
+
+PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
+BIN     := .venv/bin
+READY   := .venv/.ready
+SOURCES  = $(wildcard pool examples tests benchmarks)
+
+.PHONY: test demo lint fmt bench clean
+
+test: lint
+	$(BIN)/python -m pytest
+
+demo: $(READY)
+	$(BIN)/pool demo
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict $(SOURCES)
+
+fmt: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.throughput
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find pool examples tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(READY): pyproject.toml
+	@for python in $(PYTHONS); do \
+	  if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	  then echo "$$python -m venv .venv"; exec $$python -m venv --clear .venv; fi; \
+	done; \
+	echo "pool needs python3 >= 3.11 with venv; none of these is that: $(PYTHONS)." \
+	  "On Debian: apt install python3-venv" >&2; exit 1
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' # the first that knows --group
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $@

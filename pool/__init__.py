@@ -1,0 +1,107 @@
+"""A dedicated worker pool: jobs by key, each key on exactly one worker of the fleet.
+
+    pool/errors.py, settings.py   what can go wrong, what can be set
+    pool/model/      pure: names, records, placement, leases, codecs; no clock, no I/O
+    pool/store/      all that knows Redis: addresses, the link, scripts, the embedded server
+    pool/actors/     time and tasks: the node and the actors in it
+    pool/ops/        for people: the command line, the demo
+    pool/testing/    for your tests: a fault proxy, an auditor
+
+A module imports its own floor or a lower one.  What is named here is public; the rest may change.
+"""
+
+from __future__ import annotations
+
+from pool.actors.handlers import Handler, Handlers, Runner
+from pool.actors.job import Cancel, Job, Park, Retry
+from pool.actors.membership import WorkerInfo
+from pool.actors.node import Call, Node
+from pool.actors.observe import Event, log_observer
+from pool.actors.ref import JobRef, Status
+from pool.errors import (
+    AlreadySettled,
+    AuthError,
+    ConfigError,
+    DuplicateHandler,
+    Fenced,
+    Gone,
+    HandlerError,
+    InboxFull,
+    InvalidKey,
+    InvalidOption,
+    JobCancelled,
+    JobExists,
+    JobParked,
+    LostError,
+    NoServer,
+    NoSuchJob,
+    NotRunning,
+    NotStopped,
+    OutcomeExpired,
+    PayloadEncodingError,
+    PayloadTooLarge,
+    PoolError,
+    PoolFull,
+    RefusedError,
+    StorageFull,
+    StoreError,
+    StoreFault,
+    StoreLost,
+    StoreUnavailable,
+    UnknownHandler,
+    UnsupportedServer,
+    UsageError,
+)
+from pool.settings import Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadySettled",
+    "AuthError",
+    "Call",
+    "Cancel",
+    "ConfigError",
+    "DuplicateHandler",
+    "Event",
+    "Fenced",
+    "Gone",
+    "Handler",
+    "HandlerError",
+    "Handlers",
+    "InboxFull",
+    "InvalidKey",
+    "InvalidOption",
+    "Job",
+    "JobCancelled",
+    "JobExists",
+    "JobParked",
+    "JobRef",
+    "LostError",
+    "NoServer",
+    "NoSuchJob",
+    "Node",
+    "NotRunning",
+    "NotStopped",
+    "OutcomeExpired",
+    "Park",
+    "PayloadEncodingError",
+    "PayloadTooLarge",
+    "PoolError",
+    "PoolFull",
+    "RefusedError",
+    "Retry",
+    "Runner",
+    "Settings",
+    "Status",
+    "StorageFull",
+    "StoreError",
+    "StoreFault",
+    "StoreLost",
+    "StoreUnavailable",
+    "UnknownHandler",
+    "UnsupportedServer",
+    "UsageError",
+    "WorkerInfo",
+    "log_observer",
+]

@@ -1,0 +1,105 @@
+"""What all actors of one node share: the world, the store, the lanes, and the local copy of who works.
+
+Only the node writes the parts that change (incarnation, lanes); everybody else reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from pool.actors.observe import Event
+from pool.model.ids import Ids
+from pool.model.lease import Lease
+from pool.model.names import Control, key_hash, lane_of
+from pool.model.placement import Candidates
+from pool.settings import Settings
+from pool.store.lane import Lane, Target
+from pool.store.link import Link
+from pool.store.seam import Loop, Seam
+from pool.store.url import Url
+
+TARGETS_MAX = 8  # candidates of one key; when all of them are full, the key waits unassigned
+
+
+@attrs.define(eq=False)
+class LaneState:
+    """One lane as this node stands in it."""
+
+    number: int
+    lane: Lane
+    node: Target
+    lease: Lease
+    unassigned: int = 0  # as of the last answer that told
+    server_ms: int = 0  # server time, as of ...
+    server_at_s: float = 0.0  # ... this moment of our own clock
+
+    def tell_time(self, server_ms: int, now_s: float) -> None:
+        """Note what the server's clock says: to wake in time, never to decide (G-08)."""
+        self.server_ms, self.server_at_s = server_ms, now_s
+
+    def until_s(self, server_ms: float, now_s: float) -> float:
+        """Return how long it is until the server's clock will say so."""
+        return (server_ms - self.server_ms) / 1000 - (now_s - self.server_at_s)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Context:
+    """The shared part of one node."""
+
+    pool: str
+    url: Url
+    settings: Settings
+    seam: Seam
+    loop: Loop
+    link: Link
+    control: Control
+    ids: Ids
+    node_id: str
+    incarnation: str
+    emit: Callable[[Event], object]
+    lanes: list[LaneState] = attrs.field(factory=list)
+    candidates: Candidates = attrs.field(factory=lambda: Candidates(()))
+    # key -> run: a key never starts here while an earlier handler of it still runs in this process
+    busy: dict[str, Any] = attrs.field(factory=dict)
+    on_data_lost: Callable[[], object] = attrs.field(default=lambda: None)
+    on_due: Callable[[int, float], object] = attrs.field(default=lambda lane, in_s: None)
+
+    def lane_of(self, key: str) -> LaneState:
+        """Return the lane of a key."""
+        return self.lanes[lane_of(key, len(self.lanes))]
+
+    def targets(
+        self, key: str, handler: str, *, lane: int, limit: int = TARGETS_MAX, but: str = ""
+    ) -> tuple[Target, ...]:
+        """Return the workers for a key, the one that should have it first, without `but`."""
+        ranked = self.candidates.ranked(key_hash(key), handler, limit + bool(but))
+        return self.as_targets([w for w in ranked if w != but][:limit], lane)
+
+    def as_targets(self, workers: Sequence[str], lane: int) -> tuple[Target, ...]:
+        """Return these workers under their names in a lane."""
+        known: Any = self.candidates.workers
+        return tuple(
+            Target(w, known[w].incarnations[lane])
+            for w in workers
+            if lane < len(known[w].incarnations)
+        )
+
+
+class Ranks:
+    """Collects the targets of a batch, so that each is declared once and named by its place."""
+
+    def __init__(self) -> None:
+        self._places: dict[Target, int] = {}
+
+    def of(self, targets: Sequence[Target]) -> tuple[int, ...]:
+        """Return the places of one item's targets, the first choice first."""
+        places = self._places
+        return tuple([places.setdefault(target, len(places) + 1) for target in targets])
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """All targets, in their places."""
+        return tuple(self._places)

@@ -1,0 +1,385 @@
+"""Admissions on their way out, and the waiters for what becomes of them.
+
+    dispatch() --> queue per lane --batch--> dispatch.lua --statuses--> each caller's own channel
+    result()   --> registered with the record (look.lua) <--signal-- whoever settles; asked again
+                   every ASK_AGAIN_S whatever happens
+
+Dispatch is the grant: an admission carries its candidate in the first try, more candidates and leave
+to stay unassigned in the second.  Repeating an admission is safe: its id is looked up first.  Each
+waiter has a channel of its own, so one that never reads blocks nobody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import anyio
+import attrs
+
+from pool.actors.actor import Actor
+from pool.actors.context import TARGETS_MAX, Context, Ranks
+from pool.errors import (
+    JobExists,
+    NotRunning,
+    OutcomeExpired,
+    PoolError,
+    PoolFull,
+    StoreFault,
+    StoreLost,
+    StoreUnavailable,
+    UnknownHandler,
+)
+from pool.model.job import STATES, Outcome, Record
+from pool.store.lane import Admission, looked
+from pool.store.seam import Reply, Waiter
+
+BATCH_MAX: Final = 256  # admissions in one call
+FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one is on the wire
+ASK_AGAIN_S: Final = 5.0
+SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
+RETRY_S: Final = 0.05
+
+
+# --- what callers wait on -----------------------------------------------------------------------
+
+
+@attrs.frozen
+class Accepted:
+    """The job is recorded; `job_id` is another one's when the caller attached to it."""
+
+    key: str
+    job_id: str
+    handler: str
+
+
+@attrs.define(eq=False)
+class Pending:
+    """One admission and the channel of the one who asked for it."""
+
+    item: Admission
+    deadline_s: float
+    waiter: Waiter
+    is_answered: bool = False
+
+    def resolve(self, answer: Accepted | PoolError) -> None:
+        if not self.is_answered:
+            self.is_answered = True
+            self.waiter.take(answer)
+
+
+@attrs.define(eq=False)
+class Waiting:
+    """One caller who waits for a job to start, or to end."""
+
+    key: str
+    job_id: str
+    event: anyio.Event = attrs.field(factory=anyio.Event)
+    is_started: bool = False
+    answer: Outcome | PoolError | None = None
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Admitted:
+    lane: int
+    batch: Sequence[Pending]
+    reply: Reply
+
+
+@attrs.frozen
+class _Retry:
+    lane: int
+    batch: Sequence[Pending]
+
+
+@attrs.frozen
+class _Looked:
+    lane: int
+    asked: Sequence[tuple[str, str]]
+    reply: Reply
+
+
+@attrs.frozen
+class _AskAgain:
+    pass
+
+
+Message: TypeAlias = _Admitted | _Retry | _Looked | _AskAgain
+
+
+@attrs.define(eq=False)
+class _Lane:
+    queue: deque[Pending] = attrs.field(factory=deque)
+    flights: int = 0
+    looks: dict[tuple[str, str], None] = attrs.field(factory=dict)
+    is_looking: bool = False
+
+
+@attrs.define(eq=False, kw_only=True)
+class Dispatcher(Actor[Message]):
+    """Sends admissions in batches, and tells each caller what became of theirs."""
+
+    inbox_max: int = 65_536
+    context: Context
+    _lanes: list[_Lane] = attrs.field(init=False, factory=list)
+    _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by job id
+    _saturated: dict[str, float] = attrs.field(init=False, factory=dict)  # handler -> until
+    _is_asking: bool = attrs.field(init=False, default=False)
+
+    # --- for the node -------------------------------------------------------------------------
+
+    def admit(self, items: Sequence[Admission]) -> list[Pending]:
+        """Take admissions; wait on each one's waiter for an `Accepted` or an error."""
+        deadline_s = anyio.current_time() + self.context.settings.op_timeout_s
+        taken = [Pending(item, deadline_s, self.context.loop.waiter()) for item in items]
+        if self.state in ("stopping", "ended"):
+            for pending in taken:
+                pending.resolve(NotRunning(state=self.state))
+            return taken
+        touched = set()
+        for pending in taken:
+            state = self.context.lane_of(pending.item.key)
+            self._lane(state.number).queue.append(pending)
+            touched.add(state.number)
+        for number in touched:
+            self._flush(number)
+        return taken
+
+    async def wait(self, waiting: Waiting, *, for_end: bool) -> None:
+        """Wait until a job has started or ended; the caller sets the time limit."""
+        present = self._waiting.setdefault(waiting.job_id, [])
+        present.append(waiting)
+        try:
+            self._look(waiting.key, waiting.job_id)
+            self._ask_again_later()
+            while waiting.answer is None and (for_end or not waiting.is_started):
+                await waiting.event.wait()
+                waiting.event = anyio.Event()
+        finally:
+            present.remove(waiting)
+            if not present:
+                self._waiting.pop(waiting.job_id, None)
+
+    def on_signal(self, fields: dict[str, bytes]) -> None:
+        """Take a reply from the node's own stream."""
+        job_id = fields.get("i", b"").decode(errors="replace")
+        match fields.get("t"):
+            case b"started":
+                self.on_started(job_id)
+            case b"ended":
+                outcome = Outcome.parse(fields.get("o", b""))
+                if outcome is not None:
+                    self.on_ended(job_id, outcome)
+                else:
+                    for waiting in self._waiting.get(job_id, ()):
+                        self._look(waiting.key, job_id)
+
+    def on_started(self, job_id: str) -> None:
+        """A job that somebody may wait for has started."""
+        for waiting in self._waiting.get(job_id, ()):
+            waiting.is_started = True
+            waiting.event.set()
+
+    def on_ended(self, job_id: str, answer: Outcome | PoolError) -> None:
+        """A job that somebody may wait for has ended."""
+        for waiting in self._waiting.get(job_id, ()):
+            if waiting.answer is None:
+                waiting.answer = answer
+                waiting.event.set()
+
+    def lose(self) -> None:
+        """The pool's data are gone: nobody can be told anything else."""
+        for job_id in list(self._waiting):
+            self.on_ended(job_id, StoreLost(pool=self.context.pool))
+
+    def look_again(self) -> None:
+        """Ask how everything is that somebody waits for, and register anew."""
+        for waitings in self._waiting.values():
+            for waiting in waitings[:1]:
+                self._look(waiting.key, waiting.job_id)
+
+    # --- the actor ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        for number, lane in enumerate(self._lanes):
+            lane.flights, lane.is_looking = 0, False
+            self._flush(number)
+            self._send_looks(number)
+
+    def handle(self, message: Message) -> None:
+        match message:
+            case _Admitted(lane, batch, reply):
+                self._lane(lane).flights -= 1
+                self._on_admitted(lane, batch, reply)
+                self._flush(lane)
+            case _Retry(lane, batch):
+                self._lane(lane).queue.extendleft(reversed(batch))
+                self._flush(lane)
+            case _Looked(lane, asked, reply):
+                self._lane(lane).is_looking = False
+                self._on_looked(asked, reply)
+                self._send_looks(lane)
+            case _AskAgain():
+                self._is_asking = False
+                self.look_again()
+                self._ask_again_later()
+
+    def ended(self, crash: Exception | None) -> None:
+        if crash is not None:
+            return  # it will be run again
+        error = NotRunning(state="closed")
+        for lane in self._lanes:
+            for pending in lane.queue:
+                pending.resolve(error)
+            lane.queue.clear()
+        for job_id in list(self._waiting):
+            self.on_ended(job_id, error)
+
+    def _lane(self, number: int) -> _Lane:
+        while len(self._lanes) <= number:
+            self._lanes.append(_Lane())
+        return self._lanes[number]
+
+    # --- admissions ---------------------------------------------------------------------------
+
+    def _flush(self, number: int) -> None:
+        lane = self._lane(number)
+        while lane.queue and lane.flights < FLIGHTS_MAX:
+            batch = [lane.queue.popleft() for _ in range(min(BATCH_MAX, len(lane.queue)))]
+            self._send(number, lane, batch)
+
+    def _send(self, number: int, lane: _Lane, batch: Sequence[Pending]) -> None:
+        context, settings = self.context, self.context.settings
+        ranks, items = Ranks(), []
+        now_s = anyio.current_time()
+        for pending in batch:
+            item = pending.item
+            if not item.delay_s:
+                is_last = item.unassigned or self._saturated.get(item.handler, 0.0) > now_s
+                limit = TARGETS_MAX if is_last else 1
+                targets = context.targets(item.key, item.handler, lane=number, limit=limit)
+                pending.item = item = attrs.evolve(
+                    item, unassigned=is_last or not targets, ranked=ranks.of(targets)
+                )
+            items.append(item)
+        call = context.lanes[number].lane.dispatch(
+            items,
+            ranks.targets,
+            pending_s=settings.pending_timeout_s,
+            queued_jobs_max=max(1, settings.queued_jobs_max // len(context.lanes)),
+        )
+        lane.flights += 1
+        try:
+            context.link.send(call, lambda reply: self.tell(_Admitted(number, batch, reply)))
+        except PoolError as error:
+            self.tell(_Admitted(number, batch, error))
+
+    def _on_admitted(self, number: int, batch: Sequence[Pending], reply: Reply) -> None:
+        if isinstance(reply, PoolError):
+            self._on_failed(number, batch, reply)
+            return
+        again = []
+        for pending, status in zip(batch, reply, strict=True):
+            if status == b"NOROOM":
+                self._saturated[pending.item.handler] = anyio.current_time() + SATURATED_S
+                pending.item = attrs.evolve(pending.item, unassigned=True)
+                again.append(pending)
+            else:
+                pending.resolve(self._read(pending.item, status.decode()))
+        if again:
+            self._lane(number).queue.extendleft(reversed(again))
+
+    def _on_failed(self, number: int, batch: Sequence[Pending], error: PoolError) -> None:
+        """Try again what can be tried again: an admission carries its id."""
+        if isinstance(error, StoreLost):
+            self.context.on_data_lost()
+            error = StoreLost(pool=self.context.pool)
+        now_s = anyio.current_time()
+        again = []
+        for pending in batch:
+            if isinstance(error, StoreUnavailable) and pending.deadline_s - RETRY_S > now_s:
+                again.append(pending)
+            else:
+                pending.resolve(attrs.evolve(error))
+        if again:
+            retry = _Retry(number, again)
+            self.context.loop.later(RETRY_S, lambda: self.tell(retry))
+
+    def _read(self, item: Admission, status: str) -> Accepted | PoolError:
+        word, _, rest = status.partition(" ")
+        match word:
+            case "OK":
+                if item.delay_s:
+                    self.context.on_due(self.context.lane_of(item.key).number, item.delay_s)
+                if rest == "unassigned":
+                    now_s = anyio.current_time()
+                    self._saturated[item.handler] = now_s + SATURATED_S
+                return Accepted(item.key, item.id, item.handler)
+            case "ENDED":
+                return Accepted(item.key, item.id, item.handler)
+            case "ATTACHED":
+                _, _, job_id, handler = rest.split(" ")
+                return Accepted(item.key, job_id, handler)
+            case "EXISTS":
+                state, owner, job_id, _ = rest.split(" ")
+                return JobExists(
+                    key=item.key,
+                    job_id=job_id,
+                    state=STATES[state],
+                    owner="" if owner == "-" else owner,
+                )
+            case "FULL":
+                return PoolFull(
+                    queued_jobs=int(rest), queued_jobs_max=self.context.settings.queued_jobs_max
+                )
+            case "UNKNOWN":
+                return UnknownHandler(handler=item.handler)
+            case _:
+                return StoreFault(problem=f"the record of {item.key!r} cannot be read")
+
+    # --- waiters ------------------------------------------------------------------------------
+
+    def _look(self, key: str, job_id: str) -> None:
+        number = self.context.lane_of(key).number
+        self._lane(number).looks[key, job_id] = None
+        self._send_looks(number)
+
+    def _send_looks(self, number: int) -> None:
+        lane = self._lane(number)
+        if lane.is_looking or not lane.looks:
+            return
+        asked = list(lane.looks)[:BATCH_MAX]
+        for each in asked:
+            del lane.looks[each]
+        lane.is_looking = True
+        state = self.context.lanes[number]
+        call = state.lane.look(asked, node=state.node.name)
+        try:
+            self.context.link.send(call, lambda reply: self.tell(_Looked(number, asked, reply)))
+        except PoolError as error:
+            self.tell(_Looked(number, asked, error))
+
+    def _on_looked(self, asked: Sequence[tuple[str, str]], reply: Reply) -> None:
+        if isinstance(reply, PoolError):
+            if isinstance(reply, StoreLost):
+                self.context.on_data_lost()
+            return  # they are asked again
+        for (key, job_id), text in zip(asked, reply, strict=True):
+            match looked(text):
+                case Record(state="running"):
+                    self.on_started(job_id)
+                case Record():
+                    pass  # whoever starts or ends it tells us
+                case Outcome() as outcome:
+                    self.on_ended(job_id, outcome)
+                case None:
+                    self.on_ended(job_id, OutcomeExpired(key=key, job_id=job_id))
+
+    def _ask_again_later(self) -> None:
+        if not self._is_asking and self._waiting:
+            self._is_asking = True
+            self.context.loop.later(ASK_AGAIN_S, lambda: self.tell(_AskAgain()))

@@ -1,0 +1,267 @@
+"""What users register: functions under names, and how their jobs are run.
+
+Names are explicit because they are stored with jobs: renaming a function must not orphan them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
+
+import attrs
+
+from pool.actors.job import Job
+from pool.errors import ConfigError, DuplicateHandler, InvalidOption
+from pool.model.job import Kind, Options
+from pool.model.names import check_handler
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ATTEMPTS_MAX: Final = 1000
+SECONDS_MAX: Final = 365 * 86_400.0
+
+
+@attrs.frozen(eq=False)
+class Handler(Generic[P, R]):
+    """A registered function.  Calling it runs the function itself, as in a unit test."""
+
+    name: str
+    fn: Callable[..., Any]
+    options: Options
+    is_async: bool
+
+    def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.fn(job, *args, **kwargs)
+
+
+class Runner(Protocol):
+    """The object form, for people who manage start and stop themselves.
+
+    `start` returns once what it started runs; it then runs until `stop`.  Both may be plain or
+    async.  An optional `notify(key, payload)` takes the notifications, one after another.
+    """
+
+    def start(self, job: Job) -> Any:
+        """Start working on `job.key`; raising counts as a failed attempt."""
+
+    def stop(self, key: str) -> Any:
+        """Stop working on the key; called exactly once for each start that returned."""
+
+
+Register = Callable[[Callable[Concatenate[Job, P], Any]], Handler[P, Any]]
+
+
+class Handlers:
+    """The handlers of a service.  Make one, decorate functions with it, give it to a node."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Handler[..., Any]] = {}
+
+    def job(
+        self,
+        name: str,
+        *,
+        timeout_s: float | None = None,
+        attempts_max: int = 5,
+        backoff_s: float = 1.0,
+        backoff_max_s: float = 60.0,
+    ) -> _Decorator:
+        """Register a function whose jobs end with a result.
+
+        It is called with the `Job` and the arguments of the dispatch, at least once, and by one
+        worker at a time (G-02).  A plain function runs in a worker thread.
+
+        Args:
+            name: What the jobs are stored under: 1 to 128 of `A-Z a-z 0-9 _ . : -`.
+            timeout_s: Longest run of one attempt, in seconds; None is without limit.
+            attempts_max: After so many failed attempts the job is parked, 1 to 1000.
+            backoff_s: The first retry waits up to this, each later one up to twice as much
+                (full jitter).
+            backoff_max_s: No retry waits longer than this.
+
+        Raises:
+            ConfigError: The name or the function cannot be used.
+            InvalidOption: A number is out of bounds.
+            DuplicateHandler: The name is taken.
+        """
+        _check_count("attempts_max", attempts_max, 1, ATTEMPTS_MAX)
+        if timeout_s is not None:
+            _check_seconds("timeout_s", timeout_s, 0.001)
+        _check_backoff(backoff_s, backoff_max_s)
+        return _Decorator(
+            self,
+            name,
+            Options(
+                kind="job",
+                attempts_max=attempts_max,
+                backoff_s=backoff_s,
+                backoff_max_s=backoff_max_s,
+                timeout_s=timeout_s,
+            ),
+        )
+
+    def service(
+        self,
+        name: str,
+        *,
+        backoff_s: float = 1.0,
+        backoff_max_s: float = 60.0,
+        healthy_s: float = 60.0,
+    ) -> _Decorator:
+        """Register a function that runs until it is stopped: a poller, a subscription, a session.
+
+        It is handed over when workers change, and started again for ever when it fails.  If it
+        returns, it is done.
+
+        Args:
+            name: As for `job()`.
+            backoff_s: As for `job()`.
+            backoff_max_s: As for `job()`.
+            healthy_s: After a run of this length its failures are counted afresh.
+
+        Raises:
+            ConfigError: The name or the function cannot be used.
+            InvalidOption: A number is out of bounds.
+            DuplicateHandler: The name is taken.
+        """
+        _check_backoff(backoff_s, backoff_max_s)
+        _check_seconds("healthy_s", healthy_s, 0.0)
+        return _Decorator(
+            self,
+            name,
+            Options(
+                kind="service",
+                attempts_max=0,
+                backoff_s=backoff_s,
+                backoff_max_s=backoff_max_s,
+                healthy_s=healthy_s,
+            ),
+        )
+
+    def runner(
+        self, name: str, runner: Runner, *, backoff_s: float = 1.0, backoff_max_s: float = 60.0
+    ) -> Handler[..., None]:
+        """Register an object with `start(job)` and `stop(key)` as a service; see `Runner`.
+
+        Raises:
+            ConfigError: The name cannot be used, or the object lacks one of the two.
+            DuplicateHandler: The name is taken.
+        """
+        for method in ("start", "stop"):
+            if not callable(getattr(runner, method, None)):
+                raise ConfigError(
+                    setting="handler", problem=f"{name}: its object has no {method}()"
+                )
+        registered = self.service(name, backoff_s=backoff_s, backoff_max_s=backoff_max_s)
+        return cast(Handler[..., None], registered(_as_service(runner)))
+
+    def __getitem__(self, name: str) -> Handler[..., Any]:
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Handler[..., Any] | None:
+        """Return the handler of this name, or None."""
+        return self._by_name.get(name)
+
+    def options(self) -> dict[str, Options]:
+        """Return the options of all, by name."""
+        return {name: handler.options for name, handler in self._by_name.items()}
+
+    def _add(self, name: str, options: Options, fn: Callable[..., Any]) -> Handler[..., Any]:
+        check_handler(name)
+        _check_function(name, fn)
+        if name in self._by_name:
+            raise DuplicateHandler(handler=name)
+        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+            getattr(fn, "__call__", None)  # noqa: B004 - an object with an async __call__
+        )
+        handler: Handler[..., Any] = Handler(name, fn, options, is_async)
+        self._by_name[name] = handler
+        return handler
+
+
+@attrs.frozen
+class _Decorator:
+    """Registers the function it is applied to; keeps its parameters for the type checker."""
+
+    handlers: Handlers
+    name: str
+    options: Options
+
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], Awaitable[R]] | Callable[Concatenate[Job, P], R]
+    ) -> Handler[P, R]:
+        return cast(Handler[P, R], self.handlers._add(self.name, self.options, fn))
+
+
+def _as_service(runner: Runner) -> Callable[[Job], Awaitable[None]]:
+    async def run(job: Job) -> None:
+        await _called(runner.start, job)
+        try:
+            notify = getattr(runner, "notify", None)
+            async for payload in job.notifications():
+                if notify is not None:
+                    await _called(notify, job.key, payload)
+        finally:
+            with job.ending():
+                await _called(runner.stop, job.key)
+
+    return run
+
+
+async def _called(fn: Callable[..., Any], *args: Any) -> None:
+    answer = fn(*args)
+    if inspect.isawaitable(answer):
+        await answer
+
+
+def _check_function(name: str, fn: object) -> None:
+    problem = ""
+    if not callable(fn):
+        problem = "is not callable"
+    elif inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        problem = "is a generator; a handler is called, not iterated"
+    else:
+        try:
+            inspect.signature(fn).bind_partial(None)
+        except TypeError:
+            problem = "does not take the Job as its first argument"
+        except ValueError:  # a builtin without a signature: its first call will tell
+            return
+    if problem:
+        raise ConfigError(setting="handler", problem=f"{name}: {problem}")
+
+
+def _check_seconds(option: str, value: float, low: float) -> None:
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not fits or math.isnan(value) or not low <= value <= SECONDS_MAX:
+        raise InvalidOption(
+            option=option, value=repr(value), problem=f"not a number from {low} to {SECONDS_MAX} s"
+        )
+
+
+def _check_count(option: str, value: int, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidOption(
+            option=option, value=repr(value), problem=f"not a whole number from {low} to {high}"
+        )
+
+
+def _check_backoff(backoff_s: float, backoff_max_s: float) -> None:
+    _check_seconds("backoff_s", backoff_s, 0.001)
+    _check_seconds("backoff_max_s", backoff_max_s, 0.001)
+    if backoff_max_s < backoff_s:
+        raise InvalidOption(
+            option="backoff_max_s", value=repr(backoff_max_s), problem=f"below backoff_s {backoff_s}"
+        )

@@ -1,0 +1,173 @@
+"""What a handler is given: its job, the messages for it, and the ways to end it on purpose."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+import attrs
+
+from pool.model.codec import check_size, decode_value, encode_value
+from pool.model.job import Kind
+
+
+class Retry(Exception):  # noqa: N818 - an instruction, not an error
+    """Raise in a handler: this attempt failed, run the job again.
+
+    `after_s` replaces the backoff; the attempt counts.
+    """
+
+    def __init__(self, *, after_s: float | None = None, cause: str = "") -> None:
+        super().__init__(cause)
+        self.after_s = after_s
+        self.cause = cause
+
+
+class Cancel(Exception):  # noqa: N818
+    """Raise in a handler: end the job as cancelled; `result()` raises `JobCancelled`."""
+
+    def __init__(self, cause: str = "") -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class Park(Exception):  # noqa: N818
+    """Raise in a handler: give the job up without another attempt; it becomes a dead letter."""
+
+    def __init__(self, cause: str = "") -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+Message = tuple[int, bytes]  # id (a stamp) and payload
+ReadInbox = Callable[[], Awaitable[Sequence[Message]]]
+
+
+class Inbox:
+    """The unhandled messages of one running job, in the order in which they were accepted (G-07).
+
+    Redis holds them; a signal only wakes.  A signal that continues what is known is taken as it
+    is; whenever one may be missing, the list is read instead.
+    """
+
+    def __init__(self, *, is_behind: bool) -> None:
+        self._queue: deque[Message] = deque()
+        self._last = 0  # the newest id that was queued
+        self._is_behind = is_behind
+        self._is_reading = False
+        self._bell: anyio.Event | None = None
+
+    def offer(self, number: int, before: int, payload: bytes | None) -> None:
+        """Take a signal: message `number` was accepted behind `before` (0: behind none)."""
+        if number <= self._last:
+            return
+        if payload is None or before > self._last or self._is_behind or self._is_reading:
+            self.fall_behind()
+            return
+        self._queue.append((number, payload))
+        self._last = number
+        self._ring()
+
+    def fall_behind(self) -> None:
+        """Have the list read before anything else is delivered."""
+        self._is_behind = True
+        self._ring()
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether nothing was ever queued: whoever learns of messages must have them read."""
+        return self._last == 0
+
+    async def next(self, read: ReadInbox) -> Message:
+        """Return the next message, waiting for it."""
+        while not self._queue:
+            if self._is_behind:
+                self._is_behind, self._is_reading = False, True
+                try:
+                    messages = await read()
+                except BaseException:
+                    self._is_behind = True
+                    raise
+                finally:
+                    self._is_reading = False
+                for number, payload in messages:
+                    if number > self._last:
+                        self._queue.append((number, payload))
+                        self._last = number
+            else:
+                self._bell = anyio.Event()
+                await self._bell.wait()
+        return self._queue.popleft()
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.set()
+
+
+@attrs.define(eq=False, kw_only=True)
+class Job:
+    """One run of a job, as its handler sees it."""
+
+    key: str
+    id: str
+    handler: str
+    kind: Kind
+    epoch: int  # the fencing token: rises with every owner; give it to external systems (G-03)
+    attempt: int  # 1 is the first
+    node: str
+    worker: str
+    _state: bytes | None = attrs.field(repr=False)
+    _state_bytes_max: int = attrs.field(repr=False)
+    _stop_budget_s: float = attrs.field(repr=False)
+    _inbox: Inbox = attrs.field(repr=False)
+    _read_inbox: ReadInbox = attrs.field(repr=False)
+    _on_handled: Callable[[int], object] = attrs.field(repr=False)
+    _is_stated: bool = attrs.field(init=False, default=False)
+    _is_listening: bool = attrs.field(init=False, default=False)
+
+    @property
+    def state(self) -> Any:
+        """What the former owner handed over, or what was assigned here since; None: nothing.
+
+        Assign to it what the next owner shall find: it is encoded at once (strict JSON or bytes,
+        at most `Settings.state_bytes_max`) and sent with the hand-off.  A crash loses what was
+        assigned since the last one.
+
+        Raises:
+            PayloadEncodingError: The value cannot be encoded.
+            PayloadTooLarge: It is larger than the limit.
+        """
+        return None if self._state is None else decode_value(self._state)
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        encoded = encode_value(value)
+        check_size("state", encoded, self._state_bytes_max)
+        self._state, self._is_stated = encoded, True
+
+    async def notifications(self) -> AsyncIterator[Any]:
+        """Yield the messages sent with `notify()`, in order, at least once each (G-07).
+
+        A message counts as handled when the next one is asked for; one that was not is delivered
+        again to the next owner.  One iterator at a time.
+        """
+        assert not self._is_listening, "one iterator of notifications at a time"
+        self._is_listening = True
+        try:
+            while True:
+                number, payload = await self._inbox.next(self._read_inbox)
+                yield decode_value(payload)
+                self._on_handled(number)
+        finally:
+            self._is_listening = False
+
+    def ending(self) -> anyio.CancelScope:
+        """Return a scope for clean-up that must await: shielded, within the stop budget."""
+        deadline_s = anyio.current_time() + self._stop_budget_s
+        return anyio.CancelScope(shield=True, deadline=deadline_s)
+
+    def handed_over(self) -> bytes | None:
+        """Return what the next owner shall find, None to leave it as it is."""
+        return self._state if self._is_stated else None

@@ -1,0 +1,390 @@
+"""Joining, joining again, and leaving: who this node is in each lane, and in the `workers` map.
+
+    join     lanes first (leases, open, streams), then `workers`: nobody is announced without a lease
+    GONE     the identity was fenced: its number rises, it joins again; its old keys are the reaper's
+    lost     the server has no data of this pool: found it anew, all numbers rise, join
+    leave    out of `open`, then (when nothing is owned) out of `workers`, then out of the lanes
+
+One task at a time does any of it, so numbers never race.  Dying after any step: a lease without an
+entry in `workers` ends and is reaped; an entry without a lease is found by whoever sweeps.  A late
+copy of a join carries a "not after" on server time and is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import anyio
+import attrs
+
+from pool.actors.actor import Actor
+from pool.actors.context import Context, LaneState
+from pool.actors.observe import DataLost, StoreTroubled
+from pool.actors.replica import Replica
+from pool.actors.worker import LaneLost, LeaseBack, Worker
+from pool.errors import ConfigError, Gone, PoolError, StoreLost, UnsupportedServer
+from pool.model.lease import Lease
+from pool.model.names import Names
+from pool.model.placement import Candidate
+from pool.model.rmap import Delete, Op, Set
+from pool.store.lane import FOUND, PROTOCOL, Founded, Lane, Target, founded
+
+RETRY_S: Final = 0.1
+SHUTDOWN_KEY: Final = b"!shutdown"  # in `workers`; no worker id begins like that
+
+
+@attrs.frozen
+class IdentityGone:
+    """A script answered GONE to one of our identities."""
+
+    lane: int
+    name: str
+
+
+@attrs.frozen
+class PoolLost:
+    """A script answered that the data of this incarnation are not there."""
+
+    incarnation: str
+
+
+Message: TypeAlias = IdentityGone | PoolLost
+
+
+@attrs.frozen(kw_only=True)
+class WorkerInfo:
+    """A worker of the fleet, as the `workers` map tells it."""
+
+    id: str
+    node: str
+    handlers: tuple[str, ...]
+    capacity: int
+    weight: float
+    label: str
+    version: str
+    is_draining: bool
+    incarnations: tuple[int, ...]
+
+    @property
+    def candidate(self) -> Candidate:
+        """What placement needs of it."""
+        return Candidate(
+            self.id,
+            frozenset(self.handlers),
+            self.weight,
+            self.label,
+            self.is_draining,
+            self.incarnations,
+        )
+
+    def pack(self) -> bytes:
+        """Return what stands in the map."""
+        return json.dumps(attrs.asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def parse(cls, text: bytes) -> WorkerInfo | None:
+        """Return the worker, or None when the text is not one; unknown fields are left out."""
+        try:
+            known: dict[str, Any] = json.loads(text)
+            fields = {a.name: known[a.name] for a in attrs.fields(cls)}
+            fields["handlers"] = tuple(str(name) for name in fields["handlers"])
+            fields["incarnations"] = tuple(int(n) for n in fields["incarnations"])
+            info = cls(**fields)
+            assert info.candidate is not None
+        except (ValueError, TypeError, KeyError, PoolError):
+            return None
+        return info
+
+
+async def found(context: Context, *, lost: str = "") -> Founded:
+    """Make the pool, or learn how it was made.
+
+    Raises:
+        ConfigError: It was made with another number of lanes.
+        UnsupportedServer: It was made by an incompatible version of this library.
+        StoreUnavailable: The server does not answer.
+    """
+    lanes = context.settings.lanes
+    reply = await context.link.call(
+        FOUND,
+        (context.control.config,),
+        (PROTOCOL, lanes, context.ids.next("i"), lost),
+        repeatable=True,
+    )
+    made = founded(reply)
+    if made.protocol != PROTOCOL:
+        raise UnsupportedServer(
+            problem=f"pool {context.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
+        )
+    if made.lanes != lanes:
+        raise ConfigError(
+            setting="lanes",
+            problem=f"pool {context.pool!r} was made with {made.lanes}, not {lanes}",
+        )
+    return made
+
+
+@attrs.define(eq=False, kw_only=True)
+class Membership(Actor[Message]):
+    """Keeps this node's identities registered."""
+
+    inbox_max: int = 4096
+    context: Context
+    replica: Replica
+    workers: dict[str, Worker] = attrs.field(factory=dict)
+    on_changed: Callable[[], object]  # identities changed: renew and read others from now on
+    on_refounded: Callable[[], object]  # the pool has another incarnation
+    _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
+    _joined: set[str] = attrs.field(init=False, factory=set)  # names with a lease
+    _numbers: dict[str, list[int]] = attrs.field(init=False, factory=dict)  # by worker id
+
+    # --- for the node -------------------------------------------------------------------------
+
+    def make_lanes(self, made: Founded) -> None:
+        """Set the lanes up as the pool was found; node numbers rise when it was found anew."""
+        context, settings = self.context, self.context.settings
+        context.incarnation = made.incarnation
+        before = {state.number: state.node.number for state in context.lanes}
+        now_s = context.seam.clock()
+        context.lanes[:] = [
+            LaneState(
+                number=k,
+                lane=Lane(Names(context.pool, k), made.incarnation),
+                node=Target(context.node_id, before.get(k, 0) + 1),
+                lease=Lease(
+                    ttl_s=settings.lease_ttl_s,
+                    margin_s=settings.margin_s,
+                    stop_budget_s=settings.stop_budget_s,
+                    asked_s=now_s,
+                ),
+                server_ms=made.now_ms,
+                server_at_s=now_s,
+            )
+            for k in range(made.lanes)
+        ]
+
+    def identities(self) -> list[list[str]]:
+        """Return the names to be renewed, lane by lane: workers first, then the node."""
+        return [
+            [
+                name
+                for name in (
+                    *(w.target(state.number).name for w in self.workers.values()),
+                    state.node.name,
+                )
+                if name in self._joined
+            ]
+            for state in self.context.lanes
+        ]
+
+    async def join_node(self) -> None:
+        """Register the node itself in all lanes."""
+        async with self._lock:
+            self.on_changed()
+            for state in self.context.lanes:
+                await self._join(state, {}, is_new=True)
+        self.on_changed()
+
+    async def join_worker(self, worker: Worker) -> None:
+        """Register a worker in all lanes, then announce it.
+
+        Raises:
+            StorageFull, StoreUnavailable, StoreLost: It is not announced; what was registered ends
+                by itself.
+        """
+        async with self._lock:
+            numbers = [1] * len(self.context.lanes)
+            self._numbers[worker.id] = numbers
+            worker.take_lanes(numbers)
+            self.workers[worker.id] = worker
+            self.on_changed()
+            try:
+                for state in self.context.lanes:
+                    await self._join(state, {worker.id: worker})
+                await self.announce(worker)
+            except BaseException:
+                del self.workers[worker.id]
+                raise
+        self.on_changed()
+
+    async def announce(self, worker: Worker) -> None:
+        """Write a worker's entry of `workers`, and wait until our own copy has it."""
+        written = await self.replica.write(
+            [Set(worker.id.encode(), self.info(worker).pack())], repeatable=True
+        )
+        await self.replica.wait_for(written.revision)
+
+    def info(self, worker: Worker) -> WorkerInfo:
+        """Return what is announced of a worker."""
+        return WorkerInfo(
+            id=worker.id,
+            node=self.context.node_id,
+            handlers=tuple(worker.handlers),
+            capacity=worker.capacity,
+            weight=worker.weight,
+            label=worker.label,
+            version=worker.version,
+            is_draining=worker.is_draining,
+            incarnations=tuple(self._numbers[worker.id]),
+        )
+
+    async def close_worker(self, worker: Worker) -> None:
+        """Take a worker out of `open`, and announce that it drains: nothing is granted any more."""
+        link = self.context.link
+        for state in self.context.lanes:
+            call = state.lane.open(worker.target(state.number), 0)
+            await link.call(call.script, call.keys, call.args, repeatable=True)
+        await self.announce(worker)
+
+    async def leave_worker(self, worker: Worker) -> int:
+        """Unregister a worker that owns nothing; returns how many keys it still owns (abandoned)."""
+        async with self._lock:
+            owns = 0
+            await self._write([Delete(worker.id.encode())])
+            for state in self.context.lanes:
+                owns += await self._leave(state, [worker.target(state.number)])
+            del self.workers[worker.id]
+        self.on_changed()
+        return owns
+
+    async def leave_node(self) -> None:
+        """Unregister the node itself."""
+        async with self._lock:
+            for state in self.context.lanes:
+                await self._leave(state, [state.node])
+
+    # --- the actor ----------------------------------------------------------------------------
+
+    def handle(self, message: Message) -> None:
+        match message:
+            case IdentityGone(lane, name) if name in self._joined:
+                self._joined.discard(name)
+                self._raise(self.context.lanes[lane], name)
+                self.on_changed()
+                self.spawn(self._rejoin, lane)
+            case PoolLost(incarnation) if incarnation == self.context.incarnation:
+                self._joined.clear()
+                self.spawn(self._refound, incarnation)
+                self.context.incarnation = ""  # said once; known again when it is found anew
+            case _:
+                return  # known already
+
+    def _raise(self, state: LaneState, name: str) -> None:
+        """Take the next number for an identity of ours; its worker lets go of what it ran."""
+        if name == state.node.name:
+            state.node = Target(state.node.id, state.node.number + 1)
+            return
+        for worker in self.workers.values():
+            if worker.target(state.number).name == name:
+                self._numbers[worker.id][state.number] += 1
+                worker.lose_lane(LaneLost(state.number, self._numbers[worker.id][state.number]))
+
+    async def _rejoin(self, lane: int) -> None:
+        """Join a lane again with everyone who has no lease there."""
+        async with self._lock:
+            while True:
+                state = self.context.lanes[lane]
+                missing = {
+                    w.id: w
+                    for w in self.workers.values()
+                    if w.target(lane).name not in self._joined
+                }
+                is_new = state.node.name not in self._joined
+                if not missing and not is_new:
+                    return
+                try:
+                    await self._join(state, missing, is_new=is_new)
+                    for worker in missing.values():
+                        await self.announce(worker)
+                    break
+                except StoreLost:
+                    self.context.on_data_lost()
+                    return
+                except Gone:
+                    for worker in missing.values():
+                        self._raise(state, worker.target(lane).name)
+                    if is_new:
+                        self._raise(state, state.node.name)
+                except PoolError as error:
+                    self.context.emit(StoreTroubled(during="join", problem=str(error)))
+                await anyio.sleep(RETRY_S)
+        self.on_changed()
+        for worker in missing.values():
+            worker.tell(LeaseBack(lane))
+
+    async def _refound(self, lost: str) -> None:
+        """The data are gone: found the pool anew and join it, so that new work is served."""
+        async with self._lock:
+            self.context.emit(DataLost(pool=self.context.pool, incarnation=lost))
+            for state in self.context.lanes:
+                for worker in self.workers.values():
+                    self._raise(state, worker.target(state.number).name)
+            while True:
+                try:
+                    made = await found(self.context, lost=lost)
+                    break
+                except PoolError as error:
+                    self.context.emit(StoreTroubled(during="found", problem=str(error)))
+                await anyio.sleep(RETRY_S)
+            self.make_lanes(made)
+            self.on_refounded()
+            self.on_changed()
+            while True:
+                try:
+                    for state in self.context.lanes:
+                        await self._join(state, self.workers, is_new=True)
+                    for worker in self.workers.values():
+                        await self.announce(worker)
+                    break
+                except StoreLost:
+                    self.context.on_data_lost()
+                    return
+                except PoolError as error:
+                    self.context.emit(StoreTroubled(during="join", problem=str(error)))
+                await anyio.sleep(RETRY_S)
+        self.on_changed()
+        for worker in self.workers.values():
+            for state in self.context.lanes:
+                worker.tell(LeaseBack(state.number))
+
+    # --- calls --------------------------------------------------------------------------------
+
+    async def _join(
+        self, state: LaneState, workers: dict[str, Worker], *, is_new: bool = False
+    ) -> None:
+        context, settings = self.context, self.context.settings
+        asked_s = context.seam.clock()
+        not_after_ms = round(
+            state.server_ms + 1000 * (asked_s - state.server_at_s + settings.op_timeout_s)
+        )
+        targets = {w.target(state.number): w.takes() for w in workers.values()}
+        options = {}
+        for worker in workers.values():
+            options.update(worker.handlers.options())
+        call = state.lane.join(
+            state.node,
+            targets,
+            options,
+            is_new=is_new,
+            not_after_ms=not_after_ms,
+            ttl_s=settings.lease_ttl_s,
+        )
+        reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
+        state.tell_time(int(reply), asked_s)
+        self._joined.update(target.name for target in targets)
+        if is_new:
+            self._joined.add(state.node.name)
+            state.lease = attrs.evolve(state.lease, asked_s=asked_s, phase="held")
+
+    async def _leave(self, state: LaneState, who: list[Target]) -> int:
+        call = state.lane.leave(who, ttl_s=self.context.settings.lease_ttl_s)
+        statuses = await self.context.link.call(
+            call.script, call.keys, call.args, repeatable=True
+        )
+        self._joined.difference_update(target.name for target in who)
+        return sum(int(s.split(b" ")[1]) for s in statuses if s.startswith(b"OWNS"))
+
+    async def _write(self, ops: list[Op]) -> None:
+        await self.replica.write(ops, repeatable=True)

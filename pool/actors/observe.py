@@ -1,0 +1,221 @@
+"""What happens in a node, as data: one emit, many readers (logs, metrics, spans, tests).
+
+Event names are noun.past_verb and never change: dashboards depend on them.  There is no event for
+an ordinary job: that is counted in the lane, and a log line would cost more than the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+import attrs
+import structlog
+
+
+class Event(Protocol):
+    """What is emitted: an attrs class with a name and a level."""
+
+    event: ClassVar[str]
+    level: ClassVar[str]
+
+
+Observer = Callable[[Event], object]
+
+
+@attrs.frozen(kw_only=True)
+class NodeJoined:
+    """The node is open."""
+
+    event: ClassVar[str] = "node.joined"
+    level: ClassVar[str] = "info"
+
+    pool: str
+    node: str
+    server: str
+
+
+@attrs.frozen(kw_only=True)
+class NodeLeft:
+    """The node has closed; `abandoned` keys are left to the reapers of others."""
+
+    event: ClassVar[str] = "node.left"
+    level: ClassVar[str] = "info"
+
+    pool: str
+    node: str
+    abandoned: int
+
+
+@attrs.frozen(kw_only=True)
+class LeaseLost:
+    """Renewals failed for so long that handlers had to be stopped."""
+
+    event: ClassVar[str] = "lease.lost"
+    level: ClassVar[str] = "warning"
+
+    node: str
+    lane: int
+    silent_s: float
+    ttl_s: float
+
+
+@attrs.frozen(kw_only=True)
+class LeaseResumed:
+    """A renewal succeeded before anybody took a key: what was stopped goes on."""
+
+    event: ClassVar[str] = "lease.resumed"
+    level: ClassVar[str] = "info"
+
+    node: str
+    lane: int
+
+
+@attrs.frozen(kw_only=True)
+class WorkerFenced:
+    """Others took this worker's keys over; it joins again under another number."""
+
+    event: ClassVar[str] = "worker.fenced"
+    level: ClassVar[str] = "warning"
+
+    worker: str
+    lane: int
+
+
+@attrs.frozen(kw_only=True)
+class HandlerOverran:
+    """A handler has not ended although its lease has."""
+
+    event: ClassVar[str] = "handler.overran"
+    level: ClassVar[str] = "error"
+
+    key: str
+    handler: str
+    epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class LoopHung:
+    """The event loop has not answered; `stack` is where it stands."""
+
+    event: ClassVar[str] = "loop.hung"
+    level: ClassVar[str] = "error"
+
+    node: str
+    hung_s: float
+    stack: str
+
+
+@attrs.frozen(kw_only=True)
+class CommitRefused:
+    """What a handler did came too late: the job is not ours any more (G-02)."""
+
+    event: ClassVar[str] = "commit.refused"
+    level: ClassVar[str] = "warning"
+
+    key: str
+    epoch: int
+    answer: str
+
+
+@attrs.frozen(kw_only=True)
+class AttemptFailed:
+    """An attempt of a job failed; `follows` says what comes next."""
+
+    event: ClassVar[str] = "attempt.failed"
+    level: ClassVar[str] = "warning"
+
+    key: str
+    handler: str
+    attempt: int
+    error: str
+    follows: str
+
+
+@attrs.frozen(kw_only=True)
+class WorkerReaped:
+    """This node took over what a fenced identity owned."""
+
+    event: ClassVar[str] = "worker.reaped"
+    level: ClassVar[str] = "warning"
+
+    identity: str
+    keys: int
+    by: str
+
+
+@attrs.frozen(kw_only=True)
+class RecordQuarantined:
+    """A record that cannot be read was parked as it is."""
+
+    event: ClassVar[str] = "record.quarantined"
+    level: ClassVar[str] = "error"
+
+    key: str
+
+
+@attrs.frozen(kw_only=True)
+class ServiceMoved:
+    """A service was handed to the worker that is first for it now."""
+
+    event: ClassVar[str] = "service.moved"
+    level: ClassVar[str] = "info"
+
+    key: str
+    target: str
+
+
+@attrs.frozen(kw_only=True)
+class DataLost:
+    """The server came back without the pool's data; the node joins anew."""
+
+    event: ClassVar[str] = "data.lost"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    incarnation: str
+
+
+@attrs.frozen(kw_only=True)
+class StoreTroubled:
+    """A background call failed; it is repeated."""
+
+    event: ClassVar[str] = "store.troubled"
+    level: ClassVar[str] = "warning"
+
+    during: str
+    problem: str
+
+
+@attrs.frozen(kw_only=True)
+class ActorCrashed:
+    """An actor raised; it is restarted, or ends the node."""
+
+    event: ClassVar[str] = "actor.crashed"
+    level: ClassVar[str] = "error"
+
+    actor: str
+    error: str
+    restarts: int
+
+
+@attrs.frozen(kw_only=True)
+class ReconciliationMended:
+    """What Redis says this worker owns differed from what it does, and was mended."""
+
+    event: ClassVar[str] = "reconciliation.mended"
+    level: ClassVar[str] = "warning"
+
+    worker: str
+    adopted: int
+    resent: int
+    released: int
+    cancelled: int
+
+
+_log = structlog.get_logger("pool")
+
+
+def log_observer(event: Event) -> None:
+    """Write one line per event.  Plain (never `ainfo`): structlog's async twins need asyncio."""
+    getattr(_log, event.level)(event.event, **attrs.asdict(event))  # type: ignore[call-overload]

@@ -1,0 +1,31 @@
+"""Decisions about jobs as edges that `advance` takes."""
+
+from __future__ import annotations
+
+from pool.model import job as model
+from pool.model.job import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Decision, Record, one_line
+from pool.settings import Settings
+from pool.store.lane import Edge
+
+
+def outcome_ttl_ms(settings: Settings) -> int:
+    """Return how long an outcome is kept: a repeated call must be recognised in any case."""
+    return round(max(settings.retry_window_s, settings.result_ttl_s) * 1000)
+
+
+def edge_of(key: str, record: Record, decision: Decision, settings: Settings) -> Edge:
+    """Return the edge that carries a decision out; a GRANT still lacks its targets."""
+    edge = Edge(model.GRANT, key, record.epoch, record.id, outcome_ttl_ms(settings))
+    edge.handler = record.handler
+    match decision:
+        case model.Park(cause, error):
+            edge.letter = model.PARK
+            edge.x, edge.y = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
+        case model.Wait(delay_s, attempt, error):
+            edge.letter = model.WAIT
+            edge.x, edge.y, edge.z = round(delay_s * 1000), attempt, error
+        case model.Cancel(cause):
+            edge.letter, edge.x = model.CANCEL, cause
+        case model.Grant(mark):
+            edge.y = mark
+    return edge

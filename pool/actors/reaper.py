@@ -1,0 +1,210 @@
+"""Takes over what fenced workers owned: the cleanup map's holder, and only the holder.
+
+    earliest lease end (from renewals) + 0..0.3 s --> fence.lua --> claims: holder|fence, until
+    each claim: reap.lua (next 64 keys) -> decide -> advance.lua "reap" -> ... -> forgotten
+
+Many nodes wake, one gets the claim (SetIfNotExists).  Dying after any step: `until` passes, another
+node takes the claim with a higher fence, and reads what is left; each key was moved in one step.
+A claim that was taken over writes nothing more (POOLGONE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import anyio
+import attrs
+
+from pool.actors.actor import Actor
+from pool.actors.context import Context, LaneState, Ranks
+from pool.actors.observe import RecordQuarantined, StoreTroubled, WorkerReaped
+from pool.actors.outcome import edge_of
+from pool.errors import Gone, PoolError, StoreLost
+from pool.model import job as model
+from pool.store.lane import Claim, Edge, Holding, claims, holdings, ranking
+
+CLAIMS_MAX: Final = 64
+SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
+RETRY_S: Final = 0.25
+
+
+@attrs.frozen
+class LeaseEnds:
+    """A renewal told when the earliest lease of the lane ends."""
+
+    lane: int
+    in_s: float
+
+
+@attrs.frozen
+class Suspects:
+    """Identities that are announced or own something, to be claimed if they have no lease at all."""
+
+    lane: int
+    names: Sequence[str]
+
+
+Message: TypeAlias = LeaseEnds | Suspects
+
+
+@attrs.define(eq=False, kw_only=True)
+class Reaper(Actor[Message]):
+    """Fences and reaps; every node has one, clients too."""
+
+    context: Context
+    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    on_reaped: Callable[[int, str], object]  # lane and identity of which nothing is left
+    _due_s: dict[int, float] = attrs.field(init=False, factory=dict)  # by lane, our clock
+    _suspects: dict[int, tuple[str, ...]] = attrs.field(init=False, factory=dict)
+    _reaping: set[tuple[int, str]] = attrs.field(init=False, factory=set)
+    _alarm: anyio.Event = attrs.field(init=False, factory=anyio.Event)
+
+    def begin(self) -> None:
+        self._reaping.clear()
+        self.spawn(self._watch)
+
+    def handle(self, message: Message) -> None:
+        now_s = self.context.seam.clock()
+        match message:
+            case LeaseEnds(lane, in_s):
+                self._due_s[lane] = now_s + max(0.0, in_s) + self._spread()
+            case Suspects(lane, names):
+                self._suspects[lane] = tuple(names)
+                self._due_s[lane] = now_s
+        self._alarm.set()
+
+    def _spread(self) -> float:
+        return self.context.seam.dice.uniform(0.0, SPREAD_S)
+
+    async def _watch(self) -> None:
+        """Fence when a lease has ended; sleep until one does."""
+        while True:
+            now_s = self.context.seam.clock()
+            for lane, due_s in list(self._due_s.items()):
+                if due_s <= now_s:
+                    del self._due_s[lane]
+                    await self._fence(self.context.lanes[lane])
+            now_s = self.context.seam.clock()
+            wait_s = min(self._due_s.values(), default=now_s + 3600) - now_s
+            if wait_s > 0:
+                self._alarm = anyio.Event()
+                with anyio.move_on_after(wait_s):
+                    await self._alarm.wait()
+
+    async def _fence(self, state: LaneState) -> None:
+        settings = self.context.settings
+        suspects = self._suspects.pop(state.number, ())
+        call = state.lane.fence(
+            state.node.name,
+            ttl_s=settings.lease_ttl_s,
+            reap_s=settings.reap_s,
+            claims_max=CLAIMS_MAX,
+            suspects=suspects,
+        )
+        try:
+            reply = await self.context.link.call(call.script, call.keys, call.args)
+        except PoolError as error:
+            self._troubled("fence", error)
+            self._due_s.setdefault(state.number, self.context.seam.clock() + RETRY_S)
+            return
+        earliest_ms, claimed = claims(reply)
+        now_s = self.context.seam.clock()
+        if earliest_ms is not None:
+            in_s = max(0.0, state.until_s(earliest_ms, now_s))
+            due_s = now_s + in_s + self._spread() + 0.01
+            self._due_s[state.number] = min(self._due_s.get(state.number, due_s), due_s)
+        for claim in claimed:
+            if (state.number, claim.identity) not in self._reaping:
+                self._reaping.add((state.number, claim.identity))
+                self.spawn(self._reap, state, claim)
+
+    async def _reap(self, state: LaneState, claim: Claim) -> None:
+        """Move everything that a fenced identity owned, then forget it."""
+        settings, link, keys = self.context.settings, self.context.link, 0
+        try:
+            while True:
+                call = state.lane.reap(claim, ttl_s=settings.lease_ttl_s, reap_s=settings.reap_s)
+                try:
+                    reply = await link.call(call.script, call.keys, call.args, repeatable=True)
+                    now_ms, is_done, held = holdings(reply)
+                    if is_done:
+                        break
+                    keys += await self._move(state, claim, held, now_ms)
+                except Gone:
+                    return  # another node holds it now
+                except StoreLost as error:
+                    self._troubled("reap", error)
+                    return
+                except PoolError as error:
+                    self._troubled("reap", error)
+                    await anyio.sleep(RETRY_S)
+        finally:
+            self._reaping.discard((state.number, claim.identity))
+        self.context.emit(WorkerReaped(identity=claim.identity, keys=keys, by=self.context.node_id))
+        self.on_reaped(state.number, claim.identity)
+
+    async def _move(
+        self, state: LaneState, claim: Claim, held: Sequence[Holding], now_ms: int
+    ) -> int:
+        settings, ranks = self.context.settings, Ranks()
+        edges: list[Edge] = []
+        for holding in held:
+            record = holding.record
+            if record is None:
+                call = state.lane.quarantine(holding.key, holding.text, claim.identity)
+                await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+                self.context.emit(RecordQuarantined(key=holding.key))
+                continue
+            decision = model.recover(
+                record,
+                holding.options,
+                self.context.seam.dice,
+                now_ms=now_ms,
+                crash_window_s=settings.crash_window_s,
+                crashes_max=settings.crashes_max,
+            )
+            edge = edge_of(holding.key, record, decision, settings)
+            if edge.letter == model.GRANT:
+                targets = self.context.targets(
+                    holding.key,
+                    record.handler,
+                    lane=state.number,
+                    but=claim.identity.rpartition(".")[0],
+                )
+                edge.x = ranking(ranks.of(targets))
+            edges.append(edge)
+        if not edges:
+            return 0
+        call = state.lane.advance(
+            "reap",
+            claim.identity,
+            edges,
+            pending_s=settings.pending_timeout_s,
+            targets=ranks.targets,
+            claim=claim.claim,
+            reap_s=settings.reap_s,
+        )
+        # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
+        reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+        _, *statuses = reply
+        tell_all(self.tell_waiters, state.number, edges, statuses)
+        return len(edges)
+
+    def _troubled(self, during: str, error: PoolError) -> None:
+        if isinstance(error, StoreLost):
+            self.context.on_data_lost()
+        self.context.emit(StoreTroubled(during=during, problem=str(error)))
+
+
+def tell_all(
+    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object],
+    lane: int,
+    edges: Sequence[Edge],
+    statuses: Sequence[bytes],
+) -> None:
+    """Tell those who wait for jobs that ended with these edges; they look up how."""
+    for edge, status in zip(edges, statuses, strict=True):
+        word, _, waiters = status.decode().partition(" ")
+        if word == "OK" and waiters and edge.letter != model.WAIT:
+            tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")

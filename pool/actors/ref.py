@@ -1,0 +1,179 @@
+"""A job as its dispatcher holds it: wait for it, look at it, stop it, from any node."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+import anyio
+import attrs
+
+from pool.actors.dispatcher import Waiting
+from pool.errors import (
+    InvalidOption,
+    JobCancelled,
+    JobParked,
+    NoSuchJob,
+    NotStopped,
+    PoolError,
+)
+from pool.model.codec import decode_value
+from pool.model.job import Outcome, Record
+
+R = TypeVar("R")
+
+
+@attrs.frozen(kw_only=True)
+class Status:
+    """What is known of a job at one moment.
+
+    `state` is pending, running, waiting, unassigned, done, parked or cancelled; `owner` the worker
+    that has it, or had it last; `accepted_us` and `since_ms` are server time.
+    """
+
+    key: str
+    job_id: str
+    state: str
+    handler: str = ""
+    owner: str = ""
+    epoch: int = 0
+    attempt: int = 0
+    crashes: int = 0
+    is_stopping: bool = False
+    error: str = ""
+    cause: str = ""
+    accepted_us: int = 0
+    since_ms: int = 0
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing will happen to it any more."""
+        return self.state in ("done", "parked", "cancelled")
+
+
+def status_of(key: str, job_id: str, found: Record | Outcome) -> Status:
+    """Return a record or an outcome as users see it."""
+    if isinstance(found, Outcome):
+        return Status(
+            key=key,
+            job_id=job_id,
+            state=found.word,
+            owner=found.owner,
+            epoch=found.epoch,
+            attempt=found.attempt,
+            cause=found.cause,
+            error=found.body.decode(errors="replace") if found.word == "parked" else "",
+            since_ms=found.ended_ms,
+        )
+    return Status(
+        key=key,
+        job_id=found.id,
+        state=found.state,
+        handler=found.handler,
+        owner=found.owner,
+        epoch=found.epoch,
+        attempt=found.attempt,
+        crashes=found.crashes,
+        is_stopping=found.intent.startswith("s"),
+        error=found.error,
+        accepted_us=found.accepted,
+        since_ms=found.since_ms,
+    )
+
+
+class Home(Protocol):
+    """What a reference needs of its node."""
+
+    async def wait(self, waiting: Waiting, *, for_end: bool) -> None: ...
+    async def look(self, key: str, job_id: str) -> Record | Outcome | None: ...
+    async def request_stop(self, key: str, job_id: str, cause: str) -> str: ...
+
+
+@attrs.frozen(eq=False)
+class JobRef(Generic[R]):
+    """A reference to one accepted job.  It stays good after restarts of anything."""
+
+    key: str
+    job_id: str
+    handler: str
+    _home: Home = attrs.field(repr=False)
+
+    async def started(self, timeout_s: float | None = None) -> None:
+        """Return once a worker has started the job, or the job has ended.
+
+        Raises:
+            TimeoutError: Not within `timeout_s`.
+            OutcomeExpired: It ended so long ago that nothing is known of it.
+            StoreLost: The pool's data were lost.
+        """
+        waiting = await self._wait(timeout_s, for_end=False)
+        if isinstance(waiting.answer, PoolError):
+            raise waiting.answer
+
+    async def result(self, timeout_s: float | None = None) -> R:
+        """Return what the handler returned, once it has.
+
+        Raises:
+            JobParked: It was given up: its attempts were used up, or its handler parked it.
+            JobCancelled: It was stopped, or its handler cancelled it.
+            OutcomeExpired: It ended longer than `Settings.result_ttl_s` ago.
+            TimeoutError: It has not ended within `timeout_s`; it goes on.
+            StoreLost: The pool's data were lost, and the job with them.
+        """
+        waiting = await self._wait(timeout_s, for_end=True)
+        match waiting.answer:
+            case Outcome(word="done", body=body):
+                value: Any = decode_value(body)
+                return value  # type: ignore[no-any-return]
+            case Outcome(word="parked") as outcome:
+                raise JobParked(
+                    key=self.key,
+                    job_id=self.job_id,
+                    cause=outcome.cause,
+                    attempts=outcome.attempt,
+                    last_error=outcome.body.decode(errors="replace"),
+                )
+            case Outcome() as outcome:
+                raise JobCancelled(key=self.key, job_id=self.job_id, cause=outcome.cause)
+            case PoolError() as error:
+                raise error
+            case None:
+                raise AssertionError("woken without an answer")
+
+    async def status(self) -> Status:
+        """Return how the job is now.
+
+        Raises:
+            NoSuchJob: Nothing is known of it (any more).
+            StoreUnavailable: The store does not answer.
+        """
+        found = await self._home.look(self.key, self.job_id)
+        if found is None:
+            raise NoSuchJob(key=self.key, job_id=self.job_id)
+        return status_of(self.key, self.job_id, found)
+
+    async def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
+        """Stop the job; return when it has really ended.  A job that has ended stays as it is.
+
+        Its stop stays requested whatever happens to this call, its owner or the caller.
+
+        Raises:
+            NotStopped: Its handler has not ended within `timeout_s`.
+            StoreUnavailable: The store does not answer.
+        """
+        try:
+            await self._home.request_stop(self.key, self.job_id, cause)
+        except NoSuchJob:
+            return
+        try:
+            await self._wait(timeout_s, for_end=True)
+        except TimeoutError:
+            assert timeout_s is not None
+            raise NotStopped(key=self.key, job_id=self.job_id, waited_s=timeout_s) from None
+
+    async def _wait(self, timeout_s: float | None, *, for_end: bool) -> Waiting:
+        if timeout_s is not None and not timeout_s >= 0:
+            raise InvalidOption(option="timeout_s", value=repr(timeout_s), problem="below 0")
+        waiting = Waiting(self.key, self.job_id)
+        with anyio.fail_after(timeout_s):
+            await self._home.wait(waiting, for_end=for_end)
+        return waiting

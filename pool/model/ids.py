@@ -1,0 +1,64 @@
+"""Identities: a random prefix for each process, then a counter.
+
+    8z4k0qv1xt 2f        a job: prefix (50 bits) and counter (hexadecimal), written together
+    w 8z4k0qv1xt 3       a worker; `n` for a node
+    w8z4k0qv1xt3.2       the worker's second incarnation in some lane
+
+Random per process and not per id, because a counter is ten times cheaper than a `uuid4`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from pool.errors import StoreFault
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
+_PREFIX_CHARS: Final = 10
+SEED_BYTES: Final = 8  # enough for the 50 bits of a prefix
+
+
+class Ids:
+    """Makes ids that no other process makes.  Any thread may call `next()`.
+
+    `seed` is `SEED_BYTES` of good randomness (of the injected dice, or of the system's).
+    Two processes share a prefix with a probability of 2**-50.
+    """
+
+    __slots__ = ("_count", "_prefix")
+
+    def __init__(self, seed: bytes) -> None:
+        self._count = itertools.count(1)
+        self._prefix = _prefix(seed)
+
+    def next(self, kind: str = "") -> str:
+        """Return a new id; `kind` is its first letter: `w` worker, `n` node, nothing for jobs."""
+        return f"{kind}{self._prefix}{next(self._count):x}"  # next() of a count is atomic
+
+    def redraw(self, seed: bytes) -> None:
+        """Take another prefix: to be called in the child after a fork, before any `next()`."""
+        self._prefix = _prefix(seed)
+
+
+def _prefix(seed: bytes) -> str:
+    assert len(seed) >= SEED_BYTES
+    bits = int.from_bytes(seed[:SEED_BYTES], "big")
+    return "".join(_ALPHABET[bits >> (5 * i) & 31] for i in range(_PREFIX_CHARS))
+
+
+def incarnation(identity: str, number: int) -> str:
+    """Return the name under which an identity acts in one lane."""
+    return f"{identity}.{number}"
+
+
+def split_incarnation(name: str) -> tuple[str, int]:
+    """Return identity and number of an incarnation.
+
+    Raises:
+        StoreFault: It is none.  Such names come from Redis, so it is foreign data.
+    """
+    identity, dot, number = name.rpartition(".")
+    if not (identity and dot and number.isascii() and number.isdigit()):
+        raise StoreFault(problem=f"{name!r} is not an incarnation")
+    return identity, int(number)

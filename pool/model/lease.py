@@ -1,0 +1,149 @@
+"""A lease as a pure machine: events in, effects out; no clock, no I/O.
+
+            soft              hard
+    held ----------> stopping ------> fenced
+     ^                  |               |          and from any of them, by an answer
+     +---- Resume ------+---------------+          GONE, to `gone`, where it ends
+
+    hard = asked + ttl - margin         soft = hard - stop budget
+
+`asked` is when we ASKED for what was granted: the server's countdown cannot have begun earlier,
+so the server's lease ends later than our `hard` by the margin at least.  One machine is one
+identity in one lane; after `gone` the next incarnation has a machine of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias
+
+import attrs
+
+
+@attrs.frozen
+class Tick:
+    """Event: time has passed; needed at `Lease.deadline_s`, harmless at any time."""
+
+    now_s: float
+
+
+@attrs.frozen
+class Renewed:
+    """Event: a renewal succeeded."""
+
+    asked_s: float
+    now_s: float  # when the answer is acted upon, not when it reached the socket
+
+
+@attrs.frozen
+class GoneEvent:
+    """Event: the server answered GONE: we were fenced, or it does not know us."""
+
+    now_s: float
+
+
+@attrs.frozen
+class StopJobs:
+    """Effect: cancel the handlers of this lane; they have the stop budget to end."""
+
+    silent_s: float
+
+
+@attrs.frozen
+class FenceLocally:
+    """Effect: nothing of this lane may run or commit any more; somebody may own it soon."""
+
+    silent_s: float
+
+
+@attrs.frozen
+class Resume:
+    """Effect: nobody took a key.  Send what had ended, then start again what we had stopped."""
+
+
+@attrs.frozen
+class Rejoin:
+    """Effect: join this lane as the next incarnation; the keys of this one are the reaper's."""
+
+
+Event: TypeAlias = Tick | Renewed | GoneEvent
+Effect: TypeAlias = StopJobs | FenceLocally | Resume | Rejoin
+Phase: TypeAlias = Literal["held", "stopping", "fenced", "gone"]
+
+
+@attrs.frozen(kw_only=True)
+class Lease:
+    """The lease of one identity in one lane, as its own node may believe in it (G-03)."""
+
+    ttl_s: float
+    margin_s: float
+    stop_budget_s: float
+    asked_s: float
+    phase: Phase = "held"
+
+    def __attrs_post_init__(self) -> None:
+        assert self.margin_s > 0
+        assert self.stop_budget_s > 0
+        assert self.margin_s + self.stop_budget_s < self.ttl_s
+
+    @property
+    def hard_s(self) -> float:
+        """From here on nothing of this lane may run."""
+        return self.asked_s + self.ttl_s - self.margin_s
+
+    @property
+    def soft_s(self) -> float:
+        """From here on handlers must end."""
+        return self.hard_s - self.stop_budget_s
+
+    @property
+    def deadline_s(self) -> float:
+        """When the next `Tick` is needed; infinite if only an answer can change anything."""
+        match self.phase:
+            case "held":
+                return self.soft_s
+            case "stopping":
+                return self.hard_s
+            case _:
+                return math.inf
+
+    def is_good(self, now_s: float) -> bool:
+        """Say whether a job may start now.  Asks the clock, since a `Tick` may come late."""
+        return self.phase == "held" and now_s < self.soft_s
+
+    def step(self, event: Event) -> tuple[Lease, tuple[Effect, ...]]:
+        """Return the lease after the event, and what is to be done, in order."""
+        match event:
+            case _ if self.phase == "gone":
+                return self, ()  # a late answer revives nothing
+            case GoneEvent(now_s=now_s):
+                return attrs.evolve(self, phase="gone"), (*self._fence(now_s), Rejoin())
+            case Renewed(asked_s=asked_s, now_s=now_s) if asked_s > self.asked_s:
+                return attrs.evolve(self, asked_s=asked_s)._renewed(now_s)
+            case Renewed(now_s=now_s) | Tick(now_s=now_s):
+                return self._at(now_s)  # of two answers in flight, the older one is no news
+
+    def _renewed(self, now_s: float) -> tuple[Lease, tuple[Effect, ...]]:
+        # An answer acted upon so late that handlers would have to stop at once again resumes
+        # nothing; past `hard` it would not even prove that nobody took a key.
+        if self.phase == "held" or now_s >= self.soft_s:
+            return self._at(now_s)
+        return attrs.evolve(self, phase="held"), (Resume(),)
+
+    def _at(self, now_s: float) -> tuple[Lease, tuple[Effect, ...]]:
+        if self.phase == "fenced" or now_s < self.deadline_s:
+            return self, ()
+        if now_s >= self.hard_s:
+            return attrs.evolve(self, phase="fenced"), self._fence(now_s)
+        return attrs.evolve(self, phase="stopping"), (StopJobs(now_s - self.asked_s),)
+
+    def _fence(self, now_s: float) -> tuple[Effect, ...]:
+        """Return what is left to do; a fence that comes unannounced cancels handlers first."""
+        silent_s = now_s - self.asked_s
+        match self.phase:
+            case "held":
+                return StopJobs(silent_s), FenceLocally(silent_s)
+            case "stopping":
+                return (FenceLocally(silent_s),)
+            case _:
+                return ()

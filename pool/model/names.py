@@ -1,0 +1,229 @@
+"""Every Redis key is made here, and only here; so is every check of a name that ends up in one.
+
+    pool:{P}:...      control: configuration and replicated maps
+    pool:{P:k}:...    lane k: all that the jobs of one group of keys need
+
+The braces make a Redis Cluster keep a lane together.  Within a lane no two names can meet: fixed
+names have no colon, and a name with a part has its word, a colon, and then the part to its end.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from hashlib import blake2b
+from typing import Any
+
+import attrs
+
+from pool.errors import ConfigError, InvalidKey, InvalidOption, shown
+
+KEY_BYTES_MAX = 512
+LABEL_BYTES_MAX = 128
+MAP_BYTES_MAX = 128
+IDEMPOTENCY_KEY_BYTES_MAX = 256
+_UTF8_BYTES_MAX = 4  # of one character
+
+_POOL = re.compile(r"[a-z0-9_-]{1,64}")
+_HANDLER = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+# --- hashing --------------------------------------------------------------------------------
+
+
+def key_hash(text: str) -> int:
+    """Return the 64-bit hash that lanes and placement agree on, in all processes and versions."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def lane_of(key: str, lanes: int) -> int:
+    """Return the lane of a job key, from 0 to `lanes` - 1."""
+    return key_hash(key) % lanes if lanes > 1 else 0
+
+
+# --- names ----------------------------------------------------------------------------------
+
+
+def _fixed(name: str) -> Any:
+    """A key name without a part, put together once: it is used in nearly every script call."""
+    made = attrs.Factory(lambda self: self.prefix + name, takes_self=True)
+    return attrs.field(init=False, repr=False, eq=False, default=made)
+
+
+@attrs.frozen
+class Names:
+    """The keys of one lane.  `worker` is always an incarnation (`id.n`), see `ids`."""
+
+    pool: str
+    number: int
+    prefix: str = attrs.field(init=False, repr=False, eq=False)
+
+    lane: str = _fixed("lane")
+    keepalive: str = _fixed("keepalive")
+    open: str = _fixed("open")
+    handlers: str = _fixed("handlers")
+    jobs: str = _fixed("jobs")
+    pending: str = _fixed("pending")
+    due: str = _fixed("due")
+    payloads: str = _fixed("payloads")
+    cleanup: str = _fixed("cleanup")
+    parked: str = _fixed("parked")
+    letters: str = _fixed("letters")
+    blobs: str = _fixed("blobs")
+    journal: str = _fixed("journal")
+
+    @prefix.default
+    def _prefix(self) -> str:
+        return f"pool:{{{self.pool}:{self.number}}}:"
+
+    def unassigned(self, handler: str) -> str:
+        """Keys that wait for a worker which knows this handler."""
+        return f"{self.prefix}unassigned:{handler}"
+
+    def owned(self, worker: str) -> str:
+        """Keys that this worker owns and has acknowledged."""
+        return f"{self.prefix}owned:{worker}"
+
+    def stream(self, worker: str) -> str:
+        """Starts that this worker has been granted and has not acknowledged."""
+        return f"{self.prefix}stream:{worker}"
+
+    def inbox(self, key: str) -> str:
+        """Messages accepted for a job and not yet handled."""
+        return f"{self.prefix}inbox:{key}"
+
+    def next(self, key: str) -> str:
+        """Dispatches queued behind the live job of this key."""
+        return f"{self.prefix}next:{key}"
+
+    def result(self, job_id: str) -> str:
+        """The outcome of an ended job."""
+        return f"{self.prefix}result:{job_id}"
+
+    def idem(self, key: str, idempotency_key: str) -> str:
+        """What an idempotency key, scoped to its job key, stands for."""
+        # Both parts are the user's and may hold colons: the length says where the first one ends.
+        return f"{self.prefix}idem:{len(key)}:{key}:{idempotency_key}"
+
+    def signal(self, identity: str) -> str:
+        """Wake-ups for a worker, and replies for a node."""
+        return f"{self.prefix}signal:{identity}"
+
+
+@attrs.frozen
+class Control:
+    """The keys that belong to the pool as a whole."""
+
+    pool: str
+    prefix: str = attrs.field(init=False, repr=False, eq=False)
+
+    config: str = _fixed("config")
+
+    @prefix.default
+    def _prefix(self) -> str:
+        return f"pool:{{{self.pool}}}:"
+
+    def map_data(self, name: str) -> str:
+        """A replicated map's present content."""
+        return f"{self.prefix}map-data:{name}"
+
+    def map_log(self, name: str) -> str:
+        """A replicated map's latest deltas."""
+        return f"{self.prefix}map-log:{name}"
+
+    def map_meta(self, name: str) -> str:
+        """A replicated map's revision and history."""
+        return f"{self.prefix}map-meta:{name}"
+
+
+# --- checks ---------------------------------------------------------------------------------
+
+
+def check_key(key: object) -> None:
+    """Refuse what cannot be a job key: it must be text, see `InvalidKey`.
+
+    Keys are compared byte by byte: two that differ only before Unicode normalisation differ.
+
+    Raises:
+        InvalidKey: It is not a `str`, is empty or too long, or holds a character that is
+            refused; the problem names the offset, counted in characters.
+    """
+    if _is_plainly_good(key, KEY_BYTES_MAX):
+        return
+    problem = _problem(key, KEY_BYTES_MAX)
+    if problem:
+        raise InvalidKey(key=_told(key), problem=problem)
+
+
+def check_idempotency_key(key: object) -> None:
+    """Refuse what cannot be an idempotency key: the rule of job keys, within 256 bytes."""
+    if _is_plainly_good(key, IDEMPOTENCY_KEY_BYTES_MAX):
+        return
+    problem = _problem(key, IDEMPOTENCY_KEY_BYTES_MAX)
+    if problem:
+        raise InvalidOption(option="idempotency_key", value=_told(key), problem=problem)
+
+
+def check_pool(name: object) -> None:
+    """Refuse what cannot be a pool's name.
+
+    The alphabet leaves out all that means something in key patterns, access rules and hash tags,
+    so that no pool's keys can be taken for another's.
+    """
+    if type(name) is not str or not _POOL.fullmatch(name):
+        raise ConfigError(setting="pool", problem=f"{_told(name)!r} is not [a-z0-9_-]{{1,64}}")
+
+
+def check_handler(name: object) -> None:
+    """Refuse what cannot be a handler's name."""
+    if type(name) is not str or not _HANDLER.fullmatch(name):
+        raise ConfigError(
+            setting="handler", problem=f"{_told(name)!r} is not [A-Za-z0-9_.:-]{{1,128}}"
+        )
+
+
+def check_label(label: object) -> None:
+    """Refuse what cannot be a worker's label: the rule of job keys, within 128 bytes."""
+    problem = _problem(label, LABEL_BYTES_MAX)
+    if problem:
+        raise ConfigError(setting="label", problem=f"{_told(label)!r}: {problem}")
+
+
+def check_map(name: object) -> None:
+    """Refuse what cannot be a replicated map's name: the rule of job keys, within 128 bytes."""
+    problem = _problem(name, MAP_BYTES_MAX)
+    if problem:
+        raise ConfigError(setting="map", problem=f"{_told(name)!r}: {problem}")
+
+
+def _is_plainly_good(text: object, bytes_max: int) -> bool:
+    """Say yes without encoding or looking at single characters; no means look closer."""
+    # Not isinstance: an enum that is also a str formats as `Colour.RED` but encodes as `red`,
+    # so its key names and its hash would not belong together.
+    return (
+        type(text) is str
+        and 0 < len(text) * (1 if text.isascii() else _UTF8_BYTES_MAX) <= bytes_max
+        and text.isprintable()  # has neither control characters nor surrogates
+    )
+
+
+def _told(value: object) -> str:
+    # What is not text is named by its type: its repr may be long, fail, or hold a secret.
+    return shown(value) if isinstance(value, str) else f"<{type(value).__name__}>"
+
+
+def _problem(text: object, bytes_max: int) -> str:
+    if type(text) is not str:
+        return f"expected str, not {type(text).__name__}"
+    if not text:
+        return "empty"
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError as error:
+        return f"lone surrogate U+{ord(text[error.start]):04X} at offset {error.start}"
+    if size_bytes > bytes_max:
+        return f"{size_bytes} bytes, at most {bytes_max}"
+    for offset, char in enumerate(text):
+        if unicodedata.category(char) == "Cc":
+            return f"control character U+{ord(char):04X} at offset {offset}"
+    return ""

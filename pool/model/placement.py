@@ -1,0 +1,140 @@
+"""Which worker should have a key: weighted rendezvous hashing over the local copy of `workers`.
+
+Every worker draws a number for the key and the highest number wins (Thaler and Ravishankar, "A
+Name-Based Mapping Scheme for Rendezvous", 1996; weights as in Schindelhauer and Schomaker, 2005).
+So when a worker leaves only its own keys move, and one that joins only takes.
+
+The number is `key hash * the worker's multiplier mod 2**64`, both odd, hence never 0.  The key hash
+is uniform, so each number is, and any few of them are independent: a correlation needs small
+integers k with `sum(k[i] * multiplier[i]) = 0 mod 2**63`, which random multipliers do not have.
+One multiplication instead of a mixing function per worker lets one long multiplication draw for
+all workers at once: 128 bits of room for each, of which the lower half is the number.
+
+       packed   ...| 0 multiplier[1] | 0 multiplier[0] |
+       x key hash =  ...| high  number[1] | high  number[0] |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import mul
+from struct import Struct
+
+import attrs
+
+from pool.errors import ConfigError
+from pool.model.ids import incarnation
+from pool.model.names import key_hash as hash_of
+
+WEIGHT_MIN, WEIGHT_MAX = 0.001, 1000.0
+
+
+def _is_weight(_: object, attribute: attrs.Attribute[float], value: float) -> None:
+    if not WEIGHT_MIN <= value <= WEIGHT_MAX:  # refuses NaN too
+        raise ConfigError(
+            setting=attribute.name,
+            problem=f"{value!r} is not a number from {WEIGHT_MIN} to {WEIGHT_MAX}",
+        )
+
+
+@attrs.frozen
+class Candidate:
+    """What placement knows of a worker.
+
+    `label` is a human name that outlives a restart; a worker with the label of an earlier one
+    gets the keys of the earlier one.  `incarnations` holds one number per lane.
+    """
+
+    id: str
+    handlers: frozenset[str]
+    weight: float = attrs.field(default=1.0, validator=_is_weight)
+    label: str = ""
+    is_draining: bool = False
+    incarnations: tuple[int, ...] = (1,)
+
+    def name_in(self, lane: int) -> str:
+        """Return the name under which the worker acts in that lane."""
+        return incarnation(self.id, self.incarnations[lane])
+
+
+class Candidates:
+    """Ranks the workers of one revision of `workers`: build anew when that changes.
+
+    Pure in (workers, key, handler): all processes with the same copy get the same answer.
+    """
+
+    __slots__ = ("_placed", "_tables", "workers")
+
+    def __init__(self, workers: Iterable[Candidate]) -> None:
+        self.workers: Mapping[str, Candidate] = {worker.id: worker for worker in workers}
+        self._placed = _placed(self.workers)
+        self._tables: dict[str, _Table] = {}  # filled as handlers are asked for
+
+    def first(self, key_hash: int, handler: str) -> str | None:
+        """Return the id of the worker that should have the key; None if no worker may."""
+        ids, table = self._of(handler)
+        if len(ids) < 2:
+            return ids[0] if ids else None
+        scores = table.scores(key_hash)
+        return ids[scores.index(max(scores))]
+
+    def ranked(self, key_hash: int, handler: str, limit: int) -> tuple[str, ...]:
+        """Return the ids of at most `limit` workers, the one that should have the key first."""
+        ids, table = self._of(handler)
+        if len(ids) < 2:
+            return ids[:limit]
+        scores = table.scores(key_hash)
+        if limit == 1:
+            return (ids[scores.index(max(scores))],)
+        best = sorted(range(len(ids)), key=scores.__getitem__, reverse=True)  # stable: ties too
+        return tuple([ids[i] for i in best[:limit]])
+
+    def _of(self, handler: str) -> tuple[tuple[str, ...], _Table]:
+        table = self._tables.get(handler)
+        if table is None:
+            placed = [p for p in self._placed if handler in p[0].handlers]
+            table = self._tables[handler] = _Table(placed)
+        return table.ids, table
+
+
+class _Table:
+    """The workers that know one handler, laid out for one multiplication."""
+
+    __slots__ = ("_bytes", "_packed", "_rates", "_unpack", "ids")
+
+    def __init__(self, placed: Sequence[tuple[Candidate, int]]) -> None:
+        self.ids = tuple(worker.id for worker, _ in placed)
+        packed = b"".join(multiplier.to_bytes(16, "little") for _, multiplier in placed)
+        self._packed = int.from_bytes(packed, "little")
+        self._bytes = len(packed)
+        self._unpack = Struct("<" + "Q8x" * len(placed)).unpack
+        weights = {worker.weight for worker, _ in placed}
+        # Equal weights cannot change the order, so they need no logarithms.
+        self._rates = [1 / worker.weight for worker, _ in placed] if len(weights) > 1 else None
+
+    def scores(self, key_hash: int) -> Sequence[float]:
+        """Return one score per worker; the highest wins."""
+        product = self._packed * (key_hash | 1)
+        numbers: tuple[int, ...] = self._unpack(product.to_bytes(self._bytes, "little"))
+        if self._rates is None:
+            return numbers
+        # ln(u) / weight for u uniform in (0, 1]: the highest is the first of exponential
+        # clocks that run at the speed of the weights.
+        return list(map(mul, map(math.log, map(mul, numbers, repeat(2.0**-64))), self._rates))
+
+
+def _placed(workers: Mapping[str, Candidate]) -> list[tuple[Candidate, int]]:
+    """Return each worker that takes keys with its multiplier, in an order all processes share."""
+    taken = {""}
+    placed = []
+    for _, worker in sorted(workers.items()):
+        if worker.is_draining:  # gives the place of its label up at once
+            continue
+        # A label has one place.  While two workers have the same (a restart before the old one
+        # was reaped, or carelessness), the second is placed by its id and not left without keys.
+        seed = worker.id if worker.label in taken else worker.label
+        taken.add(worker.label)
+        placed.append((worker, hash_of(seed) | 1))
+    return placed

@@ -1,0 +1,322 @@
+"""A replicated map as pure data: what a write asks, what a delta says, when a copy may apply it.
+
+Each write that changes something is one *revision* of the map.  Its *delta* names the revision and
+the stamp that it follows, so that a copy can tell whether the delta continues its own history: the
+same revision number may carry another history after a failover to an older copy of the server.
+
+    writer:   3-c --> 4-d --> 5-e          a delta is the arrow, a position is the box
+    replica:  3-c --> 4-d                  `5-e after 4-d` applies; `5-x after 4-y` is a Gap
+
+`Copy` is the life of one local copy: it applies deltas, drops them while a snapshot is on its way,
+and decides when it needs one.  It performs nothing; see `pool/actors/replica.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+import attrs
+
+# --- what a writer asks ---------------------------------------------------------------------
+
+
+@attrs.frozen
+class Set:
+    """Give `key` this value, whatever it had."""
+
+    key: bytes
+    value: bytes
+
+
+@attrs.frozen
+class SetIfNotExists:
+    """Give `key` this value if it has none."""
+
+    key: bytes
+    value: bytes
+
+
+@attrs.frozen
+class CompareAndSet:
+    """Give `key` this value if it has the expected one."""
+
+    key: bytes
+    expected: bytes
+    value: bytes
+
+
+@attrs.frozen
+class Delete:
+    """Remove `key`; it need not be there."""
+
+    key: bytes
+
+
+@attrs.frozen
+class CompareAndDelete:
+    """Remove `key` if it has the expected value."""
+
+    key: bytes
+    expected: bytes
+
+
+Op: TypeAlias = Set | SetIfNotExists | CompareAndSet | Delete | CompareAndDelete
+
+
+@attrs.frozen
+class Outcome:
+    """What became of one operation: whether its condition held, and the value it found."""
+
+    is_met: bool
+    previous: bytes | None
+
+
+# --- histories ------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Position:
+    """A point in one map's history.  Two equal positions have equal items."""
+
+    incarnation: str
+    revision: int  # 0: never written
+    stamp: int  # server microseconds, raised where needed: tells histories apart
+
+
+@attrs.frozen
+class Written:
+    """The answer to a write: where the map was after it, and what became of each operation."""
+
+    at: Position
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def revision(self) -> int:
+        return self.at.revision
+
+
+@attrs.frozen
+class Delta:
+    """One revision: `edits` (None removes the key) turn the items at `after` into those at `at`."""
+
+    at: Position
+    after: tuple[int, int]  # revision and stamp
+    edits: tuple[tuple[bytes, bytes | None], ...]
+
+
+@attrs.frozen
+class Change:
+    """What one revision did to one key; None stands for absent."""
+
+    revision: int
+    key: bytes
+    old: bytes | None
+    new: bytes | None
+
+
+_NOTHING: MappingProxyType[bytes, bytes] = MappingProxyType({})
+
+
+@attrs.frozen
+class MapState:
+    """The items of a map at one position.  Never changed in place: a reader may keep it."""
+
+    at: Position
+    items: MappingProxyType[bytes, bytes] = _NOTHING
+
+
+@attrs.frozen
+class Gap:
+    """This delta does not continue our history; only a snapshot can."""
+
+    ours: Position
+    delta: Delta
+
+
+@attrs.frozen
+class Applied:
+    """As far as the deltas continued: the new state, its changes in order, and what ended it."""
+
+    state: MapState
+    changes: tuple[Change, ...] = ()
+    gap: Gap | None = None
+
+
+def apply(state: MapState, deltas: Iterable[Delta]) -> Applied:
+    """Apply those deltas that continue `state`, and stop at the first that cannot.
+
+    Older ones and repeats are ignored.  The items are copied once per call, not once per delta:
+    that costs 80 us at 10,000 keys, and under load many deltas come in one batch.
+    """
+    at = state.at
+    items: dict[bytes, bytes] | None = None
+    changes: list[Change] = []
+    gap = None
+    for delta in deltas:
+        same_incarnation = delta.at.incarnation == at.incarnation
+        if same_incarnation and (delta.at.revision < at.revision or delta.at == at):
+            continue
+        if not same_incarnation or delta.after != (at.revision, at.stamp):
+            gap = Gap(at, delta)
+            break
+        if items is None:
+            items = state.items.copy()
+        for key, new in delta.edits:
+            old = items.pop(key, None) if new is None else items.get(key)
+            if new is not None:
+                items[key] = new
+            changes.append(Change(delta.at.revision, key, old, new))
+        at = delta.at
+    if items is None:
+        return Applied(state, gap=gap)
+    return Applied(MapState(at, MappingProxyType(items)), tuple(changes), gap)
+
+
+# --- the life of a copy ---------------------------------------------------------------------
+
+Reason: TypeAlias = Literal["join", "gap", "drift", "reconnect", "data lost", "overflow", "restart"]
+
+
+@attrs.frozen
+class Deltas:
+    """The log was read."""
+
+    deltas: tuple[Delta, ...]
+
+
+@attrs.frozen
+class Probed:
+    """The server said where the map is; None if it could not say."""
+
+    at: Position | None
+    is_fresh: bool = False  # the connection is a new one: whatever differs has been missed
+
+
+@attrs.frozen
+class Fetched:
+    """The snapshot number `ask` is here."""
+
+    ask: int
+    state: MapState
+
+
+@attrs.frozen
+class Doubted:
+    """The copy may be wrong: fetch a snapshot, whatever is on its way already."""
+
+    reason: Reason
+
+
+Event: TypeAlias = Deltas | Probed | Fetched | Doubted
+
+
+@attrs.frozen
+class Ask:
+    """Effect: fetch a snapshot and come back with its number."""
+
+    ask: int
+
+
+@attrs.frozen
+class Changed:
+    """Effect: tell watchers."""
+
+    changes: tuple[Change, ...]
+
+
+@attrs.frozen
+class Resync:
+    """Effect: tell watchers that revisions were skipped; the items are whole again."""
+
+    reason: Reason
+    revision: int
+    revision_before: int
+    is_fork: bool  # the server went back, or began anew: what we had seen beyond it is lost
+
+
+@attrs.frozen
+class Follow:
+    """Effect: read the log on from here; what was read before counts no more."""
+
+    at: Position
+
+
+Effect: TypeAlias = Ask | Changed | Resync | Follow
+
+
+@attrs.frozen
+class Copy:
+    """A local copy as a machine: events in, effects out; no clock: a probe is the tick.
+
+    While a snapshot is on its way (`reason` is set) the state stands still and deltas are dropped:
+    the log is read again from the snapshot's position.  So a snapshot older than the state proves
+    that the server itself went back.
+    """
+
+    state: MapState
+    is_synced: bool = False  # a first snapshot has arrived
+    ask: int = 0  # number of the newest snapshot asked for
+    reason: Reason | None = None  # why it was asked for; None: nothing is on its way
+    doubt: Position | None = None  # where we were when a probe first differed
+    is_strained: bool = False  # the last gap's snapshot was followed by no delta that applied
+    is_gapped: bool = False  # a gap is left to the next probe
+
+    def step(self, event: Event) -> tuple[Copy, tuple[Effect, ...]]:
+        match event:
+            case Doubted(reason=reason):
+                return self._asking(reason)
+            case Fetched(ask=ask, state=state) if self.reason is not None and ask == self.ask:
+                return self._fetched(self.reason, state)
+            case _ if self.reason is not None or not self.is_synced:
+                return self, ()
+            case Deltas(deltas=deltas):
+                return self._applied(apply(self.state, deltas))
+            case Probed(at=at, is_fresh=is_fresh):
+                return self._probed(at, is_fresh)
+            case _:
+                return self, ()  # a snapshot that a newer one has overtaken
+
+    def _asking(self, reason: Reason) -> tuple[Copy, tuple[Effect, ...]]:
+        ask = self.ask + 1
+        return attrs.evolve(self, ask=ask, reason=reason), (Ask(ask),)
+
+    def _applied(self, applied: Applied) -> tuple[Copy, tuple[Effect, ...]]:
+        copy = self
+        effects: tuple[Effect, ...] = ()
+        if applied.state is not self.state:
+            copy = attrs.evolve(self, state=applied.state, is_strained=False, is_gapped=False)
+            effects = (Changed(applied.changes),)
+        if applied.gap is None:
+            return copy, effects
+        if copy.is_strained:
+            # The last snapshot did not mend it either: the log is trimmed faster than we read, or
+            # holds foreign entries.  One snapshot per probe from here on, not one per round trip.
+            return attrs.evolve(copy, is_gapped=True), effects
+        asking, asks = attrs.evolve(copy, is_strained=True)._asking("gap")
+        return asking, effects + asks
+
+    def _probed(self, at: Position | None, is_fresh: bool) -> tuple[Copy, tuple[Effect, ...]]:
+        if self.is_gapped:
+            return self._asking("gap")
+        ours = self.state.at
+        if at == ours:
+            return attrs.evolve(self, doubt=None, is_strained=False), ()
+        if is_fresh:
+            return self._asking("reconnect")
+        if self.doubt == ours:
+            # For one whole period the server said otherwise and we have not moved.  (Where we did
+            # move, each delta that applied has proved that we are on the server's history.)
+            return self._asking("drift")
+        return attrs.evolve(self, doubt=ours), ()
+
+    def _fetched(self, reason: Reason, state: MapState) -> tuple[Copy, tuple[Effect, ...]]:
+        ours, theirs = self.state.at, state.at
+        copy = attrs.evolve(
+            self, state=state, is_synced=True, reason=None, doubt=None, is_gapped=False
+        )
+        if not self.is_synced or ours == theirs:
+            return copy, (Follow(theirs),)
+        is_fork = ours.incarnation != theirs.incarnation or theirs.revision <= ours.revision
+        return copy, (Resync(reason, theirs.revision, ours.revision, is_fork), Follow(theirs))

@@ -1,0 +1,241 @@
+"""What a pool looks like from outside: read straight from Redis, changing nothing.
+
+Every command is O(1), or bounded by a limit below; no key is searched for.  The commands are not
+one transaction, so that counts which change meanwhile may be off by the few jobs that moved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import anyio
+import attrs
+
+from pool.model.job import Outcome, Record, State
+from pool.model.names import Control, Names, lane_of
+from pool.store.lane import Lane, looked
+from pool.store.link import Link
+from pool.store.scripts import Word
+from pool.store.seam import Reply
+
+IDENTITIES_MAX: Final = 2_000  # nodes and workers looked at, the longest silent first
+HANDLERS_MAX: Final = 200  # whose backlogs are looked at
+_LOOKS: Final = 128  # jobs asked for in one call
+# Fields of `lane` that are not counters of what happened.
+_FACTS: Final = {"stamp", "seen", "quiet", "ttl", "behind", "incarnation", "unassigned", "waiting"}
+
+
+@attrs.frozen(kw_only=True)
+class Found:
+    """How a pool was made."""
+
+    pool: str
+    protocol: int
+    lanes: int
+    incarnation: str
+
+    def lane(self, number: int) -> Lane:
+        """Return what builds the calls of one lane."""
+        return Lane(Names(self.pool, number), self.incarnation)
+
+
+@attrs.frozen(kw_only=True)
+class Identity:
+    """A node or a worker, as the keep-alive map knows it; of several lanes, the worst."""
+
+    id: str
+    kind: Literal["node", "worker"]
+    lease_s: float  # what is left of its lease; negative: it ended so long ago
+    running: int = 0
+    pending: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Oldest:
+    """The job that has waited longest for its start."""
+
+    key: str
+    state: State
+    handler: str
+    owner: str
+    age_s: float  # since it was accepted
+
+
+@attrs.frozen(kw_only=True)
+class View:
+    """A pool at one moment."""
+
+    identities: tuple[Identity, ...]
+    identities_total: int
+    states: dict[str, int]  # jobs by state
+    waiting_for: dict[str, int]  # unassigned jobs, by handler
+    oldest: Oldest | None
+    overdue_s: float  # by how much the most overdue start, retry or limit is late; 0: none is
+    parked: int
+    counters: dict[str, int]
+    ttl_s: float  # the longest lease TTL in use
+
+
+async def find(link: Link, pool: str) -> Found | None:
+    """Return how the pool was made, or None if this server has none of that name."""
+    control = Control(pool)
+    fields = await link.execute("HMGET", control.config, "protocol", "lanes", "incarnation")
+    if None in fields:
+        return None
+    protocol, lanes, incarnation = fields
+    return Found(
+        pool=pool, protocol=int(protocol), lanes=int(lanes), incarnation=incarnation.decode()
+    )
+
+
+async def view(link: Link, found: Found) -> View:
+    """Return what the pool looks like now."""
+    lanes = [await _lane(link, Names(found.pool, number)) for number in range(found.lanes)]
+    states: Counter[str] = Counter()
+    waiting_for: Counter[str] = Counter()
+    counters: Counter[str] = Counter()
+    identities: dict[str, Identity] = {}
+    for lane in lanes:
+        states.update(lane.states)
+        waiting_for.update(lane.waiting_for)
+        counters.update(lane.counters)
+        for each in lane.identities:
+            known = identities.get(each.id, attrs.evolve(each, running=0, pending=0))
+            identities[each.id] = attrs.evolve(
+                known,
+                lease_s=min(known.lease_s, each.lease_s),
+                running=known.running + each.running,
+                pending=known.pending + each.pending,
+            )
+    oldest = [lane.oldest for lane in lanes if lane.oldest is not None]
+    return View(
+        identities=tuple(identities.values()),
+        identities_total=max(lane.identities_total for lane in lanes),
+        states=dict(states),
+        waiting_for=dict(waiting_for),
+        oldest=max(oldest, key=lambda each: each.age_s, default=None),
+        overdue_s=max(lane.overdue_s for lane in lanes),
+        parked=sum(lane.parked for lane in lanes),
+        counters=dict(counters),
+        ttl_s=max(lane.ttl_s for lane in lanes),
+    )
+
+
+async def outcomes(
+    link: Link, found: Found, jobs: Sequence[tuple[str, str]]
+) -> list[Outcome | Record | None]:
+    """Return how these jobs (key, id) are or ended, in their order; None: nothing is known."""
+    answers: dict[tuple[str, str], Outcome | Record | None] = {}
+    for number in range(found.lanes):
+        mine = [job for job in jobs if lane_of(job[0], found.lanes) == number]
+        for at in range(0, len(mine), _LOOKS):
+            some = mine[at : at + _LOOKS]
+            call = found.lane(number).look(some)
+            reply = await link.call(call.script, call.keys, call.args, repeatable=True)
+            answers.update(zip(some, map(looked, reply), strict=True))
+    return [answers[job] for job in jobs]
+
+
+# --- one lane -------------------------------------------------------------------------------
+
+
+async def _lane(link: Link, n: Names) -> View:
+    time, fields, total, pending, parked, names, identities, heads = await _all(
+        link,
+        [
+            ("TIME",),
+            ("HGETALL", n.lane),
+            ("HLEN", n.jobs),
+            ("ZCARD", n.pending),
+            ("ZCARD", n.parked),
+            ("HKEYS", n.handlers),
+            ("ZRANGE", n.keepalive, 0, IDENTITIES_MAX - 1, "WITHSCORES"),
+            ("ZRANGE", n.pending, 0, 0, "WITHSCORES"),
+        ],
+    )
+    [due, identities_total] = await _all(
+        link, [("ZRANGE", n.due, 0, 0, "WITHSCORES"), ("ZCARD", n.keepalive)]
+    )
+    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    facts = _pairs(fields)
+    waiting, unassigned = (int(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
+    handlers = sorted(name.decode() for name in names)[:HANDLERS_MAX]
+    backlogs = await _all(link, [("ZCARD", n.unassigned(name)) for name in handlers])
+    firsts = await _all(
+        link, [("ZRANGE", n.unassigned(name), 0, 0) for name in handlers if unassigned]
+    )
+    late_ms = [now_ms - float(head[1]) for head in (heads, due) if head]
+    return View(
+        identities=tuple(await _identities(link, n, identities, now_ms)),
+        identities_total=identities_total,
+        states={
+            "pending": pending,
+            "running": max(0, total - pending - waiting - unassigned),
+            "waiting": waiting,
+            "unassigned": unassigned,
+        },
+        waiting_for={h: count for h, count in zip(handlers, backlogs, strict=True) if count},
+        oldest=await _oldest(link, n, [head[0] for head in (heads, *firsts) if head], now_ms),
+        overdue_s=max(0.0, *late_ms, 0.0) / 1000,
+        parked=parked,
+        counters={name: int(v) for name, v in facts.items() if name not in _FACTS},
+        ttl_s=int(facts.get("ttl", b"0")) / 1000,
+    )
+
+
+async def _identities(
+    link: Link, n: Names, flat: Sequence[bytes], now_ms: int
+) -> Iterable[Identity]:
+    names = [name.decode() for name in flat[::2]]
+    leases_s = [(float(end_ms) - now_ms) / 1000 for end_ms in flat[1::2]]
+    running = await _all(link, [("SCARD", n.owned(name)) for name in names])
+    pending = await _all(link, [("XLEN", n.stream(name)) for name in names])
+    return [
+        Identity(
+            id=name.rpartition(".")[0],
+            kind="node" if name.startswith("n") else "worker",
+            lease_s=round(lease_s, 3),
+            running=owned,
+            pending=granted,
+        )
+        for name, lease_s, owned, granted in zip(names, leases_s, running, pending, strict=True)
+    ]
+
+
+async def _oldest(link: Link, n: Names, keys: Sequence[bytes], now_ms: int) -> Oldest | None:
+    """Return the oldest of the jobs at the heads of the queues."""
+    texts = await link.execute("HMGET", n.jobs, *keys) if keys else []
+    records = [
+        (key.decode(errors="replace"), record)
+        for key, text in zip(keys, texts, strict=True)
+        if text is not None and (record := Record.parse(text)) is not None
+    ]
+    if not records:
+        return None
+    key, record = min(records, key=lambda each: each[1].accepted)
+    return Oldest(
+        key=key,
+        state=record.state,
+        handler=record.handler,
+        owner=record.owner,
+        age_s=round(max(0.0, now_ms / 1000 - record.accepted / 1e6), 3),
+    )
+
+
+async def _all(link: Link, commands: Sequence[tuple[Word, ...]]) -> list[Reply]:
+    """Run commands that do not wait for each other: they go out as one pipeline."""
+    replies: list[Reply] = [None] * len(commands)
+
+    async def one(i: int, command: tuple[Word, ...]) -> None:
+        replies[i] = await link.execute(*command)
+
+    async with anyio.create_task_group() as tasks:
+        for i, command in enumerate(commands):
+            tasks.start_soon(one, i, command)
+    return replies
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
+    return {k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=True)}

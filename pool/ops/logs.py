@@ -1,0 +1,39 @@
+"""Logging for programs of ours: the library itself configures none."""
+
+from __future__ import annotations
+
+import logging
+from typing import TextIO
+
+import structlog
+
+
+def configure(stream: TextIO, *, is_json: bool) -> None:
+    """Write log lines to `stream`: structlog's as events, and those of other libraries."""
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=stream.isatty())
+    if is_json:
+        renderer = structlog.processors.JSONRenderer()
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    structlog.configure(
+        processors=[
+            *shared,
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            foreign_pre_chain=[*shared, structlog.processors.format_exc_info],
+        )
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -1,0 +1,127 @@
+"""`pool run`: a node in a process of its own, told to leave by signals."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from pool.actors.handlers import Handlers
+from pool.actors.node import Node
+from pool.errors import ConfigError, shown
+from pool.ops.logs import configure
+from pool.settings import Settings
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `pool run`."""
+    handlers = load(args.handlers)
+    settings = Settings(lease_ttl_s=args.ttl, grace_s=args.grace, on_overrun=args.on_overrun)
+    configure(sys.stderr, is_json=args.json)
+    node = Node(
+        args.pool,
+        args.url,
+        handlers=handlers,
+        settings=settings,
+        capacity=args.capacity,
+        weight=args.weight,
+        label=args.label,
+    )
+    tell = partial(_tell, is_json=args.json)
+
+    def on_ready() -> None:
+        tell("ready", pool=args.pool, node=node.id, handlers=sorted(handlers))
+
+    def on_leaving(why: str) -> None:
+        tell("draining", pool=args.pool, node=node.id, why=why)
+
+    anyio.run(serve, node, on_ready, on_leaving, backend=args.loop)
+    tell("left", pool=args.pool, node=node.id)
+    return 0
+
+
+async def serve(
+    node: Node, on_ready: Callable[[], object], on_leaving: Callable[[str], object]
+) -> None:
+    """Be a node until SIGTERM or SIGINT, or until the pool is shut down; then drain it.
+
+    From the first signal on, a second one has its default action: the process ends at once, also
+    when the event loop hangs, and what it ran is recovered elsewhere after one lease TTL.
+    """
+    # Before the node opens: a signal that comes meanwhile must not leave a half-open node behind.
+    with anyio.open_signal_receiver(*_SIGNALS) as signals:
+        async with node:
+            on_ready()
+            why = await _told(node, signals)
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            on_leaving(why)
+            await node.drain()
+
+
+async def _told(node: Node, signals: AsyncIterator[signal.Signals]) -> str:
+    why = "the pool is shut down"
+    async with anyio.create_task_group() as tasks:
+
+        async def heard() -> None:
+            nonlocal why
+            async for number in signals:
+                why = signal.Signals(number).name
+                break
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(heard)
+        await node.wait_closed()
+        tasks.cancel_scope.cancel()
+    return why
+
+
+def load(reference: str) -> Handlers:
+    """Return the `Handlers` that `module:attribute` names.
+
+    Raises:
+        ConfigError: There is none; `problem` says what is there instead.
+    """
+    name, colon, attribute = reference.partition(":")
+    if not (name and colon and attribute):
+        raise _wrong(f"{shown(reference)!r} is not of the form module:attribute")
+    # As `python -m` does: what is being developed lies in the working directory.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(name)
+    except Exception as error:  # the module's own code runs here, so anything may come
+        raise _wrong(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise _wrong(f"{name} has no {attribute}")
+        found = getattr(found, part)
+    if not isinstance(found, Handlers):
+        raise _wrong(f"{reference} is of type {type(found).__name__}, not Handlers")
+    if not len(found):
+        raise _wrong(f"{reference} has no handlers")
+    return found
+
+
+def _wrong(problem: str) -> ConfigError:
+    return ConfigError(setting="handlers", problem=problem)
+
+
+def _tell(event: str, *, is_json: bool, **facts: Any) -> None:
+    """Write one line about our own state; log lines go to standard error."""
+    if is_json:
+        line = json.dumps({"event": event, **facts})
+    else:
+        rest = (f"{k}={','.join(v) if isinstance(v, list) else v}" for k, v in facts.items())
+        line = f"{event}  {' '.join(rest)}"
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

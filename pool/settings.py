@@ -1,0 +1,196 @@
+"""How a node behaves: one frozen class, every number with its unit and both bounds.
+
+All times derive from the lease TTL; what is set by hand is checked against it in one place.
+README's table is printed from the metadata here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import attrs
+
+from pool.errors import ConfigError
+
+
+def _bounded(attribute: attrs.Attribute[Any], value: Any, kinds: tuple[type, ...]) -> None:
+    low, high = attribute.metadata["low"], attribute.metadata["high"]
+    wrong_kind = isinstance(value, bool) or not isinstance(value, kinds)
+    if wrong_kind or math.isnan(value) or not low <= value <= high:
+        unit = attribute.metadata["unit"]
+        raise ConfigError(
+            setting=attribute.name, problem=f"{value!r} is not a number from {low} to {high} {unit}"
+        )
+
+
+def _is_seconds(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    _bounded(attribute, value, (int, float))
+
+
+def _is_count(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    _bounded(attribute, value, (int,))
+
+
+def seconds(default: float, doc: str, *, low: float, high: float) -> float:
+    """A duration in seconds, bounded on both sides: nothing is unlimited."""
+    meta = {"doc": doc, "unit": "s", "low": low, "high": high}
+    return attrs.field(default=default, validator=_is_seconds, metadata=meta)
+
+
+def count(default: int, doc: str, *, unit: str, low: int, high: int) -> int:
+    """A whole number of something, bounded on both sides."""
+    meta = {"doc": doc, "unit": unit, "low": low, "high": high}
+    return attrs.field(default=default, validator=_is_count, metadata=meta)
+
+
+def choice(default: str, doc: str, *options: str) -> Any:
+    """One word out of a few."""
+
+    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value not in options:
+            raise ConfigError(
+                setting=attribute.name, problem=f"{value!r} is not one of {', '.join(options)}"
+            )
+
+    return attrs.field(
+        default=default, validator=check, metadata={"doc": doc, "unit": " / ".join(options)}
+    )
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """How a node behaves.  Immutable; `attrs.evolve()` makes a changed copy."""
+
+    lease_ttl_s: float = seconds(
+        10.0,
+        "A node silent for this long loses its jobs; all other times derive from it.",
+        low=1.0,
+        high=3600.0,
+    )
+    op_timeout_s: float = seconds(
+        2.0, "Every call to the store ends within this, reconnects included.", low=0.05, high=60.0
+    )
+    retry_window_s: float = seconds(
+        30.0,
+        "For at least this long the pool knows the outcome of every ended job, "
+        "so that a repeated call is recognised.",
+        low=1.0,
+        high=86_400.0,
+    )
+    result_ttl_s: float = seconds(
+        60.0, "How long results and failures can be fetched.", low=0.0, high=365 * 86_400.0
+    )
+    parked_ttl_s: float = seconds(
+        30 * 86_400.0, "How long dead letters are kept.", low=60.0, high=10 * 365 * 86_400.0
+    )
+    grace_s: float = seconds(
+        10.0, "How long finite jobs may go on when the node leaves.", low=0.0, high=86_400.0
+    )
+    settle_delay_s: float = seconds(
+        1.0,
+        "A service moves at the earliest this long after the fleet last changed.",
+        low=0.0,
+        high=3600.0,
+    )
+    crash_window_s: float = seconds(
+        600.0, "A job that ran this long in one go loses its crash marks.", low=1.0, high=86_400.0
+    )
+    crashes_max: int = count(
+        3, "More worker crashes than this park a job as poison.", unit="crashes", low=1, high=1000
+    )
+    queued_jobs_max: int = count(
+        1_000_000, "Jobs accepted but not started, per pool.", unit="jobs", low=1, high=100_000_000
+    )
+    payload_bytes_max: int = count(
+        262_144, "Encoded arguments of one job.", unit="bytes", low=1, high=64 * 1024 * 1024
+    )
+    result_bytes_max: int = count(
+        262_144, "Encoded result of one job.", unit="bytes", low=1, high=64 * 1024 * 1024
+    )
+    state_bytes_max: int = count(
+        65_536, "State that a service hands over.", unit="bytes", low=1, high=64 * 1024 * 1024
+    )
+    message_bytes_max: int = count(
+        65_536, "Encoded payload of one notification.", unit="bytes", low=1, high=16 * 1024 * 1024
+    )
+    messages_max: int = count(
+        1_000, "Unhandled notifications per job.", unit="messages", low=1, high=1_000_000
+    )
+    sweep_batch: int = count(
+        256, "Overdue keys that one sweep looks after.", unit="keys", low=1, high=10_000
+    )
+    journal_max: int = count(
+        10_000, "Abnormal events kept in the journal.", unit="events", low=10, high=10_000_000
+    )
+    restarts_max: int = count(
+        5, "Restarts of one actor in a minute before the node ends.", unit="", low=0, high=1000
+    )
+    lanes: int = count(
+        1,
+        "Groups of keys with a hash tag each; fixed when the pool is made.",
+        unit="lanes",
+        low=1,
+        high=256,
+    )
+    on_overrun: Literal["report", "exit"] = choice(
+        "report", "What happens when a handler outlives its lease.", "report", "exit"
+    )
+    on_store_loss: Literal["fence", "continue"] = choice(
+        "fence", "Whether services go on while the store is away.", "fence", "continue"
+    )
+
+    # --- derived from the TTL; none of them is set by hand ---
+
+    @property
+    def renew_s(self) -> float:
+        """How often leases are renewed."""
+        return self.lease_ttl_s / 5
+
+    @property
+    def renew_timeout_s(self) -> float:
+        """When one renewal counts as failed."""
+        return self.lease_ttl_s / 10
+
+    @property
+    def stop_budget_s(self) -> float:
+        """How long handlers have to end when a lease cannot be renewed."""
+        return self.lease_ttl_s / 4
+
+    @property
+    def margin_s(self) -> float:
+        """By how much we stop before the server would count our lease as ended."""
+        return max(0.05, 0.035 * self.lease_ttl_s)
+
+    @property
+    def block_s(self) -> float:
+        """How long one blocking read waits."""
+        return self.lease_ttl_s / 4
+
+    @property
+    def socket_timeout_s(self) -> float:
+        """How long any one wait on a socket may take."""
+        return self.lease_ttl_s / 2
+
+    @property
+    def pending_timeout_s(self) -> float:
+        """By when a granted job must have been acknowledged."""
+        return self.lease_ttl_s
+
+    @property
+    def reap_s(self) -> float:
+        """How long a reaper may be silent before another one takes over."""
+        return max(0.5, self.lease_ttl_s / 4)
+
+    def __attrs_post_init__(self) -> None:
+        if self.retry_window_s <= 2 * self.op_timeout_s:
+            # A call is repeated for at most op_timeout_s, and what it did must be known by then.
+            raise ConfigError(
+                setting="retry_window_s",
+                problem=f"retry_window_s ({self.retry_window_s}) must be more than twice "
+                f"op_timeout_s ({self.op_timeout_s})",
+            )
+        # Three renewals may fail before handlers are stopped; true for every TTL by derivation.
+        usable_s = self.lease_ttl_s - self.margin_s - self.stop_budget_s
+        assert 3 * self.renew_s + self.renew_timeout_s <= usable_s + 1e-9
+        assert self.block_s < self.socket_timeout_s < self.lease_ttl_s

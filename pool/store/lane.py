@@ -1,0 +1,546 @@
+"""One lane's scripts as named operations: what goes in, what comes out; no I/O of its own.
+
+Every operation is one script call, built here and sent by whoever has a connection; the functions
+beside them read the replies.  All times given are seconds, all times returned server milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+from pool.model import job
+from pool.model.ids import incarnation
+from pool.model.job import KIND_LETTERS, Kind, Options, Outcome, Record, Start
+from pool.model.names import Names
+from pool.store.scripts import Script, ScriptCall, Word
+from pool.store.wire import Reply
+
+_JOB_KEYS: Final = ("jobs", "pending", "due")
+
+DISPATCH: Final = Script.load(
+    "dispatch",
+    keys=("lane", "open", "jobs", "pending", "due", "payloads", "handlers", "*rest"),
+    args=("incarnation", "pending_ms", "queued_jobs_max", "target_count", "*items"),
+)
+ADVANCE: Final = Script.load(
+    "advance",
+    keys=("lane", "keepalive", "cleanup", "open", *_JOB_KEYS, "payloads", "blobs", "parked")
+    + ("letters", "journal", "source_owned", "source_stream", "*rest"),
+    args=("incarnation", "guard", "source", "claim", "pending_ms", "reap_ms")
+    + ("target_count", "*items"),
+)
+PULL: Final = Script.load(
+    "pull",
+    keys=("lane", "keepalive", "cleanup", "open", *_JOB_KEYS, "payloads", "stream", "owned")
+    + ("*unassigned",),
+    args=("incarnation", "pending_ms", "keys_max", "target_count", "id", "number"),
+)
+JOIN: Final = Script.load(
+    "join",
+    keys=("lane", "keepalive", "cleanup", "open", "handlers", "*signals"),
+    args=("incarnation", "not_after_ms", "ttl_ms", "identity_count", "*handlers"),
+)
+RENEW: Final = Script.load(
+    "renew",
+    keys=("lane", "keepalive", "cleanup", "pending", "due", "journal", "*owned"),
+    args=("incarnation", "ttl_ms", "*identities"),
+)
+FENCE: Final = Script.load(
+    "fence",
+    keys=("lane", "keepalive", "cleanup", "open", "journal"),
+    args=("incarnation", "ttl_ms", "reap_ms", "holder", "claims_max", "*suspects"),
+)
+REAP: Final = Script.load(
+    "reap",
+    keys=("lane", "keepalive", "cleanup", "jobs", "handlers", "owned", "stream", "signal"),
+    args=("incarnation", "identity", "claim", "reap_ms", "forget_ms", "keys_max"),
+)
+SWEEP: Final = Script.load(
+    "sweep",
+    keys=("lane", "keepalive", "cleanup", "jobs", "pending", "due", "handlers"),
+    args=("incarnation", "holder", "lock_ms", "keys_max"),
+)
+INTEND: Final = Script.load(
+    "intend",
+    keys=("lane", "jobs", "pending", "due", "journal", "signal"),
+    args=("incarnation", "key", "id", "owner", "intent", "again_ms"),
+)
+LOOK: Final = Script.load(
+    "wait", keys=("lane", "jobs", "*results"), args=("incarnation", "node", "*items")
+)
+NOTIFY: Final = Script.load(
+    "notify",
+    keys=("lane", "jobs", "inbox", "signal"),
+    args=("incarnation", "key", "owner", "messages_max", "request", "payload"),
+)
+RECONCILE: Final = Script.load(
+    "reconcile", keys=("lane", "jobs", "owned", "stream"), args=("incarnation", "worker")
+)
+OPEN: Final = Script.load(
+    "open",
+    keys=("lane", "keepalive", "cleanup", "open"),
+    args=("incarnation", "id", "number", "capacity"),
+)
+LEAVE: Final = Script.load(
+    "leave",
+    keys=("lane", "keepalive", "cleanup", "open", "*rest"),
+    args=("incarnation", "forget_ms", "*items"),
+)
+QUARANTINE: Final = Script.load(
+    "quarantine",
+    keys=("lane", *_JOB_KEYS, "payloads", "blobs", "inbox", "parked", "letters", "journal")
+    + ("*holders",),
+    args=("incarnation", "key", "text"),
+)
+
+REAP_KEYS_MAX: Final = 64
+_FORGET_TTLS: Final = 10  # a late copy of a call can come from at most so long ago
+
+
+# --- what goes in -------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Target:
+    """A worker that a key may be granted to."""
+
+    id: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Its name in the lane."""
+        return incarnation(self.id, self.number)
+
+
+@attrs.frozen(kw_only=True)
+class Admission:
+    """One job to accept; `ranked` are places in the call's list of targets, counted from 1."""
+
+    key: str
+    id: str
+    handler: str
+    kind: Kind | None  # None: as the handler was registered
+    payload: bytes
+    delay_s: float = 0.0
+    attach: bool = False
+    allow_unknown: bool = False
+    unassigned: bool = False
+    ranked: Sequence[int] = ()
+
+    @property
+    def flags(self) -> str:
+        """The letters that `dispatch` takes."""
+        return f"{'a' * self.attach}{'k' * self.allow_unknown}{'u' * self.unassigned}"
+
+
+@attrs.define(eq=False)
+class Edge:
+    """One change of one job, as `advance` takes it.  Not frozen only because that costs time."""
+
+    letter: str
+    key: str
+    epoch: int
+    id: str
+    ttl_ms: int = 0
+    x: Word = b""
+    y: Word = b""
+    z: Word = b""
+    handler: str = ""
+
+
+Guard: TypeAlias = Literal["own", "reap", "free"]
+
+
+def ranking(places: Iterable[int]) -> str:
+    """Return places in a call's list of targets as the scripts take them."""
+    return ",".join(map(str, places))
+
+
+# --- what comes out -----------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Renewal:
+    """The answer to a renewal.  `counts` holds per identity the keys it runs; -1: it is gone."""
+
+    now_ms: int
+    stamp: int
+    unassigned: int
+    lease_end_ms: int | None  # the earliest of all; None: there is none
+    pending_ms: int | None
+    due_ms: int | None
+    counts: tuple[int, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Claim:
+    """The right to take over what a fenced identity owns."""
+
+    identity: str
+    claim: str
+
+
+@attrs.frozen(kw_only=True)
+class Overdue:
+    """A key that the sweeper has to look after; `record` is None when it cannot be read."""
+
+    index: Literal["pending", "due"]
+    key: str
+    text: bytes
+    record: Record | None
+    owner: Literal["none", "live", "gone"]
+    options: Options
+
+
+@attrs.frozen(kw_only=True)
+class Holding:
+    """A key of a fenced identity; `record` is None when it cannot be read."""
+
+    key: str
+    text: bytes
+    record: Record | None
+    options: Options
+
+
+@attrs.frozen(kw_only=True)
+class Owned:
+    """All that a worker owns, at one moment."""
+
+    stamp: int
+    running: Mapping[str, Record | None]
+    starts: Sequence[Start]
+
+
+def _time(reply: bytes) -> int | None:
+    number = int(reply)
+    return number if number >= 0 else None
+
+
+def renewal(reply: Reply) -> Renewal:
+    """Read the reply of `renew`."""
+    now, stamp, unassigned, lease_end, pending, due, *counts = reply
+    return Renewal(
+        now_ms=int(now),
+        stamp=int(stamp),
+        unassigned=int(unassigned),
+        lease_end_ms=_time(lease_end),
+        pending_ms=_time(pending),
+        due_ms=_time(due),
+        counts=tuple(counts),
+    )
+
+
+def claims(reply: Reply) -> tuple[int | None, list[Claim]]:
+    """Read the reply of `fence`: the earliest lease end left, and what was claimed."""
+    earliest, *pairs = reply
+    return _time(earliest), [
+        Claim(identity=name.decode(), claim=claim.decode())
+        for name, claim in zip(pairs[::2], pairs[1::2], strict=True)
+    ]
+
+
+def holdings(reply: Reply) -> tuple[int, bool, list[Holding]]:
+    """Read the reply of `reap`: server time, whether all is done, and the next keys."""
+    now, *rest = reply
+    if rest == [b"FORGOTTEN"]:
+        return int(now), True, []
+    return int(now), False, [
+        Holding(
+            key=key.decode(errors="surrogateescape"),
+            text=text,
+            record=Record.parse(text),
+            options=Options.parse(options),
+        )
+        for key, text, options in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+    ]
+
+
+def overdue(reply: Reply) -> tuple[int, int | None, bool, list[Overdue]]:
+    """Read the reply of `sweep`: server time, next deadline, whether we sweep, what is overdue."""
+    now, following, *rest = reply
+    if following == b"-2":
+        return int(now), None, False, []
+    found = []
+    for i in range(0, len(rest), 5):
+        index, key, text, owner, options = rest[i : i + 5]
+        found.append(
+            Overdue(
+                index=index.decode(),
+                key=key.decode(errors="surrogateescape"),
+                text=text,
+                record=Record.parse(text),
+                owner=owner.decode(),
+                options=Options.parse(options),
+            )
+        )
+    return int(now), _time(following), True, found
+
+
+def owned(reply: Reply) -> Owned:
+    """Read the reply of `reconcile`; entries that cannot be read are left to the reaper."""
+    stamp, running, entries = reply
+    starts = []
+    for entry_id, flat in entries:
+        fields = {k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=False)}
+        start = Start.parse(entry_id.decode(), fields)
+        if start is not None:
+            starts.append(start)
+    return Owned(
+        stamp=int(stamp),
+        running={
+            key.decode(errors="surrogateescape"): Record.parse(text)
+            for key, text in zip(running[::2], running[1::2], strict=True)
+        },
+        starts=starts,
+    )
+
+
+def looked(reply: bytes) -> Record | Outcome | None:
+    """Read one item of the reply of `look`: the live record, the outcome, or neither is known."""
+    match reply[:1]:
+        case b"" | b"!":
+            return None
+        case b"=":
+            return Outcome.parse(reply[1:])
+        case _:
+            return Record.parse(reply)
+
+
+# --- the operations -----------------------------------------------------------------------------
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+@attrs.frozen
+class Lane:
+    """Builds the script calls of one lane.  `incarnation` is the pool's, as found at joining."""
+
+    names: Names
+    incarnation: str
+
+    def dispatch(
+        self,
+        items: Sequence[Admission],
+        targets: Sequence[Target],
+        *,
+        pending_s: float,
+        queued_jobs_max: int,
+    ) -> ScriptCall:
+        """Accept jobs; one status per item, see `dispatch.lua`."""
+        n = self.names
+        keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers]
+        args: list[Word] = [self.incarnation, _ms(pending_s), queued_jobs_max]
+        self._add_targets(keys, args, targets)
+        for item in items:
+            keys += (n.result(item.id), n.unassigned(item.handler))
+            args += (
+                item.key,
+                item.id,
+                item.handler,
+                KIND_LETTERS[item.kind] if item.kind else "?",
+                item.flags,
+                round(item.delay_s * 1000) if item.delay_s else 0,
+                ranking(item.ranked),
+                item.payload,
+            )
+        return DISPATCH(keys, args)
+
+    def advance(
+        self,
+        guard: Guard,
+        source: str,
+        edges: Iterable[Edge],
+        *,
+        pending_s: float,
+        targets: Sequence[Target] = (),
+        claim: str = "",
+        reap_s: float = 1.0,
+    ) -> ScriptCall:
+        """Change jobs; the number of unassigned keys, then one status per edge."""
+        n = self.names
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
+        keys += (n.blobs, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
+        args: list[Word] = [self.incarnation, guard, source, claim, _ms(pending_s), _ms(reap_s)]
+        self._add_targets(keys, args, targets)
+        for edge in edges:
+            match edge.letter:
+                case job.DONE:
+                    assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
+                    keys += (n.result(edge.id), n.inbox(edge.key))
+                case job.SEEN:
+                    keys.append(n.inbox(edge.key))
+                case job.CANCEL | job.PARK | job.WAIT | job.GRANT:
+                    assert edge.ttl_ms > 0
+                    keys += (n.result(edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
+            args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)
+            args += (edge.x, edge.y, edge.z)
+        return ADVANCE(keys, args)
+
+    def pull(
+        self, worker: Target, handlers: Iterable[str], *, keys_max: int, pending_s: float
+    ) -> ScriptCall:
+        """Grant a worker the oldest unassigned keys; [keys left, keys granted]."""
+        n = self.names
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
+        keys += (n.stream(worker.name), n.owned(worker.name), *map(n.unassigned, handlers))
+        return PULL(
+            keys, (self.incarnation, _ms(pending_s), keys_max, 1, worker.id, worker.number)
+        )
+
+    def join(
+        self,
+        node: Target,
+        workers: Mapping[Target, int],
+        handlers: Mapping[str, Options],
+        *,
+        is_new: bool,
+        not_after_ms: int,
+        ttl_s: float,
+    ) -> ScriptCall:
+        """Register workers (with the number of keys each takes) and, when new, the node."""
+        n = self.names
+        capacities = {**workers, node: -1} if is_new else workers
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers]
+        keys += (*(n.signal(who.name) for who in capacities), n.signal(node.name))
+        args: list[Word] = [self.incarnation, not_after_ms, _ms(ttl_s), len(capacities)]
+        for who, capacity in capacities.items():
+            args += (who.id, who.number, capacity)
+        for name, options in handlers.items():
+            args += (name, options.pack())
+        return JOIN(keys, args)
+
+    def renew(self, identities: Sequence[str], *, ttl_s: float) -> ScriptCall:
+        """Renew leases; read the reply with `renewal()`."""
+        n = self.names
+        keys = [n.lane, n.keepalive, n.cleanup, n.pending, n.due, n.journal]
+        keys += map(n.owned, identities)
+        return RENEW(keys, (self.incarnation, _ms(ttl_s), *identities))
+
+    def fence(
+        self,
+        holder: str,
+        *,
+        ttl_s: float,
+        reap_s: float,
+        claims_max: int,
+        suspects: Sequence[str] = (),
+    ) -> ScriptCall:
+        """Claim identities whose lease has ended; read the reply with `claims()`."""
+        n = self.names
+        keys = (n.lane, n.keepalive, n.cleanup, n.open, n.journal)
+        args: list[Word] = [self.incarnation, _ms(ttl_s), _ms(reap_s), holder, claims_max]
+        return FENCE(keys, [*args, *suspects])
+
+    def reap(self, claim: Claim, *, ttl_s: float, reap_s: float) -> ScriptCall:
+        """Read the next keys of a fenced identity; read the reply with `holdings()`."""
+        n, who = self.names, claim.identity
+        keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.handlers]
+        keys += (n.owned(who), n.stream(who), n.signal(who))
+        forget_ms = _ms(_FORGET_TTLS * ttl_s)
+        return REAP(
+            keys, (self.incarnation, who, claim.claim, _ms(reap_s), forget_ms, REAP_KEYS_MAX)
+        )
+
+    def sweep(self, holder: str, *, lock_s: float, keys_max: int) -> ScriptCall:
+        """Take the sweeper's lock and list what is overdue; read the reply with `overdue()`."""
+        n = self.names
+        keys = (n.lane, n.keepalive, n.cleanup, n.jobs, n.pending, n.due, n.handlers)
+        return SWEEP(keys, (self.incarnation, holder, _ms(lock_s), keys_max))
+
+    def intend(
+        self, key: str, job_id: str, owner: str, intent: str, *, again_s: float
+    ) -> ScriptCall:
+        """Write an intent into a record and signal its owner; see `intend.lua`."""
+        n = self.names
+        keys = (n.lane, n.jobs, n.pending, n.due, n.journal, n.signal(owner or "-"))
+        return INTEND(keys, (self.incarnation, key, job_id, owner, intent, _ms(again_s)))
+
+    def look(self, items: Sequence[tuple[str, str]], *, node: str = "") -> ScriptCall:
+        """Tell how jobs are (key, job id), and register `node` to be told; one `looked()` each."""
+        n = self.names
+        keys = [n.lane, n.jobs, *(n.result(job_id or "-") for _, job_id in items)]
+        return LOOK(keys, [self.incarnation, node, *(part for item in items for part in item)])
+
+    def notify(
+        self, key: str, owner: str, request: str, payload: bytes, *, messages_max: int
+    ) -> ScriptCall:
+        """Put a message into a job's inbox and wake its owner; see `notify.lua`."""
+        n = self.names
+        keys = (n.lane, n.jobs, n.inbox(key), n.signal(owner or "-"))
+        return NOTIFY(keys, (self.incarnation, key, owner, messages_max, request, payload))
+
+    def reconcile(self, worker: str) -> ScriptCall:
+        """Read everything that a worker owns; read the reply with `owned()`."""
+        n = self.names
+        return RECONCILE(
+            (n.lane, n.jobs, n.owned(worker), n.stream(worker)), (self.incarnation, worker)
+        )
+
+    def open(self, worker: Target, capacity: int) -> ScriptCall:
+        """Say how many keys a worker takes; 0: none."""
+        n = self.names
+        keys = (n.lane, n.keepalive, n.cleanup, n.open)
+        return OPEN(keys, (self.incarnation, worker.id, worker.number, capacity))
+
+    def leave(self, identities: Sequence[Target], *, ttl_s: float) -> ScriptCall:
+        """Forget identities that own nothing; one status each, see `leave.lua`."""
+        n = self.names
+        keys = [n.lane, n.keepalive, n.cleanup, n.open]
+        args: list[Word] = [self.incarnation, _ms(_FORGET_TTLS * ttl_s)]
+        for who in identities:
+            keys += (n.owned(who.name), n.stream(who.name), n.signal(who.name))
+            args += (who.id, who.number)
+        return LEAVE(keys, args)
+
+    def quarantine(self, key: str, text: bytes, holder: str) -> ScriptCall:
+        """Park a record that cannot be read, if it still is what was seen."""
+        n = self.names
+        raw = key.encode(errors="surrogateescape")
+        # What is not UTF-8 is nobody's job key; the inbox of no key takes its place.
+        inbox = n.inbox(key if raw == key.encode(errors="replace") else "")
+        keys = [n.lane, n.jobs, n.pending, n.due, n.payloads, n.blobs, inbox]
+        keys += (n.parked, n.letters, n.journal)
+        if holder:
+            keys += (n.owned(holder), n.stream(holder))
+        return QUARANTINE(keys, (self.incarnation, raw, text))
+
+    def _add_targets(
+        self, keys: list[str], args: list[Word], targets: Sequence[Target]
+    ) -> None:
+        args.append(len(targets))
+        for target in targets:
+            keys += (self.names.stream(target.name), self.names.owned(target.name))
+            args += (target.id, target.number)
+
+
+# --- the pool -----------------------------------------------------------------------------------
+
+PROTOCOL: Final = 1  # of what stands in Redis; raised when older nodes could not work beside it
+
+FOUND: Final = Script.load(
+    "found", keys=("config",), args=("protocol", "lanes", "incarnation", "lost")
+)
+
+
+@attrs.frozen(kw_only=True)
+class Founded:
+    """What a pool is made as."""
+
+    protocol: int
+    lanes: int
+    incarnation: str
+    now_ms: int
+
+
+def founded(reply: Reply) -> Founded:
+    """Read the reply of `FOUND`."""
+    protocol, lanes, named, now = reply
+    return Founded(
+        protocol=int(protocol), lanes=int(lanes), incarnation=named.decode(), now_ms=int(now)
+    )

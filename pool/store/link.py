@@ -1,0 +1,358 @@
+"""The link: one connection, which sends everything that waits as one pipeline.
+
+    send() -> queue --(a batch)--> thread: connect, one pipeline --> one hop back -> on_reply ...
+
+There are no timers on the way: a call made on an idle link goes out at once, and what is asked
+while a batch is under way forms the next one.  So batches grow with the load by themselves.
+
+Deadlines are kept by the event loop, not by the thread, which may hang in a name look-up or wait
+for a server that does not answer: every call is answered when its time is up, whatever happens.
+One loop timer per link is enough for that; in a busy link it fires about once per time-out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import anyio
+import attrs
+
+from pool.errors import AuthError, NotRunning, PoolError, StoreFault, StoreUnavailable
+from pool.store.scripts import Command, Script, Word
+from pool.store.seam import Beside, Port, Seam
+from pool.store.url import Url
+from pool.store.wire import Reply, Server
+
+OnReply = Callable[[Reply], object]
+
+QUEUED_MAX = 10_000  # calls that may wait for the connection; more would only be late
+BATCH_MAX = 1_000  # calls in one pipeline: at 10 us each the first waits 10 ms for the last
+_BACKOFF_S = 0.05  # before the second try to connect; doubles with each further one
+_BACKOFF_MAX_S = 1.0
+_RETRY_S = 0.02  # before the second try of a repeatable call; doubles with each further one
+_RETRY_MAX_S = 0.5
+_GIVE_UP_S = 0.2  # for closing a link that could not be opened
+
+
+@attrs.define(eq=False)
+class _Call:
+    command: Command
+    on_reply: OnReply
+    deadline_s: float
+    is_sent: bool = False  # or about to be: the thread has it
+    is_answered: bool = False
+
+    def answer(self, reply: Reply) -> None:
+        if not self.is_answered:
+            self.is_answered = True
+            self.on_reply(reply)
+
+
+class Link:
+    """Calls to the store from the event loop.  Make one with `open()`."""
+
+    def __init__(self, seam: Seam, url: Url, *, op_timeout_s: float, queued_max: int) -> None:
+        self.server: Server | None = None
+        self.connections = 0  # made so far: a change means that the server was away
+        self._seam = seam
+        self._where = url.where
+        self._op_timeout_s = op_timeout_s
+        self._queued_max = queued_max
+        self._queue: deque[_Call] = deque()  # the loop appends, the thread takes
+        self._flying: Sequence[_Call] = ()  # what the thread took last
+        # Held while a call goes from waiting to sent, and while one is found overdue: the answer
+        # to "may it have been done" must not change in between.
+        self._handover = threading.Lock()
+        self._is_idle = False  # the thread waits, or is about to: it must be woken
+        self._is_closing = False
+        self._trouble = "the connection is being made"  # why calls wait, for error texts
+        self._timer_s = float("inf")
+        self._cancel_timer: Callable[[], object] | None = None
+        self._loop = seam.loop()
+        self._opened = self._loop.waiter()
+        self._is_opened = False
+        self._drained = anyio.Event()
+        self._beside: Beside
+
+    @classmethod
+    async def open(
+        cls,
+        seam: Seam,
+        url: Url,
+        *,
+        op_timeout_s: float,
+        name: str = "pool-link",
+        queued_max: int = QUEUED_MAX,
+    ) -> Link:
+        """Connect to the server and check it; `op_timeout_s` is the deadline of this and all calls.
+
+        A call may be given another one.  A longer one helps while it waits or repeats: a server
+        that has not answered `op_timeout_s` after sending has lost its connection.
+
+        Raises:
+            StoreUnavailable: No connection within `op_timeout_s`.
+            AuthError: The server refuses the credentials.
+            UnsupportedServer: It is too old, no master, in cluster mode, or may evict keys.
+            ConfigError: The address cannot work.
+        """
+        link = cls(seam, url, op_timeout_s=op_timeout_s, queued_max=queued_max)
+        link._beside = seam.start(name, url, link._work, on_end=link._on_end)
+        failed: Reply = StoreUnavailable(
+            problem=f"{url.where} did not answer within {op_timeout_s:g} s", maybe_done=False
+        )
+        try:
+            with anyio.move_on_after(op_timeout_s):
+                failed = await link._opened.wait()
+        except BaseException:
+            await link.aclose(_GIVE_UP_S)
+            raise
+        if failed is not None:
+            await link.aclose(_GIVE_UP_S)
+            raise failed
+        return link
+
+    async def call(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[Word],
+        *,
+        repeatable: bool = False,
+        timeout_s: float | None = None,
+    ) -> Reply:
+        """Run a script and return its reply.
+
+        `repeatable` says that doing it twice is as good as once (it carries a request id, or only
+        reads): then it is sent again after a failure, until its time is up.  Cancelling the caller
+        does not take the call back.
+
+        Raises:
+            StoreUnavailable: Its time is up, or the connection was lost; `maybe_done` says if it
+                may have been done, or may still be.
+            StorageFull, AuthError, StoreLost, Gone, StoreFault: What the server answered.
+            NotRunning: The link is closed, or this process is a fork of the one that opened it.
+        """
+        command = script(keys, args)
+        timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
+        if repeatable:
+            return await self._repeat(command, timeout_s)
+        return await self._once(command, timeout_s)
+
+    async def execute(self, *command: Word) -> Reply:
+        """Run one plain command; errors as for `call()`."""
+        return await self._once(command, self._op_timeout_s)
+
+    def send(self, command: Command, on_reply: OnReply, *, timeout_s: float | None = None) -> None:
+        """Send a command without waiting; `on_reply` gets its reply on the event loop, once.
+
+        A reply is a value or an instance of PoolError.  `on_reply` must not raise.
+
+        Raises:
+            StoreUnavailable: `queued_max` calls wait already; nothing was sent.
+            NotRunning: The link is closed, or this process is a fork of the one that opened it.
+        """
+        if self._is_closing or self._beside.state != "running":
+            state = self._beside.state
+            raise NotRunning(state="closed" if state != "forked" else state)
+        if len(self._queue) >= self._queued_max:
+            raise StoreUnavailable(
+                problem=f"not sent: {self._queued_max} calls wait already", maybe_done=False
+            )
+        timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
+        deadline_s = self._seam.clock() + timeout_s
+        self._queue.append(_Call(command, on_reply, deadline_s))
+        if deadline_s < self._timer_s:
+            self._arm(deadline_s, timeout_s)
+        if self._is_idle:
+            self._is_idle = False
+            self._beside.wake()
+
+    async def aclose(self, budget_s: float) -> None:
+        """Close; calls made before may still be answered within the budget.  Twice is fine.
+
+        What has no answer by then gets StoreUnavailable.
+        """
+        started_s = self._seam.clock()
+        self._is_closing = True
+        if self._beside.state == "running" and self._waiting():
+            with anyio.move_on_after(budget_s, shield=True):
+                await self._drained.wait()
+        await self._beside.aclose(max(0.0, budget_s - (self._seam.clock() - started_s)))
+        self._give_up("the link was closed")
+
+    # --- on the event loop --------------------------------------------------------------------
+
+    async def _once(self, command: Command, timeout_s: float) -> Reply:
+        waiter = self._loop.waiter()
+        self.send(command, waiter.take, timeout_s=timeout_s)
+        reply = await waiter.wait()
+        if isinstance(reply, PoolError):
+            raise reply
+        return reply
+
+    async def _repeat(self, command: Command, timeout_s: float) -> Reply:
+        deadline_s = self._seam.clock() + timeout_s
+        maybe_done, pause_s = False, _RETRY_S
+        while True:
+            left_s = deadline_s - self._seam.clock()
+            try:
+                return await self._once(command, min(left_s, self._op_timeout_s))
+            except StoreUnavailable as error:
+                maybe_done = maybe_done or error.maybe_done
+                rest_s = self._seam.dice.uniform(0.0, pause_s)
+                if self._seam.clock() + rest_s >= deadline_s:
+                    raise attrs.evolve(error, maybe_done=maybe_done) from None
+            await anyio.sleep(rest_s)
+            pause_s = min(2 * pause_s, _RETRY_MAX_S)
+
+    def _arm(self, deadline_s: float, delay_s: float) -> None:
+        if self._cancel_timer is not None:
+            self._cancel_timer()
+        self._timer_s = deadline_s
+        self._cancel_timer = self._loop.later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Answer what is overdue; come back for the earliest of the others."""
+        self._cancel_timer, self._timer_s = None, float("inf")
+        now_s = self._seam.clock()
+        with self._handover:
+            waiting = [*self._flying, *self._queue]
+            overdue = [c for c in waiting if c.deadline_s <= now_s and not c.is_answered]
+            left = [call for call in self._queue if call.deadline_s > now_s]
+            self._queue.clear()
+            self._queue.extend(left)
+        for call in overdue:
+            call.answer(self._lost(call, self._trouble))
+        deadlines = [call.deadline_s for call in waiting if not call.is_answered]
+        if deadlines:
+            self._arm(min(deadlines), max(0.0, min(deadlines) - now_s))
+        self._note_drained()
+
+    def _lost(self, call: _Call, why: str) -> StoreUnavailable:
+        if call.is_sent:
+            return StoreUnavailable(
+                problem=f"{self._where} did not answer in time", maybe_done=True
+            )
+        return StoreUnavailable(problem=f"not sent: {why}", maybe_done=False)
+
+    def _waiting(self) -> bool:
+        return bool(self._queue) or any(not call.is_answered for call in self._flying)
+
+    def _note_drained(self) -> None:
+        if self._is_closing and not self._waiting():
+            self._drained.set()
+
+    def _deliver(self, batch: Sequence[_Call], replies: Sequence[Reply]) -> None:
+        for call, reply in zip(batch, replies, strict=True):
+            if not call.is_answered:
+                call.is_answered = True
+                call.on_reply(reply)
+        self._note_drained()
+
+    def _give_up(self, why: str, error: PoolError | None = None) -> None:
+        """Answer everything that waits."""
+        with self._handover:
+            waiting = [*self._flying, *self._queue]
+            self._queue.clear()
+        for call in waiting:
+            call.answer(attrs.evolve(error) if error else self._lost(call, why))
+        if self._cancel_timer is not None:
+            self._cancel_timer()
+            self._cancel_timer, self._timer_s = None, float("inf")
+
+    def _on_connected(self, server: Server | None) -> None:
+        self.server = server
+        self.connections += 1
+        self._settle_open(None)
+
+    def _settle_open(self, error: PoolError | None) -> None:
+        if not self._is_opened:
+            self._is_opened = True
+            self._opened.take(error)
+
+    def _on_refused(self, error: PoolError) -> None:
+        self._settle_open(error)
+        if isinstance(error, AuthError):
+            # No use in waiting: the same credentials will be refused again.
+            with self._handover:
+                refused = list(self._queue)
+                self._queue.clear()
+            for call in refused:
+                call.answer(attrs.evolve(error))
+
+    def _on_end(self, error: BaseException | None) -> None:
+        if error is not None:
+            fault = StoreFault(problem=f"the link failed: {type(error).__name__}: {error}")
+            self._settle_open(fault)
+            self._give_up("", fault)
+
+    def _expire(self, overdue: Sequence[_Call]) -> None:
+        for call in overdue:
+            call.answer(self._lost(call, self._trouble))
+        self._note_drained()
+
+    # --- in the thread ------------------------------------------------------------------------
+
+    async def _work(self, port: Port) -> None:
+        failures = 0
+        await self._connect(port)  # at once: open() waits for it
+        while not port.closing:
+            if not self._queue:
+                await self._rest(port)
+            elif port.is_connected() or await self._connect(port):
+                failures = 0
+                if not await self._run_batch(port):
+                    return
+            else:
+                failures += 1
+                await port.sleep(self._pause_s(failures))
+
+    def _pause_s(self, failures: int) -> float:
+        # At most a quarter of a call's time, so that every call sees some tries.
+        most_s = min(_BACKOFF_MAX_S, self._op_timeout_s / 4)
+        return self._seam.dice.uniform(0.0, min(_BACKOFF_S * 2.0 ** min(failures, 10), most_s))
+
+    async def _rest(self, port: Port) -> None:
+        # First say that we rest, then look again: a call made meanwhile is either seen here, or
+        # its maker sees that we must be woken.
+        self._is_idle = True
+        if not self._queue:
+            await port.wait()
+        self._is_idle = False
+
+    async def _connect(self, port: Port) -> bool:
+        try:
+            await port.connect(timeout_s=self._op_timeout_s)
+        except PoolError as error:
+            self._trouble = str(getattr(error, "problem", error))
+            port.post(self._on_refused, error)
+            return False
+        self._trouble = "the calls before it took too long"
+        return port.post(self._on_connected, port.server)
+
+    async def _run_batch(self, port: Port) -> bool:
+        batch, overdue = self._take()
+        if overdue:
+            port.post(self._expire, overdue)
+        if not batch:
+            return True
+        replies = await port.run([call.command for call in batch], timeout_s=self._op_timeout_s)
+        return port.post(self._deliver, batch, replies)
+
+    def _take(self) -> tuple[Sequence[_Call], Sequence[_Call]]:
+        """Return what to send now, and what it is too late to send."""
+        batch: list[_Call] = []
+        overdue: list[_Call] = []
+        now_s = self._seam.clock()
+        with self._handover:
+            for _ in range(min(len(self._queue), BATCH_MAX)):
+                call = self._queue.popleft()
+                if call.deadline_s <= now_s:
+                    overdue.append(call)
+                else:
+                    call.is_sent = True
+                    batch.append(call)
+            self._flying = batch
+        return batch, overdue

@@ -1,0 +1,221 @@
+--[[
+advance: every change of a job after its dispatch, in batches, under one guard.
+
+KEYS[1] lane       hash    stamp, counters
+KEYS[2] keepalive  zset    identity -> lease end
+KEYS[3] cleanup    hash    identity -> claim; a field here is what fences
+KEYS[4] open       hash    worker id -> incarnation|capacity
+KEYS[5] jobs       hash    key -> record
+KEYS[6] pending    zset    key -> by when its start must be acknowledged
+KEYS[7] due        zset    k:KEY -> when
+KEYS[8] payloads   hash    key -> payload
+KEYS[9] blobs      hash    key -> hand-off state
+KEYS[10] parked    zset    job id -> when it was parked
+KEYS[11] letters   hash    job id -> dead letter
+KEYS[12] journal   stream  abnormal edges
+KEYS[13] source_owned   set     keys the source runs
+KEYS[14] source_stream  stream  the source's starts
+KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes (see takes)
+ARGV[1] incarnation  str
+ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
+                           free: nobody owns it, or its owner is fenced or unregistered
+ARGV[3] source       str   identity that must stand as the owner; empty for none
+ARGV[4] claim        str   holder|fence, for reap
+ARGV[5] pending_ms   int   > 0
+ARGV[6] reap_ms      int   > 0; by how much a reap batch moves its deadline on
+ARGV[7] target_count int   how many targets; (worker id, incarnation number) each follow
+ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
+    a acknowledge                             P R -> R; from R it is a repeat
+    l limit        x in how many ms           writes the run-time limit into `due`
+    s seen         x message id               removes messages up to it from the inbox
+    d done         x result                   P R -> done
+    c cancel       x cause                    P R W U -> cancelled
+    x park         x cause, y error           P R W U -> parked
+    w wait         x delay ms, y next attempt, z error           P R -> W
+    g grant        x ranked targets, y mark, z blob              P R W U -> P or U
+                   y: a number is its crash marks from now on, r counts a requeue and asks for
+                   acknowledgement before the handler starts, empty is neither
+                   z: empty keeps the blob, else = then its new bytes
+
+Uses     lane, record, place, finish
+Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
+         STOPPED <cause> (acknowledge: a stop was asked for, do not start) |
+         GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
+         SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
+         OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
+Errors   POOLDATALOST <lane>, POOLGONE <identity or claim>
+Cost     O(1) per item; settling straight from pending takes 5 commands
+Why Lua  who may, what is, and what shall be are one step: two owners could otherwise both commit.
+]]
+local FROM = { a = 'PR', l = 'R', s = 'PR', d = 'PR', c = 'PRWU', x = 'PRWU', w = 'PR', g = 'PRWU' }
+local TAKES = { a = 0, l = 0, s = 1, d = 2, c = 3, x = 3, w = 3, g = 3 }
+
+local fence = source ~= '' and redis.call('HGET', cleanup, source)
+local registered = source ~= '' and redis.call('ZSCORE', keepalive, source)
+if guard == 'own' and (fence or not registered) then
+  return redis.error_reply('POOLGONE ' .. source)
+elseif guard == 'reap' and fence ~= claim then
+  return redis.error_reply('POOLGONE ' .. claim)
+end
+-- Reads that raise on a key of the wrong type must come before the first write.
+redis.call('HLEN', jobs)
+redis.call('ZCARD', due)
+redis.call('HLEN', payloads)
+redis.call('HLEN', blobs)
+redis.call('ZCARD', parked)
+redis.call('HLEN', letters)
+redis.call('XLEN', journal)
+redis.call('SCARD', source_owned)
+redis.call('XLEN', source_stream)
+local arg, k = read_targets(7, 15)
+local checked = k
+for a = arg, #ARGV, 8 do
+  local edge = ARGV[a]
+  if edge == 's' then
+    redis.call('LLEN', KEYS[checked])
+  elseif edge == 'c' or edge == 'x' or edge == 'g' then
+    redis.call('ZCARD', KEYS[checked + 2])
+  end
+  checked = checked + TAKES[edge]
+end
+-- A full server checks memory until a script's first write only: begin with one that frees.
+redis.call('ZREM', pending, '\n')
+if guard == 'reap' then
+  redis.call('ZADD', keepalive, now + reap_ms, source)
+end
+
+local function settled(epoch, result)
+  local outcome = redis.pcall('GET', result) -- as a call it would raise on another type
+  local word, by_epoch, by = string.match(type(outcome) == 'string' and outcome or '', '^(%l+)|(%d+)|([^|]*)|')
+  if not word then
+    return 'FENCED'
+  end
+  if by_epoch == epoch and by == source then
+    return 'REPEAT ' .. word
+  end
+  return 'SETTLED ' .. word .. ' ' .. (by ~= '' and by or '-') .. ' ' .. by_epoch
+end
+
+local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
+  local text = redis.call('HGET', jobs, key)
+  local r = parse(text)
+  if text and not r then
+    return 'MALFORMED'
+  end
+  if not r or r[ID] ~= id then
+    return TAKES[edge] >= 2 and settled(epoch, KEYS[k]) or 'FENCED'
+  end
+  if guard == 'free' and r[OWNER] ~= '' and (r[OWNER] ~= source or (registered and not fence)) then
+    return 'OWNED ' .. r[OWNER]
+  end
+  if r[OWNER] ~= source or r[EPOCH] ~= epoch then
+    return 'FENCED'
+  end
+  if not string.find(FROM[edge], r[STATE], 1, true) then
+    return 'REFUSED ' .. r[STATE]
+  end
+  local result, inbox, unassigned = KEYS[k], KEYS[k + 1], KEYS[k + 2]
+  if (edge == 'g' or r[STATE] == 'U') and string.sub(unassigned, -#r[HANDLER] - 12) ~= ':unassigned:' .. r[HANDLER] then
+    return 'MOVED_ON ' .. r[HANDLER]
+  end
+  local intent = string.sub(r[INTENT], 1, 1)
+  if intent == 's' and (edge == 'w' or edge == 'g') then
+    return finish(key, r, 'cancelled', ttl_ms, string.sub(r[INTENT], 2), '', result, inbox, unassigned)
+  elseif intent == 't' and (edge == 'd' or edge == 'g') then
+    return 'TIMEDOUT'
+  end
+
+  if edge == 'd' then
+    return finish(key, r, 'done', ttl_ms, '', x, result, inbox, unassigned)
+  elseif edge == 'c' then
+    return finish(key, r, 'cancelled', ttl_ms, x, '', result, inbox, unassigned)
+  elseif edge == 'x' then
+    return finish(key, r, 'parked', ttl_ms, x, y, result, inbox, unassigned)
+  elseif edge == 'a' then
+    if intent == 's' then
+      return 'STOPPED ' .. string.sub(r[INTENT], 2)
+    end
+    if r[STATE] == 'P' then
+      local payload = payload_of(key, r)
+      redis.call('XDEL', source_stream, epoch .. '-0')
+      redis.call('ZREM', pending, key)
+      redis.call('SADD', source_owned, key)
+      if payload then
+        redis.call('HSET', payloads, key, payload)
+      end
+      r[STATE], r[SINCE], r[REQUEUES] = 'R', text_of(now), ''
+      flag(r, 'a', false)
+      redis.call('HSET', jobs, key, pack(r))
+    end
+    return 'OK ' .. (r[FLAGS] ~= '' and r[FLAGS] or '-') .. (r[WAITERS] ~= '' and ' ' .. r[WAITERS] or '')
+  elseif edge == 'l' then
+    if intent == '' then
+      flag(r, 'd', true)
+      redis.call('ZADD', due, now + tonumber(x), 'k:' .. key)
+      redis.call('HSET', jobs, key, pack(r))
+    end
+    return 'OK'
+  elseif edge == 's' then
+    local upto = tonumber(x)
+    while true do
+      local head = redis.call('LINDEX', KEYS[k], 0)
+      if not head or tonumber(string.match(head, '^(%d+)|') or '0') > upto then
+        return 'OK'
+      end
+      redis.call('LPOP', KEYS[k])
+    end
+  end
+
+  -- w and g: the key leaves its owner and keeps its payload, inbox, waiters and blob.
+  local payload = payload_of(key, r)
+  local was = r[STATE]
+  lift(key, r, unassigned)
+  if edge == 'w' then
+    r[ACCEPTED] = accepted_of(r)
+    r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), ''
+    r[ATTEMPT], r[INTENT], r[ERROR] = y, '', plain(z)
+    flag(r, 'd', true)
+    if payload then
+      redis.call('HSET', payloads, key, payload)
+    end
+    redis.call('HSET', jobs, key, pack(r))
+    redis.call('ZADD', due, now + tonumber(x), 'k:' .. key)
+    tally('waiting', 1)
+    tally('retried', 1)
+    journal_add('retried', key, r, z)
+    return 'OK'
+  end
+  if string.sub(z, 1, 1) == '=' then
+    redis.call('HSET', blobs, key, string.sub(z, 2))
+    flag(r, 'b', true)
+  end
+  if y == 'r' then
+    r[REQUEUES] = text_of(tonumber(r[REQUEUES] ~= '' and r[REQUEUES] or '0') + 1)
+    flag(r, 'a', true)
+    tally('requeued', 1)
+  elseif y ~= '' then
+    r[CRASHES] = y
+    tally('crashed', 1)
+  end
+  if was == 'P' or was == 'R' then
+    journal_add('released', key, r, guard)
+  end
+  local target = first_with_room(x)
+  if target then
+    grant(key, r, target, payload)
+    return 'GRANTED ' .. target.name .. ' ' .. r[EPOCH]
+  end
+  unassign(key, r, payload, unassigned)
+  return 'UNASSIGNED'
+end
+
+local answers = { 0 }
+for a = arg, #ARGV, 8 do
+  local edge = ARGV[a]
+  answers[#answers + 1] = advance(edge, ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5],
+    ARGV[a + 6], ARGV[a + 7], k)
+  k = k + TAKES[edge]
+end
+close_lane()
+answers[1] = tonumber(lane_had[3] or '0') + (tallies['unassigned'] or 0)
+return answers

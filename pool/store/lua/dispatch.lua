@@ -1,0 +1,108 @@
+--[[
+dispatch: accept jobs and grant each to the first of its targets with room.
+
+KEYS[1] lane       hash    stamp, counters
+KEYS[2] open       hash    worker id -> incarnation|capacity
+KEYS[3] jobs       hash    key -> record
+KEYS[4] pending    zset    key -> by when its start must be acknowledged
+KEYS[5] due        zset    k:KEY -> when
+KEYS[6] payloads   hash    key -> payload
+KEYS[7] handlers   hash    names ever registered -> options
+KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID, unassigned:H each
+ARGV[1] incarnation      str
+ARGV[2] pending_ms       int   > 0
+ARGV[3] queued_jobs_max  int   > 0
+ARGV[4] target_count     int   how many targets; (worker id, incarnation number) each follow
+ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags, delay_ms, ranked targets, payload each
+                         flags: a attach to a live job, k the name need not be registered,
+                         u take it without an owner when no target has room
+
+Uses     lane, record, place
+Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
+         ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) | FULL <queued> | UNKNOWN | NOROOM
+         | MALFORMED (the key has a record that cannot be read)
+Errors   POOLDATALOST <lane>  the pool's data are not those this caller joined
+Cost     O(1) per item; 5 commands each, 8 a call and one per handler
+Why Lua  look-up, claim, record and announcement are one step, else a crash between two of them
+         leaves a job that was accepted but never reaches a worker.  Dispatch is the grant.
+]]
+local arg, k = read_targets(4, 8)
+local queued = redis.call('ZCARD', pending) + tonumber(lane_had[3] or '0') + tonumber(lane_had[4] or '0')
+redis.call('ZCARD', due)
+redis.call('HLEN', payloads)
+-- Reads that raise on a key of the wrong type must come before the first write.
+local checked = {}
+for i = k + 1, #KEYS, 2 do
+  checked[KEYS[i]] = checked[KEYS[i]] or redis.call('ZCARD', KEYS[i])
+end
+local known = {}
+local answers = {}
+
+local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, result, unassigned)
+  local may = function(letter)
+    return string.find(flags, letter, 1, true) ~= nil
+  end
+  if redis.call('EXISTS', result) == 1 then
+    return 'ENDED'
+  end
+  local live = redis.call('HGET', jobs, key)
+  if live then
+    local r = parse(live)
+    if not r then
+      return 'MALFORMED'
+    end
+    if r[ID] == id then
+      return 'OK ' .. (r[STATE] == 'U' and 'unassigned' or r[OWNER] ~= '' and r[OWNER] or '-')
+    end
+    local word = may('a') and 'ATTACHED ' or 'EXISTS '
+    return word .. table.concat({ r[STATE], r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[HANDLER] }, ' ')
+  end
+  if queued >= queued_jobs_max then
+    return 'FULL ' .. queued
+  end
+  if known[handler] == nil then
+    known[handler] = redis.call('HGET', handlers, handler)
+  end
+  if kind == '?' then
+    kind = string.match(known[handler] or '', '^[js]') or 'j'
+  end
+  if not known[handler] and not may('k') then
+    return 'UNKNOWN'
+  end
+  local r = { 'U', kind, id, handler, '', '0', '1', '', '', '', '', '', '', '', '', '' }
+  local target = delay_ms == 0 and first_with_room(ranked)
+  if delay_ms == 0 and not target and not may('u') then
+    return 'NOROOM'
+  end
+  if #payload > INLINE_BYTES_MAX then
+    flag(r, 'p', true)
+    redis.call('HSET', payloads, key, payload)
+  end
+  queued = queued + 1
+  tally('dispatched', 1)
+  if target then
+    grant(key, r, target, payload)
+    return 'OK ' .. target.name
+  end
+  if delay_ms > 0 then
+    r[STATE], r[EPOCH] = 'W', stamp()
+    flag(r, 'd', true)
+    if not has(r, 'p') then
+      redis.call('HSET', payloads, key, payload)
+    end
+    redis.call('HSET', jobs, key, pack(r))
+    redis.call('ZADD', due, now + delay_ms, 'k:' .. key)
+    tally('waiting', 1)
+    return 'OK -'
+  end
+  unassign(key, r, payload, unassigned)
+  return 'OK unassigned'
+end
+
+for a = arg, #ARGV, 8 do
+  answers[#answers + 1] = admit(ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4],
+    tonumber(ARGV[a + 5]), ARGV[a + 6], ARGV[a + 7], KEYS[k], KEYS[k + 1])
+  k = k + 2
+end
+close_lane()
+return answers

@@ -1,0 +1,20 @@
+--[[
+found: make a pool, or learn how it was made.
+
+KEYS[1] config  hash   protocol, lanes, incarnation
+ARGV[1] protocol     str   wire protocol of the caller
+ARGV[2] lanes        str   lanes the caller wants
+ARGV[3] incarnation  str   used when the pool is new
+ARGV[4] lost         str   incarnation whose data the caller saw vanish; replaced if it still stands
+
+Returns  protocol, lanes, incarnation, server ms
+Cost     O(1); 3 commands
+Why Lua  SetIfNotExists of three fields at once: the first to join decides for all.
+]]
+local had = redis.call('HGET', config, 'incarnation')
+if not had or (lost ~= '' and had == lost) then
+  redis.call('HSET', config, 'protocol', protocol, 'lanes', lanes, 'incarnation', incarnation)
+end
+local found = redis.call('HMGET', config, 'protocol', 'lanes', 'incarnation')
+local time = redis.call('TIME')
+return { found[1], found[2], found[3], string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)) }

@@ -1,0 +1,48 @@
+--[[
+leave: forget identities that own nothing and are out of `open`.
+
+KEYS[1] lane       hash    incarnation
+KEYS[2] keepalive  zset    identity -> lease end
+KEYS[3] cleanup    hash    identity -> claim, later done
+KEYS[4] open       hash    worker id -> incarnation|capacity
+KEYS[...] rest             owned, stream, signal of each identity
+ARGV[1] incarnation  str
+ARGV[2] forget_ms    int   how long `done` is remembered
+ARGV[...] items      id, incarnation number each
+
+Uses     lane
+Returns  per item: OK (again: it had left) | OWNS <keys> (nothing done for it) | GONE (fenced: it is the reaper's)
+Errors   POOLDATALOST <lane>
+Cost     O(identities)
+Why Lua  it may go only in the step that saw it own nothing, else a grant in between is orphaned.
+]]
+redis.call('HLEN', cleanup)
+redis.call('HLEN', open)
+for k = 5, #KEYS, 3 do
+  redis.call('SCARD', KEYS[k])
+  redis.call('XLEN', KEYS[k + 1])
+  redis.call('XLEN', KEYS[k + 2])
+end
+redis.call('ZREM', keepalive, '\n')
+local answers = {}
+for a = 3, #ARGV, 2 do
+  local id, n = ARGV[a], ARGV[a + 1]
+  local name = id .. '.' .. n
+  local k = 5 + (a - 3) / 2 * 3
+  local keys = redis.call('SCARD', KEYS[k]) + redis.call('XLEN', KEYS[k + 1])
+  local fence = redis.call('HGET', cleanup, name)
+  if fence then
+    answers[#answers + 1] = fence == 'done' and 'OK' or 'GONE'
+  elseif keys > 0 then
+    answers[#answers + 1] = 'OWNS ' .. keys
+  else
+    if string.match(redis.call('HGET', open, id) or '', '^(%d+)|') == n then
+      redis.call('HDEL', open, id)
+    end
+    redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2])
+    redis.call('HSET', cleanup, name, 'done')
+    redis.call('ZADD', keepalive, now + forget_ms, name)
+    answers[#answers + 1] = 'OK'
+  end
+end
+return answers

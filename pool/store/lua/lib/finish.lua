@@ -1,0 +1,74 @@
+--[[
+finish: take a record out of its present state, or end it for good.
+
+Needs  lane, record; keys jobs, pending, due, payloads, blobs, parked, letters, journal, and of the
+source (the record's owner) source_owned and source_stream.
+]]
+-- The payload as it is now, or nil when it stays in `payloads` (flag p).
+local function payload_of(key, r)
+  if has(r, 'p') then
+    return nil
+  end
+  if r[STATE] ~= 'P' then
+    return redis.call('HGET', payloads, key) or ''
+  end
+  local entry = redis.call('XRANGE', source_stream, r[EPOCH] .. '-0', r[EPOCH] .. '-0')[1]
+  return entry and entry[2][6] or ''
+end
+
+-- Out of the indexes of its present state; the payload is the caller's to keep.
+local function lift(key, r, unassigned)
+  if r[STATE] == 'P' then
+    redis.call('XDEL', source_stream, r[EPOCH] .. '-0')
+    redis.call('ZREM', pending, key)
+  elseif r[STATE] == 'R' then
+    redis.call('SREM', source_owned, key)
+  elseif r[STATE] == 'W' then
+    tally('waiting', -1)
+  else
+    redis.call('ZREM', unassigned, key)
+    tally('unassigned', -1)
+  end
+  if has(r, 'd') then
+    redis.call('ZREM', due, 'k:' .. key)
+    flag(r, 'd', false)
+  end
+  if r[STATE] ~= 'P' and not has(r, 'p') then
+    redis.call('HDEL', payloads, key)
+  end
+end
+
+local function journal_add(edge, key, r, detail)
+  redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', edge, 'key', key, 'id', r[ID],
+    'owner', r[OWNER], 'epoch', r[EPOCH], 'attempt', r[ATTEMPT], 'detail', detail)
+end
+
+-- word: done | parked | cancelled.  Outcome: word|epoch|owner|attempt|ended ms|detail, newline, body
+local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned)
+  detail = plain(detail)
+  if word == 'parked' then
+    body = plain(body)
+    local payload = has(r, 'p') and redis.call('HGET', payloads, key) or payload_of(key, r) or ''
+    redis.call('ZADD', parked, now, r[ID])
+    redis.call('HSET', letters, r[ID], table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[CRASHES], text_of(now),
+      detail }, '|') .. '\n' .. key .. '\n' .. body .. '\n' .. payload)
+  end
+  lift(key, r, unassigned)
+  if has(r, 'p') then
+    redis.call('HDEL', payloads, key)
+  end
+  if has(r, 'b') then
+    redis.call('HDEL', blobs, key)
+  end
+  if has(r, 'i') then
+    redis.call('DEL', inbox)
+  end
+  redis.call('HDEL', jobs, key)
+  redis.call('SET', result, table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now), detail }, '|')
+    .. '\n' .. body, 'PX', ttl_ms)
+  tally(word, 1)
+  if word ~= 'done' then
+    journal_add(word, key, r, detail)
+  end
+  return r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK'
+end

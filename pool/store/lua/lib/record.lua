@@ -1,0 +1,52 @@
+--[[
+record: a job's record, one line of fields between bars; a field that is empty has its default.
+
+ 1 state P R W U   2 kind j s     3 job id       4 handler     5 owner id.n, or none
+ 6 epoch           7 attempt      8 flags        9 intent     10 crashes
+11 requeues       12 accepted    13 since       14 waiters    15 last error
+16 whatever a newer version wrote behind it, kept as it is
+
+state     P pending (in the owner's stream, entry id = epoch), R running, W waiting, U unassigned
+flags     p payload stays in `payloads`, b has a blob, i has an inbox, d has a `due` entry,
+          a must be acknowledged before its handler starts
+intent    s<cause> stop was asked for, t timed out
+accepted  acceptance stamp in microseconds; empty: the epoch of the first grant is it
+since     ms when it was acknowledged running
+]]
+local STATE, KIND, ID, HANDLER, OWNER, EPOCH, ATTEMPT, FLAGS = 1, 2, 3, 4, 5, 6, 7, 8
+local INTENT, CRASHES, REQUEUES, ACCEPTED, SINCE, WAITERS, ERROR, REST = 9, 10, 11, 12, 13, 14, 15, 16
+local RECORD = '^([PRWU])|([js])|([^|]+)|([^|]+)|([^|]*)|([1-9]%d*)|(%d+)|(%l*)|([^|]*)|(%d*)|(%d*)|(%d*)|(%d*)|([^|]*)|([^|]*)(.*)$'
+
+local DIGITS_MAX = 16 -- more is not exact in Lua, and past 20 Redis refuses it as an entry id
+
+local function parse(text)
+  local r = { string.match(text or '', RECORD) }
+  if r[1] and math.max(#r[EPOCH], #r[ATTEMPT], #r[CRASHES], #r[REQUEUES], #r[ACCEPTED], #r[SINCE]) <= DIGITS_MAX then
+    return r
+  end
+end
+
+local function pack(r)
+  return table.concat(r, '|', 1, ERROR) .. r[REST]
+end
+
+local function has(r, flag)
+  return string.find(r[FLAGS], flag, 1, true) ~= nil
+end
+
+local function flag(r, letter, on)
+  if on and not has(r, letter) then
+    r[FLAGS] = r[FLAGS] .. letter
+  elseif not on then
+    r[FLAGS] = string.gsub(r[FLAGS], letter, '')
+  end
+end
+
+-- What people wrote (a cause, an error) must not look like a field or a line of ours.
+local function plain(text)
+  return (string.gsub(text, '[|%c]', ' '))
+end
+
+local function accepted_of(r)
+  return r[ACCEPTED] ~= '' and r[ACCEPTED] or r[EPOCH]
+end

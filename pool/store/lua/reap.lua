@@ -1,0 +1,69 @@
+--[[
+reap: read the next keys of a fenced identity; when it owns nothing any more, forget it.
+
+KEYS[1] lane       hash    stamp, counters
+KEYS[2] keepalive  zset    identity -> by when the reaper must have gone on
+KEYS[3] cleanup    hash    identity -> holder|fence, later done
+KEYS[4] jobs       hash    key -> record
+KEYS[5] handlers   hash    name -> options
+KEYS[6] owned      set     keys it runs
+KEYS[7] stream     stream  starts it had not acknowledged
+KEYS[8] signal     stream  its signals
+ARGV[1] incarnation  str
+ARGV[2] identity     str   id.n
+ARGV[3] claim        str   holder|fence
+ARGV[4] reap_ms      int   > 0
+ARGV[5] forget_ms    int   > 0; how long `done` is remembered
+ARGV[6] keys_max     int   how many at most
+
+Uses     lane, record
+Returns  server ms, then (key, record, options) each; FORGOTTEN behind the time: all is done; nothing
+         behind it: ask again
+Errors   POOLDATALOST <lane>, POOLGONE <claim> (another reaper holds it)
+Cost     O(keys)
+Why Lua  work first, registration last: it may be forgotten only in the step that saw it own nothing.
+]]
+if redis.call('HGET', cleanup, identity) ~= claim then
+  return redis.error_reply('POOLGONE ' .. claim)
+end
+redis.call('XLEN', stream)
+redis.call('XLEN', signal)
+redis.call('SCARD', owned)
+redis.call('HLEN', jobs)
+redis.call('HLEN', handlers)
+redis.call('ZREM', keepalive, '\n')
+redis.call('ZADD', keepalive, now + reap_ms, identity)
+
+local answers = { text_of(now) }
+local function append(...)
+  for _, value in ipairs({ ... }) do
+    answers[#answers + 1] = value
+  end
+end
+-- What its indexes name but its records do not confirm is only an index entry: drop it.
+local function add(key, state, drop)
+  local text = redis.call('HGET', jobs, key)
+  local r = parse(text)
+  if text and not r then
+    append(key, text, '')
+  elseif r and r[OWNER] == identity and r[STATE] == state then
+    append(key, text, redis.call('HGET', handlers, r[HANDLER]) or '')
+  else
+    drop()
+  end
+end
+for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+', 'COUNT', keys_max)) do
+  add(entry[2][2], 'P', function() redis.call('XDEL', stream, entry[1]) end)
+end
+if #answers == 1 then
+  for _, key in ipairs(redis.call('SRANDMEMBER', owned, keys_max)) do
+    add(key, 'R', function() redis.call('SREM', owned, key) end)
+  end
+end
+if #answers == 1 and redis.call('XLEN', stream) + redis.call('SCARD', owned) == 0 then
+  redis.call('DEL', stream, signal)
+  redis.call('HSET', cleanup, identity, 'done')
+  redis.call('ZADD', keepalive, now + forget_ms, identity)
+  append('FORGOTTEN')
+end
+return answers

@@ -1,0 +1,76 @@
+--[[
+sweep: take the sweeper's lock and list what is overdue.
+
+KEYS[1] lane       hash    counters
+KEYS[2] keepalive  zset    identity -> lease end
+KEYS[3] cleanup    hash    field `sweeper` -> holder|until
+KEYS[4] jobs       hash    key -> record
+KEYS[5] pending    zset    key -> by when its start must be acknowledged
+KEYS[6] due        zset    k:KEY -> when
+KEYS[7] handlers   hash    name -> options
+ARGV[1] incarnation  str
+ARGV[2] holder       str   identity of the sweeper
+ARGV[3] lock_ms      int   how long the lock holds
+ARGV[4] keys_max     int   how many at most
+
+Uses     lane, record
+Returns  server ms, earliest deadline left (ms; -1: none; -2: another node sweeps), then per overdue key:
+         pending|due, key, record, state of its owner (none | live | gone), options of its handler
+Errors   POOLDATALOST <lane>
+Cost     O(keys * log n); 4 commands a key
+Why Lua  SetIfNotExists with an expiry on the server's clock; two sweepers would be harmless, but wasteful.
+]]
+redis.call('ZCARD', keepalive)
+redis.call('HLEN', jobs)
+redis.call('HLEN', handlers)
+local due_had = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, keys_max)
+local pending_had = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, keys_max)
+local held_by, held_until = string.match(redis.call('HGET', cleanup, 'sweeper') or '', '^(.*)|(%d+)$')
+-- Later than any lock could end means that the clock went back: then it is nobody's.
+if held_by and held_by ~= holder and tonumber(held_until) > now and tonumber(held_until) <= now + lock_ms then
+  return { text_of(now), '-2' }
+end
+redis.call('ZREM', pending, '\n')
+redis.call('HSET', cleanup, 'sweeper', holder .. '|' .. text_of(now + lock_ms))
+
+local answers = { text_of(now), '-1' }
+local function add(index, key)
+  local text = redis.call('HGET', jobs, key)
+  local r = parse(text)
+  if not text or (r and ((index == 'pending' and r[STATE] ~= 'P') or (index == 'due' and not has(r, 'd')))) then
+    -- Only an index entry, which no record confirms.
+    redis.call('ZREM', index == 'pending' and pending or due, index == 'pending' and key or 'k:' .. key)
+    return
+  end
+  local owner = 'none'
+  if r and r[OWNER] ~= '' then
+    local gone = redis.call('HEXISTS', cleanup, r[OWNER]) == 1 or not redis.call('ZSCORE', keepalive, r[OWNER])
+    owner = gone and 'gone' or 'live'
+  end
+  local options = r and redis.call('HGET', handlers, r[HANDLER]) or ''
+  for _, value in ipairs({ index, key, text, owner, options }) do
+    answers[#answers + 1] = value
+  end
+end
+for _, member in ipairs(due_had) do
+  if string.sub(member, 1, 2) == 'k:' then
+    add('due', string.sub(member, 3))
+  end
+end
+for _, key in ipairs(pending_had) do
+  add('pending', key)
+end
+local first
+for _, index in ipairs({ pending, due }) do
+  local head = redis.call('ZRANGEBYSCORE', index, '(' .. text_of(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  if head[2] and (not first or tonumber(head[2]) < first) then
+    first = tonumber(head[2])
+  end
+end
+if first then
+  answers[2] = text_of(first)
+end
+if #due_had >= keys_max or #pending_had >= keys_max then
+  answers[2] = text_of(now)
+end
+return answers

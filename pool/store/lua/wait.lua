@@ -1,0 +1,42 @@
+--[[
+wait: tell how jobs are, and register a node to be told when they start or end.
+
+KEYS[1] lane       hash    incarnation
+KEYS[2] jobs       hash    key -> record
+KEYS[...] results          result:ID per item
+ARGV[1] incarnation  str
+ARGV[2] node         str   who is to be told; empty: only look
+ARGV[...] items      key, job id each; an empty job id means whichever job the key has
+
+Uses     lane, record
+Returns  per item: the record, or = and the outcome, or empty: neither is known, or ! and a record that
+         cannot be read
+Errors   POOLDATALOST <lane>
+Cost     O(1) per item; 3 commands
+Why Lua  an outcome that arrives between look and registration would never be told.
+]]
+local WAITERS_MAX = 16
+local answers, writes = {}, {}
+for a = 3, #ARGV, 2 do
+  local key, id = ARGV[a], ARGV[a + 1]
+  local text = redis.call('HGET', jobs, key)
+  local r = parse(text)
+  if text and not r then
+    answers[#answers + 1] = '!' .. text
+  elseif r and (id == '' or r[ID] == id) then
+    local listed = ',' .. r[WAITERS] .. ','
+    local _, count = string.gsub(r[WAITERS], '[^,]+', '')
+    if node ~= '' and count < WAITERS_MAX and not string.find(listed, ',' .. node .. ',', 1, true) then
+      r[WAITERS] = r[WAITERS] ~= '' and r[WAITERS] .. ',' .. node or node
+      writes[key] = pack(r)
+    end
+    answers[#answers + 1] = pack(r)
+  else
+    local outcome = id ~= '' and redis.call('GET', KEYS[2 + (a - 1) / 2])
+    answers[#answers + 1] = outcome and '=' .. outcome or ''
+  end
+end
+for key, text in pairs(writes) do
+  redis.call('HSET', jobs, key, text)
+end
+return answers

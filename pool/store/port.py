@@ -1,0 +1,176 @@
+"""The thread's side of the seam: what a body can do while it runs in a thread of its own.
+
+run      one pipeline, one deadline; scripts that the server lacks are loaded on the way
+read     a blocking read, which `interrupt()` ends by shutting its socket down
+wait     until `ring()`; also `sleep`, with a limit
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from pool.errors import PoolError, StoreFault, StoreUnavailable
+from pool.store.replies import NoScript
+from pool.store.scripts import Command, Script, ScriptCall
+from pool.store.wire import Lost, Reply, Server, Wire, pack
+
+Entries: TypeAlias = list[tuple[str, list[tuple[str, dict[str, bytes]]]]]
+
+
+class ThreadPort:
+    """A port whose methods block; the trampoline in `seam.py` never sees them suspend."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        post: Callable[..., bool],
+        clock: Callable[[], float],
+        socket_timeout_s: float,
+    ) -> None:
+        self.closing = False
+        self.wire = wire
+        self.post = post
+        self._clock = clock
+        self._socket_timeout_s = socket_timeout_s
+        # A semaphore of at most one: taken means "not woken".  An Event would allocate a lock for
+        # every wait, and forget a wake-up if cleared at the wrong moment.
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._interrupted = False
+        self._loaded: set[str] = set()  # scripts that this connection's server is known to have
+
+    @property
+    def server(self) -> Server | None:
+        return self.wire.server
+
+    def is_connected(self) -> bool:
+        return self.wire.is_open()
+
+    def ring(self) -> None:
+        if self._bell.locked():
+            try:
+                self._bell.release()
+            except RuntimeError:  # another thread rang at the same moment: one wake-up is enough
+                return
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        self.wire.shut()
+
+    async def wait(self) -> None:
+        if not self.closing:
+            self._bell.acquire()
+
+    async def sleep(self, seconds: float) -> None:
+        if not self.closing:
+            self._bell.acquire(timeout=max(seconds, 0.0))
+
+    async def connect(self, *, timeout_s: float) -> None:
+        self._loaded.clear()
+        self.wire.connect(timeout_s=timeout_s)
+
+    async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
+        deadline_s = self._clock() + timeout_s
+        if not self.wire.is_open():
+            try:
+                await self.connect(timeout_s=timeout_s)
+            except PoolError as error:
+                return [_copy(error) for _ in calls]
+        replies = self._send(calls, deadline_s)
+        lacking = [i for i, reply in enumerate(replies) if type(reply) is NoScript]
+        if not lacking:
+            return replies
+        # Someone flushed the scripts.  What was refused for that has not been done, so it may be
+        # sent again, whatever it is.
+        self._loaded.clear()
+        again = self._send([calls[i] for i in lacking], deadline_s)
+        for i, reply in zip(lacking, again, strict=True):
+            replies[i] = StoreFault(problem=str(reply)) if type(reply) is NoScript else reply
+        return replies
+
+    async def read(self, positions: Mapping[str, str], *, block_s: float, count: int) -> Entries:
+        # Longer than the block, or every quiet read would look like a lost connection; and a block
+        # of 0 would mean for ever.
+        assert 0.001 <= block_s < self._socket_timeout_s
+        words = ("XREAD", "COUNT", count, "BLOCK", int(block_s * 1000), "STREAMS")
+        try:
+            if not self._interrupted and not self.wire.is_open():
+                await self.connect(timeout_s=self._socket_timeout_s)
+            if self._interrupted:
+                return []
+            packed = pack((*words, *positions.keys(), *positions.values()))
+            [reply] = self.wire.exchange(packed, 1, timeout_s=self._socket_timeout_s)
+        except (Lost, StoreUnavailable) as error:
+            if self._interrupted:
+                return []
+            raise (error.error if isinstance(error, Lost) else error) from None
+        finally:
+            self._interrupted = False
+        if isinstance(reply, PoolError):
+            raise reply
+        return _entries(reply)
+
+    def _send(self, calls: Sequence[Command], deadline_s: float) -> list[Reply]:
+        """Run the calls, after loading those of their scripts that this connection has not seen.
+
+        Loading first, in the same pipeline, keeps the calls of a batch in their order: a call that
+        comes back for NOSCRIPT would be overtaken by those behind it.
+        """
+        scripts = self._unseen(calls)
+        packed = [pack(("SCRIPT", "LOAD", script.source)) for script in scripts]
+        unfit: dict[int, StoreFault] = {}
+        for i, call in enumerate(calls):
+            try:
+                packed.append(pack(call.words() if isinstance(call, ScriptCall) else call))
+            except (TypeError, ValueError) as error:
+                # One bad argument must not fail its neighbours, nor end the body.
+                unfit[i] = StoreFault(problem=f"cannot be sent: {error}")
+                packed.append(_PING)
+        try:
+            got = self.wire.exchange(
+                b"".join(packed), len(packed), timeout_s=deadline_s - self._clock()
+            )
+        except Lost as lost:
+            missing = len(packed) - len(lost.replies)
+            got = [*lost.replies, *(_copy(lost.error) for _ in range(missing))]
+        loads, replies = got[: len(scripts)], got[len(scripts) :]
+        refused = {s: r for s, r in zip(scripts, loads, strict=True) if isinstance(r, PoolError)}
+        for i, call in enumerate(calls) if refused else ():
+            # An ACL may reserve SCRIPT LOAD for an installer: only what lacks its script fails.
+            if isinstance(call, ScriptCall) and type(replies[i]) is NoScript:
+                replies[i] = _copy(refused.get(call.script, replies[i]))
+        for i, fault in unfit.items():
+            replies[i] = fault
+        return replies
+
+    def _unseen(self, calls: Sequence[Command]) -> list[Script]:
+        seen = self._loaded
+        unseen = {c.script for c in calls if type(c) is ScriptCall and c.script.sha not in seen}
+        seen.update(script.sha for script in unseen)
+        return list(unseen)
+
+
+_PING = pack(("PING",))
+
+
+def _copy(error: Any) -> Any:
+    """Return an error of its own for each call: raising one grows its traceback."""
+    return attrs.evolve(error) if isinstance(error, PoolError) else error
+
+
+def _entries(reply: Reply) -> Entries:
+    """Return the answer of XREAD with names as texts and fields as a dict; values stay bytes."""
+    return [
+        (
+            stream.decode(),
+            [
+                (entry.decode(), {k.decode(): v for k, v in zip(f[::2], f[1::2], strict=True)})
+                for entry, f in entries
+            ],
+        )
+        for stream, entries in reply or ()
+    ]

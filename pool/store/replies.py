@@ -1,0 +1,132 @@
+"""The one place where a foreign error becomes one of ours.
+
+Two sources: the words of an error reply, and what a socket (or redis-py, which opens ours)
+raises.  Neither kind of text ever holds a credential: a server does not repeat them, and of an
+address only `Url.where` is used.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+
+from redis import exceptions as redis_errors
+
+from pool.errors import (
+    AuthError,
+    ConfigError,
+    Gone,
+    PoolError,
+    StorageFull,
+    StoreFault,
+    StoreLost,
+    StoreUnavailable,
+    UnsupportedServer,
+    shown,
+)
+
+
+class NoScript(Exception):
+    """The server does not have the script.  Never leaves the port: it loads and sends again."""
+
+
+def _refused_now(text: str) -> PoolError:
+    # The server looked at the command and did not run it: nothing is half done.
+    return StoreUnavailable(problem=shown(text), maybe_done=False)
+
+
+def _refused_credentials(text: str) -> PoolError:
+    if text.startswith("NOAUTH"):  # the server's own sentence is a paragraph about HELLO
+        text = "the server wants a password and the address has none"
+    return AuthError(problem=shown(text))
+
+
+def _full(_: str) -> PoolError:
+    return StorageFull()
+
+
+def _tail(text: str) -> str:
+    return text.partition(" ")[2]
+
+
+# Errors by their first word.  Those of our own scripts carry their facts behind it.
+_WORDS: dict[str, Callable[[str], PoolError]] = {
+    **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), _refused_credentials),
+    **dict.fromkeys(
+        ("LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "NOREPLICAS"),
+        _refused_now,
+    ),
+    "UNBLOCKED": _refused_now,  # a blocked read ended because its server became a replica
+    "OOM": _full,
+    "MISCONF": _full,  # the server cannot persist, most often because its disk is full
+    StoreLost.code: lambda text: StoreLost(pool=_tail(text)),
+    Gone.code: lambda text: Gone(identity=_tail(text)),
+}
+
+# Errors whose first word is only ERR, by how they go on.
+_SENTENCES: dict[str, Callable[[str], PoolError]] = {
+    "ERR max number of clients reached": _refused_now,
+    "ERR DB index is out of range": lambda _: ConfigError(
+        setting="url", problem="the server has no database of this number"
+    ),
+    "ERR SELECT is not allowed in cluster mode": lambda _: ConfigError(
+        setting="url", problem="a server in cluster mode has no databases"
+    ),
+    "ERR unknown command 'HELLO'": lambda _: UnsupportedServer(
+        problem="it is older than Redis 7.0"
+    ),
+    "ERR AUTH <password> called without any password": _refused_credentials,
+}
+
+# After these the connection leads to a server that is the wrong one by now.
+_STALE = ("READONLY", "UNBLOCKED")
+
+
+def from_words(text: str) -> PoolError:
+    """Return the error which an error reply means; its first word decides."""
+    make = _WORDS.get(text.partition(" ")[0])
+    if make is None:
+        found = (make for start, make in _SENTENCES.items() if text.startswith(start))
+        make = next(found, lambda text: StoreFault(problem=shown(text)))
+    return make(text)
+
+
+def is_stale(text: str) -> bool:
+    """Say whether an error reply means that this connection leads to the wrong server."""
+    return text.startswith(_STALE)
+
+
+def from_host(error: Exception, where: str, *, maybe_done: bool) -> StoreUnavailable:
+    """Return the error for a connection to `where` that failed or could not be opened."""
+    return StoreUnavailable(problem=f"{where} {_what_happened(error)}", maybe_done=maybe_done)
+
+
+def _what_happened(error: Exception) -> str:
+    match _root(error):
+        case ConnectionRefusedError():
+            return "refused the connection"
+        case socket.gaierror():
+            return "has no address: the host name cannot be resolved"
+        case TimeoutError() | redis_errors.TimeoutError():
+            return "did not answer in time"
+        case FileNotFoundError():
+            return "does not exist"
+        case PermissionError():
+            return "may not be opened by this user"
+        case ssl.SSLCertVerificationError() as refused:
+            return f"has a certificate that does not verify: {refused.verify_message}"
+        case ssl.SSLError() as broken:
+            return f"does not speak TLS as expected: {broken.strerror}"
+        case ConnectionError() as lost:
+            return f"closed the connection ({lost.strerror or 'end of stream'})"
+        case OSError() as other:
+            return f"cannot be reached: {other.strerror or type(other).__name__}"
+        case other:
+            return f"cannot be reached: {shown(str(other))}"
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return the socket's own error, which redis-py leaves behind the one it raises."""
+    cause = error.__cause__ or error.__context__
+    return error if isinstance(error, OSError) or cause is None else _root(cause)

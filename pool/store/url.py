@@ -1,0 +1,220 @@
+"""Where the store is: one frozen value made from an address, which never shows its password.
+
+An address may hold a password in places where a typing slip puts it (an unescaped `/` or `#`
+moves the rest of a password into the path), so no error text repeats any part of an address but
+its scheme.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+import attrs
+
+from pool.errors import ConfigError
+
+Kind = Literal["tcp", "tls", "unix", "sentinel", "cluster", "embedded"]
+
+_KINDS: dict[str, Kind] = {
+    "redis": "tcp",
+    "valkey": "tcp",
+    "rediss": "tls",
+    "valkeys": "tls",
+    "unix": "unix",
+    "redis+sentinel": "sentinel",
+    "redis+cluster": "cluster",
+    "embedded": "embedded",
+}
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,20}")  # what may be repeated in an error text
+_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>.*))?")
+_PORT = 6379
+_SENTINEL_PORT = 26379
+_PORT_MAX = 65_535
+_DB_MAX = 2**31 - 1  # the server has its own, smaller limit and names it
+
+# Query options by kind of address; the names are redis-py's, so that its addresses work here too.
+_OPTIONS: dict[Kind, frozenset[str]] = {
+    "tcp": frozenset({"db"}),
+    "tls": frozenset({"db", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname"}),
+    "unix": frozenset({"db"}),
+    "sentinel": frozenset(),
+    "cluster": frozenset(),
+    "embedded": frozenset(),
+}
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Url:
+    """The address of a store.  `str()` and `repr()` show `***` for a password."""
+
+    scheme: str
+    kind: Kind
+    hosts: tuple[tuple[str, int], ...] = ()
+    path: str = ""  # of a unix socket, or of the directory of an embedded server
+    service: str = ""  # what the sentinels call the server
+    db: int = 0
+    username: str = ""
+    password: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Url:
+        """Return the address that `text` spells.
+
+        Raises:
+            ConfigError: It is not an address of a store; `problem` says why, without repeating it.
+        """
+        # urlsplit drops tabs and line ends silently, which would make another address of it.
+        if not text.isprintable() or " " in text:
+            raise _wrong("the address contains spaces or control characters")
+        scheme, found, _ = text.partition("://")
+        scheme = scheme.lower()
+        kind = _KINDS.get(scheme)
+        if kind is None:
+            known = ", ".join(f"{name}://" for name in _KINDS)
+            named = found and _SCHEME.fullmatch(scheme)
+            problem = f"unknown scheme {scheme!r}" if named else "the address has no scheme"
+            raise _wrong(f"{problem}; use one of {known}")
+        try:
+            parts = urlsplit(text)
+        except ValueError:  # its text repeats the address
+            raise _wrong("the host part is malformed") from None
+        if parts.fragment or "@" in parts.query + parts.path:
+            raise _wrong("percent-encode '/', '?', '#' and '@' where a name or password has them")
+        return cls(scheme=scheme, kind=kind, **_READERS[kind](parts))
+
+    @property
+    def where(self) -> str:
+        """Return the place alone, for error texts: host:port, path or service."""
+        places = ",".join(_host_port(host, port) for host, port in self.hosts)
+        match self.kind:
+            case "unix":
+                return self.path
+            case "embedded":
+                return f"embedded server {self.path}".rstrip()
+            case "sentinel":
+                return f"{self.service} (sentinels {places})"
+            case _:
+                return places
+
+    def __str__(self) -> str:
+        places = ",".join(_host_port(host, port) for host, port in self.hosts)
+        secret = ":***" if self.password else ""
+        who = f"{self.username}{secret}@" if self.username or self.password else ""
+        tail = f"/{self.service}" if self.service else self.path
+        db = f"/{self.db}" if self.db and self.kind != "unix" else ""
+        query = f"?db={self.db}" if self.db and self.kind == "unix" else ""
+        return f"{self.scheme}://{who}{places}{tail}{db}{query}"
+
+    def __repr__(self) -> str:
+        return f"Url({str(self)!r})"
+
+
+def _wrong(problem: str) -> ConfigError:
+    return ConfigError(setting="url", problem=problem)
+
+
+def _host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _number(text: str, *, what: str, low: int, high: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
+        raise _wrong(f"the {what} must be a number from {low} to {high}")
+    return int(text)
+
+
+def _host(text: str, default_port: int) -> tuple[str, int]:
+    match = _HOST.fullmatch(text)
+    if match is None:
+        raise _wrong("the host part is malformed")
+    port = match["port"]
+    host = match["six"] or match["name"] or "localhost"
+    if port is None:
+        return host, default_port
+    return host, _number(port, what="port", low=1, high=_PORT_MAX)
+
+
+def _db(text: str) -> int:
+    return _number(text, what="database", low=0, high=_DB_MAX)
+
+
+def _who(parts: SplitResult) -> tuple[dict[str, str], str]:
+    """Return user and password, and what is left of the network part."""
+    who, _, places = parts.netloc.rpartition("@")
+    username, _, password = who.partition(":")
+    if who and not password:  # else a password written alone would be shown as a user's name
+        raise _wrong("a user needs a password; write :password@ for the default user")
+    return {"username": unquote(username), "password": unquote(password)}, places
+
+
+def _query(parts: SplitResult, kind: Kind) -> dict[str, str]:
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    allowed = _OPTIONS[kind]
+    if parts.query and (len(dict(pairs)) < len(pairs) or not allowed.issuperset(dict(pairs))):
+        names = ", ".join(sorted(allowed)) or "none"
+        raise _wrong(f"unknown or repeated option after '?'; this kind of address takes: {names}")
+    return dict(pairs)
+
+
+def _read_server(parts: SplitResult) -> dict[str, Any]:
+    kind = _KINDS[parts.scheme]
+    who, places = _who(parts)
+    if "," in places:
+        raise _wrong("several hosts need redis+sentinel:// or redis+cluster://")
+    options = _query(parts, kind)
+    path_db, query_db = parts.path.strip("/"), options.pop("db", "")
+    if path_db and query_db:
+        raise _wrong("the database is named twice")
+    db = _db(path_db or query_db or "0")
+    hosts = (_host(places, _PORT),)
+    return {**who, "hosts": hosts, "db": db, "options": tuple(sorted(options.items()))}
+
+
+def _read_unix(parts: SplitResult) -> dict[str, Any]:
+    who, places = _who(parts)
+    path = unquote(parts.path)
+    if places or len(path) < 2 or path.endswith("/"):
+        raise _wrong(
+            "a unix address needs the absolute path of a socket, as in unix:///run/redis.sock"
+        )
+    return {**who, "path": path, "db": _db(_query(parts, "unix").get("db", "0"))}
+
+
+def _read_sentinel(parts: SplitResult) -> dict[str, Any]:
+    who, places = _who(parts)
+    _query(parts, "sentinel")
+    service, _, db = parts.path.strip("/").partition("/")
+    if not places or not service:
+        raise _wrong("write redis+sentinel://host:port,host:port/service/db")
+    hosts = tuple(_host(place, _SENTINEL_PORT) for place in places.split(","))
+    return {**who, "hosts": hosts, "service": unquote(service), "db": _db(db or "0")}
+
+
+def _read_cluster(parts: SplitResult) -> dict[str, Any]:
+    who, places = _who(parts)
+    _query(parts, "cluster")
+    if parts.path.strip("/"):
+        raise _wrong("a cluster has no databases: leave out what follows the hosts")
+    return {**who, "hosts": tuple(_host(place, _PORT) for place in places.split(","))}
+
+
+def _read_embedded(parts: SplitResult) -> dict[str, Any]:
+    _query(parts, "embedded")
+    if parts.netloc:
+        raise _wrong("write embedded:// or, with an absolute directory, embedded:///dir")
+    path = unquote(parts.path)
+    return {"path": path.rstrip("/") or path}
+
+
+_READERS: dict[Kind, Callable[[SplitResult], dict[str, Any]]] = {
+    "tcp": _read_server,
+    "tls": _read_server,
+    "unix": _read_unix,
+    "sentinel": _read_sentinel,
+    "cluster": _read_cluster,
+    "embedded": _read_embedded,
+}

@@ -1,0 +1,285 @@
+"""One connection to a server: packed commands out, as many replies in, under one strict deadline.
+
+redis-py opens the socket (TCP, TLS, unix, and whom the sentinels call master); everything after
+that is ours.  Its own handshake takes up to five round trips, each with a time-out of its own,
+and its `read_response` starts the time-out again with every byte that arrives.  Ours is one
+round trip, and a deadline that slow bytes cannot stretch.
+
+A Cluster needs a second form of this class: `RedisCluster.pipeline()` with
+`execute_command("EVALSHA", ...)` (its `evalsha` is refused) in place of `exchange`.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import attrs
+import hiredis
+from redis import connection as _redis_connection
+from redis import sentinel as _redis_sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer
+from pool.store.replies import NoScript, from_host, from_words, is_stale
+from pool.store.scripts import Word
+from pool.store.url import Url
+
+# redis-py annotates neither module in a way that a strict checker takes.
+_connections: Any = _redis_connection
+_sentinels: Any = _redis_sentinel
+
+# bytes, int, None, a list of these, or an error as a value: a PoolError (below the port, NoScript).
+Reply: TypeAlias = Any
+
+_READ_BYTES = 65_536  # one recv; a reply of any size may take several
+_MINE_MIN = (7, 0)  # Redis below that lacks what our scripts and checks use
+_NO = ("0", "false", "no")  # what an address may say to switch an option off
+_NOT_YET = object()
+
+
+@attrs.frozen
+class Server:
+    """What a server says it is."""
+
+    name: str  # "redis" or "valkey"
+    version: str
+
+
+class Lost(Exception):
+    """The connection broke during an exchange; `replies` had arrived before."""
+
+    def __init__(self, error: StoreUnavailable, replies: list[Reply]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.replies = replies
+
+
+class Wire:
+    """A connection that can be opened again and again.  One thread uses it.
+
+    Only `shut()` may be called from another thread, and `abandon()` in a forked child.
+    """
+
+    def __init__(self, url: Url, name: str, clock: Callable[[], float]) -> None:
+        self.server: Server | None = None  # as of the last connection
+        self._url = url
+        self._name = re.sub(r"[^!-~]+", "-", name)  # CLIENT LIST cannot hold other characters
+        self._clock = clock
+        self._connection: Any = None
+        self._socket: socket.socket | None = None
+        self._poll: select.poll | None = None
+        self._buffer = bytearray(_READ_BYTES)
+        self._stale = False
+        # Between finding the socket and shutting it down, its descriptor must not be closed:
+        # the number could belong to something else by then.
+        self._guard = threading.Lock()
+
+    def is_open(self) -> bool:
+        """Say whether the connection can be used, as far as can be known without a round trip.
+
+        A server which closed it while it was idle is noticed here, before anything is sent: the
+        next calls need not fail as `maybe_done`.
+        """
+        if self._socket is None or self._stale:
+            return False
+        # Nobody speaks unasked in RESP2, so what is readable on an idle connection is its end.
+        # (TLS has tickets and alerts of its own; there the end is noticed by the next exchange.)
+        return self._poll is None or not self._poll.poll(0)
+
+    def connect(self, *, timeout_s: float) -> None:
+        """Open the connection, log in, choose the database, and check the server.
+
+        Raises:
+            StoreUnavailable: No connection within `timeout_s`, or the server is not ready yet.
+            AuthError: It refuses the credentials.
+            UnsupportedServer: It is too old, no master, in cluster mode, or may evict keys.
+            ConfigError: The address cannot work.
+        """
+        self.close()
+        deadline_s = self._clock() + timeout_s
+        try:
+            connection = _dial(self._url, timeout_s)
+            connection.connect()
+        except (OSError, RedisError) as error:
+            raise from_host(error, self._url.where, maybe_done=False) from None
+        found: socket.socket = connection._sock  # redis-py has no public name for it
+        self._reader = hiredis.Reader(
+            replyError=self._error, protocolError=ConnectionError, notEnoughData=_NOT_YET
+        )
+        self._stale = False
+        with self._guard:
+            self._connection, self._socket = connection, found
+        if not isinstance(found, ssl.SSLSocket) and hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(found, select.POLLIN)
+        try:
+            self._greet(deadline_s - self._clock())
+        except Lost as lost:
+            self.close()
+            raise attrs.evolve(lost.error, maybe_done=False) from None
+        except PoolError:
+            self.close()
+            raise
+
+    def exchange(self, packed: bytes, count: int, *, timeout_s: float) -> list[Reply]:
+        """Send what is packed and return its `count` replies.
+
+        Raises:
+            Lost: The connection ended or the time was up; it is closed, and since bytes may have
+                reached the server, what has no reply yet may have been done.
+        """
+        found, reader, clock = self._socket, self._reader, self._clock
+        replies: list[Reply] = []
+        if found is None or timeout_s <= 0:
+            # Lost, or too late, before anything was sent: between two exchanges of one operation.
+            late = TimeoutError() if found else ConnectionError()
+            raise Lost(from_host(late, self._url.where, maybe_done=False), replies)
+        deadline_s = clock() + timeout_s
+        try:
+            found.settimeout(timeout_s)
+            found.sendall(packed)
+            while True:
+                reply = reader.gets()
+                if reply is not _NOT_YET:
+                    replies.append(reply)
+                    if len(replies) == count:
+                        return replies
+                    continue
+                left_s = deadline_s - clock()
+                if left_s <= 0:
+                    raise TimeoutError
+                found.settimeout(left_s)
+                size = found.recv_into(self._buffer)
+                if not size:
+                    raise ConnectionError
+                reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]
+        except OSError as error:
+            self.close()
+            raise Lost(from_host(error, self._url.where, maybe_done=True), replies) from None
+
+    def shut(self) -> None:
+        """End whatever waits on the socket, from another thread; the next use opens it again."""
+        with self._guard:
+            if self._socket is not None:
+                _shut(self._socket)
+
+    def close(self) -> None:
+        """Close the connection; twice is fine."""
+        with self._guard:
+            connection, self._connection = self._connection, None
+            self._socket = None
+        self._poll = None
+        if connection is not None:
+            connection.disconnect()
+
+    def abandon(self) -> None:
+        """Close the descriptor in a forked child: the connection is the parent's, and stays up."""
+        connection, self._connection = self._connection, None
+        self._socket = None
+        if connection is not None:
+            connection.disconnect()  # shuts nothing down in another process than its own
+
+    def _error(self, text: str) -> Exception:
+        if text.startswith("NOSCRIPT"):
+            return NoScript(text)
+        self._stale = self._stale or is_stale(text)
+        return from_words(text)
+
+    def _greet(self, timeout_s: float) -> None:
+        """One round trip: protocol, login, name, database, and what server this is."""
+        url = self._url
+        login = ("AUTH", url.username or "default", url.password) if url.password else ()
+        chosen = [("SELECT", url.db)] if url.db else []
+        words = [("HELLO", 2, *login, "SETNAME", self._name), *chosen, ("INFO", "memory")]
+        packed = b"".join(pack(command) for command in words)
+        *replies, memory = self.exchange(packed, len(words), timeout_s=timeout_s)
+        for reply in replies:
+            if isinstance(reply, PoolError):
+                raise reply
+        self.server = _check(_facts(replies[0]), memory)
+
+
+def pack(words: tuple[Word, ...]) -> bytes:
+    """Return a command as it goes over the wire."""
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
+    return packed
+
+
+def _shut(found: socket.socket) -> None:
+    # An error means that the other side was faster.  Not SSLSocket.shutdown: that takes the TLS
+    # state from under the thread that reads.
+    with suppress(OSError):
+        socket.socket.shutdown(found, socket.SHUT_RDWR)
+
+
+def _ours(_: object) -> None:
+    """Stand in for redis-py's handshake: `_greet` does it, in one round trip."""
+
+
+def _dial(url: Url, timeout_s: float) -> Any:
+    common: dict[str, Any] = {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),  # by itself redis-py repeats what may have been done
+    }
+    options: dict[str, Any] = {**common, "redis_connect_func": _ours}
+    match url.kind:
+        case "unix":
+            return _connections.UnixDomainSocketConnection(path=url.path, **options)
+        case "tcp":
+            host, port = url.hosts[0]
+            return _connections.Connection(host=host, port=port, **options)
+        case "tls":
+            host, port = url.hosts[0]
+            return _connections.SSLConnection(host=host, port=port, **options, **_tls(url))
+        case "sentinel":
+            # Asked anew for every connection, so that a failover is followed.
+            sentinel = _sentinels.Sentinel(url.hosts, sentinel_kwargs={**common, "protocol": 2})
+            try:
+                host, port = sentinel.discover_master(url.service)
+            finally:
+                sentinel.close()
+            return _connections.Connection(host=host, port=port, **options)
+        case _:
+            raise ConfigError(setting="url", problem=f"{url.scheme}:// cannot be connected to yet")
+
+
+def _tls(url: Url) -> dict[str, Any]:
+    given: dict[str, Any] = dict(url.options)
+    if "ssl_check_hostname" in given:
+        given["ssl_check_hostname"] = given["ssl_check_hostname"].lower() not in _NO
+    return {**given, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
+
+
+def _facts(hello: Reply) -> dict[str, str]:
+    """Return HELLO's answer (name, value, name, value ...) as a dict of texts."""
+    texts = [part.decode() if isinstance(part, bytes) else str(part) for part in hello]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _check(facts: dict[str, str], memory: Reply) -> Server:
+    server = Server(facts["server"], facts["version"])
+    called = f"{server.name} {server.version}"
+    if tuple(int(n) for n in re.findall(r"\d+", server.version)[:2]) < _MINE_MIN:
+        raise UnsupportedServer(problem=f"{called} is older than Redis 7.0")
+    if facts["mode"] != "standalone":
+        raise UnsupportedServer(problem=f"{called} runs in {facts['mode']} mode")
+    if facts["role"] != "master":
+        raise UnsupportedServer(problem=f"{called} is a {facts['role']}, not a master")
+    # An ACL may forbid INFO; then `doctor` and the operator have to know.
+    text = memory.decode() if isinstance(memory, bytes) else ""
+    policy = re.search(r"^maxmemory_policy:(\S+)", text, re.MULTILINE)
+    if policy and policy[1] != "noeviction":
+        raise UnsupportedServer(
+            problem=f"maxmemory-policy is {policy[1]}: it may evict jobs; set it to noeviction"
+        )
+    return server

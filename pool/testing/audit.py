@@ -1,0 +1,269 @@
+"""The auditor: is every job of a pool where its record says, and nothing where no record is?
+
+    state       its one index                     its payload
+    pending     `pending`, and stream:OWNER       in the stream's entry
+                under the id EPOCH-0
+    running     owned:OWNER                       in `payloads`
+    waiting     `due`                             in `payloads`
+    unassigned  unassigned:HANDLER                in `payloads`
+
+A payload with flag p stays in `payloads` in every state.  Flags b, d and i say that the key stands
+in `blobs`, `due` and its inbox; the lane's counters are the sizes of what they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import redis
+
+from pool.model.ids import incarnation
+from pool.model.job import Record, Start
+from pool.model.names import Control, Names
+
+_SCAN_COUNT = 1000
+
+
+def audit(client: redis.Redis, pool: str) -> list[str]:
+    """Return what is wrong with a pool's data, in words; an empty list means it is sound (G-05).
+
+    It only reads, but reads everything: for tests and for support, not for a monitor.  A pool at
+    work may be audited: each lane is read in one transaction, and what is reported was seen twice,
+    for what begins between the listing of keys and their reading looks lost once.
+
+    Args:
+        client: A client that returns bytes (`decode_responses=False`, as it is by default).
+        pool: The pool's name.
+    """
+    problems = list(_problems(client, pool))
+    if problems:
+        again = set(_problems(client, pool))
+        problems = [problem for problem in problems if problem in again]
+    return problems
+
+
+def _problems(client: redis.Redis, pool: str) -> Iterator[str]:
+    made_as: Any = client.hget(Control(pool).config, "incarnation")
+    before_number = Names(pool, 0).prefix.rpartition("0")[0]
+    keys: dict[int, list[str]] = {}
+    # A pool's name holds nothing that means something in a pattern.
+    for raw in client.scan_iter(match=f"{before_number}*", count=_SCAN_COUNT):
+        number = _text(raw).removeprefix(before_number).partition("}")[0]
+        keys.setdefault(int(number), []).append(_text(raw))
+    for lane_number in sorted(keys):
+        lane = _Lane.read(client, Names(pool, lane_number), keys[lane_number])
+        for problem in lane.problems():
+            yield f"lane {lane_number}: {problem}"
+        if made_as is not None and lane.lane.get("incarnation") != made_as.decode():
+            yield f"lane {lane_number}: not of the incarnation in `config`"
+
+
+@attrs.frozen(kw_only=True)
+class _Lane:
+    """All of one lane, at one moment.  Streams, sets and lists by the part of their name."""
+
+    lane: dict[str, str]
+    keepalive: dict[str, float]
+    cleanup: dict[str, str]
+    open: dict[str, str]
+    jobs: dict[str, bytes]
+    pending: dict[str, float]
+    due: dict[str, float]
+    payloads: set[str]
+    blobs: set[str]
+    parked: set[str]
+    letters: set[str]
+    unassigned: dict[str, dict[str, float]]
+    owned: dict[str, set[str]]
+    streams: dict[str, dict[str, dict[str, bytes]]]
+    inboxes: dict[str, int]
+
+    @classmethod
+    def read(cls, client: redis.Redis, n: Names, keys: list[str]) -> _Lane:
+        def parts(prefix: str) -> list[str]:
+            return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+
+        handlers, workers = parts(n.unassigned("")), parts(n.owned(""))
+        streams, inboxes = parts(n.stream("")), parts(n.inbox(""))
+        with client.pipeline(transaction=True) as pipe:
+            for name in (n.lane, n.cleanup, n.open, n.jobs):
+                pipe.hgetall(name)
+            for name in (n.keepalive, n.pending, n.due, *map(n.unassigned, handlers)):
+                pipe.zrange(name, 0, -1, withscores=True)
+            for name in (n.payloads, n.blobs, n.letters):
+                pipe.hkeys(name)
+            pipe.zrange(n.parked, 0, -1)
+            for worker in workers:
+                pipe.smembers(n.owned(worker))
+            for worker in streams:
+                pipe.xrange(n.stream(worker))
+            for key in inboxes:
+                # As bytes: a name that is not UTF-8 is somebody else's, but it was listed.
+                pipe.llen(n.inbox(key).encode(errors="surrogateescape"))
+            replies = iter(pipe.execute())
+        lane, cleanup, opened = (_texts(next(replies)) for _ in range(3))
+        jobs = {_text(key): text for key, text in next(replies).items()}
+        keepalive, pending, due = (_scores(next(replies)) for _ in range(3))
+        unassigned = {handler: _scores(next(replies)) for handler in handlers}
+        payloads, blobs, letters, parked = (set(map(_text, next(replies))) for _ in range(4))
+        return cls(
+            lane=lane,
+            keepalive=keepalive,
+            cleanup=cleanup,
+            open=opened,
+            jobs=jobs,
+            pending=pending,
+            due=due,
+            payloads=payloads,
+            blobs=blobs,
+            parked=parked,
+            letters=letters,
+            unassigned=unassigned,
+            owned={worker: set(map(_text, next(replies))) for worker in workers},
+            streams={worker: _entries(next(replies)) for worker in streams},
+            inboxes={key: next(replies) for key in inboxes},
+        )
+
+    def problems(self) -> Iterator[str]:
+        records = {key: Record.parse(text) for key, text in self.jobs.items()}
+        epochs: dict[int, str] = {}
+        for key, record in records.items():
+            if record is None:
+                yield f"{key!r}: its record cannot be read"
+                continue
+            for problem in self._of_record(key, record):
+                yield f"{key!r} ({record.state}): {problem}"
+            if record.epoch in epochs:
+                yield f"{key!r}: has the epoch of {epochs[record.epoch]!r}"
+            epochs[record.epoch] = key
+        yield from self._of_indexes(records)
+        yield from self._of_identities()
+        yield from self._of_counters(records)
+
+    def _of_record(self, key: str, record: Record) -> Iterator[str]:
+        if (record.owner != "") != (record.state in ("pending", "running")):
+            yield f"its owner is {record.owner!r}"
+        if record.epoch > int(self.lane.get("stamp", "0")):
+            yield f"its epoch {record.epoch} is above the lane's stamp"
+        match record.state:
+            case "pending":
+                if key not in self.pending:
+                    yield "not in `pending`"
+                yield from self._of_entry(key, record)
+            case "running":
+                if key not in self.owned.get(record.owner, ()):
+                    yield f"not in owned:{record.owner}"
+                if record.owner not in self.keepalive:
+                    yield f"no lease of {record.owner} will ever end"
+                elif self.cleanup.get(record.owner) == "done":
+                    yield f"{record.owner} counts as reaped"
+            case "waiting":
+                if f"k:{key}" not in self.due:
+                    yield "not in `due`"
+            case "unassigned":
+                if key not in self.unassigned.get(record.handler, ()):
+                    yield f"not in unassigned:{record.handler}"
+        is_apart = record.state != "pending" or "p" in record.flags
+        if is_apart != (key in self.payloads):
+            yield "its payload is not in `payloads`" if is_apart else "its payload is there twice"
+        if ("d" in record.flags) != (f"k:{key}" in self.due):
+            yield f"flags {record.flags!r} do not say whether it is in `due`"
+        if ("b" in record.flags) != (key in self.blobs):
+            yield f"flags {record.flags!r} do not say whether it has a blob"
+        if "i" not in record.flags and key in self.inboxes:
+            yield f"flags {record.flags!r} do not say that it has messages"
+
+    def _of_entry(self, key: str, record: Record) -> Iterator[str]:
+        entry_id = f"{record.epoch}-0"
+        fields = self.streams.get(record.owner, {}).get(entry_id)
+        start = Start.parse(entry_id, fields) if fields is not None else None
+        if start is None or start.key != key:
+            yield f"no entry {entry_id} in stream:{record.owner}"
+            return
+        said = (start.id, start.handler, start.kind, start.attempt, start.crashes, start.accepted)
+        meant = (record.id, record.handler, record.kind)
+        if said != (*meant, record.attempt, record.crashes, record.accepted):
+            yield "its entry does not say the same"
+        if (start.payload is None) != ("p" in record.flags):
+            yield "its payload is not where flag p says"
+
+    def _of_indexes(self, records: dict[str, Record | None]) -> Iterator[str]:
+        """Look for what no record confirms; a record that cannot be read may own anything."""
+
+        def is_not(key: str, state: str, **facts: object) -> bool:
+            record = records.get(key)
+            wrong = record is not None and (
+                record.state != state
+                or any(getattr(record, name) != value for name, value in facts.items())
+            )
+            return key not in records or wrong
+
+        for key in self.pending:
+            if is_not(key, "pending"):
+                yield f"{key!r}: in `pending`, but is not"
+        for member in self.due:
+            if member.removeprefix("k:") not in records or not member.startswith("k:"):
+                yield f"{member!r}: in `due` without a record"
+        for handler, keys in self.unassigned.items():
+            for key in keys:
+                if is_not(key, "unassigned", handler=handler):
+                    yield f"{key!r}: in unassigned:{handler}, but is not"
+        for worker, owned in self.owned.items():
+            for key in owned:
+                if is_not(key, "running", owner=worker):
+                    yield f"{key!r}: in owned:{worker}, but is not"
+        for worker, entries in self.streams.items():
+            for entry_id, fields in entries.items():
+                epoch, key = int(entry_id.partition("-")[0]), _text(fields.get("k", b""))
+                if is_not(key, "pending", owner=worker, epoch=epoch):
+                    yield f"{key!r}: entry {entry_id} in stream:{worker} starts no job"
+        for name, keys_of in (
+            ("payloads", self.payloads),
+            ("blobs", self.blobs),
+            ("inbox", set(self.inboxes)),
+        ):
+            yield from (f"{key!r}: {name} without a record" for key in keys_of - set(records))
+        for job_id in self.parked ^ self.letters:
+            yield f"{job_id!r}: only one of `parked` and `letters` has it"
+
+    def _of_identities(self) -> Iterator[str]:
+        for identity in self.cleanup:
+            # The sweeper's lock is a field there too, and ends by itself.
+            if identity not in self.keepalive and identity != "sweeper":
+                yield f"{identity}: fenced, but nothing wakes a successor of its reaper"
+        for worker, text in self.open.items():
+            number, bar, capacity = text.partition("|")
+            if not (bar and number.isdigit() and capacity.isdigit()):
+                yield f"{worker}: `open` says {text!r}"
+                continue
+            identity = incarnation(worker, int(number))
+            if identity in self.cleanup or identity not in self.keepalive:
+                yield f"{identity}: in `open`, but is not a worker any more"
+
+    def _of_counters(self, records: dict[str, Record | None]) -> Iterator[str]:
+        unassigned = sum(map(len, self.unassigned.values()))
+        waiting = sum(record.state == "waiting" for record in records.values() if record)
+        for name, size in (("unassigned", unassigned), ("waiting", waiting)):
+            if (counted := int(self.lane.get(name, "0"))) != size:
+                yield f"counts {counted} {name} keys, has {size}"
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")
+
+
+def _texts(reply: dict[bytes, bytes]) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in reply.items()}
+
+
+def _scores(reply: Any) -> dict[str, float]:
+    return {_text(member): float(score) for member, score in reply}
+
+
+def _entries(reply: Any) -> dict[str, dict[str, bytes]]:
+    return {
+        _text(entry_id): {_text(name): value for name, value in fields.items()}
+        for entry_id, fields in reply
+    }

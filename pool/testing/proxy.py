@@ -1,0 +1,202 @@
+"""A proxy between a node and its server which misbehaves on request, for tests of faults.
+
+    async with fault_proxy("redis://localhost:6379") as proxy:
+        node = Node("media", proxy.url)
+        proxy.drop_replies = True      # the server works, and nobody hears of it
+
+It listens on a loopback TCP port, whatever its server listens on, and runs as tasks of the test.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import quote
+
+import anyio
+import attrs
+from anyio.abc import (
+    Listener,
+    SocketAttribute,
+    SocketStream,
+    TaskGroup,
+    TaskStatus,
+    UNIXSocketStream,
+)
+
+from pool.errors import ConfigError
+from pool.store.url import Url
+
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for 0 s: closing sends RST instead of FIN
+_ENDED = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+
+@attrs.define(eq=False)
+class FaultProxy:
+    """Relays bytes; its fields say how badly, and may be changed at any time.
+
+    A connection which lost bytes stays out of step: `cut()` it, or wait until the client does.
+    """
+
+    url: str
+    delay_s: float = 0.0  # before each chunk of bytes, in both directions
+    slice_bytes: int = 0  # replies in pieces of so many bytes; 0: as they come
+    drop_requests: bool = False  # swallow what clients send
+    drop_replies: bool = False  # swallow what the server answers
+    cut_after_bytes: int | None = None  # reset the connection after so many bytes of reply; once
+    connections: int = 0  # accepted so far
+    dropped_bytes: int = 0
+    _upstream: Url = attrs.field(kw_only=True)
+    _tasks: TaskGroup = attrs.field(kw_only=True)
+    _listening: anyio.CancelScope | None = attrs.field(init=False, default=None)
+    _stopped: anyio.Event = attrs.field(init=False, factory=anyio.Event)
+    _relays: set[_Relay] = attrs.field(init=False, factory=set)
+
+    def go_silent(self) -> None:
+        """Drop everything both ways: to its clients the server's machine has lost its power."""
+        self.drop_requests = self.drop_replies = True
+
+    async def heal(self) -> None:
+        """Relay faithfully again, on fresh connections."""
+        self.delay_s, self.slice_bytes, self.cut_after_bytes = 0.0, 0, None
+        self.drop_requests = self.drop_replies = False
+        await self.cut()
+
+    async def cut(self) -> None:
+        """Reset all connections; they are gone when this returns."""
+        cut = list(self._relays)
+        for relay in cut:
+            relay.reset()
+        for relay in cut:
+            await relay.ended.wait()
+
+    async def refuse(self) -> None:
+        """Reset all connections and listen no more, as when no server runs."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await self._stopped.wait()
+            self._listening = None
+        await self.cut()
+
+    async def listen(self) -> None:
+        """Listen, after `refuse()` on the same port as before."""
+        if self._listening is None:
+            port = Url.parse(self.url).hosts[0][1] if self.url else 0
+            listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
+            port = listener.extra(SocketAttribute.local_port)  # noqa: S610  (not Django's)
+            self.url = _address(self._upstream, port)
+            self._stopped = anyio.Event()
+            self._listening = await self._tasks.start(self._serve, listener)
+
+    async def _serve(
+        self, listener: Listener[SocketStream], *, task_status: TaskStatus[anyio.CancelScope]
+    ) -> None:
+        with anyio.CancelScope() as scope:
+            async with listener:
+                task_status.started(scope)
+                await listener.serve(self._relay, self._tasks)
+        self._stopped.set()
+
+    async def _relay(self, client: SocketStream) -> None:
+        self.connections += 1
+        relay = _Relay(self, client)
+        self._relays.add(relay)
+        try:
+            await relay.run(self._upstream)
+        finally:
+            self._relays.discard(relay)
+
+
+@attrs.define(eq=False)
+class _Relay:
+    """One client's connection, and the one to the server behind it."""
+
+    faults: FaultProxy
+    client: SocketStream
+    ended: anyio.Event = attrs.field(init=False, factory=anyio.Event)
+    _scope: anyio.CancelScope = attrs.field(init=False, factory=anyio.CancelScope)
+
+    def reset(self) -> None:
+        raw = self.client.extra(SocketAttribute.raw_socket)  # noqa: S610  (not Django's)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._scope.cancel()
+
+    async def run(self, upstream: Url) -> None:
+        try:
+            # An OSError: the server behind us is not there, so we hang up too.
+            with self._scope, suppress(*_ENDED, OSError):
+                async with self.client, await _dial(upstream) as server:
+                    await self._pump(server)
+        finally:
+            self.ended.set()
+
+    async def _pump(self, server: SocketStream | UNIXSocketStream) -> None:
+        async with anyio.create_task_group() as pumps:
+            pumps.start_soon(self._pump_requests, server, pumps.cancel_scope)
+            with suppress(*_ENDED):
+                async for chunk in server:
+                    await self._answer(chunk)
+            pumps.cancel_scope.cancel()
+
+    async def _pump_requests(
+        self, server: SocketStream | UNIXSocketStream, scope: anyio.CancelScope
+    ) -> None:
+        with suppress(*_ENDED):
+            async for chunk in self.client:
+                await anyio.sleep(self.faults.delay_s)
+                if self.faults.drop_requests:
+                    self.faults.dropped_bytes += len(chunk)
+                else:
+                    await server.send(chunk)
+        scope.cancel()
+
+    async def _answer(self, chunk: bytes) -> None:
+        faults = self.faults
+        await anyio.sleep(faults.delay_s)
+        if faults.drop_replies:
+            faults.dropped_bytes += len(chunk)
+            return
+        if faults.cut_after_bytes is not None:
+            chunk, left = chunk[: faults.cut_after_bytes], faults.cut_after_bytes - len(chunk)
+            faults.cut_after_bytes = left if left > 0 else None
+            if left <= 0:
+                await self.client.send(chunk)
+                self.reset()
+                return
+        size = faults.slice_bytes or len(chunk)
+        for at in range(0, len(chunk), size):
+            await self.client.send(chunk[at : at + size])
+
+
+@asynccontextmanager
+async def fault_proxy(upstream: str) -> AsyncIterator[FaultProxy]:
+    """Run a proxy in front of the server at `upstream`; `proxy.url` is the address to use instead.
+
+    Raises:
+        ConfigError: The address is not that of a single server without TLS.
+    """
+    address = Url.parse(upstream)
+    if address.kind not in ("tcp", "unix"):
+        raise ConfigError(setting="url", problem="a proxy takes a redis:// or unix:// address")
+    async with anyio.create_task_group() as tasks:
+        proxy = FaultProxy("", upstream=address, tasks=tasks)
+        await proxy.listen()
+        try:
+            yield proxy
+        finally:
+            with anyio.CancelScope(shield=True):
+                await proxy.refuse()
+            tasks.cancel_scope.cancel()
+
+
+async def _dial(upstream: Url) -> SocketStream | UNIXSocketStream:
+    if upstream.kind == "unix":
+        return await anyio.connect_unix(upstream.path)
+    return await anyio.connect_tcp(*upstream.hosts[0])
+
+
+def _address(server: Url, port: int) -> str:
+    who = f"{quote(server.username, '')}:{quote(server.password, '')}@" if server.password else ""
+    return f"redis://{who}127.0.0.1:{port}/{server.db}"

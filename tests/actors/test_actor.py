@@ -1,0 +1,151 @@
+"""The base of all actors: one mailbox, one task, one owner of state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from pool.actors.actor import Actor
+
+pytestmark = pytest.mark.anyio
+
+
+@attrs.define(eq=False, kw_only=True)
+class Recorder(Actor[Any]):
+    """Keeps what it is told; told a callable, calls it with itself."""
+
+    heard: list[Any] = attrs.field(factory=list)
+    begun: int = 0
+    crashes: list[Exception | None] = attrs.field(factory=list)
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def handle(self, message: Any) -> None:
+        if callable(message):
+            message(self)
+        else:
+            self.heard.append(message)
+
+    def ended(self, crash: Exception | None) -> None:
+        self.crashes.append(crash)
+
+
+class Bug(Exception):
+    pass
+
+
+def crash(_: Recorder) -> None:
+    raise Bug
+
+
+async def ran(actor: Recorder) -> None:
+    with anyio.fail_after(2):
+        await actor.run()
+
+
+async def test_what_is_told_before_start_and_before_stop_is_handled_in_order() -> None:
+    actor = Recorder(name="a")
+    actor.tell(1)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        actor.tell(2)
+        actor.tell(3)
+        actor.stop()
+        actor.tell(4)
+        actor.stop()
+    assert (actor.heard, actor.state, actor.crashes) == ([1, 2, 3], "ended", [None])
+
+
+async def test_a_full_inbox_refuses() -> None:
+    """G-09."""
+    actor = Recorder(name="a", inbox_max=2)
+    actor.tell(1)
+    actor.tell(2)
+    with pytest.raises(anyio.WouldBlock):
+        actor.tell(3)
+    actor.stop()
+    assert actor.state == "ended"
+
+
+async def test_what_handle_raises_ends_the_actor_and_is_raised_as_it_is() -> None:
+    """A supervisor must see the cause, not a group around it."""
+    actor = Recorder(name="a")
+    actor.tell(crash)
+    with pytest.raises(Bug) as caught:
+        await ran(actor)
+    assert actor.state == "crashed"
+    assert actor.crashes == [caught.value]
+
+
+async def test_after_a_crash_it_runs_again_with_what_it_was_told_since() -> None:
+    actor = Recorder(name="a")
+    actor.tell(crash)
+    actor.tell("after the crash in the inbox")
+    with pytest.raises(Bug):
+        await ran(actor)
+    actor.tell("told while it was down")
+    actor.tell(Recorder.stop)
+    await ran(actor)
+    assert actor.heard == ["after the crash in the inbox", "told while it was down"]
+    assert (actor.begun, actor.state) == (2, "ended")
+
+
+async def test_stopped_before_start_it_never_begins() -> None:
+    actor = Recorder(name="a")
+    actor.stop()
+    await ran(actor)
+    assert (actor.begun, actor.crashes) == (0, [None])
+
+
+async def test_stopped_after_a_crash_it_answers_those_who_wait() -> None:
+    actor = Recorder(name="a")
+    actor.tell(crash)
+    with pytest.raises(Bug):
+        await ran(actor)
+    actor.stop()
+    assert actor.crashes[1:] == [None]
+
+
+async def test_spawned_work_is_cancelled_at_the_end_and_its_error_ends_the_actor() -> None:
+    cancelled = anyio.Event()
+
+    async def wait() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    actor = Recorder(name="a")
+    actor.tell(lambda self: self.spawn(wait))
+    actor.tell(lambda self: self.spawn(fail, Bug()))
+    with pytest.raises(Bug):
+        await ran(actor)
+    assert cancelled.is_set()
+
+
+async def test_cancelled_from_outside_it_ends_and_says_so() -> None:
+    actor = Recorder(name="a")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        tasks.cancel_scope.cancel()
+    assert (actor.state, actor.crashes) == ("ended", [None])
+
+
+async def test_an_actor_that_tells_itself_does_not_starve_the_others() -> None:
+    def again(self: Recorder) -> None:
+        self.tell(again)
+
+    actor = Recorder(name="a")
+    actor.tell(again)
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(actor.run)
+            await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()

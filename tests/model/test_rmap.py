@@ -1,0 +1,347 @@
+"""A replica never drifts: it equals the truth at its position, or knows that it must ask."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import attrs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pool.model.rmap import (
+    Ask,
+    Change,
+    Changed,
+    Copy,
+    Delta,
+    Deltas,
+    Doubted,
+    Effect,
+    Fetched,
+    Follow,
+    MapState,
+    Position,
+    Probed,
+    Resync,
+    apply,
+)
+
+START = Position("i1", 0, 0)
+Edits = tuple[tuple[bytes, bytes | None], ...]
+
+keys = st.sampled_from([b"a", b"b", b"c"])
+edits = st.lists(
+    st.tuples(keys, st.none() | st.sampled_from([b"", b"1", b"2"])),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda edit: edit[0],
+).map(tuple)
+
+
+@attrs.define
+class Truth:
+    """The server's side: what a write script does, and every state that ever was."""
+
+    at: Position = START
+    items: dict[bytes, bytes] = attrs.field(factory=dict)
+    stamps: int = 0
+    log: list[Delta] = attrs.field(factory=list)
+    states: dict[Position, dict[bytes, bytes]] = attrs.field(factory=lambda: {START: {}})
+
+    def write(self, wanted: Edits) -> Delta:
+        self.stamps += 1  # never falls, as the server's clock does not
+        at = Position(self.at.incarnation, self.at.revision + 1, self.stamps)
+        delta = Delta(at, (self.at.revision, self.at.stamp), wanted)
+        for key, value in wanted:
+            if value is None:
+                self.items.pop(key, None)
+            else:
+                self.items[key] = value
+        self.at = at
+        self.log.append(delta)
+        self.states[at] = dict(self.items)
+        return delta
+
+    def go_back(self, at: Position) -> None:
+        """Be an older copy that was made the primary."""
+        self.at, self.items = at, dict(self.states[at])
+        self.log = [delta for delta in self.log if delta.at.revision <= at.revision]
+
+    def state(self) -> MapState:
+        return MapState(self.at, MappingProxyType(dict(self.items)))
+
+
+@given(st.lists(edits, max_size=8), st.data())
+def test_what_is_lost_repeated_or_reordered_shows_as_a_gap_or_not_at_all(
+    history: list[Edits], data: st.DataObject
+) -> None:
+    """G-10: after any delivery the copy is the truth of its own position."""
+    truth = Truth()
+    log = [truth.write(each) for each in history]
+    delivered = data.draw(st.lists(st.sampled_from(log), max_size=16) if log else st.just([]))
+    state = MapState(START)
+    for delta in delivered:
+        applied = apply(state, [delta])
+        continues = delta.after == (state.at.revision, state.at.stamp)
+        assert (applied.gap is not None) == (
+            not continues and delta.at.revision > state.at.revision
+        )
+        state = applied.state
+        assert dict(state.items) == truth.states[state.at]
+
+
+@given(st.lists(edits, min_size=1, max_size=8))
+def test_all_deltas_in_order_give_the_truth_and_every_change(history: list[Edits]) -> None:
+    truth = Truth()
+    log = [truth.write(each) for each in history]
+    applied = apply(MapState(START), log)
+    assert applied.gap is None
+    assert (applied.state.at, dict(applied.state.items)) == (truth.at, truth.items)
+    assert [(c.revision, c.key, c.new) for c in applied.changes] == [
+        (delta.at.revision, key, value) for delta in log for key, value in delta.edits
+    ]
+    before = [START, *(delta.at for delta in log)]
+    for change in applied.changes:
+        assert change.old == truth.states[before[change.revision - 1]].get(change.key)
+
+
+def test_a_kept_state_never_changes() -> None:
+    truth = Truth()
+    first = apply(MapState(START), [truth.write(((b"a", b"1"),))]).state
+    kept = first.items
+    second = apply(first, [truth.write(((b"a", None), (b"b", b"2")))]).state
+    assert (dict(kept), dict(second.items)) == ({b"a": b"1"}, {b"b": b"2"})
+
+
+def test_the_same_revision_of_another_history_is_a_gap() -> None:
+    """After a failover to an older copy the numbers are the same and the history is not."""
+    truth = Truth()
+    kept = truth.write(((b"a", b"1"),))
+    ours = apply(MapState(START), [kept, truth.write(((b"a", b"lost"),))]).state
+    truth.go_back(kept.at)
+    other = truth.write(((b"a", b"other"),))
+    later = truth.write(((b"b", b"2"),))
+    assert other.at.revision == ours.at.revision
+    assert apply(ours, [other]).gap is not None
+    assert apply(ours, [later]).gap is not None
+
+
+def test_another_incarnation_is_a_gap_even_with_the_same_numbers() -> None:
+    state = MapState(Position("i1", 7, 70))
+    assert apply(state, [Delta(Position("i2", 8, 80), (7, 70), ((b"a", b"1"),))]).gap is not None
+    assert apply(state, [Delta(Position("i2", 3, 30), (2, 20), ())]).gap is not None
+
+
+def test_a_first_revision_may_be_any_number_if_it_follows_ours() -> None:
+    """The first revision of an incarnation is the server's time, far above the last one."""
+    delta = Delta(Position("i1", 1_700_000_000_000_000, 9), (0, 0), ((b"a", b"1"),))
+    assert apply(MapState(START), [delta]).state.at == delta.at
+
+
+# --- the life of a copy -----------------------------------------------------------------------
+
+
+def synced(state: MapState) -> Copy:
+    copy, effects = Copy(MapState(START)).step(Doubted("join"))
+    assert effects == (Ask(1),)
+    copy, effects = copy.step(Fetched(1, state))
+    assert effects == (Follow(state.at),)
+    return copy
+
+
+def test_a_probe_that_differs_once_is_only_a_doubt() -> None:
+    """Deltas and probes race each other: without a fault no snapshot is taken."""
+    truth = Truth()
+    copy = synced(truth.state())
+    delta = truth.write(((b"a", b"1"),))
+    copy, effects = copy.step(Probed(truth.at))
+    assert effects == ()
+    copy, effects = copy.step(Deltas((delta,)))
+    assert effects == (Changed((Change(1, b"a", None, b"1"),)),)
+    assert copy.step(Probed(truth.at))[1] == ()
+
+
+def test_a_difference_older_than_a_period_asks() -> None:
+    truth = Truth()
+    copy = synced(truth.state())
+    truth.write(((b"a", b"1"),))
+    copy, _ = copy.step(Probed(truth.at))
+    copy, effects = copy.step(Probed(truth.at))
+    assert effects == (Ask(2),)
+    _, effects = copy.step(Fetched(2, truth.state()))
+    assert effects == (Resync("drift", 1, 0, is_fork=False), Follow(truth.at))
+
+
+def test_after_a_reconnect_a_difference_asks_at_once_and_equality_costs_nothing() -> None:
+    truth = Truth()
+    copy = synced(truth.state())
+    assert copy.step(Probed(truth.at, is_fresh=True)) == (copy, ())
+    truth.write(((b"a", b"1"),))
+    assert copy.step(Probed(truth.at, is_fresh=True))[1] == (Ask(2),)
+
+
+def test_a_copy_that_moves_is_not_in_doubt() -> None:
+    """Under steady writes each probe differs, and each delta that applies proves the history."""
+    truth = Truth()
+    copy = synced(truth.state())
+    for n in range(3):
+        delta = truth.write(((b"n", b"%d" % n),))
+        copy, effects = copy.step(Probed(truth.at))
+        assert effects == ()
+        copy, _ = copy.step(Deltas((delta,)))
+
+
+def test_while_a_snapshot_is_on_its_way_the_copy_stands_still() -> None:
+    """So one that is older than the copy proves that the server went back."""
+    truth = Truth()
+    copy = synced(truth.state())
+    copy, _ = copy.step(Doubted("overflow"))
+    assert copy.step(Deltas((truth.write(((b"a", b"1"),)),))) == (copy, ())
+    assert copy.step(Probed(truth.at)) == (copy, ())
+
+
+def test_a_log_that_never_continues_costs_one_snapshot_per_probe() -> None:
+    """A foreign entry at the end of the log is read again after each snapshot."""
+    truth = Truth()
+    copy = synced(truth.state())
+    foreign = Deltas((Delta(Position("", 9, 0), (0, 0), ()),))
+    copy, effects = copy.step(foreign)
+    assert effects == (Ask(2),)
+    for ask in (2, 3):
+        copy, effects = copy.step(Fetched(ask, truth.state()))
+        assert effects == (Follow(truth.at),)
+        copy, effects = copy.step(foreign)
+        assert effects == ()
+        copy, effects = copy.step(Probed(truth.at))
+        assert effects == (Ask(ask + 1),)
+
+
+def test_only_the_newest_snapshot_counts() -> None:
+    truth = Truth()
+    copy = synced(truth.state())
+    copy, _ = copy.step(Doubted("overflow"))
+    stale = truth.state()
+    truth.write(((b"a", b"1"),))
+    copy, effects = copy.step(Doubted("data lost"))
+    assert effects == (Ask(3),)
+    assert copy.step(Fetched(2, stale)) == (copy, ())
+    copy, _ = copy.step(Fetched(3, truth.state()))
+    assert copy.state.at == truth.at
+    assert copy.step(Fetched(3, stale)) == (copy, ())
+
+
+class CopyAgainstTruth(RuleBasedStateMachine):
+    """Any order of writes, reads, losses, probes, late snapshots, failovers and data losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.truth = Truth()
+        self.copy = Copy(MapState(START))
+        self.asked: int | None = None
+        self.snapshot: Fetched | None = None
+        self.reading = 0  # all of the log above this revision is still to be read
+        self.seen: dict[bytes, bytes] = {}  # what a watcher pieces together from changes
+        self.tell(Doubted("join"))
+
+    def tell(self, event: Deltas | Probed | Fetched | Doubted) -> None:
+        self.copy, effects = self.copy.step(event)
+        for effect in effects:
+            self.perform(effect)
+
+    def perform(self, effect: Effect) -> None:
+        match effect:
+            case Ask(ask=ask):
+                self.asked, self.snapshot = ask, None
+            case Follow(at=at):
+                self.reading = at.revision
+                self.seen = dict(self.copy.state.items)
+            case Changed(changes=changes):
+                for change in changes:
+                    assert self.seen.get(change.key) == change.old
+                    self.seen.pop(change.key, None)
+                    if change.new is not None:
+                        self.seen[change.key] = change.new
+
+    def read(self) -> tuple[Delta, ...]:
+        found = tuple(delta for delta in self.truth.log if delta.at.revision > self.reading)
+        self.reading = max([self.reading, *(delta.at.revision for delta in found)])
+        return found
+
+    @rule(wanted=edits)
+    def write(self, wanted: Edits) -> None:
+        self.truth.write(wanted)
+
+    @rule()
+    def deliver(self) -> None:
+        self.tell(Deltas(self.read()))
+
+    @rule()
+    def deliver_twice(self) -> None:
+        found = Deltas(self.read())
+        self.tell(found)
+        self.tell(found)
+
+    @rule()
+    def lose(self) -> None:
+        self.read()
+
+    @rule(kept=st.integers(0, 2))
+    def trim(self, kept: int) -> None:
+        self.truth.log = self.truth.log[len(self.truth.log) - kept :] if kept else []
+
+    @rule(is_fresh=st.booleans())
+    def probe(self, is_fresh: bool) -> None:
+        self.tell(Probed(self.truth.at, is_fresh))
+
+    @precondition(lambda self: self.asked is not None)
+    @rule()
+    def take_snapshot(self) -> None:
+        assert self.asked is not None
+        self.snapshot, self.asked = Fetched(self.asked, self.truth.state()), None
+
+    @precondition(lambda self: self.snapshot is not None)
+    @rule()
+    def bring_snapshot(self) -> None:
+        assert self.snapshot is not None
+        brought, self.snapshot = self.snapshot, None
+        self.tell(brought)
+
+    @rule(data=st.data())
+    def fail_over_to_an_older_copy(self, data: st.DataObject) -> None:
+        mine = [at for at in self.truth.states if at.incarnation == self.truth.at.incarnation]
+        older = [at for at in mine if at.revision <= self.truth.at.revision]
+        self.truth.go_back(data.draw(st.sampled_from(older)))
+
+    @rule()
+    def lose_everything(self) -> None:
+        truth = self.truth
+        incarnation = f"i{int(truth.at.incarnation[1:]) + 1}"
+        truth.at, truth.items, truth.log = Position(incarnation, 0, 0), {}, []
+        truth.states[truth.at] = {}
+        self.tell(Doubted("data lost"))
+
+    @invariant()
+    def equals_the_truth_of_its_position(self) -> None:
+        """G-10."""
+        assert dict(self.copy.state.items) == self.truth.states[self.copy.state.at]
+
+    @invariant()
+    def has_told_watchers_all_they_need(self) -> None:
+        assert self.seen == dict(self.copy.state.items)
+
+    def teardown(self) -> None:
+        """Without further faults it is equal two probes after what is on its way has arrived."""
+        for _ in range(3):
+            self.tell(Deltas(self.read()))
+            self.tell(Probed(self.truth.at))
+            if self.asked is not None:
+                self.take_snapshot()
+            if self.snapshot is not None:
+                self.bring_snapshot()
+        assert self.copy.state.at == self.truth.at
+        assert dict(self.copy.state.items) == self.truth.items
+
+
+TestCopyAgainstTruth = CopyAgainstTruth.TestCase
+TestCopyAgainstTruth.settings = settings(max_examples=100, stateful_step_count=30)

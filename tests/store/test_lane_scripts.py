@@ -1,0 +1,550 @@
+"""What holds for every script of a lane: it declares, checks first, and survives a full server."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from pool.model.job import Cancel, Grant, Options, Park, Wait, recover
+from pool.model.job import STATES as STATE_NAMES
+from pool.store import lane as lane_module
+from pool.store.lane import Edge, Lane, Target, claims, holdings, overdue
+from pool.store.scripts import Script, ScriptCall
+from pool.store.server import EmbeddedServer
+
+if TYPE_CHECKING:
+    from tests.store.conftest import Bench
+
+NODE, W1, W2, W3 = Target("n1", 1), Target("w1", 1), Target("w2", 1), Target("w3", 1)
+
+Make = Callable[["Bench"], ScriptCall]
+
+
+def _dispatch(bench: Bench) -> ScriptCall:
+    items = [
+        bench.admission("first"),
+        bench.admission("large", payload=b"x" * 2000),
+        bench.admission("later", delay_s=1.0),
+        bench.admission("nowhere", ranked=[], unassigned=True, handler="other"),
+    ]
+    return bench.dispatch_call(*items, targets=[W1, W2])
+
+
+def _settle(bench: Bench) -> ScriptCall:
+    edges = [bench.edge(*of) for of in (("d", "r1"), ("l", "r2"), ("s", "r2"), ("a", "p"))]
+    return bench.advance_call("own", "w1.1", *edges)
+
+
+def _release(bench: Bench) -> ScriptCall:
+    edges = [
+        bench.edge("c", "r1"),
+        bench.edge("x", "p"),
+        bench.edge("w", "r2"),
+        bench.edge("g", "r3", z=b"=blob", x=""),
+    ]
+    return bench.advance_call("own", "w1.1", *edges, targets=[W2])
+
+
+def _grant(bench: Bench) -> ScriptCall:
+    return bench.advance_call("free", "", bench.edge("g", "u"), bench.edge("g", "w"), targets=[W2])
+
+
+def _reap_grant(bench: Bench) -> ScriptCall:
+    claim = bench.fenced(W1)
+    edges = [bench.edge("g", key) for key in ("p", "r1")]
+    return bench.advance_call("reap", "w1.1", *edges, targets=[W2], claim=claim.claim)
+
+
+def _fence(bench: Bench) -> ScriptCall:
+    bench.end_lease("w1.1")
+    return bench.fence_call(suspects=["w9.1"])
+
+
+def _reap(bench: Bench) -> ScriptCall:
+    return bench.lane.reap(bench.fenced(W1), ttl_s=10.0, reap_s=1.0)
+
+
+def _forget(bench: Bench) -> ScriptCall:
+    return bench.lane.reap(bench.fenced(W2), ttl_s=10.0, reap_s=1.0)
+
+
+def _sweep(bench: Bench) -> ScriptCall:
+    bench.do("ZADD", bench.names.pending, 1, "p")
+    bench.do("ZADD", bench.names.due, 1, "k:w")
+    return bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)
+
+
+def _quarantine(bench: Bench) -> ScriptCall:
+    bench.do("HSET", bench.names.jobs, "p", "garbage")
+    return bench.lane.quarantine("p", b"garbage", "w1.1")
+
+
+def _join(bench: Bench) -> ScriptCall:
+    return bench.lane.join(
+        NODE,
+        {W3: 10},
+        {"new": Options()},
+        is_new=False,
+        not_after_ms=bench.now_ms() + 60_000,
+        ttl_s=10.0,
+    )
+
+
+# Each makes a call which writes, in a lane as `busy` makes it.
+ACCEPTING: dict[str, Make] = {
+    "dispatch": _dispatch,
+    "join": _join,
+    "notify": lambda b: b.lane.notify("r1", "w1.1", "r9", b"m", messages_max=9),
+    "wait": lambda b: b.lane.look([("r1", ""), ("none", "j")], node="n7.1"),
+}
+FREEING: dict[str, Make] = {
+    "settle": _settle,
+    "release": _release,
+    "grant": _grant,
+    "reap grant": _reap_grant,
+    "renew": lambda b: b.lane.renew(["n1.1", "w1.1"], ttl_s=10.0),
+    "fence": _fence,
+    "reap": _reap,
+    "forget": _forget,
+    "sweep": _sweep,
+    "stop": lambda b: b.lane.intend("r1", "", "w1.1", "sbecause", again_s=1.0),
+    "pull": lambda b: b.lane.pull(W2, ["h", "other"], keys_max=5, pending_s=1.0),
+    "open": lambda b: b.lane.open(W1, 5),
+    "leave": lambda b: b.lane.leave([W2, NODE], ttl_s=10.0),
+    "quarantine": _quarantine,
+}
+READING: dict[str, Make] = {"reconcile": lambda b: b.lane.reconcile("w1.1")}
+ALL = {**ACCEPTING, **FREEING, **READING}
+
+
+def busy(bench: Bench) -> Bench:
+    """Fill a lane with a job in each state, messages, a blob and a dead letter."""
+    for key, state in (("p", "P"), ("r1", "R"), ("r2", "R"), ("r3", "R"), ("x", "R"), ("w", "W")):
+        bench.put(key, state)
+    bench.put("u", "U", payload=b"x" * 2000)
+    for key in ("r1", "r2"):
+        bench.run(bench.lane.notify(key, "w1.1", "r1", b"m", messages_max=5))
+    bench.advance("own", "w1.1", bench.edge("x", "x"), bench.edge("w", "r3"))
+    bench.advance("free", "", bench.edge("g", "r3", z=b"=blob"), targets=[W1])
+    bench.advance("own", "w1.1", bench.edge("a", "r3"))
+    bench.run(bench.lane.renew(["n1.1", "w1.1", "w2.1"], ttl_s=10.0))
+    assert bench.audit() == []
+    return bench
+
+
+# --- what it touches ----------------------------------------------------------------------------
+
+
+def test_every_script_of_the_lane_is_held_to_these_rules() -> None:
+    """A script that is added must be added here."""
+    scripts = {value.name for value in vars(lane_module).values() if isinstance(value, Script)}
+    tested = {"settle": "advance", "release": "advance", "grant": "advance", "stop": "intend"}
+    tested |= {"reap grant": "advance", "forget": "reap"}
+    # `found` has one key, in the control prefix, and a test of its own.
+    assert {tested.get(name, name) for name in ALL} == scripts - {"found"}
+
+
+def test_the_bench_notices_a_key_that_was_not_declared(bench: Bench) -> None:
+    """The check that all these tests rely on: only the call's own KEYS may be touched."""
+    source = f"return redis.call('HGET', '{bench.names.jobs}', 'k')"
+    call = bench.lane.open(W1, 1)
+    rogue = Script("rogue", source, bench.do("SCRIPT", "LOAD", source), call.script.keys, ())
+    with pytest.raises(redis.ResponseError, match="No permissions|can't access"):
+        bench.run(ScriptCall(rogue, call.keys, ()))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_call_carries_two_hash_tags(bench: Bench, name: str) -> None:
+    """Of every script, all keys live on one node of a Redis Cluster."""
+    keys = ALL[name](busy(bench)).keys
+    assert len(keys) > 1
+    assert {key[: key.index("}") + 1] for key in keys} == {bench.names.prefix[:-1]}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_call_leaves_the_lane_sound(bench: Bench, name: str) -> None:
+    """G-05: the calls of this file, as they are meant to be used."""
+    call = ALL[name](busy(bench))
+    before = bench.dump()
+    bench.run(call)
+    assert (bench.dump() == before) == (name in READING)
+    assert bench.audit() == []
+
+
+# --- checks come first --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_data_of_another_incarnation_refuse(bench: Bench, name: str) -> None:
+    """G-01: POOLDATALOST, and nothing is written; also when the lane is new or gone."""
+    call = ALL[name](busy(bench))
+    bench.do("HSET", bench.names.lane, "incarnation", "inc-2")
+    assert bench.refused(call) == f"POOLDATALOST {bench.names.lane}"
+    if name != "join":
+        bench.do("DEL", bench.names.lane)
+        assert bench.refused(call) == f"POOLDATALOST {bench.names.lane}"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_key_of_the_wrong_type_is_noticed_before_the_first_write(bench: Bench, name: str) -> None:
+    """Lua has no rollback: each key in turn is of another type, and nothing is written."""
+    call = ALL[name](busy(bench))
+    sound = bench.save()
+    for key in dict.fromkeys(call.keys):
+        bench.restore(sound)
+        bench.do("DEL", key)
+        bench.do("SET", key, "of another type")
+        before = bench.dump()
+        try:
+            bench.run(call)
+        except redis.ResponseError as error:
+            assert str(error).startswith("WRONGTYPE"), key
+            assert bench.dump() == before, f"{key}: written before it raised"
+        else:
+            is_outcome = key.startswith(bench.names.result(""))
+            assert is_outcome or key in unused(bench, name), f"{key}: nobody noticed"
+
+
+def unused(bench: Bench, name: str) -> set[str]:
+    """Return the keys of a call whose type does not matter to it; of outcomes it never does.
+
+    An outcome is only looked for (any type is one), or overwritten; an inbox is deleted with its
+    job; `open` is for calls with targets, an unassigned index for keys that go there or stay.
+    """
+    n = bench.names
+    inboxes = {n.inbox(key) for key in ("p", "r1", "r2", "r3", "u", "w")}
+    match name:
+        case "settle":
+            return {n.inbox("r1"), n.open}
+        case "release" | "reap grant":
+            return inboxes
+        case "grant":
+            return {*inboxes, n.keepalive, n.cleanup}
+        case _:
+            return set()
+
+
+@pytest.mark.parametrize("name", ["join", "renew", "fence", "reap", "sweep", "pull", "leave"])
+def test_odd_values_in_the_keep_alive_maps_raise_nothing(bench: Bench, name: str) -> None:
+    """What is found in a field is read as text, and what makes no sense counts as absent."""
+    call = ALL[name](busy(bench))
+    for worker in ("w1", "w2", "w3"):
+        bench.do("HSET", bench.names.open, worker, "\x00|")
+    bench.do("HSET", bench.names.cleanup, "sweeper", "garbage")
+    bench.do("HSET", bench.names.cleanup, "w9.1", "garbage")
+    bench.run(call)
+
+
+# --- a full server ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_its_limit(
+    server_to_fill: EmbeddedServer, bench: Bench
+) -> Iterator[Callable[[Make], tuple[Bench, ScriptCall]]]:
+    """Return what prepares a busy lane on a server, and then fills the server."""
+    with redis.Redis.from_url(server_to_fill.url, protocol=2) as client:
+        client.config_set("maxmemory", 0)
+        client.flushall()
+        own = type(bench)(client, bench.pool)
+
+        def fill(make: Make) -> tuple[Bench, ScriptCall]:
+            call = make(busy(own.join()))
+            own.load(call)
+            client.config_set("maxmemory", 1)
+            with pytest.raises(redis.ResponseError, match="command not allowed"):
+                client.set("any", "thing")
+            return own, call
+
+        yield fill
+        client.config_set("maxmemory", 0)
+        own.close()
+
+
+@pytest.mark.parametrize("name", {**FREEING, **READING})
+def test_what_frees_or_keeps_alive_succeeds_on_a_full_server(
+    at_its_limit: Callable[[Make], tuple[Bench, ScriptCall]], name: str
+) -> None:
+    """G-09: leases are renewed, jobs end and are recovered, so that memory can be freed."""
+    full, call = at_its_limit(ALL[name])
+    before = full.dump()
+    full.run(call)
+    assert (full.dump() == before) == (name in READING)
+    assert full.audit() == []
+
+
+@pytest.mark.parametrize("name", ACCEPTING)
+def test_what_accepts_is_refused_on_a_full_server(
+    at_its_limit: Callable[[Make], tuple[Bench, ScriptCall]], name: str
+) -> None:
+    """G-09: refused at once, with nothing written."""
+    full, call = at_its_limit(ALL[name])
+    assert "command not allowed when used memory" in full.refused(call)
+
+
+def test_one_can_look_at_a_job_on_a_full_server(
+    at_its_limit: Callable[[Make], tuple[Bench, ScriptCall]],
+) -> None:
+    """Only registering as a waiter needs memory."""
+    full, call = at_its_limit(lambda b: b.lane.look([("r1", "")]))
+    assert full.run(call) == [full.text("r1")]
+
+
+# --- everything at random -----------------------------------------------------------------------
+
+
+class Life:
+    """Nodes that do anything, in any order, at any time; after each step the lane is sound."""
+
+    KEYS = ("a", "k:a", "b|c", "ключ", "e f", "g")
+    WORKERS = ("w1", "w2", "w3")
+
+    def __init__(self, bench: Bench, dice: random.Random) -> None:
+        self.bench = bench
+        self.dice = dice
+        self.numbers = dict.fromkeys(self.WORKERS, 1)
+        self.stamp = 0
+        self.claims: list[Any] = []
+        self.ended: dict[str, str] = {}
+        bench.join({who: 2 for who in self.targets()})
+
+    def targets(self) -> list[Target]:
+        return [Target(worker, number) for worker, number in self.numbers.items()]
+
+    def ranked(self) -> list[int]:
+        return self.dice.sample([1, 2, 3], self.dice.randint(0, 3))
+
+    def step(self) -> str:
+        acts = [self.dispatch] * 3 + [self.own] * 6 + [self.free] * 2
+        acts += [self.pull, self.fence, self.reap, self.reap, self.sweep, self.intend]
+        acts += [self.notify, self.look, self.leave, self.spoil, self.capacity]
+        act = self.dice.choice(acts)
+        did = f"{act.__name__}: {act()}"
+        stamp = self.bench.stamp()
+        assert stamp >= self.stamp, did
+        self.stamp = stamp
+        return did
+
+    def dispatch(self) -> Any:
+        items = []
+        for _ in range(self.dice.randint(1, 3)):
+            items.append(
+                self.bench.admission(
+                    self.dice.choice(self.KEYS),
+                    handler=self.dice.choice(["h", "other"]),
+                    ranked=self.ranked(),
+                    payload=b"x" * self.dice.choice([0, 10, 2000]),
+                    delay_s=self.dice.choice([0.0, 0.0, 60.0]),
+                    attach=self.dice.random() < 0.2,
+                    unassigned=self.dice.random() < 0.7,
+                )
+            )
+        return self.bench.dispatch(*items, targets=self.targets())
+
+    def edges(self, owner: str | None) -> list[Edge]:
+        """Return edges for keys of one owner, most of them right in epoch and state."""
+        made = []
+        for key in self.dice.sample(self.KEYS, self.dice.randint(1, 4)):
+            letter = self.dice.choice("aalsdcxwwggg")
+            edge = self.bench.edge(letter, key)
+            if letter == "g":
+                edge.x = ",".join(map(str, self.ranked()))
+                edge.y = self.dice.choice(["", "r", "1"])
+                edge.z = self.dice.choice([b"", b"", b"=blob"])
+            if self.dice.random() < 0.1:
+                edge.epoch -= 1
+            made.append(edge)
+        return made
+
+    def checked(self, guard: Any, source: str, edges: list[Edge], claim: str = "") -> Any:
+        """Advance, and hold every answer to the model's table."""
+        bench = self.bench
+        befores = {edge.key: bench.text(edge.key) for edge in edges}
+        records = {key: bench.record(key) for key, text in befores.items() if text}
+        call = bench.advance_call(guard, source, *edges, targets=self.targets(), claim=claim)
+        try:
+            _, *raw = bench.run(call)
+        except redis.ResponseError as error:
+            assert str(error).startswith("POOLGONE"), error
+            return str(error)
+        answers = [answer.decode() for answer in raw]
+        for edge, answer in zip(edges, answers, strict=True):
+            before = records.get(edge.key)
+            name = edge.letter
+            word = answer.split()[0]
+            if word in ("OK", "GRANTED", "UNASSIGNED"):
+                assert before is not None
+                assert before.owner == source
+                assert before.epoch == edge.epoch
+                may = lane_module.job.TABLE[before.state, name]
+                text = bench.text(edge.key)
+                after = bench.record(edge.key).state if text else bench.outcome(before.id).word
+                assert after in may, (before.state, name, after)
+                if not text:
+                    assert before.id not in self.ended, "settled twice"
+                    self.ended[before.id] = after
+            elif word == "REFUSED":
+                assert before is not None
+                assert (before.state, name) not in lane_module.job.TABLE
+            else:
+                assert word in ("FENCED", "OWNED", "STOPPED", "TIMEDOUT", "REPEAT", "SETTLED"), word
+                assert bench.text(edge.key) == befores[edge.key]
+        return answers
+
+    def own(self) -> Any:
+        source = self.dice.choice(self.targets()).name
+        return self.checked("own", source, self.edges(source))
+
+    def free(self) -> Any:
+        source = self.dice.choice(["", "", *(who.name for who in self.targets())])
+        return self.checked("free", source, self.edges(source))
+
+    def pull(self) -> Any:
+        worker = self.dice.choice(self.targets())
+        handlers = self.dice.sample(["h", "other"], self.dice.randint(1, 2))
+        call = self.bench.lane.pull(worker, handlers, keys_max=2, pending_s=10.0)
+        try:
+            left, granted = self.bench.run(call)
+        except redis.ResponseError as error:
+            assert str(error).startswith("POOLGONE"), error
+            return str(error)
+        assert left == self.bench.counter("unassigned")
+        return granted
+
+    def fence(self) -> Any:
+        who = self.dice.choice(self.targets())
+        self.bench.end_lease(*(claim.identity for claim in self.claims[:1]))
+        if not self.bench.do("HEXISTS", self.bench.names.cleanup, who.name):
+            self.bench.end_lease(who.name)
+        found = self.bench.fence(holder=self.dice.choice(["n1.1", "n2.1"]))
+        for claim in found:
+            self.claims = [old for old in self.claims if old.identity != claim.identity]
+            self.claims.append(claim)
+            worker, _, number = claim.identity.rpartition(".")
+            if self.numbers.get(worker) == int(number):
+                self.numbers[worker] += 1
+                self.bench.join({Target(worker, self.numbers[worker]): 2}, is_new=False)
+        return found
+
+    def reap(self) -> Any:
+        if not self.claims:
+            return None
+        claim = self.dice.choice(self.claims)
+        call = self.bench.lane.reap(claim, ttl_s=10.0, reap_s=1.0)
+        now_ms, is_done, found = holdings(self.bench.run(call))
+        if is_done:
+            self.claims.remove(claim)
+            return "forgotten"
+        edges = []
+        for holding in found[: self.dice.randint(1, 3)]:
+            assert holding.record is not None
+            assert holding.record.owner == claim.identity
+            decision = recover(
+                holding.record,
+                holding.options,
+                self.dice,
+                now_ms=now_ms,
+                crash_window_s=600.0,
+                crashes_max=3,
+            )
+            edges.append(self.decided(holding.key, decision))
+        return self.checked("reap", claim.identity, edges, claim.claim)
+
+    def decided(self, key: str, decision: Any) -> Edge:
+        edge = self.bench.edge
+        match decision:
+            case Park(cause=cause, error=error):
+                return edge("x", key, x=cause, y=error)
+            case Wait(delay_s=delay_s, attempt=attempt, error=error):
+                return edge("w", key, x=round(delay_s * 1000), y=attempt, z=error)
+            case Cancel(cause=cause):
+                return edge("c", key, x=cause)
+            case Grant(mark=mark):
+                return edge("g", key, x=",".join(map(str, self.ranked())), y=mark)
+        raise AssertionError(decision)
+
+    def sweep(self) -> Any:
+        bench = self.bench
+        for key in self.dice.sample(self.KEYS, 2):
+            bench.do("ZADD", bench.names.due, "XX", 1, f"k:{key}")
+            bench.do("ZADD", bench.names.pending, "XX", 1, key)
+        now_ms, _, is_ours, found = overdue(
+            bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10))
+        )
+        assert is_ours
+        for late in found:
+            assert late.record is not None
+            if late.owner == "live":
+                intent = "t" if late.index == "due" else ""
+                call = bench.lane.intend(late.key, "", late.record.owner, intent, again_s=5.0)
+                bench.run(call)
+            elif late.owner == "none" or late.record.state == "pending":
+                decision = recover(
+                    late.record,
+                    late.options,
+                    self.dice,
+                    now_ms=now_ms,
+                    crash_window_s=600.0,
+                    crashes_max=3,
+                )
+                if bench.text(late.key) == late.text:
+                    self.checked("free", late.record.owner, [self.decided(late.key, decision)])
+        return [(late.index, late.key, late.owner) for late in found]
+
+    def intend(self) -> Any:
+        key, owner = self.dice.choice(self.KEYS), self.dice.choice(self.targets()).name
+        call = self.bench.lane.intend(
+            key, "", owner, self.dice.choice(["sx", "t", ""]), again_s=1.0
+        )
+        return self.bench.run(call)
+
+    def notify(self) -> Any:
+        key, text = self.dice.choice(self.KEYS), b""
+        text = self.bench.text(key) or b""
+        owner = self.bench.record(key).owner if text else ""
+        return self.bench.run(self.bench.lane.notify(key, owner, "r", b"m", messages_max=3))
+
+    def look(self) -> Any:
+        return self.bench.look(self.dice.choice(self.KEYS), node=f"n{self.dice.randint(1, 20)}.1")
+
+    def leave(self) -> Any:
+        worker = self.dice.choice(self.targets())
+        (answer,) = self.bench.run(self.bench.lane.leave([worker], ttl_s=10.0))
+        if answer == b"OK":
+            self.numbers[worker.id] += 1
+            self.bench.join({Target(worker.id, self.numbers[worker.id]): 2}, is_new=False)
+        return answer
+
+    def capacity(self) -> Any:
+        worker = self.dice.choice(self.targets())
+        try:
+            return self.bench.run(self.bench.lane.open(worker, self.dice.randint(0, 3)))
+        except redis.ResponseError as error:
+            assert str(error).startswith("POOLGONE"), error
+            return str(error)
+
+    def spoil(self) -> Any:
+        """Let a foreign hand spoil a running job's record; whoever finds it has it parked."""
+        bench, key = self.bench, self.dice.choice(self.KEYS)
+        text = bench.text(key)
+        if text is None or (record := bench.record(key)).state not in ("pending", "running"):
+            return None
+        bench.do("HSET", bench.names.jobs, key, b"garbage")
+        self.ended[record.id] = "parked"
+        return bench.run(bench.lane.quarantine(key, b"garbage", record.owner))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_whatever_happens_every_job_is_in_exactly_one_place(bench: Bench, seed: int) -> None:
+    """G-02, G-04, G-05: dispatch, advance, pull, fence, reap, sweep, stop at random, audited."""
+    life = Life(bench, random.Random(seed))
+    did = []
+    for _ in range(80):
+        did.append(life.step())
+        assert bench.audit() == [], did[-5:]
+    states = {bench.record(key).state for key in life.KEYS if bench.text(key)}
+    assert states <= set(STATE_NAMES.values())

@@ -1,0 +1,376 @@
+"""`join`, `renew`, `fence`, `reap`, `open`, `leave`: who is alive, and who takes over from whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pool.model.job import Options
+from pool.store.lane import Claim, Holding, Renewal, Target, claims, holdings, renewal
+
+if TYPE_CHECKING:
+    from tests.store.conftest import Bench
+
+NODE, W1, W2 = Target("n1", 1), Target("w1", 1), Target("w2", 1)
+TTL_MS = 10_000
+
+
+def lease_end_ms(bench: Bench, identity: str) -> float | None:
+    score = bench.do("ZSCORE", bench.names.keepalive, identity)
+    return None if score is None else float(score)
+
+
+def renew(bench: Bench, *identities: str, ttl_s: float = 10.0) -> Renewal:
+    return renewal(bench.run(bench.lane.renew(identities, ttl_s=ttl_s)))
+
+
+def reap(bench: Bench, claim: Claim) -> tuple[bool, list[Holding]]:
+    _, is_done, found = holdings(bench.run(bench.lane.reap(claim, ttl_s=10.0, reap_s=1.0)))
+    return is_done, found
+
+
+def set_seen(bench: Bench, ago_ms: int) -> None:
+    """Put the last renewal of anybody so far back; a negative one is a clock that went back."""
+    bench.do("HSET", bench.names.lane, "seen", bench.now_ms() - ago_ms)
+
+
+# --- join ---------------------------------------------------------------------------------------
+
+
+def test_join_registers_everybody_and_wakes_the_node(bench: Bench) -> None:
+    """A worker can be granted jobs, and its node reads its streams, from this one step on."""
+    for identity in ("n1.1", "w1.1", "w2.1"):
+        end = lease_end_ms(bench, identity)
+        assert end is not None
+        assert bench.now_ms() < end <= bench.now_ms() + TTL_MS
+    assert bench.client.hgetall(bench.names.open) == {b"w1": b"1|10", b"w2": b"1|10"}
+    assert bench.do("HGET", bench.names.handlers, "h") == Options().pack().encode()
+    before = bench.do("XLEN", bench.names.signal("n1.1"))
+    bench.join({Target("w3", 1): 0}, is_new=False)
+    assert bench.do("XLEN", bench.names.signal("n1.1")) == before + 1
+    assert not bench.do("HEXISTS", bench.names.open, "w3")
+    assert bench.audit() == []
+
+
+def test_a_late_copy_of_join_is_refused(bench: Bench) -> None:
+    """G-02: not after its time, and never for who was fenced or has left meanwhile."""
+
+    def call(worker: Target, late_ms: int) -> Any:
+        return bench.lane.join(
+            NODE,
+            {worker: 10},
+            {},
+            is_new=False,
+            not_after_ms=bench.now_ms() - late_ms,
+            ttl_s=10.0,
+        )
+
+    assert bench.refused(call(Target("w3", 1), 1)) == "POOLGONE w3.1"
+    bench.fenced(W1)
+    assert bench.refused(call(W1, -TTL_MS)) == "POOLGONE w1.1"
+    bench.run(bench.lane.leave([W2], ttl_s=10.0))
+    assert bench.refused(call(W2, -TTL_MS)) == "POOLGONE w2.1"
+    bench.run(call(Target("w1", 2), -TTL_MS))
+    assert bench.do("HGET", bench.names.open, "w1") == b"2|10"
+    assert bench.audit() == []
+
+
+def test_a_repeated_join_does_not_open_a_worker_again(bench: Bench) -> None:
+    """A worker that closed itself while a copy of its join was on the way stays closed."""
+    bench.run(bench.lane.open(W1, 0))
+    bench.join()
+    assert not bench.do("HEXISTS", bench.names.open, "w1")
+    assert bench.do("HEXISTS", bench.names.open, "w2")
+
+
+def test_a_workers_join_does_not_bring_its_nodes_stream_back(bench: Bench) -> None:
+    """What nobody reads any more is not written: a reaped node's stream stays away."""
+    bench.run(bench.lane.leave([NODE], ttl_s=10.0))
+    bench.join({Target("w3", 1): 1}, is_new=False)
+    assert not bench.do("EXISTS", bench.names.signal(NODE.name))
+
+
+# --- renew --------------------------------------------------------------------------------------
+
+
+def test_a_renewal_tells_all_that_a_node_needs(bench: Bench) -> None:
+    """One reply: counts, what waits, and the deadlines to sleep for."""
+    for key, state in (("p", "P"), ("r1", "R"), ("r2", "R"), ("u", "U"), ("w", "W")):
+        bench.put(key, state)
+    told = renew(bench, "n1.1", "w1.1", "w2.1")
+    assert told.counts == (0, 2, 0)
+    assert told.unassigned == 1
+    assert told.stamp == bench.stamp()
+    assert told.now_ms <= bench.now_ms()
+    assert told.lease_end_ms == told.now_ms + TTL_MS
+    assert told.pending_ms == float(bench.do("ZSCORE", bench.names.pending, "p"))
+    assert told.due_ms == float(bench.do("ZSCORE", bench.names.due, "k:w"))
+
+
+def test_a_renewal_revives_nobody(bench: Bench) -> None:
+    """G-02: fenced, left or unknown: gone; an ended lease that nobody fenced goes on."""
+    bench.fenced(W1)
+    bench.run(bench.lane.leave([W2], ttl_s=10.0))
+    bench.end_lease("n1.1")
+    until = lease_end_ms(bench, "w1.1")
+    assert renew(bench, "w1.1", "w2.1", "n1.1", "w9.1").counts == (-1, -1, 0, -1)
+    assert lease_end_ms(bench, "w1.1") == until
+    assert lease_end_ms(bench, "w9.1") is None
+    end = lease_end_ms(bench, "n1.1")
+    assert end is not None
+    assert end > bench.now_ms()
+
+
+def test_a_node_with_very_many_workers_renews(bench: Bench) -> None:
+    """Lua can return at most about 8,000 values from one call of unpack; we do not use it."""
+    call = bench.lane.renew([f"x{i}.1" for i in range(9_000)], ttl_s=10.0)
+    bench.load(call)
+    told = renewal(bench.do(*call.words()))  # as a user with 9,000 rules it would take minutes
+    assert told.counts == (-1,) * 9_000
+
+
+def test_a_clock_behind_the_stamp_is_journalled_once(bench: Bench) -> None:
+    """Operators can see that the server's clock went back; numbers rise all the same."""
+    bench.do("HSET", bench.names.lane, "stamp", bench.now_ms() * 1000 + 5_000_000)
+    renew(bench, "n1.1")
+    renew(bench, "n1.1")
+    assert [e["edge"] for e in bench.journal()] == ["clock"]
+    bench.do("HSET", bench.names.lane, "stamp", bench.now_ms() * 1000)
+    renew(bench, "n1.1")
+    assert not bench.do("HEXISTS", bench.names.lane, "behind")
+
+
+# --- the quiet period ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen_ago_ms", [TTL_MS // 2 + 500, 60 * TTL_MS, -1_000, -3_600_000])
+@pytest.mark.parametrize("by", ["renew", "fence"])
+def test_nobody_is_fenced_while_nobody_could_renew(bench: Bench, by: str, seen_ago_ms: int) -> None:
+    """G-06: an outage, or a clock that went back, is followed by one quiet TTL; then as ever."""
+    renew(bench, "n1.1", "w1.1")
+    bench.end_lease("w1.1")
+    set_seen(bench, seen_ago_ms)
+    if by == "renew":
+        renew(bench, "n1.1")
+    earliest, found = claims(bench.run(bench.fence_call()))
+    assert found == []
+    assert earliest is not None
+    assert bench.now_ms() + TTL_MS - 1_000 < earliest <= bench.now_ms() + TTL_MS
+    assert [e["edge"] for e in bench.journal()] == ["quiet"]
+
+    bench.do("HSET", bench.names.lane, "quiet", bench.now_ms() - 1)
+    assert [claim.identity for claim in bench.fence()] == ["w1.1"]
+
+
+def test_a_usual_pause_is_not_an_outage(bench: Bench) -> None:
+    """G-06: up to half a TTL between renewals fencing goes on."""
+    renew(bench, "n1.1", "w1.1")
+    set_seen(bench, TTL_MS // 2 - 500)
+    bench.end_lease("w1.1")
+    assert [claim.identity for claim in bench.fence()] == ["w1.1"]
+
+
+def test_a_clock_that_went_back_stretches_no_lease(bench: Bench) -> None:
+    """G-06: lease ends beyond one TTL from now are cut to it."""
+    renew(bench, "n1.1", "w1.1", "w2.1")
+    for worker in ("w1.1", "w2.1"):
+        bench.do("ZADD", bench.names.keepalive, bench.now_ms() + 3_600_000, worker)
+    set_seen(bench, -3_600_000)
+    renew(bench, "n1.1")
+    for worker in ("w1.1", "w2.1"):
+        end = lease_end_ms(bench, worker)
+        assert end is not None
+        assert end <= bench.now_ms() + TTL_MS
+
+
+def test_the_quiet_period_is_that_of_the_longest_ttl(bench: Bench) -> None:
+    """G-06: a node with a short TTL does not evict those with a long one."""
+    renew(bench, "w1.1", ttl_s=60.0)
+    set_seen(bench, 5_000)
+    renew(bench, "n1.1", ttl_s=1.0)
+    quiet = int(bench.do("HGET", bench.names.lane, "quiet"))
+    assert quiet > bench.now_ms() + 59_000
+
+
+# --- fence --------------------------------------------------------------------------------------
+
+
+def test_only_an_ended_lease_is_fenced_and_only_once(bench: Bench) -> None:
+    """G-02: one reaper of many gets the claim; the worker is out of `open` at once."""
+    renew(bench, "n1.1", "w1.1", "w2.1")
+    assert bench.fence() == []
+    bench.end_lease("w1.1")
+    (claim,) = bench.fence()
+    assert claim.identity == "w1.1"
+    assert claim.claim.startswith("n1.1|")
+    assert bench.fence(holder="n2.1") == []
+    assert not bench.do("HEXISTS", bench.names.open, "w1")
+    assert bench.do("HEXISTS", bench.names.open, "w2")
+    assert bench.counter("fenced") == 1
+    assert bench.audit() == []
+
+
+def test_fencing_an_old_incarnation_leaves_the_new_one_open(bench: Bench) -> None:
+    """G-06: a worker that joined again goes on while its old keys are reaped."""
+    bench.join({Target("w1", 2): 5}, is_new=False)
+    bench.end_lease("w1.1")
+    bench.fence()
+    assert bench.do("HGET", bench.names.open, "w1") == b"2|5"
+
+
+def test_a_reaper_that_died_is_succeeded_with_a_higher_fence(bench: Bench) -> None:
+    """G-06: by the fencing script, when its `until` has passed; the first one is then refused."""
+    bench.put("k", "R")
+    first = bench.fenced(W1)
+    bench.end_lease("w1.1")
+    (second,) = bench.fence(holder="n2.1")
+    assert int(first.claim.split("|")[1]) < int(second.claim.split("|")[1])
+    call = bench.lane.reap(first, ttl_s=10.0, reap_s=1.0)
+    assert bench.refused(call) == f"POOLGONE {first.claim}"
+    assert [h.key for h in reap(bench, second)[1]] == ["k"]
+    assert [e["edge"] for e in bench.journal()] == ["fenced", "reaper.succeeded"]
+    assert bench.counter("fenced") == 1
+
+
+def test_an_owner_without_a_lease_is_fenced_as_a_suspect(bench: Bench) -> None:
+    """G-05: who owns something and is in no keep-alive map is claimed; who is in it is not."""
+    bench.do("ZREM", bench.names.keepalive, "w1.1")
+    found = bench.fence(suspects=["w1.1", "w2.1"])
+    assert [claim.identity for claim in found] == ["w1.1"]
+    assert bench.fence(suspects=["w1.1", "w2.1"]) == []
+    assert bench.audit() == []
+
+
+def test_a_fence_claims_no_more_than_asked(bench: Bench) -> None:
+    """The earliest lease end left says that there is more to do."""
+    bench.end_lease("w1.1", "w2.1", "n1.1")
+    earliest, found = claims(bench.run(bench.fence_call(claims_max=2)))
+    assert len(found) == 2
+    assert earliest == 1
+    assert len(bench.fence(claims_max=2)) == 1
+
+
+def test_odd_identities_do_not_stop_the_fence(bench: Bench) -> None:
+    """A foreign member of the keep-alive map is claimed like any other."""
+    for name in ("garbage", "", "a|b.x", "ключ.7"):
+        bench.do("ZADD", bench.names.keepalive, 1, name)
+    bench.end_lease("w1.1")
+    assert "w1.1" in [claim.identity for claim in bench.fence()]
+
+
+# --- reap ---------------------------------------------------------------------------------------
+
+
+def test_a_reaper_sees_every_key_and_forgets_last(bench: Bench) -> None:
+    """G-05: pending and running keys in batches; only who owns nothing is forgotten."""
+    for i in range(70):
+        bench.run(bench.lane.open(W1, 1000))
+        bench.put(f"p{i}", "P")
+    bench.put("r", "R")
+    claim = bench.fenced(W1)
+    seen: set[str] = set()
+    while True:
+        is_done, found = reap(bench, claim)
+        if is_done:
+            break
+        assert 0 < len(found) <= 64
+        seen |= {holding.key for holding in found}
+        edges = [bench.edge("g", holding.key, x="") for holding in found]
+        answers = bench.advance("reap", "w1.1", *edges, claim=claim.claim)
+        assert set(answers) == {"UNASSIGNED"}
+        assert bench.audit() == []
+    assert seen == {f"p{i}" for i in range(70)} | {"r"}
+    assert bench.do("HGET", bench.names.cleanup, "w1.1") == b"done"
+    for name in (bench.names.signal, bench.names.stream, bench.names.owned):
+        assert not bench.do("EXISTS", name("w1.1"))
+    assert bench.audit() == []
+
+
+def test_who_was_reaped_is_remembered_and_then_forgotten(bench: Bench) -> None:
+    """A late call is refused for ten TTLs; after them no trace is left."""
+    claim = bench.fenced(W1)
+    assert reap(bench, claim) == (True, [])
+    end = lease_end_ms(bench, "w1.1")
+    assert end is not None
+    assert end > bench.now_ms() + 9 * TTL_MS
+    bench.end_lease("w1.1")
+    assert bench.fence() == []
+    assert lease_end_ms(bench, "w1.1") is None
+    assert not bench.do("HEXISTS", bench.names.cleanup, "w1.1")
+
+
+def test_an_index_entry_that_no_record_confirms_is_dropped(bench: Bench) -> None:
+    """G-05: an orphan in the owned set or the stream keeps nobody from being forgotten."""
+    n = bench.names
+    bench.put("theirs", "R")
+    bench.do("SADD", n.owned("w2.1"), "theirs", "nobody's")
+    bench.do("XADD", n.stream("w2.1"), "1-0", "k", "theirs")
+    bench.do("XADD", n.stream("w2.1"), "2-0", "what", "ever")
+    claim = bench.fenced(W2)
+    assert reap(bench, claim) == (True, [])
+    assert bench.record("theirs").owner == "w1.1"
+    assert bench.audit() == []
+
+
+def test_an_unreadable_record_is_handed_out_and_can_be_parked(bench: Bench) -> None:
+    """G-05: the reaper gets the bytes as they are; parking them lets it finish."""
+    bench.put("pending", "P")
+    bench.put("running", "R")
+    for key in ("pending", "running"):
+        bench.do("HSET", bench.names.jobs, key, f"garbage {key}")
+    claim = bench.fenced(W1)
+    for key in ("pending", "running"):
+        is_done, (holding,) = reap(bench, claim)
+        assert (is_done, holding.key, holding.record) == (False, key, None)
+        assert bench.run(bench.lane.quarantine(key, holding.text, "w1.1")) == b"OK"
+    assert reap(bench, claim) == (True, [])
+    assert bench.audit() == []
+
+
+# --- open and leave -----------------------------------------------------------------------------
+
+
+def test_who_is_gone_cannot_open_itself(bench: Bench) -> None:
+    """G-02: a fenced or unregistered worker is granted nothing any more."""
+    bench.fenced(W1)
+    assert bench.refused(bench.lane.open(W1, 5)) == "POOLGONE w1.1"
+    assert bench.refused(bench.lane.open(Target("w9", 1), 5)) == "POOLGONE w9.1"
+
+
+def test_a_worker_changes_how_much_it_takes(bench: Bench) -> None:
+    """Nothing is granted to a worker that takes nothing."""
+    assert bench.run(bench.lane.open(W1, 3)) == b"OK"
+    assert bench.do("HGET", bench.names.open, "w1") == b"1|3"
+    assert bench.run(bench.lane.open(W1, 0)) == b"OK"
+    assert bench.dispatch(bench.admission("k")) == ["NOROOM"]
+
+
+@pytest.mark.parametrize(("state", "count"), [("P", 1), ("R", 1)])
+def test_who_owns_something_cannot_leave(bench: Bench, state: str, count: int) -> None:
+    """G-05: it may go only in the step that saw it own nothing."""
+    bench.put("k", state)
+    before = bench.dump()
+    assert bench.run(bench.lane.leave([W1], ttl_s=10.0)) == [f"OWNS {count}".encode()]
+    assert bench.dump() == before
+    bench.advance("own", "w1.1", bench.edge("d", "k"))
+    assert bench.run(bench.lane.leave([W1, W2, NODE], ttl_s=10.0)) == [b"OK"] * 3
+    assert not bench.do("EXISTS", bench.names.open)
+    assert bench.audit() == []
+
+
+def test_leaving_twice_is_leaving_once(bench: Bench) -> None:
+    """A worker whose answer was lost asks again; who was fenced belongs to its reaper."""
+    assert bench.run(bench.lane.leave([W1], ttl_s=10.0)) == [b"OK"]
+    before = bench.dump()
+    assert bench.run(bench.lane.leave([W1], ttl_s=10.0)) == [b"OK"]
+    assert bench.dump() == before
+    bench.fenced(W2)
+    assert bench.run(bench.lane.leave([W2], ttl_s=10.0)) == [b"GONE"]
+
+
+def test_leaving_does_not_close_the_next_incarnation(bench: Bench) -> None:
+    """`open` is deleted only if it names who leaves."""
+    bench.join({Target("w1", 2): 5}, is_new=False)
+    assert bench.run(bench.lane.leave([W1], ttl_s=10.0)) == [b"OK"]
+    assert bench.do("HGET", bench.names.open, "w1") == b"2|5"

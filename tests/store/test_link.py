@@ -1,0 +1,527 @@
+"""The link keeps its promises on a bad network: deadlines, one effect, replies that match."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import redis
+
+from pool.errors import (
+    AuthError,
+    ConfigError,
+    Gone,
+    NotRunning,
+    PoolError,
+    StorageFull,
+    StoreFault,
+    StoreUnavailable,
+    UnsupportedServer,
+)
+from pool.store.link import Link
+from pool.store.scripts import Script
+from pool.store.seam import Threads
+from pool.store.server import EmbeddedServer
+from pool.store.url import Url
+from pool.testing.proxy import FaultProxy, fault_proxy
+
+OP_TIMEOUT_S = 0.4
+PATIENCE_S = 10.0
+SLACK_S = 0.35  # of a busy machine, on top of a deadline
+
+_ADD = """--[[
+add: count an effect, and answer with what was sent.
+
+KEYS[1] count  str    a counter
+ARGV[1] word   bytes  comes back
+]]
+redis.call('INCR', KEYS[1])
+return ARGV[1]
+"""
+_REFUSE = """--[[
+refuse: answer with an error.
+
+KEYS[1] count  str  a counter
+ARGV[1] text   str  of the error
+]]
+return redis.error_reply(ARGV[1])
+"""
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> Script:
+    (tmp_path / "add.lua").write_text(_ADD, "utf-8")
+    return Script.load("add", keys=("count",), args=("word",), directory=tmp_path)
+
+
+@pytest.fixture
+def refuse(tmp_path: Path) -> Script:
+    (tmp_path / "refuse.lua").write_text(_REFUSE, "utf-8")
+    return Script.load("refuse", keys=("count",), args=("text",), directory=tmp_path)
+
+
+@pytest.fixture
+def key(pool_name: str) -> str:
+    return f"pool:{{{pool_name}}}:count"
+
+
+@asynccontextmanager
+async def linked(url: str, **options: Any) -> AsyncIterator[Link]:
+    options = {"op_timeout_s": OP_TIMEOUT_S, **options}
+    with anyio.fail_after(PATIENCE_S):
+        link = await Link.open(Threads(), Url.parse(url), **options)
+        try:
+            yield link
+        finally:
+            await link.aclose(PATIENCE_S)
+
+
+@asynccontextmanager
+async def proxied(url: str, **options: Any) -> AsyncIterator[tuple[Link, FaultProxy]]:
+    with anyio.fail_after(PATIENCE_S):
+        async with fault_proxy(url) as proxy, linked(proxy.url, **options) as link:
+            yield link, proxy
+
+
+def count(url: str, key: str) -> int:
+    with redis.Redis.from_url(url) as client:
+        return int(client.get(key) or 0)
+
+
+@pytest.mark.anyio
+async def test_many_callers_each_get_their_own_reply(redis_url: str, key: str, add: Script) -> None:
+    """1,200 calls at once are more than one batch."""
+    got: dict[int, bytes] = {}
+
+    async with linked(redis_url, op_timeout_s=PATIENCE_S) as link:
+
+        async def ask(n: int) -> None:
+            got[n] = await link.call(add, [key], [n])
+
+        async with anyio.create_task_group() as callers:
+            for n in range(1200):
+                callers.start_soon(ask, n)
+        assert link.connections == 1
+        assert link.server is not None
+        assert link.server.name in ("redis", "valkey")
+    assert got == {n: b"%d" % n for n in range(1200)}
+    assert count(redis_url, key) == 1200
+
+
+@pytest.mark.anyio
+async def test_replies_are_bytes_numbers_lists_or_nothing(redis_url: str, key: str) -> None:
+    async with linked(redis_url) as link:
+        assert await link.execute("HSET", key, "f", 1.5) == 1
+        assert await link.execute("HGETALL", key) == [b"f", b"1.5"]
+        assert await link.execute("HGET", key, b"none") is None
+
+
+@pytest.mark.anyio
+async def test_send_answers_in_order_with_values_and_errors(
+    redis_url: str, key: str, add: Script, refuse: Script
+) -> None:
+    replies: list[Any] = []
+    async with linked(redis_url) as link:
+        link.send(("PING",), replies.append)
+        link.send(refuse([key], ["POOLGONE w1.2"]), replies.append)
+        link.send(add([key], ["x"]), replies.append)
+        link.send(("INCR", object()), replies.append)  # type: ignore[arg-type]
+        await link.execute("PING")
+    pong, gone, word, unfit = replies
+    assert (pong, word) == (b"PONG", b"x")
+    assert isinstance(gone, Gone)
+    assert gone.identity == "w1.2"
+    assert isinstance(unfit, StoreFault)
+    assert "cannot be sent" in unfit.problem
+
+
+@pytest.mark.anyio
+async def test_a_call_raises_what_the_server_answered(
+    redis_url: str, key: str, refuse: Script
+) -> None:
+    async with linked(redis_url) as link:
+        with pytest.raises(StorageFull):
+            await link.call(refuse, [key], ["OOM command not allowed"])
+        with pytest.raises(StoreFault, match="WRONGTYPE"):
+            await link.call(refuse, [key], ["WRONGTYPE of value"])
+
+
+# --- deadlines ---------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_dead_host_answers_every_call_within_its_time(redis_url: str) -> None:
+    """The machine is gone: nobody says no.  Calls that follow are not late either."""
+    async with proxied(redis_url) as (link, proxy):
+        proxy.go_silent()
+        late_s: list[float] = []
+
+        async def ask(after_s: float) -> None:
+            await anyio.sleep(after_s)
+            asked_s = anyio.current_time()
+            with pytest.raises(StoreUnavailable):
+                await link.execute("PING")
+            late_s.append(anyio.current_time() - asked_s - OP_TIMEOUT_S)
+
+        async with anyio.create_task_group() as callers:
+            for n in range(6):
+                callers.start_soon(ask, n * OP_TIMEOUT_S / 2)
+    assert len(late_s) == 6
+    assert max(late_s) < SLACK_S
+    assert min(late_s) > -0.1
+
+
+@pytest.mark.anyio
+async def test_opening_to_a_dead_host_ends_in_time(redis_url: str) -> None:
+    with anyio.fail_after(OP_TIMEOUT_S + 3 * SLACK_S):
+        async with fault_proxy(redis_url) as proxy:
+            proxy.go_silent()
+            with pytest.raises(
+                StoreUnavailable, match=r"127\.0\.0\.1:\d+ did not answer"
+            ) as failed:
+                await Link.open(Threads(), Url.parse(proxy.url), op_timeout_s=OP_TIMEOUT_S)
+    assert not failed.value.maybe_done
+
+
+@pytest.mark.anyio
+async def test_a_call_may_have_a_shorter_time_than_those_before(redis_url: str) -> None:
+    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
+        proxy.go_silent()
+        link.send(("PING",), lambda _: None)
+        answered = anyio.Event()
+        link.send(("PING",), lambda _: answered.set(), timeout_s=0.05)
+        with anyio.fail_after(SLACK_S + 0.05):
+            await answered.wait()
+        await proxy.cut()
+
+
+@pytest.mark.anyio
+async def test_a_dropped_reply_is_an_unknown_outcome_and_one_effect(
+    redis_url: str, key: str, add: Script
+) -> None:
+    """By itself redis-py would have sent this ten times."""
+    async with proxied(redis_url) as (link, proxy):
+        await link.call(add, [key], ["warm"])
+        proxy.drop_replies = True
+        with anyio.fail_after(OP_TIMEOUT_S + SLACK_S), pytest.raises(StoreUnavailable) as failed:
+            await link.call(add, [key], ["x"])
+        assert failed.value.maybe_done
+        await proxy.heal()
+        assert await link.call(add, [key], ["y"]) == b"y"
+        assert link.connections == 2
+    assert count(redis_url, key) == 3
+
+
+@pytest.mark.anyio
+async def test_a_lost_connection_answers_its_whole_batch_at_once(
+    redis_url: str, key: str, add: Script
+) -> None:
+    replies: list[Any] = []
+    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
+        await link.call(add, [key], ["warm"])
+        proxy.drop_requests = True
+        all_in = anyio.Event()
+        for n in range(10):
+            link.send(add([key], [n]), replies.append)
+        link.send(("PING",), lambda _: all_in.set())
+        while not proxy.dropped_bytes:
+            await anyio.lowlevel.checkpoint()
+        proxy.drop_requests = False
+        await proxy.cut()
+        with anyio.fail_after(1.0):
+            await all_in.wait()
+    assert all(isinstance(r, StoreUnavailable) and r.maybe_done for r in replies[:1])
+    assert len(replies) == 10
+    assert count(redis_url, key) == 1 + sum(not isinstance(reply, PoolError) for reply in replies)
+
+
+@pytest.mark.anyio
+async def test_what_was_answered_before_the_cut_stands(
+    redis_url: str, key: str, add: Script
+) -> None:
+    replies: list[Any] = []
+    async with proxied(redis_url) as (link, proxy):
+        await link.call(add, [key], ["warm"])
+        proxy.cut_after_bytes = len(b"$2\r\nab\r\n") + 3  # inside the second reply
+        done = anyio.Event()
+        for word in ("ab", "cd"):
+            link.send(add([key], [word]), replies.append)
+        link.send(("PING",), lambda _: done.set())
+        await done.wait()
+    assert replies[0] == b"ab"
+    assert isinstance(replies[1], StoreUnavailable)
+    assert replies[1].maybe_done
+
+
+@pytest.mark.anyio
+async def test_while_disconnected_calls_wait_and_are_not_sent_late(
+    redis_url: str, key: str, add: Script
+) -> None:
+    async with proxied(redis_url) as (link, proxy):
+        await proxy.refuse()
+        with anyio.fail_after(OP_TIMEOUT_S + SLACK_S), pytest.raises(StoreUnavailable) as failed:
+            await link.call(add, [key], ["x"])
+        assert not failed.value.maybe_done
+        assert "refused" in failed.value.problem
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(link.call, add, [key], ["y"])
+            await anyio.lowlevel.checkpoint()
+            await proxy.listen()
+    assert count(redis_url, key) == 1
+
+
+@pytest.mark.anyio
+async def test_a_repeatable_call_goes_on_until_its_time_is_up(
+    redis_url: str, key: str, add: Script
+) -> None:
+    async with proxied(redis_url, op_timeout_s=0.1) as (link, proxy):
+        proxy.drop_replies = True
+        with pytest.raises(StoreUnavailable) as failed:
+            await link.call(add, [key], ["x"], repeatable=True, timeout_s=0.5)
+        assert failed.value.maybe_done
+        tries = count(redis_url, key)
+        assert tries <= 5
+        async with anyio.create_task_group() as tasks:
+            proxy.drop_replies = True
+            tasks.start_soon(heal_when_tried_twice, proxy)
+            reply = await link.call(add, [key], ["y"], repeatable=True, timeout_s=PATIENCE_S)
+    assert reply == b"y"
+
+
+async def heal_when_tried_twice(proxy: FaultProxy) -> None:
+    first = proxy.connections
+    while proxy.connections < first + 2:
+        await anyio.lowlevel.checkpoint()
+    await proxy.heal()
+
+
+@pytest.mark.anyio
+async def test_more_calls_than_may_wait_are_refused(redis_url: str) -> None:
+    replies: list[Any] = []
+    async with proxied(redis_url, queued_max=3) as (link, proxy):
+        proxy.go_silent()
+        link.send(("PING",), replies.append)
+        while not proxy.dropped_bytes:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(3):
+            link.send(("PING",), replies.append)
+        with pytest.raises(StoreUnavailable, match="3 calls wait already") as refused:
+            link.send(("PING",), replies.append)
+        assert not refused.value.maybe_done
+        await proxy.heal()
+    assert len(replies) == 4
+
+
+# --- a server that goes and comes --------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_killed_connection_is_noticed_before_the_next_call(
+    redis_url: str, key: str, add: Script
+) -> None:
+    """An idle connection that the server closed costs nobody an error."""
+    async with linked(redis_url, name="pool-victim") as link:
+        await link.call(add, [key], ["x"])
+        with redis.Redis.from_url(redis_url) as client:
+            [victim] = [c["id"] for c in client.client_list() if c["name"] == "pool-victim"]
+            client.client_kill_filter(_id=victim)
+        assert await link.call(add, [key], ["y"]) == b"y"
+        assert link.connections == 2
+    assert count(redis_url, key) == 2
+
+
+@pytest.mark.anyio
+async def test_flushed_scripts_are_loaded_again_once(redis_url: str, key: str, add: Script) -> None:
+    async with linked(redis_url) as link:
+        await link.call(add, [key], ["x"])
+        await link.execute("SCRIPT", "FLUSH")
+        assert await link.call(add, [key], ["y"]) == b"y"
+    assert count(redis_url, key) == 2
+
+
+@pytest.mark.anyio
+async def test_a_stopped_server_does_late_what_it_was_sent(
+    own_server: EmbeddedServer, add: Script
+) -> None:
+    async with linked(own_server.url) as link:
+        await link.call(add, ["{a}"], ["warm"])
+        os.kill(own_server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreUnavailable) as failed:
+                await link.call(add, ["{a}"], ["x"])
+            with pytest.raises(StoreUnavailable) as unsent:
+                await link.call(add, ["{a}"], ["y"])
+        finally:
+            os.kill(own_server.pid, signal.SIGCONT)
+        assert failed.value.maybe_done
+        assert not unsent.value.maybe_done
+        assert await link.call(add, ["{a}"], ["z"]) == b"z"
+        assert await link.execute("GET", "{a}") == b"3"
+
+
+@pytest.mark.anyio
+async def test_a_restarted_server_is_found_again(own_server: EmbeddedServer, add: Script) -> None:
+    async with linked(own_server.url, op_timeout_s=PATIENCE_S) as link:
+        await link.call(add, ["{a}"], ["x"])
+        own_server.kill()
+        own_server.restart()
+        assert await link.call(add, ["{a}"], ["y"]) == b"y"
+        assert link.connections == 2
+
+
+@pytest.mark.anyio
+async def test_a_demoted_master_is_left(own_server: EmbeddedServer, add: Script) -> None:
+    async with linked(own_server.url) as link:
+        with redis.Redis.from_url(own_server.url) as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")
+            with pytest.raises(StoreUnavailable, match="READONLY"):
+                await link.call(add, ["{a}"], ["x"])
+            with pytest.raises(StoreUnavailable, match="not a master"):
+                await link.call(add, ["{a}"], ["x"])
+            with pytest.raises(UnsupportedServer, match="not a master"):
+                await Link.open(Threads(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
+            client.execute_command("REPLICAOF", "NO", "ONE")
+        assert await link.call(add, ["{a}"], ["y"]) == b"y"
+
+
+@pytest.mark.anyio
+async def test_replies_in_single_bytes_are_the_same(redis_url: str, key: str) -> None:
+    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
+        await link.execute("HSET", key, "text", "é" * 20, "number", 17)
+        whole = await link.execute("HGETALL", key)
+        proxy.slice_bytes = 1
+        assert await link.execute("HGETALL", key) == whole
+        await proxy.cut()
+        assert await link.execute("HGETALL", key) == whole  # the greeting was sliced as well
+        assert link.connections == 2
+
+
+@pytest.mark.anyio
+async def test_a_slow_network_is_only_slow(redis_url: str, key: str, add: Script) -> None:
+    async with proxied(redis_url) as (link, proxy):
+        proxy.delay_s = 0.02
+        assert await link.call(add, [key], ["x"]) == b"x"
+        assert link.connections == 1
+
+
+# --- callers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_caller_leaves_the_connection_alone(
+    redis_url: str, key: str, add: Script
+) -> None:
+    async with proxied(redis_url) as (link, proxy):
+        await link.call(add, [key], ["warm"])
+        proxy.delay_s = 0.05
+        with anyio.move_on_after(0.02) as scope:
+            await link.call(add, [key], ["abandoned"])
+        assert scope.cancelled_caught
+        proxy.delay_s = 0.0
+        assert [await link.call(add, [key], [n]) for n in range(3)] == [b"0", b"1", b"2"]
+        assert link.connections == 1
+    assert count(redis_url, key) == 5
+
+
+@pytest.mark.anyio
+async def test_close_lets_calls_end_and_answers_the_others(redis_url: str) -> None:
+    replies: list[Any] = []
+    async with proxied(redis_url) as (link, proxy):
+        link.send(("PING",), replies.append)
+        await link.aclose(PATIENCE_S)
+        assert replies == [b"PONG"]
+        await link.aclose(PATIENCE_S)
+        with pytest.raises(NotRunning, match="closed"):
+            await link.execute("PING")
+    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
+        proxy.go_silent()
+        link.send(("PING",), replies.append)
+        while not proxy.dropped_bytes:
+            await anyio.lowlevel.checkpoint()
+        await link.aclose(0.01)
+        [unknown] = replies[1:]
+        assert isinstance(unknown, StoreUnavailable)
+        assert unknown.maybe_done
+
+
+@pytest.mark.anyio
+async def test_a_link_in_a_forked_child_refuses(redis_url: str) -> None:
+    async with linked(redis_url) as link:
+        link._beside.state = "forked"  # what the fork handler does in the child; see test_seam
+        with pytest.raises(NotRunning, match="forked"):
+            await link.execute("PING")
+        link._beside.state = "running"
+
+
+# --- who may come in ---------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_wrong_credentials_are_refused_without_showing_them(
+    own_server: EmbeddedServer,
+) -> None:
+    path = Url.parse(own_server.url).path
+    with redis.Redis.from_url(own_server.url) as client:
+        client.execute_command("ACL", "SETUSER", "ann", "on", ">canary-1", "~*", "+get")
+        client.config_set("requirepass", "canary-2")
+        for address, said in (
+            (f"unix://{path}", "wants a password"),
+            (f"unix://ann:canary-3@{path}", "WRONGPASS"),
+            (f"unix://:canary-3@{path}", "WRONGPASS"),
+        ):
+            with pytest.raises(AuthError, match=said) as refused:
+                await Link.open(Threads(), Url.parse(address), op_timeout_s=PATIENCE_S)
+            assert "canary" not in str(refused.value)
+        async with linked(f"unix://:canary-2@{path}") as link:
+            assert await link.execute("PING") == b"PONG"
+        async with linked(f"unix://ann:canary-1@{path}") as link:  # INFO is forbidden to her
+            assert await link.execute("GET", "a") is None
+            with pytest.raises(AuthError, match="'set'"):
+                await link.execute("SET", "a", 1)
+        client.execute_command("AUTH", "canary-2")
+        client.config_set("requirepass", "")
+
+
+@pytest.mark.anyio
+async def test_a_server_that_may_evict_jobs_is_refused(own_server: EmbeddedServer) -> None:
+    with redis.Redis.from_url(own_server.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(UnsupportedServer, match="allkeys-lru"):
+        await Link.open(Threads(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("address", "kind", "said"),
+    [
+        ("redis://127.0.0.1:1", StoreUnavailable, "127.0.0.1:1 refused the connection"),
+        ("redis://nowhere.invalid", StoreUnavailable, "nowhere.invalid:6379 has no address"),
+        ("unix:///nowhere/redis.sock", StoreUnavailable, "/nowhere/redis.sock does not exist"),
+        ("redis+cluster://127.0.0.1:1", ConfigError, "cannot be connected to yet"),
+        ("redis+sentinel://127.0.0.1:1/main", StoreUnavailable, "main"),
+    ],
+)
+async def test_an_address_that_leads_nowhere_says_why(
+    address: str, kind: type[PoolError], said: str
+) -> None:
+    with anyio.fail_after(PATIENCE_S), pytest.raises(kind) as failed:
+        await Link.open(Threads(), Url.parse(address), op_timeout_s=PATIENCE_S)
+    assert said in str(failed.value)
+
+
+@pytest.mark.anyio
+async def test_a_database_that_is_not_there_is_a_mistake_in_the_address(
+    own_server: EmbeddedServer,
+) -> None:
+    with pytest.raises(ConfigError, match="no database of this number"):
+        await Link.open(Threads(), Url.parse(f"{own_server.url}?db=99"), op_timeout_s=PATIENCE_S)
+    async with linked(f"{own_server.url}?db=1") as link:
+        await link.execute("SET", "a", 1)
+    async with linked(own_server.url) as link:
+        assert await link.execute("GET", "a") is None

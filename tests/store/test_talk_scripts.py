@@ -1,0 +1,219 @@
+"""`look`, `notify`, `reconcile`, `found`: what others may know and say of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from pool.model.job import Outcome, Record
+from pool.model.names import Control
+from pool.store.lane import FOUND, Founded, Target, founded, looked, owned
+
+if TYPE_CHECKING:
+    from tests.store.conftest import Bench
+
+W1, W2 = Target("w1", 1), Target("w2", 1)
+
+
+def notify(
+    bench: Bench,
+    key: str,
+    *,
+    owner: str = "w1.1",
+    request: str = "r1",
+    payload: bytes = b"m",
+    messages_max: int = 3,
+) -> str:
+    call = bench.lane.notify(key, owner, request, payload, messages_max=messages_max)
+    answer: bytes = bench.run(call)
+    return answer.decode()
+
+
+def signals(bench: Bench, identity: str) -> list[dict[bytes, bytes]]:
+    entries: Any = bench.client.xrange(bench.names.signal(identity))
+    return [fields for _, fields in entries if fields[b"t"] != b"joined"]
+
+
+# --- look ---------------------------------------------------------------------------------------
+
+
+def test_a_look_tells_of_live_ended_and_unknown_jobs(bench: Bench) -> None:
+    """A waiter learns how its job is, by key or by id, also when the key has another one."""
+    ended = bench.put("k", "P")
+    bench.advance("own", "w1.1", bench.edge("d", "k"))
+    live = bench.put("k", "R")
+    assert bench.look("k") == live
+    assert bench.look("k", live.id) == live
+    outcome = bench.look("k", ended.id)
+    assert isinstance(outcome, Outcome)
+    assert (outcome.word, outcome.body) == ("done", b"result")
+    assert bench.look("k", "unknown") is None
+    assert bench.look("nothing") is None
+    bench.do("HSET", bench.names.jobs, "bad", "garbage")
+    items = [("bad", ""), ("k", ""), ("bad", ended.id)]
+    answers = bench.run(bench.lane.look(items))
+    assert [looked(answer) for answer in answers] == [None, live, None]
+    assert answers[0] == b"!garbage"
+
+
+def test_looking_writes_nothing_and_waiting_registers_once(bench: Bench) -> None:
+    """At most 16 nodes are told; who is not registered asks again."""
+    bench.put("k", "R")
+    before = bench.dump()
+    bench.look("k")
+    assert bench.dump() == before
+    for i in range(20):
+        for _ in range(2):
+            bench.look("k", node=f"n{i}.1")
+    assert bench.record("k").waiters == tuple(f"n{i}.1" for i in range(16))
+    assert bench.audit() == []
+
+
+def test_a_name_that_begins_like_another_is_another(bench: Bench) -> None:
+    """`n1.1` is not registered because `n1.11` is."""
+    bench.put("k", "R")
+    bench.look("k", node="n1.11")
+    bench.look("k", node="n1.1")
+    assert bench.record("k").waiters == ("n1.11", "n1.1")
+
+
+def test_a_look_that_fails_registers_nobody(bench: Bench) -> None:
+    """All that may raise comes before the first write, in every item."""
+    bench.put("k", "R")
+    bench.do("RPUSH", bench.names.result("j"), "of another type")
+    call = bench.lane.look([("k", ""), ("nothing", "j")], node="n1.1")
+    assert bench.refused(call).startswith("WRONGTYPE")
+
+
+# --- notify -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["P", "R", "W", "U"])
+def test_a_message_is_kept_in_order_and_its_owner_told(bench: Bench, state: str) -> None:
+    """G-07: inbox, id and signal are one step; without an owner the message waits."""
+    owner = bench.put("k", state).owner
+    ids = [notify(bench, "k", owner=owner, request=f"r{i}").split()[1] for i in range(3)]
+    assert ids == sorted(ids, key=int)
+    inbox = bench.client.lrange(bench.names.inbox("k"), 0, -1)
+    assert inbox == [f"{ids[i]}|r{i}|m".encode() for i in range(3)]
+    assert "i" in bench.record("k").flags
+    if owner:
+        told = signals(bench, owner)
+        assert [fields[b"i"].decode() for fields in told] == ids
+        assert [fields[b"b"].decode() for fields in told] == ["0", *ids[:2]]
+    assert bench.audit() == []
+
+
+@pytest.mark.parametrize(("size", "is_inline"), [(1024, True), (1025, False)])
+def test_a_large_message_is_read_from_the_inbox(
+    bench: Bench, size: int, *, is_inline: bool
+) -> None:
+    """A signal carries up to 1 KB; it only wakes, the inbox is the truth."""
+    bench.put("k", "R")
+    notify(bench, "k", payload=b"x" * size)
+    (told,) = signals(bench, "w1.1")
+    assert (b"p" in told) == is_inline
+
+
+def test_a_repeated_message_is_accepted_once(bench: Bench) -> None:
+    """G-07: asked again under the same request id, an unhandled message gets the same answer."""
+    bench.put("k", "R")
+    first = notify(bench, "k", request="r1")
+    notify(bench, "k", request="r2")
+    before = bench.dump()
+    assert notify(bench, "k", request="!r1") == first
+    assert bench.dump() == before
+    assert notify(bench, "k", request="!r3").startswith("OK ")
+
+
+def test_a_full_inbox_refuses_one_beyond_its_limit(bench: Bench) -> None:
+    """G-09: refused, never dropped; a repeat of what is inside is still answered."""
+    bench.put("k", "R")
+    for i in range(3):
+        assert notify(bench, "k", request=f"r{i}").startswith("OK ")
+    before = bench.dump()
+    assert notify(bench, "k", request="r3") == "INBOX 3"
+    assert notify(bench, "k", request="!r0").startswith("OK ")
+    assert bench.dump() == before
+
+
+def test_a_message_for_another_owner_or_no_job_is_refused(bench: Bench) -> None:
+    """G-02, G-09: the caller is told who owns the key now, and tries again."""
+    bench.put("k", "R")
+    bench.put("w", "W")
+    bench.do("HSET", bench.names.jobs, "bad", "garbage")
+    before = bench.dump()
+    assert notify(bench, "k", owner="w2.1") == "MOVED_ON w1.1"
+    assert notify(bench, "k", owner="") == "MOVED_ON w1.1"
+    assert notify(bench, "w", owner="w1.1") == "MOVED_ON -"
+    assert notify(bench, "nothing") == "NOJOB"
+    assert notify(bench, "bad") == "MALFORMED"
+    assert bench.dump() == before
+
+
+# --- reconcile ----------------------------------------------------------------------------------
+
+
+def test_a_worker_reads_all_it_owns_at_one_moment(bench: Bench) -> None:
+    """G-05: running keys with their records, unstarted ones with their entries, and the stamp."""
+    running, pending = bench.put("r", "R"), bench.put("p", "P")
+    bench.put("u", "U")
+    bench.do("XADD", bench.names.stream("w1.1"), "9999999999999999-0", "not", "a start")
+    bench.do("SADD", bench.names.owned("w1.1"), "nobody's")
+    found = owned(bench.run(bench.lane.reconcile("w1.1")))
+    assert found.running == {"r": running, "nobody's": None}
+    assert [(start.key, start.epoch) for start in found.starts] == [("p", pending.epoch)]
+    assert found.stamp == bench.stamp()
+    empty = owned(bench.run(bench.lane.reconcile("w2.1")))
+    assert (empty.running, list(empty.starts)) == ({}, [])
+
+
+def test_records_survive_the_way_through_python(bench: Bench) -> None:
+    """What scripts write, the model reads: every field of a job that has been through much."""
+    bench.put("k", "R")
+    bench.advance("own", "w1.1", bench.edge("w", "k", y=3, z="ошибка"))
+    bench.advance("free", "", bench.edge("g", "k", y="r"), targets=[W1])
+    bench.advance("own", "w1.1", bench.edge("a", "k"))
+    bench.advance("own", "w1.1", bench.edge("g", "k", y="2", z=b"=\x00"), targets=[W1])
+    bench.look("k", node="n1.1")
+    record = bench.record("k")
+    assert isinstance(record, Record)
+    assert (record.attempt, record.crashes, record.requeues) == (3, 2, 0)
+    assert (record.error, record.waiters, record.flags) == ("ошибка", ("n1.1",), "b")
+    assert 0 < record.accepted < record.epoch
+    assert bench.audit() == []
+
+
+# --- found --------------------------------------------------------------------------------------
+
+
+def found(
+    client: redis.Redis, pool: str, incarnation: str, *, lanes: int = 1, lost: str = ""
+) -> Any:
+    call = FOUND([Control(pool).config], [1, lanes, incarnation, lost])
+    words = ("EVAL", call.script.source, *call.words()[2:])
+    return client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
+def test_the_first_to_join_decides_for_all(redis_url: str, pool_name: str) -> None:
+    """One incarnation and one number of lanes, whoever comes later."""
+    with redis.Redis.from_url(redis_url) as client:
+        first = founded(found(client, pool_name, "inc-a", lanes=4))
+        second = founded(found(client, pool_name, "inc-b", lanes=8))
+    assert isinstance(first, Founded)
+    assert (first.protocol, first.lanes, first.incarnation) == (1, 4, "inc-a")
+    assert (second.lanes, second.incarnation) == (4, "inc-a")
+    assert second.now_ms >= first.now_ms
+
+
+def test_of_all_who_saw_the_data_vanish_one_makes_the_pool_anew(
+    redis_url: str, pool_name: str
+) -> None:
+    """G-01: the lost incarnation is replaced once, however many nodes noticed."""
+    with redis.Redis.from_url(redis_url) as client:
+        found(client, pool_name, "inc-a")
+        found(client, pool_name, "inc-b", lost="inc-a")
+        late = founded(found(client, pool_name, "inc-c", lost="inc-a"))
+    assert late.incarnation == "inc-b"
