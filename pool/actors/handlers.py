@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import attrs
 
@@ -49,9 +49,6 @@ class Runner(Protocol):
 
     def stop(self, key: str) -> Any:
         """Stop working on the key; called exactly once for each start that returned."""
-
-
-Register = Callable[[Callable[Concatenate[Job, P], Any]], Handler[P, Any]]
 
 
 class Handlers:
@@ -199,10 +196,14 @@ class _Decorator:
     name: str
     options: Options
 
+    @overload
     def __call__(
-        self, fn: Callable[Concatenate[Job, P], Awaitable[R]] | Callable[Concatenate[Job, P], R]
-    ) -> Handler[P, R]:
-        return cast(Handler[P, R], self.handlers._add(self.name, self.options, fn))
+        self, fn: Callable[Concatenate[Job, P], Coroutine[Any, Any, R]]
+    ) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], R]) -> Handler[P, R]: ...
+    def __call__(self, fn: Callable[..., Any]) -> Handler[..., Any]:
+        return self.handlers._add(self.name, self.options, fn)
 
 
 def _as_service(runner: Runner) -> Callable[[Job], Awaitable[None]]:
@@ -263,5 +264,7 @@ def _check_backoff(backoff_s: float, backoff_max_s: float) -> None:
     _check_seconds("backoff_max_s", backoff_max_s, 0.001)
     if backoff_max_s < backoff_s:
         raise InvalidOption(
-            option="backoff_max_s", value=repr(backoff_max_s), problem=f"below backoff_s {backoff_s}"
+            option="backoff_max_s",
+            value=repr(backoff_max_s),
+            problem=f"below backoff_s {backoff_s}",
         )

@@ -380,9 +380,7 @@ class Membership(Actor[Message]):
 
     async def _leave(self, state: LaneState, who: list[Target]) -> int:
         call = state.lane.leave(who, ttl_s=self.context.settings.lease_ttl_s)
-        statuses = await self.context.link.call(
-            call.script, call.keys, call.args, repeatable=True
-        )
+        statuses = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         self._joined.difference_update(target.name for target in who)
         return sum(int(s.split(b" ")[1]) for s in statuses if s.startswith(b"OWNS"))
 

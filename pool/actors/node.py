@@ -1,8 +1,8 @@
 """A node: what a service embeds.  Assembly and the calls that users make; the work is the actors'.
 
-    open    link, found the pool, workers map, join the lanes, listen, join the workers
-    close   workers out of `open`; services handed over, finite jobs end within the grace or are
-            released; workers leave, node leaves; keep-alive stops last
+open    link, found the pool, workers map, join the lanes, listen, join the workers
+close   workers out of `open`; services handed over, finite jobs end within the grace or are
+        released; workers leave, node leaves; keep-alive stops last
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ class _Dispatching:
         self, handler: Handler[P, R], key: str, /, *args: P.args, **kwargs: P.kwargs
     ) -> JobRef[R]: ...
     @overload
-    async def dispatch(self, handler: str, key: str, /, *args: Any, **kwargs: Any) -> JobRef[Any]: ...
+    async def dispatch(
+        self, handler: str, key: str, /, *args: Any, **kwargs: Any
+    ) -> JobRef[Any]: ...
     async def dispatch(
         self, handler: Handler[Any, Any] | str, key: str, /, *args: Any, **kwargs: Any
     ) -> JobRef[Any]:
@@ -343,9 +345,7 @@ class Node(_Dispatching):
         check_size("message", encoded, self.settings.message_bytes_max)
         await self._requests.notify(key, encoded)
 
-    async def stop(
-        self, key: str, cause: str = "stopped", timeout_s: float | None = None
-    ) -> None:
+    async def stop(self, key: str, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the live job of a key; return when it has really ended.
 
         Raises:
@@ -568,7 +568,10 @@ class Node(_Dispatching):
             ),
         )
         self._reaper = Reaper(
-            name="reaper", context=context, tell_waiters=self._tell_waiters, on_reaped=self._on_reaped
+            name="reaper",
+            context=context,
+            tell_waiters=self._tell_waiters,
+            on_reaped=self._on_reaped,
         )
         self._sweeper = Sweeper(
             name="sweeper",
@@ -622,7 +625,9 @@ class Node(_Dispatching):
                         worker.on_idle = idle.set
                 owns = await self._membership.leave_worker(worker)
             except PoolError:
-                owns = len(worker.runs)  # the store is away: the reapers of others take it from here
+                owns = len(
+                    worker.runs
+                )  # the store is away: the reapers of others take it from here
         self._membership.workers.pop(worker.id, None)
         self._on_identities()
         await self._supervisor.stop(worker, _CLOSE_BUDGET_S)

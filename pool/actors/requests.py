@@ -64,9 +64,7 @@ class Requests:
                     self._owners.pop(key, None)
                     raise NoSuchJob(key=key)
                 case "INBOX":
-                    raise InboxFull(
-                        key=key, messages=int(rest), messages_max=settings.messages_max
-                    )
+                    raise InboxFull(key=key, messages=int(rest), messages_max=settings.messages_max)
                 case _:
                     raise StoreFault(problem=f"the record of {key!r} cannot be read")
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was notified")
@@ -113,9 +111,7 @@ class Requests:
         return bool(reply[1].startswith((b"OK", b"REPEAT")))
 
     async def _call(self, call: ScriptCall, *, is_sure: bool) -> str:
-        reply = await self.context.link.call(
-            call.script, call.keys, call.args, repeatable=is_sure
-        )
+        reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=is_sure)
         text: str = reply.decode()
         return text
 

@@ -248,15 +248,19 @@ def holdings(reply: Reply) -> tuple[int, bool, list[Holding]]:
     now, *rest = reply
     if rest == [b"FORGOTTEN"]:
         return int(now), True, []
-    return int(now), False, [
-        Holding(
-            key=key.decode(errors="surrogateescape"),
-            text=text,
-            record=Record.parse(text),
-            options=Options.parse(options),
-        )
-        for key, text, options in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
-    ]
+    return (
+        int(now),
+        False,
+        [
+            Holding(
+                key=key.decode(errors="surrogateescape"),
+                text=text,
+                record=Record.parse(text),
+                options=Options.parse(options),
+            )
+            for key, text, options in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+        ],
+    )
 
 
 def overdue(reply: Reply) -> tuple[int, int | None, bool, list[Overdue]]:
@@ -389,9 +393,7 @@ class Lane:
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
         keys += (n.stream(worker.name), n.owned(worker.name), *map(n.unassigned, handlers))
-        return PULL(
-            keys, (self.incarnation, _ms(pending_s), keys_max, 1, worker.id, worker.number)
-        )
+        return PULL(keys, (self.incarnation, _ms(pending_s), keys_max, 1, worker.id, worker.number))
 
     def join(
         self,
@@ -510,9 +512,7 @@ class Lane:
             keys += (n.owned(holder), n.stream(holder))
         return QUARANTINE(keys, (self.incarnation, raw, text))
 
-    def _add_targets(
-        self, keys: list[str], args: list[Word], targets: Sequence[Target]
-    ) -> None:
+    def _add_targets(self, keys: list[str], args: list[Word], targets: Sequence[Target]) -> None:
         args.append(len(targets))
         for target in targets:
             keys += (self.names.stream(target.name), self.names.owned(target.name))

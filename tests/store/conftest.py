@@ -87,7 +87,7 @@ class Bench:
         assert self.dump() == before, f"{call.script.name} refused, but has written"
         return str(refused.value)
 
-    def keys(self) -> list[str]:
+    def key_names(self) -> list[str]:
         found = self.client.scan_iter(match=f"{self.names.prefix}*", count=1000)
         return sorted(key.decode() for key in found)
 
@@ -96,7 +96,7 @@ class Bench:
 
         Not DUMP: its bytes follow the order of a hash table, which a mere look may change.
         """
-        keys = self.keys()
+        keys = self.key_names()
         with self.client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.type(key)
@@ -118,7 +118,7 @@ class Bench:
 
     def save(self) -> dict[str, bytes]:
         """Return the whole lane, to be restored."""
-        keys = self.keys()
+        keys = self.key_names()
         with self.client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.dump(key)
@@ -126,7 +126,7 @@ class Bench:
 
     def restore(self, saved: dict[str, bytes]) -> None:
         with self.client.pipeline(transaction=False) as pipe:
-            for key in self.keys():
+            for key in self.key_names():
                 pipe.delete(key)
             for key, value in saved.items():
                 pipe.restore(key, 0, value)
@@ -145,9 +145,16 @@ class Bench:
     def audit(self) -> list[str]:
         return audit(self.client, self.pool)
 
+    def entries(self, stream: str) -> list[dict[str, str]]:
+        """Return the fields of a stream's entries."""
+        entries: Any = self.client.xrange(stream)
+        return [
+            {name.decode(): value.decode() for name, value in fields.items()}
+            for _, fields in entries
+        ]
+
     def journal(self) -> list[dict[str, str]]:
-        entries: Any = self.client.xrange(self.names.journal)
-        return [{k.decode(): v.decode() for k, v in fields.items()} for _, fields in entries]
+        return self.entries(self.names.journal)
 
     # --- the lane ---
 
@@ -262,9 +269,9 @@ class Bench:
             self.do("ZADD", self.names.keepalive, 1, identity)
 
     def fence_call(self, **changes: Any) -> ScriptCall:
-        return self.lane.fence(
-            **{"holder": NODE.name, "ttl_s": TTL_S, "reap_s": 1.0, "claims_max": 10} | changes
-        )
+        given: dict[str, Any] = {"holder": NODE.name, "ttl_s": TTL_S, "reap_s": 1.0}
+        given |= {"claims_max": 10}
+        return self.lane.fence(**given | changes)
 
     def fence(self, **changes: Any) -> list[Claim]:
         return claims(self.run(self.fence_call(**changes)))[1]

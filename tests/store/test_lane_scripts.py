@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
-from pool.model.job import Cancel, Grant, Options, Park, Wait, recover
-from pool.model.job import STATES as STATE_NAMES
+from pool.model.job import Options
 from pool.store import lane as lane_module
-from pool.store.lane import Edge, Lane, Target, claims, holdings, overdue
+from pool.store.lane import Target
 from pool.store.scripts import Script, ScriptCall
 from pool.store.server import EmbeddedServer
 
@@ -153,7 +151,7 @@ def test_the_bench_notices_a_key_that_was_not_declared(bench: Bench) -> None:
     source = f"return redis.call('HGET', '{bench.names.jobs}', 'k')"
     call = bench.lane.open(W1, 1)
     rogue = Script("rogue", source, bench.do("SCRIPT", "LOAD", source), call.script.keys, ())
-    with pytest.raises(redis.ResponseError, match="No permissions|can't access"):
+    with pytest.raises(redis.ResponseError, match=r"No permissions|can't access"):
         bench.run(ScriptCall(rogue, call.keys, ()))
 
 
@@ -199,10 +197,13 @@ def test_a_key_of_the_wrong_type_is_noticed_before_the_first_write(bench: Bench,
         bench.do("DEL", key)
         bench.do("SET", key, "of another type")
         before = bench.dump()
+        said = ""
         try:
             bench.run(call)
         except redis.ResponseError as error:
-            assert str(error).startswith("WRONGTYPE"), key
+            said = str(error)
+        if said:
+            assert said.startswith("WRONGTYPE"), key
             assert bench.dump() == before, f"{key}: written before it raised"
         else:
             is_outcome = key.startswith(bench.names.result(""))
@@ -265,7 +266,7 @@ def at_its_limit(
         own.close()
 
 
-@pytest.mark.parametrize("name", {**FREEING, **READING})
+@pytest.mark.parametrize("name", [*FREEING, *READING])
 def test_what_frees_or_keeps_alive_succeeds_on_a_full_server(
     at_its_limit: Callable[[Make], tuple[Bench, ScriptCall]], name: str
 ) -> None:
@@ -274,6 +275,7 @@ def test_what_frees_or_keeps_alive_succeeds_on_a_full_server(
     before = full.dump()
     full.run(call)
     assert (full.dump() == before) == (name in READING)
+    full.client.config_set("maxmemory", 0)  # a full Redis 7.0 refuses the auditor's MULTI
     assert full.audit() == []
 
 
@@ -292,259 +294,3 @@ def test_one_can_look_at_a_job_on_a_full_server(
     """Only registering as a waiter needs memory."""
     full, call = at_its_limit(lambda b: b.lane.look([("r1", "")]))
     assert full.run(call) == [full.text("r1")]
-
-
-# --- everything at random -----------------------------------------------------------------------
-
-
-class Life:
-    """Nodes that do anything, in any order, at any time; after each step the lane is sound."""
-
-    KEYS = ("a", "k:a", "b|c", "ключ", "e f", "g")
-    WORKERS = ("w1", "w2", "w3")
-
-    def __init__(self, bench: Bench, dice: random.Random) -> None:
-        self.bench = bench
-        self.dice = dice
-        self.numbers = dict.fromkeys(self.WORKERS, 1)
-        self.stamp = 0
-        self.claims: list[Any] = []
-        self.ended: dict[str, str] = {}
-        bench.join({who: 2 for who in self.targets()})
-
-    def targets(self) -> list[Target]:
-        return [Target(worker, number) for worker, number in self.numbers.items()]
-
-    def ranked(self) -> list[int]:
-        return self.dice.sample([1, 2, 3], self.dice.randint(0, 3))
-
-    def step(self) -> str:
-        acts = [self.dispatch] * 3 + [self.own] * 6 + [self.free] * 2
-        acts += [self.pull, self.fence, self.reap, self.reap, self.sweep, self.intend]
-        acts += [self.notify, self.look, self.leave, self.spoil, self.capacity]
-        act = self.dice.choice(acts)
-        did = f"{act.__name__}: {act()}"
-        stamp = self.bench.stamp()
-        assert stamp >= self.stamp, did
-        self.stamp = stamp
-        return did
-
-    def dispatch(self) -> Any:
-        items = []
-        for _ in range(self.dice.randint(1, 3)):
-            items.append(
-                self.bench.admission(
-                    self.dice.choice(self.KEYS),
-                    handler=self.dice.choice(["h", "other"]),
-                    ranked=self.ranked(),
-                    payload=b"x" * self.dice.choice([0, 10, 2000]),
-                    delay_s=self.dice.choice([0.0, 0.0, 60.0]),
-                    attach=self.dice.random() < 0.2,
-                    unassigned=self.dice.random() < 0.7,
-                )
-            )
-        return self.bench.dispatch(*items, targets=self.targets())
-
-    def edges(self, owner: str | None) -> list[Edge]:
-        """Return edges for keys of one owner, most of them right in epoch and state."""
-        made = []
-        for key in self.dice.sample(self.KEYS, self.dice.randint(1, 4)):
-            letter = self.dice.choice("aalsdcxwwggg")
-            edge = self.bench.edge(letter, key)
-            if letter == "g":
-                edge.x = ",".join(map(str, self.ranked()))
-                edge.y = self.dice.choice(["", "r", "1"])
-                edge.z = self.dice.choice([b"", b"", b"=blob"])
-            if self.dice.random() < 0.1:
-                edge.epoch -= 1
-            made.append(edge)
-        return made
-
-    def checked(self, guard: Any, source: str, edges: list[Edge], claim: str = "") -> Any:
-        """Advance, and hold every answer to the model's table."""
-        bench = self.bench
-        befores = {edge.key: bench.text(edge.key) for edge in edges}
-        records = {key: bench.record(key) for key, text in befores.items() if text}
-        call = bench.advance_call(guard, source, *edges, targets=self.targets(), claim=claim)
-        try:
-            _, *raw = bench.run(call)
-        except redis.ResponseError as error:
-            assert str(error).startswith("POOLGONE"), error
-            return str(error)
-        answers = [answer.decode() for answer in raw]
-        for edge, answer in zip(edges, answers, strict=True):
-            before = records.get(edge.key)
-            name = edge.letter
-            word = answer.split()[0]
-            if word in ("OK", "GRANTED", "UNASSIGNED"):
-                assert before is not None
-                assert before.owner == source
-                assert before.epoch == edge.epoch
-                may = lane_module.job.TABLE[before.state, name]
-                text = bench.text(edge.key)
-                after = bench.record(edge.key).state if text else bench.outcome(before.id).word
-                assert after in may, (before.state, name, after)
-                if not text:
-                    assert before.id not in self.ended, "settled twice"
-                    self.ended[before.id] = after
-            elif word == "REFUSED":
-                assert before is not None
-                assert (before.state, name) not in lane_module.job.TABLE
-            else:
-                assert word in ("FENCED", "OWNED", "STOPPED", "TIMEDOUT", "REPEAT", "SETTLED"), word
-                assert bench.text(edge.key) == befores[edge.key]
-        return answers
-
-    def own(self) -> Any:
-        source = self.dice.choice(self.targets()).name
-        return self.checked("own", source, self.edges(source))
-
-    def free(self) -> Any:
-        source = self.dice.choice(["", "", *(who.name for who in self.targets())])
-        return self.checked("free", source, self.edges(source))
-
-    def pull(self) -> Any:
-        worker = self.dice.choice(self.targets())
-        handlers = self.dice.sample(["h", "other"], self.dice.randint(1, 2))
-        call = self.bench.lane.pull(worker, handlers, keys_max=2, pending_s=10.0)
-        try:
-            left, granted = self.bench.run(call)
-        except redis.ResponseError as error:
-            assert str(error).startswith("POOLGONE"), error
-            return str(error)
-        assert left == self.bench.counter("unassigned")
-        return granted
-
-    def fence(self) -> Any:
-        who = self.dice.choice(self.targets())
-        self.bench.end_lease(*(claim.identity for claim in self.claims[:1]))
-        if not self.bench.do("HEXISTS", self.bench.names.cleanup, who.name):
-            self.bench.end_lease(who.name)
-        found = self.bench.fence(holder=self.dice.choice(["n1.1", "n2.1"]))
-        for claim in found:
-            self.claims = [old for old in self.claims if old.identity != claim.identity]
-            self.claims.append(claim)
-            worker, _, number = claim.identity.rpartition(".")
-            if self.numbers.get(worker) == int(number):
-                self.numbers[worker] += 1
-                self.bench.join({Target(worker, self.numbers[worker]): 2}, is_new=False)
-        return found
-
-    def reap(self) -> Any:
-        if not self.claims:
-            return None
-        claim = self.dice.choice(self.claims)
-        call = self.bench.lane.reap(claim, ttl_s=10.0, reap_s=1.0)
-        now_ms, is_done, found = holdings(self.bench.run(call))
-        if is_done:
-            self.claims.remove(claim)
-            return "forgotten"
-        edges = []
-        for holding in found[: self.dice.randint(1, 3)]:
-            assert holding.record is not None
-            assert holding.record.owner == claim.identity
-            decision = recover(
-                holding.record,
-                holding.options,
-                self.dice,
-                now_ms=now_ms,
-                crash_window_s=600.0,
-                crashes_max=3,
-            )
-            edges.append(self.decided(holding.key, decision))
-        return self.checked("reap", claim.identity, edges, claim.claim)
-
-    def decided(self, key: str, decision: Any) -> Edge:
-        edge = self.bench.edge
-        match decision:
-            case Park(cause=cause, error=error):
-                return edge("x", key, x=cause, y=error)
-            case Wait(delay_s=delay_s, attempt=attempt, error=error):
-                return edge("w", key, x=round(delay_s * 1000), y=attempt, z=error)
-            case Cancel(cause=cause):
-                return edge("c", key, x=cause)
-            case Grant(mark=mark):
-                return edge("g", key, x=",".join(map(str, self.ranked())), y=mark)
-        raise AssertionError(decision)
-
-    def sweep(self) -> Any:
-        bench = self.bench
-        for key in self.dice.sample(self.KEYS, 2):
-            bench.do("ZADD", bench.names.due, "XX", 1, f"k:{key}")
-            bench.do("ZADD", bench.names.pending, "XX", 1, key)
-        now_ms, _, is_ours, found = overdue(
-            bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10))
-        )
-        assert is_ours
-        for late in found:
-            assert late.record is not None
-            if late.owner == "live":
-                intent = "t" if late.index == "due" else ""
-                call = bench.lane.intend(late.key, "", late.record.owner, intent, again_s=5.0)
-                bench.run(call)
-            elif late.owner == "none" or late.record.state == "pending":
-                decision = recover(
-                    late.record,
-                    late.options,
-                    self.dice,
-                    now_ms=now_ms,
-                    crash_window_s=600.0,
-                    crashes_max=3,
-                )
-                if bench.text(late.key) == late.text:
-                    self.checked("free", late.record.owner, [self.decided(late.key, decision)])
-        return [(late.index, late.key, late.owner) for late in found]
-
-    def intend(self) -> Any:
-        key, owner = self.dice.choice(self.KEYS), self.dice.choice(self.targets()).name
-        call = self.bench.lane.intend(
-            key, "", owner, self.dice.choice(["sx", "t", ""]), again_s=1.0
-        )
-        return self.bench.run(call)
-
-    def notify(self) -> Any:
-        key, text = self.dice.choice(self.KEYS), b""
-        text = self.bench.text(key) or b""
-        owner = self.bench.record(key).owner if text else ""
-        return self.bench.run(self.bench.lane.notify(key, owner, "r", b"m", messages_max=3))
-
-    def look(self) -> Any:
-        return self.bench.look(self.dice.choice(self.KEYS), node=f"n{self.dice.randint(1, 20)}.1")
-
-    def leave(self) -> Any:
-        worker = self.dice.choice(self.targets())
-        (answer,) = self.bench.run(self.bench.lane.leave([worker], ttl_s=10.0))
-        if answer == b"OK":
-            self.numbers[worker.id] += 1
-            self.bench.join({Target(worker.id, self.numbers[worker.id]): 2}, is_new=False)
-        return answer
-
-    def capacity(self) -> Any:
-        worker = self.dice.choice(self.targets())
-        try:
-            return self.bench.run(self.bench.lane.open(worker, self.dice.randint(0, 3)))
-        except redis.ResponseError as error:
-            assert str(error).startswith("POOLGONE"), error
-            return str(error)
-
-    def spoil(self) -> Any:
-        """Let a foreign hand spoil a running job's record; whoever finds it has it parked."""
-        bench, key = self.bench, self.dice.choice(self.KEYS)
-        text = bench.text(key)
-        if text is None or (record := bench.record(key)).state not in ("pending", "running"):
-            return None
-        bench.do("HSET", bench.names.jobs, key, b"garbage")
-        self.ended[record.id] = "parked"
-        return bench.run(bench.lane.quarantine(key, b"garbage", record.owner))
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_whatever_happens_every_job_is_in_exactly_one_place(bench: Bench, seed: int) -> None:
-    """G-02, G-04, G-05: dispatch, advance, pull, fence, reap, sweep, stop at random, audited."""
-    life = Life(bench, random.Random(seed))
-    did = []
-    for _ in range(80):
-        did.append(life.step())
-        assert bench.audit() == [], did[-5:]
-    states = {bench.record(key).state for key in life.KEYS if bench.text(key)}
-    assert states <= set(STATE_NAMES.values())

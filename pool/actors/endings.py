@@ -1,0 +1,121 @@
+"""From how a handler ended to the edge that settles its job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from pool.actors.context import Context
+from pool.actors.job import Cancel, Park, Retry
+from pool.actors.observe import AttemptFailed
+from pool.actors.outcome import outcome_ttl_ms
+from pool.actors.run import Ending, Raised, Returned, Run, Unreadable
+from pool.errors import PayloadEncodingError, PayloadTooLarge
+from pool.model import job as model
+from pool.model.codec import check_size, encode_value
+from pool.model.job import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, one_line
+from pool.store.lane import Edge
+
+
+@attrs.frozen
+class Endings:
+    """Decides for one node; the edges it makes still lack the targets of a GRANT."""
+
+    context: Context
+
+    def edge_for(self, run: Run, ending: Ending) -> Edge:
+        """Return what shall become of the job of a run that has ended while it was ours."""
+        start = run.start
+        if run.why == "timeout":
+            return self.timed_out(run)
+        match ending:
+            # A result counts although we wanted the handler to end; a service that returns because
+            # it was cancelled is not done.
+            case Returned(value) if start.kind == "job" or not run.why:
+                return self._done(run, value)
+            case Raised(Retry() as order):
+                return self._failed(run, "retry", order.cause, after_s=order.after_s)
+            case Raised(Cancel() as order):
+                return self.edge(run, model.CANCEL, one_line(order.cause, CAUSE_CHARS_MAX))
+            case Raised(Park() as order):
+                return self._parked(run, order.cause or "parked by its handler", "")
+            case Unreadable(problem):
+                return self._parked(run, "malformed payload", problem)
+            case Raised(error) if run.why in ("", "lease"):
+                return self._failed(run, "failed", f"{type(error).__name__}: {error}")
+        if run.why == "stop":
+            return self.edge(run, model.CANCEL, run.cause)
+        # Released: it goes elsewhere, and its attempt is not burned.
+        state = run.job.handed_over() if run.job is not None else None
+        return self.edge(run, model.GRANT, z=b"" if state is None else b"=" + state)
+
+    def timed_out(self, run: Run) -> Edge:
+        """Return the end of an attempt that ran too long."""
+        return self._failed(run, "timed out", "ran longer than timeout_s")
+
+    def edge(
+        self,
+        run: Run,
+        letter: str,
+        x: str | bytes | int = b"",
+        y: str | int = "",
+        z: str | bytes = b"",
+    ) -> Edge:
+        """Return an edge of this run's epoch."""
+        start = run.start
+        ttl_ms = outcome_ttl_ms(self.context.settings)
+        return Edge(letter, start.key, start.epoch, start.id, ttl_ms, x, y, z, start.handler)
+
+    def _done(self, run: Run, value: Any) -> Edge:
+        try:
+            encoded = encode_value(value)
+            check_size("result", encoded, self.context.settings.result_bytes_max)
+        except (PayloadEncodingError, PayloadTooLarge) as error:
+            return self._parked(run, "unusable result", str(error))
+        return self.edge(run, model.DONE, encoded)
+
+    def _parked(self, run: Run, cause: str, error: str) -> Edge:
+        cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
+        return self.edge(run, model.PARK, cause, error)
+
+    def _failed(self, run: Run, cause: str, error: str, *, after_s: float | None = None) -> Edge:
+        start, seam = run.start, self.context.seam
+        options = run.handler.options if run.handler is not None else Options()
+        attempt = start.attempt
+        ran_s = seam.clock() - run.began_s if run.began_s else 0.0
+        if options.kind == "service" and ran_s >= options.healthy_s:
+            attempt = 1  # it was well for long enough: this failure is a first one
+        decision = model.after_failure(attempt, options, seam.dice, cause=cause, error=error)
+        if isinstance(decision, model.Park):
+            follows, edge = "parked", self._parked(run, decision.cause, decision.error)
+        else:
+            delay_s = decision.delay_s if after_s is None else max(0.0, after_s)
+            follows = f"attempt {decision.attempt} in {delay_s:.3f} s"
+            delay_ms = round(delay_s * 1000)
+            edge = self.edge(run, model.WAIT, delay_ms, decision.attempt, decision.error)
+        self.context.emit(
+            AttemptFailed(
+                key=start.key,
+                handler=start.handler,
+                attempt=start.attempt,
+                error=one_line(error, ERROR_CHARS_MAX),
+                follows=follows,
+            )
+        )
+        return edge
+
+
+def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:
+    """Return the outcome that an edge made, as `result:ID` has it (but for the time); else None."""
+    body, cause = b"", ""
+    match edge.letter:
+        case model.DONE:
+            word, body = "done", edge.x if isinstance(edge.x, bytes) else b""
+        case model.PARK:
+            word, cause, body = "parked", str(edge.x), str(edge.y).encode()
+        case model.CANCEL:
+            word, cause = "cancelled", str(edge.x)
+        case _:
+            return None
+    return f"{word}|{edge.epoch}|{owner}|{attempt}|0|{cause}\n".encode() + body

@@ -1,0 +1,212 @@
+"""A worker's way out of one lane: acknowledgements, edges, one batch at a time.
+
+    send() ----------------> edges --\
+    acknowledge() -- 5 ms --> acks ---+-- no batch under way --> advance.lua "own" --> Answered
+
+What waits while a batch is under way forms the next one, so batches grow with the load.  A batch
+whose answer was lost is sent again: the same writer's repeat is answered with what became of it.
+While fenced nothing is sent; what waits goes out when a renewal has succeeded, or is dropped with
+the identity.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeAlias
+
+import attrs
+
+from pool.actors.context import Context, Ranks
+from pool.actors.run import Run
+from pool.errors import PoolError
+from pool.model import job as model
+from pool.store.lane import Edge, Target, ranking
+from pool.store.seam import Reply
+
+BATCH_MAX: Final = 512  # edges in one call
+ACK_DELAY_S: Final = 0.005  # a job that ends within this settles from pending, unacknowledged
+RESEND_S: Final = 0.1  # before a batch that was not answered is sent again
+MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation
+MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
+
+Sent: TypeAlias = tuple[Edge, Run | None]
+
+
+@attrs.frozen(eq=False)
+class Answered:
+    """A batch was answered, or could not be sent."""
+
+    box: Outbox
+    batch: Sequence[Sent]
+    reply: Reply
+
+
+@attrs.frozen(eq=False)
+class FlushDue:
+    """A pause is over: the one after a failed batch, or that of acknowledgements."""
+
+    box: Outbox
+    after_failure: bool
+
+
+@attrs.define(eq=False)
+class Outbox:
+    """What is on its way out for one identity.  Belongs to its worker's task."""
+
+    context: Context
+    lane: int
+    target: Target
+    tell: Callable[[Answered | FlushDue], object]
+    is_fenced: bool = False  # nothing may be sent until a renewal succeeds
+    is_flying: bool = False
+    answered_s: float = 0.0  # when Redis last heard from us what we do
+    _acks: dict[str, Run] = attrs.field(factory=dict)
+    _edges: deque[Sent] = attrs.field(factory=deque)
+    _has_ack_timer: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not (self.is_flying or self._acks or self._edges)
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether a settlement waits or is under way."""
+        return self.is_flying or bool(self._edges)
+
+    def send(self, edge: Edge, run: Run | None) -> None:
+        """Send an edge; its status comes back with the run."""
+        self._edges.append((edge, run))
+        self.flush()
+
+    def acknowledge(self, run: Run, *, now: bool) -> None:
+        """Acknowledge a start; a little later if possible: most short jobs have ended by then."""
+        self._acks[run.key] = run
+        if now:
+            self.flush()
+        elif not self._has_ack_timer:
+            self._has_ack_timer = True
+            self.context.loop.later(ACK_DELAY_S, partial(self.tell, FlushDue(self, False)))
+
+    def withdraw(self, run: Run) -> None:
+        """Do not acknowledge what is about to be settled, or is not ours."""
+        if self._acks.get(run.key) is run:
+            del self._acks[run.key]
+
+    def flush(self) -> None:
+        """Send what waits, unless a batch is under way."""
+        if self.is_flying or self.is_fenced or not (self._acks or self._edges):
+            return
+        batch, ranks = self._take()
+        self.is_flying = True
+        lane = self.context.lanes[self.lane].lane
+        call = lane.advance(
+            "own",
+            self.target.name,
+            [edge for edge, _ in batch],
+            pending_s=self.context.settings.pending_timeout_s,
+            targets=ranks.targets,
+        )
+        try:
+            self.context.link.send(call, lambda reply: self.tell(Answered(self, batch, reply)))
+        except PoolError as error:
+            self.tell(Answered(self, batch, error))
+
+    def on_due(self, due: FlushDue) -> None:
+        """Go on after a pause."""
+        if due.after_failure:
+            self.is_flying = False
+        else:
+            self._has_ack_timer = False
+        self.flush()
+
+    def on_answer(self, answer: Answered) -> list[tuple[Edge, Run | None, str, str]]:
+        """Take the answer to a batch; return (edge, run, status word, rest) each.
+
+        Nothing is returned when the batch failed: then it is sent again after a pause.
+        """
+        self.is_flying = False
+        self.answered_s = self.context.seam.clock()
+        if isinstance(answer.reply, PoolError):
+            self._take_back(answer.batch)
+            return []
+        unassigned, *statuses = answer.reply
+        self.context.lanes[self.lane].unassigned = unassigned
+        told = []
+        for (edge, run), status in zip(answer.batch, statuses, strict=True):
+            word, _, rest = status.decode().partition(" ")
+            told.append((edge, run, word, rest))
+        return told
+
+    def _take(self) -> tuple[list[Sent], Ranks]:
+        batch: list[Sent] = []
+        ranks = Ranks()
+        for key, run in list(self._acks.items())[:BATCH_MAX]:
+            del self._acks[key]
+            start = run.start
+            batch.append((Edge(model.ACKNOWLEDGE, key, start.epoch, start.id), run))
+        while self._edges and len(batch) < BATCH_MAX:
+            edge, run = self._edges.popleft()
+            if edge.letter == model.GRANT:
+                edge.x = ranking(ranks.of(self._targets(edge, run)))
+            batch.append((edge, run))
+        return batch, ranks
+
+    def _targets(self, edge: Edge, run: Run | None) -> Sequence[Target]:
+        """Return whom a released key goes to; never back to the releaser."""
+        mine = self.target.id
+        found = self.context.targets(edge.key, edge.handler, lane=self.lane, but=mine)
+        if run is not None and run.target:
+            found = tuple(sorted(found, key=lambda target: target.id != run.target))
+        return found
+
+    def _take_back(self, batch: Sequence[Sent]) -> None:
+        for edge, run in reversed(batch):
+            if edge.letter != model.ACKNOWLEDGE:
+                self._edges.appendleft((edge, run))
+            elif run is not None and run.phase in ("running", "preparing"):
+                self._acks[run.key] = run
+        self.is_flying = True  # until the pause is over
+        self.context.loop.later(RESEND_S, partial(self.tell, FlushDue(self, True)))
+
+
+@attrs.define(eq=False)
+class Memory:
+    """What a worker settled lately: a settlement that a server lost is sent again, never redone."""
+
+    keep_s: float
+    _kept: dict[str, tuple[Edge, float]] = attrs.field(factory=dict)
+    _bytes: int = 0
+
+    def keep(self, edge: Edge, now_s: float) -> None:
+        """Remember how an epoch of ours ended."""
+        self._drop(edge.key)
+        self._kept[edge.key] = (edge, now_s)
+        self._bytes += _size(edge)
+        while self._kept:
+            oldest = next(iter(self._kept))
+            is_young = self._kept[oldest][1] > now_s - self.keep_s
+            if is_young and len(self._kept) <= MEMORY_MAX and self._bytes <= MEMORY_BYTES_MAX:
+                return
+            self._drop(oldest)
+
+    def of(self, key: str) -> Edge | None:
+        """Return how the latest epoch of a key ended here."""
+        kept = self._kept.get(key)
+        return kept[0] if kept is not None else None
+
+    def clear(self, is_meant: Callable[[str], bool]) -> None:
+        """Forget keys: they are another identity's now."""
+        for key in [key for key in self._kept if is_meant(key)]:
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._bytes -= _size(kept[0])
+
+
+def _size(edge: Edge) -> int:
+    return len(edge.x) if isinstance(edge.x, (bytes, str)) else 0

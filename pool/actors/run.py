@@ -1,0 +1,119 @@
+"""One run: one epoch of one key, here; and how its handler is called.
+
+queued -> preparing (fetch, or acknowledge first) -> queued -> running -> settling -> gone
+                                   |  soft deadline: cancelled, and if it ends so
+                                   +--> suspended -- resume --> queued, same epoch and attempt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias
+
+import anyio
+import anyio.to_thread
+import attrs
+
+from pool.actors.handlers import Handler
+from pool.actors.job import Inbox, Job
+from pool.errors import PayloadEncodingError
+from pool.model.codec import decode_call
+from pool.model.job import Start
+from pool.store.lane import Edge
+
+# Why a handler was cancelled.  With the last two the job is not ours any more.
+Why: TypeAlias = Literal["", "stop", "timeout", "release", "lease", "gone", "refused"]
+LOST: Final = ("gone", "refused")
+
+
+@attrs.define(eq=False)
+class Run:
+    """The state of one run; only its worker touches it."""
+
+    start: Start
+    lane: int
+    queued_s: float
+    phase: Literal["queued", "preparing", "running", "suspended", "settling"] = "queued"
+    why: Why = ""
+    cause: str = ""
+    handler: Handler[..., Any] | None = None
+    job: Job | None = None
+    inbox: Inbox | None = None
+    scope: anyio.CancelScope | None = None
+    began_s: float = 0.0
+    is_acknowledged: bool = False
+    is_limited: bool = False  # its run-time limit is written into `due`
+    edge: Edge | None = None  # how it shall end, once that is decided
+    target: str = ""  # of a service that moves: to whom
+    payload: bytes | None = None
+    blob: bytes | None = None
+    then: list[Callable[[], None]] = attrs.field(factory=list)  # when the key is free here again
+
+    @property
+    def key(self) -> str:
+        """The job's key."""
+        return self.start.key
+
+
+# --- how a handler ended ------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Returned:
+    """It returned."""
+
+    value: Any
+
+
+@attrs.define(eq=False)
+class Raised:
+    """It raised; what that means depends on what it raised."""
+
+    error: Exception
+
+
+@attrs.define(eq=False)
+class Unreadable:
+    """Its arguments cannot be decoded, so it was not called."""
+
+    problem: str
+
+
+@attrs.define(eq=False)
+class Cancelled:
+    """It was cancelled, or never began."""
+
+
+CANCELLED: Final = Cancelled()
+Ending: TypeAlias = Returned | Raised | Unreadable | Cancelled
+
+
+async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
+    """Call a run's handler; whatever it does, this returns."""
+    handler, job = run.handler, run.job
+    assert handler is not None and job is not None
+    ending: Ending = CANCELLED
+    try:
+        args, kwargs = decode_call(run.payload or b"")
+    except PayloadEncodingError as error:
+        return Unreadable(str(error))
+    scope = run.scope = anyio.CancelScope()
+    try:
+        with scope:
+            if handler.options.timeout_s is not None:
+                scope.deadline = anyio.current_time() + handler.options.timeout_s
+            if run.why:
+                scope.cancel()
+            if handler.is_async:
+                value = await handler.fn(job, *args, **kwargs)
+            else:
+                call = partial(handler.fn, job, *args, **kwargs)
+                value = await anyio.to_thread.run_sync(call, limiter=limiter)
+            ending = Returned(value)
+    except Exception as error:  # noqa: BLE001 - user code: every error is an outcome
+        ending = Raised(error)
+    run.scope = None
+    if scope.cancel_called and not run.why:
+        run.why = "timeout"  # only the deadline cancels without a reason
+    return ending

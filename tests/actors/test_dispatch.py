@@ -1,0 +1,356 @@
+"""Dispatch: accepted once, by key, to whoever can run it; everything else is a typed answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pool import (
+    Call,
+    Handlers,
+    InvalidKey,
+    Job,
+    JobExists,
+    JobRef,
+    PayloadTooLarge,
+    PoolError,
+    PoolFull,
+    UnknownHandler,
+)
+from pool.testing.proxy import fault_proxy
+
+if TYPE_CHECKING:
+    from tests.actors.conftest import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+handlers = Handlers()
+
+
+@handlers.job("echo")
+async def echo(job: Job, value: Any = None, *, times: int = 1) -> Any:
+    return value if times == 1 else [value] * times
+
+
+@handlers.job("key")
+async def key_of(job: Job) -> str:
+    return job.key
+
+
+@handlers.job("sync")
+def doubled(job: Job, value: int) -> int:
+    return 2 * value
+
+
+@handlers.service("forever")
+async def forever(job: Job) -> None:
+    await anyio.sleep_forever()
+
+
+async def test_a_job_runs_on_the_node_that_has_its_handler_and_its_result_comes_back(
+    fleet: Fleet,
+) -> None:
+    """G-01: dispatched by a client, run by a worker, settled once."""
+    await fleet.node(handlers)
+    client = await fleet.node()
+    ref = await client.dispatch(echo, "img-17", "17.png", times=2)
+    assert await ref.result(timeout_s=5) == ["17.png", "17.png"]
+    assert (ref.key, ref.handler) == ("img-17", "echo")
+    status = await ref.status()
+    assert (status.state, status.attempt, status.is_ended) == ("done", 1, True)
+
+
+async def test_a_handler_may_be_named_instead_of_given(fleet: Fleet) -> None:
+    """A client needs no code of the worker's: the name is enough."""
+    await fleet.node(handlers)
+    client = await fleet.node()
+    ref = await client.dispatch("sync", "n", 21)
+    assert await ref.result(timeout_s=5) == 42
+
+
+async def test_a_node_runs_its_own_dispatches_too(fleet: Fleet) -> None:
+    node = await fleet.node(handlers)
+    assert await (await node.dispatch(doubled, "n", 4)).result(timeout_s=5) == 8
+
+
+async def test_an_unknown_handler_is_refused_with_the_names_that_are_close(fleet: Fleet) -> None:
+    await fleet.node(handlers)
+    client = await fleet.node()
+    with pytest.raises(UnknownHandler) as refused:
+        await client.dispatch("ecko", "k")
+    assert refused.value.handler == "ecko"
+    assert refused.value.close_matches == ("echo",)
+    assert fleet.record("k") is None
+
+
+async def test_a_handler_nobody_has_yet_waits_for_the_first_node_that_has_it(
+    fleet: Fleet,
+) -> None:
+    """G-05: allow_unknown accepts it, visibly unassigned, until somebody can run it."""
+    client = await fleet.node()
+    ref = await client.options(allow_unknown=True).dispatch("sync", "k", 5)
+    assert (await ref.status()).state == "unassigned"
+    await fleet.node(handlers)
+    assert await ref.result(timeout_s=5) == 10
+
+
+async def test_a_typed_handler_needs_no_permission_to_be_unknown(fleet: Fleet) -> None:
+    """Whoever holds the function cannot have misspelt its name."""
+    client = await fleet.node()
+    ref = await client.dispatch(doubled, "k", 5)
+    await fleet.node(handlers)
+    assert await ref.result(timeout_s=5) == 10
+
+
+async def test_a_key_with_a_live_job_refuses_a_second_and_says_whose_it_is(fleet: Fleet) -> None:
+    """G-02."""
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(forever, "k")
+    await ref.started(timeout_s=5)
+    with pytest.raises(JobExists) as refused:
+        await node.dispatch(forever, "k")
+    assert (refused.value.key, refused.value.job_id) == ("k", ref.job_id)
+    assert refused.value.owner.startswith(node.workers[0].id)
+
+
+async def test_attaching_returns_the_live_job_whoever_dispatched_it(fleet: Fleet) -> None:
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(forever, "k")
+    client = await fleet.node()
+    attached = await client.options(if_exists="attach").dispatch(forever, "k")
+    assert (attached.job_id, attached.handler) == (ref.job_id, "forever")
+
+
+async def test_attaching_to_a_free_key_dispatches(fleet: Fleet) -> None:
+    node = await fleet.node(handlers)
+    ref = await node.options(if_exists="attach").dispatch(echo, "k", 7)
+    assert await ref.result(timeout_s=5) == 7
+
+
+async def test_a_key_is_free_again_when_its_job_has_ended(fleet: Fleet) -> None:
+    node = await fleet.node(handlers)
+    first = await node.dispatch(echo, "k", 1)
+    assert await first.result(timeout_s=5) == 1
+    second = await node.dispatch(echo, "k", 2)
+    assert await second.result(timeout_s=5) == 2
+    assert await first.result(timeout_s=5) == 1
+    assert first.job_id != second.job_id
+
+
+async def test_many_dispatches_of_one_key_at_once_make_one_job(fleet: Fleet) -> None:
+    """G-02: the others are told, none is lost without a word."""
+    node = await fleet.node(handlers)
+    client = await fleet.node()
+    answers: list[object] = []
+
+    async def one(who: Any) -> None:
+        try:
+            answers.append(await who.dispatch(forever, "k"))
+        except JobExists as error:
+            answers.append(error.job_id)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(one, node)
+            tasks.start_soon(one, client)
+    refs = [answer for answer in answers if isinstance(answer, JobRef)]
+    assert len(refs) == 1
+    assert [answer for answer in answers if answer not in refs] == [refs[0].job_id] * 19
+
+
+async def test_the_pool_takes_queued_jobs_up_to_its_limit_and_not_one_more(fleet: Fleet) -> None:
+    """G-09: refused at once, typed, with both numbers; a place that becomes free is used."""
+    client = await fleet.node(queued_jobs_max=3)
+    waiting = client.options(delay_s=60)
+    refs = [await waiting.dispatch(echo, f"k{n}") for n in range(3)]
+    with pytest.raises(PoolFull) as refused:
+        await waiting.dispatch(echo, "k3")
+    assert (refused.value.queued_jobs, refused.value.queued_jobs_max) == (3, 3)
+    assert refused.value.retryable
+    await refs[0].stop(timeout_s=5)
+    await waiting.dispatch(echo, "k3")
+
+
+async def test_in_a_batch_the_limit_cuts_where_it_is_reached(fleet: Fleet) -> None:
+    client = await fleet.node(queued_jobs_max=5)
+    answers = await client.dispatch_many(echo, [f"k{n}" for n in range(8)])
+    assert [type(answer) for answer in answers] == [JobRef] * 5 + [PoolFull] * 3
+
+
+async def test_a_delayed_job_starts_when_its_time_has_come_and_not_before(
+    fleet: Fleet, diary: Diary
+) -> None:
+    mine = Handlers()
+
+    @mine.job("now")
+    async def now(job: Job) -> None:
+        diary.note(anyio.current_time())
+
+    node = await fleet.node(mine)
+    asked_s = anyio.current_time()
+    ref = await node.options(delay_s=0.3).dispatch(now, "k")
+    assert (await ref.status()).state == "waiting"
+    await ref.result(timeout_s=5)
+    assert 0.29 <= diary.entries[0] - asked_s < 1.0
+
+
+async def test_a_delayed_job_needs_nobody_who_dispatched_it(fleet: Fleet) -> None:
+    """G-05: its deadline is found by any node, when its dispatcher has left."""
+    client = await fleet.node()
+    ref = await client.options(delay_s=0.5).dispatch(echo, "k", 3)
+    await fleet.leave(client)
+    node = await fleet.node(handlers)
+    again = JobRef[Any](ref.key, ref.job_id, ref.handler, node)
+    assert await again.result(timeout_s=5) == 3
+
+
+async def test_many_jobs_are_dispatched_with_an_answer_for_each_in_order(fleet: Fleet) -> None:
+    node = await fleet.node(handlers)
+    taken = await node.dispatch(forever, "taken")
+    answers = await node.dispatch_many(
+        echo,
+        [
+            Call("a", 1),
+            Call("b", 2, times=2),
+            Call(""),
+            Call("taken"),
+            "c",
+            Call("d", "x" * (node.settings.payload_bytes_max + 1)),
+            *(Call(f"many-{n}", n) for n in range(1000)),
+        ],
+    )
+    assert len(answers) == 1006
+    kinds = [type(answer) for answer in answers[:6]]
+    assert kinds == [JobRef, JobRef, InvalidKey, JobExists, JobRef, PayloadTooLarge]
+    values = [await a.result(timeout_s=5) for a in answers if not isinstance(a, PoolError)]
+    assert values == [1, [2, 2], None, *range(1000)]
+    assert (await taken.status()).state in ("pending", "running")
+
+
+async def test_an_empty_batch_is_answered_with_nothing(fleet: Fleet) -> None:
+    node = await fleet.node(handlers)
+    assert await node.dispatch_many(echo, []) == []
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 1023, 1024, 1025, 200 * 1024])
+async def test_payloads_of_any_size_arrive_as_they_were_sent(
+    fleet: Fleet, size_bytes: int
+) -> None:
+    """Up to 1 KB they travel in the start, above that apart: nobody can tell which."""
+    node = await fleet.node(handlers)
+    payload = bytes(n % 256 for n in range(size_bytes))
+    assert await (await node.dispatch(echo, "k", payload)).result(timeout_s=5) == payload
+    text = "ü" * (size_bytes // 2)
+    assert await (await node.dispatch(echo, "k", text)).result(timeout_s=5) == text
+
+
+ODD_KEYS = [
+    "a b",
+    " ",
+    "a|b|c",
+    "a:b:",
+    ":",
+    "{x}",
+    "k:key",
+    "r:id",
+    "-",
+    "*",
+    "[a-z]?",
+    "%s",
+    "ключ",
+    "日本語",
+    "👩‍👩‍👧‍👦",
+    "é",
+    "e\u0301",
+    "a\\n",
+    '"',
+    "'",
+    "n" * 512,
+    "ü" * 256,
+    "0",
+    "1e999",
+    "\u2028",
+    "\u202eabc",
+]
+
+
+async def test_odd_keys_are_keys_like_any_other(fleet: Fleet) -> None:
+    """Each is its own key, from dispatch to status, notification and stop."""
+    node = await fleet.node(handlers)
+    refs = [await node.dispatch(key_of, key) for key in ODD_KEYS]
+    assert [await ref.result(timeout_s=5) for ref in refs] == ODD_KEYS
+    services = [await node.dispatch(forever, key) for key in ODD_KEYS]
+    for key, ref in zip(ODD_KEYS, services, strict=True):
+        await ref.started(timeout_s=5)
+        assert (await node.status(key)).job_id == ref.job_id
+        await node.notify(key, key)
+        await node.stop(key, timeout_s=5)
+        assert (await ref.status()).state == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("value", "arrives"),
+    [
+        (None, None),
+        (True, True),
+        (-(10**30), -(10**30)),
+        (0.1, 0.1),
+        ("", ""),
+        ("\x00\n|\t\\", "\x00\n|\t\\"),
+        (b"", b""),
+        (b"\x00\xff|\n", b"\x00\xff|\n"),
+        ([], []),
+        ((1, (2,)), [1, [2]]),
+        ({"a": {"b": [None]}, "": 1}, {"a": {"b": [None]}, "": 1}),
+    ],
+    ids=repr,
+)
+async def test_what_json_and_bytes_can_say_comes_back(
+    fleet: Fleet, value: object, arrives: object
+) -> None:
+    node = await fleet.node(handlers)
+    result = await (await node.dispatch(echo, "k", value)).result(timeout_s=5)
+    assert result == arrives
+    assert type(result) is type(arrives)
+
+
+async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-01, G-04: the server has done it, nobody heard; the repeat finds it by its id."""
+    mine = Handlers()
+
+    @mine.job("once")
+    async def once(job: Job) -> str:
+        diary.note(job.id)
+        return job.id
+
+    await fleet.node(mine)
+    async with fault_proxy(fleet.url) as proxy:
+        client = await fleet.node(url=proxy.url, op_timeout_s=2.0, lease_ttl_s=10.0)
+        refs: list[JobRef[str]] = []
+
+        async def dispatch() -> None:
+            refs.append(await client.dispatch(once, "k"))
+
+        proxy.drop_replies = True
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatch)
+            await diary.counts(1)  # it has run, and its dispatcher does not know that it may
+            await proxy.heal()
+        assert await refs[0].result(timeout_s=5) == refs[0].job_id
+        await fleet.leave(client)
+    assert diary.entries == [refs[0].job_id]
+
+
+async def test_a_cancelled_dispatch_disturbs_nobody_else(fleet: Fleet) -> None:
+    """Its waiter is gone; the reply is read and dropped, and the connection goes on."""
+    node = await fleet.node(handlers)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await node.dispatch(echo, "given-up")
+    assert scope.cancelled_caught
+    assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=5) == 1
+    await fleet.until(lambda: fleet.record("given-up") is None)
