@@ -12,10 +12,11 @@ A module imports its own floor or a lower one.  What is named here is public; th
 
 from __future__ import annotations
 
+from pool.actors.dispatching import Call
 from pool.actors.handlers import Handler, Handlers, Runner
 from pool.actors.job import Cancel, Job, Park, Retry
 from pool.actors.membership import WorkerInfo
-from pool.actors.node import Call, Node
+from pool.actors.node import Node
 from pool.actors.observe import Event, log_observer
 from pool.actors.ref import JobRef, Status
 from pool.errors import (

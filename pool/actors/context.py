@@ -1,4 +1,4 @@
-"""What all actors of one node share: the world, the store, the lanes, and the local copy of who works.
+"""What all actors of one node share: world, store, lanes, and the local copy of who works.
 
 Only the node writes the parts that change (incarnation, lanes); everybody else reads.
 """
@@ -65,7 +65,7 @@ class Context:
     # key -> run: a key never starts here while an earlier handler of it still runs in this process
     busy: dict[str, Any] = attrs.field(factory=dict)
     on_data_lost: Callable[[], object] = attrs.field(default=lambda: None)
-    on_due: Callable[[int, float], object] = attrs.field(default=lambda lane, in_s: None)
+    on_due: Callable[[int, float], object] = attrs.field(default=lambda *_: None)
 
     def lane_of(self, key: str) -> LaneState:
         """Return the lane of a key."""

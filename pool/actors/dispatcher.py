@@ -4,9 +4,9 @@
     result()   --> registered with the record (look.lua) <--signal-- whoever settles; asked again
                    every ASK_AGAIN_S whatever happens
 
-Dispatch is the grant: an admission carries its candidate in the first try, more candidates and leave
-to stay unassigned in the second.  Repeating an admission is safe: its id is looked up first.  Each
-waiter has a channel of its own, so one that never reads blocks nobody.
+Dispatch is the grant: an admission carries its candidate in the first try, more candidates and
+leave to stay unassigned in the second.  Repeating an admission is safe: its id is looked up first.
+Each waiter has a channel of its own, so one that never reads blocks nobody.
 """
 
 from __future__ import annotations

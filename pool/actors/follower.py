@@ -16,6 +16,7 @@ from typing import ClassVar, TypeAlias
 
 import attrs
 
+from pool.actors.observe import Event
 from pool.errors import PoolError, StoreLost
 from pool.model.backoff import reconnect_delay
 from pool.model.names import Control
@@ -86,7 +87,7 @@ class Follower:
     control: Control
     incarnation: str
     settings: Settings
-    emit: Callable[[object], object]
+    emit: Callable[[Event], object]
     on_end: Callable[[BaseException | None], object]  # the body ended; without an error: closed
     _readings: dict[str, _Reading] = attrs.field(init=False, factory=dict)  # by name of the log
     _beside: Beside | None = attrs.field(init=False, default=None)

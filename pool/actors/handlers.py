@@ -6,7 +6,6 @@ Names are explicit because they are stored with jobs: renaming a function must n
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -14,7 +13,7 @@ import attrs
 
 from pool.actors.job import Job
 from pool.errors import ConfigError, DuplicateHandler, InvalidOption
-from pool.model.job import Kind, Options
+from pool.model.job import Options
 from pool.model.names import check_handler
 
 P = ParamSpec("P")
@@ -244,15 +243,15 @@ def _check_function(name: str, fn: object) -> None:
         raise ConfigError(setting="handler", problem=f"{name}: {problem}")
 
 
-def _check_seconds(option: str, value: float, low: float) -> None:
+def _check_seconds(option: str, value: object, low: float) -> None:
     fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not fits or math.isnan(value) or not low <= value <= SECONDS_MAX:
+    if not (fits and low <= cast(float, value) <= SECONDS_MAX):  # refuses NaN too
         raise InvalidOption(
             option=option, value=repr(value), problem=f"not a number from {low} to {SECONDS_MAX} s"
         )
 
 
-def _check_count(option: str, value: int, low: int, high: int) -> None:
+def _check_count(option: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidOption(
             option=option, value=repr(value), problem=f"not a whole number from {low} to {high}"

@@ -13,7 +13,7 @@ from pool.model.codec import check_size, decode_value, encode_value
 from pool.model.job import Kind
 
 
-class Retry(Exception):  # noqa: N818 - an instruction, not an error
+class Retry(Exception):
     """Raise in a handler: this attempt failed, run the job again.
 
     `after_s` replaces the backoff; the attempt counts.
@@ -25,7 +25,7 @@ class Retry(Exception):  # noqa: N818 - an instruction, not an error
         self.cause = cause
 
 
-class Cancel(Exception):  # noqa: N818
+class Cancel(Exception):
     """Raise in a handler: end the job as cancelled; `result()` raises `JobCancelled`."""
 
     def __init__(self, cause: str = "") -> None:
@@ -33,7 +33,7 @@ class Cancel(Exception):  # noqa: N818
         self.cause = cause
 
 
-class Park(Exception):  # noqa: N818
+class Park(Exception):
     """Raise in a handler: give the job up without another attempt; it becomes a dead letter."""
 
     def __init__(self, cause: str = "") -> None:

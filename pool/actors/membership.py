@@ -1,7 +1,7 @@
 """Joining, joining again, and leaving: who this node is in each lane, and in the `workers` map.
 
-    join     lanes first (leases, open, streams), then `workers`: nobody is announced without a lease
-    GONE     the identity was fenced: its number rises, it joins again; its old keys are the reaper's
+    join     lanes first (leases, open, streams), then `workers`: none is announced without a lease
+    GONE     the identity was fenced: its number rises, it joins again; its keys are the reaper's
     lost     the server has no data of this pool: found it anew, all numbers rise, join
     leave    out of `open`, then (when nothing is owned) out of `workers`, then out of the lanes
 
@@ -239,21 +239,27 @@ class Membership(Actor[Message]):
         await self.announce(worker)
 
     async def leave_worker(self, worker: Worker) -> int:
-        """Unregister a worker that owns nothing; returns how many keys it still owns (abandoned)."""
+        """Unregister a worker that owns nothing; return how many keys it owns all the same."""
         async with self._lock:
             owns = 0
             await self._write([Delete(worker.id.encode())])
             for state in self.context.lanes:
                 owns += await self._leave(state, [worker.target(state.number)])
-            del self.workers[worker.id]
-        self.on_changed()
         return owns
+
+    def forget_worker(self, worker: Worker) -> None:
+        """Renew and read for a worker no more, whether it could leave or not."""
+        if self.workers.pop(worker.id, None) is not None:
+            self.on_changed()
 
     async def leave_node(self) -> None:
         """Unregister the node itself."""
-        async with self._lock:
-            for state in self.context.lanes:
-                await self._leave(state, [state.node])
+        try:
+            async with self._lock:
+                for state in self.context.lanes:
+                    await self._leave(state, [state.node])
+        except PoolError as error:  # its lease ends by itself
+            self.context.emit(StoreTroubled(during="leave", problem=str(error)))
 
     # --- the actor ----------------------------------------------------------------------------
 
@@ -321,14 +327,7 @@ class Membership(Actor[Message]):
             for state in self.context.lanes:
                 for worker in self.workers.values():
                     self._raise(state, worker.target(state.number).name)
-            while True:
-                try:
-                    made = await found(self.context, lost=lost)
-                    break
-                except PoolError as error:
-                    self.context.emit(StoreTroubled(during="found", problem=str(error)))
-                await anyio.sleep(RETRY_S)
-            self.make_lanes(made)
+            self.make_lanes(await self._found(lost))
             self.on_refounded()
             self.on_changed()
             while True:
@@ -348,6 +347,14 @@ class Membership(Actor[Message]):
         for worker in self.workers.values():
             for state in self.context.lanes:
                 worker.tell(LeaseBack(state.number))
+
+    async def _found(self, lost: str) -> Founded:
+        while True:
+            try:
+                return await found(self.context, lost=lost)
+            except PoolError as error:
+                self.context.emit(StoreTroubled(during="found", problem=str(error)))
+            await anyio.sleep(RETRY_S)
 
     # --- calls --------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import attrs
 import structlog
 
 
-class Event(Protocol):
+class Event(attrs.AttrsInstance, Protocol):
     """What is emitted: an attrs class with a name and a level."""
 
     event: ClassVar[str]
@@ -218,4 +218,4 @@ _log = structlog.get_logger("pool")
 
 def log_observer(event: Event) -> None:
     """Write one line per event.  Plain (never `ainfo`): structlog's async twins need asyncio."""
-    getattr(_log, event.level)(event.event, **attrs.asdict(event))  # type: ignore[call-overload]
+    getattr(_log, event.level)(event.event, **attrs.asdict(event))

@@ -148,10 +148,10 @@ class Outbox:
             start = run.start
             batch.append((Edge(model.ACKNOWLEDGE, key, start.epoch, start.id), run))
         while self._edges and len(batch) < BATCH_MAX:
-            edge, run = self._edges.popleft()
+            edge, owner = self._edges.popleft()
             if edge.letter == model.GRANT:
-                edge.x = ranking(ranks.of(self._targets(edge, run)))
-            batch.append((edge, run))
+                edge.x = ranking(ranks.of(self._targets(edge, owner)))
+            batch.append((edge, owner))
         return batch, ranks
 
     def _targets(self, edge: Edge, run: Run | None) -> Sequence[Target]:

@@ -39,7 +39,7 @@ class LeaseEnds:
 
 @attrs.frozen
 class Suspects:
-    """Identities that are announced or own something, to be claimed if they have no lease at all."""
+    """Identities that are announced or own something: to be claimed if they have no lease."""
 
     lane: int
     names: Sequence[str]

@@ -16,6 +16,7 @@ from typing import ClassVar, TypeAlias
 import anyio
 import attrs
 
+from pool.actors import observe
 from pool.actors.actor import Actor
 from pool.actors.follower import Follower, Lost, Rejoined, Told
 from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable
@@ -93,7 +94,7 @@ class Replica(Actor[Message]):
     stored: StoredMap
     link: Link
     follower: Follower
-    emit: Callable[[object], object]
+    emit: Callable[[observe.Event], object]
     on_lost: Callable[[StoreLost], object]  # the pool's data are gone; once until they are back
     _copy: Copy = attrs.field(init=False)
     _waiters: dict[int, set[_Waiter]] = attrs.field(init=False, factory=dict)  # by revision

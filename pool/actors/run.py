@@ -92,7 +92,8 @@ Ending: TypeAlias = Returned | Raised | Unreadable | Cancelled
 async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
     """Call a run's handler; whatever it does, this returns."""
     handler, job = run.handler, run.job
-    assert handler is not None and job is not None
+    assert handler is not None
+    assert job is not None
     ending: Ending = CANCELLED
     try:
         args, kwargs = decode_call(run.payload or b"")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context as LogContext
 from typing import Any, Final
 
 import anyio
 import attrs
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from pool.actors.actor import Actor
 from pool.actors.observe import ActorCrashed, Event
@@ -27,6 +28,7 @@ class Supervisor:
     """Keeps the actors of one node running, in the node's own task group."""
 
     tasks: TaskGroup
+    log_context: LogContext  # of whoever opened the node: handlers log in it
     emit: Callable[[Event], object]
     dice: Dice
     restarts_max: int
@@ -35,7 +37,9 @@ class Supervisor:
     async def start(self, actor: Actor[Any]) -> None:
         """Run an actor until it is stopped; returns when it takes messages."""
         self._ended[actor.name] = anyio.Event()
-        await self.tasks.start(self._keep, actor, name=actor.name)
+        ready = anyio.Event()
+        self.log_context.run(self.tasks.start_soon, self._keep, actor, ready)
+        await ready.wait()
 
     async def stop(self, actor: Actor[Any], budget_s: float) -> bool:
         """Stop an actor; False if it has not ended within the budget.  Twice is fine."""
@@ -47,15 +51,12 @@ class Supervisor:
             await ended.wait()
         return ended.is_set()
 
-    async def _keep(self, actor: Actor[Any], *, task_status: Any) -> None:
+    async def _keep(self, actor: Actor[Any], ready: anyio.Event) -> None:
         crashes: deque[float] = deque()
         try:
             while True:
                 try:
-                    if crashes:
-                        await actor.run()
-                    else:
-                        await actor.run(task_status=task_status)
+                    await actor.run(task_status=_Ready(ready))
                     return
                 except Exception as error:
                     now_s = anyio.current_time()
@@ -73,4 +74,16 @@ class Supervisor:
                         raise
                     await anyio.sleep(reconnect_delay(len(crashes) - 1, self.dice))
         finally:
+            ready.set()
             self._ended[actor.name].set()
+
+
+@attrs.frozen
+class _Ready(TaskStatus[None]):
+    """Tells `start` that the actor takes messages; again after each restart."""
+
+    event: anyio.Event
+
+    def started(self, value: None = None) -> None:  # noqa: ARG002 - anyio's signature
+        """Say so."""
+        self.event.set()

@@ -1,6 +1,6 @@
 """One worker: the starts it was granted, the handlers it runs, and what it says of them.
 
-    stream:W --Granted--> backlog --slot free--> handler --> edge --> outbox --> status --> forgotten
+    stream:W --Granted--> backlog --slot free--> handler --> edge --> outbox --> status --> gone
 
 Who may write: only this actor touches its runs; replies of the link and timers come back as
 messages.  Dying after any step leaves the record with its owner: fencing and reaping take it from
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -160,6 +160,12 @@ class _Slot:
     run: Run | None = None
     bell: anyio.Event = attrs.field(factory=anyio.Event)
 
+    def take(self) -> Run:
+        """Take the run that it was given."""
+        run, self.run = self.run, None
+        assert run is not None
+        return run
+
 
 @attrs.define(eq=False)
 class _Lane:
@@ -186,7 +192,6 @@ class Worker(Actor[Told]):
     version: str = ""
     on_gone: Callable[[int, str], object]  # lane and identity that a script answered GONE to
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
-    on_idle: Callable[[], object] = attrs.field(default=lambda: None)
     is_draining: bool = attrs.field(init=False, default=False)
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)
     _endings: Endings = attrs.field(init=False)
@@ -199,9 +204,10 @@ class Worker(Actor[Told]):
     _preparing: int = attrs.field(init=False, default=0)
     _on_probation: str = attrs.field(init=False, default="")
     _limiter: anyio.CapacityLimiter = attrs.field(init=False)
+    _idle_bell: anyio.Event | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        super(Worker, self).__attrs_post_init__()
+        super().__attrs_post_init__()
         self._endings = Endings(self.context)
         self._memory = Memory(keep_s=2 * self.context.settings.lease_ttl_s)
         self._mover = Mover(self.context, self.id)
@@ -214,7 +220,7 @@ class Worker(Actor[Told]):
         self._lanes = [self._lane(lane, number) for lane, number in enumerate(numbers)]
 
     def lose_lane(self, lost: LaneLost) -> None:
-        """Take the next number in a lane at once; what ran there under the old one is told later."""
+        """Take the next number in a lane at once; what ran under the old one is told later."""
         before = self.target(lost.lane)
         self._lanes[lost.lane] = self._lane(lost.lane, lost.number, is_fenced=True)
         self.context.emit(WorkerFenced(worker=before.name, lane=lost.lane))
@@ -232,6 +238,12 @@ class Worker(Actor[Told]):
     def is_idle(self) -> bool:
         """Whether it has neither keys nor anything to say."""
         return not self.runs and not any(lane.box.has_edges for lane in self._lanes)
+
+    async def wait_idle(self) -> None:
+        """Return once it is idle."""
+        while not self.is_idle:
+            self._idle_bell = anyio.Event()
+            await self._idle_bell.wait()
 
     def overrunning(self, lane: int) -> list[Run]:
         """Return the runs of a lane whose handlers have not ended though they were cancelled."""
@@ -445,8 +457,7 @@ class Worker(Actor[Told]):
         clock = self.context.seam.clock
         began_s = clock()
         while True:
-            assert slot.run is not None
-            run, slot.run = slot.run, None
+            run = slot.take()
             ending = await execute(run, self._limiter)
             self._idle.append(slot)
             self._conclude(run, ending)
@@ -534,13 +545,8 @@ class Worker(Actor[Told]):
     def _on_answered(self, answer: Answered) -> None:
         box = answer.box
         told = box.on_answer(answer)
-        match answer.reply:
-            case Gone():
-                self.on_gone(box.lane, box.target.name)
-            case StoreLost():
-                self.context.on_data_lost()
-            case PoolError() as error if not isinstance(error, StoreUnavailable):
-                self.context.emit(StoreTroubled(during="advance", problem=str(error)))
+        if isinstance(answer.reply, PoolError):
+            self._troubled(box, answer.reply)
         for edge, run, word, rest in told:
             if edge.letter == model.ACKNOWLEDGE:
                 assert run is not None
@@ -549,8 +555,16 @@ class Worker(Actor[Told]):
                 self._on_settled(box, edge, run, word, rest)
         box.flush()
         self._fill()
-        if self.is_idle:
-            self.on_idle()
+        if self._idle_bell is not None and self.is_idle:
+            self._idle_bell.set()
+
+    def _troubled(self, box: Outbox, error: PoolError) -> None:
+        if isinstance(error, Gone):
+            self.on_gone(box.lane, box.target.name)
+        elif isinstance(error, StoreLost):
+            self.context.on_data_lost()
+        elif not isinstance(error, StoreUnavailable):
+            self.context.emit(StoreTroubled(during="advance", problem=str(error)))
 
     def _on_acknowledged(self, run: Run, word: str, rest: str) -> None:
         if self.runs.get(run.key) is not run or run.phase not in ("running", "preparing"):
@@ -790,8 +804,8 @@ class Worker(Actor[Told]):
             if run.phase in ("queued", "suspended") or run.start.kind == "service":
                 self._cancel(run, "release")
         self.spawn(self._end_grace, grace_s)
-        if self.is_idle:
-            self.on_idle()
+        if self._idle_bell is not None and self.is_idle:
+            self._idle_bell.set()
 
     async def _end_grace(self, grace_s: float) -> None:
         await anyio.sleep(grace_s)

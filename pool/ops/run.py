@@ -28,25 +28,29 @@ def run(args: argparse.Namespace) -> int:
     handlers = load(args.handlers)
     settings = Settings(lease_ttl_s=args.ttl, grace_s=args.grace, on_overrun=args.on_overrun)
     configure(sys.stderr, is_json=args.json)
-    node = Node(
-        args.pool,
-        args.url,
-        handlers=handlers,
-        settings=settings,
-        capacity=args.capacity,
-        weight=args.weight,
-        label=args.label,
-    )
     tell = partial(_tell, is_json=args.json)
 
-    def on_ready() -> None:
-        tell("ready", pool=args.pool, node=node.id, handlers=sorted(handlers))
+    async def work() -> None:
+        node = Node(
+            args.pool,
+            args.url,
+            handlers=handlers,
+            settings=settings,
+            capacity=args.capacity,
+            weight=args.weight,
+            label=args.label,
+        )
 
-    def on_leaving(why: str) -> None:
-        tell("draining", pool=args.pool, node=node.id, why=why)
+        def on_ready() -> None:
+            tell("ready", pool=args.pool, node=node.id, handlers=sorted(handlers))
 
-    anyio.run(serve, node, on_ready, on_leaving, backend=args.loop)
-    tell("left", pool=args.pool, node=node.id)
+        def on_leaving(why: str) -> None:
+            tell("draining", pool=args.pool, node=node.id, why=why)
+
+        await serve(node, on_ready, on_leaving)
+        tell("left", pool=args.pool, node=node.id)
+
+    anyio.run(work, backend=args.loop)
     return 0
 
 

@@ -6,12 +6,15 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
 import attrs
 
 from pool.actors.membership import WorkerInfo
+from pool.errors import ConfigError
 from pool.model.names import Control, check_pool
 from pool.ops import inspect
 from pool.ops.inspect import Found, Identity, View
@@ -19,6 +22,7 @@ from pool.settings import Settings
 from pool.store.link import Link
 from pool.store.rmap import StoredMap
 from pool.store.seam import Threads
+from pool.store.server import EmbeddedServer, find_server
 from pool.store.url import Url
 
 _WORKERS_SHOWN = 50  # as text; JSON holds them all
@@ -42,13 +46,27 @@ class Status:
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool status`: 0, or 1 if something is wrong."""
     check_pool(args.pool)
-    status = anyio.run(fetch, args.pool, Url.parse(args.url))
+    with _reachable(Url.parse(args.url)) as url:
+        status = anyio.run(fetch, args.pool, url)
     if args.json:
         text = json.dumps({"ok": not status.findings, **attrs.asdict(status)})
     else:
         text = "\n".join(_lines(status))
     sys.stdout.write(f"{text}\n")
     return 1 if status.findings else 0
+
+
+@contextmanager
+def _reachable(url: Url) -> Iterator[Url]:
+    """Yield the address to connect to; a shared embedded server runs until we are done."""
+    if url.kind != "embedded":
+        yield url
+        return
+    if not url.path:
+        problem = "embedded:// alone is a server of one process; give the address that it prints"
+        raise ConfigError(setting="url", problem=problem)
+    with EmbeddedServer.start(find_server("path"), directory=Path(url.path)) as server:
+        yield Url.parse(server.url)
 
 
 async def fetch(pool: str, url: Url) -> Status:

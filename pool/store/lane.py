@@ -27,15 +27,45 @@ DISPATCH: Final = Script.load(
 )
 ADVANCE: Final = Script.load(
     "advance",
-    keys=("lane", "keepalive", "cleanup", "open", *_JOB_KEYS, "payloads", "blobs", "parked")
-    + ("letters", "journal", "source_owned", "source_stream", "*rest"),
-    args=("incarnation", "guard", "source", "claim", "pending_ms", "reap_ms")
-    + ("target_count", "*items"),
+    keys=(
+        "lane",
+        "keepalive",
+        "cleanup",
+        "open",
+        *_JOB_KEYS,
+        "payloads",
+        "blobs",
+        "parked",
+        "letters",
+        "journal",
+        "source_owned",
+        "source_stream",
+        "*rest",
+    ),
+    args=(
+        "incarnation",
+        "guard",
+        "source",
+        "claim",
+        "pending_ms",
+        "reap_ms",
+        "target_count",
+        "*items",
+    ),
 )
 PULL: Final = Script.load(
     "pull",
-    keys=("lane", "keepalive", "cleanup", "open", *_JOB_KEYS, "payloads", "stream", "owned")
-    + ("*unassigned",),
+    keys=(
+        "lane",
+        "keepalive",
+        "cleanup",
+        "open",
+        *_JOB_KEYS,
+        "payloads",
+        "stream",
+        "owned",
+        "*unassigned",
+    ),
     args=("incarnation", "pending_ms", "keys_max", "target_count", "id", "number"),
 )
 JOIN: Final = Script.load(
@@ -91,8 +121,17 @@ LEAVE: Final = Script.load(
 )
 QUARANTINE: Final = Script.load(
     "quarantine",
-    keys=("lane", *_JOB_KEYS, "payloads", "blobs", "inbox", "parked", "letters", "journal")
-    + ("*holders",),
+    keys=(
+        "lane",
+        *_JOB_KEYS,
+        "payloads",
+        "blobs",
+        "inbox",
+        "parked",
+        "letters",
+        "journal",
+        "*holders",
+    ),
     args=("incarnation", "key", "text"),
 )
 

@@ -113,7 +113,7 @@ class Seam(Protocol):
         """Return what the running event loop can do that anyio does not spell, or not cheaply."""
 
     def stack(self) -> str:
-        """Return where the event loop stands: callable from a body, when the loop does not answer."""
+        """Return where the event loop stands; a body may ask when the loop does not answer."""
 
     def end_process(self, code: int) -> None:
         """End the process at once, from any thread: a handler of ours outlived its lease."""

@@ -21,7 +21,8 @@ from typing import Any, Final
 import anyio
 import attrs
 
-from pool.actors.node import Call, Node
+from pool.actors.dispatching import Call
+from pool.actors.node import Node
 from pool.actors.ref import JobRef
 from pool.errors import ConfigError, PoolError
 from pool.model.codec import decode_value

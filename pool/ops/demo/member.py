@@ -32,6 +32,10 @@ def main() -> None:
     threading.Thread(target=_end_with_the_conductor, daemon=True).start()
     configure(sys.stderr, is_json=True)
     zones.read_package_only()
+    anyio.run(_member, cast, backend=cast.loop)
+
+
+async def _member(cast: Cast) -> None:
     ledger = Ledger(Path(cast.ledger), cast.name)
     node = Node(
         cast.pool,
@@ -45,7 +49,7 @@ def main() -> None:
     def on_ready() -> None:
         ledger.write("node", how="joined")
 
-    anyio.run(serve, node, on_ready, lambda _: None, backend=cast.loop)
+    await serve(node, on_ready, on_leaving=lambda _: None)
 
 
 def _end_with_the_conductor() -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks.throughput`; see README.md here for how to read the figures."""

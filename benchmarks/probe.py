@@ -1,0 +1,125 @@
+"""The server's own account: what it did between two moments, and what a bare XADD costs it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import attrs
+import redis
+
+from pool.model.names import Names
+
+# What a client sends by itself; all other commands run inside scripts.  (A worker's word to a node
+# that waits is an XADD like those in scripts; it is counted among the commands only.)
+_CALLS: Final = ("evalsha", "xread", "xtrim", "script|load")
+_POLL_S: Final = 0.01
+_RAW_BATCH: Final = 1000
+_RAW_CLIENTS: Final = 50
+_RAW_FIELDS: Final = ("k", "tenant-00000001", "m", "8z4k0qv1xt2f|noop|j|1|||", "p", "")
+_RAW_KEPT: Final = 10_000  # entries; a bare stream must not fill the server meanwhile
+
+
+@attrs.frozen(kw_only=True)
+class Usage:
+    """What the server has done; the difference of two is what it did between them."""
+
+    commands: int  # those inside scripts included
+    calls: int  # scripts and reads: an upper bound of the round trips
+    reads: int  # times it found something to read on a connection
+    bytes_in: int
+    bytes_out: int
+    cpu_us: float  # of the server process
+    script_us: float  # of that, within scripts
+    memory_bytes: int
+
+    def __sub__(self, before: Usage) -> Usage:
+        then = attrs.asdict(before)
+        return Usage(**{name: now - then[name] for name, now in attrs.asdict(self).items()})
+
+
+class Probe:
+    """A connection of the benchmark's own to the server under measurement."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.client: Any = redis.Redis.from_url(url, protocol=2)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.client.close()
+
+    def server(self) -> dict[str, str]:
+        """Return name and version."""
+        info = self.client.info("server")
+        name = info.get("server_name", "redis")
+        return {"name": name, "version": info.get(f"{name}_version", info["redis_version"])}
+
+    def usage(self) -> Usage:
+        """Return what the server has done so far."""
+        info = self.client.info("everything")
+        calls = [info.get(f"cmdstat_{name}", {"calls": 0, "usec": 0}) for name in _CALLS]
+        return Usage(
+            commands=info["total_commands_processed"],
+            calls=sum(call["calls"] for call in calls),
+            reads=info["total_reads_processed"],
+            bytes_in=info["total_net_input_bytes"],
+            bytes_out=info["total_net_output_bytes"],
+            cpu_us=1e6 * (info["used_cpu_user"] + info["used_cpu_sys"]),
+            script_us=calls[0]["usec"],
+            memory_bytes=info["used_memory"],
+        )
+
+    def wait_done(self, pool: str, jobs: int, *, limit_s: float) -> int:
+        """Return once so many jobs have ended as done; returns how often it had to ask."""
+        lane, deadline_s, asked = Names(pool, 0).lane, time.monotonic() + limit_s, 0
+        while True:
+            asked += 1
+            done = int(self.client.hget(lane, "done") or 0)
+            if done >= jobs:
+                return asked
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{done} of {jobs} jobs done after {limit_s} s")
+            time.sleep(_POLL_S)
+
+    def forget(self, pool: str) -> None:
+        """Delete everything of a pool."""
+        keys = self.client.scan_iter(match=f"pool:{{{pool}*", count=1000)
+        for key in keys:
+            self.client.unlink(key)
+
+    # --- the yardstick ----------------------------------------------------------------------------
+
+    def xadd_pipelined(self, count: int) -> tuple[float, float]:
+        """Append `count` entries in pipelines; return how many a second, and server CPU us each."""
+        name = "pool:{bench-raw}:xadd"
+        before, began_s = self.usage(), time.monotonic()
+        for _ in range(0, count, _RAW_BATCH):
+            pipeline = self.client.pipeline(transaction=False)
+            for _ in range(_RAW_BATCH):
+                pipeline.execute_command("XADD", name, "MAXLEN", "~", _RAW_KEPT, "*", *_RAW_FIELDS)
+            pipeline.execute()
+        seconds = time.monotonic() - began_s
+        spent = self.usage() - before
+        self.client.unlink(name)
+        return count / seconds, spent.cpu_us / count
+
+    def xadd_clients(self, count: int) -> tuple[float, float]:
+        """Likewise from 50 connections, each of which waits for its answer before the next one."""
+        name = "pool:{bench-raw}:xadd"
+        words = ("XADD", name, "MAXLEN", "~", _RAW_KEPT, "*", *_RAW_FIELDS)
+        pool = self.client.connection_pool
+        connections = [pool.get_connection() for _ in range(_RAW_CLIENTS)]
+        packed = connections[0].pack_command(*words)
+        before, began_s = self.usage(), time.monotonic()
+        for _ in range(0, count, _RAW_CLIENTS):
+            for connection in connections:
+                connection.send_packed_command(packed)
+            for connection in connections:
+                connection.read_response()
+        seconds = time.monotonic() - began_s
+        spent = self.usage() - before
+        for connection in connections:
+            pool.release(connection)
+        self.client.unlink(name)
+        return count / seconds, spent.cpu_us / count

@@ -1,0 +1,381 @@
+"""The actors of one node, put together: who tells whom, and in which order they start and stop.
+
+    listener --starts, signals--> workers        keepalive --renewals--> workers, reaper, sweeper
+             --replies----------> dispatcher     replica ----changes--> candidates, workers
+
+Nothing here decides; a route that would have to wait is a message to an actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context as LogContext
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import anyio
+from anyio.abc import TaskGroup
+
+from pool.actors.actor import Actor
+from pool.actors.context import Context, LaneState
+from pool.actors.dispatcher import Dispatcher
+from pool.actors.follower import Follower
+from pool.actors.handlers import Handlers
+from pool.actors.keepalive import KeepAlive, LaneHandlers
+from pool.actors.listener import Fields, Listener
+from pool.actors.membership import SHUTDOWN_KEY, IdentityGone, Membership, PoolLost, WorkerInfo
+from pool.actors.reaper import LeaseEnds, Reaper, Suspects
+from pool.actors.replica import Replica
+from pool.actors.requests import Requests
+from pool.actors.supervisor import Supervisor
+from pool.actors.sweeper import Deadline, Sweeper
+from pool.actors.worker import (
+    Drain,
+    Granted,
+    LeaseBack,
+    LeaseHard,
+    LeaseSoft,
+    MembershipChanged,
+    Signalled,
+    Ticked,
+    Worker,
+)
+from pool.errors import PoolError
+from pool.model.job import Start
+from pool.model.placement import Candidates
+from pool.model.rmap import CompareAndDelete
+from pool.store.lane import Founded, Renewal
+from pool.store.rmap import StoredMap
+
+Actors: TypeAlias = tuple[Actor[Any], ...]
+CLOSE_BUDGET_S: Final = 5.0  # for each thread and actor, after the grace
+_INLINE_BYTES_MAX: Final = 1024  # of an outcome that travels with its signal
+_SIGNALS_MAX: Final = 10_000  # wake-ups kept for a node that does not read
+
+
+class Crew:
+    """Makes, starts, connects and stops the actors of one node."""
+
+    def __init__(
+        self,
+        context: Context,
+        made: Founded,
+        *,
+        tasks: TaskGroup,
+        log_context: LogContext,
+        on_shutdown: Callable[[], object],
+    ) -> None:
+        self.context = context
+        self._tasks = tasks
+        self._on_shutdown = on_shutdown
+        self._shutdown_seen: bytes | None = None
+        self._is_open = False
+        self._suspects_s = 0.0
+        self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
+        self._supervisor = Supervisor(
+            tasks=tasks,
+            log_context=log_context,
+            emit=context.emit,
+            dice=context.seam.dice,
+            restarts_max=context.settings.restarts_max,
+        )
+        self._follower = Follower(
+            seam=context.seam,
+            url=context.url,
+            control=context.control,
+            incarnation=made.incarnation,
+            settings=context.settings,
+            emit=context.emit,
+            on_end=self._on_reader_end,
+        )
+        self.replica = Replica(
+            name="workers",
+            stored=StoredMap(context.control, "workers"),
+            link=context.link,
+            follower=self._follower,
+            emit=context.emit,
+            on_lost=lambda _: self.on_data_lost(),
+        )
+        self.dispatcher = Dispatcher(name="dispatcher", context=context)
+        self._listener = Listener(name="listener", context=context, on_entries=self._route)
+        self.membership = Membership(
+            name="membership",
+            context=context,
+            replica=self.replica,
+            on_changed=self._on_identities,
+            on_refounded=lambda: self._follower.rejoin(context.incarnation),
+        )
+        self._keepalive = KeepAlive(
+            name="keepalive",
+            context=context,
+            on=LaneHandlers(
+                on_renewed=self._on_renewed,
+                on_soft=lambda state: self._tell_workers(LeaseSoft(state.number)),
+                on_hard=self._on_hard,
+                on_resume=lambda state: self._tell_workers(LeaseBack(state.number)),
+                on_gone=self._on_gone,
+            ),
+        )
+        self._reaper = Reaper(
+            name="reaper",
+            context=context,
+            tell_waiters=self._tell_waiters,
+            on_reaped=self._on_reaped,
+        )
+        self._sweeper = Sweeper(
+            name="sweeper",
+            context=context,
+            tell_waiters=self._tell_waiters,
+            on_suspect=lambda lane, name: self._reaper.tell(Suspects(lane, (name,))),
+        )
+        self.requests = Requests(context=context, tell_waiters=self._tell_waiters)
+        context.on_due = lambda lane, in_s: self._sweeper.tell(Deadline(lane, in_s))
+        context.on_data_lost = self.on_data_lost
+        self.membership.make_lanes(made)
+
+    # --- start and stop -----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everything but workers, and join the lanes as a client."""
+        self._follower.start()
+        first: Actors = (self.replica, self.membership, self.dispatcher, self._listener)
+        for actor in first:
+            await self._supervisor.start(actor)
+        await self.replica.wait_for(0)
+        self._shutdown_seen = self.replica.items.get(SHUTDOWN_KEY)
+        self._on_workers()
+        self.replica.watch(lambda _: self._on_workers())
+        await self.membership.join_node()
+        then: Actors = (self._keepalive, self._reaper, self._sweeper)
+        for actor in then:
+            await self._supervisor.start(actor)
+        self._is_open = True
+
+    async def add_worker(
+        self, handlers: Handlers, capacity: int, weight: float, label: str, version: str
+    ) -> Worker:
+        """Start a worker and have it join; return once our own copy of `workers` has it."""
+        context = self.context
+        worker_id = context.ids.next("w")
+        worker = Worker(
+            name=worker_id,
+            context=context,
+            handlers=handlers,
+            id=worker_id,
+            capacity=capacity,
+            weight=weight,
+            label=label,
+            version=version,
+            on_gone=lambda lane, name: self.membership.tell(IdentityGone(lane, name)),
+            tell_waiters=self._tell_waiters,
+        )
+        worker.take_lanes([1] * len(context.lanes))
+        await self._supervisor.start(worker)
+        try:
+            await self.membership.join_worker(worker)
+        except BaseException:
+            worker.stop()
+            raise
+        return worker
+
+    async def remove_worker(self, worker: Worker, grace_s: float) -> int:
+        """Drain a worker and have it leave; return how many keys were left to the reapers."""
+        settings = self.context.settings
+        budget_s = grace_s + settings.stop_budget_s + 2 * settings.op_timeout_s
+        worker.is_draining = True
+        owns = 0
+        with anyio.move_on_after(budget_s + settings.op_timeout_s, shield=True):
+            try:
+                await self.membership.close_worker(worker)
+                worker.tell(Drain(grace_s))
+                with anyio.move_on_after(budget_s):
+                    await worker.wait_idle()
+                owns = await self.membership.leave_worker(worker)
+            except PoolError:  # the store is away: the reapers of others take it from here
+                owns = len(worker.runs)
+        self.membership.forget_worker(worker)
+        await self._supervisor.stop(worker, CLOSE_BUDGET_S)
+        return owns
+
+    async def remove_workers(self, grace_s: float) -> int:
+        """Drain all workers at once; return how many keys were left to the reapers."""
+        owns: list[int] = []
+
+        async def remove(worker: Worker) -> None:
+            owns.append(await self.remove_worker(worker, grace_s))
+
+        async with anyio.create_task_group() as tasks:
+            for worker in list(self.membership.workers.values()):
+                tasks.start_soon(remove, worker)
+        return sum(owns)
+
+    async def leave(self, grace_s: float) -> int:
+        """Give up everything in order; keep-alive goes on until the end."""
+        self._is_open = False
+        owns = await self.remove_workers(grace_s)
+        first: Actors = (self._sweeper, self._reaper)
+        for actor in first:
+            await self._supervisor.stop(actor, CLOSE_BUDGET_S)
+        with anyio.move_on_after(self.context.settings.op_timeout_s):
+            await self.membership.leave_node()
+        then: Actors = (self.dispatcher, self.membership, self._listener, self.replica)
+        for actor in (*then, self._keepalive):
+            await self._supervisor.stop(actor, CLOSE_BUDGET_S)
+        return owns
+
+    async def close_threads(self) -> None:
+        """End everything beside the loop, within a budget each.  Twice is fine."""
+        self._is_open = False
+        await self._listener.aclose(CLOSE_BUDGET_S)
+        await self._follower.aclose(CLOSE_BUDGET_S)
+        await self._keepalive.aclose(CLOSE_BUDGET_S)
+
+    # --- who tells whom -----------------------------------------------------------------------
+
+    def _tell_workers(self, message: Any) -> None:
+        for worker in self.membership.workers.values():
+            worker.tell(message)
+
+    def _on_renewed(
+        self,
+        state: LaneState,
+        told: Renewal,
+        asked_s: float,
+        counts: dict[str, int],
+        was_away: bool,
+    ) -> None:
+        now_s = self.context.seam.clock()
+        if told.lease_end_ms is not None:
+            self._reaper.tell(LeaseEnds(state.number, state.until_s(told.lease_end_ms, now_s)))
+        for deadline_ms in (told.pending_ms, told.due_ms):
+            if deadline_ms is not None:
+                in_s = state.until_s(deadline_ms, now_s)
+                self._sweeper.tell(Deadline(state.number, in_s))
+        for worker in self.membership.workers.values():
+            count = counts.get(worker.target(state.number).name, -1)
+            if count >= 0:
+                worker.tell(Ticked(state.number, asked_s, count, was_away))
+        if was_away:
+            self.dispatcher.look_again()
+        self._look_for_orphans(state, now_s)
+
+    def _look_for_orphans(self, state: LaneState, now_s: float) -> None:
+        """Now and then, have the announced identities checked for a lease (G-05)."""
+        if now_s - self._suspects_s < 2 * self.context.settings.lease_ttl_s:
+            return
+        spread_s = self.context.seam.dice.uniform(0, self.context.settings.lease_ttl_s)
+        self._suspects_s = now_s + spread_s
+        known = self.context.candidates.workers.values()
+        names = [c.name_in(state.number) for c in known if state.number < len(c.incarnations)]
+        if names:
+            self._reaper.tell(Suspects(state.number, names))
+
+    def _on_hard(self, state: LaneState) -> bool:
+        self._tell_workers(LeaseHard(state.number))
+        return any(w.overrunning(state.number) for w in self.membership.workers.values())
+
+    def _on_gone(self, state: LaneState, names: list[str]) -> None:
+        for name in names:
+            self.membership.tell(IdentityGone(state.number, name))
+
+    def _on_reaped(self, lane: int, name: str) -> None:
+        """Nothing is left of an identity: take its entry out of `workers`, if it is still that."""
+        worker_id = name.rpartition(".")[0].encode()
+        entry = self.replica.items.get(worker_id)
+        info = WorkerInfo.parse(entry) if entry is not None else None
+        if entry is not None and info is not None and name == info.candidate.name_in(lane):
+            self._tasks.start_soon(self._forget_entry, worker_id, entry)
+
+    async def _forget_entry(self, worker_id: bytes, entry: bytes) -> None:
+        try:
+            await self.replica.write([CompareAndDelete(worker_id, entry)], repeatable=True)
+        except PoolError:
+            return  # whoever looks for orphans next finds it again
+
+    def _on_identities(self) -> None:
+        """Identities came or went: renew those with a lease, read the streams of all.
+
+        Reading begins before joining: the entry that joining writes wakes the blocked read, which
+        must know the new streams by then.
+        """
+        self._keepalive.renew(self.membership.identities())
+        self._routes = [{} for _ in self.context.lanes]
+        for state in self.context.lanes:
+            number, names, routes = state.number, state.lane.names, self._routes[state.number]
+            for worker in self.membership.workers.values():
+                name = worker.target(number).name
+                routes[names.stream(name)] = partial(self._route_starts, number, worker)
+                routes[names.signal(name)] = partial(self._route_signals, number, worker)
+            routes[names.signal(state.node.name)] = self._route_replies
+            self._listener.follow(state, list(routes))
+
+    def _route(self, lane: int, stream: str, entries: list[tuple[str, Fields]]) -> bool:
+        route = self._routes[lane].get(stream) if lane < len(self._routes) else None
+        return route(entries) if route is not None else False
+
+    def _route_starts(self, lane: int, worker: Worker, entries: list[tuple[str, Fields]]) -> bool:
+        starts = [Start.parse(entry_id, fields) for entry_id, fields in entries]
+        worker.tell(Granted(lane, [start for start in starts if start is not None]))
+        return False
+
+    def _route_signals(self, lane: int, worker: Worker, entries: list[tuple[str, Fields]]) -> bool:
+        for _, fields in entries:
+            worker.tell(Signalled(lane, fields))
+        return True
+
+    def _route_replies(self, entries: list[tuple[str, Fields]]) -> bool:
+        for _, fields in entries:
+            self.dispatcher.on_signal(fields)
+        return True
+
+    def _tell_waiters(
+        self, lane: int, names: Sequence[str], kind: str, job_id: str, outcome: bytes
+    ) -> None:
+        """Tell nodes that wait for a job; our own without a detour."""
+        state = self.context.lanes[lane]
+        for name in names:
+            if name == state.node.name:
+                fields = {"t": kind.encode(), "i": job_id.encode(), "o": outcome}
+                self.dispatcher.on_signal(fields)
+                continue
+            signal = ("XADD", state.lane.names.signal(name), "NOMKSTREAM")
+            bounds = ("MAXLEN", "~", _SIGNALS_MAX, "*")
+            fields_of = ("t", kind, "i", job_id)
+            command: tuple[Any, ...] = (*signal, *bounds, *fields_of)
+            if len(outcome) <= _INLINE_BYTES_MAX:
+                command = (*command, "o", outcome)
+            try:
+                self.context.link.send(command, lambda _: None)
+            except PoolError:
+                return  # they ask again
+
+    def _on_workers(self) -> None:
+        """The `workers` map changed."""
+        infos = infos_of(self.replica.items)
+        self.context.candidates = Candidates([info.candidate for info in infos])
+        self._tell_workers(MembershipChanged(self.replica.revision))
+        shutdown = self.replica.items.get(SHUTDOWN_KEY)
+        is_new, self._shutdown_seen = shutdown != self._shutdown_seen, shutdown
+        if is_new and shutdown is not None and self._is_open:
+            self._on_shutdown()
+
+    def on_data_lost(self) -> None:
+        """The pool's data are not there: join anew, and tell everybody who waits."""
+        if self._is_open:
+            self.membership.tell(PoolLost(self.context.incarnation))
+            self.dispatcher.lose()
+
+    def _on_reader_end(self, error: BaseException | None) -> None:
+        """The reader of map logs ended: by a bug of ours, and then the node ends with the cause."""
+        if error is not None and self._is_open:
+            self._tasks.start_soon(_raise, error)
+
+
+def infos_of(items: Mapping[bytes, bytes]) -> tuple[WorkerInfo, ...]:
+    """Return the workers that the map names; entries that cannot be read are left out."""
+    infos = (WorkerInfo.parse(text) for key, text in items.items() if key != SHUTDOWN_KEY)
+    return tuple(info for info in infos if info is not None)
+
+
+async def _raise(error: BaseException) -> None:
+    raise error

@@ -1,0 +1,170 @@
+"""The calls that dispatch: one job, or many in few round trips, with options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, overload
+
+import attrs
+
+from pool.actors.dispatcher import Accepted, Dispatcher
+from pool.actors.handlers import Handler
+from pool.actors.ref import JobRef
+from pool.errors import InvalidOption, PoolError
+from pool.store.lane import Admission
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DELAY_MAX_S: Final = 365 * 86_400.0
+MANY_MAX: Final = 100_000  # jobs in one `dispatch_many`
+
+
+class Call:
+    """One job of a `dispatch_many`: its key, and its arguments."""
+
+    __slots__ = ("args", "key", "kwargs")
+
+    def __init__(self, key: str, /, *args: Any, **kwargs: Any) -> None:
+        self.key = key
+        self.args = args
+        self.kwargs = kwargs
+
+    def __repr__(self) -> str:
+        return f"Call({self.key!r}, ...)"
+
+
+@attrs.frozen(kw_only=True)
+class DispatchOptions:
+    """How a dispatch is done; see `Node.options`."""
+
+    delay_s: float = 0.0
+    if_exists: Literal["reject", "attach"] = "reject"
+    allow_unknown: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        delay_s: object = self.delay_s
+        is_number = isinstance(delay_s, (int, float)) and not isinstance(delay_s, bool)
+        if not is_number or not 0 <= self.delay_s <= DELAY_MAX_S:  # refuses NaN too
+            raise InvalidOption(
+                option="delay_s", value=repr(delay_s), problem=f"not from 0 to {DELAY_MAX_S} s"
+            )
+        if self.if_exists not in ("reject", "attach"):
+            raise InvalidOption(
+                option="if_exists", value=repr(self.if_exists), problem="not 'reject' or 'attach'"
+            )
+
+
+class Home(Protocol):
+    """What the dispatching calls need of their node."""
+
+    @property
+    def dispatcher(self) -> Dispatcher: ...
+    def check_open(self) -> None: ...
+    def admission(
+        self,
+        handler: Handler[Any, Any] | str,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: DispatchOptions,
+    ) -> Admission: ...
+    def ref(self, accepted: Accepted) -> JobRef[Any]: ...
+    async def explained(self, error: PoolError) -> PoolError: ...
+
+
+class Dispatching:
+    """The dispatching calls, with options already chosen; `Node` is one, `Node.options` others."""
+
+    _home: Home
+    _options: DispatchOptions
+
+    def __init__(self, home: Home, options: DispatchOptions) -> None:
+        self._home = home
+        self._options = options
+
+    @overload
+    async def dispatch(
+        self, handler: Handler[P, R], key: str, /, *args: P.args, **kwargs: P.kwargs
+    ) -> JobRef[R]: ...
+    @overload
+    async def dispatch(
+        self, handler: str, key: str, /, *args: Any, **kwargs: Any
+    ) -> JobRef[Any]: ...
+    async def dispatch(
+        self, handler: Handler[Any, Any] | str, key: str, /, *args: Any, **kwargs: Any
+    ) -> JobRef[Any]:
+        """Give the job `key` to the one worker that owns it; return once it is accepted.
+
+        Accepted means recorded in Redis: the job will be started, once at a time (G-02), and ends
+        done, parked or cancelled (G-01).  It may not have started yet; `started()` and `result()`
+        of the returned reference wait for that.  Cancelling this call does not take the job back;
+        use `stop()`.
+
+        Args:
+            handler: What `Handlers.job()` or `Handlers.service()` made of a function, or a name.
+            key: What the job is about, 1 to 512 bytes in UTF-8.  Same key, same worker, until the
+                set of workers changes.
+            *args: The function's own arguments, at most `Settings.payload_bytes_max` encoded.
+            **kwargs: Likewise.
+
+        Raises:
+            JobExists: The key has a live job; `owner` says where.  See `options(if_exists=...)`.
+            PoolFull: `Settings.queued_jobs_max` jobs wait already.  Retry later.
+            UnknownHandler: No node ever registered the name; see `options(allow_unknown=...)`.
+            InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.
+            StorageFull: Redis is at its memory limit; nothing was written.
+            StoreUnavailable: Redis cannot be reached; `maybe_done` says if the job may exist.
+            StoreLost: Redis came back without the pool's data; dispatch again.
+            NotRunning: The node is not open.
+        """
+        node = self._home
+        node.check_open()
+        [pending] = node.dispatcher.admit(
+            [node.admission(handler, key, args, kwargs, self._options)]
+        )
+        answer = await pending.waiter.wait()
+        if isinstance(answer, Accepted):
+            return node.ref(answer)
+        raise await node.explained(answer)
+
+    @overload
+    async def dispatch_many(
+        self, handler: Handler[..., R], calls: Iterable[Call | str], /
+    ) -> list[JobRef[R] | PoolError]: ...
+    @overload
+    async def dispatch_many(
+        self, handler: str, calls: Iterable[Call | str], /
+    ) -> list[JobRef[Any] | PoolError]: ...
+    async def dispatch_many(
+        self, handler: Handler[..., Any] | str, calls: Iterable[Call | str], /
+    ) -> list[JobRef[Any] | PoolError]:
+        """Dispatch many jobs in few round trips; return a reference or an error for each, in order.
+
+        Args:
+            handler: As for `dispatch()`.
+            calls: `Call(key, *args, **kwargs)` each, or just a key; at most 100,000.
+
+        Raises:
+            InvalidOption: Too many calls.
+            NotRunning: The node is not open.
+        """
+        node = self._home
+        node.check_open()
+        items: list[Admission | PoolError] = []
+        for call in calls:
+            one = Call(call) if isinstance(call, str) else call
+            try:
+                items.append(node.admission(handler, one.key, one.args, one.kwargs, self._options))
+            except PoolError as error:
+                items.append(error)
+            if len(items) > MANY_MAX:
+                raise InvalidOption(
+                    option="calls", value=f"over {MANY_MAX}", problem=f"at most {MANY_MAX}"
+                )
+        pending = iter(node.dispatcher.admit([i for i in items if isinstance(i, Admission)]))
+        answers: list[JobRef[Any] | PoolError] = []
+        for item in items:
+            answer = item if isinstance(item, PoolError) else await next(pending).waiter.wait()
+            answers.append(node.ref(answer) if isinstance(answer, Accepted) else answer)
+        return answers

@@ -1,0 +1,377 @@
+"""The command line, as people and process managers see it: exit codes, output, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import redis
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from pool.actors.node import Node
+from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
+from pool.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+TTL = "1"
+WAIT_S = 20.0
+
+JOBS = """
+import pathlib
+import anyio
+from pool.actors.handlers import Handlers
+
+handlers, empty, other = Handlers(), Handlers(), 17
+
+@handlers.job("wait")
+async def wait(job, path):
+    while not pathlib.Path(path).exists():
+        await anyio.sleep(0.01)
+    return job.attempt
+
+@handlers.job("stay")
+async def stay(job):
+    await anyio.sleep_forever()
+
+@handlers.service("watch")
+async def watch(job):
+    await anyio.sleep_forever()
+"""
+
+
+class Cli:
+    """A running `pool` command."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.process = process
+        self._out = BufferedByteReceiveStream(process.stdout)
+        self._err = process.stderr
+
+    async def line(self) -> str:
+        return (await self._out.receive_until(b"\n", 65_536)).decode()
+
+    async def event(self) -> dict[str, Any]:
+        event: dict[str, Any] = json.loads(await self.line())
+        return event
+
+    async def end(self) -> tuple[int, str]:
+        """Wait for its end; return exit code and standard error."""
+        text = b""
+        try:
+            while True:
+                text += await self._err.receive()
+        except anyio.EndOfStream:
+            return await self.process.wait(), text.decode()
+
+
+@asynccontextmanager
+async def running(*words: str, cwd: Path) -> AsyncIterator[Cli]:
+    """Yield a running command; all waiting for it is bounded, and it has ended afterwards."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pool.ops.cli", *words]
+    with anyio.fail_after(WAIT_S):
+        async with await anyio.open_process(command, cwd=cwd, env=env) as process:
+            try:
+                yield Cli(process)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    """Return the folder of a module `jobs` with handlers."""
+    (tmp_path / "jobs.py").write_text(JOBS)
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POOL_URL", raising=False)
+    monkeypatch.delenv("POOL_NAME", raising=False)
+
+
+def closed_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+# --- usage ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["dance"],
+        ["status", "--pool", "p"],
+        ["status", "--url", "redis://localhost"],
+        ["status", "--pool", "p", "--url", "localhost"],
+        ["status", "--pool", "Not A Name", "--url", "redis://localhost"],
+        ["status", "--pool", "p", "--url", "embedded://"],
+        ["run", "jobs", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "jobs:", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "no_such_module:handlers", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "broken:handlers", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "jobs:missing", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "jobs:other", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "jobs:empty", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "jobs:handlers", "--pool", "p", "--url", "redis://h", "--capacity", "0"],
+        ["run", "jobs:handlers", "--pool", "p", "--url", "redis://h", "--ttl", "0.1"],
+        ["run", "jobs:handlers", "--pool", "p", "--url", "redis://h", "--loop", "curio"],
+        ["run", "jobs:handlers", "--pool", "p", "--url", "redis://h", "--weight", "nan"],
+        ["dev", "--port", "100000"],
+        ["dev", "--dir", "/proc/nothing/here"],
+    ],
+)
+def test_usage_is_exit_code_2_and_no_traceback(
+    words: list[str],
+    jobs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(jobs)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    assert main(words) == USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[-1].startswith("pool")
+    assert "Traceback" not in said.err
+    assert said.err.count("\n") == 1 or said.err.startswith("usage:")
+
+
+def test_help_is_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["demo", "--help"], ["dev", "--help"], ["run", "--help"]):
+        assert main(words) == OK
+    assert "drains" in capsys.readouterr().out
+
+
+# --- the store ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["status"], ["run", "jobs:handlers"]])
+def test_unreachable_is_exit_code_3_and_one_line(
+    command: list[str],
+    jobs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(jobs)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr("pool.ops.run.configure", lambda *_, **__: None)
+    url = f"redis://:hunter2@127.0.0.1:{closed_port()}"
+    assert main([*command, "--pool", "p", "--url", url]) == UNREACHABLE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("pool: [POOLUNAVAILABLE]")
+    assert said.err.count("\n") == 1
+    assert "hunter2" not in said.err
+
+
+def test_a_password_is_never_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even that of an address which a mistyped option turned into a stray word."""
+    assert main(["status", "--ulr", "redis://me:hunter2@host", "--pool", "p"]) == USAGE
+    assert main(["status", "--pool", "p", "--url", "redis://me:hunter2@host:x"]) == USAGE
+    assert "hunter2" not in capsys.readouterr().err
+
+
+def test_url_and_pool_come_from_the_environment(
+    redis_url: str,
+    pool_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("POOL_URL", redis_url)
+    monkeypatch.setenv("POOL_NAME", pool_name)
+    assert main(["status", "--json"]) == FINDING
+    status = json.loads(capsys.readouterr().out)
+    assert (status["ok"], status["pool"], status["nodes"]) == (False, pool_name, [])
+
+
+# --- status ---------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_status_shows_the_pool(
+    redis_url: str, pool_name: str, jobs: Path, anyio_backend: str
+) -> None:
+    words = ["--pool", pool_name, "--url", redis_url]
+    more = ["--loop", anyio_backend, "--label", "left", "--capacity", "7", "--ttl", TTL, "--json"]
+    async with running("run", "jobs:handlers", *words, *more, cwd=jobs) as worker:
+        ready = await worker.event()
+        assert ready["event"] == "ready"
+        assert ready["handlers"] == ["stay", "wait", "watch"]
+        settings = Settings(lease_ttl_s=1.0)
+        async with Node(pool_name, redis_url, settings=settings) as client:
+            await (await client.dispatch("stay", "img-1")).started(WAIT_S)
+            await (await client.dispatch("watch", "room-1")).started(WAIT_S)
+            await client.options(delay_s=600.0).dispatch("stay", "img-2")
+            async with running("status", *words, "--json", cwd=jobs) as told:
+                status = await told.event()
+                assert await told.end() == (OK, "")
+            async with running("status", *words, cwd=jobs) as told:
+                text = [await told.line() for _ in range(3)]
+                assert (await told.end())[0] == OK
+    assert status["ok"]
+    assert status["pool"] == pool_name
+    assert status["findings"] == []
+    assert status["jobs"]["waiting"] == 1
+    assert status["jobs"]["running"] + status["jobs"]["pending"] == 2
+    assert {node["id"] for node in status["nodes"]} == {ready["node"], client.id}
+    [shown] = [w for node in status["nodes"] for w in node["workers"]]
+    assert (shown["label"], shown["capacity"], shown["draining"]) == ("left", 7, False)
+    assert shown["running"] + shown["pending"] == 2
+    assert shown["lease_s"] > 0
+    assert text[0].startswith(f"pool {pool_name} on ")
+    assert "1 waiting" in text[1]
+
+
+@pytest.mark.anyio
+async def test_jobs_that_nobody_can_run_are_a_finding(
+    redis_url: str, pool_name: str, tmp_path: Path
+) -> None:
+    words = ["status", "--pool", pool_name, "--url", redis_url]
+    async with Node(pool_name, redis_url) as client:
+        await client.options(allow_unknown=True).dispatch("nobody", "img-1")
+        async with running(*words, "--json", cwd=tmp_path) as told:
+            status = await told.event()
+            assert (await told.end())[0] == FINDING
+        async with running(*words, cwd=tmp_path) as told:
+            text = [await told.line() for _ in range(3)]
+    assert status["jobs"]["unassigned"] == 1
+    assert status["oldest_pending"]["key"] == "img-1"
+    assert status["oldest_pending"]["state"] == "unassigned"
+    assert status["findings"] == ["1 jobs wait for handler 'nobody', which no worker has"]
+    assert text[2].startswith("oldest    img-1 (nobody) unassigned for ")
+
+
+# --- run ------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_the_first_signal_drains(
+    redis_url: str, pool_name: str, jobs: Path, anyio_backend: str, number: signal.Signals
+) -> None:
+    """What runs may end within the grace; the worker then leaves with exit code 0 (G-06)."""
+    words = ["--pool", pool_name, "--url", redis_url, "--loop", anyio_backend]
+    async with Node(pool_name, redis_url, settings=Settings(lease_ttl_s=1.0)) as client:
+        async with running(
+            "run", "jobs:handlers", *words, "--ttl", TTL, "--json", cwd=jobs
+        ) as worker:
+            await worker.event()
+            ref = await client.dispatch("wait", "img-1", str(jobs / "go"))
+            await ref.started(WAIT_S)
+            worker.process.send_signal(number)
+            draining = await worker.event()
+            assert (draining["event"], draining["why"]) == ("draining", number.name)
+            (jobs / "go").touch()
+            assert await ref.result(WAIT_S) == 1
+            assert (await worker.event())["event"] == "left"
+            code, log = await worker.end()
+        assert code == OK
+        assert [json.loads(line)["event"] for line in log.splitlines()] == [
+            "node.joined",
+            "node.left",
+        ]
+        assert client.workers == ()
+
+
+@pytest.mark.anyio
+async def test_the_grace_is_bounded_and_burns_no_attempt(
+    redis_url: str, pool_name: str, jobs: Path, anyio_backend: str
+) -> None:
+    words = ["--pool", pool_name, "--url", redis_url, "--loop", anyio_backend]
+    async with Node(pool_name, redis_url, settings=Settings(lease_ttl_s=1.0)) as client:
+        async with running(
+            "run", "jobs:handlers", *words, "--ttl", TTL, "--grace", "0.1", cwd=jobs
+        ) as worker:
+            assert (await worker.line()).startswith("ready ")
+            ref = await client.dispatch("wait", "img-1", str(jobs / "never"))
+            await ref.started(WAIT_S)
+            worker.process.terminate()
+            assert (await worker.line()).startswith("draining ")
+            assert (await worker.line()).startswith("left ")
+            assert (await worker.end())[0] == OK
+        status = await ref.status()
+        assert (status.state, status.owner, status.attempt) == ("unassigned", "", 1)
+
+
+@pytest.mark.anyio
+async def test_the_second_signal_ends_at_once(
+    redis_url: str, pool_name: str, jobs: Path, anyio_backend: str
+) -> None:
+    words = ["--pool", pool_name, "--url", redis_url, "--loop", anyio_backend]
+    async with (
+        Node(pool_name, redis_url, settings=Settings(lease_ttl_s=1.0)) as client,
+        running(
+            "run", "jobs:handlers", *words, "--ttl", TTL, "--grace", "600", "--json", cwd=jobs
+        ) as worker,
+    ):
+        await worker.event()
+        ref = await client.dispatch("stay", "img-1")
+        await ref.started(WAIT_S)
+        worker.process.terminate()
+        assert (await worker.event())["event"] == "draining"
+        worker.process.terminate()
+        assert (await worker.end())[0] == -signal.SIGTERM
+
+
+@pytest.mark.anyio
+async def test_a_worker_leaves_when_the_pool_is_shut_down(
+    redis_url: str, pool_name: str, jobs: Path, anyio_backend: str
+) -> None:
+    words = ["--pool", pool_name, "--url", redis_url, "--loop", anyio_backend]
+    async with (
+        Node(pool_name, redis_url, settings=Settings(lease_ttl_s=1.0)) as client,
+        running("run", "jobs:handlers", *words, "--ttl", TTL, "--json", cwd=jobs) as worker,
+    ):
+        await worker.event()
+        await client.shutdown_pool()
+        assert (await worker.event())["why"] == "the pool is shut down"
+        assert (await worker.event())["event"] == "left"
+        assert (await worker.end())[0] == OK
+
+
+# --- dev ------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_dev_serves_until_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    async with running("dev", "--json", cwd=tmp_path) as dev:
+        facts = await dev.event()
+        with redis.Redis.from_url(facts["url"]) as client:
+            assert client.ping()
+        assert not facts["keeps_data"]
+        dev.process.send_signal(number)
+        assert await dev.end() == (OK, "")
+    assert not await anyio.Path(facts["directory"]).exists()
+
+
+@pytest.mark.anyio
+async def test_dev_keeps_its_data_where_it_is_told(tmp_path: Path) -> None:
+    port = closed_port()
+    for found in (None, b"here"):
+        async with running("dev", "--dir", "data", "--port", str(port), cwd=tmp_path) as dev:
+            assert await dev.line() == f"redis://127.0.0.1:{port}"
+            with redis.Redis(port=port) as client:
+                assert client.get("k") == found
+                client.set("k", "here")
+            dev.process.terminate()
+            assert (await dev.end())[0] == OK
