@@ -117,4 +117,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
     run.scope = None
     if scope.cancel_called and not run.why:
         run.why = "timeout"  # only the deadline cancels without a reason
+    if scope.cancel_called and isinstance(ending, Returned):
+        if anyio.current_time() >= scope.deadline:
+            return CANCELLED  # too late to count, whatever else was asked of it since
     return ending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -267,12 +268,12 @@ async def test_a_plain_function_over_its_limit_has_its_result_refused(
 ) -> None:
     """Its thread cannot be stopped: the slot stays taken until it ends, the result is dropped."""
     handlers = Handlers()
-    release = anyio.Event()
+    release = threading.Event()
 
     @handlers.job("slow", timeout_s=0.1, attempts_max=1)
     def slow(job: Job) -> str:
         anyio.from_thread.run_sync(diary.note, "started")
-        anyio.from_thread.run(release.wait)
+        release.wait(5)
         return "too late"
 
     @handlers.job("next")
@@ -320,7 +321,7 @@ async def test_a_handler_that_swallows_cancellation_keeps_its_slot_and_loses_its
     with pytest.raises(NotStopped):
         await ref.stop(timeout_s=0.1)
     release.set()
-    with pytest.raises((JobParked, JobCancelled)):
+    with pytest.raises(JobCancelled):  # its limit had passed when the stop came
         await ref.result(timeout_s=5)
     await other.result(timeout_s=5)
     assert diary.entries == ["started", "next"]

@@ -99,7 +99,9 @@ def jobs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the caller's environment out of it, and this process's logging as it is."""
+    monkeypatch.setattr("pool.ops.run.configure", lambda *_, **__: None)
     monkeypatch.delenv("POOL_URL", raising=False)
     monkeypatch.delenv("POOL_NAME", raising=False)
 
@@ -173,7 +175,6 @@ def test_unreachable_is_exit_code_3_and_one_line(
 ) -> None:
     monkeypatch.chdir(jobs)
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.setattr("pool.ops.run.configure", lambda *_, **__: None)
     url = f"redis://:hunter2@127.0.0.1:{closed_port()}"
     assert main([*command, "--pool", "p", "--url", url]) == UNREACHABLE
     said = capsys.readouterr()
