@@ -9,17 +9,17 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
-from pool import Settings
+import pool
 
 RAW: Final = "raw_xadd_50_clients_per_s"
 RAW_CPU: Final = "raw_xadd_pipelined_redis_cpu_us"
-_PACKAGES: Final = ("keyed-pool", "redis", "hiredis", "anyio", "attrs", "structlog", "trio")
+_PACKAGES: Final = ("redis", "hiredis", "anyio", "attrs", "structlog", "trio")
 
 # What the table shows: figure, what it is called, and the figure it is divided by, if any.
 _ROWS: Final = (
@@ -141,7 +141,7 @@ class Document:
             }
             for report in self.reports
         }
-        return {**self.facts, "settings": attrs.asdict(Settings()), "loops": loops}
+        return {**self.facts, "settings": attrs.asdict(pool.Settings()), "loops": loops}
 
     def as_text(self) -> str:
         """Return tables, for people."""
@@ -171,10 +171,7 @@ def document(reports: Sequence[Report], **facts: Any) -> Document:
             else os.cpu_count(),
             "load": [round(load, 2) for load in os.getloadavg()],
         },
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in _PACKAGES},
-        },
+        "versions": dict(_versions()),
     }
     return Document(reports=reports, facts={**told, **facts})
 
@@ -198,6 +195,16 @@ def _table(report: Report) -> Iterator[str]:
 
 def _short(value: float) -> str:
     return f"{value:10,.0f}" if abs(value) >= 100 else f"{value:10.3g}"
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    yield "python", platform.python_version()
+    yield "pool", pool.__version__
+    for name in _PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue  # trio is the user's choice
 
 
 def _processor() -> str:

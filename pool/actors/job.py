@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import attrs
 
+from pool.errors import PayloadEncodingError
 from pool.model.codec import check_size, decode_value, encode_value
 from pool.model.job import Kind
 
@@ -126,6 +127,7 @@ class Job:
     _on_handled: Callable[[int], object] = attrs.field(repr=False)
     _is_stated: bool = attrs.field(init=False, default=False)
     _is_listening: bool = attrs.field(init=False, default=False)
+    _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
 
     @property
     def state(self) -> Any:
@@ -147,21 +149,32 @@ class Job:
         check_size("state", encoded, self._state_bytes_max)
         self._state, self._is_stated = encoded, True
 
-    async def notifications(self) -> AsyncIterator[Any]:
-        """Yield the messages sent with `notify()`, in order, at least once each (G-07).
+    def notifications(self) -> AsyncIterator[Any]:
+        """Iterate over the messages sent with `notify()`, in order, at least once each (G-07).
 
-        A message counts as handled when the next one is asked for; one that was not is delivered
-        again to the next owner.  One iterator at a time.
+        A message counts as handled when the next one is asked for, by this loop or a later one;
+        one that was not is delivered again to the next owner.  One loop at a time.
         """
-        assert not self._is_listening, "one iterator of notifications at a time"
+        return _Notifications(self)
+
+    async def _next_message(self) -> Any:
+        assert not self._is_listening, "one loop over notifications at a time"
+        if self._in_hand:
+            self._on_handled(self._in_hand)
+            self._in_hand = 0
         self._is_listening = True
         try:
-            while True:
-                number, payload = await self._inbox.next(self._read_inbox)
-                yield decode_value(payload)
-                self._on_handled(number)
+            number, payload = await self._inbox.next(self._read_inbox)
         finally:
             self._is_listening = False
+        try:
+            message = decode_value(payload)
+        except PayloadEncodingError:
+            # Not from `notify()`.  It fails this attempt, and shall not fail every other one.
+            self._on_handled(number)
+            raise
+        self._in_hand = number
+        return message
 
     def ending(self) -> anyio.CancelScope:
         """Return a scope for clean-up that must await: shielded, within the stop budget."""
@@ -171,3 +184,16 @@ class Job:
     def handed_over(self) -> bytes | None:
         """Return what the next owner shall find, None to leave it as it is."""
         return self._state if self._is_stated else None
+
+
+@attrs.frozen
+class _Notifications(AsyncIterator[Any]):
+    """Not an async generator: a handler may leave its loop at any time, and nothing is left open."""
+
+    _job: Job
+
+    def __aiter__(self) -> _Notifications:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._job._next_message()

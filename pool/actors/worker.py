@@ -327,9 +327,13 @@ class Worker(Actor[Told]):
                 self._cancel(present, "refused")
                 present.then.append(partial(self._accept_later, lane, start))
             return
+        handler = self.handlers.get(start.handler)
+        if handler is not None and handler.options.kind != start.kind:
+            # Dispatched before anybody had registered it: the code knows better.
+            start = attrs.evolve(start, kind=handler.options.kind)
         run = Run(start, lane, self.context.seam.clock())
         self.runs[start.key] = run
-        if self.is_draining or start.handler not in self.handlers:
+        if self.is_draining or handler is None:
             self._cancel(run, "release")
         else:
             self._backlog.append(run)

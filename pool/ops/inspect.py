@@ -70,7 +70,7 @@ class View:
     identities: tuple[Identity, ...]
     identities_total: int
     states: dict[str, int]  # jobs by state
-    waiting_for: dict[str, int]  # unassigned jobs, by handler
+    waiting_for: dict[str, int]  # unassigned jobs, by handler; "": of those never registered
     oldest: Oldest | None
     overdue_s: float  # by how much the most overdue start, retry or limit is late; 0: none is
     parked: int
@@ -176,13 +176,22 @@ async def _lane(link: Link, n: Names) -> View:
             "waiting": waiting,
             "unassigned": unassigned,
         },
-        waiting_for={h: count for h, count in zip(handlers, backlogs, strict=True) if count},
+        waiting_for=_backlogs(handlers, backlogs, unassigned, is_all=len(names) <= HANDLERS_MAX),
         oldest=await _oldest(link, n, [head[0] for head in (heads, *firsts) if head], now_ms),
         overdue_s=max(0.0, *late_ms, 0.0) / 1000,
         parked=parked,
         counters={name: int(v) for name, v in facts.items() if name not in _FACTS},
         ttl_s=int(facts.get("ttl", b"0")) / 1000,
     )
+
+
+def _backlogs(
+    handlers: Sequence[str], counts: Sequence[int], unassigned: int, *, is_all: bool
+) -> dict[str, int]:
+    """Return the unassigned jobs by handler; what is left over waits for unregistered names."""
+    found = {handler: n for handler, n in zip(handlers, counts, strict=True) if n}
+    left = unassigned - sum(found.values())
+    return {**found, "": left} if is_all and left > 0 else found
 
 
 async def _identities(

@@ -157,7 +157,9 @@ def _findings(view: View, workers: dict[str, WorkerInfo]) -> Iterator[str]:
         yield f"a start, retry or limit is overdue by {view.overdue_s:.1f} s: nobody sweeps"
     known = {name for info in workers.values() if not info.is_draining for name in info.handlers}
     for handler, count in sorted(view.waiting_for.items()):
-        if handler not in known:
+        if not handler:
+            yield f"{count} jobs wait for handlers that no node has ever registered"
+        elif handler not in known:
             yield f"{count} jobs wait for handler {handler!r}, which no worker has"
 
 

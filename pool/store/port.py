@@ -41,6 +41,7 @@ class ThreadPort:
         self._bell = threading.Lock()
         self._bell.acquire()
         self._interrupted = False
+        self._is_good = False  # the connection was open when it was last used
         self._loaded: set[str] = set()  # scripts that this connection's server is known to have
 
     @property
@@ -72,6 +73,7 @@ class ThreadPort:
     async def connect(self, *, timeout_s: float) -> None:
         self._loaded.clear()
         self.wire.connect(timeout_s=timeout_s)
+        self._is_good = True
 
     async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
         deadline_s = self._clock() + timeout_s
@@ -99,12 +101,18 @@ class ThreadPort:
         words = ("XREAD", "COUNT", count, "BLOCK", int(block_s * 1000), "STREAMS")
         try:
             if not self._interrupted and not self.wire.is_open():
+                if self._is_good:
+                    # It broke while nobody read: whoever follows something must hear of it, since
+                    # another server may answer next.
+                    raise StoreUnavailable(problem="the connection was closed", maybe_done=False)
                 await self.connect(timeout_s=self._socket_timeout_s)
             if self._interrupted:
+                self._is_good = False
                 return []
             packed = pack((*words, *positions.keys(), *positions.values()))
             [reply] = self.wire.exchange(packed, 1, timeout_s=self._socket_timeout_s)
         except (Lost, StoreUnavailable) as error:
+            self._is_good = False
             if self._interrupted:
                 return []
             raise (error.error if isinstance(error, Lost) else error) from None

@@ -208,9 +208,8 @@ async def test_a_result_as_large_as_allowed_is_delivered(fleet: Fleet) -> None:
         assert len(await ref.result(timeout_s=5)) == size
 
 
-@pytest.mark.parametrize("payload", [b"[1,", b"\xff", b"7", b'{"args":1,"kwargs":{}}', b"\x01x"])
 async def test_a_stored_payload_that_cannot_be_read_parks_its_job_and_the_worker_goes_on(
-    fleet: Fleet, payload: bytes
+    fleet: Fleet,
 ) -> None:
     """D34, D36: Redis may hold anybody's bytes; only that one job is given up."""
     handlers = Handlers()
@@ -219,13 +218,16 @@ async def test_a_stored_payload_that_cannot_be_read_parks_its_job_and_the_worker
     async def echo(job: Job, value: int) -> int:
         return value
 
+    bad = [b"[1,", b"\xff", b"7", b'{"args":1,"kwargs":{}}', b"\x01x", b"[1e999]", b"[NaN]"]
     client = await fleet.node()
-    ref = await client.dispatch(echo, "bad", 1)
-    fleet.client.hset(fleet.names.payloads, "bad", payload)
+    refs = [await client.dispatch(echo, f"bad-{n}", n) for n in range(len(bad))]
+    for n, payload in enumerate(bad):
+        fleet.client.hset(fleet.names.payloads, f"bad-{n}", payload)
     node = await fleet.node(handlers)
-    with pytest.raises(JobParked) as parked:
-        await ref.result(timeout_s=5)
-    assert (parked.value.cause, parked.value.attempts) == ("malformed payload", 1)
+    for ref in refs:
+        with pytest.raises(JobParked) as parked:
+            await ref.result(timeout_s=5)
+        assert (parked.value.cause, parked.value.attempts) == ("malformed payload", 1)
     assert await (await node.dispatch(echo, "good", 2)).result(timeout_s=5) == 2
 
 

@@ -18,6 +18,7 @@ import redis
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from pool.actors.handlers import Handlers
 from pool.actors.node import Node
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.settings import Settings
@@ -247,18 +248,26 @@ async def test_jobs_that_nobody_can_run_are_a_finding(
     redis_url: str, pool_name: str, tmp_path: Path
 ) -> None:
     words = ["status", "--pool", pool_name, "--url", redis_url]
+    handlers = Handlers()
+    handlers.job("left")(lambda _: None)
+    async with Node(pool_name, redis_url, handlers=handlers):
+        pass
     async with Node(pool_name, redis_url) as client:
-        await client.options(allow_unknown=True).dispatch("nobody", "img-1")
+        await client.dispatch("left", "img-1")
+        await client.options(allow_unknown=True).dispatch("never", "img-2")
         async with running(*words, "--json", cwd=tmp_path) as told:
             status = await told.event()
             assert (await told.end())[0] == FINDING
         async with running(*words, cwd=tmp_path) as told:
             text = [await told.line() for _ in range(3)]
-    assert status["jobs"]["unassigned"] == 1
+    assert status["jobs"]["unassigned"] == 2
     assert status["oldest_pending"]["key"] == "img-1"
     assert status["oldest_pending"]["state"] == "unassigned"
-    assert status["findings"] == ["1 jobs wait for handler 'nobody', which no worker has"]
-    assert text[2].startswith("oldest    img-1 (nobody) unassigned for ")
+    assert status["findings"] == [
+        "1 jobs wait for handlers that no node has ever registered",
+        "1 jobs wait for handler 'left', which no worker has",
+    ]
+    assert text[2].startswith("oldest    img-1 (left) unassigned for ")
 
 
 # --- run ------------------------------------------------------------------------------------

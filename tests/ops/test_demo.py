@@ -31,7 +31,7 @@ from pool.ops.demo.demo import perform
 from pool.ops.demo.play import Pace, Play
 
 pace = Pace(zone_min_s=2.0, zone_max_s=4.0)
-sys.exit(perform(Play(pace=pace, patience_s=5.0, grace_s=0.5), is_json=True))
+sys.exit(perform(Play(pace=pace, patience_s=4.0, grace_s=0.5), is_json=True))
 """
 
 
@@ -80,7 +80,7 @@ def perform(program: str, root: Path, cwd: Path) -> tuple[int, dict[str, Any], s
     done = subprocess.run(
         [sys.executable, "-P", "-c", program],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(cwd)},  # a failure keeps files
         capture_output=True,
         text=True,
         timeout=70,

@@ -1,10 +1,43 @@
-"""Process tests run on each kind of server that is here: the wheel's, and a Redis on PATH."""
+"""Fleets of real processes on a real server, and the ledger that tells what they did.
+
+A test starts members (`member.py`), hurts them or their server, and waits for what the ledger must
+say in time.  Half of the members run on asyncio, half on trio.  Tests run on each kind of server
+that is here: the wheel's, and a Redis on PATH.
+"""
 
 from __future__ import annotations
 
-import pytest
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
-from pool.store.server import ServerProgram, find_servers
+import attrs
+import pytest
+import redis
+
+import pool
+from pool.model.job import Record
+from pool.model.names import Control, Names
+from pool.store.lane import Lane
+from pool.store.server import EmbeddedServer, ServerProgram, find_servers
+from pool.testing.audit import audit
+
+PATIENCE_S = 10.0  # for what has no deadline of its own; nothing takes that long
+LOOK_AGAIN_S = 0.01
+MEMBER = Path(__file__).with_name("member.py")
+PACKAGE = Path(pool.__file__).parent
+
+T = TypeVar("T")
 
 
 def _programs() -> list[ServerProgram]:
@@ -18,3 +51,387 @@ def program(request: pytest.FixtureRequest) -> ServerProgram:
     """Return each server program in turn."""
     assert isinstance(request.param, ServerProgram)
     return request.param
+
+
+class NotInTimeError(AssertionError):
+    """What the ledger had to say was not there in time."""
+
+
+@attrs.frozen(kw_only=True)
+class Run:
+    """One run of a handler, as the ledger tells it; `ended_s` is infinite while it runs."""
+
+    key: str
+    job: str
+    node: str
+    epoch: int
+    attempt: int
+    began_s: float
+    began_with: int  # a clock's ticks
+    ended_s: float = float("inf")
+    ended_with: int = 0
+    how: str = ""
+
+
+@attrs.define(eq=False)
+class Member:
+    """One process of a fleet."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    is_expected_to_live: bool = True
+    died_s: float = float("inf")
+    _asks: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
+
+    def tell(self, do: str, **arguments: Any) -> str:
+        """Send a command; returns the name of its answer."""
+        ask = f"{self.name}/{next(self._asks)}"
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"ask": ask, "do": do, **arguments}).encode() + b"\n")
+        self.process.stdin.flush()
+        return ask
+
+    def signal(self, number: signal.Signals) -> float:
+        """Send a signal; returns when."""
+        at_s = time.monotonic()
+        self.process.send_signal(number)
+        return at_s
+
+
+@attrs.define(eq=False)
+class Fleet:
+    """The processes of one pool, its server, and the ledger."""
+
+    server: EmbeddedServer
+    directory: Path
+    package: Path = PACKAGE
+    pool: str = "fleet"
+    ttl_s: float = 1.0
+    lines: list[dict[str, Any]] = attrs.field(factory=list)
+    members: dict[str, Member] = attrs.field(factory=dict)
+    _read_bytes: int = 0
+
+    # --- processes ---
+
+    def start(
+        self,
+        *names: str,
+        trap: str = "",
+        is_client: bool = False,
+        capacity: int = 100,
+        label: str = "",
+        **settings: Any,
+    ) -> list[Member]:
+        """Start members at the same time; returns when all have joined."""
+        usual = {"lease_ttl_s": self.ttl_s, "grace_s": 2.0, "settle_delay_s": 0.3}
+        begun = []
+        for name in names:
+            cast = {
+                "name": name,
+                "url": self.server.url,
+                "pool": self.pool,
+                "ledger": str(self._ledger),
+                "loop": ("asyncio", "trio")[len(self.members) % 2],
+                "settings": {**usual, **settings},
+                "capacity": capacity,
+                "label": label,
+                "is_client": is_client,
+                "trap": trap,
+            }
+            log = self.directory / f"{name}.log"
+            with log.open("wb") as errors:
+                process = subprocess.Popen(
+                    [sys.executable, MEMBER, json.dumps(cast)],
+                    stdin=subprocess.PIPE,
+                    stdout=errors,
+                    stderr=errors,
+                    env={**os.environ, "PYTHONPATH": str(self.package.parent)},
+                )
+            self.members[name] = Member(name, process, log, is_expected_to_live=not trap)
+            begun.append(self.members[name])
+        for name in names:
+            self.until(lambda name=name: self.said("ready", node=name), what=f"{name} has joined")
+        return begun
+
+    def kill(self, member: Member) -> float:
+        """SIGKILL; returns when."""
+        member.is_expected_to_live = False
+        at_s = member.signal(signal.SIGKILL)
+        member.process.wait()
+        member.died_s = time.monotonic()
+        return at_s
+
+    def died(self, member: Member) -> float:
+        """Wait for a member that ends by itself; returns when it was seen."""
+        member.process.wait(PATIENCE_S)
+        member.died_s = time.monotonic()
+        return member.died_s
+
+    def leave(self, member: Member) -> float:
+        """SIGTERM; returns when, once the process has ended in peace."""
+        at_s = member.signal(signal.SIGTERM)
+        self.has_left(member)
+        return at_s
+
+    def has_left(self, member: Member) -> None:
+        """Wait for the end of a member that was told to leave."""
+        member.is_expected_to_live = False
+        code = member.process.wait(PATIENCE_S)
+        member.died_s = time.monotonic()
+        assert code == 0, f"{member.name} ended with {code}: {member.log.read_text()[-2000:]}"
+
+    def close(self) -> None:
+        """End everything that runs."""
+        for member in self.members.values():
+            if member.process.poll() is None:
+                member.process.kill()
+            member.process.wait()
+            assert member.process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                member.process.stdin.close()
+
+    # --- commands ---
+
+    def ask(self, member: Member, do: str, *, within_s: float = PATIENCE_S, **arguments: Any) -> Any:
+        """Send a command and return its answer."""
+        return self.answer(member.tell(do, **arguments), within_s=within_s)
+
+    def answer(self, ask: str, *, within_s: float = PATIENCE_S) -> Any:
+        """Wait for the answer to a command."""
+        said = self.until(lambda: self.said("reply", ask=ask), within_s=within_s, what=ask)
+        return said[0]["value"]
+
+    def dispatch(
+        self, member: Member, handler: str, keys: Iterable[str], *args: Any, delay_s: float = 0.0
+    ) -> dict[str, str]:
+        """Dispatch a job for each key; returns key -> job id, all of them accepted."""
+        calls = [[key, *args] for key in keys]
+        jobs = self.ask(member, "dispatch", handler=handler, calls=calls, delay_s=delay_s)
+        assert not [job for job in jobs if job.startswith("!")], jobs
+        return dict(zip((key for key, *_ in calls), jobs, strict=True))
+
+    def results(
+        self, member: Member, jobs: Mapping[str, str], *, within_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
+        """Return key -> what the store has as its job's result."""
+        values = self.ask(
+            member,
+            "results",
+            jobs=list(jobs.values()),
+            timeout_s=within_s,
+            within_s=within_s + 1.0,
+        )
+        return {key: values[job] for key, job in jobs.items()}
+
+    # --- the ledger ---
+
+    @property
+    def _ledger(self) -> Path:
+        return self.directory / "ledger"
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all lines; one that is being written is left for the next time."""
+        if self._ledger.exists():
+            with self._ledger.open("rb") as file:
+                file.seek(self._read_bytes)
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._read_bytes += len(whole)
+            self.lines += map(json.loads, whole.splitlines())
+        return self.lines
+
+    def said(self, what: str, **facts: Any) -> list[dict[str, Any]]:
+        """Return the lines that say this."""
+        return [
+            line
+            for line in self.read()
+            if line["what"] == what and all(line.get(k) == v for k, v in facts.items())
+        ]
+
+    def events(self, event: str, **facts: Any) -> list[dict[str, Any]]:
+        """Return the events of this name; those of our own nodes only."""
+        return self.said("event", event=event, **facts)
+
+    def until(
+        self, look: Callable[[], T], *, within_s: float = PATIENCE_S, what: str = ""
+    ) -> T:
+        """Look again and again until it is there; returns it.
+
+        Raises:
+            NotInTimeError: It was not there within `within_s`, or a member died meanwhile.
+        """
+        deadline_s = time.monotonic() + within_s
+        while not (found := look()):
+            if time.monotonic() > deadline_s:
+                raise NotInTimeError(f"{what or 'it'}: not within {within_s:.2f} s\n{self._tail()}")
+            for member in self.members.values():
+                if member.is_expected_to_live and member.process.poll() is not None:
+                    raise NotInTimeError(f"{member.name} died:\n{member.log.read_text()[-3000:]}")
+            threading.Event().wait(LOOK_AGAIN_S)
+        return found
+
+    @staticmethod
+    def now_s() -> float:
+        """Return the time by the clock of the ledger."""
+        return time.monotonic()
+
+    def passes(self, since_s: float, seconds: float) -> None:
+        """Let time pass that the fault itself takes."""
+        threading.Event().wait(max(0.0, since_s + seconds - time.monotonic()))
+
+    def _tail(self) -> str:
+        shown = [line for line in self.read() if line["what"] != "reply"][-40:]
+        logs = [m.log.read_text()[-1500:] for m in self.members.values() if m.log.stat().st_size]
+        return "\n".join([*map(json.dumps, shown), *logs, *self.problems()])
+
+    # --- what happened ---
+
+    def runs(self, keys: Iterable[str] = ()) -> list[Run]:
+        """Return all runs of handlers, of these keys or of all, in the order of their starts."""
+        wanted = set(keys)
+        runs: dict[tuple[str, int], Run] = {}
+        for line in self.read():
+            if line["what"] not in ("start", "end") or (wanted and line["key"] not in wanted):
+                continue
+            number = (line["node"], line["run"])
+            if line["what"] == "start":
+                runs[number] = Run(
+                    key=line["key"],
+                    job=line["job"],
+                    node=line["node"],
+                    epoch=line["epoch"],
+                    attempt=line["attempt"],
+                    began_s=line["at_s"],
+                    began_with=line["count"],
+                )
+            else:
+                runs[number] = attrs.evolve(
+                    runs[number],
+                    ended_s=line["at_s"],
+                    ended_with=line["count"],
+                    how=line["how"],
+                )
+        return list(runs.values())
+
+    def alive(self, keys: Iterable[str] = ()) -> dict[str, Run]:
+        """Return key -> the run that is under way now, in a process that lives."""
+        return {
+            run.key: run
+            for run in self.runs(keys)
+            if not run.how and self.members[run.node].died_s == float("inf")
+        }
+
+    def are_running(self, keys: Iterable[str], *, within_s: float = PATIENCE_S) -> dict[str, Run]:
+        """Wait until all these keys run; returns their runs."""
+        wanted = set(keys)
+
+        def all_of_them() -> dict[str, Run]:
+            alive = self.alive(wanted)
+            return alive if alive.keys() == wanted else {}
+
+        return self.until(all_of_them, within_s=within_s, what=f"{len(wanted)} keys run")
+
+    def took_over(
+        self, keys: Iterable[str], since_s: float, but: Member, *, within_s: float
+    ) -> list[float]:
+        """Wait until all these keys were started elsewhere; returns after how long each."""
+        wanted = set(keys)
+
+        def first_starts() -> dict[str, float]:
+            starts: dict[str, float] = {}
+            for run in self.runs(wanted):
+                if run.node != but.name and run.began_s > since_s:
+                    starts.setdefault(run.key, run.began_s - since_s)
+            return starts if starts.keys() == wanted else {}
+
+        took = self.until(
+            first_starts, within_s=within_s, what=f"{len(wanted)} keys of {but.name} elsewhere"
+        )
+        return sorted(took.values())
+
+    def overlaps(self, *, frozen: Sequence[Member] = ()) -> list[tuple[Run, Run]]:
+        """Return the runs of one key that were under way at the same time (G-02).
+
+        A killed process ended its handlers when it died.  Those of a frozen one are left out: that
+        is the residual window of G-03.
+        """
+        left_out = {member.name for member in frozen}
+        by_key: dict[str, list[Run]] = defaultdict(list)
+        for run in self.runs():
+            if run.node not in left_out:
+                by_key[run.key].append(run)
+        return [
+            (before, after)
+            for runs in by_key.values()
+            for before, after in itertools.combinations(runs, 2)
+            if min(before.ended_s, self.members[before.node].died_s) > after.began_s
+        ]
+
+    # --- the store ---
+
+    @property
+    def lane(self) -> Lane:
+        """The operations of the only lane, for what a test does by hand."""
+        with self.client() as client:
+            made: Any = client.hget(Control(self.pool).config, "incarnation")
+        return Lane(Names(self.pool, 0), made.decode())
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[redis.Redis]:
+        """A connection of the test's own."""
+        with redis.Redis.from_url(self.server.url, socket_timeout=5.0) as client:
+            yield client
+
+    def record(self, key: str) -> Record | None:
+        """Return the record of a key's live job."""
+        with self.client() as client:
+            text: Any = client.hget(Names(self.pool, 0).jobs, key)
+        return Record.parse(text) if text is not None else None
+
+    def counter(self, name: str) -> int:
+        """Return one of the lane's counters."""
+        with self.client() as client:
+            text: Any = client.hget(Names(self.pool, 0).lane, name)
+        return int(text or 0)
+
+    def problems(self) -> list[str]:
+        """Return what the auditor finds."""
+        with self.client() as client:
+            return audit(client, self.pool)
+
+    def is_sound(self, *, frozen: Sequence[Member] = ()) -> None:
+        """Check what holds at the end of every story: nothing ran twice, the store is in order."""
+        assert not self.overlaps(frozen=frozen)
+        crashed = self.events("actor.crashed")
+        assert not crashed, crashed
+        self.until(lambda: not self.problems(), within_s=2 * self.ttl_s, what="the store is sound")
+
+
+class MakeFleet(Protocol):
+    """What makes fleets."""
+
+    def __call__(self, *, ttl_s: float = 1.0, package: Path = PACKAGE) -> Fleet: ...
+
+
+@pytest.fixture
+def make_fleet(program: ServerProgram, tmp_path: Path) -> Iterator[MakeFleet]:
+    """Yield what makes fleets, each with a server of its own; all are ended afterwards."""
+    with contextlib.ExitStack() as stack:
+        numbers = itertools.count()
+
+        def make(*, ttl_s: float = 1.0, package: Path = PACKAGE) -> Fleet:
+            directory = tmp_path / str(next(numbers))
+            directory.mkdir()
+            server = stack.enter_context(EmbeddedServer.start(program, persist=True))
+            fleet = Fleet(server, directory, package=package, ttl_s=ttl_s)
+            stack.callback(fleet.close)
+            return fleet
+
+        yield make
+
+
+@pytest.fixture
+def fleet(make_fleet: MakeFleet) -> Fleet:
+    """Return a fleet without members, on a server of its own."""
+    return make_fleet()

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,7 @@ from pool.ops.demo.verdict import (
     Verdict,
     judge,
 )
+from pool.ops.logs import configure
 from pool.settings import Settings
 from pool.store.link import Link
 from pool.store.seam import Threads
@@ -67,24 +69,40 @@ def perform(play: Play, *, is_json: bool) -> int:
         raise ConfigError(setting="demo", problem=problem)
     watched = sys.stderr if sys.stderr.isatty() else None
     show = Show(watched if is_json else sys.stdout)
+    directory = Path(tempfile.mkdtemp(prefix="pool-demo-"))
+    is_kept = False
+    try:
+        verdict = _verdict(play, show, directory)
+        is_kept = not verdict.ok
+    finally:
+        if not is_kept:
+            shutil.rmtree(directory)
+    show.close(verdict)
+    if is_json:
+        sys.stdout.write(json.dumps(verdict.figures()) + "\n")
+        sys.stderr.writelines(f"{case}\n" for case in verdict.broken if watched is None)
+    if is_kept:
+        sys.stderr.write(f"the ledger and the nodes' logs are kept in {directory}\n")
+    return 0 if verdict.ok else 1
+
+
+def _verdict(play: Play, show: Show, directory: Path) -> Verdict:
     program = find_server("path")
     with (
+        (directory / "conductor.log").open("w", encoding="utf-8") as log,
         EmbeddedServer.start(program) as server,
-        tempfile.TemporaryDirectory(prefix="pool-demo-") as directory,
     ):
+        configure(
+            log, is_json=True
+        )  # the conductor is a client of the pool, with events of its own
         conductor = Conductor(
             play=play,
             show=show,
             url=server.url,
             server=f"{program.name} {program.version}",
-            directory=Path(directory),
+            directory=directory,
         )
-        verdict = anyio.run(conductor.conduct)
-    show.close(verdict)
-    if is_json:
-        sys.stdout.write(json.dumps(verdict.figures()) + "\n")
-        sys.stderr.writelines(f"{case}\n" for case in verdict.broken if watched is None)
-    return 0 if verdict.ok else 1
+        return anyio.run(conductor.conduct)
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -1,0 +1,210 @@
+"""Processes are killed and frozen; their jobs go on elsewhere, and what they still say is refused."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pool.store.lane import Claim
+    from tests.process.conftest import Fleet, MakeFleet, Member
+
+Record = Callable[[str, object], None]
+
+
+def note(record: Record, name: str, took_s: Sequence[float]) -> None:
+    """Keep figures for whoever reads the report of the run."""
+    record(f"{name}_p50_s", round(statistics.median(took_s), 3))
+    record(f"{name}_max_s", round(max(took_s), 3))
+
+
+def held_by(fleet: Fleet, member: Member, keys: Sequence[str]) -> list[str]:
+    return [key for key, run in fleet.alive(keys).items() if run.node == member.name]
+
+
+def test_running_and_queued_jobs_of_a_killed_node_restart_elsewhere_in_time(
+    fleet: Fleet, record_property: Record
+) -> None:
+    """SIGKILL: within lease TTL + 1 s all is started elsewhere, services too (G-01, G-02, G-06)."""
+    gate = fleet.directory / "gate"
+    client = fleet.start("client", is_client=True)[0]
+    victim, *others = fleet.start("a", "b", "c", capacity=30)
+    clocks = fleet.dispatch(client, "clock", [f"clock-{i}" for i in range(12)])
+    fleet.are_running(clocks)
+    # More than the slots, so that some are granted and wait in the streams of their workers.
+    jobs = fleet.dispatch(client, "held", [f"job-{i}" for i in range(120)], str(gate))
+    fleet.until(lambda: len(fleet.alive(jobs)) == 90 - len(clocks), what="all slots are taken")
+    lost = [*held_by(fleet, victim, [*jobs]), *held_by(fleet, victim, [*clocks])]
+    is_service = [key in clocks for key in lost]
+    assert 20 <= len(lost) <= 30
+    assert any(is_service)
+
+    gate.touch()  # so that the slots elsewhere become free
+    gate_s = fleet.kill(victim)
+    took = fleet.took_over(lost, gate_s, victim, within_s=fleet.ttl_s + 1.0)
+    note(record_property, "takeover", took)
+
+    results = fleet.results(client, jobs, within_s=fleet.ttl_s + 1.0)
+    assert all(isinstance(result, dict) for result in results.values()), results
+    untouched = set(jobs) - {run.key for run in fleet.runs() if run.node == victim.name}
+    for key in untouched:
+        assert [run.how for run in fleet.runs([key])] == ["returned"], key
+    stays = {run.key: run for run in fleet.runs(clocks) if run.node != victim.name}
+    assert stays.keys() == fleet.are_running(clocks).keys()
+    for member in others:
+        assert not fleet.events("worker.fenced", node=member.name)
+    fleet.is_sound()
+
+
+def test_a_clock_that_was_killed_starts_again_on_each_survivor_and_no_live_job_twice(
+    fleet: Fleet, record_property: Record
+) -> None:
+    """Two nodes die, one after the other: the last one has everything, once (G-02, G-06)."""
+    first, second, last = fleet.start("a", "b", "c")
+    keys = [f"clock-{i}" for i in range(15)]
+    fleet.dispatch(last, "clock", keys)
+    fleet.are_running(keys)
+    took = []
+    for victim in (first, second):
+        lost = held_by(fleet, victim, keys)
+        assert lost
+        at_s = fleet.kill(victim)
+        took += fleet.took_over(lost, at_s, victim, within_s=fleet.ttl_s + 1.0)
+    note(record_property, "takeover", took)
+
+    assert {run.node for run in fleet.are_running(keys).values()} == {last.name}
+    once = [run for run in fleet.runs() if run.node == last.name]
+    assert len(once) == len(keys)
+    fleet.is_sound()
+
+
+def test_a_node_frozen_for_three_leases_is_refused_and_works_again(
+    make_fleet: MakeFleet, record_property: Record
+) -> None:
+    """SIGSTOP for 3 TTL, SIGCONT: what it settles is refused, its handlers are cancelled (G-02)."""
+    fleet = make_fleet(ttl_s=1.5)
+    gate = fleet.directory / "gate"
+    client = fleet.start("client", is_client=True)[0]
+    victim, _ = fleet.start("a", "b")
+    long = fleet.dispatch(client, "held", [f"long-{i}" for i in range(30)], str(gate))
+    clocks = fleet.dispatch(client, "clock", [f"clock-{i}" for i in range(10)])
+    fleet.are_running([*long, *clocks])
+    # These sleep until a moment in the freeze at which its lease is still good: when it goes on
+    # they return at once, and are settled before the node has had time to notice.
+    naps = fleet.dispatch(client, "nap", [f"nap-{i}" for i in range(30)], 0.4 * fleet.ttl_s)
+    fleet.are_running(naps)
+    frozen_s = victim.signal(signal.SIGSTOP)
+    its_naps = held_by(fleet, victim, [*naps])
+    its_others = held_by(fleet, victim, [*long, *clocks])
+    assert its_naps
+    assert its_others
+    took = fleet.took_over(
+        [*its_naps, *its_others], frozen_s, victim, within_s=fleet.ttl_s + 1.0
+    )
+    note(record_property, "takeover", took)
+    results = fleet.results(client, naps)
+    fleet.passes(frozen_s, 3 * fleet.ttl_s)
+    continued_s = victim.signal(signal.SIGCONT)
+
+    def ends(keys: Sequence[str]) -> dict[str, str]:
+        runs = fleet.runs(keys)
+        return {run.key: run.how for run in runs if run.node == victim.name and run.how}
+
+    fleet.until(lambda: fleet.events("worker.fenced", node=victim.name), what="it knows")
+    fleet.until(lambda: len(ends(its_others)) == len(its_others), what="its handlers ended")
+    assert set(ends(its_others).values()) == {"cancelled"}
+    late = [key for key, how in ends(its_naps).items() if how == "returned"]
+    assert late, "none was settled too late"
+    assert fleet.results(client, naps) == results
+    assert all(results[key]["node"] != victim.name for key in late)
+
+    def works() -> list[float]:
+        keys = [f"new-{len(fleet.lines)}-{i}" for i in range(10)]
+        fleet.results(client, fleet.dispatch(client, "nap", keys, 0.0))
+        return [run.began_s for run in fleet.runs(keys) if run.node == victim.name]
+
+    works_s = fleet.until(works, within_s=fleet.ttl_s + 1.0, what="it takes new jobs")
+    note(record_property, "works_again", [works_s[0] - continued_s])
+    gate.touch()
+    assert all(
+        result["node"] != victim.name
+        for key, result in fleet.results(client, long).items()
+        if key in its_others
+    )
+    fleet.is_sound(frozen=[victim])
+
+
+def test_a_reaper_that_dies_with_the_claim_is_succeeded(
+    fleet: Fleet, record_property: Record
+) -> None:
+    """The claim of a dead holder ends, another node takes it with a higher fence (G-05, G-06)."""
+    victim, survivor = fleet.start("a", "b")
+    keys = [f"clock-{i}" for i in range(20)]
+    fleet.dispatch(survivor, "clock", keys)
+    fleet.are_running(keys)
+    lost = held_by(fleet, victim, keys)
+    at_s = fleet.kill(victim)
+    claim = _claim_as_a_dead_reaper(fleet, fleet.said("ready", node=victim.name)[0]["worker"][0])
+
+    took = fleet.took_over(lost, at_s, victim, within_s=fleet.ttl_s + 1.0 + 0.5)
+    note(record_property, "takeover", took)
+    reaped = fleet.until(
+        lambda: fleet.events("worker.reaped", node=survivor.name), what="it is reaped"
+    )
+    assert claim.identity in [event["facts"]["identity"] for event in reaped]
+    with fleet.client() as client:
+        journal = client.xrange(fleet.lane.names.journal)
+    edges = [(entry[b"edge"], entry.get(b"owner")) for _, entry in journal]
+    assert (b"reaper.succeeded", claim.identity.encode()) in edges
+    fleet.is_sound()
+
+
+def _claim_as_a_dead_reaper(fleet: Fleet, worker: str) -> Claim:
+    """Fence a dead worker for a reaper that does not exist, before anybody else can."""
+    from pool.store.lane import claims
+
+    lane, identity = fleet.lane, f"{worker}.1"
+    call = lane.fence("ndead.1", ttl_s=fleet.ttl_s, reap_s=0.5, claims_max=1)
+    with fleet.client() as client, client.pipeline(transaction=True) as pipe:
+        pipe.zadd(lane.names.keepalive, {identity: 1}, xx=True)  # its lease has just ended
+        pipe.eval(call.script.source, len(call.keys), *call.keys, *call.args)
+        _, reply = pipe.execute()
+    _, [claim] = claims(reply)
+    assert claim.identity == identity
+    return claim
+
+
+@pytest.mark.parametrize("handler", ["stubborn", "blocking"])
+def test_a_run_time_limit_holds_though_the_owner_does_not_enforce_it(
+    fleet: Fleet, handler: str
+) -> None:
+    """The sweeper writes it into the record; whoever ends the attempt ends it as timed out."""
+    gate = fleet.directory / "gate"
+    client = fleet.start("client", is_client=True)[0]
+    owner = fleet.start("a", on_overrun="report")[0]
+    argument = str(gate) if handler == "stubborn" else 2.5
+    jobs = fleet.dispatch(client, handler, ["key"], argument)
+    fleet.are_running(jobs)
+    fleet.until(
+        lambda: (record := fleet.record("key")) is not None and record.intent == "t",
+        within_s=0.6 + fleet.ttl_s / 4 + 1.0,
+        what="the sweeper says that it timed out",
+    )
+    if handler == "stubborn":
+        # It swallows its cancellation, and dies with it: the reaper knows what to do.
+        fleet.start("b")
+        fleet.kill(owner)
+        assert fleet.results(client, jobs) == {"key": "!POOLPARKED"}
+        [run] = fleet.runs(jobs)
+        assert run.how == ""
+    else:
+        # It blocks its loop and returns in the end, but that counts no more.
+        result = fleet.results(client, jobs)["key"]
+        assert result["attempt"] == 2
+        assert [run.how for run in fleet.runs(jobs)] == ["returned", "returned"]
+        assert fleet.events("loop.hung", node=owner.name)
+    fleet.is_sound()
