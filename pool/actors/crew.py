@@ -103,7 +103,7 @@ class Crew:
             context=context,
             replica=self.replica,
             on_changed=self._on_identities,
-            on_refounded=lambda: self._follower.rejoin(context.incarnation),
+            on_refounded=self._on_refounded,
         )
         self._keepalive = KeepAlive(
             name="keepalive",
@@ -360,10 +360,14 @@ class Crew:
             self._on_shutdown()
 
     def on_data_lost(self) -> None:
-        """The pool's data are not there: join anew, and tell everybody who waits."""
+        """A call was answered that the pool's data are not there; it may be one of before."""
         if self._is_open:
-            self.membership.tell(PoolLost(self.context.incarnation))
-            self.dispatcher.lose()
+            self.membership.tell(PoolLost())
+
+    def _on_refounded(self) -> None:
+        """The pool's data are gone: tell everybody who waits, and follow the new ones."""
+        self.dispatcher.lose()
+        self._follower.rejoin(self.context.incarnation)
 
     def _on_reader_end(self, error: BaseException | None) -> None:
         """The reader of map logs ended: by a bug of ours, and then the node ends with the cause."""

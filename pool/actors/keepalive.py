@@ -167,7 +167,7 @@ class KeepAlive(Actor[Message]):
             state.unassigned = told.unassigned
             counts = dict(zip(names, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]
-            if len(gone) < len(names) or not names:
+            if len(gone) < len(names):  # else nobody has a lease: joining again begins a new one
                 self._step(state, Renewed(answer.asked_s, now_s))
             self.on.on_renewed(state, told, answer.asked_s, counts, was_away)
             if gone:
@@ -213,25 +213,30 @@ class KeepAlive(Actor[Message]):
             replies: Sequence[Reply] = ()
             if plan.calls:
                 replies = await port.run(plan.calls, timeout_s=settings.renew_timeout_s)
-                port.post(self._take, _Answer(asked_s, plan, replies))
+                if not port.post(self._take, _Answer(asked_s, plan, replies)):
+                    return
             failed = any(isinstance(reply, PoolError) for reply in replies)
             next_s = asked_s + (settings.renew_s / 4 if failed else settings.renew_s)
-            await self._look_after_loop(port, next_s)
+            if not await self._look_after_loop(port, next_s):
+                return
 
     def _take(self, answer: _Answer) -> None:
         self._heard()
         self.tell(answer)
 
-    async def _look_after_loop(self, port: Port, until_s: float) -> None:
-        """Sleep until the next round, and watch whether the loop still turns."""
+    async def _look_after_loop(self, port: Port, until_s: float) -> bool:
+        """Sleep until the next round, and watch whether the loop still turns.
+
+        False if it was closed without closing us: then nobody may think that this node lives.
+        """
         clock, settings = self.context.seam.clock, self.context.settings
         reported = False
         while not port.closing:
             now_s = clock()
             if now_s >= until_s:
-                return
+                break
             if not port.post(self._heard):
-                return  # the loop is gone: whoever closed it did not close us; stop renewing
+                return False
             await port.sleep(min(_LOOK_S, until_s - now_s))
             hung_s = clock() - self._heard_s
             if hung_s > HUNG_S and not reported:
@@ -239,6 +244,7 @@ class KeepAlive(Actor[Message]):
                 self.context.emit(self._hung(hung_s))
             if hung_s > settings.lease_ttl_s - settings.margin_s and settings.on_overrun == "exit":
                 self.context.seam.end_process(EXIT_CODE)
+        return True
 
     def _hung(self, hung_s: float) -> Event:
         return LoopHung(

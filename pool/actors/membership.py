@@ -45,9 +45,7 @@ class IdentityGone:
 
 @attrs.frozen
 class PoolLost:
-    """A script answered that the data of this incarnation are not there."""
-
-    incarnation: str
+    """A script answered that the data of its incarnation are not there."""
 
 
 Message: TypeAlias = IdentityGone | PoolLost
@@ -98,7 +96,7 @@ class WorkerInfo:
         return info
 
 
-async def found(context: Context, *, lost: str = "") -> Founded:
+async def found(context: Context) -> Founded:
     """Make the pool, or learn how it was made.
 
     Raises:
@@ -110,7 +108,7 @@ async def found(context: Context, *, lost: str = "") -> Founded:
     reply = await context.link.call(
         FOUND,
         (context.control.config,),
-        (PROTOCOL, lanes, context.ids.next("i"), lost),
+        (PROTOCOL, lanes, context.ids.next("i")),
         repeatable=True,
     )
     made = founded(reply)
@@ -136,6 +134,7 @@ class Membership(Actor[Message]):
     workers: dict[str, Worker] = attrs.field(factory=dict)
     on_changed: Callable[[], object]  # identities changed: renew and read others from now on
     on_refounded: Callable[[], object]  # the pool has another incarnation
+    _is_refounding: bool = attrs.field(init=False, default=False)
     _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
     _joined: set[str] = attrs.field(init=False, factory=set)  # names with a lease
     _numbers: dict[str, list[int]] = attrs.field(init=False, factory=dict)  # by worker id
@@ -270,10 +269,9 @@ class Membership(Actor[Message]):
                 self._raise(self.context.lanes[lane], name)
                 self.on_changed()
                 self.spawn(self._rejoin, lane)
-            case PoolLost(incarnation) if incarnation == self.context.incarnation:
-                self._joined.clear()
-                self.spawn(self._refound, incarnation)
-                self.context.incarnation = ""  # said once; known again when it is found anew
+            case PoolLost() if not self._is_refounding:
+                self._is_refounding = True
+                self.spawn(self._refound)
             case _:
                 return  # known already
 
@@ -320,46 +318,58 @@ class Membership(Actor[Message]):
         for worker in missing.values():
             worker.tell(LeaseBack(lane))
 
-    async def _refound(self, lost: str) -> None:
-        """The data are gone: found the pool anew and join it, so that new work is served."""
-        async with self._lock:
-            self.context.emit(DataLost(pool=self.context.pool, incarnation=lost))
-            for state in self.context.lanes:
+    async def _refound(self) -> None:
+        """Found the pool anew and join it, so that new work is served; try until that is done."""
+        try:
+            async with self._lock:
+                while not await self._is_refounded():
+                    await anyio.sleep(RETRY_S)
+        finally:
+            self._is_refounding = False
+
+    async def _is_refounded(self) -> bool:
+        context = self.context
+        try:
+            made = await found(context)
+            there = await self._incarnations()
+            if made.incarnation == context.incarnation and set(there) == {made.incarnation}:
+                return True  # answered to a call of before: we have joined anew since
+            context.emit(DataLost(pool=context.pool, incarnation=context.incarnation))
+            self._joined.clear()
+            for state in context.lanes:
                 for worker in self.workers.values():
                     self._raise(state, worker.target(state.number).name)
-            self.make_lanes(await self._found(lost))
+            self.make_lanes(made)
             self.on_refounded()
             self.on_changed()
-            while True:
-                try:
-                    for state in self.context.lanes:
-                        await self._join(state, self.workers, is_new=True)
-                    for worker in self.workers.values():
-                        await self.announce(worker)
-                    break
-                except StoreLost:
-                    self.context.on_data_lost()
-                    return
-                except PoolError as error:
-                    self.context.emit(StoreTroubled(during="join", problem=str(error)))
-                await anyio.sleep(RETRY_S)
+            for state, stale in zip(context.lanes, there, strict=True):
+                await self._join(state, self.workers, is_new=True, stale=stale)
+            for worker in self.workers.values():
+                await self.announce(worker)
+        except PoolError as error:
+            context.emit(StoreTroubled(during="found", problem=str(error)))
+            return False
         self.on_changed()
         for worker in self.workers.values():
-            for state in self.context.lanes:
+            for state in context.lanes:
                 worker.tell(LeaseBack(state.number))
+        return True
 
-    async def _found(self, lost: str) -> Founded:
-        while True:
-            try:
-                return await found(self.context, lost=lost)
-            except PoolError as error:
-                self.context.emit(StoreTroubled(during="found", problem=str(error)))
-            await anyio.sleep(RETRY_S)
+    async def _incarnations(self) -> list[str]:
+        """Fetch what each lane says whose it is; nothing where its data are gone."""
+        names = [state.lane.names.lane for state in self.context.lanes]
+        texts = [await self.context.link.execute("HGET", name, "incarnation") for name in names]
+        return [(text or b"").decode() for text in texts]
 
     # --- calls --------------------------------------------------------------------------------
 
     async def _join(
-        self, state: LaneState, workers: dict[str, Worker], *, is_new: bool = False
+        self,
+        state: LaneState,
+        workers: dict[str, Worker],
+        *,
+        is_new: bool = False,
+        stale: str = "",
     ) -> None:
         context, settings = self.context, self.context.settings
         asked_s = context.seam.clock()
@@ -377,6 +387,7 @@ class Membership(Actor[Message]):
             is_new=is_new,
             not_after_ms=not_after_ms,
             ttl_s=settings.lease_ttl_s,
+            stale=stale,
         )
         reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
         state.tell_time(int(reply), asked_s)

@@ -93,7 +93,11 @@ class Reaper(Actor[Message]):
                     await self._alarm.wait()
 
     async def _fence(self, state: LaneState) -> None:
-        settings = self.context.settings
+        settings, now_s = self.context.settings, self.context.seam.clock()
+        if not state.lease.is_good(now_s):
+            # We have not heard from the store for long: our own lease may have ended with others'.
+            self._due_s.setdefault(state.number, now_s + RETRY_S)
+            return
         suspects = self._suspects.pop(state.number, ())
         call = state.lane.fence(
             state.node.name,

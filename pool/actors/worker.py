@@ -666,6 +666,8 @@ class Worker(Actor[Told]):
     def _lose(self, lane: int) -> None:
         self._backlog = deque(run for run in self._backlog if run.lane != lane)
         for run in self._in_lane(lane):
+            if run.phase == "settling":
+                self._refused(run.key, run.start.epoch, "GONE", "")
             self._cancel(run, "gone")
         self._memory.clear(lambda key: self.context.lane_of(key).number == lane)
 

@@ -71,7 +71,7 @@ PULL: Final = Script.load(
 JOIN: Final = Script.load(
     "join",
     keys=("lane", "keepalive", "cleanup", "open", "handlers", "*signals"),
-    args=("incarnation", "not_after_ms", "ttl_ms", "identity_count", "*handlers"),
+    args=("incarnation", "stale", "not_after_ms", "ttl_ms", "identity_count", "*handlers"),
 )
 RENEW: Final = Script.load(
     "renew",
@@ -443,13 +443,14 @@ class Lane:
         is_new: bool,
         not_after_ms: int,
         ttl_s: float,
+        stale: str = "",
     ) -> ScriptCall:
         """Register workers (with the number of keys each takes) and, when new, the node."""
         n = self.names
         capacities = {**workers, node: -1} if is_new else workers
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers]
         keys += (*(n.signal(who.name) for who in capacities), n.signal(node.name))
-        args: list[Word] = [self.incarnation, not_after_ms, _ms(ttl_s), len(capacities)]
+        args: list[Word] = [self.incarnation, stale, not_after_ms, _ms(ttl_s), len(capacities)]
         for who, capacity in capacities.items():
             args += (who.id, who.number, capacity)
         for name, options in handlers.items():
@@ -562,9 +563,7 @@ class Lane:
 
 PROTOCOL: Final = 1  # of what stands in Redis; raised when older nodes could not work beside it
 
-FOUND: Final = Script.load(
-    "found", keys=("config",), args=("protocol", "lanes", "incarnation", "lost")
-)
+FOUND: Final = Script.load("found", keys=("config",), args=("protocol", "lanes", "incarnation"))
 
 
 @attrs.frozen(kw_only=True)

@@ -5,14 +5,13 @@ KEYS[1] config  hash   protocol, lanes, incarnation
 ARGV[1] protocol     str   wire protocol of the caller
 ARGV[2] lanes        str   lanes the caller wants
 ARGV[3] incarnation  str   used when the pool is new
-ARGV[4] lost         str   incarnation whose data the caller saw vanish; replaced if it still stands
 
 Returns  protocol, lanes, incarnation, server ms
 Cost     O(1); 3 commands
-Why Lua  SetIfNotExists of three fields at once: the first to join decides for all.
+Why Lua  SetIfNotExists of three fields at once: the first to join decides for all.  What stands is never
+         replaced: two nodes that both saw the data vanish would otherwise take the pool from each other.
 ]]
-local had = redis.call('HGET', config, 'incarnation')
-if not had or (lost ~= '' and had == lost) then
+if redis.call('HEXISTS', config, 'incarnation') == 0 then
   redis.call('HSET', config, 'protocol', protocol, 'lanes', lanes, 'incarnation', incarnation)
 end
 local found = redis.call('HMGET', config, 'protocol', 'lanes', 'incarnation')

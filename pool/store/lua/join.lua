@@ -8,9 +8,10 @@ KEYS[4] open       hash    worker id -> incarnation|capacity
 KEYS[5] handlers   hash    name -> options
 KEYS[...] signals          signal:IDENTITY, one per identity that joins, then the node's own
 ARGV[1] incarnation    str   set when the lane is new
-ARGV[2] not_after_ms   int   server time after which this call no longer counts
-ARGV[3] ttl_ms         int   > 0
-ARGV[4] identity_count int   how many; (id, incarnation number, capacity) each follow: capacity -1
+ARGV[2] stale          str   incarnation that the lane may have though `config` names ours; empty: none
+ARGV[3] not_after_ms   int   server time after which this call no longer counts
+ARGV[4] ttl_ms         int   > 0
+ARGV[5] identity_count int   how many; (id, incarnation number, capacity) each follow: capacity -1
                              for a node, 0 for a worker that takes nothing yet
 ARGV[...] handlers     name, options each
 
@@ -19,14 +20,17 @@ Errors   POOLDATALOST <lane>, POOLGONE <identity> (fenced, or the call came too 
 Cost     O(identities + handlers); 4 commands an identity
 Why Lua  a late copy of this call must not bring back an identity that was reaped meanwhile, nor open a
          worker again that has closed itself.
+
+`stale` is for a lane that was joined anew by a node which did not know yet that the data had been lost:
+`config` decides, and the lane keeps what it holds.
 ]]
 local had = redis.call('HGET', lane, 'incarnation')
-if had and had ~= incarnation then
+if had and had ~= incarnation and had ~= stale then
   return redis.error_reply('POOLDATALOST ' .. lane)
 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local first = ARGV[5] .. '.' .. ARGV[6]
+local first = ARGV[6] .. '.' .. ARGV[7]
 if now > not_after_ms then
   return redis.error_reply('POOLGONE ' .. first)
 end
@@ -37,17 +41,17 @@ for i = 6, #KEYS do
   redis.call('XLEN', KEYS[i])
 end
 for i = 1, identity_count do
-  local name = ARGV[2 + 3 * i] .. '.' .. ARGV[3 + 3 * i]
+  local name = ARGV[3 + 3 * i] .. '.' .. ARGV[4 + 3 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 then
     return redis.error_reply('POOLGONE ' .. name)
   end
 end
 
-if not had then
+if had ~= incarnation then
   redis.call('HSET', lane, 'incarnation', incarnation)
 end
 for i = 1, identity_count do
-  local id, n, capacity = ARGV[2 + 3 * i], ARGV[3 + 3 * i], ARGV[4 + 3 * i]
+  local id, n, capacity = ARGV[3 + 3 * i], ARGV[4 + 3 * i], ARGV[5 + 3 * i]
   redis.call('XADD', KEYS[5 + i], '*', 't', 'joined')
   local is_new = redis.call('ZADD', keepalive, now + ttl_ms, id .. '.' .. n) == 1
   if is_new and tonumber(capacity) > 0 then
@@ -56,7 +60,7 @@ for i = 1, identity_count do
 end
 -- The blocked read of the node wakes and takes up the new streams.
 redis.call('XADD', KEYS[#KEYS], 'NOMKSTREAM', '*', 't', 'joined')
-for i = 5 + 3 * identity_count, #ARGV, 2 do
+for i = 6 + 3 * identity_count, #ARGV, 2 do
   redis.call('HSET', handlers, ARGV[i], ARGV[i + 1])
 end
 return now

@@ -1,0 +1,470 @@
+"""Workers: added and removed at run time, filled to their capacity, given keys by placement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pool import Handlers, Job, JobExists, Node, PoolError
+from pool.actors.observe import ServiceMoved
+
+if TYPE_CHECKING:
+    from tests.actors.conftest import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+
+def holding(diary: Diary, release: anyio.Event) -> Handlers:
+    """Return a finite job that runs until `release`, and a service."""
+    handlers = Handlers()
+
+    @handlers.job("hold")
+    async def hold(job: Job) -> str:
+        diary.note(job.key, job.worker)
+        await release.wait()
+        return job.worker
+
+    @handlers.service("serve")
+    async def serve(job: Job) -> None:
+        diary.note(job.key, job.worker)
+        await anyio.sleep_forever()
+
+    return handlers
+
+
+def where(handlers: Handlers) -> Any:
+    """Register a job that tells which worker ran it."""
+
+    @handlers.job("where")
+    async def where_run(job: Job) -> str:
+        return job.worker.partition(".")[0]
+
+    return where_run
+
+
+async def places(node: Node, keys: list[str]) -> dict[str, str]:
+    """Return the worker that runs each key."""
+    refs = await node.dispatch_many("where", keys)
+    return {
+        ref.key: await ref.result(timeout_s=5) for ref in refs if not isinstance(ref, PoolError)
+    }
+
+
+KEYS = [f"key-{n}" for n in range(60)]
+
+
+# --- adding and removing ------------------------------------------------------------------------
+
+
+async def test_a_worker_added_in_a_scope_that_is_cancelled_lives_on_with_its_node(
+    fleet: Fleet,
+) -> None:
+    handlers = Handlers()
+    where_run = where(handlers)
+    node = await fleet.node()
+    with anyio.CancelScope() as scope:
+        worker = await node.add_worker(handlers)
+        scope.cancel()
+        await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    ref = await node.dispatch(where_run, "k")
+    assert await ref.result(timeout_s=5) == worker.id
+    assert [info.id for info in node.workers] == [worker.id]
+
+
+async def test_a_client_becomes_a_worker_and_a_client_again(fleet: Fleet) -> None:
+    handlers = Handlers()
+    where_run = where(handlers)
+    node = await fleet.node()
+    for _ in range(2):
+        worker = await node.add_worker(handlers, capacity=3, label="left", version="1.2")
+        [info] = node.workers
+        assert (info.id, info.node, info.handlers) == (worker.id, node.id, ("where",))
+        assert (info.capacity, info.label, info.version) == (3, "left", "1.2")
+        assert await (await node.dispatch(where_run, "k")).result(timeout_s=5) == worker.id
+        await node.remove_worker(worker)
+        assert node.workers == ()
+        await node.remove_worker(worker)  # twice is fine
+    ref = await node.dispatch(where_run, "k")
+    assert (await ref.status()).state == "unassigned"
+    await ref.stop(timeout_s=5)
+
+
+async def test_removing_a_worker_hands_its_services_over_and_lets_its_jobs_end(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-06: after a planned exit at once, and without burning an attempt."""
+    release = anyio.Event()
+    node = await fleet.node(holding(diary, release))
+    first = node.workers[0].id
+    service = await node.dispatch("serve", "service")
+    job = await node.dispatch("hold", "job")
+    await diary.counts(2)
+    second = await node.add_worker(holding(diary, release))
+    own = next(w for w in node._crew.membership.workers.values() if w.id == first)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.remove_worker, own)
+        await diary.has("service", f"{second.id}.1")
+        release.set()
+    assert (await job.result(timeout_s=5)).startswith(first)
+    status = await service.status()
+    assert (status.attempt, status.crashes) == (1, 0)
+    assert [info.id for info in node.workers] == [second.id]
+
+
+async def test_two_workers_of_one_node_never_run_a_key_at_once(fleet: Fleet, diary: Diary) -> None:
+    """G-02: the former handler of a key is still ending; the key waits for it, in this process."""
+    handlers = Handlers()
+    release = anyio.Event()
+    running: Counter[str] = Counter()
+
+    @handlers.service("slow")
+    async def slow(job: Job) -> None:
+        running[job.key] += 1
+        diary.note("started", job.worker, running[job.key])
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await release.wait()
+            running[job.key] -= 1
+
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(slow, "k")
+    await diary.counts(1)
+    second = await node.add_worker(handlers)
+    first = next(w for w in node._crew.membership.workers.values() if w.id != second.id)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.remove_worker, first)
+        await fleet.until(lambda: first.is_draining)
+        release.set()
+    await diary.counts(2)
+    assert [number for _, _, number in diary.entries] == [1, 1]
+    await ref.stop(timeout_s=5)
+
+
+# --- capacity -----------------------------------------------------------------------------------
+
+
+async def test_a_worker_runs_as_many_jobs_at_once_as_its_capacity_and_no_more(
+    fleet: Fleet, diary: Diary
+) -> None:
+    handlers = Handlers()
+    running: list[str] = []
+    most = 0
+
+    @handlers.job("count")
+    async def count(job: Job) -> None:
+        nonlocal most
+        running.append(job.key)
+        most = max(most, len(running))
+        diary.note(job.key)
+        await anyio.lowlevel.checkpoint()
+        running.remove(job.key)
+
+    node = await fleet.node(handlers, capacity=3)
+    refs = await node.dispatch_many(count, [f"k{n}" for n in range(50)])
+    for ref in refs:
+        assert not isinstance(ref, PoolError)
+        await ref.result(timeout_s=5)
+    assert (most, len(diary.entries)) == (3, 50)
+
+
+async def test_plain_functions_are_bounded_by_the_capacity_too(fleet: Fleet) -> None:
+    handlers = Handlers()
+    running: list[int] = []
+    most: list[int] = []
+
+    @handlers.job("count")
+    def count(job: Job) -> None:
+        running.append(1)
+        most.append(len(running))
+        anyio.from_thread.run(anyio.lowlevel.checkpoint)
+        running.pop()
+
+    node = await fleet.node(handlers, capacity=2)
+    refs = await node.dispatch_many(count, [f"k{n}" for n in range(20)])
+    for ref in refs:
+        assert not isinstance(ref, PoolError)
+        await ref.result(timeout_s=5)
+    assert max(most) == 2
+
+
+async def test_a_worker_that_joins_pulls_what_waits_for_a_slot(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """Scaling out helps: nothing waits for the worker it was granted to while another is free."""
+    release = anyio.Event()
+    first = await fleet.node(holding(diary, release), capacity=1, lease_ttl_s=1.0)
+    refs = await first.dispatch_many("hold", [f"k{n}" for n in range(4)])
+    await diary.counts(1)
+    await fleet.node(holding(diary, release), capacity=3, lease_ttl_s=1.0)
+    await diary.counts(4)
+    assert len({worker for _, worker in diary.entries}) == 2
+    release.set()
+    for ref in refs:
+        assert not isinstance(ref, PoolError)
+        await ref.result(timeout_s=5)
+
+
+async def test_a_backlog_larger_than_all_slots_drains(fleet: Fleet) -> None:
+    handlers = Handlers()
+    where_run = where(handlers)
+    client = await fleet.node()
+    refs = await client.dispatch_many(where_run, [f"k{n}" for n in range(1500)])
+    await fleet.node(handlers, capacity=2)
+    await fleet.node(handlers, capacity=2)
+    workers = set()
+    for ref in refs:
+        assert not isinstance(ref, PoolError)
+        workers.add(await ref.result(timeout_s=10))
+    assert len(workers) == 2
+
+
+# --- placement ----------------------------------------------------------------------------------
+
+
+async def test_a_key_goes_to_the_same_worker_whoever_dispatches_it(fleet: Fleet) -> None:
+    handlers = Handlers()
+    where(handlers)
+    nodes = [await fleet.node(handlers) for _ in range(3)]
+    client = await fleet.node()
+    found = [await places(node, KEYS) for node in (*nodes, client)]
+    assert found[0] == found[1] == found[2] == found[3]
+    assert len(set(found[0].values())) == 3
+
+
+async def test_a_worker_that_leaves_gives_away_its_own_keys_and_no_others(fleet: Fleet) -> None:
+    handlers = Handlers()
+    where(handlers)
+    nodes = [await fleet.node(handlers) for _ in range(3)]
+    before = await places(nodes[0], KEYS)
+    [gone] = [info.id for info in nodes[0].workers if info.node == nodes[2].id]
+    await fleet.leave(nodes[2])
+    await fleet.until(lambda: len(nodes[0].workers) == 2)
+    after = await places(nodes[0], KEYS)
+    moved = {key for key in KEYS if before[key] != after[key]}
+    assert moved == {key for key in KEYS if before[key] == gone}
+
+
+async def test_a_label_brings_its_keys_back_after_a_restart(fleet: Fleet) -> None:
+    handlers = Handlers()
+    where(handlers)
+    labels = ["a", "b", "c"]
+    nodes = [await fleet.node(handlers, label=label) for label in labels]
+
+    async def by_label() -> dict[str, str]:
+        names = {info.id: info.label for info in nodes[0].workers}
+        return {key: names[worker] for key, worker in (await places(nodes[0], KEYS)).items()}
+
+    before = await by_label()
+    await fleet.leave(nodes[2])
+    nodes[2] = await fleet.node(handlers, label="c")
+    await fleet.until(lambda: len(nodes[0].workers) == 3)
+    assert await by_label() == before
+
+
+async def test_weights_share_the_keys_out(fleet: Fleet) -> None:
+    handlers = Handlers()
+    where(handlers)
+    heavy = await fleet.node(handlers, weight=9.0, label="heavy")
+    await fleet.node(handlers, weight=1.0, label="light")
+    [id_of_heavy] = [info.id for info in heavy.workers if info.label == "heavy"]
+    found = Counter((await places(heavy, [f"key-{n}" for n in range(300)])).values())
+    assert 0.8 < found[id_of_heavy] / 300 < 0.98
+
+
+async def test_a_job_goes_only_to_workers_that_know_its_handler(fleet: Fleet) -> None:
+    some, others = Handlers(), Handlers()
+    where(some)
+
+    @others.job("other")
+    async def other(job: Job) -> None:
+        return
+
+    await fleet.node(some)
+    node = await fleet.node(others)
+    [knows] = [info.id for info in node.workers if "where" in info.handlers]
+    assert set((await places(node, KEYS)).values()) == {knows}
+
+
+async def test_a_full_worker_is_passed_over_for_one_with_room(
+    fleet: Fleet, diary: Diary
+) -> None:
+    release = anyio.Event()
+    nodes = [await fleet.node(holding(diary, release), capacity=1) for _ in range(2)]
+    keys = [f"k{n}" for n in range(600)]  # more than one worker takes, in slots and queue
+    answers = await nodes[0].dispatch_many("hold", keys)
+    assert not [a for a in answers if isinstance(a, PoolError)]
+    names = fleet.names
+    taken = [
+        fleet.client.xlen(names.stream(f"{info.id}.1")) for info in nodes[0].workers
+    ]
+    assert min(taken) > 0
+    release.set()
+    for ref in answers:
+        assert not isinstance(ref, PoolError)
+        await ref.result(timeout_s=10)
+
+
+# --- leaving ------------------------------------------------------------------------------------
+
+
+async def test_leaving_lets_finite_jobs_end_within_the_grace(fleet: Fleet, diary: Diary) -> None:
+    release = anyio.Event()
+    node = await fleet.node(holding(diary, release))
+    client = await fleet.node()
+    ref = await client.dispatch("hold", "k")
+    await diary.counts(1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fleet.leave, node)
+        await fleet.until(lambda: node.state == "closing")
+        release.set()
+    assert (await ref.result(timeout_s=5)) == diary.entries[0][1]
+
+
+async def test_after_the_grace_jobs_go_elsewhere_without_burning_an_attempt(
+    fleet: Fleet, diary: Diary
+) -> None:
+    release = anyio.Event()
+    node = await fleet.node(holding(diary, release), grace_s=0.1)
+    client = await fleet.node()
+    ref = await client.dispatch("hold", "k")
+    await diary.counts(1)
+    await fleet.leave(node)
+    assert (await ref.status()).state == "unassigned"
+    await fleet.node(holding(diary, release))
+    await diary.counts(2)
+    status = await ref.status()
+    assert (status.attempt, status.crashes) == (1, 0)
+    release.set()
+    await ref.result(timeout_s=5)
+
+
+async def test_a_drained_node_stays_a_client(fleet: Fleet, diary: Diary) -> None:
+    release = anyio.Event()
+    node = await fleet.node(holding(diary, release))
+    await node.dispatch("serve", "k")
+    await diary.counts(1)
+    other = await fleet.node(holding(diary, release), settle_delay_s=60.0)
+    await node.drain()
+    await diary.counts(2)
+    assert node.state == "drained"
+    with anyio.fail_after(1):
+        await node.wait_closed()
+    assert [info.node for info in node.workers] == [other.id]
+    with pytest.raises(JobExists):
+        await node.dispatch("serve", "k")
+    await node.notify("k", 1)
+    await node.stop("k", timeout_s=5)
+    await node.drain()  # twice is fine
+
+
+async def test_shutdown_drains_every_node_and_keeps_what_is_open_for_the_next_start(
+    fleet: Fleet, diary: Diary
+) -> None:
+    release = anyio.Event()
+    nodes = [await fleet.node(holding(diary, release), grace_s=0.1) for _ in range(3)]
+    keys = [f"k{n}" for n in range(6)]
+    for key in keys:
+        await nodes[0].dispatch("serve", key)
+    await diary.counts(6)
+    with anyio.fail_after(5):
+        await nodes[0].shutdown_pool()
+        for node in nodes:
+            await node.wait_closed()
+    assert {node.state for node in nodes} == {"drained"}
+    records = [fleet.record(key) for key in keys]
+    assert [record and record.state for record in records] == ["unassigned"] * 6
+    for node in nodes:
+        await fleet.leave(node)
+    diary.entries.clear()
+    again = await fleet.node(holding(diary, release))  # an earlier shutdown does not concern it
+    await diary.counts(6)
+    assert again.state == "open"
+    assert sorted(key for key, _ in diary.entries) == keys
+
+
+async def test_a_node_that_leaves_is_left_out_at_once_and_owns_nothing(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-06: nothing needs reaping after a planned exit."""
+    release = anyio.Event()
+    release.set()
+    node = await fleet.node(holding(diary, release))
+    client = await fleet.node()
+    refs = [await client.dispatch("serve", f"k{n}") for n in range(5)]
+    await diary.counts(5)
+    [worker] = [info.id for info in node.workers]
+    await fleet.leave(node)
+    for ref in refs:
+        assert (await ref.status()).state == "unassigned"
+    names = [key for key in fleet.keys() if worker in key or node.id in key]
+    assert names == []
+    assert not fleet.client.hexists(fleet.names.open, worker)
+    assert fleet.client.zscore(fleet.names.keepalive, f"{worker}.1") is None
+
+
+async def test_two_nodes_joining_and_leaving_by_turns_lose_nothing(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-01, G-05: a rolling deployment; every service runs in the end, once."""
+    release = anyio.Event()
+    nodes = [await fleet.node(holding(diary, release))]
+    client = await fleet.node()
+    keys = [f"k{n}" for n in range(20)]
+    for key in keys:
+        await client.dispatch("serve", key)
+    for _ in range(4):
+        nodes.append(await fleet.node(holding(diary, release)))
+        await fleet.leave(nodes.pop(0))
+
+    async def all_run() -> bool:
+        states = [await client.status(key) for key in keys]
+        return all(status.state == "running" for status in states)
+
+    await fleet.until(all_run)
+    moves = Counter(event.key for event in fleet.all_seen(ServiceMoved))
+    assert not moves or max(moves.values()) <= 4
+    statuses = [await client.status(key) for key in keys]
+    assert {(status.attempt, status.crashes) for status in statuses} == {(1, 0)}
+
+
+# --- poison -------------------------------------------------------------------------------------
+
+
+async def test_suspected_poison_jobs_run_one_at_a_time(fleet: Fleet, diary: Diary) -> None:
+    """A job that killed its worker often is on probation, so that it parks no neighbours."""
+    release = anyio.Event()
+    client = await fleet.node()
+    keys = [f"k{n}" for n in range(3)]
+    handlers = Handlers()
+
+    @handlers.job("hold")
+    async def hold(job: Job) -> None:
+        diary.note(job.key)
+        await release.wait()
+
+    for key in (*keys, "healthy"):
+        await client.options(allow_unknown=True).dispatch("hold", key)
+    for key in keys:  # as if three workers had died while they ran it
+        text: Any = fleet.client.hget(fleet.names.jobs, key)
+        fields = text.decode().split("|")
+        fields[7] = "3"
+        fleet.client.hset(fleet.names.jobs, key, "|".join(fields))
+        record = fleet.record(key)
+        assert record is not None
+        assert record.crashes == 3
+    node = await fleet.node(handlers)
+    await diary.has("healthy")
+    await diary.counts(2)
+    await fleet.until(lambda: len(diary.entries) == 2)
+    suspects = [key for key in diary.entries if key in keys]
+    assert len(suspects) == 1
+    release.set()
+    await diary.counts(4)
+    assert sorted(diary.entries) == ["healthy", *keys]
+    assert node.state == "open"

@@ -1,0 +1,228 @@
+"""The classes of orphans that a naive design leaves, each with the mechanism that prevents it.
+
+Every story is told twice: by the package as it is, and by a copy of it from which that mechanism
+was taken by a substitution in its text.  There the same story must fail, at the point where the
+orphan should have been found: so the test proves the mechanism, not the luck of the day.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+if TYPE_CHECKING:
+    from tests.process.conftest import Fleet, MakeFleet
+
+FOUND = "the orphan is found"
+
+
+def accepted_but_never_announced(fleet: Fleet) -> None:
+    """Nobody was there to be told, and the dispatcher is gone when a worker comes."""
+    client = fleet.start("client", is_client=True)[0]
+    fleet.leave(fleet.start("before")[0])  # so that the handler is a known one
+    keys = fleet.dispatch(client, "nap", ["key"], 0.0)
+    fleet.kill(client)
+    fleet.start("after")
+    fleet.until(lambda: fleet.said("end", key="key"), within_s=fleet.ttl_s + 1.0, what=FOUND)
+    assert len(fleet.runs(keys)) == 1
+
+
+def announced_but_never_heard(fleet: Fleet) -> None:
+    """The worker did not hear of what it was granted: the deadline of its start passes."""
+    client = fleet.start("client", is_client=True)[0]
+    fleet.start("a", trap="deaf")
+    keys = fleet.dispatch(client, "nap", ["key"], 0.0)
+    fleet.until(
+        lambda: fleet.said("end", key="key"), within_s=2 * fleet.ttl_s + 1.0, what=FOUND
+    )
+    assert len(fleet.runs(keys)) == 1
+    assert fleet.said("trap")
+
+
+def retry_promised_by_the_dead(fleet: Fleet) -> None:
+    """The attempt failed, another one was promised, and who promised it is dead."""
+    victim = fleet.start("a")[0]
+    fleet.dispatch(victim, "flaky", ["key"], 1.5)
+    fleet.until(lambda: (r := fleet.record("key")) is not None and r.state == "waiting")
+    fleet.start("b")
+    fleet.kill(victim)
+    fleet.until(
+        lambda: fleet.said("start", key="key", attempt=2, node="b"), within_s=3.0, what=FOUND
+    )
+
+
+def running_when_its_worker_died(fleet: Fleet) -> None:
+    """The worker acknowledged it, and was killed."""
+    gate = fleet.directory / "gate"
+    victim = fleet.start("a")[0]
+    jobs = fleet.dispatch(victim, "held", ["key"], str(gate))
+    fleet.are_running(jobs)
+    fleet.until(lambda: (r := fleet.record("key")) is not None and r.state == "running")
+    fleet.start("b")
+    fleet.kill(victim)
+    fleet.until(
+        lambda: fleet.said("start", key="key", node="b"), within_s=fleet.ttl_s + 1.0, what=FOUND
+    )
+    gate.touch()
+    fleet.until(lambda: fleet.record("key") is None, what="settled")
+
+
+def finished_but_not_settled(fleet: Fleet) -> None:
+    """Its handler returned, and its worker died before the settlement was on the wire."""
+    client = fleet.start("client", is_client=True)[0]
+    victim = fleet.start("a", trap="settle")[0]
+    jobs = fleet.dispatch(client, "nap", ["key"], 0.4)
+    fleet.are_running(jobs)
+    fleet.start("b")
+    fleet.died(victim)
+    assert [run.how for run in fleet.runs(jobs)] == ["returned"]
+    fleet.until(
+        lambda: fleet.said("start", key="key", node="b"), within_s=fleet.ttl_s + 1.0, what=FOUND
+    )
+    result = fleet.results(client, jobs)["key"]
+    assert result["node"] == "b"
+
+
+def owner_without_a_lease(fleet: Fleet) -> None:
+    """Its entry in the keep-alive map is not there: no lease of its will ever end."""
+    victim = fleet.start("a")[0]
+    jobs = fleet.dispatch(victim, "clock", ["key"])
+    fleet.are_running(jobs)
+    worker = fleet.said("ready", node="a")[0]["worker"][0]
+    fleet.start("b")
+    fleet.until(lambda: (r := fleet.record("key")) is not None and r.state == "running")
+    fleet.kill(victim)
+    with fleet.client() as by_hand:
+        assert by_hand.zrem(fleet.lane.names.keepalive, f"{worker}.1") == 1
+    fleet.until(
+        lambda: fleet.said("start", key="key", node="b"), within_s=4 * fleet.ttl_s, what=FOUND
+    )
+
+
+def recovery_died_half_way(fleet: Fleet) -> None:
+    """The reaper had moved the first batch of a dead worker's keys when it died itself."""
+    gate = fleet.directory / "gate"
+    victim = fleet.start("a")[0]
+    jobs = fleet.dispatch(victim, "held", [f"job-{i}" for i in range(100)], str(gate))
+    fleet.are_running(jobs)
+    reaper = fleet.start("b", trap="reap")[0]
+    fleet.until(lambda: fleet.counter("unassigned") == 0)
+    fleet.kill(victim)
+    fleet.died(reaper)
+    assert fleet.said("trap", how="reap")
+    moved = {run.key for run in fleet.runs() if run.node == reaper.name}
+    assert len(moved) < len(jobs)
+    fleet.start("c")
+    # No node was left: the lane was quiet for one lease when this one came.
+    fleet.until(
+        lambda: len([run for run in fleet.runs(jobs) if run.node == "c"]) == len(jobs),
+        within_s=2 * fleet.ttl_s + 1.5,
+        what=FOUND,
+    )
+    gate.touch()
+    fleet.until(lambda: len(fleet.said("end", how="returned", node="c")) == len(jobs))
+
+
+@attrs.frozen
+class Orphan:
+    """A story, and the text without which it does not end well."""
+
+    story: Callable[[Fleet], None]
+    file: str
+    text: str
+    without: str
+
+    def break_copy(self, package: Path, directory: Path) -> Path:
+        """Return a copy of the package without the mechanism."""
+        copy = directory / "broken" / package.name
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        source = (copy / self.file).read_text("utf-8")
+        assert source.count(self.text) == 1, f"{self.file} has changed: mend this test"
+        (copy / self.file).write_text(source.replace(self.text, self.without), "utf-8")
+        return copy
+
+
+ORPHANS = [
+    Orphan(
+        accepted_but_never_announced,
+        "store/lua/renew.lua",
+        "tonumber(lane_had[3] or '0')",  # workers are told how many keys nobody has
+        "0",
+    ),
+    Orphan(
+        announced_but_never_heard,
+        "store/lua/sweep.lua",
+        "add('pending', key)",  # a start must be acknowledged in time
+        "local _ = key",
+    ),
+    Orphan(
+        retry_promised_by_the_dead,
+        "store/lua/sweep.lua",
+        "add('due', string.sub(member, 3))",  # promises stand in Redis, anybody keeps them
+        "local _ = member",
+    ),
+    Orphan(
+        running_when_its_worker_died,
+        "actors/reaper.py",
+        "self.spawn(self._reap, state, claim)",  # what a fenced worker owned is moved
+        "pass",
+    ),
+    Orphan(
+        finished_but_not_settled,
+        "store/lua/reap.lua",
+        "redis.call('SRANDMEMBER', owned, keys_max)",  # a key is its owner's until it is settled
+        "{}",
+    ),
+    Orphan(
+        owner_without_a_lease,
+        "store/lua/fence.lua",
+        "for i = 6, #ARGV do",  # who owns or is announced must have a lease
+        "for i = #ARGV + 1, #ARGV do",
+    ),
+    Orphan(
+        recovery_died_half_way,
+        "store/lua/fence.lua",
+        "    else\n      claim(name, had)",  # a claim is a lease too
+        "    elseif not had then\n      claim(name, had)",
+    ),
+]
+
+
+@pytest.mark.parametrize("orphan", ORPHANS, ids=lambda orphan: orphan.story.__name__)
+def test_no_job_is_orphaned(orphan: Orphan, make_fleet: MakeFleet, tmp_path: Path) -> None:
+    """G-01, G-05: found in time by what is there for it, and not found without that."""
+    fleet = make_fleet()
+    orphan.story(fleet)
+    fleet.is_sound()
+    fleet.close()
+
+    broken = make_fleet(package=orphan.break_copy(fleet.package, tmp_path))
+    with pytest.raises(AssertionError, match=FOUND):
+        orphan.story(broken)
+
+
+def test_a_live_worker_whose_lease_vanished_joins_again_and_its_keys_go_on(fleet: Fleet) -> None:
+    """G-05: its former identity is reaped, though no lease of that will ever end."""
+    client = fleet.start("client", is_client=True)[0]
+    fleet.start("a")
+    keys = fleet.dispatch(client, "clock", [f"clock-{i}" for i in range(5)])
+    before = fleet.are_running(keys)
+    fleet.until(lambda: all((r := fleet.record(k)) and r.state == "running" for k in keys))
+    worker = fleet.said("ready", node="a")[0]["worker"][0]
+    with fleet.client() as by_hand:
+        assert by_hand.zrem(fleet.lane.names.keepalive, f"{worker}.1") == 1
+    fleet.until(lambda: fleet.events("worker.fenced", node="a"), within_s=fleet.ttl_s)
+
+    def again() -> bool:
+        alive = fleet.alive(keys)
+        return alive.keys() == keys.keys() and all(
+            run.epoch > before[key].epoch for key, run in alive.items()
+        )
+
+    fleet.until(again, within_s=fleet.ttl_s + 1.0, what="all keys run again")
+    fleet.is_sound()
