@@ -24,12 +24,7 @@ from pool.actors.handlers import Handlers
 from pool.actors.keepalive import KeepAlive, LaneHandlers
 from pool.actors.listener import Fields, Listener
 from pool.actors.membership import SHUTDOWN_KEY, IdentityGone, Membership, PoolLost, WorkerInfo
-from pool.actors.reaper import LeaseEnds, Reaper, Suspects
-from pool.actors.replica import Replica
-from pool.actors.requests import Requests
-from pool.actors.supervisor import Supervisor
-from pool.actors.sweeper import Deadline, Sweeper
-from pool.actors.worker import (
+from pool.actors.orders import (
     Drain,
     Granted,
     LeaseBack,
@@ -38,8 +33,13 @@ from pool.actors.worker import (
     MembershipChanged,
     Signalled,
     Ticked,
-    Worker,
 )
+from pool.actors.reaper import LeaseEnds, Reaper, Suspects
+from pool.actors.replica import Replica
+from pool.actors.requests import Requests
+from pool.actors.supervisor import Supervisor
+from pool.actors.sweeper import Deadline, Sweeper
+from pool.actors.worker import Worker
 from pool.errors import PoolError
 from pool.model.job import Start
 from pool.model.placement import Candidates
@@ -113,7 +113,7 @@ class Crew:
                 on_soft=lambda state: self._tell_workers(LeaseSoft(state.number)),
                 on_hard=self._on_hard,
                 on_resume=lambda state: self._tell_workers(LeaseBack(state.number)),
-                on_gone=self._on_gone,
+                on_gone=lambda state, names: self._on_gone(state.number, names),
             ),
         )
         self._reaper = Reaper(
@@ -166,7 +166,7 @@ class Crew:
             weight=weight,
             label=label,
             version=version,
-            on_gone=lambda lane, name: self.membership.tell(IdentityGone(lane, name)),
+            on_gone=lambda lane, name: self._on_gone(lane, (name,)),
             tell_waiters=self._tell_waiters,
         )
         worker.take_lanes([1] * len(context.lanes))
@@ -274,9 +274,11 @@ class Crew:
         self._tell_workers(LeaseHard(state.number))
         return any(w.overrunning(state.number) for w in self.membership.workers.values())
 
-    def _on_gone(self, state: LaneState, names: list[str]) -> None:
+    def _on_gone(self, lane: int, names: Sequence[str]) -> None:
+        """Join again; what they owned is reaped, even if they have no lease that could end."""
         for name in names:
-            self.membership.tell(IdentityGone(state.number, name))
+            self.membership.tell(IdentityGone(lane, name))
+        self._reaper.tell(Suspects(lane, names))
 
     def _on_reaped(self, lane: int, name: str) -> None:
         """Nothing is left of an identity: take its entry out of `workers`, if it is still that."""

@@ -188,7 +188,7 @@ class Job:
 
 @attrs.frozen
 class _Notifications(AsyncIterator[Any]):
-    """Not an async generator: a handler may leave its loop at any time, and nothing is left open."""
+    """Not an async generator: a handler may leave its loop at any time; nothing is left open."""
 
     _job: Job
 

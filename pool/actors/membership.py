@@ -22,8 +22,9 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.observe import DataLost, StoreTroubled
+from pool.actors.orders import LaneLost, LeaseBack
 from pool.actors.replica import Replica
-from pool.actors.worker import LaneLost, LeaseBack, Worker
+from pool.actors.worker import Worker
 from pool.errors import ConfigError, Gone, PoolError, StoreLost, UnsupportedServer
 from pool.model.lease import Lease
 from pool.model.names import Names
@@ -322,7 +323,9 @@ class Membership(Actor[Message]):
         """Found the pool anew and join it, so that new work is served; try until that is done."""
         try:
             async with self._lock:
-                while not await self._is_refounded():
+                while True:
+                    if await self._is_refounded():
+                        return
                     await anyio.sleep(RETRY_S)
         finally:
             self._is_refounding = False

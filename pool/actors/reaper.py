@@ -56,7 +56,7 @@ class Reaper(Actor[Message]):
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
     on_reaped: Callable[[int, str], object]  # lane and identity of which nothing is left
     _due_s: dict[int, float] = attrs.field(init=False, factory=dict)  # by lane, our clock
-    _suspects: dict[int, tuple[str, ...]] = attrs.field(init=False, factory=dict)
+    _suspects: dict[int, dict[str, None]] = attrs.field(init=False, factory=dict)
     _reaping: set[tuple[int, str]] = attrs.field(init=False, factory=set)
     _alarm: anyio.Event = attrs.field(init=False, factory=anyio.Event)
 
@@ -70,7 +70,7 @@ class Reaper(Actor[Message]):
             case LeaseEnds(lane, in_s):
                 self._due_s[lane] = now_s + max(0.0, in_s) + self._spread()
             case Suspects(lane, names):
-                self._suspects[lane] = tuple(names)
+                self._suspects[lane] = {**self._suspects.get(lane, {}), **dict.fromkeys(names)}
                 self._due_s[lane] = now_s
         self._alarm.set()
 
@@ -98,18 +98,19 @@ class Reaper(Actor[Message]):
             # We have not heard from the store for long: our own lease may have ended with others'.
             self._due_s.setdefault(state.number, now_s + RETRY_S)
             return
-        suspects = self._suspects.pop(state.number, ())
+        suspects = self._suspects.pop(state.number, {})
         call = state.lane.fence(
             state.node.name,
             ttl_s=settings.lease_ttl_s,
             reap_s=settings.reap_s,
             claims_max=CLAIMS_MAX,
-            suspects=suspects,
+            suspects=tuple(suspects),
         )
         try:
             reply = await self.context.link.call(call.script, call.keys, call.args)
         except PoolError as error:
             self._troubled("fence", error)
+            self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
             self._due_s.setdefault(state.number, self.context.seam.clock() + RETRY_S)
             return
         earliest_ms, claimed = claims(reply)

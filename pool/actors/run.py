@@ -117,7 +117,6 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
     run.scope = None
     if scope.cancel_called and not run.why:
         run.why = "timeout"  # only the deadline cancels without a reason
-    if scope.cancel_called and isinstance(ending, Returned):
-        if anyio.current_time() >= scope.deadline:
-            return CANCELLED  # too late to count, whatever else was asked of it since
-    return ending
+    is_late = scope.cancel_called and anyio.current_time() >= scope.deadline
+    # What comes too late does not count, whatever else was asked of it since.
+    return CANCELLED if is_late and isinstance(ending, Returned) else ending

@@ -10,10 +10,9 @@ stored outcome.  What Redis says we own is compared with what we do now and then
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -33,96 +32,27 @@ from pool.actors.observe import (
     StoreTroubled,
     WorkerFenced,
 )
+from pool.actors.orders import (
+    Drain,
+    Granted,
+    LaneLost,
+    LeaseBack,
+    LeaseHard,
+    LeaseSoft,
+    MembershipChanged,
+    MoveDue,
+    Signalled,
+    Ticked,
+)
 from pool.actors.outbox import RESEND_S, Answered, FlushDue, Memory, Outbox
 from pool.actors.outcome import outcome_ttl_ms
-from pool.actors.run import CANCELLED, LOST, Ending, Run, Why, execute
+from pool.actors.run import CANCELLED, LOST, Ending, Run, Why
+from pool.actors.slots import QUEUE_AHEAD, Slots
 from pool.errors import Gone, PoolError, StoreLost, StoreUnavailable
 from pool.model import job as model
 from pool.model.job import Start
 from pool.store.lane import Edge, Owned, Target, owned
 from pool.store.seam import Reply
-
-QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
-PROBATION_WAIT_S: Final = 30.0  # the longest that a suspected poison job waits for another one
-SLICE_S: Final = 0.002  # for so long a slot runs jobs back to back
-
-# --- messages -----------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Granted:
-    """The stream brought starts."""
-
-    lane: int
-    starts: Sequence[Start]
-
-
-@attrs.frozen
-class Signalled:
-    """Somebody wrote an intent or a message for a key of ours, or asks us to look."""
-
-    lane: int
-    fields: dict[str, bytes]
-
-
-@attrs.frozen
-class Ticked:
-    """A renewal was answered: `acknowledged` is what Redis says, asked at `asked_s`."""
-
-    lane: int
-    asked_s: float
-    acknowledged: int
-    was_away: bool
-
-
-@attrs.frozen
-class LeaseSoft:
-    """The lease ends soon: stop handlers."""
-
-    lane: int
-
-
-@attrs.frozen
-class LeaseHard:
-    """The lease may have ended: nothing of this lane may run."""
-
-    lane: int
-
-
-@attrs.frozen
-class LeaseBack:
-    """Nobody took a key: go on."""
-
-    lane: int
-
-
-@attrs.frozen
-class LaneLost:
-    """We were fenced there: what we owned is the reaper's.  Joined again, `number` is new."""
-
-    lane: int
-    number: int
-
-
-@attrs.frozen
-class MembershipChanged:
-    """`workers` changed: services may have a better place."""
-
-    revision: int
-
-
-@attrs.frozen
-class MoveDue:
-    """The fleet has stayed as it is for long enough to move services."""
-
-    revision: int
-
-
-@attrs.frozen
-class Drain:
-    """Give up everything: services at once, finite jobs within the grace."""
-
-    grace_s: float
 
 
 @attrs.frozen(eq=False)
@@ -151,20 +81,6 @@ Told: TypeAlias = (
 
 
 # --- the actor ----------------------------------------------------------------------------------
-
-
-@attrs.define(eq=False)
-class _Slot:
-    """A long-lived task that runs handlers: a task per job would cost more than most jobs."""
-
-    run: Run | None = None
-    bell: anyio.Event = attrs.field(factory=anyio.Event)
-
-    def take(self) -> Run:
-        """Take the run that it was given."""
-        run, self.run = self.run, None
-        assert run is not None
-        return run
 
 
 @attrs.define(eq=False)
@@ -198,12 +114,7 @@ class Worker(Actor[Told]):
     _memory: Memory = attrs.field(init=False)
     _mover: Mover = attrs.field(init=False)
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
-    _backlog: deque[Run] = attrs.field(init=False, factory=deque)
-    _idle: list[_Slot] = attrs.field(init=False, factory=list)
-    _slots: int = attrs.field(init=False, default=0)
-    _preparing: int = attrs.field(init=False, default=0)
-    _on_probation: str = attrs.field(init=False, default="")
-    _limiter: anyio.CapacityLimiter = attrs.field(init=False)
+    _slots: Slots = attrs.field(init=False)
     _idle_bell: anyio.Event | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
@@ -211,7 +122,15 @@ class Worker(Actor[Told]):
         self._endings = Endings(self.context)
         self._memory = Memory(keep_s=2 * self.context.settings.lease_ttl_s)
         self._mover = Mover(self.context, self.id)
-        self._limiter = anyio.CapacityLimiter(self.capacity)
+        self._slots = Slots(
+            context=self.context,
+            handlers=self.handlers,
+            capacity=self.capacity,
+            spawn=self.spawn,
+            box_of=self._box,
+            on_launch=self._launch,
+            on_end=self._conclude,
+        )
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -257,7 +176,7 @@ class Worker(Actor[Told]):
 
     def begin(self) -> None:
         # After a crash of this actor its slots are gone: what ran is started again, same epoch.
-        self._slots, self._idle, self._preparing, self._on_probation = 0, [], 0, ""
+        self._slots.reset()
         for number, lane in enumerate(self._lanes):
             box = lane.box
             self._lanes[number] = self._lane(number, box.target.number, is_fenced=box.is_fenced)
@@ -265,7 +184,7 @@ class Worker(Actor[Told]):
             if run.edge is not None:
                 self._box(run).send(run.edge, run)  # a repeat is answered with what became of it
             else:
-                self._requeue(run)
+                self._slots.requeue(run)
         for number in range(len(self._lanes)):
             self._reconcile(number)
 
@@ -336,100 +255,23 @@ class Worker(Actor[Told]):
         if self.is_draining or handler is None:
             self._cancel(run, "release")
         else:
-            self._backlog.append(run)
+            self._slots.queue(run)
 
     def _accept_later(self, lane: int, start: Start) -> None:
         self._accept(lane, start)
         self._fill()
 
     def _fill(self) -> None:
-        """Start what is queued, as far as there are slots and the lease is good."""
-        kept: list[Run] = []
-        while self._backlog and self._slots - len(self._idle) + self._preparing < self.capacity:
-            run = self._backlog.popleft()
-            if run.phase != "queued" or self.runs.get(run.key) is not run:
-                continue
-            if self._may_start(run):
-                self._prepare(run)
-            else:
-                kept.append(run)
-        self._backlog.extendleft(reversed(kept))
-        if len(self._backlog) < QUEUE_AHEAD // 2:
+        """Start what is queued, as far as there are slots; ask for more if that is little."""
+        self._slots.fill()
+        if self._slots.wants_more:
             for state in self.context.lanes:
                 if state.unassigned > 0:
                     self._pull(state.number)
 
-    def _may_start(self, run: Run) -> bool:
-        now_s = self.context.seam.clock()
-        if self._box(run).is_fenced or not self.context.lanes[run.lane].lease.is_good(now_s):
-            return False
-        busy = self.context.busy.get(run.key)
-        if busy is not None and busy is not run:
-            if self._fill not in busy.then:
-                busy.then.append(self._fill)
-            return False
-        if run.start.crashes >= self.context.settings.crashes_max:
-            # One at a time: if it kills its worker once more, its neighbours shall not be blamed.
-            if self._on_probation and now_s - run.queued_s < PROBATION_WAIT_S:
-                return False
-            self._on_probation = run.key
-        return True
-
-    def _prepare(self, run: Run) -> None:
-        """Fetch what its entry could not hold, and acknowledge first where that is asked for."""
-        start = run.start
-        self.context.busy[run.key] = run
-        run.handler = self.handlers[start.handler]
-        if run.payload is None:
-            run.payload = start.payload
-        if start.flags:
-            if ("p" in start.flags or "b" in start.flags) and run.blob is None:
-                run.phase = "preparing"
-                self._preparing += 1
-                self.spawn(self._fetch, run)
-                return
-            if "a" in start.flags and not run.is_acknowledged:
-                run.phase = "preparing"
-                self._preparing += 1
-                self._box(run).acknowledge(run, now=True)
-                return
-        self._launch(run)
-
-    async def _fetch(self, run: Run) -> None:
-        names, link = self.context.lanes[run.lane].lane.names, self.context.link
-        payload: Reply = run.payload
-        blob: Reply = None
-        try:
-            if "p" in run.start.flags:
-                payload = await link.execute("HGET", names.payloads, run.key)
-            if "b" in run.start.flags:
-                blob = await link.execute("HGET", names.blobs, run.key)
-        except PoolError as error:
-            self.context.emit(StoreTroubled(during="fetch", problem=str(error)))
-            await anyio.sleep(RESEND_S)
-        else:
-            run.payload, run.blob = payload or b"", blob or b""
-        self._prepared(run)
-
-    def _prepared(self, run: Run) -> None:
-        """Go on with a run whose preparation has ended, unless it was cancelled meanwhile."""
-        if run.phase == "preparing":
-            self._unprepare(run)
-            if run.why:
-                self._conclude(run, CANCELLED)
-            else:
-                self._backlog.appendleft(run)
-                self._fill()
-
-    def _unprepare(self, run: Run) -> None:
-        if run.phase == "preparing":
-            self._preparing -= 1
-            run.phase = "queued"
-            self._free_key(run)
-
     def _launch(self, run: Run) -> None:
+        """Give a run what its handler sees; its slot calls the handler next."""
         start, settings = run.start, self.context.settings
-        run.phase, run.began_s = "running", self.context.seam.clock()
         run.inbox = Inbox(is_behind="i" in start.flags)
         run.job = Job(
             key=start.key,
@@ -449,30 +291,6 @@ class Worker(Actor[Told]):
         )
         if not run.is_acknowledged:
             self._box(run).acknowledge(run, now=False)
-        if self._idle:
-            slot = self._idle.pop()
-            slot.run = run
-            slot.bell.set()
-        else:
-            self._slots += 1
-            self.spawn(self._serve, _Slot(run))
-
-    async def _serve(self, slot: _Slot) -> None:
-        clock = self.context.seam.clock
-        began_s = clock()
-        while True:
-            run = slot.take()
-            ending = await execute(run, self._limiter)
-            self._idle.append(slot)
-            self._conclude(run, ending)
-            if slot.run is None:
-                slot.bell = anyio.Event()
-                await slot.bell.wait()
-                began_s = clock()
-            elif clock() - began_s > SLICE_S:
-                # Handlers that never wait would keep everything else from running.
-                await anyio.lowlevel.checkpoint()
-                began_s = clock()
 
     # --- ending -------------------------------------------------------------------------------
 
@@ -486,7 +304,7 @@ class Worker(Actor[Told]):
             return
         run.why, run.cause = why, cause
         if why in LOST:
-            self._unprepare(run)
+            self._slots.unprepare(run)
         if run.phase == "running":
             if run.scope is not None:
                 run.scope.cancel()
@@ -510,31 +328,16 @@ class Worker(Actor[Told]):
         run.phase, run.edge = "settling", edge
         box = self._box(run)
         box.withdraw(run)
-        self._free_key(run)
+        self._slots.free(run)
         box.send(edge, run)
 
     def _suspend(self, run: Run) -> None:
         """Its handler was stopped for the lease's sake; if nobody takes the key, it goes on."""
         run.phase = "suspended"
-        self._free_key(run)
+        self._slots.free(run)
         lease = self.context.lanes[run.lane].lease
         if not self._box(run).is_fenced and lease.is_good(self.context.seam.clock()):
-            self._requeue(run)  # the lease came back while it was ending
-
-    def _requeue(self, run: Run) -> None:
-        run.phase, run.why, run.cause = "queued", "", ""
-        run.scope, run.job, run.began_s = None, None, 0.0
-        self._free_key(run)
-        self._backlog.appendleft(run)
-
-    def _free_key(self, run: Run) -> None:
-        if self.context.busy.get(run.key) is run:
-            del self.context.busy[run.key]
-        if self._on_probation == run.key:
-            self._on_probation = ""
-        waiting, run.then = run.then, []
-        for fn in waiting:
-            fn()
+            self._slots.requeue(run)  # the lease came back while it was ending
 
     def _forget(self, run: Run) -> None:
         """The run is no longer ours, or has ended for good."""
@@ -542,7 +345,7 @@ class Worker(Actor[Told]):
             del self.runs[run.key]
         self._box(run).withdraw(run)
         self._mover.forget(run)
-        self._free_key(run)
+        self._slots.free(run)
 
     # --- what the store says ------------------------------------------------------------------
 
@@ -576,7 +379,7 @@ class Worker(Actor[Told]):
         if word != "OK":
             if word != "STOPPED":
                 self._refused(run.key, run.start.epoch, word, rest)
-            self._unprepare(run)
+            self._slots.unprepare(run)
             self._cancel(run, "stop" if word == "STOPPED" else "refused", rest)
             return
         run.is_acknowledged = True
@@ -585,7 +388,7 @@ class Worker(Actor[Told]):
             self.tell_waiters(run.lane, waiters.split(","), "started", run.start.id, b"")
         if run.inbox is not None and "i" in flags and run.inbox.is_unread:
             run.inbox.fall_behind()
-        self._prepared(run)
+        self._slots.prepared(run)
 
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, word: str, rest: str) -> None:
         if word == "TIMEDOUT" and run is not None:
@@ -659,12 +462,11 @@ class Worker(Actor[Told]):
         box.flush()  # first the settlements of handlers that had ended
         for run in self._in_lane(lane):
             if run.phase == "suspended":
-                self._requeue(run)  # one that is still ending is requeued when it has ended
+                self._slots.requeue(run)  # one that is still ending is requeued when it has ended
         self._reconcile(lane)
         self._fill()
 
     def _lose(self, lane: int) -> None:
-        self._backlog = deque(run for run in self._backlog if run.lane != lane)
         for run in self._in_lane(lane):
             if run.phase == "settling":
                 self._refused(run.key, run.start.epoch, "GONE", "")

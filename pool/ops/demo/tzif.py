@@ -36,7 +36,9 @@ Change: TypeAlias = tuple[int, State]  # from this UTC second on
 
 
 def transitions(data: bytes, since_s: int, until_s: int) -> tuple[State, list[Change]]:
-    """Return the state at `since_s`, and every change of it after that and before `until_s`.
+    """Return the state at `since_s`, and every change of offset after that and before `until_s`.
+
+    Not every entry of the table is one: some change only the name, or nothing that clocks show.
 
     Raises:
         ValueError: The bytes are not a TZif file of version 2 or later, or its rule is none.
@@ -52,7 +54,7 @@ def transitions(data: bytes, since_s: int, until_s: int) -> tuple[State, list[Ch
     for at_s, after in known:
         if at_s <= since_s:
             start = state = after
-        elif at_s < until_s and after != state:  # some changes change nothing that clocks show
+        elif at_s < until_s and after.offset_s != state.offset_s:
             found.append((at_s, after))
             state = after
     return start, found

@@ -10,7 +10,7 @@ import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib import resources
-from typing import Final, TypeAlias
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from pool.ops.demo.tzif import Change, State
@@ -19,9 +19,7 @@ SINCE_S: Final = int(datetime(1970, 1, 1, tzinfo=UTC).timestamp())
 UNTIL_S: Final = int(datetime(2038, 1, 1, tzinfo=UTC).timestamp())
 # Between two looks nobody may change the clocks and change them back.  The shortest time that was
 # ever tried is just under seven days (Fernando de Noronha, October 2000).
-_STEP_S: Final = 4 * 86_400
-
-_Look: TypeAlias = tuple[timedelta | None, timedelta | None, str | None]
+_STEP_S: Final = 6 * 86_400
 
 
 def names() -> list[str]:
@@ -42,35 +40,35 @@ def read_package_only() -> None:
 
 def state_at(zone: ZoneInfo, at_s: int) -> State:
     """Return what the zone's clocks show at this UTC second."""
-    offset, saving, name = _look(zone, at_s)
+    moment = datetime.fromtimestamp(at_s, zone)
+    offset = moment.utcoffset()
     assert offset is not None  # a ZoneInfo always knows
-    return State(int(offset.total_seconds()), bool(saving), name or "")
+    return State(int(offset.total_seconds()), bool(moment.dst()), moment.tzname() or "")
 
 
-def changes(zone: ZoneInfo, since_s: int, until_s: int) -> Iterator[Change]:
-    """Yield every change after `since_s` and before `until_s`."""
-    before_s, before = since_s, _look(zone, since_s)
+def transitions(zone: ZoneInfo, since_s: int, until_s: int) -> Iterator[Change]:
+    """Yield every change of offset after `since_s` and before `until_s`."""
+    before_s, before = since_s, _offset(zone, since_s)
     while before_s < until_s - 1:
         after_s = min(before_s + _STEP_S, until_s - 1)
-        after = _look(zone, after_s)
+        after = _offset(zone, after_s)
         while after != before:
             # Two changes may lie between two looks: find the first, then compare again.
             before_s = _first_change(zone, before_s, after_s, before)
-            before = _look(zone, before_s)
+            before = _offset(zone, before_s)
             yield before_s, state_at(zone, before_s)
         before_s = after_s
 
 
-def _look(zone: ZoneInfo, at_s: int) -> _Look:
-    moment = datetime.fromtimestamp(at_s, zone)
-    return moment.utcoffset(), moment.dst(), moment.tzname()
+def _offset(zone: ZoneInfo, at_s: int) -> timedelta | None:
+    return datetime.fromtimestamp(at_s, zone).utcoffset()
 
 
-def _first_change(zone: ZoneInfo, low_s: int, high_s: int, low: _Look) -> int:
+def _first_change(zone: ZoneInfo, low_s: int, high_s: int, low: timedelta | None) -> int:
     """Halve the time between two looks that differ, until the second is found."""
     while high_s - low_s > 1:
         middle_s = (low_s + high_s) // 2
-        if _look(zone, middle_s) == low:
+        if _offset(zone, middle_s) == low:
             low_s = middle_s
         else:
             high_s = middle_s

@@ -43,6 +43,12 @@ local function claim(name, had)
   answers[#answers + 1] = name
   answers[#answers + 1] = fence
 end
+-- A suspect gets a lease that has ended: if it cannot be claimed now, it will be by somebody.
+for i = 6, #ARGV do
+  if not redis.call('ZSCORE', keepalive, ARGV[i]) and redis.call('HEXISTS', cleanup, ARGV[i]) == 0 then
+    redis.call('ZADD', keepalive, now, ARGV[i])
+  end
+end
 if now >= quiet then
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'LIMIT', 0, claims_max)) do
     local had = redis.call('HGET', cleanup, name)
@@ -51,11 +57,6 @@ if now >= quiet then
       redis.call('ZREM', keepalive, name)
     else
       claim(name, had)
-    end
-  end
-  for i = 6, #ARGV do
-    if not redis.call('ZSCORE', keepalive, ARGV[i]) and redis.call('HEXISTS', cleanup, ARGV[i]) == 0 then
-      claim(ARGV[i], false)
     end
   end
 end

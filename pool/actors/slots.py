@@ -1,0 +1,207 @@
+"""Which queued run starts when, and the long-lived tasks that run the handlers.
+
+    queue --> may it start? --> fetch, or acknowledge first --> a slot --> handler --> on_end
+
+A start needs a free slot, a good lease, and the key to itself in this process.  A task per job
+would cost more than most jobs, so a slot runs one after another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from pool.actors.context import Context
+from pool.actors.handlers import Handlers
+from pool.actors.observe import StoreTroubled
+from pool.actors.outbox import RESEND_S, Outbox
+from pool.actors.run import CANCELLED, Ending, Run, execute
+from pool.errors import PoolError
+from pool.store.seam import Reply
+
+QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
+PROBATION_WAIT_S: Final = 30.0  # the longest that a suspected poison job waits for another one
+SLICE_S: Final = 0.002  # for so long a slot runs jobs back to back
+
+
+@attrs.define(eq=False)
+class _Slot:
+    """One task."""
+
+    run: Run | None = None
+    bell: anyio.Event = attrs.field(factory=anyio.Event)
+
+    def take(self) -> Run:
+        """Take the run that it was given."""
+        run, self.run = self.run, None
+        assert run is not None
+        return run
+
+
+@attrs.define(eq=False, kw_only=True)
+class Slots:
+    """The slots of one worker; belongs to its task."""
+
+    context: Context
+    handlers: Handlers
+    capacity: int
+    spawn: Callable[..., object]
+    box_of: Callable[[Run], Outbox]
+    on_launch: Callable[[Run], object]  # its handler is about to be called
+    on_end: Callable[[Run, Ending], object]
+    _backlog: deque[Run] = attrs.field(factory=deque)
+    _idle: list[_Slot] = attrs.field(factory=list)
+    _made: int = 0
+    _preparing: int = 0
+    _on_probation: str = ""
+    _limiter: anyio.CapacityLimiter = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._limiter = anyio.CapacityLimiter(self.capacity)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether slots might soon wait for starts."""
+        return len(self._backlog) < QUEUE_AHEAD // 2
+
+    def reset(self) -> None:
+        """Forget the tasks, which a crash of the actor has ended; what they ran is queued anew."""
+        self._idle, self._made, self._preparing, self._on_probation = [], 0, 0, ""
+        self._backlog.clear()
+
+    def queue(self, run: Run) -> None:
+        """Add a run behind the others."""
+        self._backlog.append(run)
+
+    def requeue(self, run: Run) -> None:
+        """Run it again from the start, same epoch and attempt, before the others."""
+        run.phase, run.why, run.cause = "queued", "", ""
+        run.scope, run.job, run.began_s = None, None, 0.0
+        self.free(run)
+        self._backlog.appendleft(run)
+
+    def fill(self) -> None:
+        """Start what may start, as far as there are slots."""
+        kept: list[Run] = []
+        while self._backlog and self._made - len(self._idle) + self._preparing < self.capacity:
+            run = self._backlog.popleft()
+            if run.phase != "queued" or run.edge is not None or run.why:
+                continue  # settled or lost while it was queued
+            if self._may_start(run):
+                self._prepare(run)
+            else:
+                kept.append(run)
+        self._backlog.extendleft(reversed(kept))
+
+    def free(self, run: Run) -> None:
+        """Let others have the key: no handler of this run is under way."""
+        if self.context.busy.get(run.key) is run:
+            del self.context.busy[run.key]
+        if self._on_probation == run.key:
+            self._on_probation = ""
+        waiting, run.then = run.then, []
+        for fn in waiting:
+            fn()
+
+    def prepared(self, run: Run) -> None:
+        """Go on with a run whose preparation has ended, unless it was cancelled meanwhile."""
+        if run.phase == "preparing":
+            self.unprepare(run)
+            if run.why:
+                self.on_end(run, CANCELLED)
+            else:
+                self._backlog.appendleft(run)
+                self.fill()
+
+    def unprepare(self, run: Run) -> None:
+        """Give the slot of a run that was to be prepared back."""
+        if run.phase == "preparing":
+            self._preparing -= 1
+            run.phase = "queued"
+            self.free(run)
+
+    def _may_start(self, run: Run) -> bool:
+        now_s = self.context.seam.clock()
+        if self.box_of(run).is_fenced or not self.context.lanes[run.lane].lease.is_good(now_s):
+            return False
+        busy = self.context.busy.get(run.key)
+        if busy is not None and busy is not run:
+            if self.fill not in busy.then:
+                busy.then.append(self.fill)
+            return False
+        if run.start.crashes >= self.context.settings.crashes_max:
+            # One at a time: if it kills its worker once more, its neighbours shall not be blamed.
+            is_taken = self._on_probation not in ("", run.key)
+            if is_taken and now_s - run.queued_s < PROBATION_WAIT_S:
+                return False
+            self._on_probation = run.key
+        return True
+
+    def _prepare(self, run: Run) -> None:
+        """Fetch what its entry could not hold, and acknowledge first where that is asked for."""
+        start = run.start
+        self.context.busy[run.key] = run
+        run.handler = self.handlers[start.handler]
+        if run.payload is None:
+            run.payload = start.payload
+        if start.flags:
+            if ("p" in start.flags or "b" in start.flags) and run.blob is None:
+                run.phase = "preparing"
+                self._preparing += 1
+                self.spawn(self._fetch, run)
+                return
+            if "a" in start.flags and not run.is_acknowledged:
+                run.phase = "preparing"
+                self._preparing += 1
+                self.box_of(run).acknowledge(run, now=True)
+                return
+        self._launch(run)
+
+    async def _fetch(self, run: Run) -> None:
+        names, link = self.context.lanes[run.lane].lane.names, self.context.link
+        payload: Reply = run.payload
+        blob: Reply = None
+        try:
+            if "p" in run.start.flags:
+                payload = await link.execute("HGET", names.payloads, run.key)
+            if "b" in run.start.flags:
+                blob = await link.execute("HGET", names.blobs, run.key)
+        except PoolError as error:
+            self.context.emit(StoreTroubled(during="fetch", problem=str(error)))
+            await anyio.sleep(RESEND_S)
+        else:
+            run.payload, run.blob = payload or b"", blob or b""
+        self.prepared(run)
+
+    def _launch(self, run: Run) -> None:
+        run.phase, run.began_s = "running", self.context.seam.clock()
+        self.on_launch(run)
+        if self._idle:
+            slot = self._idle.pop()
+            slot.run = run
+            slot.bell.set()
+        else:
+            self._made += 1
+            self.spawn(self._serve, _Slot(run))
+
+    async def _serve(self, slot: _Slot) -> None:
+        clock = self.context.seam.clock
+        began_s = clock()
+        while True:
+            run = slot.take()
+            ending = await execute(run, self._limiter)
+            self._idle.append(slot)
+            self.on_end(run, ending)
+            if slot.run is None:
+                slot.bell = anyio.Event()
+                await slot.bell.wait()
+                began_s = clock()
+            elif clock() - began_s > SLICE_S:
+                # Handlers that never wait would keep everything else from running.
+                await anyio.lowlevel.checkpoint()
+                began_s = clock()
