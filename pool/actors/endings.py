@@ -43,7 +43,7 @@ class Endings:
             case Unreadable(problem):
                 return self._parked(run, "malformed payload", problem)
             case Raised(error) if run.why in ("", "lease"):
-                return self._failed(run, "failed", f"{type(error).__name__}: {error}")
+                return self._failed(run, "failed", _told(error))
         if run.why == "stop":
             return self.edge(run, model.CANCEL, run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
@@ -104,6 +104,13 @@ class Endings:
             )
         )
         return edge
+
+
+def _told(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - its text is user code too
+        return f"{type(error).__name__}, whose text cannot be had"
 
 
 def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:

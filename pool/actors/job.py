@@ -17,13 +17,18 @@ from pool.model.job import Kind
 class Retry(Exception):
     """Raise in a handler: this attempt failed, run the job again.
 
-    `after_s` replaces the backoff; the attempt counts.
+    `after_s`, 0 to 365 days, replaces the backoff; the attempt counts.
+
+    Raises:
+        InvalidOption: `after_s` is out of bounds.
     """
 
     def __init__(self, *, after_s: float | None = None, cause: str = "") -> None:
         super().__init__(cause)
+        if after_s is not None:
+            check_seconds("after_s", after_s, 0.0)
         self.after_s = after_s
-        self.cause = cause
+        self.cause = str(cause)
 
 
 class Cancel(Exception):
@@ -31,7 +36,7 @@ class Cancel(Exception):
 
     def __init__(self, cause: str = "") -> None:
         super().__init__(cause)
-        self.cause = cause
+        self.cause = str(cause)
 
 
 class Park(Exception):
@@ -39,7 +44,7 @@ class Park(Exception):
 
     def __init__(self, cause: str = "") -> None:
         super().__init__(cause)
-        self.cause = cause
+        self.cause = str(cause)
 
 
 Message = tuple[int, bytes]  # id (a stamp) and payload

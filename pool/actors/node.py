@@ -484,7 +484,8 @@ def _check_worker(capacity: object, weight: object, label: str, version: str) ->
         raise ConfigError(setting="capacity", problem=f"{capacity!r} is not a whole number")
     if not 1 <= capacity <= CAPACITY_MAX:
         raise ConfigError(setting="capacity", problem=f"{capacity} is not from 1 to {CAPACITY_MAX}")
-    if not isinstance(weight, (int, float)) or not WEIGHT_MIN <= weight <= WEIGHT_MAX:
+    is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+    if not is_number or not WEIGHT_MIN <= weight <= WEIGHT_MAX:
         raise ConfigError(
             setting="weight", problem=f"{weight!r} is not from {WEIGHT_MIN} to {WEIGHT_MAX}"
         )

@@ -224,8 +224,8 @@ class Outcome:
 
 
 def one_line(text: str, chars_max: int) -> str:
-    """Return text that may stand in a record: one line, no bar, not too long."""
-    return re.sub(r"[|\x00-\x1f\x7f]+", " ", text).strip()[:chars_max]
+    """Return text that may stand in a record: one line, no bar, no surrogate, not too long."""
+    return re.sub(r"[|\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]
 
 
 # --- what a handler wants for its jobs --------------------------------------------------------

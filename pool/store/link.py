@@ -59,6 +59,8 @@ class Link:
         self._seam = seam
         self._where = url.where
         self._op_timeout_s = op_timeout_s
+        # Half of a call's time: what can be repeated after a lost reply must have time left for it.
+        self._reply_s = op_timeout_s / 2
         self._queued_max = queued_max
         self._queue: deque[_Call] = deque()  # the loop appends, the thread takes
         self._flying: Sequence[_Call] = ()  # what the thread took last
@@ -89,7 +91,7 @@ class Link:
         """Connect to the server and check it; `op_timeout_s` is the deadline of this and all calls.
 
         A call may be given another one.  A longer one helps while it waits or repeats: a server
-        that has not answered `op_timeout_s` after sending has lost its connection.
+        that has not answered half of that after sending has lost its connection.
 
         Raises:
             StoreUnavailable: No connection within `op_timeout_s`.
@@ -338,7 +340,7 @@ class Link:
             port.post(self._expire, overdue)
         if not batch:
             return True
-        replies = await port.run([call.command for call in batch], timeout_s=self._op_timeout_s)
+        replies = await port.run([call.command for call in batch], timeout_s=self._reply_s)
         return port.post(self._deliver, batch, replies)
 
     def _take(self) -> tuple[Sequence[_Call], Sequence[_Call]]:

@@ -61,12 +61,14 @@ class Url:
     options: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Url:
+    def parse(cls, text: object) -> Url:
         """Return the address that `text` spells.
 
         Raises:
             ConfigError: It is not an address of a store; `problem` says why, without repeating it.
         """
+        if type(text) is not str:
+            raise _wrong(f"expected str, not {type(text).__name__}")
         # urlsplit drops tabs and line ends silently, which would make another address of it.
         if not text.isprintable() or " " in text:
             raise _wrong("the address contains spaces or control characters")

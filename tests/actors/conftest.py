@@ -160,6 +160,10 @@ class Fleet:
                     return
                 await anyio.sleep(LOOK_AGAIN_S)
 
+    async def knows(self, node: Node, workers: int) -> None:
+        """Wait until a node's copy of the map has so many workers."""
+        await self.until(lambda: len(node.workers) == workers)
+
     @property
     def names(self) -> Names:
         return Names(self.pool, 0)

@@ -70,8 +70,11 @@ async def test_twenty_waiters_of_one_job_on_two_nodes_all_hear(
     assert results == ["k"] * 20
 
 
-async def test_waiters_on_twenty_nodes_all_hear(fleet: Fleet, diary: Diary) -> None:
+async def test_waiters_on_twenty_nodes_all_hear(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The record remembers sixteen nodes; the others ask again, and nobody waits for ever."""
+    monkeypatch.setattr("pool.actors.dispatcher.ASK_AGAIN_S", 0.5)
     release = anyio.Event()
     await fleet.node(gated(diary, release))
     clients = [await fleet.node() for _ in range(20)]

@@ -232,6 +232,8 @@ async def test_a_key_goes_to_the_same_worker_whoever_dispatches_it(fleet: Fleet)
     where(handlers)
     nodes = [await fleet.node(handlers) for _ in range(3)]
     client = await fleet.node()
+    for node in nodes:
+        await fleet.knows(node, 3)
     found = [await places(node, KEYS) for node in (*nodes, client)]
     assert found[0] == found[1] == found[2] == found[3]
     assert len(set(found[0].values())) == 3
@@ -241,10 +243,11 @@ async def test_a_worker_that_leaves_gives_away_its_own_keys_and_no_others(fleet:
     handlers = Handlers()
     where(handlers)
     nodes = [await fleet.node(handlers) for _ in range(3)]
+    await fleet.knows(nodes[0], 3)
     before = await places(nodes[0], KEYS)
     [gone] = [info.id for info in nodes[0].workers if info.node == nodes[2].id]
     await fleet.leave(nodes[2])
-    await fleet.until(lambda: len(nodes[0].workers) == 2)
+    await fleet.knows(nodes[0], 2)
     after = await places(nodes[0], KEYS)
     moved = {key for key in KEYS if before[key] != after[key]}
     assert moved == {key for key in KEYS if before[key] == gone}
@@ -255,6 +258,7 @@ async def test_a_label_brings_its_keys_back_after_a_restart(fleet: Fleet) -> Non
     where(handlers)
     labels = ["a", "b", "c"]
     nodes = [await fleet.node(handlers, label=label) for label in labels]
+    await fleet.knows(nodes[0], 3)
 
     async def by_label() -> dict[str, str]:
         names = {info.id: info.label for info in nodes[0].workers}
@@ -263,7 +267,7 @@ async def test_a_label_brings_its_keys_back_after_a_restart(fleet: Fleet) -> Non
     before = await by_label()
     await fleet.leave(nodes[2])
     nodes[2] = await fleet.node(handlers, label="c")
-    await fleet.until(lambda: len(nodes[0].workers) == 3)
+    await fleet.knows(nodes[0], 3)
     assert await by_label() == before
 
 
@@ -272,6 +276,7 @@ async def test_weights_share_the_keys_out(fleet: Fleet) -> None:
     where(handlers)
     heavy = await fleet.node(handlers, weight=9.0, label="heavy")
     await fleet.node(handlers, weight=1.0, label="light")
+    await fleet.knows(heavy, 2)
     [id_of_heavy] = [info.id for info in heavy.workers if info.label == "heavy"]
     found = Counter((await places(heavy, [f"key-{n}" for n in range(300)])).values())
     assert 0.8 < found[id_of_heavy] / 300 < 0.98
@@ -296,6 +301,7 @@ async def test_a_full_worker_is_passed_over_for_one_with_room(
 ) -> None:
     release = anyio.Event()
     nodes = [await fleet.node(holding(diary, release), capacity=1) for _ in range(2)]
+    await fleet.knows(nodes[0], 2)
     keys = [f"k{n}" for n in range(600)]  # more than one worker takes, in slots and queue
     answers = await nodes[0].dispatch_many("hold", keys)
     assert not [a for a in answers if isinstance(a, PoolError)]

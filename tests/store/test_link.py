@@ -174,7 +174,8 @@ async def test_a_dead_host_answers_every_call_within_its_time(redis_url: str) ->
                 callers.start_soon(ask, n * OP_TIMEOUT_S / 2)
     assert len(late_s) == 6
     assert max(late_s) < SLACK_S
-    assert min(late_s) > -0.1
+    # What was sent is given up after half of its time, so that a repeat has time left.
+    assert min(late_s) > -OP_TIMEOUT_S / 2 - 0.1
 
 
 @pytest.mark.anyio

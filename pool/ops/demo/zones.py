@@ -10,6 +10,7 @@ import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib import resources
+from itertools import pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -48,16 +49,15 @@ def state_at(zone: ZoneInfo, at_s: int) -> State:
 
 def transitions(zone: ZoneInfo, since_s: int, until_s: int) -> Iterator[Change]:
     """Yield every change of offset after `since_s` and before `until_s`."""
-    before_s, before = since_s, _offset(zone, since_s)
-    while before_s < until_s - 1:
-        after_s = min(before_s + _STEP_S, until_s - 1)
-        after = _offset(zone, after_s)
-        while after != before:
+    looks = [*range(since_s, until_s - 1, _STEP_S), until_s - 1]
+    offsets = [_offset(zone, at_s) for at_s in looks]
+    for (low_s, low), (high_s, high) in pairwise(zip(looks, offsets, strict=True)):
+        before_s, before = low_s, low
+        while before != high:
             # Two changes may lie between two looks: find the first, then compare again.
-            before_s = _first_change(zone, before_s, after_s, before)
+            before_s = _first_change(zone, before_s, high_s, before)
             before = _offset(zone, before_s)
             yield before_s, state_at(zone, before_s)
-        before_s = after_s
 
 
 def _offset(zone: ZoneInfo, at_s: int) -> timedelta | None:
