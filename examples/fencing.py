@@ -1,5 +1,7 @@
 """Fencing: `job.epoch` keeps a former owner from overwriting what the present one wrote.
 
+It prints:
+
     attempt 1 wrote 'draft': True
     attempt 2 wrote 'final': True
     attempt 1, late, wrote 'stale': False

@@ -1,9 +1,9 @@
-"""The object form: for code that manages start and stop itself.
+"""The object form: for code that manages start and stop itself.  It prints:
 
-    lobby: opened, with topic 'welcome'
-    lobby: ann says hello
-    lobby: bob says hi
-    lobby: closed
+lobby: opened
+lobby: ann says hello
+lobby: bob says hi
+lobby: closed
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Rooms:
         self.lines: dict[str, list[str]] = {}
         self.is_quiet = anyio.Event()
 
-    async def start(self, job: Job, topic: str = "") -> None:
+    async def start(self, job: Job) -> None:
         """Open the room, and return: it is open until `stop`."""
         self.lines[job.key] = []
-        print(f"{job.key}: opened, with topic 'welcome'")
+        print(f"{job.key}: opened")
 
     async def stop(self, key: str) -> None:
         """Close it: it was stopped, or goes to another worker."""

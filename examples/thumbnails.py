@@ -1,9 +1,9 @@
-"""Finite jobs: dispatch many, wait for their results.
+"""Finite jobs: dispatch many, wait for their results.  It prints:
 
-    img-0: 64x64 -> 8x8, mean grey 35
-    img-1: 64x64 -> 8x8, mean grey 67
-    img-2: 64x64 -> 8x8, mean grey 99
-    img-3: JobParked, ValueError: no image
+img-0: 64x64 -> 8x8, mean grey 35
+img-1: 64x64 -> 8x8, mean grey 67
+img-2: 64x64 -> 8x8, mean grey 99
+img-3: JobParked, ValueError: img-3 is empty
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ handlers = Handlers()
 def thumbnail(job: Job, pixels: list[int], *, size: int = 8) -> list[int]:
     """Shrink a square grey picture.  A plain function: it runs in a worker thread."""
     if not pixels:
-        raise ValueError("no image")
+        raise ValueError(f"{job.key} is empty")
     step = SIDE // size
     blocks = [(x, y) for y in range(0, SIDE, step) for x in range(0, SIDE, step)]
     return [

@@ -1,8 +1,10 @@
 """A service: it takes notifications, and carries its state from one node to the next.
 
-    eur-usd on its 1st owner
-    handed over, to its 2nd owner
-    seen by all owners: 4 prices from 1.07 to 1.10
+It prints:
+
+    started on node one
+    node one drains, node two goes on
+    4 prices from 1.06 to 1.09, seen by 2 owners
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ handlers = Handlers()
 
 @handlers.service("ticker")
 async def ticker(job: Job, symbol: str) -> dict[str, Any]:
-    """Keep the extremes of a price; the price None ends it."""
+    """Collect the prices of a symbol; the price None ends it."""
     state = job.state or {"symbol": symbol, "owners": 0, "prices": []}
     state["owners"] += 1
     try:
@@ -32,23 +34,22 @@ async def ticker(job: Job, symbol: str) -> dict[str, Any]:
 
 
 async def main() -> None:
-    # This node has no handlers: a client.  Its server is the one that the other two use.
-    async with Node("market", "embedded://") as client:
-        async with Node("market", client.url, handlers=handlers, label="one"):
-            ref = await client.options(allow_unknown=True).dispatch(ticker, "eur-usd", "eur-usd")
-            await ref.started(timeout_s=10)
-            print("eur-usd on its 1st owner")
-            await client.notify("eur-usd", 1.08)
-            await client.notify("eur-usd", 1.07)
-        # Its node has left, and the key has no owner now.  Messages wait for the next one.
-        await client.notify("eur-usd", 1.10)
-        async with Node("market", client.url, handlers=handlers, label="two"):
-            await client.notify("eur-usd", 1.09)
-            await client.notify("eur-usd", None)
+    async with Node("market", "embedded://", handlers=handlers, label="one") as one:
+        ref = await one.dispatch(ticker, "eur-usd", "eur-usd")
+        await ref.started(timeout_s=10)
+        print("started on node one")
+        await one.notify("eur-usd", 1.08)
+        await one.notify("eur-usd", 1.06)
+        # Here a second node in this process; `one.url` leads to the same server from any other.
+        async with Node("market", one.url, handlers=handlers, label="two"):
+            await one.drain()  # services are handed over at once; the node stays, as a client
+            print("node one drains, node two goes on")
+            for price in (1.09, 1.07, None):
+                await one.notify("eur-usd", price)
             end = await ref.result(timeout_s=10)
     prices = end["prices"]
-    print(f"handed over, to its {end['owners']}nd owner")
-    print(f"seen by all owners: {len(prices)} prices from {min(prices):.2f} to {max(prices):.2f}")
+    seen = f"{len(prices)} prices from {min(prices)} to {max(prices)}"
+    print(f"{seen}, seen by {end['owners']} owners")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Two processes, one pool: a web service that dispatches, and a worker that it never imports.
 
+It prints:
+
     accepted before any worker runs: report-7 is unassigned
     the worker's process did it: report-7 has 3 lines
     the worker has left, exit code 0
@@ -7,7 +9,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 
@@ -38,11 +39,11 @@ async def web(url: str) -> None:
         # No node has registered the name yet, so say that it is not a slip of the pen.
         ref = await node.options(allow_unknown=True).dispatch("report", "report-7", ["a", "b", "c"])
         print(f"accepted before any worker runs: {ref.key} is {(await ref.status()).state}")
-        with subprocess.Popen([sys.executable, __file__, url]) as process:
+        command = [sys.executable, __file__, url]
+        async with await anyio.open_process(command, stdout=None, stderr=None) as process:
             print(f"the worker's process did it: {await ref.result(timeout_s=30)}")
             await node.shutdown_pool()
-            code = await anyio.to_thread.run_sync(process.wait)
-        print(f"the worker has left, exit code {code}")
+            print(f"the worker has left, exit code {await process.wait()}")
 
 
 if __name__ == "__main__":

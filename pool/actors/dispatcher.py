@@ -134,7 +134,7 @@ class Dispatcher(Actor[Message]):
 
     def admit(self, items: Sequence[Admission]) -> list[Pending]:
         """Take admissions; wait on each one's waiter for an `Accepted` or an error."""
-        deadline_s = anyio.current_time() + self.context.settings.op_timeout_s
+        deadline_s = self.context.seam.clock() + self.context.settings.op_timeout_s
         taken = [Pending(item, deadline_s, self.context.loop.waiter()) for item in items]
         if self.state in ("stopping", "ended"):
             for pending in taken:
@@ -255,16 +255,15 @@ class Dispatcher(Actor[Message]):
     def _send(self, number: int, lane: _Lane, batch: Sequence[Pending]) -> None:
         context, settings = self.context, self.context.settings
         ranks, items = Ranks(), []
-        now_s = anyio.current_time()
+        now_s = self.context.seam.clock()
         for pending in batch:
             item = pending.item
             if not item.delay_s:
                 is_last = item.unassigned or self._saturated.get(item.handler, 0.0) > now_s
                 limit = TARGETS_MAX if is_last else 1
                 targets = context.targets(item.key, item.handler, lane=number, limit=limit)
-                pending.item = item = attrs.evolve(
-                    item, unassigned=is_last or not targets, ranked=ranks.of(targets)
-                )
+                item.unassigned = is_last or not targets
+                item.ranked = ranks.of(targets)
             items.append(item)
         call = context.lanes[number].lane.dispatch(
             items,
@@ -285,8 +284,8 @@ class Dispatcher(Actor[Message]):
         again = []
         for pending, status in zip(batch, reply, strict=True):
             if status == b"NOROOM":
-                self._saturated[pending.item.handler] = anyio.current_time() + SATURATED_S
-                pending.item = attrs.evolve(pending.item, unassigned=True)
+                self._saturated[pending.item.handler] = self.context.seam.clock() + SATURATED_S
+                pending.item.unassigned = True
                 again.append(pending)
             else:
                 pending.resolve(self._read(pending.item, status.decode()))
@@ -298,7 +297,7 @@ class Dispatcher(Actor[Message]):
         if isinstance(error, StoreLost):
             self.context.on_data_lost()
             error = StoreLost(pool=self.context.pool)
-        now_s = anyio.current_time()
+        now_s = self.context.seam.clock()
         again = []
         for pending in batch:
             if isinstance(error, StoreUnavailable) and pending.deadline_s - RETRY_S > now_s:
@@ -316,7 +315,7 @@ class Dispatcher(Actor[Message]):
                 if item.delay_s:
                     self.context.on_due(self.context.lane_of(item.key).number, item.delay_s)
                 if rest == "unassigned":
-                    now_s = anyio.current_time()
+                    now_s = self.context.seam.clock()
                     self._saturated[item.handler] = now_s + SATURATED_S
                 return Accepted(item.key, item.id, item.handler)
             case "ENDED":

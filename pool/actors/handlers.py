@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 
 import attrs
 
-from pool.actors.job import Job
+from pool.actors.job import Job, check_seconds
 from pool.errors import ConfigError, DuplicateHandler, InvalidOption
 from pool.model.job import Options
 from pool.model.names import check_handler
@@ -20,7 +20,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ATTEMPTS_MAX: Final = 1000
-SECONDS_MAX: Final = 365 * 86_400.0
 
 
 @attrs.frozen(eq=False)
@@ -85,7 +84,7 @@ class Handlers:
         """
         _check_count("attempts_max", attempts_max, 1, ATTEMPTS_MAX)
         if timeout_s is not None:
-            _check_seconds("timeout_s", timeout_s, 0.001)
+            check_seconds("timeout_s", timeout_s, 0.001)
         _check_backoff(backoff_s, backoff_max_s)
         return _Decorator(
             self,
@@ -124,7 +123,7 @@ class Handlers:
             DuplicateHandler: The name is taken.
         """
         _check_backoff(backoff_s, backoff_max_s)
-        _check_seconds("healthy_s", healthy_s, 0.0)
+        check_seconds("healthy_s", healthy_s, 0.0)
         return _Decorator(
             self,
             name,
@@ -243,14 +242,6 @@ def _check_function(name: str, fn: object) -> None:
         raise ConfigError(setting="handler", problem=f"{name}: {problem}")
 
 
-def _check_seconds(option: str, value: object, low: float) -> None:
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (fits and low <= cast(float, value) <= SECONDS_MAX):  # refuses NaN too
-        raise InvalidOption(
-            option=option, value=repr(value), problem=f"not a number from {low} to {SECONDS_MAX} s"
-        )
-
-
 def _check_count(option: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidOption(
@@ -259,8 +250,8 @@ def _check_count(option: str, value: object, low: int, high: int) -> None:
 
 
 def _check_backoff(backoff_s: float, backoff_max_s: float) -> None:
-    _check_seconds("backoff_s", backoff_s, 0.001)
-    _check_seconds("backoff_max_s", backoff_max_s, 0.001)
+    check_seconds("backoff_s", backoff_s, 0.001)
+    check_seconds("backoff_max_s", backoff_max_s, 0.001)
     if backoff_max_s < backoff_s:
         raise InvalidOption(
             option="backoff_max_s",

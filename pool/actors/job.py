@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final, cast
 
 import anyio
 import attrs
 
-from pool.errors import PayloadEncodingError
+from pool.errors import InvalidOption, PayloadEncodingError
 from pool.model.codec import check_size, decode_value, encode_value
 from pool.model.job import Kind
+
+SECONDS_MAX: Final = 365 * 86_400.0  # of a delay, a backoff or a time limit
+
+
+def check_seconds(option: str, value: object, low: float) -> None:
+    """Refuse what is no duration from `low` to 365 days; raises `InvalidOption`."""
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (fits and low <= cast(float, value) <= SECONDS_MAX):  # refuses NaN too
+        raise InvalidOption(
+            option=option, value=repr(value), problem=f"not a number from {low} to {SECONDS_MAX} s"
+        )
 
 
 class Retry(Exception):

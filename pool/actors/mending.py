@@ -48,8 +48,6 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
         else:
             mending.adopt.append(start)
     for key, record in theirs.running.items():
-        if record is None:
-            continue  # cannot be read: the reaper parks it, once its owner is gone
         run, settled = runs.get(key), memory.of(key)
         if run is not None and run.start.epoch == record.epoch:
             mending.acknowledged.append(run)
@@ -60,7 +58,7 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
         elif run is None or run.start.epoch < record.epoch:
             mending.release.append((key, record))
     for key, run in runs.items():
-        is_theirs = key in theirs.running or key in pending
+        is_theirs = key in theirs.running or key in pending or key in theirs.unreadable
         # What was granted after that answer has a higher epoch than its stamp.
         if not is_theirs and run.start.epoch <= theirs.stamp and run.phase != "settling":
             mending.cancel.append(run)

@@ -479,22 +479,24 @@ class Node(Dispatching):
         return await self._open_crew.requests.stop(key, job_id, cause)
 
 
-def _check_worker(capacity: object, weight: object, label: str, version: str) -> None:
-    if not isinstance(capacity, int) or isinstance(capacity, bool):
-        raise ConfigError(setting="capacity", problem=f"{capacity!r} is not a whole number")
-    if not 1 <= capacity <= CAPACITY_MAX:
-        raise ConfigError(setting="capacity", problem=f"{capacity} is not from 1 to {CAPACITY_MAX}")
-    is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
-    if not is_number or not WEIGHT_MIN <= weight <= WEIGHT_MAX:
-        raise ConfigError(
-            setting="weight", problem=f"{weight!r} is not from {WEIGHT_MIN} to {WEIGHT_MAX}"
-        )
+def _check_worker(capacity: int, weight: float, label: str, version: str) -> None:
+    _check_number("capacity", capacity, (int,), 1, CAPACITY_MAX)
+    _check_number("weight", weight, (int, float), WEIGHT_MIN, WEIGHT_MAX)
     for name, text in (("label", label), ("version", version)):
         if text:
             try:
                 check_label(text)
             except ConfigError as error:
                 raise ConfigError(setting=name, problem=error.problem) from None
+
+
+def _check_number(
+    setting: str, value: Any, kinds: tuple[type, ...], low: float, high: float
+) -> None:
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:  # refuses NaN too
+        kind = "a number" if float in kinds else "a whole number"
+        raise ConfigError(setting=setting, problem=f"{value!r} is not {kind} from {low} to {high}")
 
 
 def _start_server(url: Url) -> EmbeddedServer:

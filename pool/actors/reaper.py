@@ -211,5 +211,5 @@ def tell_all(
     """Tell those who wait for jobs that ended with these edges; they look up how."""
     for edge, status in zip(edges, statuses, strict=True):
         word, _, waiters = status.decode().partition(" ")
-        if word == "OK" and waiters and edge.letter != model.WAIT:
+        if word == "OK" and waiters:
             tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")

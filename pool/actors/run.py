@@ -7,8 +7,11 @@ queued -> preparing (fetch, or acknowledge first) -> queued -> running -> settli
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextvars import Context as LogContext
+from contextvars import copy_context
 from functools import partial
+from types import coroutine
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
@@ -89,6 +92,24 @@ CANCELLED: Final = Cancelled()
 Ending: TypeAlias = Returned | Raised | Unreadable | Cancelled
 
 
+@coroutine
+def _apart(coro: Any, context: LogContext) -> Generator[Any, Any, Any]:
+    """Await a handler in a context of its own: slots are shared, a tenant bound to it must not be.
+
+    A task per job would do that too, and cost more than most jobs.
+    """
+    step, value = coro.send, None
+    while True:
+        try:
+            waits_for = context.run(step, value)
+        except StopIteration as end:
+            return end.value
+        try:
+            step, value = coro.send, (yield waits_for)
+        except BaseException as error:  # noqa: BLE001 - cancellation above all: it is the handler's
+            step, value = coro.throw, error
+
+
 async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
     """Call a run's handler; whatever it does, this returns."""
     handler, job = run.handler, run.job
@@ -107,7 +128,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
             if run.why:
                 scope.cancel()
             if handler.is_async:
-                value = await handler.fn(job, *args, **kwargs)
+                value = await _apart(handler.fn(job, *args, **kwargs), copy_context())
             else:
                 call = partial(handler.fn, job, *args, **kwargs)
                 value = await anyio.to_thread.run_sync(call, limiter=limiter)

@@ -29,6 +29,7 @@ from pool.actors.observe import (
     CommitRefused,
     HandlerOverran,
     ReconciliationMended,
+    RecordQuarantined,
     StoreTroubled,
     WorkerFenced,
 )
@@ -116,6 +117,7 @@ class Worker(Actor[Told]):
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
     _slots: Slots = attrs.field(init=False)
     _idle_bell: anyio.Event | None = attrs.field(init=False, default=None)
+    _has_begun: bool = attrs.field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -185,8 +187,9 @@ class Worker(Actor[Told]):
                 self._box(run).send(run.edge, run)  # a repeat is answered with what became of it
             else:
                 self._slots.requeue(run)
-        for number in range(len(self._lanes)):
+        for number in range(len(self._lanes)) if self._has_begun else ():
             self._reconcile(number)
+        self._has_begun = True
 
     def handle(self, message: Told) -> None:
         match message:
@@ -243,8 +246,8 @@ class Worker(Actor[Told]):
         if present is not None:
             if present.start.epoch < start.epoch:
                 # The key came back to us while its former run is still here.
-                self._cancel(present, "refused")
                 present.then.append(partial(self._accept_later, lane, start))
+                self._cancel(present, "refused")
             return
         handler = self.handlers.get(start.handler)
         if handler is not None and handler.options.kind != start.kind:
@@ -400,8 +403,8 @@ class Worker(Actor[Told]):
         if word == "OK":
             if edge.letter == model.WAIT:
                 self.context.on_due(box.lane, int(edge.x) / 1000)
-            elif rest and run is not None:
-                outcome = outcome_text(edge, box.target.name, run.start.attempt)
+            if rest:  # it has ended; one that waits or moves on returns no waiters
+                outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
                 self.tell_waiters(box.lane, rest.split(","), "ended", edge.id, outcome or b"")
         elif word not in ("REPEAT", "GRANTED", "UNASSIGNED") and edge.letter != model.GRANT:
             self._refused(edge.key, edge.epoch, word, rest)
@@ -572,6 +575,8 @@ class Worker(Actor[Told]):
             self._accept(number, start)
         for edge in mending.resend:
             box.send(edge, None)
+        for key, text in theirs.unreadable.items():
+            self.spawn(self._quarantine, number, key, text)
         for key, record in mending.release:
             ttl_ms = outcome_ttl_ms(self.context.settings)
             edge = Edge(model.GRANT, key, record.epoch, record.id, ttl_ms)
@@ -587,6 +592,18 @@ class Worker(Actor[Told]):
                     cancelled=len(mending.cancel),
                 )
             )
+
+    async def _quarantine(self, number: int, key: str, text: bytes) -> None:
+        """Park a job of ours whose record cannot be read; its handler is cancelled then."""
+        lane, name = self.context.lanes[number].lane, self.target(number).name
+        call = lane.quarantine(key, text, name)
+        try:
+            await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+        except PoolError as error:
+            self.context.emit(StoreTroubled(during="quarantine", problem=str(error)))
+            return
+        self.context.emit(RecordQuarantined(key=key))
+        self._reconcile(number)
 
     # --- moving and leaving -------------------------------------------------------------------
 

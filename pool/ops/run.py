@@ -7,7 +7,7 @@ import importlib
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
             label=args.label,
         )
 
-        def on_ready() -> None:
+        async def on_ready() -> None:
             tell("ready", pool=args.pool, node=node.id, handlers=sorted(handlers))
 
         def on_leaving(why: str) -> None:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def serve(
-    node: Node, on_ready: Callable[[], object], on_leaving: Callable[[str], object]
+    node: Node, on_ready: Callable[[], Awaitable[None]], on_leaving: Callable[[str], object]
 ) -> None:
     """Be a node until SIGTERM or SIGINT, or until the pool is shut down; then drain it.
 
@@ -65,7 +65,7 @@ async def serve(
     # Before the node opens: a signal that comes meanwhile must not leave a half-open node behind.
     with anyio.open_signal_receiver(*_SIGNALS) as signals:
         async with node:
-            on_ready()
+            await on_ready()
             why = await _told(node, signals)
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)

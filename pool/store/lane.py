@@ -155,9 +155,12 @@ class Target:
         return incarnation(self.id, self.number)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(eq=False, kw_only=True)
 class Admission:
-    """One job to accept; `ranked` are places in the call's list of targets, counted from 1."""
+    """One job to accept; `ranked` are places in the call's list of targets, counted from 1.
+
+    Not frozen only because that costs time; the dispatcher fills the last two in for each try.
+    """
 
     key: str
     id: str
@@ -250,8 +253,9 @@ class Owned:
     """All that a worker owns, at one moment."""
 
     stamp: int
-    running: Mapping[str, Record | None]
+    running: Mapping[str, Record]
     starts: Sequence[Start]
+    unreadable: Mapping[str, bytes]  # what it runs, but with a record that is none
 
 
 def _time(reply: bytes) -> int | None:
@@ -332,14 +336,15 @@ def owned(reply: Reply) -> Owned:
         start = Start.parse(entry_id.decode(), fields)
         if start is not None:
             starts.append(start)
-    return Owned(
-        stamp=int(stamp),
-        running={
-            key.decode(errors="surrogateescape"): Record.parse(text)
-            for key, text in zip(running[::2], running[1::2], strict=True)
-        },
-        starts=starts,
-    )
+    records: dict[str, Record] = {}
+    unreadable: dict[str, bytes] = {}
+    for key, text in zip(running[::2], running[1::2], strict=True):
+        name, record = key.decode(errors="surrogateescape"), Record.parse(text)
+        if record is None:
+            unreadable[name] = text
+        else:
+            records[name] = record
+    return Owned(stamp=int(stamp), running=records, starts=starts, unreadable=unreadable)
 
 
 def looked(reply: bytes) -> Record | Outcome | None:

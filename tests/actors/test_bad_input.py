@@ -29,8 +29,10 @@ from pool import (
     NotRunning,
     OutcomeExpired,
     PayloadEncodingError,
+    Park,
     PayloadTooLarge,
     PoolError,
+    Retry,
     Settings,
     StoreUnavailable,
     UnsupportedServer,
@@ -660,13 +662,44 @@ async def test_errors_of_every_kind_keep_their_promise_of_being_parked_with_text
 
     @mine.job("odd", attempts_max=1)
     async def odd(job: Job, which: int) -> None:
-        raise (Odd(), Worse(), Exception())[which]
+        raise (Odd(), Worse(), Exception(), Park(Odd()))[which]  # type: ignore[arg-type]
 
     mine.job("echo")(echo.fn)
     node = await fleet.node(mine)
-    for which in range(3):
+    for which in range(4):
         with pytest.raises(JobParked) as parked:
             await (await node.dispatch(odd, f"k{which}", which)).result(timeout_s=5)
         assert len(parked.value.last_error) < 2000
         assert "\n" not in parked.value.last_error
     await answers(node)
+
+
+@pytest.mark.anyio
+async def test_an_instruction_out_of_bounds_is_a_failed_attempt_that_says_so(fleet: Fleet) -> None:
+    """D19: it is refused where it is made, inside the handler."""
+    mine = Handlers()
+
+    @mine.job("retry", attempts_max=1)
+    async def retry(job: Job, which: int) -> None:
+        bad: list[Any] = [math.nan, math.inf, -1, "1", True, 366 * 86_400]
+        raise Retry(after_s=bad[which])
+
+    mine.job("echo")(echo.fn)
+    node = await fleet.node(mine)
+    for which in range(6):
+        with pytest.raises(JobParked) as parked:
+            await (await node.dispatch(retry, f"k{which}", which)).result(timeout_s=5)
+        assert "InvalidOption" in parked.value.last_error
+    await answers(node)
+
+
+@pytest.mark.anyio
+async def test_odd_causes_of_a_stop_are_stored_in_one_line(fleet: Fleet) -> None:
+    node = await fleet.node()
+    for cause in ("a|b\nc\x00", "\ud800", "x" * 100_000, ""):
+        ref = await node.options(delay_s=60, allow_unknown=True).dispatch("any", "k")
+        await ref.stop(cause=cause, timeout_s=5)
+        status = await ref.status()
+        assert status.state == "cancelled"
+        assert len(status.cause) < 1000
+        assert "\n" not in status.cause

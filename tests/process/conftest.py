@@ -12,12 +12,14 @@ import itertools
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -151,7 +153,7 @@ class Fleet:
             self.members[name] = Member(name, process, log, is_expected_to_live=not trap)
             begun.append(self.members[name])
         for name in names:
-            self.until(lambda name=name: self.said("ready", node=name), what=f"{name} has joined")
+            self.until(partial(self.said, "ready", node=name), what=f"{name} has joined")
         return begun
 
     def kill(self, member: Member) -> float:
@@ -193,7 +195,9 @@ class Fleet:
 
     # --- commands ---
 
-    def ask(self, member: Member, do: str, *, within_s: float = PATIENCE_S, **arguments: Any) -> Any:
+    def ask(
+        self, member: Member, do: str, *, within_s: float = PATIENCE_S, **arguments: Any
+    ) -> Any:
         """Send a command and return its answer."""
         return self.answer(member.tell(do, **arguments), within_s=within_s)
 
@@ -253,9 +257,7 @@ class Fleet:
         """Return the events of this name; those of our own nodes only."""
         return self.said("event", event=event, **facts)
 
-    def until(
-        self, look: Callable[[], T], *, within_s: float = PATIENCE_S, what: str = ""
-    ) -> T:
+    def until(self, look: Callable[[], T], *, within_s: float = PATIENCE_S, what: str = "") -> T:
         """Look again and again until it is there; returns it.
 
         Raises:
@@ -412,6 +414,30 @@ class MakeFleet(Protocol):
     """What makes fleets."""
 
     def __call__(self, *, ttl_s: float = 1.0, package: Path = PACKAGE) -> Fleet: ...
+
+
+class Figures(Protocol):
+    """What takes the figures of a test, in seconds unless named otherwise."""
+
+    def __call__(self, name: str, values: Sequence[float], /) -> None: ...
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Figures:
+    """Return what keeps figures for the end of the run; pytest's own refuses to in some reports."""
+
+    def keep(name: str, values: Sequence[float], /) -> None:
+        text = f"p50 {statistics.median(values):.3f}, max {max(values):.3f}"
+        request.node.user_properties.append((name, f"{text} of {len(values)}"))
+
+    return keep
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures of these tests."""
+    for report in terminalreporter.stats.get("passed", ()):
+        for name, text in report.user_properties:
+            terminalreporter.write_line(f"{name}: {text}  {report.nodeid.rpartition('::')[2]}")
 
 
 @pytest.fixture

@@ -1,25 +1,16 @@
-"""Processes are killed and frozen; their jobs go on elsewhere, and what they still say is refused."""
+"""Processes are killed and frozen: their jobs go on elsewhere, what they still say is refused."""
 
 from __future__ import annotations
 
 import signal
-import statistics
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pool.store.lane import Claim
-    from tests.process.conftest import Fleet, MakeFleet, Member
-
-Record = Callable[[str, object], None]
-
-
-def note(record: Record, name: str, took_s: Sequence[float]) -> None:
-    """Keep figures for whoever reads the report of the run."""
-    record(f"{name}_p50_s", round(statistics.median(took_s), 3))
-    record(f"{name}_max_s", round(max(took_s), 3))
+    from tests.process.conftest import Figures, Fleet, MakeFleet, Member
 
 
 def held_by(fleet: Fleet, member: Member, keys: Sequence[str]) -> list[str]:
@@ -27,7 +18,7 @@ def held_by(fleet: Fleet, member: Member, keys: Sequence[str]) -> list[str]:
 
 
 def test_running_and_queued_jobs_of_a_killed_node_restart_elsewhere_in_time(
-    fleet: Fleet, record_property: Record
+    fleet: Fleet, figures: Figures
 ) -> None:
     """SIGKILL: within lease TTL + 1 s all is started elsewhere, services too (G-01, G-02, G-06)."""
     gate = fleet.directory / "gate"
@@ -46,7 +37,7 @@ def test_running_and_queued_jobs_of_a_killed_node_restart_elsewhere_in_time(
     gate.touch()  # so that the slots elsewhere become free
     gate_s = fleet.kill(victim)
     took = fleet.took_over(lost, gate_s, victim, within_s=fleet.ttl_s + 1.0)
-    note(record_property, "takeover", took)
+    figures("takeover", took)
 
     results = fleet.results(client, jobs, within_s=fleet.ttl_s + 1.0)
     assert all(isinstance(result, dict) for result in results.values()), results
@@ -61,7 +52,7 @@ def test_running_and_queued_jobs_of_a_killed_node_restart_elsewhere_in_time(
 
 
 def test_a_clock_that_was_killed_starts_again_on_each_survivor_and_no_live_job_twice(
-    fleet: Fleet, record_property: Record
+    fleet: Fleet, figures: Figures
 ) -> None:
     """Two nodes die, one after the other: the last one has everything, once (G-02, G-06)."""
     first, second, last = fleet.start("a", "b", "c")
@@ -74,7 +65,7 @@ def test_a_clock_that_was_killed_starts_again_on_each_survivor_and_no_live_job_t
         assert lost
         at_s = fleet.kill(victim)
         took += fleet.took_over(lost, at_s, victim, within_s=fleet.ttl_s + 1.0)
-    note(record_property, "takeover", took)
+    figures("takeover", took)
 
     assert {run.node for run in fleet.are_running(keys).values()} == {last.name}
     once = [run for run in fleet.runs() if run.node == last.name]
@@ -83,7 +74,7 @@ def test_a_clock_that_was_killed_starts_again_on_each_survivor_and_no_live_job_t
 
 
 def test_a_node_frozen_for_three_leases_is_refused_and_works_again(
-    make_fleet: MakeFleet, record_property: Record
+    make_fleet: MakeFleet, figures: Figures
 ) -> None:
     """SIGSTOP for 3 TTL, SIGCONT: what it settles is refused, its handlers are cancelled (G-02)."""
     fleet = make_fleet(ttl_s=1.5)
@@ -102,10 +93,8 @@ def test_a_node_frozen_for_three_leases_is_refused_and_works_again(
     its_others = held_by(fleet, victim, [*long, *clocks])
     assert its_naps
     assert its_others
-    took = fleet.took_over(
-        [*its_naps, *its_others], frozen_s, victim, within_s=fleet.ttl_s + 1.0
-    )
-    note(record_property, "takeover", took)
+    took = fleet.took_over([*its_naps, *its_others], frozen_s, victim, within_s=fleet.ttl_s + 1.0)
+    figures("takeover", took)
     results = fleet.results(client, naps)
     fleet.passes(frozen_s, 3 * fleet.ttl_s)
     continued_s = victim.signal(signal.SIGCONT)
@@ -128,7 +117,7 @@ def test_a_node_frozen_for_three_leases_is_refused_and_works_again(
         return [run.began_s for run in fleet.runs(keys) if run.node == victim.name]
 
     works_s = fleet.until(works, within_s=fleet.ttl_s + 1.0, what="it takes new jobs")
-    note(record_property, "works_again", [works_s[0] - continued_s])
+    figures("works again", [works_s[0] - continued_s])
     gate.touch()
     assert all(
         result["node"] != victim.name
@@ -138,9 +127,7 @@ def test_a_node_frozen_for_three_leases_is_refused_and_works_again(
     fleet.is_sound(frozen=[victim])
 
 
-def test_a_reaper_that_dies_with_the_claim_is_succeeded(
-    fleet: Fleet, record_property: Record
-) -> None:
+def test_a_reaper_that_dies_with_the_claim_is_succeeded(fleet: Fleet, figures: Figures) -> None:
     """The claim of a dead holder ends, another node takes it with a higher fence (G-05, G-06)."""
     victim, survivor = fleet.start("a", "b")
     keys = [f"clock-{i}" for i in range(20)]
@@ -151,13 +138,13 @@ def test_a_reaper_that_dies_with_the_claim_is_succeeded(
     claim = _claim_as_a_dead_reaper(fleet, fleet.said("ready", node=victim.name)[0]["worker"][0])
 
     took = fleet.took_over(lost, at_s, victim, within_s=fleet.ttl_s + 1.0 + 0.5)
-    note(record_property, "takeover", took)
+    figures("takeover", took)
     reaped = fleet.until(
         lambda: fleet.events("worker.reaped", node=survivor.name), what="it is reaped"
     )
     assert claim.identity in [event["facts"]["identity"] for event in reaped]
     with fleet.client() as client:
-        journal = client.xrange(fleet.lane.names.journal)
+        journal: Any = client.xrange(fleet.lane.names.journal)
     edges = [(entry[b"edge"], entry.get(b"owner")) for _, entry in journal]
     assert (b"reaper.succeeded", claim.identity.encode()) in edges
     fleet.is_sound()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.process.conftest import Fleet, MakeFleet, Run
+    from tests.process.conftest import Figures, Fleet, MakeFleet, Run
 
-Record = Callable[[str, object], None]
 AT_ONCE_S = 0.8  # far below the lease, which is 5 s where it matters
 
 
@@ -34,7 +33,7 @@ def nothing_was_reaped(fleet: Fleet) -> None:
 
 
 def test_a_node_that_is_told_to_end_hands_its_services_over_at_once(
-    make_fleet: MakeFleet, record_property: Record
+    make_fleet: MakeFleet, figures: Figures
 ) -> None:
     """SIGTERM: services go on elsewhere at once, with their state; finite jobs end (G-01, G-06)."""
     fleet = make_fleet(ttl_s=5.0)
@@ -53,7 +52,7 @@ def test_a_node_that_is_told_to_end_hands_its_services_over_at_once(
 
     at_s = leaver.signal(signal.SIGTERM)
     took = fleet.took_over(handed, at_s, leaver, within_s=AT_ONCE_S)
-    record_property("handover_max_s", round(took[-1], 3))
+    figures("hand-over", took)
     # The grace is over: what has not ended is released, and its attempt is not burned.
     fleet.has_left(leaver)
     after = fleet.are_running([*clocks, *held], within_s=AT_ONCE_S)
@@ -84,9 +83,9 @@ def test_a_drained_node_stays_as_a_client(fleet: Fleet) -> None:
 
 
 def test_a_rolling_restart_loses_nothing_and_moves_a_service_at_most_twice(
-    fleet: Fleet, record_property: Record
+    fleet: Fleet, figures: Figures
 ) -> None:
-    """Three nodes are replaced, one after the other, while jobs run and arrive (G-01, section 9)."""
+    """Three nodes are replaced, one after the other, while jobs run and arrive (G-01)."""
     client = fleet.start("client", is_client=True)[0]
     nodes = {label: fleet.start(f"{label}-1", label=label)[0] for label in ("x", "y", "z")}
     clocks = [f"clock-{i}" for i in range(12)]
@@ -105,8 +104,7 @@ def test_a_rolling_restart_loses_nothing_and_moves_a_service_at_most_twice(
     results = fleet.results(client, {str(i): job for i, job in enumerate(jobs)})
     assert all(isinstance(result, dict) for result in results.values()), results
     made = {key: len(pairs) for key, pairs in moves(fleet, clocks).items()}
-    record_property("moves", sum(made.values()))
-    record_property("moves_max", max(made.values()))
+    figures("moves of a service", [*made.values()])
     assert max(made.values()) <= 2, made
     assert len(fleet.runs(clocks)) == born + sum(made.values())
     nothing_was_reaped(fleet)
@@ -126,7 +124,7 @@ def _are_settled(fleet: Fleet, clocks: list[str]) -> None:
 
 
 def test_services_follow_the_fleet_when_it_grows_and_shrinks(
-    fleet: Fleet, record_property: Record
+    fleet: Fleet, figures: Figures
 ) -> None:
     """On joining they move to the first-ranked worker after settle_delay, with job.state."""
     client = fleet.start("client", is_client=True)[0]
@@ -146,12 +144,12 @@ def test_services_follow_the_fleet_when_it_grows_and_shrinks(
     wanted = {key: "b" if key in theirs else "a" for key in clocks}
     fleet.until(lambda: nodes() == wanted, within_s=0.3 + fleet.ttl_s, what="they have moved")
     grown = [pair for pairs in moves(fleet, clocks).values() for pair in pairs]
-    record_property("moved_max_s", round(max(a.began_s for _, a in grown) - joined_s, 3))
+    figures("moved after joining", [after.began_s - joined_s for _, after in grown])
     assert all(after.began_s - joined_s > 0.3 - 0.1 for _, after in grown)  # the settle delay
 
     left_s = joined.signal(signal.SIGTERM)
     took = fleet.took_over(theirs, left_s, joined, within_s=AT_ONCE_S)
-    record_property("handover_max_s", round(took[-1], 3))
+    figures("hand-over", took)
     fleet.has_left(joined)
     assert set(nodes().values()) == {"a"}
     for key, pairs in moves(fleet, clocks).items():

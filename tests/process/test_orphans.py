@@ -37,22 +37,25 @@ def announced_but_never_heard(fleet: Fleet) -> None:
     client = fleet.start("client", is_client=True)[0]
     fleet.start("a", trap="deaf")
     keys = fleet.dispatch(client, "nap", ["key"], 0.0)
-    fleet.until(
-        lambda: fleet.said("end", key="key"), within_s=2 * fleet.ttl_s + 1.0, what=FOUND
-    )
+    fleet.until(lambda: fleet.said("end", key="key"), within_s=2 * fleet.ttl_s + 1.0, what=FOUND)
     assert len(fleet.runs(keys)) == 1
     assert fleet.said("trap")
 
 
 def retry_promised_by_the_dead(fleet: Fleet) -> None:
     """The attempt failed, another one was promised, and who promised it is dead."""
-    victim = fleet.start("a")[0]
-    fleet.dispatch(victim, "flaky", ["key"], 1.5)
-    fleet.until(lambda: (r := fleet.record("key")) is not None and r.state == "waiting")
-    fleet.start("b")
+    victim, _ = fleet.start("a", "b")
+    after_s = 1.0
+    jobs = fleet.dispatch(victim, "flaky", [f"job-{i}" for i in range(10)], after_s)
+    fleet.until(lambda: len(fleet.said("end", how="failed")) == len(jobs))
+    assert {run.node for run in fleet.runs(jobs)} == {"a", "b"}
+    fleet.until(lambda: all((r := fleet.record(k)) and r.state == "waiting" for k in jobs))
     fleet.kill(victim)
+    # Its own lease has nothing to do with it: nobody owns a key that waits.
     fleet.until(
-        lambda: fleet.said("start", key="key", attempt=2, node="b"), within_s=3.0, what=FOUND
+        lambda: len(fleet.said("start", attempt=2, node="b")) == len(jobs),
+        within_s=after_s + 1.0,
+        what=FOUND,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,9 +12,7 @@ import pytest
 if TYPE_CHECKING:
     import redis
 
-    from tests.process.conftest import Fleet, MakeFleet, Member
-
-Record = Callable[[str, object], None]
+    from tests.process.conftest import Figures, Fleet, MakeFleet, Member
 
 
 def at_work(fleet: Fleet, *, jobs: int, every_s: float = 0.005) -> tuple[Member, list[str], str]:
@@ -27,6 +24,10 @@ def at_work(fleet: Fleet, *, jobs: int, every_s: float = 0.005) -> tuple[Member,
     fleet.are_running(clocks)
     calls = [[f"job-{i}", 0.01] for i in range(jobs)]
     return client, clocks, client.tell("one_by_one", handler="nap", calls=calls, every_s=every_s)
+
+
+def have_ended(fleet: Fleet, jobs: int) -> None:
+    fleet.until(lambda: len(fleet.said("end", how="returned")) >= jobs, what=f"{jobs} jobs ended")
 
 
 def nothing_is_lost(fleet: Fleet, client: Member, asked: str, *, within_s: float = 10.0) -> None:
@@ -56,7 +57,7 @@ def test_flushed_scripts_and_killed_connections_are_not_noticed(fleet: Fleet) ->
     client, clocks, asked = at_work(fleet, jobs=300)
     with fleet.client() as by_hand:
         for done in (50, 100, 150, 200):
-            fleet.until(lambda done=done: len(fleet.said("end", how="returned")) >= done)
+            have_ended(fleet, done)
             by_hand.script_flush()
             killed: Any = by_hand.client_kill_filter(_type="normal", skipme=True)
             assert killed >= 9  # link, keep-alive and listener of three nodes
@@ -67,11 +68,11 @@ def test_flushed_scripts_and_killed_connections_are_not_noticed(fleet: Fleet) ->
 
 
 def test_a_killed_server_that_comes_back_with_its_data_has_lost_nothing(
-    fleet: Fleet, record_property: Record
+    fleet: Fleet, figures: Figures
 ) -> None:
     """kill -9 and a restart from the append-only file: every job ends, nothing moves (G-01)."""
     client, clocks, asked = at_work(fleet, jobs=200)
-    fleet.until(lambda: len(fleet.said("end", how="returned")) >= 50)
+    have_ended(fleet, 50)
     fleet.server.kill()
     fleet.server.restart()
     nothing_is_lost(fleet, client, asked)
@@ -80,7 +81,7 @@ def test_a_killed_server_that_comes_back_with_its_data_has_lost_nothing(
 
 
 def test_after_a_server_frozen_for_two_leases_everything_goes_on_where_it_was(
-    fleet: Fleet, record_property: Record
+    fleet: Fleet, figures: Figures
 ) -> None:
     """Redis stops for 2 TTL: 0 moves, 0 crash marks, the same owners and epochs, nothing lost."""
     gate = fleet.directory / "gate"
@@ -101,7 +102,7 @@ def test_after_a_server_frozen_for_two_leases_everything_goes_on_where_it_was(
         os.kill(fleet.server.pid, signal.SIGCONT)
     continued_s = time.monotonic()
     after = fleet.are_running(before, within_s=fleet.ttl_s)
-    record_property("resume_max_s", round(max(r.began_s for r in after.values()) - continued_s, 3))
+    figures("resumed", [run.began_s - continued_s for run in after.values()])
     assert {k: (r.node, r.epoch, r.attempt) for k, r in after.items()} == {
         k: (r.node, r.epoch, r.attempt) for k, r in before.items()
     }
@@ -115,7 +116,7 @@ def test_after_a_server_frozen_for_two_leases_everything_goes_on_where_it_was(
 
 
 def test_a_server_that_lost_everything_is_joined_anew_and_waiters_are_told(
-    make_fleet: MakeFleet, record_property: Record
+    make_fleet: MakeFleet, figures: Figures
 ) -> None:
     """FLUSHALL: data.lost is logged, waiters get StoreLost, new work runs within 2 TTL."""
     fleet = make_fleet()
@@ -146,7 +147,7 @@ def test_a_server_that_lost_everything_is_joined_anew_and_waiters_are_told(
         return [run.began_s for run in runs] if {run.node for run in runs} == {"a", "b"} else []
 
     serves_s = fleet.until(serves, within_s=2 * fleet.ttl_s, what="both serve new work")
-    record_property("serves_again_s", round(min(serves_s) - lost_s, 3))
+    figures("serves again", [min(serves_s) - lost_s])
     assert min(serves_s) - lost_s <= 2 * fleet.ttl_s
     for name in ("client", "a", "b"):
         assert len(fleet.events("data.lost", node=name)) == 1, name

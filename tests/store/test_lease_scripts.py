@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 
 from pool.model.job import Options
@@ -74,6 +75,30 @@ def test_a_late_copy_of_join_is_refused(bench: Bench) -> None:
     bench.run(call(Target("w1", 2), -TTL_MS))
     assert bench.do("HGET", bench.names.open, "w1") == b"2|10"
     assert bench.audit() == []
+
+
+def test_a_lane_of_a_lost_incarnation_is_joined_only_by_who_knows_it(bench: Bench) -> None:
+    """A node that had not heard of the loss may have joined it first; its jobs stay."""
+    bench.dispatch(bench.admission("k"))
+    anew = attrs.evolve(bench.lane, incarnation="inc-new")
+
+    def call(stale: str) -> Any:
+        return anew.join(
+            NODE,
+            {Target("w3", 1): 10},
+            {},
+            is_new=False,
+            not_after_ms=bench.now_ms() + TTL_MS,
+            ttl_s=10.0,
+            stale=stale,
+        )
+
+    assert bench.refused(call("")).startswith("POOLDATALOST")
+    assert bench.refused(call("inc-other")).startswith("POOLDATALOST")
+    bench.run(call(bench.lane.incarnation))
+    assert bench.do("HGET", bench.names.lane, "incarnation") == b"inc-new"
+    assert bench.do("HEXISTS", bench.names.jobs, "k")
+    assert bench.refused(bench.lane.renew(["w1.1"], ttl_s=10.0)).startswith("POOLDATALOST")
 
 
 def test_a_repeated_join_does_not_open_a_worker_again(bench: Bench) -> None:

@@ -233,6 +233,12 @@ class Conductor:
 
     async def _freeze(self) -> None:
         """SIGSTOP the busier of the two left for 2 TTL; wait until it has let go."""
+        # Not before jobs end: those that it wants to settle when it wakes are the point of this.
+        jobs = self.history.jobs(ZONE)
+        await self._until(
+            lambda: len(jobs) - len(self.history.unfinished_zones()) >= len(jobs) // 4,
+            self.play.patience_s,
+        )
         name = max(self._alive(), key=lambda each: len(self.history.open_runs(each, ZONE)))
         held = [*self.history.open_runs(name, ZONE), *self.history.open_runs(name, CLOCK)]
         self.show.say(f"SIGSTOP {name}, which runs {_load(self.history, name)}")
@@ -341,6 +347,7 @@ class Conductor:
             url=self.url,
             pool=self.pool,
             ledger=str(self._tail.path),
+            workers=self.play.workers,
             capacity=len(zones.names()) + len(CLOCKS),  # when one is left, it runs everything
             ttl_s=self.play.ttl_s,
             grace_s=self.play.grace_s,

@@ -37,16 +37,13 @@ def main() -> None:
 
 async def _member(cast: Cast) -> None:
     ledger = Ledger(Path(cast.ledger), cast.name)
-    node = Node(
-        cast.pool,
-        cast.url,
-        handlers=handlers.make(ledger, cast.pace),
-        settings=Settings(lease_ttl_s=cast.ttl_s, grace_s=cast.grace_s, result_ttl_s=_RESULT_TTL_S),
-        capacity=cast.capacity,
-        label=cast.name,
-    )
+    work = handlers.make(ledger, cast.pace)
+    settings = Settings(lease_ttl_s=cast.ttl_s, grace_s=cast.grace_s, result_ttl_s=_RESULT_TTL_S)
+    node = Node(cast.pool, cast.url, settings=settings)
 
-    def on_ready() -> None:
+    async def on_ready() -> None:
+        for i in range(cast.workers):
+            await node.add_worker(work, capacity=cast.capacity, label=f"{cast.name}-{i}")
         ledger.write("node", how="joined")
 
     await serve(node, on_ready, on_leaving=lambda _: None)

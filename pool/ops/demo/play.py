@@ -35,6 +35,7 @@ class Play:
 
     ttl_s: float = 2.0
     grace_s: float = 2.0
+    workers: int = 4  # per node: each settles by itself, so that a freeze catches several at it
     pace: Pace = Pace()
     deadline_s: float = 50.0  # then the curtain falls, whatever is done
     patience_s: float = 8.0  # for one thing to happen that should take seconds
@@ -49,6 +50,7 @@ class Cast:
     url: str
     pool: str
     ledger: str
+    workers: int
     capacity: int
     ttl_s: float
     grace_s: float
