@@ -1,9 +1,11 @@
-"""The object form: for code that manages start and stop itself.  It prints:
+"""The object form: for code that manages start and stop itself.
 
-lobby: opened
-lobby: ann says hello
-lobby: bob says hi
-lobby: closed
+It prints:
+
+    lobby: opened
+    lobby: ann says hello
+    lobby: bob says hi
+    lobby: closed
 """
 
 from __future__ import annotations
@@ -47,7 +49,6 @@ async def main() -> None:
     room = handlers.runner("room", rooms)
     async with Node("chat", "embedded://", handlers=handlers) as node:
         ref = await node.dispatch(room, "lobby")
-        await ref.started(timeout_s=10)
         for line in ("ann says hello", "bob says hi", None):
             await node.notify("lobby", line)
         await rooms.is_quiet.wait()

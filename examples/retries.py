@@ -1,10 +1,12 @@
-"""How jobs fail: by an error, on purpose, for good, or not at all.  It prints:
+"""How jobs fail: by an error, on purpose, for good, or not at all.
 
-flaky: done after 3 attempts
-patient: done after 2 attempts
-broken: parked (failed) after 5 attempts: ValueError: never works
-hopeless: parked (no such customer) after 1 attempts
-obsolete: cancelled (the customer left)
+It prints:
+
+    flaky: done after 3 attempts
+    patient: done after 2 attempts
+    broken: parked (failed) after 5 attempts: ValueError: never works
+    hopeless: parked (no such customer) after 1 attempts
+    obsolete: cancelled (the customer left)
 """
 
 from __future__ import annotations

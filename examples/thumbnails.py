@@ -1,9 +1,11 @@
-"""Finite jobs: dispatch many, wait for their results.  It prints:
+"""Finite jobs: dispatch many, wait for their results.
 
-img-0: 64x64 -> 8x8, mean grey 35
-img-1: 64x64 -> 8x8, mean grey 67
-img-2: 64x64 -> 8x8, mean grey 99
-img-3: JobParked, ValueError: img-3 is empty
+It prints:
+
+    img-0: 64x64 -> 8x8, mean grey 35
+    img-1: 64x64 -> 8x8, mean grey 67
+    img-2: 64x64 -> 8x8, mean grey 99
+    img-3: JobParked, ValueError: img-3 is empty
 """
 
 from __future__ import annotations

@@ -229,6 +229,7 @@ class Crew:
         await self._listener.aclose(CLOSE_BUDGET_S)
         await self._follower.aclose(CLOSE_BUDGET_S)
         await self._keepalive.aclose(CLOSE_BUDGET_S)
+        self.context.loop.close()
 
     # --- who tells whom -----------------------------------------------------------------------
 

@@ -150,8 +150,8 @@ class Job:
         """What the former owner handed over, or what was assigned here since; None: nothing.
 
         Assign to it what the next owner shall find: it is encoded at once (strict JSON or bytes,
-        at most `Settings.state_bytes_max`) and sent with the hand-off.  A crash loses what was
-        assigned since the last one.
+        at most `Settings.state_bytes_max`) and sent with the hand-off.  A crash or a failed
+        attempt loses what was assigned since the last one.
 
         Raises:
             PayloadEncodingError: The value cannot be encoded.

@@ -80,6 +80,7 @@ class KeepAlive(Actor[Message]):
     _beside: Beside | None = attrs.field(init=False, default=None)
     _wake: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     _heard_s: float = attrs.field(init=False, default=0.0)
+    _is_hung: bool = attrs.field(init=False, default=False)
     _was_away: bool = attrs.field(init=False, default=False)
 
     # --- for the node -------------------------------------------------------------------------
@@ -201,7 +202,7 @@ class KeepAlive(Actor[Message]):
                 raise AssertionError(effect)
 
     def _heard(self) -> None:
-        self._heard_s = self.context.seam.clock()
+        self._heard_s, self._is_hung = self.context.seam.clock(), False
 
     # --- in the thread ------------------------------------------------------------------------
 
@@ -230,7 +231,6 @@ class KeepAlive(Actor[Message]):
         False if it was closed without closing us: then nobody may think that this node lives.
         """
         clock, settings = self.context.seam.clock, self.context.settings
-        reported = False
         while not port.closing:
             now_s = clock()
             if now_s >= until_s:
@@ -239,8 +239,8 @@ class KeepAlive(Actor[Message]):
                 return False
             await port.sleep(min(_LOOK_S, until_s - now_s))
             hung_s = clock() - self._heard_s
-            if hung_s > HUNG_S and not reported:
-                reported = True
+            if hung_s > HUNG_S and not self._is_hung:
+                self._is_hung = True  # said once, however many rounds it lasts
                 self.context.emit(self._hung(hung_s))
             if hung_s > settings.lease_ttl_s - settings.margin_s and settings.on_overrun == "exit":
                 self.context.seam.end_process(EXIT_CODE)

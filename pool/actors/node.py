@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
@@ -24,7 +25,7 @@ from pool.actors.dispatcher import Accepted, Dispatcher, Waiting
 from pool.actors.dispatching import Dispatching, DispatchOptions
 from pool.actors.handlers import Handler, Handlers
 from pool.actors.membership import SHUTDOWN_KEY, WorkerInfo, found
-from pool.actors.observe import Event, NodeJoined, NodeLeft, Observer, log_observer
+from pool.actors.observe import Event, NodeJoined, NodeLeft, Observer, emit_to, log_observer
 from pool.actors.ref import JobRef, Status, status_of
 from pool.actors.worker import Worker
 from pool.errors import (
@@ -371,6 +372,7 @@ class Node(Dispatching):
             await self._link.aclose(CLOSE_BUDGET_S)
         if self._server is not None:
             await anyio.to_thread.run_sync(self._server.stop)
+        await anyio.lowlevel.checkpoint()  # timers that were taken back end here, not after us
 
     @property
     def _open_crew(self) -> Crew:
@@ -385,8 +387,7 @@ class Node(Dispatching):
         return self._drained
 
     def _emit(self, event: Event) -> None:
-        for observer in self._observers:
-            observer(event)
+        emit_to(self._observers, event)
 
     # --- for the dispatching calls ------------------------------------------------------------
 

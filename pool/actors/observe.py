@@ -6,7 +6,7 @@ an ordinary job: that is counted in the lane, and a log line would cost more tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 import attrs
@@ -214,6 +214,15 @@ class ReconciliationMended:
 
 
 _log = structlog.get_logger("pool")
+
+
+def emit_to(observers: Sequence[Observer], event: Event) -> None:
+    """Call every observer.  One that raises is logged; it is user code and ends nobody else."""
+    for observer in observers:
+        try:
+            observer(event)
+        except Exception:  # noqa: BLE001 - whatever it raises, it raises again at the next event
+            _log.exception("observer.failed", of=event.event)
 
 
 def log_observer(event: Event) -> None:

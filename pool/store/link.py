@@ -183,6 +183,7 @@ class Link:
                 await self._drained.wait()
         await self._beside.aclose(max(0.0, budget_s - (self._seam.clock() - started_s)))
         self._give_up("the link was closed")
+        self._loop.close()
 
     # --- on the event loop --------------------------------------------------------------------
 

@@ -153,6 +153,9 @@ class Loop(Protocol):
     def later(self, delay_s: float, fn: Callable[[], object]) -> Callable[[], object]:
         """Run `fn` after a delay, without a task of ours; calling the result takes that back."""
 
+    def close(self) -> None:
+        """Take back every timer that this object has made."""
+
     def waiter(self) -> Waiter:
         """Return a new waiter: 5 to 8 us cheaper than an `anyio.Event`, which is the half of what
         a call costs the loop (measured: 12 against 4 us on asyncio, 13 against 8 on trio)."""
@@ -178,6 +181,7 @@ class _AsyncioWaiter:
 @attrs.frozen
 class _Asyncio:
     loop: asyncio.AbstractEventLoop
+    timers: set[asyncio.TimerHandle] = attrs.field(init=False, factory=set)
 
     def post(self, fn: Callable[..., object], *args: Any) -> bool:
         try:
@@ -187,7 +191,22 @@ class _Asyncio:
         return True
 
     def later(self, delay_s: float, fn: Callable[[], object]) -> Callable[[], object]:
-        return self.loop.call_later(delay_s, fn).cancel
+        def fire() -> None:
+            self.timers.discard(timer)
+            fn()
+
+        def cancel() -> None:
+            self.timers.discard(timer)
+            timer.cancel()
+
+        timer = self.loop.call_later(delay_s, fire)
+        self.timers.add(timer)
+        return cancel
+
+    def close(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()
 
     def waiter(self) -> Waiter:
         return _AsyncioWaiter(self.loop)
@@ -223,6 +242,7 @@ class _TrioWaiter:
 class _Trio:
     trio: Any  # the module: trio is optional, and this class is used only where it runs
     token: Any
+    timers: set[Any] = attrs.field(init=False, factory=set)  # cancel scopes
 
     def post(self, fn: Callable[..., object], *args: Any) -> bool:
         try:
@@ -237,11 +257,18 @@ class _Trio:
         async def nap() -> None:
             with scope:
                 await self.trio.sleep(delay_s)
+                self.timers.discard(scope)
                 fn()
+            self.timers.discard(scope)
 
+        self.timers.add(scope)
         self.trio.lowlevel.spawn_system_task(nap)
         cancel: Callable[[], object] = scope.cancel
         return cancel
+
+    def close(self) -> None:
+        for scope in list(self.timers):
+            scope.cancel()
 
     def waiter(self) -> Waiter:
         return _TrioWaiter(self.trio.lowlevel)

@@ -12,7 +12,9 @@ import pytest
 import redis
 from anyio.abc import TaskGroup, TaskStatus
 
-from pool import Event, Handlers, Node, Settings
+from pool import Handlers, Node, Settings
+from pool.actors.crew import Crew
+from pool.actors.worker import Worker
 from pool.model.job import Record
 from pool.model.names import Control, Names
 from pool.testing.audit import audit
@@ -75,7 +77,12 @@ class Fleet:
     # --- nodes ---
 
     async def node(
-        self, handlers: Handlers | None = None, *, url: str = "", lease_ttl_s: float = 0.0, **options: Any
+        self,
+        handlers: Handlers | None = None,
+        *,
+        url: str = "",
+        lease_ttl_s: float = 0.0,
+        **options: Any,
     ) -> Node:
         """Open a node; what is not one of its own arguments is a setting."""
         names = {a.name for a in attrs.fields(Settings)}
@@ -160,6 +167,15 @@ class Fleet:
                     return
                 await anyio.sleep(LOOK_AGAIN_S)
 
+    def crew(self, node: Node) -> Crew:
+        """Return a node's actors, for tests that look behind the calls."""
+        assert node._crew is not None
+        return node._crew
+
+    def workers(self, node: Node) -> list[Worker]:
+        """Return a node's own workers."""
+        return list(self.crew(node).membership.workers.values())
+
     async def knows(self, node: Node, workers: int) -> None:
         """Wait until a node's copy of the map has so many workers."""
         await self.until(lambda: len(node.workers) == workers)
@@ -176,7 +192,7 @@ class Fleet:
         text: Any = self.client.hget(self.names.jobs, key)
         return Record.parse(text) if text is not None else None
 
-    def keys(self) -> list[str]:
+    def key_names(self) -> list[str]:
         return sorted(
             key.decode().partition("}:")[2]
             for key in self.client.scan_iter(match=f"pool:{{{self.pool}*", count=1000)
@@ -200,5 +216,3 @@ async def fleet(anyio_backend: str, a_fleet: Fleet) -> AsyncIterator[Fleet]:
 @pytest.fixture
 def diary() -> Diary:
     return Diary()
-
-

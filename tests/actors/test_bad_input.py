@@ -28,8 +28,8 @@ from pool import (
     NoSuchJob,
     NotRunning,
     OutcomeExpired,
-    PayloadEncodingError,
     Park,
+    PayloadEncodingError,
     PayloadTooLarge,
     PoolError,
     Retry,
@@ -39,6 +39,7 @@ from pool import (
     UsageError,
 )
 from pool.actors.observe import RecordQuarantined
+from pool.model.rmap import Op, Set
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
@@ -136,9 +137,10 @@ async def test_a_bad_handler_name_is_refused_at_dispatch(fleet: Fleet) -> None:
             await node.dispatch(name, "k")
         [answer] = await node.dispatch_many(name, ["k"])
         assert isinstance(answer, ConfigError)
-    for name in (None, 7, b"echo", echo.fn):
+    no_names: list[Any] = [None, 7, b"echo", echo.fn]
+    for no_name in no_names:
         with pytest.raises(UsageError):
-            await node.dispatch(name, "k")  # type: ignore[call-overload]
+            await node.dispatch(no_name, "k")
     await answers(node)
 
 
@@ -530,7 +532,7 @@ async def test_a_stream_entry_that_is_none_of_ours_disturbs_nobody(fleet: Fleet)
     fleet.is_audited = False  # the foreign entries stay
     node = await fleet.node(handlers)
     worker = f"{node.workers[0].id}.1"
-    junk: list[dict[str, bytes]] = [
+    junk: list[dict[Any, Any]] = [
         {"x": b"y"},
         {"k": b"k"},
         {"k": b"\xff\xfe", "m": b"a|b|j|1||0|1"},
@@ -539,13 +541,14 @@ async def test_a_stream_entry_that_is_none_of_ours_disturbs_nobody(fleet: Fleet)
     ]
     for stream in (fleet.names.stream(worker), fleet.names.signal(worker)):
         for fields in junk:
-            fleet.client.xadd(stream, fields)  # type: ignore[arg-type]
-    for fields in (
+            fleet.client.xadd(stream, fields)
+    signals: list[dict[Any, Any]] = [
         {"t": b"message", "k": b"k"},
         {"t": b"intent", "k": b"k", "e": b"x", "d": b"s"},
         {"t": b"message", "k": b"k", "i": b"x", "b": b"-"},
         {"t": b"\xff"},
-    ):
+    ]
+    for fields in signals:
         fleet.client.xadd(fleet.names.signal(worker), fields)
         fleet.client.xadd(fleet.names.signal(f"{node.id}.1"), fields)
     await answers(node)
@@ -616,11 +619,11 @@ async def test_an_overdue_key_without_a_readable_record_is_parked_as_it_is(fleet
 @pytest.mark.anyio
 async def test_a_workers_entry_that_cannot_be_read_is_left_out(fleet: Fleet) -> None:
     node = await fleet.node(handlers)
-    from pool.model.rmap import Set
 
-    ops = [Set(b"w-bad", b"junk"), Set(b"w-odd", b"{}"), Set(b"\xff", b"[1]")]
-    await node._crew.replica.write(list(ops), repeatable=True)
-    await fleet.until(lambda: len(node._crew.replica.items) == 4)
+    ops: list[Op] = [Set(b"w-bad", b"junk"), Set(b"w-odd", b"{}"), Set(b"\xff", b"[1]")]
+    replica = fleet.crew(node).replica
+    await replica.write(ops, repeatable=True)
+    await fleet.until(lambda: len(replica.items) == 4)
     assert len(node.workers) == 1
     await answers(node)
 

@@ -235,9 +235,7 @@ async def test_an_empty_batch_is_answered_with_nothing(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 1023, 1024, 1025, 200 * 1024])
-async def test_payloads_of_any_size_arrive_as_they_were_sent(
-    fleet: Fleet, size_bytes: int
-) -> None:
+async def test_payloads_of_any_size_arrive_as_they_were_sent(fleet: Fleet, size_bytes: int) -> None:
     """Up to 1 KB they travel in the start, above that apart: nobody can tell which."""
     node = await fleet.node(handlers)
     payload = bytes(n % 256 for n in range(size_bytes))

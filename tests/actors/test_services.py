@@ -12,9 +12,10 @@ from pool import (
     InboxFull,
     Job,
     JobCancelled,
-    NoSuchJob,
     Node,
+    NoSuchJob,
     NotStopped,
+    UsageError,
 )
 from pool.actors.observe import AttemptFailed, ServiceMoved
 
@@ -227,8 +228,7 @@ async def test_a_finite_job_hears_notifications_too(fleet: Fleet) -> None:
 
     @handlers.job("first")
     async def first(job: Job) -> Any:
-        async for note in job.notifications():
-            return note
+        return await anext(job.notifications())
 
     node = await fleet.node(handlers)
     ref = await node.dispatch(first, "k")
@@ -430,7 +430,7 @@ async def test_state_that_cannot_be_stored_is_refused_where_it_is_assigned(
         for value in ("x" * 70_000, object()):
             try:
                 job.state = value
-            except Exception as error:
+            except UsageError as error:
                 diary.note(type(error).__name__)
         diary.note(job.state)
 

@@ -48,9 +48,7 @@ async def test_started_result_and_status_are_told_to_any_node(fleet: Fleet, diar
     assert await ref.result(timeout_s=SOON_S) == "k"
 
 
-async def test_twenty_waiters_of_one_job_on_two_nodes_all_hear(
-    fleet: Fleet, diary: Diary
-) -> None:
+async def test_twenty_waiters_of_one_job_on_two_nodes_all_hear(fleet: Fleet, diary: Diary) -> None:
     release = anyio.Event()
     await fleet.node(gated(diary, release))
     clients = [await fleet.node(), await fleet.node()]

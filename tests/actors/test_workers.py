@@ -104,7 +104,7 @@ async def test_removing_a_worker_hands_its_services_over_and_lets_its_jobs_end(
     job = await node.dispatch("hold", "job")
     await diary.counts(2)
     second = await node.add_worker(holding(diary, release))
-    own = next(w for w in node._crew.membership.workers.values() if w.id == first)
+    own = next(worker for worker in fleet.workers(node) if worker.id == first)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.remove_worker, own)
         await diary.has("service", f"{second.id}.1")
@@ -136,7 +136,7 @@ async def test_two_workers_of_one_node_never_run_a_key_at_once(fleet: Fleet, dia
     ref = await node.dispatch(slow, "k")
     await diary.counts(1)
     second = await node.add_worker(handlers)
-    first = next(w for w in node._crew.membership.workers.values() if w.id != second.id)
+    first = next(worker for worker in fleet.workers(node) if worker.id != second.id)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.remove_worker, first)
         await fleet.until(lambda: first.is_draining)
@@ -193,9 +193,7 @@ async def test_plain_functions_are_bounded_by_the_capacity_too(fleet: Fleet) -> 
     assert max(most) == 2
 
 
-async def test_a_worker_that_joins_pulls_what_waits_for_a_slot(
-    fleet: Fleet, diary: Diary
-) -> None:
+async def test_a_worker_that_joins_pulls_what_waits_for_a_slot(fleet: Fleet, diary: Diary) -> None:
     """Scaling out helps: nothing waits for the worker it was granted to while another is free."""
     release = anyio.Event()
     first = await fleet.node(holding(diary, release), capacity=1, lease_ttl_s=1.0)
@@ -296,9 +294,7 @@ async def test_a_job_goes_only_to_workers_that_know_its_handler(fleet: Fleet) ->
     assert set((await places(node, KEYS)).values()) == {knows}
 
 
-async def test_a_full_worker_is_passed_over_for_one_with_room(
-    fleet: Fleet, diary: Diary
-) -> None:
+async def test_a_full_worker_is_passed_over_for_one_with_room(fleet: Fleet, diary: Diary) -> None:
     release = anyio.Event()
     nodes = [await fleet.node(holding(diary, release), capacity=1) for _ in range(2)]
     await fleet.knows(nodes[0], 2)
@@ -306,9 +302,7 @@ async def test_a_full_worker_is_passed_over_for_one_with_room(
     answers = await nodes[0].dispatch_many("hold", keys)
     assert not [a for a in answers if isinstance(a, PoolError)]
     names = fleet.names
-    taken = [
-        fleet.client.xlen(names.stream(f"{info.id}.1")) for info in nodes[0].workers
-    ]
+    taken = [fleet.client.xlen(names.stream(f"{info.id}.1")) for info in nodes[0].workers]
     assert min(taken) > 0
     release.set()
     for ref in answers:
@@ -408,7 +402,7 @@ async def test_a_node_that_leaves_is_left_out_at_once_and_owns_nothing(
     await fleet.leave(node)
     for ref in refs:
         assert (await ref.status()).state == "unassigned"
-    names = [key for key in fleet.keys() if worker in key or node.id in key]
+    names = [key for key in fleet.key_names() if worker in key or node.id in key]
     assert names == []
     assert not fleet.client.hexists(fleet.names.open, worker)
     assert fleet.client.hget(fleet.names.cleanup, f"{worker}.1") == b"done"  # for late callers

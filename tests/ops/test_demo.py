@@ -24,14 +24,13 @@ FIGURES = [
     *("takeover_s", "handoff_s", "moves"),
 ]
 DEMO = "import sys; from pool.ops.cli import main; sys.exit(main(['demo', '--json']))"
-# The same play with shorter jobs, for packages that are expected to fail.
-SHORT_DEMO = """
+# The same play, with less patience for what will never happen.
+IMPATIENT_DEMO = """
 import sys
 from pool.ops.demo.demo import perform
-from pool.ops.demo.play import Pace, Play
+from pool.ops.demo.play import Play
 
-pace = Pace(zone_min_s=2.0, zone_max_s=4.0)
-sys.exit(perform(Play(pace=pace, patience_s=4.0, grace_s=0.5), is_json=True))
+sys.exit(perform(Play(patience_s=4.0, deadline_s=22.0), is_json=True))
 """
 
 
@@ -122,7 +121,7 @@ def test_a_broken_package_fails_the_demo(
     shutil.copytree(ROOT / "pool", package, ignore=shutil.ignore_patterns("__pycache__"))
     for substitution in substitutions:
         substitution.apply(package)
-    code, verdict, problems = perform(SHORT_DEMO, tmp_path, tmp_path)
+    code, verdict, problems = perform(IMPATIENT_DEMO, tmp_path, tmp_path)
     assert code == 1, verdict
     assert not verdict["ok"]
     assert verdict[figure] > 0, (verdict, problems)

@@ -391,6 +391,13 @@ class Fleet:
             text: Any = client.hget(Names(self.pool, 0).jobs, key)
         return Record.parse(text) if text is not None else None
 
+    def owners(self) -> dict[str, str]:
+        """Return key -> the identity that owns it now, if any does."""
+        with self.client() as client:
+            texts: Any = client.hgetall(Names(self.pool, 0).jobs)
+        records = {key.decode(): Record.parse(text) for key, text in texts.items()}
+        return {key: record.owner for key, record in records.items() if record and record.owner}
+
     def counter(self, name: str) -> int:
         """Return one of the lane's counters."""
         with self.client() as client:

@@ -164,9 +164,9 @@ def trap(kind: str, ledger: Ledger) -> None:
         return parse(entry_id, fields)
 
     if kind in ("settle", "reap"):
-        Lane.advance = trapped  # type: ignore[method-assign]
+        Lane.advance = trapped  # type: ignore[assignment,method-assign]
     elif kind == "deaf":
-        Start.parse = staticmethod(deaf)  # type: ignore[method-assign,assignment]
+        Start.parse = staticmethod(deaf)  # type: ignore[method-assign]
 
 
 # --- commands ------------------------------------------------------------------------------------

@@ -13,8 +13,15 @@ if TYPE_CHECKING:
     from tests.process.conftest import Figures, Fleet, MakeFleet, Member
 
 
-def held_by(fleet: Fleet, member: Member, keys: Sequence[str]) -> list[str]:
-    return [key for key, run in fleet.alive(keys).items() if run.node == member.name]
+def held_by(
+    fleet: Fleet, member: Member, keys: Sequence[str], *, until_s: float = float("inf")
+) -> list[str]:
+    """Return the keys that a member runs, or ran when it died."""
+    return [
+        run.key
+        for run in fleet.runs(keys)
+        if run.node == member.name and run.began_s < until_s and not run.how
+    ]
 
 
 def test_running_and_queued_jobs_of_a_killed_node_restart_elsewhere_in_time(
@@ -29,14 +36,16 @@ def test_running_and_queued_jobs_of_a_killed_node_restart_elsewhere_in_time(
     # More than the slots, so that some are granted and wait in the streams of their workers.
     jobs = fleet.dispatch(client, "held", [f"job-{i}" for i in range(120)], str(gate))
     fleet.until(lambda: len(fleet.alive(jobs)) == 90 - len(clocks), what="all slots are taken")
-    lost = [*held_by(fleet, victim, [*jobs]), *held_by(fleet, victim, [*clocks])]
-    is_service = [key in clocks for key in lost]
-    assert 20 <= len(lost) <= 30
-    assert any(is_service)
-
+    at_s = fleet.kill(victim)
+    running = held_by(fleet, victim, [*jobs, *clocks], until_s=at_s)
+    assert 20 <= len(running) <= 30
+    assert set(running) & set(clocks)
+    its_worker = fleet.said("ready", node=victim.name)[0]["worker"][0]
+    owned = [key for key, owner in fleet.owners().items() if owner == f"{its_worker}.1"]
+    queued = sorted(set(owned) - set(running))
+    assert queued
     gate.touch()  # so that the slots elsewhere become free
-    gate_s = fleet.kill(victim)
-    took = fleet.took_over(lost, gate_s, victim, within_s=fleet.ttl_s + 1.0)
+    took = fleet.took_over([*running, *queued], at_s, victim, within_s=fleet.ttl_s + 1.0)
     figures("takeover", took)
 
     results = fleet.results(client, jobs, within_s=fleet.ttl_s + 1.0)
@@ -70,6 +79,25 @@ def test_a_clock_that_was_killed_starts_again_on_each_survivor_and_no_live_job_t
     assert {run.node for run in fleet.are_running(keys).values()} == {last.name}
     once = [run for run in fleet.runs() if run.node == last.name]
     assert len(once) == len(keys)
+    fleet.is_sound()
+
+
+def test_when_no_node_was_left_the_first_one_back_recovers_everything(
+    fleet: Fleet, figures: Figures
+) -> None:
+    """G-06: after one quiet lease, as nobody was there to renew or to see who did."""
+    gate = fleet.directory / "gate"
+    first, second = fleet.start("a", "b")
+    clocks = fleet.dispatch(first, "clock", [f"clock-{i}" for i in range(10)])
+    jobs = fleet.dispatch(first, "held", [f"job-{i}" for i in range(10)], str(gate))
+    fleet.are_running([*clocks, *jobs])
+    fleet.kill(first)
+    killed_s = fleet.kill(second)
+    fleet.passes(killed_s, 1.5 * fleet.ttl_s)
+    last = fleet.start("c")[0]
+    back_s = fleet.said("ready", node=last.name)[0]["at_s"]
+    after = fleet.are_running([*clocks, *jobs], within_s=fleet.ttl_s + 1.0)
+    figures("takeover", [run.began_s - back_s for run in after.values()])
     fleet.is_sound()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     import redis
 
-    from tests.process.conftest import Figures, Fleet, MakeFleet, Member
+    from tests.process.conftest import Figures, Fleet, Member
 
 
 def at_work(fleet: Fleet, *, jobs: int, every_s: float = 0.005) -> tuple[Member, list[str], str]:
@@ -115,11 +116,11 @@ def test_after_a_server_frozen_for_two_leases_everything_goes_on_where_it_was(
     fleet.is_sound()
 
 
+@pytest.mark.parametrize("loss", ["flushed", "restarted"])
 def test_a_server_that_lost_everything_is_joined_anew_and_waiters_are_told(
-    make_fleet: MakeFleet, figures: Figures
+    fleet: Fleet, figures: Figures, loss: str
 ) -> None:
-    """FLUSHALL: data.lost is logged, waiters get StoreLost, new work runs within 2 TTL."""
-    fleet = make_fleet()
+    """FLUSHALL, or a restart without data: data.lost, StoreLost, new work within 2 TTL."""
     gate = fleet.directory / "gate"
     client = fleet.start("client", is_client=True)[0]
     fleet.start("a", "b")
@@ -128,9 +129,15 @@ def test_a_server_that_lost_everything_is_joined_anew_and_waiters_are_told(
     fleet.are_running([*jobs, *clocks])
     waiting = client.tell("results", jobs=[*jobs.values()], timeout_s=10.0)
 
+    if loss == "flushed":
+        with fleet.client() as by_hand:
+            by_hand.flushall()
+    else:
+        fleet.server.kill()
+        for data in fleet.server.directory.glob("appendonly*"):
+            shutil.rmtree(data)
+        fleet.server.restart()
     lost_s = time.monotonic()
-    with fleet.client() as by_hand:
-        by_hand.flushall()
     answers = fleet.answer(waiting, within_s=2 * fleet.ttl_s)
     assert set(answers.values()) == {"!POOLDATALOST"}
 

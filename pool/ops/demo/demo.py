@@ -25,7 +25,7 @@ import attrs
 from pool.actors.dispatching import Call
 from pool.actors.node import Node
 from pool.actors.ref import JobRef
-from pool.errors import ConfigError, PoolError
+from pool.errors import ConfigError, HandlerError, PoolError
 from pool.model.codec import decode_value
 from pool.model.job import Outcome
 from pool.ops import inspect
@@ -173,8 +173,8 @@ class Conductor:
         self.show.say(f"three nodes, each a process: {loops}")
         settings = Settings(lease_ttl_s=self.play.ttl_s)
         async with Node(self.pool, self.url, settings=settings) as node:
+            await self._dispatch(node)
             async with anyio.create_task_group() as tasks:
-                await self._dispatch(node)
                 for ref in self._refs:
                     if ref.handler == ZONE:
                         tasks.start_soon(self._wait_for, ref)
@@ -298,12 +298,19 @@ class Conductor:
         """Write down when a zone's outcome is seen, and whose it is."""
         try:
             await ref.result()
-        except PoolError as error:
+        except HandlerError as error:  # parked or cancelled: an outcome too, and a lost zone
             self.show.say(f"{ref.key}: {error}")
-        status = await ref.status()
-        self._ledger.write(
-            "outcome", key=ref.key, job=ref.job_id, epoch=status.epoch, how=status.state
-        )
+        except PoolError as error:
+            self._fail(f"{ref.key}: {error}")
+            return
+        try:
+            status = await ref.status()
+        except PoolError as error:
+            self._fail(f"{ref.key}: {error}")
+        else:
+            self._ledger.write(
+                "outcome", key=ref.key, job=ref.job_id, epoch=status.epoch, how=status.state
+            )
 
     async def _notify(self, node: Node) -> None:
         for ref in cycle([ref for ref in self._refs if ref.handler == CLOCK]):

@@ -1,0 +1,396 @@
+"""Leases: handlers stop before anyone may take their keys, and go on when nobody did."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.from_thread
+import pytest
+
+from pool import Handlers, Job, StoreLost, StoreUnavailable
+from pool.actors.crew import Crew
+from pool.actors.observe import (
+    DataLost,
+    HandlerOverran,
+    LeaseLost,
+    LeaseResumed,
+    LoopHung,
+    ReconciliationMended,
+    WorkerFenced,
+    WorkerReaped,
+)
+from pool.testing.proxy import fault_proxy
+
+if TYPE_CHECKING:
+    from pool.actors.worker import Worker
+    from tests.actors.conftest import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+TTL_S = 1.0
+
+
+def timed(diary: Diary) -> Handlers:
+    """Return a service that notes under which epoch and attempt it runs, and when."""
+    handlers = Handlers()
+
+    @handlers.service("serve")
+    async def serve(job: Job) -> None:
+        diary.note("start", job.epoch, job.attempt, anyio.current_time())
+        try:
+            await anyio.sleep_forever()
+        finally:
+            diary.note("end", job.epoch, job.attempt, anyio.current_time())
+
+    @handlers.job("echo")
+    async def echo(job: Job, value: int) -> int:
+        return value
+
+    return handlers
+
+
+def words(diary: Diary) -> list[str]:
+    return [entry[0] for entry in diary.entries]
+
+
+def overdue_s(fleet: Fleet) -> float:
+    """Return how long the last lease has been over, by the server's clock."""
+    ends: Any = fleet.client.zrange(fleet.names.keepalive, -1, -1, withscores=True)
+    now: Any = fleet.client.time()
+    return float(now[0] + now[1] / 1e6 - ends[0][1] / 1000)
+
+
+async def test_handlers_stop_before_the_lease_can_end_and_go_on_as_they_were(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-03, resume: an outage shorter than the lease costs no move, no attempt, no crash mark."""
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(timed(diary), url=proxy.url, lease_ttl_s=TTL_S)
+        ref = await node.dispatch("serve", "k")
+        await diary.counts(1)
+        silent_s = anyio.current_time()
+        proxy.go_silent()
+        await diary.counts(2)
+        _, epoch, attempt, ended_s = diary.entries[1]
+        # The last renewal that was heard was asked for before the silence.
+        assert ended_s - silent_s < TTL_S - fleet.settings.margin_s
+        lost = fleet.all_seen(LeaseLost)
+        assert [event.ttl_s for event in lost] == [TTL_S]
+        assert lost[0].silent_s >= TTL_S - fleet.settings.stop_budget_s - 0.1
+        await proxy.heal()
+        await diary.counts(3)
+        assert diary.entries[2][:3] == ("start", epoch, attempt)
+        await fleet.seen(LeaseResumed)
+        status = await ref.status()
+        assert (status.state, status.epoch, status.attempt, status.crashes) == (
+            "running",
+            epoch,
+            1,
+            0,
+        )
+        assert fleet.all_seen(WorkerFenced) == []
+        await fleet.leave(node)
+
+
+async def test_after_an_outage_of_two_leases_with_nobody_else_everything_is_where_it_was(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """The server was away from all: the quiet period keeps anyone from being fenced."""
+    async with fault_proxy(fleet.url) as proxy:
+        nodes = [await fleet.node(timed(diary), url=proxy.url, lease_ttl_s=TTL_S) for _ in range(2)]
+        await fleet.knows(nodes[0], 2)
+        refs = [await nodes[0].dispatch("serve", f"k{n}") for n in range(6)]
+        await diary.counts(6)
+        before = [(await ref.status()).owner for ref in refs]
+        await proxy.refuse()
+        await diary.until(lambda _: words(diary).count("end") == 6)
+        await fleet.until(lambda: overdue_s(fleet) > TTL_S)
+        await proxy.listen()
+        await diary.until(lambda _: words(diary).count("start") == 12)
+        after = [await ref.status() for ref in refs]
+        assert [status.owner for status in after] == before
+        assert {(status.attempt, status.crashes) for status in after} == {(1, 0)}
+        assert fleet.all_seen(WorkerFenced) == []
+        for node in nodes:
+            await fleet.leave(node)
+
+
+async def test_a_node_cut_off_alone_loses_its_keys_and_joins_again_under_another_number(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-02, G-06: others take over within the lease and a second; its handlers ended before."""
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(timed(diary), url=proxy.url, lease_ttl_s=TTL_S)
+        ref = await node.dispatch("serve", "k")
+        await diary.counts(1)
+        other = await fleet.node(timed(diary), lease_ttl_s=TTL_S, settle_delay_s=60.0)
+        silent_s = anyio.current_time()
+        proxy.go_silent()
+        await diary.counts(3)
+        assert words(diary) == ["start", "end", "start"]
+        _, epoch, attempt, started_s = diary.entries[2]
+        assert started_s - silent_s < TTL_S + 1.0
+        assert epoch > diary.entries[0][1]
+        assert attempt == 1
+        assert (await fleet.seen(WorkerReaped)).by == other.id
+        elsewhere = type(ref)(ref.key, ref.job_id, ref.handler, other)
+        status = await elsewhere.status()
+        assert (status.crashes, status.attempt) == (1, 1)
+        await proxy.heal()
+        fenced = await fleet.seen(WorkerFenced)
+        assert fenced.worker == f"{fenced.worker.rpartition('.')[0]}.1"
+
+        def joined_again() -> bool:
+            numbers = {info.node: info.incarnations for info in other.workers}
+            return numbers.get(node.id) == (2,)
+
+        await fleet.until(joined_again)
+        assert await (await node.dispatch("echo", "e", 7)).result(timeout_s=5) == 7
+        assert words(diary).count("start") == 2
+        await fleet.leave(node)
+
+
+async def test_a_settlement_made_while_the_store_was_away_is_sent_when_it_is_back(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-01, G-04: a handler that ended within the stop budget is settled, not run again."""
+    handlers = Handlers()
+    release = anyio.Event()
+
+    @handlers.job("finish")
+    async def finish(job: Job) -> str:
+        diary.note("start")
+        with anyio.CancelScope(shield=True):
+            await release.wait()
+        return "made offline"
+
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(handlers, url=proxy.url, lease_ttl_s=TTL_S)
+        ref = await node.dispatch(finish, "k")
+        await diary.counts(1)
+        await ref.started(timeout_s=5)
+        proxy.go_silent()
+        await fleet.seen(LeaseLost)
+        release.set()
+        await proxy.heal()
+        assert await ref.result(timeout_s=8) == "made offline"
+        assert diary.entries == ["start"]
+        await fleet.leave(node)
+
+
+async def test_calls_while_the_store_is_away_end_within_their_deadline(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """Every call: typed, retryable, and it says if the work may have been done."""
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(timed(diary), url=proxy.url, op_timeout_s=0.3)
+        proxy.go_silent()
+        for call in (
+            lambda: node.dispatch("echo", "k", 1),
+            lambda: node.notify("k", 1),
+            lambda: node.stop("k"),
+            lambda: node.status("k"),
+        ):
+            began_s = anyio.current_time()
+            with pytest.raises(StoreUnavailable) as refused:
+                await call()
+            assert refused.value.retryable
+            assert anyio.current_time() - began_s < 1.0
+        await proxy.heal()
+
+        async def works() -> bool:
+            try:
+                options = node.options(if_exists="attach")
+                ref = await options.dispatch("echo", "k", 1)
+                return bool(await ref.result(timeout_s=5) == 1)
+            except StoreUnavailable:
+                return False
+
+        await fleet.until(works)
+        await fleet.leave(node)
+
+
+async def test_services_go_on_without_the_store_when_the_pool_says_so(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """on_store_loss="continue": not even stopped; their commits are fenced all the same."""
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(
+            timed(diary), url=proxy.url, lease_ttl_s=TTL_S, on_store_loss="continue"
+        )
+        ref = await node.dispatch("serve", "k")
+        await diary.counts(1)
+        proxy.go_silent()
+        await fleet.seen(LeaseLost)
+        await fleet.until(lambda: overdue_s(fleet) > 0.0)
+        assert words(diary) == ["start"]
+        await proxy.heal()
+        await fleet.seen(LeaseResumed)
+        assert (await ref.status()).state == "running"
+        await ref.stop(timeout_s=5)
+        assert words(diary) == ["start", "end"]
+        await fleet.leave(node)
+
+
+async def test_a_handler_that_outlives_its_lease_is_reported_and_its_commit_refused(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-02, G-03: its residual window; the one who took over settles."""
+    handlers = Handlers()
+    release = anyio.Event()
+
+    @handlers.job("deaf")
+    async def deaf(job: Job) -> str:
+        diary.note(job.node)
+        if job.node == first.id:
+            with anyio.CancelScope(shield=True):
+                await release.wait()
+        return job.node
+
+    async with fault_proxy(fleet.url) as proxy:
+        first = await fleet.node(handlers, url=proxy.url, lease_ttl_s=TTL_S)
+        ref = await first.dispatch(deaf, "k")
+        await diary.has(first.id)
+        await ref.started(timeout_s=5)
+        second = await fleet.node(handlers, lease_ttl_s=TTL_S)
+        proxy.go_silent()
+        overran = await fleet.seen(HandlerOverran)
+        assert (overran.key, overran.handler) == ("k", "deaf")
+        await diary.has(second.id)
+        await proxy.heal()
+        elsewhere = type(ref)(ref.key, ref.job_id, ref.handler, second)
+        assert await elsewhere.result(timeout_s=5) == second.id
+        release.set()
+        await fleet.seen(WorkerFenced)
+        await fleet.leave(first)
+        assert await elsewhere.result(timeout_s=5) == second.id
+
+
+async def test_a_handler_that_blocks_the_loop_is_reported_with_the_place_and_keeps_its_lease(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """on_overrun="report": seen from the thread, while the loop cannot say anything."""
+    handlers = Handlers()
+    unblock = threading.Event()
+
+    @handlers.job("block")
+    async def block_the_loop(job: Job) -> str:
+        diary.note("start")
+        unblock.wait(2.2)  # what a careless handler does
+        return "done"
+
+    node = await fleet.node(handlers, lease_ttl_s=TTL_S)
+    ref = await node.dispatch(block_the_loop, "k")
+    assert await ref.result(timeout_s=8) == "done"
+    [hung] = fleet.all_seen(LoopHung)
+    assert hung.node == node.id
+    assert 1.0 <= hung.hung_s < 2.0
+    assert "block_the_loop" in hung.stack
+    assert diary.entries == ["start"]
+    assert fleet.all_seen(WorkerFenced) == []
+
+
+async def test_a_blocking_call_in_a_thread_keeps_nobody_waiting(fleet: Fleet, diary: Diary) -> None:
+    """A plain function may block as it likes: leases are renewed, other jobs run."""
+    handlers = Handlers()
+
+    @handlers.job("block")
+    def block(job: Job) -> str:
+        anyio.from_thread.run_sync(diary.note, "start")
+        time.sleep(1.5 * TTL_S)  # noqa: TID251 - in a thread of its own
+        return "done"
+
+    @handlers.job("echo")
+    async def echo(job: Job) -> str:
+        return "quick"
+
+    node = await fleet.node(handlers, lease_ttl_s=TTL_S)
+    ref = await node.dispatch(block, "k")
+    await diary.counts(1)
+    assert await (await node.dispatch(echo, "e")).result(timeout_s=1) == "quick"
+    assert await ref.result(timeout_s=8) == "done"
+    assert fleet.all_seen(LoopHung) == []
+    assert fleet.all_seen(LeaseLost) == []
+
+
+async def test_lost_connections_are_opened_again_without_anybody_noticing(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """F25, F29: all of them at once, several times, under way."""
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(timed(diary), url=proxy.url, lease_ttl_s=2.0)
+        service = await node.dispatch("serve", "s")
+        await diary.counts(1)
+        for round_ in range(5):
+            refs = [await node.dispatch("echo", f"k{n}", n) for n in range(10)]
+            await proxy.cut()
+            assert [await ref.result(timeout_s=5) for ref in refs] == list(range(10)), round_
+        assert words(diary) == ["start"]
+        assert (await service.status()).attempt == 1
+        assert fleet.all_seen(LeaseLost) == []
+        await fleet.leave(node)
+
+
+async def test_when_the_data_are_lost_everybody_is_told_and_new_work_is_served(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """F35: handlers cancelled, waiters told, and the pool founded anew within two leases."""
+    node = await fleet.node(timed(diary), lease_ttl_s=TTL_S)
+    ref = await node.dispatch("serve", "k")
+    await diary.counts(1)
+    errors: list[Exception] = []
+
+    async def wait() -> None:
+        try:
+            await ref.result(timeout_s=8)
+        except StoreLost as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await fleet.until(lambda: (record := fleet.record("k")) and record.waiters)
+        keys = list(fleet.client.scan_iter(match=f"pool:{{{fleet.pool}*", count=1000))
+        lost_s = anyio.current_time()
+        fleet.client.delete(*keys)
+        await fleet.seen(DataLost)
+        await diary.counts(2)
+    assert words(diary) == ["start", "end"]
+    assert len(errors) == 1
+
+    async def works() -> bool:
+        try:
+            return bool(await (await node.dispatch("echo", "e", 5)).result(timeout_s=5) == 5)
+        except StoreLost:
+            return False
+
+    await fleet.until(works)
+    assert anyio.current_time() - lost_s < 2 * TTL_S + 1.0
+    again = await node.dispatch("serve", "k")
+    await again.started(timeout_s=5)
+    await again.stop(timeout_s=5)
+
+
+async def test_a_start_that_was_never_heard_of_is_found_by_reconciliation(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-05: Redis says that we own it, and we know nothing of it."""
+    lost: list[str] = []
+    route = Crew._route_starts
+
+    def lose_one(self: Crew, lane: int, worker: Worker, entries: list[Any]) -> bool:
+        if not lost:
+            lost.append(worker.id)
+            return False  # its position moves on, as if it had been taken
+        return route(self, lane, worker, entries)
+
+    monkeypatch.setattr(Crew, "_route_starts", lose_one)
+    node = await fleet.node(timed(diary), lease_ttl_s=TTL_S)
+    ref = await node.dispatch("serve", "k")
+    mended = await fleet.seen(ReconciliationMended)
+    assert (mended.adopted, mended.released, mended.cancelled) == (1, 0, 0)
+    await diary.counts(1)
+    status = await ref.status()
+    assert (status.owner, status.attempt) == (f"{lost[0]}.1", 1)
