@@ -20,11 +20,9 @@ from pool.actors.node import Node
 from pool.actors.observe import Event, log_observer
 from pool.actors.ref import JobRef, Status
 from pool.errors import (
-    AlreadySettled,
     AuthError,
     ConfigError,
     DuplicateHandler,
-    Fenced,
     Gone,
     HandlerError,
     InboxFull,
@@ -58,14 +56,12 @@ from pool.settings import Settings
 __version__ = "0.1.0"
 
 __all__ = [
-    "AlreadySettled",
     "AuthError",
     "Call",
     "Cancel",
     "ConfigError",
     "DuplicateHandler",
     "Event",
-    "Fenced",
     "Gone",
     "Handler",
     "HandlerError",

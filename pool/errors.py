@@ -238,29 +238,6 @@ class Gone(LostError):
     identity: str
 
 
-@attrs.define(eq=False, kw_only=True, str=False)
-class Fenced(LostError):
-    """The job has another owner or a higher epoch by now."""
-
-    code: ClassVar[str] = "POOLFENCED"
-    hint: ClassVar[str] = "stop working on it: nothing more from this attempt will be stored"
-
-    key: str
-    epoch: int
-
-
-@attrs.define(eq=False, kw_only=True, str=False)
-class AlreadySettled(LostError):
-    """The job ended before this outcome arrived; the first outcome stands."""
-
-    code: ClassVar[str] = "POOLSETTLED"
-    hint: ClassVar[str] = "nothing to do: ask the job's reference for the outcome that stands"
-
-    key: str
-    job_id: str
-    winner: str
-
-
 # --- Redis ----------------------------------------------------------------------------------
 
 

@@ -79,7 +79,10 @@ class Settings:
         high=86_400.0,
     )
     result_ttl_s: float = seconds(
-        60.0, "How long results and failures can be fetched.", low=0.0, high=365 * 86_400.0
+        60.0,
+        "How long outcomes can be fetched; never shorter than retry_window_s.",
+        low=0.0,
+        high=365 * 86_400.0,
     )
     parked_ttl_s: float = seconds(
         30 * 86_400.0, "How long dead letters are kept.", low=60.0, high=10 * 365 * 86_400.0
@@ -120,9 +123,6 @@ class Settings:
     sweep_batch: int = count(
         256, "Overdue keys that one sweep looks after.", unit="keys", low=1, high=10_000
     )
-    journal_max: int = count(
-        10_000, "Abnormal events kept in the journal.", unit="events", low=10, high=10_000_000
-    )
     restarts_max: int = count(
         5, "Restarts of one actor in a minute before the node ends.", unit="", low=0, high=1000
     )
@@ -137,7 +137,10 @@ class Settings:
         "report", "What happens when a handler outlives its lease.", "report", "exit"
     )
     on_store_loss: Literal["fence", "continue"] = choice(
-        "fence", "Whether services go on while the store is away.", "fence", "continue"
+        "fence",
+        "While the store is away, services are stopped (fence) or go on (continue).",
+        "fence",
+        "continue",
     )
 
     # --- derived from the TTL; none of them is set by hand ---

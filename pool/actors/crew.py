@@ -46,6 +46,7 @@ from pool.model.placement import Candidates
 from pool.model.rmap import CompareAndDelete
 from pool.store.lane import Founded, Renewal
 from pool.store.rmap import StoredMap
+from pool.store.scripts import ScriptCall
 
 Actors: TypeAlias = tuple[Actor[Any], ...]
 CLOSE_BUDGET_S: Final = 5.0  # for each thread and actor, after the grace
@@ -114,6 +115,7 @@ class Crew:
                 on_hard=self._on_hard,
                 on_resume=lambda state: self._tell_workers(LeaseBack(state.number)),
                 on_gone=lambda state, names: self._on_gone(state.number, names),
+                on_answering=self._open_workers,
             ),
         )
         self._reaper = Reaper(
@@ -176,6 +178,7 @@ class Crew:
         except BaseException:
             worker.stop()
             raise
+        self._keepalive.renew_now()  # its answer tells whether keys wait for a worker
         return worker
 
     async def remove_worker(self, worker: Worker, grace_s: float) -> int:
@@ -301,7 +304,7 @@ class Crew:
         Reading begins before joining: the entry that joining writes wakes the blocked read, which
         must know the new streams by then.
         """
-        self._keepalive.renew(self.membership.identities())
+        self._keepalive.renew(self.membership.identities(), self._opening(is_open=False))
         self._routes = [{} for _ in self.context.lanes]
         for state in self.context.lanes:
             number, names, routes = state.number, state.lane.names, self._routes[state.number]
@@ -311,6 +314,21 @@ class Crew:
                 routes[names.signal(name)] = partial(self._route_signals, number, worker)
             routes[names.signal(state.node.name)] = self._route_replies
             self._listener.follow(state, list(routes))
+
+    def _opening(self, *, is_open: bool) -> list[ScriptCall]:
+        """Return the calls that say how many keys each worker takes, or that none takes any."""
+        return [
+            state.lane.open(worker.target(state.number), worker.takes() if is_open else 0)
+            for state in self.context.lanes
+            for worker in self.membership.workers.values()
+        ]
+
+    def _open_workers(self) -> None:
+        for call in self._opening(is_open=True):
+            try:
+                self.context.link.send(call, lambda _: None)
+            except PoolError:
+                return  # joining again or the next hang sets it right
 
     def _route(self, lane: int, stream: str, entries: list[tuple[str, Fields]]) -> bool:
         route = self._routes[lane].get(stream) if lane < len(self._routes) else None

@@ -138,7 +138,7 @@ class Handlers:
 
     def runner(
         self, name: str, runner: Runner, *, backoff_s: float = 1.0, backoff_max_s: float = 60.0
-    ) -> Handler[..., None]:
+    ) -> Handler[[], None]:
         """Register an object with `start(job)` and `stop(key)` as a service; see `Runner`.
 
         Raises:
@@ -151,7 +151,7 @@ class Handlers:
                     setting="handler", problem=f"{name}: its object has no {method}()"
                 )
         registered = self.service(name, backoff_s=backoff_s, backoff_max_s=backoff_max_s)
-        return cast(Handler[..., None], registered(_as_service(runner)))
+        return cast(Handler[[], None], registered(_as_service(runner)))
 
     def __getitem__(self, name: str) -> Handler[..., Any]:
         return self._by_name[name]

@@ -141,7 +141,7 @@ class Job:
     _inbox: Inbox = attrs.field(repr=False)
     _read_inbox: ReadInbox = attrs.field(repr=False)
     _on_handled: Callable[[int], object] = attrs.field(repr=False)
-    _is_stated: bool = attrs.field(init=False, default=False)
+    _is_stated: bool = attrs.field(repr=False, default=False)
     _is_listening: bool = attrs.field(init=False, default=False)
     _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
 

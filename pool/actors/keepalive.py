@@ -40,6 +40,7 @@ class _Plan:
 
     calls: tuple[ScriptCall, ...] = ()
     identities: tuple[tuple[str, ...], ...] = ()
+    closing: tuple[ScriptCall, ...] = ()  # what keeps new keys away while the loop hangs
 
 
 @attrs.frozen
@@ -65,6 +66,7 @@ class LaneHandlers:
     on_hard: Callable[[LaneState], bool]  # returns whether handlers still run
     on_resume: Callable[[LaneState], object]
     on_gone: Callable[[LaneState, list[str]], object]
+    on_answering: Callable[[], object]  # the loop had hung, and turns again
 
 
 Message: TypeAlias = _Answer | _Due
@@ -85,8 +87,11 @@ class KeepAlive(Actor[Message]):
 
     # --- for the node -------------------------------------------------------------------------
 
-    def renew(self, identities: Sequence[Sequence[str]]) -> None:
-        """Renew these identities from now on; one sequence per lane, in the lanes' order."""
+    def renew(self, identities: Sequence[Sequence[str]], closing: Sequence[ScriptCall]) -> None:
+        """Renew these identities from now on; one sequence per lane, in the lanes' order.
+
+        `closing` takes the workers out of `open`: it is sent when the loop hangs.
+        """
         ttl_s = self.context.settings.lease_ttl_s
         self._plan = _Plan(
             tuple(
@@ -94,6 +99,7 @@ class KeepAlive(Actor[Message]):
                 for state, names in zip(self.context.lanes, identities, strict=True)
             ),
             tuple(tuple(names) for names in identities),
+            tuple(closing),
         )
 
     def renew_now(self) -> None:
@@ -202,7 +208,10 @@ class KeepAlive(Actor[Message]):
                 raise AssertionError(effect)
 
     def _heard(self) -> None:
-        self._heard_s, self._is_hung = self.context.seam.clock(), False
+        self._heard_s = self.context.seam.clock()
+        if self._is_hung:
+            self._is_hung = False
+            self.on.on_answering()
 
     # --- in the thread ------------------------------------------------------------------------
 
@@ -242,6 +251,8 @@ class KeepAlive(Actor[Message]):
             if hung_s > HUNG_S and not self._is_hung:
                 self._is_hung = True  # said once, however many rounds it lasts
                 self.context.emit(self._hung(hung_s))
+                # What is granted now would wait for as long as the loop hangs.
+                await port.run(self._plan.closing, timeout_s=settings.renew_timeout_s)
             if hung_s > settings.lease_ttl_s - settings.margin_s and settings.on_overrun == "exit":
                 self.context.seam.end_process(EXIT_CODE)
         return True

@@ -151,7 +151,7 @@ class Membership(Actor[Message]):
         context.lanes[:] = [
             LaneState(
                 number=k,
-                lane=Lane(Names(context.pool, k), made.incarnation),
+                lane=Lane(Names(context.pool, k), made.incarnation, settings.parked_ttl_s),
                 node=Target(context.node_id, before.get(k, 0) + 1),
                 lease=Lease(
                     ttl_s=settings.lease_ttl_s,

@@ -51,6 +51,7 @@ class Run:
     target: str = ""  # of a service that moves: to whom
     payload: bytes | None = None
     blob: bytes | None = None
+    state: bytes | None = None  # what its handler assigned before it was suspended
     then: list[Callable[[], None]] = attrs.field(factory=list)  # when the key is free here again
 
     @property

@@ -80,6 +80,8 @@ class Slots:
 
     def requeue(self, run: Run) -> None:
         """Run it again from the start, same epoch and attempt, before the others."""
+        if run.job is not None:
+            run.state = run.job.handed_over()
         run.phase, run.why, run.cause = "queued", "", ""
         run.scope, run.job, run.began_s = None, None, 0.0
         self.free(run)

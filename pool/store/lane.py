@@ -49,6 +49,7 @@ ADVANCE: Final = Script.load(
         "claim",
         "pending_ms",
         "reap_ms",
+        "parked_ms",
         "target_count",
         "*items",
     ),
@@ -371,6 +372,7 @@ class Lane:
 
     names: Names
     incarnation: str
+    parked_s: float = 30 * 86_400.0  # how long dead letters are kept
 
     def dispatch(
         self,
@@ -415,6 +417,7 @@ class Lane:
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
         keys += (n.blobs, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
         args: list[Word] = [self.incarnation, guard, source, claim, _ms(pending_s), _ms(reap_s)]
+        args.append(_ms(self.parked_s))
         self._add_targets(keys, args, targets)
         for edge in edges:
             match edge.letter:

@@ -21,6 +21,7 @@ from pool.testing.audit import audit
 
 PATIENCE_S = 10.0  # for what is bound to happen; nothing here takes that long
 LOOK_AGAIN_S = 0.01
+SETTINGS = Settings(lease_ttl_s=3.0, op_timeout_s=1.0, grace_s=2.0, settle_delay_s=0.05)
 
 E = TypeVar("E")
 
@@ -66,9 +67,7 @@ class Fleet:
     url: str
     pool: str
     client: redis.Redis
-    settings: Settings = Settings(
-        lease_ttl_s=3.0, op_timeout_s=1.0, grace_s=2.0, settle_delay_s=0.05
-    )
+    settings: Settings = SETTINGS
     events: Diary = attrs.field(factory=Diary)
     is_audited: bool = True
     _members: list[_Member] = attrs.field(factory=list)
@@ -77,18 +76,11 @@ class Fleet:
     # --- nodes ---
 
     async def node(
-        self,
-        handlers: Handlers | None = None,
-        *,
-        url: str = "",
-        lease_ttl_s: float = 0.0,
-        **options: Any,
+        self, handlers: Handlers | None = None, *, url: str = "", **options: Any
     ) -> Node:
         """Open a node; what is not one of its own arguments is a setting."""
         names = {a.name for a in attrs.fields(Settings)}
         changes = {name: options.pop(name) for name in names & options.keys()}
-        if lease_ttl_s:
-            changes["lease_ttl_s"] = lease_ttl_s
         settings = attrs.evolve(self.settings, **changes)
         options.setdefault("observers", (self.events.note,))
         node = Node(self.pool, url or self.url, handlers=handlers, settings=settings, **options)

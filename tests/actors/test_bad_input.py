@@ -63,6 +63,8 @@ async def answers(node: Node) -> None:
 class Text(str):
     """Looks like a key."""
 
+    __slots__ = ()
+
 
 # --- keys ---------------------------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ async def test_a_bad_key_is_refused_by_every_call_before_anything_is_sent(fleet:
         lambda key: node.dispatch(echo, key),
         lambda key: node.dispatch("echo", key),
         lambda key: node.notify(key, 1),
-        lambda key: node.stop(key),
+        node.stop,
         node.status,
     ]
     for key, problem in BAD_KEYS:
@@ -409,7 +411,7 @@ async def test_what_is_no_redis_is_said_so_within_the_deadline(fleet: Fleet) -> 
             await stream.send(b"SSH-2.0-OpenSSH_9.6\r\n")
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - not Django's
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, talk)
         with anyio.fail_after(3), pytest.raises(PoolError):

@@ -14,6 +14,7 @@ import anyio.from_thread
 import attrs
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from pool import Handlers, Job, Node, NotRunning, PoolError
 from pool.actors.observe import ActorCrashed, NodeJoined, NodeLeft
@@ -235,6 +236,19 @@ async def test_a_node_says_when_it_joined_and_left(a_fleet: Fleet) -> None:
         assert (joined.pool, joined.node) == (a_fleet.pool, node.id)
         assert joined.server.split()[0] in ("valkey", "redis")
     assert [event.node for event in a_fleet.all_seen(NodeLeft)] == [node.id]
+
+
+async def test_an_observer_that_raises_is_logged_and_ends_nothing(fleet: Fleet) -> None:
+    """Observers are user code, called by every actor."""
+
+    def bad(event: object) -> None:
+        raise KeyError("observer")
+
+    with capture_logs() as logs:
+        node = await fleet.node(handlers, observers=(bad, fleet.events.note))
+        assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=5) == 1
+    assert {"of": "node.joined", "event": "observer.failed"}.items() <= logs[0].items()
+    assert fleet.all_seen(NodeJoined) != []
 
 
 # --- crashes of our own -------------------------------------------------------------------------

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.model import job
-from pool.model.job import Grant, Options, Outcome, Park, Record, Start, Wait, after_failure, recover
+from pool.model.job import (
+    Grant,
+    Options,
+    Outcome,
+    Park,
+    Record,
+    Start,
+    Wait,
+    after_failure,
+    recover,
+)
 
 FIELDS = [
     *("R", "j", "id", "h", "w.1", "7", "1", "p", "", "", "", "", "1000", "n.1,n.2", "boom"),

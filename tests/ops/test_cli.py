@@ -164,6 +164,16 @@ def test_help_is_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert "drains" in capsys.readouterr().out
 
 
+def test_the_demo_names_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert main(["demo"]) == USAGE
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "keyed-pool[demo]" in said.err
+
+
 # --- the store ------------------------------------------------------------------------------
 
 

@@ -166,8 +166,9 @@ class Conductor:
 
     async def _acts(self) -> None:
         lives = self.history.lives
-        if not await self._until(lambda: len(lives) == 3, _START_S):
-            self._fail(f"only {len(lives)} nodes came up")
+        await self._until(lambda: len(lives) == 3, _START_S)  # joined, or ended
+        if len(self._alive()) < 3:
+            self._fail(f"only {len(self._alive())} of three nodes came up")
             return
         loops = ", ".join(f"{name} ({_loop(name)})" for name in NAMES[:3])
         self.show.say(f"three nodes, each a process: {loops}")
@@ -340,6 +341,9 @@ class Conductor:
                 life = self.history.lives.get(name)
                 if process.poll() is not None and (life is None or life.gone_s == math.inf):
                     self._ledger.write("node", node=name, how="left", count=process.returncode)
+                    if process.returncode:
+                        said = (self.directory / f"{name}.log").read_text("utf-8", "replace")
+                        self.show.say(f"{name} ended: {said.strip().rpartition(chr(10))[2]}")
             self.show.paint(self.history)
             self._looked.set()
             self._looked = anyio.Event()

@@ -37,7 +37,7 @@ class Play:
     grace_s: float = 2.0
     workers: int = 4  # per node: each settles by itself, so that a freeze catches several at it
     pace: Pace = Pace()
-    deadline_s: float = 50.0  # then the curtain falls, whatever is done
+    deadline_s: float = 40.0  # then the curtain falls, whatever is done
     patience_s: float = 8.0  # for one thing to happen that should take seconds
 
 

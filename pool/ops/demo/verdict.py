@@ -96,7 +96,9 @@ def judge(
         *_said(uncarried, "hand-offs that lost the count of ticks"),
         *_said(disordered, "clocks that heard notifications out of order"),
     )
-    if takeover_s > ttl_s + TAKEOVER_SLACK_S:
+    if takeover_s == math.inf:
+        broken += ("what the killed node ran was not all started elsewhere",)
+    elif takeover_s > ttl_s + TAKEOVER_SLACK_S:
         broken += (f"takeover took {takeover_s:.2f} s, more than the TTL and one second",)
     return Verdict(
         ok=not broken,

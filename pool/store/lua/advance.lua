@@ -23,7 +23,8 @@ ARGV[3] source       str   identity that must stand as the owner; empty for none
 ARGV[4] claim        str   holder|fence, for reap
 ARGV[5] pending_ms   int   > 0
 ARGV[6] reap_ms      int   > 0; by how much a reap batch moves its deadline on
-ARGV[7] target_count int   how many targets; (worker id, incarnation number) each follow
+ARGV[7] parked_ms    int   > 0; how long dead letters are kept
+ARGV[8] target_count int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
     a acknowledge                             P R -> R; from R it is a repeat
     l limit        x in how many ms           writes the run-time limit into `due`
@@ -67,7 +68,7 @@ redis.call('HLEN', letters)
 redis.call('XLEN', journal)
 redis.call('SCARD', source_owned)
 redis.call('XLEN', source_stream)
-local arg, k = read_targets(7, 15)
+local arg, k = read_targets(8, 15)
 local checked = k
 for a = arg, #ARGV, 8 do
   local edge = ARGV[a]

@@ -1,7 +1,7 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record; keys jobs, pending, due, payloads, blobs, parked, letters, journal, and of the
+Needs  lane, record; keys jobs, pending, due, payloads, blobs, parked, letters, journal; argument parked_ms; and of the
 source (the record's owner) source_owned and source_stream.
 ]]
 -- The payload as it is now, or nil when it stays in `payloads` (flag p).
@@ -49,6 +49,11 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   if word == 'parked' then
     body = plain(body)
     local payload = has(r, 'p') and redis.call('HGET', payloads, key) or payload_of(key, r) or ''
+    -- Old letters go when new ones come, a few at a time.
+    for _, old in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now - parked_ms, 'LIMIT', 0, 16)) do
+      redis.call('ZREM', parked, old)
+      redis.call('HDEL', letters, old)
+    end
     redis.call('ZADD', parked, now, r[ID])
     redis.call('HSET', letters, r[ID], table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[CRASHES], text_of(now),
       detail }, '|') .. '\n' .. key .. '\n' .. body .. '\n' .. payload)

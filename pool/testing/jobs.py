@@ -1,0 +1,60 @@
+"""A job to call a handler with, without a pool.
+
+assert await thumbnail(make_job("img-17"), "17.png", size=64) == "17.png@64"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pool.actors.job import Inbox, Job, Message
+from pool.model.codec import encode_value
+from pool.model.job import Kind
+
+
+def make_job(
+    key: str,
+    *,
+    handler: str = "test",
+    kind: Kind = "job",
+    attempt: int = 1,
+    epoch: int = 1,
+    state: Any = None,
+    notifications: Iterable[Any] = (),
+) -> Job:
+    """Return a job as a handler would see it.
+
+    Args:
+        key: The job's key.
+        handler: The name under which its handler is registered.
+        kind: job or service.
+        attempt: Which attempt this is, from 1.
+        epoch: Its fencing token.
+        state: What a former owner handed over; None: nothing.
+        notifications: Messages that wait in its inbox; behind them it waits for ever.
+
+    Raises:
+        PayloadEncodingError: The state or a message cannot be encoded.
+    """
+    messages = [(n, encode_value(each)) for n, each in enumerate(notifications, start=1)]
+
+    async def read_inbox() -> list[Message]:
+        return messages
+
+    return Job(
+        key=key,
+        id="test-1",
+        handler=handler,
+        kind=kind,
+        epoch=epoch,
+        attempt=attempt,
+        node="test",
+        worker="test.1",
+        state=None if state is None else encode_value(state),
+        state_bytes_max=65_536,
+        stop_budget_s=1.0,
+        inbox=Inbox(is_behind=bool(messages)),
+        read_inbox=read_inbox,
+        on_handled=lambda _: None,
+    )
