@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 import redis
 
-from pool.model.names import Names
+from pool.model.names import Control, Names
 
 # What a client sends by itself; all other commands run inside scripts.  (A worker's word to a node
 # that waits is an XADD like those in scripts; it is counted among the commands only.)
@@ -17,6 +17,7 @@ _POLL_S: Final = 0.01
 _RAW_BATCH: Final = 1000
 _RAW_CLIENTS: Final = 50
 _RAW_FIELDS: Final = ("k", "tenant-00000001", "m", "8z4k0qv1xt2f|noop|j|1|||", "p", "")
+_RAW_STREAM: Final = "raw-xadd"
 _RAW_KEPT: Final = 10_000  # entries; a bare stream must not fill the server meanwhile
 
 
@@ -84,7 +85,8 @@ class Probe:
 
     def forget(self, pool: str) -> None:
         """Delete everything of a pool."""
-        keys = self.client.scan_iter(match=f"pool:{{{pool}*", count=1000)
+        everything = Control(pool).prefix.rpartition("}")[0]  # the lanes' tags begin like it
+        keys = self.client.scan_iter(match=f"{everything}*", count=1000)
         for key in keys:
             self.client.unlink(key)
 
@@ -92,7 +94,7 @@ class Probe:
 
     def xadd_pipelined(self, count: int) -> tuple[float, float]:
         """Append `count` entries in pipelines; return how many a second, and server CPU us each."""
-        name = "pool:{bench-raw}:xadd"
+        name = _RAW_STREAM
         before, began_s = self.usage(), time.monotonic()
         for _ in range(0, count, _RAW_BATCH):
             pipeline = self.client.pipeline(transaction=False)
@@ -106,7 +108,7 @@ class Probe:
 
     def xadd_clients(self, count: int) -> tuple[float, float]:
         """Likewise from 50 connections, each of which waits for its answer before the next one."""
-        name = "pool:{bench-raw}:xadd"
+        name = _RAW_STREAM
         words = ("XADD", name, "MAXLEN", "~", _RAW_KEPT, "*", *_RAW_FIELDS)
         pool = self.client.connection_pool
         connections = [pool.get_connection() for _ in range(_RAW_CLIENTS)]

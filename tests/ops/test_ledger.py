@@ -124,10 +124,12 @@ def test_a_terminal_gets_a_block_that_is_repainted() -> None:
     text = terminal.getvalue()
     assert "0 of 1 zones" in text
     assert "north  killed" in text
-    assert "east   running       0 zones   1 clocks" in text
+    assert "east   running      0 zones   1 clocks" in text
     assert "Tokyo 09:00:00" in text
-    story = text.rindex("SIGKILL north")
-    assert text.rindex("\x1b[5F\x1b[J") < story
+    before, repainted = text.split("\x1b[5F\x1b[J")
+    assert "SIGKILL north" not in before
+    assert repainted.startswith("   0.0  SIGKILL north\n\n")
+    assert repainted.endswith(before)
 
 
 def test_elsewhere_there_are_plain_lines_only() -> None:

@@ -125,7 +125,7 @@ class Fleet:
         label: str = "",
         **settings: Any,
     ) -> list[Member]:
-        """Start members at the same time; returns when all have joined."""
+        """Start members at the same time; returns when all have joined, and know one another."""
         usual = {"lease_ttl_s": self.ttl_s, "grace_s": 2.0, "settle_delay_s": 0.3}
         begun = []
         for name in names:
@@ -154,6 +154,13 @@ class Fleet:
             begun.append(self.members[name])
         for name in names:
             self.until(partial(self.said, "ready", node=name), what=f"{name} has joined")
+        # Else a service might be placed by a node that lacks a worker, and move a little later.
+        alive = {m.name: m for m in self.members.values() if m.died_s == float("inf")}
+        workers = [
+            w for said in self.said("ready") if said["node"] in alive for w in said["worker"]
+        ]
+        for member in alive.values():
+            self.ask(member, "knows", workers=workers)
         return begun
 
     def kill(self, member: Member) -> float:

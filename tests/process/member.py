@@ -230,6 +230,11 @@ class Obedient:
     async def status(self, jobs: list[str]) -> list[dict[str, Any]]:
         return [attrs.asdict(await self._refs[job_id].status()) for job_id in jobs]
 
+    async def knows(self, workers: list[str]) -> None:
+        """Wait until this member's map has these workers."""
+        while not {info.id for info in self.node.workers} >= set(workers):  # noqa: ASYNC110
+            await anyio.sleep(LOOK_S / 4)
+
     async def first_ranked(self, handler: str, keys: list[str]) -> dict[str, str]:
         """Say which worker should have each key, by the map that this member has."""
         known = Candidates([info.candidate for info in self.node.workers])

@@ -43,7 +43,7 @@ class Show:
     stream: TextIO | None
     _began_s: float = attrs.field(init=False, factory=time.monotonic)
     _painted_s: float = attrs.field(init=False, default=0.0)
-    _lines: int = attrs.field(init=False, default=0)  # of the live block, as it stands there
+    _block: list[str] = attrs.field(init=False, factory=list)  # as it stands there now
 
     @property
     def is_live(self) -> bool:
@@ -52,7 +52,7 @@ class Show:
 
     def say(self, text: str) -> None:
         """Write a line of the story."""
-        self._write([f"{time.monotonic() - self._began_s:6.1f}  {text}"], [])
+        self._write([f"{time.monotonic() - self._began_s:6.1f}  {text}"], self._block)
 
     def paint(self, history: History) -> None:
         """Show how things stand, if it is time to."""
@@ -61,7 +61,7 @@ class Show:
             return
         self._painted_s = now_s
         if self.is_live:
-            self._write([], list(self._block(history)))
+            self._write([], list(self._state(history)))
         elif history.accepted:
             self.say(_progress(history))
 
@@ -73,14 +73,14 @@ class Show:
         self._write(["", *lines, "", f"  {word}, in {verdict.seconds:.0f} s"], [])
         self._write([f"  - {case}" for case in verdict.broken], [])
 
-    def _block(self, history: History) -> Iterator[str]:
+    def _state(self, history: History) -> Iterator[str]:
         yield ""
         yield f"  {self._bar(history)}  {_progress(history)}"
         for node, life in history.lives.items():
             zones = len(history.open_runs(node, ZONE))
             clocks = len(history.open_runs(node, CLOCK))
             load = f"{zones:4} zones {clocks:3} clocks" if life.gone_s == float("inf") else ""
-            yield f"  {node:6} {_word(life):9} {load}"
+            yield f"  {node:6} {_word(life):9} {load}".rstrip()
         times = [_clock(history, zone) for zone in _SHOWN]
         yield "  " + "   ".join(text for text in times if text)
 
@@ -96,11 +96,11 @@ class Show:
         if self.stream is None:
             return
         width = shutil.get_terminal_size().columns - 1
-        erase = f"\x1b[{self._lines}F\x1b[J" if self._lines else ""
+        erase = f"\x1b[{len(self._block)}F\x1b[J" if self._block else ""
         lines = [*story, *(line[:width] for line in block)]
         self.stream.write(erase + "".join(f"{line}\n" for line in lines))
         self.stream.flush()
-        self._lines = len(block)
+        self._block = block
 
 
 def _progress(history: History) -> str:
