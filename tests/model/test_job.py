@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 import attrs
 from hypothesis import given
@@ -27,7 +28,7 @@ FIELDS = [
 ]
 
 
-def record(**changes: object) -> Record:
+def record(**changes: Any) -> Record:
     parsed = Record.parse("|".join(FIELDS).encode())
     assert parsed is not None
     return attrs.evolve(parsed, **changes)
