@@ -17,6 +17,7 @@ import anyio
 import attrs
 
 from pool.actors.actor import Actor
+from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
 from pool.actors.observe import RecordQuarantined, StoreTroubled, WorkerReaped
 from pool.actors.outcome import edge_of
@@ -55,48 +56,35 @@ class Reaper(Actor[Message]):
     context: Context
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
     on_reaped: Callable[[int, str], object]  # lane and identity of which nothing is left
-    _due_s: dict[int, float] = attrs.field(init=False, factory=dict)  # by lane, our clock
     _suspects: dict[int, dict[str, None]] = attrs.field(init=False, factory=dict)
     _reaping: set[tuple[int, str]] = attrs.field(init=False, factory=set)
-    _alarm: anyio.Event = attrs.field(init=False, factory=anyio.Event)
+    _alarms: Alarms = attrs.field(init=False)
+
+    @_alarms.default
+    def _no_alarms(self) -> Alarms:
+        return Alarms(self.context.seam.clock)
 
     def begin(self) -> None:
         self._reaping.clear()
-        self.spawn(self._watch)
+        self.spawn(self._alarms.ring, self._fence)
 
     def handle(self, message: Message) -> None:
-        now_s = self.context.seam.clock()
         match message:
             case LeaseEnds(lane, in_s):
-                self._due_s[lane] = now_s + max(0.0, in_s) + self._spread()
+                self._alarms.set(lane, max(0.0, in_s) + self._spread())
             case Suspects(lane, names):
                 self._suspects[lane] = {**self._suspects.get(lane, {}), **dict.fromkeys(names)}
-                self._due_s[lane] = now_s
-        self._alarm.set()
+                self._alarms.set(lane, 0.0)
 
     def _spread(self) -> float:
         return self.context.seam.dice.uniform(0.0, SPREAD_S)
 
-    async def _watch(self) -> None:
-        """Fence when a lease has ended; sleep until one does."""
-        while True:
-            now_s = self.context.seam.clock()
-            for lane, due_s in list(self._due_s.items()):
-                if due_s <= now_s:
-                    del self._due_s[lane]
-                    await self._fence(self.context.lanes[lane])
-            now_s = self.context.seam.clock()
-            wait_s = min(self._due_s.values(), default=now_s + 3600) - now_s
-            if wait_s > 0:
-                self._alarm = anyio.Event()
-                with anyio.move_on_after(wait_s):
-                    await self._alarm.wait()
-
-    async def _fence(self, state: LaneState) -> None:
-        settings, now_s = self.context.settings, self.context.seam.clock()
-        if not state.lease.is_good(now_s):
+    async def _fence(self, lane: int) -> None:
+        """Claim what has ended in a lane, and reap what was claimed."""
+        state, settings = self.context.lanes[lane], self.context.settings
+        if not state.lease.is_good(self.context.seam.clock()):
             # We have not heard from the store for long: our own lease may have ended with others'.
-            self._due_s.setdefault(state.number, now_s + RETRY_S)
+            self._alarms.set_by(lane, RETRY_S)
             return
         suspects = self._suspects.pop(state.number, {})
         call = state.lane.fence(
@@ -111,14 +99,12 @@ class Reaper(Actor[Message]):
         except PoolError as error:
             self._troubled("fence", error)
             self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
-            self._due_s.setdefault(state.number, self.context.seam.clock() + RETRY_S)
+            self._alarms.set_by(lane, RETRY_S)
             return
         earliest_ms, claimed = claims(reply)
-        now_s = self.context.seam.clock()
         if earliest_ms is not None:
-            in_s = max(0.0, state.until_s(earliest_ms, now_s))
-            due_s = now_s + in_s + self._spread() + 0.01
-            self._due_s[state.number] = min(self._due_s.get(state.number, due_s), due_s)
+            in_s = max(0.0, state.until_s(earliest_ms, self.context.seam.clock()))
+            self._alarms.set_by(lane, in_s + self._spread() + 0.01)
         for claim in claimed:
             if (state.number, claim.identity) not in self._reaping:
                 self._reaping.add((state.number, claim.identity))

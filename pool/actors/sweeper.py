@@ -18,10 +18,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import anyio
 import attrs
 
 from pool.actors.actor import Actor
+from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
 from pool.actors.observe import RecordQuarantined, StoreTroubled
 from pool.actors.outcome import edge_of
@@ -52,37 +52,24 @@ class Sweeper(Actor[Deadline]):
     context: Context
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
     on_suspect: Callable[[int, str], object]  # lane and an owner without a lease
-    _due_s: dict[int, float] = attrs.field(init=False, factory=dict)
-    _alarm: anyio.Event = attrs.field(init=False, factory=anyio.Event)
+    _alarms: Alarms = attrs.field(init=False)
+
+    @_alarms.default
+    def _no_alarms(self) -> Alarms:
+        return Alarms(self.context.seam.clock)
 
     def begin(self) -> None:
-        self.spawn(self._watch)
+        self.spawn(self._alarms.ring, self._sweep)
 
     def handle(self, message: Deadline) -> None:
-        due_s = self.context.seam.clock() + max(0.0, message.in_s)
-        if due_s < self._due_s.get(message.lane, float("inf")):
-            self._due_s[message.lane] = due_s
-            self._alarm.set()
-
-    async def _watch(self) -> None:
-        while True:
-            now_s = self.context.seam.clock()
-            for lane, due_s in list(self._due_s.items()):
-                if due_s <= now_s:
-                    del self._due_s[lane]
-                    await self._sweep(self.context.lanes[lane])
-            now_s = self.context.seam.clock()
-            wait_s = min(self._due_s.values(), default=now_s + 3600) - now_s
-            if wait_s > 0:
-                self._alarm = anyio.Event()
-                with anyio.move_on_after(wait_s):
-                    await self._alarm.wait()
+        self._alarms.set_by(message.lane, message.in_s)
 
     def _later(self, lane: int, in_s: float) -> None:
-        due_s = self.context.seam.clock() + in_s + self.context.seam.dice.uniform(0, SPREAD_S)
-        self._due_s[lane] = min(due_s, self._due_s.get(lane, due_s))
+        self._alarms.set_by(lane, in_s + self.context.seam.dice.uniform(0, SPREAD_S))
 
-    async def _sweep(self, state: LaneState) -> None:
+    async def _sweep(self, lane: int) -> None:
+        """Look after everything that is overdue in a lane."""
+        state = self.context.lanes[lane]
         link, settings = self.context.link, self.context.settings
         try:
             call = state.lane.sweep(state.node.name, lock_s=LOCK_S, keys_max=settings.sweep_batch)

@@ -155,11 +155,10 @@ class Fleet:
         for name in names:
             self.until(partial(self.said, "ready", node=name), what=f"{name} has joined")
         # Else a service might be placed by a node that lacks a worker, and move a little later.
-        alive = {m.name: m for m in self.members.values() if m.died_s == float("inf")}
-        workers = [
-            w for said in self.said("ready") if said["node"] in alive for w in said["worker"]
-        ]
-        for member in alive.values():
+        lasting = {m.name: m for m in self.members.values() if m.is_expected_to_live}
+        joined = [said for said in self.said("ready") if said["node"] in lasting]
+        workers = [worker for said in joined for worker in said["worker"]]
+        for member in lasting.values():
             self.ask(member, "knows", workers=workers)
         return begun
 
