@@ -44,7 +44,7 @@ from pool.errors import PoolError
 from pool.model.job import Start
 from pool.model.placement import Candidates
 from pool.model.rmap import CompareAndDelete
-from pool.store.lane import Founded, Renewal
+from pool.store.answers import Founded, Renewal
 from pool.store.rmap import StoredMap
 from pool.store.scripts import ScriptCall
 

@@ -32,7 +32,8 @@ from pool.errors import (
     UnknownHandler,
 )
 from pool.model.job import STATES, Outcome, Record
-from pool.store.lane import Admission, looked
+from pool.store.answers import looked
+from pool.store.lane import Admission
 from pool.store.seam import Reply, Waiter
 
 BATCH_MAX: Final = 256  # admissions in one call

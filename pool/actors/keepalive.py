@@ -25,7 +25,7 @@ from pool.actors.context import Context, LaneState
 from pool.actors.observe import Event, LeaseLost, LeaseResumed, LoopHung, StoreTroubled
 from pool.errors import PoolError, StoreLost
 from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
-from pool.store.lane import Renewal, renewal
+from pool.store.answers import Renewal, renewal
 from pool.store.scripts import ScriptCall
 from pool.store.seam import Beside, Port, Reply
 

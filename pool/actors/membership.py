@@ -30,7 +30,8 @@ from pool.model.lease import Lease
 from pool.model.names import Names
 from pool.model.placement import Candidate
 from pool.model.rmap import Delete, Op, Set
-from pool.store.lane import FOUND, PROTOCOL, Founded, Lane, Target, founded
+from pool.store.answers import Founded, founded
+from pool.store.lane import FOUND, PROTOCOL, Lane, Target
 
 RETRY_S: Final = 0.1
 SHUTDOWN_KEY: Final = b"!shutdown"  # in `workers`; no worker id begins like that

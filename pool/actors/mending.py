@@ -14,7 +14,8 @@ import attrs
 from pool.actors.outbox import Memory
 from pool.actors.run import Run
 from pool.model.job import Record, Start
-from pool.store.lane import Edge, Owned
+from pool.store.answers import Owned
+from pool.store.lane import Edge
 
 
 @attrs.define(eq=False)

@@ -43,7 +43,8 @@ from pool.model.names import Control, check_handler, check_key, check_label, che
 from pool.model.placement import WEIGHT_MAX, WEIGHT_MIN
 from pool.model.rmap import Set
 from pool.settings import Settings
-from pool.store.lane import Admission, looked
+from pool.store.answers import looked
+from pool.store.lane import Admission
 from pool.store.link import Link
 from pool.store.seam import Seam, Threads
 from pool.store.server import EmbeddedServer, find_server

@@ -23,7 +23,8 @@ from pool.actors.observe import RecordQuarantined, StoreTroubled, WorkerReaped
 from pool.actors.outcome import edge_of
 from pool.errors import Gone, PoolError, StoreLost
 from pool.model import job as model
-from pool.store.lane import Claim, Edge, Holding, claims, holdings, ranking
+from pool.store.answers import Claim, Holding, claims, holdings
+from pool.store.lane import Edge, ranking
 
 CLAIMS_MAX: Final = 64
 SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
@@ -70,8 +71,10 @@ class Reaper(Actor[Message]):
 
     def handle(self, message: Message) -> None:
         match message:
-            case LeaseEnds(lane, in_s):
+            case LeaseEnds(lane, in_s) if not self._suspects.get(lane):
                 self._alarms.set(lane, max(0.0, in_s) + self._spread())
+            case LeaseEnds(lane, in_s):
+                self._alarms.set_by(lane, in_s)
             case Suspects(lane, names):
                 self._suspects[lane] = {**self._suspects.get(lane, {}), **dict.fromkeys(names)}
                 self._alarms.set(lane, 0.0)

@@ -29,7 +29,8 @@ from pool.actors.reaper import tell_all
 from pool.errors import PoolError, StoreLost
 from pool.model import job as model
 from pool.model.job import Grant, Record
-from pool.store.lane import Edge, Overdue, overdue, ranking
+from pool.store.answers import Overdue, overdue
+from pool.store.lane import Edge, ranking
 
 LOCK_S: Final = 1.0  # one sweep takes milliseconds; a sweeper that died holds the others up so long
 SPREAD_S: Final = 0.02

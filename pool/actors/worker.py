@@ -52,7 +52,8 @@ from pool.actors.slots import QUEUE_AHEAD, Slots
 from pool.errors import Gone, PoolError, StoreLost, StoreUnavailable
 from pool.model import job as model
 from pool.model.job import Start
-from pool.store.lane import Edge, Owned, Target, owned
+from pool.store.answers import Owned, owned
+from pool.store.lane import Edge, Target
 from pool.store.seam import Reply
 
 

@@ -15,7 +15,8 @@ import attrs
 
 from pool.model.job import Outcome, Record, State
 from pool.model.names import Control, Names, lane_of
-from pool.store.lane import Lane, looked
+from pool.store.answers import looked
+from pool.store.lane import Lane
 from pool.store.link import Link
 from pool.store.scripts import Word
 from pool.store.seam import Reply

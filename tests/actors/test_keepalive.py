@@ -274,16 +274,18 @@ async def test_a_handler_that_blocks_the_loop_is_reported_with_the_place_and_kee
 ) -> None:
     """on_overrun="report": seen from the thread, while the loop cannot say anything."""
     handlers = Handlers()
-    unblock = threading.Event()
+    go_on, unblock = anyio.Event(), threading.Event()
 
     @handlers.job("block")
     async def block_the_loop(job: Job) -> str:
         diary.note("start")
+        await go_on.wait()
         unblock.wait(2.2)  # what a careless handler does
         return "done"
 
     node = await fleet.node(handlers, lease_ttl_s=TTL_S)
     ref = await node.dispatch(block_the_loop, "k")
+    go_on.set()
     assert await ref.result(timeout_s=8) == "done"
     [hung] = fleet.all_seen(LoopHung)
     assert hung.node == node.id

@@ -61,7 +61,7 @@ NO_FENCE = (
         "if edge ~= 'd' and (r[OWNER] ~= source or r[EPOCH] ~= epoch) then",
     ),
 )
-NO_REAPER = (Substitution("actors/reaper.py", "self.spawn(self._watch)", "pass"),)
+NO_REAPER = (Substitution("actors/reaper.py", "self.spawn(self._reap, state, claim)", "pass"),)
 SETTLE_TWICE = (
     Substitution(
         "store/lua/advance.lua",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pool.store.lane import Claim
+    from pool.store.answers import Claim
     from tests.process.conftest import Figures, Fleet, MakeFleet, Member
 
 
@@ -179,7 +179,7 @@ def test_a_reaper_that_dies_with_the_claim_is_succeeded(fleet: Fleet, figures: F
 
 def _claim_as_a_dead_reaper(fleet: Fleet, worker: str) -> Claim:
     """Fence a dead worker for a reaper that does not exist, before anybody else can."""
-    from pool.store.lane import claims
+    from pool.store.answers import claims
 
     lane, identity = fleet.lane, f"{worker}.1"
     call = lane.fence("ndead.1", ttl_s=fleet.ttl_s, reap_s=0.5, claims_max=1)

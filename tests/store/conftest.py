@@ -12,7 +12,8 @@ import redis
 
 from pool.model.job import Options, Outcome, Record
 from pool.model.names import Names
-from pool.store.lane import Admission, Claim, Edge, Guard, Lane, Target, claims, looked
+from pool.store.answers import Claim, claims, looked
+from pool.store.lane import Admission, Edge, Guard, Lane, Target
 from pool.store.scripts import ScriptCall
 from pool.store.server import EmbeddedServer, ServerProgram, find_servers
 from pool.testing.audit import audit

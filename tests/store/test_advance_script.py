@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool.model.job import EDGE_NAMES, STATES, TABLE
-from pool.store.lane import Claim, Edge, Target
+from pool.store.answers import Claim
+from pool.store.lane import Edge, Target
 
 if TYPE_CHECKING:
     from tests.store.conftest import Bench

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pool.model.job import Options, Start
-from pool.store.lane import Target, owned
+from pool.store.answers import owned
+from pool.store.lane import Target
 
 if TYPE_CHECKING:
     from tests.store.conftest import Bench

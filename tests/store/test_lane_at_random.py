@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from pool.model.job import TABLE, Cancel, Grant, Park, Wait, recover
-from pool.store.lane import Claim, Edge, Target, holdings, overdue
+from pool.store.answers import Claim, holdings, overdue
+from pool.store.lane import Edge, Target
 
 if TYPE_CHECKING:
     from pool.store.scripts import ScriptCall

@@ -8,7 +8,8 @@ import attrs
 import pytest
 
 from pool.model.job import Options
-from pool.store.lane import Claim, Holding, Renewal, Target, claims, holdings, renewal
+from pool.store.answers import Claim, Holding, Renewal, claims, holdings, renewal
+from pool.store.lane import Target
 
 if TYPE_CHECKING:
     from tests.store.conftest import Bench

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pool.store.lane import Overdue, Target, overdue
+from pool.store.answers import Overdue, overdue
+from pool.store.lane import Target
 
 if TYPE_CHECKING:
     from pool.store.scripts import ScriptCall

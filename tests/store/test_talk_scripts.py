@@ -9,7 +9,8 @@ import redis
 
 from pool.model.job import Outcome, Record
 from pool.model.names import Control
-from pool.store.lane import FOUND, Founded, Target, founded, looked, owned
+from pool.store.answers import Founded, founded, looked, owned
+from pool.store.lane import FOUND, Target
 
 if TYPE_CHECKING:
     from tests.store.conftest import Bench

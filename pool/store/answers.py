@@ -1,0 +1,182 @@
+"""What the lane's scripts answer, as data.  All times are server milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import attrs
+
+from pool.model.job import Options, Outcome, Record, Start
+from pool.store.wire import Reply
+
+
+@attrs.frozen(kw_only=True)
+class Renewal:
+    """The answer to a renewal.  `counts` holds per identity the keys it runs; -1: it is gone."""
+
+    now_ms: int
+    stamp: int
+    unassigned: int
+    lease_end_ms: int | None  # the earliest of all; None: there is none
+    pending_ms: int | None
+    due_ms: int | None
+    counts: tuple[int, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Claim:
+    """The right to take over what a fenced identity owns."""
+
+    identity: str
+    claim: str
+
+
+@attrs.frozen(kw_only=True)
+class Overdue:
+    """A key that the sweeper has to look after; `record` is None when it cannot be read."""
+
+    index: Literal["pending", "due"]
+    key: str
+    text: bytes
+    record: Record | None
+    owner: Literal["none", "live", "gone"]
+    options: Options
+
+
+@attrs.frozen(kw_only=True)
+class Holding:
+    """A key of a fenced identity; `record` is None when it cannot be read."""
+
+    key: str
+    text: bytes
+    record: Record | None
+    options: Options
+
+
+@attrs.frozen(kw_only=True)
+class Owned:
+    """All that a worker owns, at one moment."""
+
+    stamp: int
+    running: Mapping[str, Record]
+    starts: Sequence[Start]
+    unreadable: Mapping[str, bytes]  # what it runs, but with a record that is none
+
+
+def _time(reply: bytes) -> int | None:
+    number = int(reply)
+    return number if number >= 0 else None
+
+
+def renewal(reply: Reply) -> Renewal:
+    """Read the reply of `renew`."""
+    now, stamp, unassigned, lease_end, pending, due, *counts = reply
+    return Renewal(
+        now_ms=int(now),
+        stamp=int(stamp),
+        unassigned=int(unassigned),
+        lease_end_ms=_time(lease_end),
+        pending_ms=_time(pending),
+        due_ms=_time(due),
+        counts=tuple(counts),
+    )
+
+
+def claims(reply: Reply) -> tuple[int | None, list[Claim]]:
+    """Read the reply of `fence`: the earliest lease end left, and what was claimed."""
+    earliest, *pairs = reply
+    return _time(earliest), [
+        Claim(identity=name.decode(), claim=claim.decode())
+        for name, claim in zip(pairs[::2], pairs[1::2], strict=True)
+    ]
+
+
+def holdings(reply: Reply) -> tuple[int, bool, list[Holding]]:
+    """Read the reply of `reap`: server time, whether all is done, and the next keys."""
+    now, *rest = reply
+    if rest == [b"FORGOTTEN"]:
+        return int(now), True, []
+    return (
+        int(now),
+        False,
+        [
+            Holding(
+                key=key.decode(errors="surrogateescape"),
+                text=text,
+                record=Record.parse(text),
+                options=Options.parse(options),
+            )
+            for key, text, options in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+        ],
+    )
+
+
+def overdue(reply: Reply) -> tuple[int, int | None, bool, list[Overdue]]:
+    """Read the reply of `sweep`: server time, next deadline, whether we sweep, what is overdue."""
+    now, following, *rest = reply
+    if following == b"-2":
+        return int(now), None, False, []
+    found = []
+    for i in range(0, len(rest), 5):
+        index, key, text, owner, options = rest[i : i + 5]
+        found.append(
+            Overdue(
+                index=index.decode(),
+                key=key.decode(errors="surrogateescape"),
+                text=text,
+                record=Record.parse(text),
+                owner=owner.decode(),
+                options=Options.parse(options),
+            )
+        )
+    return int(now), _time(following), True, found
+
+
+def owned(reply: Reply) -> Owned:
+    """Read the reply of `reconcile`; entries that cannot be read are left to the reaper."""
+    stamp, running, entries = reply
+    starts = []
+    for entry_id, flat in entries:
+        fields = {k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=False)}
+        start = Start.parse(entry_id.decode(), fields)
+        if start is not None:
+            starts.append(start)
+    records: dict[str, Record] = {}
+    unreadable: dict[str, bytes] = {}
+    for key, text in zip(running[::2], running[1::2], strict=True):
+        name, record = key.decode(errors="surrogateescape"), Record.parse(text)
+        if record is None:
+            unreadable[name] = text
+        else:
+            records[name] = record
+    return Owned(stamp=int(stamp), running=records, starts=starts, unreadable=unreadable)
+
+
+def looked(reply: bytes) -> Record | Outcome | None:
+    """Read one item of the reply of `look`: the live record, the outcome, or neither is known."""
+    match reply[:1]:
+        case b"" | b"!":
+            return None
+        case b"=":
+            return Outcome.parse(reply[1:])
+        case _:
+            return Record.parse(reply)
+
+
+@attrs.frozen(kw_only=True)
+class Founded:
+    """What a pool is made as."""
+
+    protocol: int
+    lanes: int
+    incarnation: str
+    now_ms: int
+
+
+def founded(reply: Reply) -> Founded:
+    """Read the reply of `FOUND`."""
+    protocol, lanes, named, now = reply
+    return Founded(
+        protocol=int(protocol), lanes=int(lanes), incarnation=named.decode(), now_ms=int(now)
+    )
