@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import Any, Final
 
@@ -17,8 +18,6 @@ _POLL_S: Final = 0.01
 _RAW_BATCH: Final = 1000
 _RAW_CLIENTS: Final = 50
 _RAW_FIELDS: Final = ("k", "tenant-00000001", "m", "8z4k0qv1xt2f|noop|j|1|||", "p", "")
-_RAW_STREAM: Final = "raw-xadd"
-_RAW_KEPT: Final = 10_000  # entries; a bare stream must not fill the server meanwhile
 
 
 @attrs.frozen(kw_only=True)
@@ -45,6 +44,7 @@ class Probe:
     def __init__(self, url: str) -> None:
         self.url = url
         self.client: Any = redis.Redis.from_url(url, protocol=2)
+        self._stream = f"raw-xadd-{secrets.token_hex(4)}"  # the server may be somebody's
 
     def close(self) -> None:
         """Close the connection."""
@@ -86,30 +86,28 @@ class Probe:
     def forget(self, pool: str) -> None:
         """Delete everything of a pool."""
         everything = Control(pool).prefix.rpartition("}")[0]  # the lanes' tags begin like it
-        keys = self.client.scan_iter(match=f"{everything}*", count=1000)
-        for key in keys:
-            self.client.unlink(key)
+        keys = list(self.client.scan_iter(match=f"{everything}*", count=1000))
+        for first in range(0, len(keys), 1000):
+            self.client.unlink(*keys[first : first + 1000])
 
     # --- the yardstick ----------------------------------------------------------------------------
 
     def xadd_pipelined(self, count: int) -> tuple[float, float]:
         """Append `count` entries in pipelines; return how many a second, and server CPU us each."""
-        name = _RAW_STREAM
         before, began_s = self.usage(), time.monotonic()
         for _ in range(0, count, _RAW_BATCH):
             pipeline = self.client.pipeline(transaction=False)
             for _ in range(_RAW_BATCH):
-                pipeline.execute_command("XADD", name, "MAXLEN", "~", _RAW_KEPT, "*", *_RAW_FIELDS)
+                pipeline.execute_command("XADD", self._stream, "*", *_RAW_FIELDS)
             pipeline.execute()
         seconds = time.monotonic() - began_s
         spent = self.usage() - before
-        self.client.unlink(name)
+        self.client.unlink(self._stream)
         return count / seconds, spent.cpu_us / count
 
     def xadd_clients(self, count: int) -> tuple[float, float]:
         """Likewise from 50 connections, each of which waits for its answer before the next one."""
-        name = _RAW_STREAM
-        words = ("XADD", name, "MAXLEN", "~", _RAW_KEPT, "*", *_RAW_FIELDS)
+        words = ("XADD", self._stream, "*", *_RAW_FIELDS)
         pool = self.client.connection_pool
         connections = [pool.get_connection() for _ in range(_RAW_CLIENTS)]
         packed = connections[0].pack_command(*words)
@@ -123,5 +121,5 @@ class Probe:
         spent = self.usage() - before
         for connection in connections:
             pool.release(connection)
-        self.client.unlink(name)
+        self.client.unlink(self._stream)
         return count / seconds, spent.cpu_us / count

@@ -151,7 +151,8 @@ class Document:
         facts = self.facts
         machine, server = facts["machine"], facts["server"]
         yield f"{facts['date']}  commit {facts['commit']}  {facts['seconds']:.0f} s"
-        yield f"{machine['processor']}, {machine['cores']} cores, load {machine['load']}"
+        load = facts["load_before"]
+        yield f"{machine['processor']}, {machine['cores']} cores, load before {load}"
         yield f"{server['name']} {server['version']} over {facts['transport']}"
         yield "  ".join(f"{name} {number}" for name, number in facts["versions"].items())
         yield f"default settings, {facts['jobs']} jobs a drain, {facts['repeats']} repetitions"
@@ -169,7 +170,6 @@ def document(reports: Sequence[Report], **facts: Any) -> Document:
             "cores": len(os.sched_getaffinity(0))
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count(),
-            "load": [round(load, 2) for load in os.getloadavg()],
         },
         "versions": dict(_versions()),
     }

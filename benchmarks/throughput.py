@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import select
 import subprocess
@@ -272,7 +273,7 @@ def main() -> None:
             url = stack.enter_context(EmbeddedServer.start(find_server("path"))).url
         probe = Probe(url)
         stack.callback(probe.close)
-        began_s = time.monotonic()
+        began_s, load = time.monotonic(), os.getloadavg()
         reports = [Bench(probe, loop, given.jobs).run() for loop in loops]
         measured = document(
             reports,
@@ -280,6 +281,7 @@ def main() -> None:
             transport=url.partition(":")[0],
             jobs=given.jobs,
             repeats=REPEATS,
+            load_before=[round(each, 2) for each in load],
             seconds=time.monotonic() - began_s,
         )
     print(json.dumps(measured.as_json(), indent=2) if given.json else measured.as_text())

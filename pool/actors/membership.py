@@ -29,7 +29,7 @@ from pool.errors import ConfigError, Gone, PoolError, StoreLost, UnsupportedServ
 from pool.model.lease import Lease
 from pool.model.names import Names
 from pool.model.placement import Candidate
-from pool.model.rmap import Delete, Op, Set
+from pool.model.rmap import Delete, Set
 from pool.store.answers import Founded, founded
 from pool.store.lane import FOUND, PROTOCOL, Lane, Target
 
@@ -243,9 +243,11 @@ class Membership(Actor[Message]):
         """Unregister a worker that owns nothing; return how many keys it owns all the same."""
         async with self._lock:
             owns = 0
-            await self._write([Delete(worker.id.encode())])
+            written = await self.replica.write([Delete(worker.id.encode())], repeatable=True)
             for state in self.context.lanes:
                 owns += await self._leave(state, [worker.target(state.number)])
+        with anyio.move_on_after(self.context.settings.op_timeout_s):
+            await self.replica.wait_for(written.revision)  # our own copy says so too
         return owns
 
     def forget_worker(self, worker: Worker) -> None:
@@ -405,6 +407,3 @@ class Membership(Actor[Message]):
         statuses = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         self._joined.difference_update(target.name for target in who)
         return sum(int(s.split(b" ")[1]) for s in statuses if s.startswith(b"OWNS"))
-
-    async def _write(self, ops: list[Op]) -> None:
-        await self.replica.write(ops, repeatable=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any, Literal
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote
 
 import attrs
 
@@ -69,7 +69,6 @@ class Url:
         """
         if type(text) is not str:
             raise _wrong(f"expected str, not {type(text).__name__}")
-        # urlsplit drops tabs and line ends silently, which would make another address of it.
         if not text.isprintable() or " " in text:
             raise _wrong("the address contains spaces or control characters")
         scheme, found, _ = text.partition("://")
@@ -80,10 +79,7 @@ class Url:
             named = found and _SCHEME.fullmatch(scheme)
             problem = f"unknown scheme {scheme!r}" if named else "the address has no scheme"
             raise _wrong(f"{problem}; use one of {known}")
-        try:
-            parts = urlsplit(text)
-        except ValueError:  # its text repeats the address
-            raise _wrong("the host part is malformed") from None
+        parts = _split(scheme, text[len(scheme) + len("://") :])
         if parts.fragment or "@" in parts.query + parts.path:
             raise _wrong("percent-encode '/', '?', '#' and '@' where a name or password has them")
         return cls(scheme=scheme, kind=kind, **_READERS[kind](parts))
@@ -117,6 +113,14 @@ class Url:
 
 def _wrong(problem: str) -> ConfigError:
     return ConfigError(setting="url", problem=problem)
+
+
+def _split(scheme: str, rest: str) -> SplitResult:
+    """Split as RFC 3986 says; `urlsplit` of some Python versions refuses several hosts."""
+    rest, _, fragment = rest.partition("#")
+    rest, _, query = rest.partition("?")
+    places, slash, path = rest.partition("/")
+    return SplitResult(scheme, places, slash + path, query, fragment)
 
 
 def _host_port(host: str, port: int) -> str:

@@ -203,9 +203,15 @@ class _UnixStream:
     _socket: socket.socket
 
     @classmethod
-    async def connect(cls, path: str) -> _UnixStream:
-        async with await anyio.connect_unix(path) as stream:
-            return cls(stream.extra(SocketAttribute.raw_socket).dup())  # noqa: S610  (not Django's)
+    def connect(cls, path: str) -> _UnixStream:
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.connect(path)  # waits for nobody: the server's machine is ours
+            made.setblocking(False)
+        except OSError:
+            made.close()
+            raise
+        return cls(made)
 
     async def __aenter__(self) -> Self:
         return self
@@ -239,7 +245,7 @@ class _UnixStream:
 
 async def _dial(upstream: Url) -> SocketStream | _UnixStream:
     if upstream.kind == "unix":
-        return await _UnixStream.connect(upstream.path)
+        return _UnixStream.connect(upstream.path)
     return await anyio.connect_tcp(*upstream.hosts[0])
 
 

@@ -70,7 +70,7 @@ async def test_handlers_stop_before_the_lease_can_end_and_go_on_as_they_were(
     async with fault_proxy(fleet.url) as proxy:
         node = await fleet.node(timed(diary), url=proxy.url, lease_ttl_s=TTL_S)
         ref = await node.dispatch("serve", "k")
-        await diary.counts(1)
+        await ref.started(timeout_s=5)
         silent_s = anyio.current_time()
         proxy.go_silent()
         await diary.counts(2)
@@ -103,7 +103,8 @@ async def test_after_an_outage_of_two_leases_with_nobody_else_everything_is_wher
         nodes = [await fleet.node(timed(diary), url=proxy.url, lease_ttl_s=TTL_S) for _ in range(2)]
         await fleet.knows(nodes[0], 2)
         refs = [await nodes[0].dispatch("serve", f"k{n}") for n in range(6)]
-        await diary.counts(6)
+        for ref in refs:
+            await ref.started(timeout_s=5)
         before = [(await ref.status()).owner for ref in refs]
         await proxy.refuse()
         await diary.until(lambda _: words(diary).count("end") == 6)
@@ -125,7 +126,7 @@ async def test_a_node_cut_off_alone_loses_its_keys_and_joins_again_under_another
     async with fault_proxy(fleet.url) as proxy:
         node = await fleet.node(timed(diary), url=proxy.url, lease_ttl_s=TTL_S)
         ref = await node.dispatch("serve", "k")
-        await diary.counts(1)
+        await ref.started(timeout_s=5)
         other = await fleet.node(timed(diary), lease_ttl_s=TTL_S, settle_delay_s=60.0)
         silent_s = anyio.current_time()
         proxy.go_silent()
@@ -222,7 +223,7 @@ async def test_services_go_on_without_the_store_when_the_pool_says_so(
             timed(diary), url=proxy.url, lease_ttl_s=TTL_S, on_store_loss="continue"
         )
         ref = await node.dispatch("serve", "k")
-        await diary.counts(1)
+        await ref.started(timeout_s=5)
         proxy.go_silent()
         await fleet.seen(LeaseLost)
         await fleet.until(lambda: overdue_s(fleet) > 0.0)
