@@ -23,6 +23,11 @@ class Endings:
     """Decides for one node; the edges it makes still lack the targets of a GRANT."""
 
     context: Context
+    _ttl_ms: int = attrs.field(init=False)
+
+    @_ttl_ms.default
+    def _(self) -> int:
+        return outcome_ttl_ms(self.context.settings)
 
     def edge_for(self, run: Run, ending: Ending) -> Edge:
         """Return what shall become of the job of a run that has ended while it was ours."""
@@ -64,8 +69,7 @@ class Endings:
     ) -> Edge:
         """Return an edge of this run's epoch."""
         start = run.start
-        ttl_ms = outcome_ttl_ms(self.context.settings)
-        return Edge(letter, start.key, start.epoch, start.id, ttl_ms, x, y, z, start.handler)
+        return Edge(letter, start.key, start.epoch, start.id, self._ttl_ms, x, y, z, start.handler)
 
     def _done(self, run: Run, value: Any) -> Edge:
         try:

@@ -11,7 +11,7 @@ the identity.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
@@ -177,7 +177,8 @@ class Memory:
     """What a worker settled lately: a settlement that a server lost is sent again, never redone."""
 
     keep_s: float
-    _kept: dict[str, tuple[Edge, float]] = attrs.field(factory=dict)
+    # A plain dict finds its oldest entry by walking over all that were deleted before it.
+    _kept: OrderedDict[str, tuple[Edge, float]] = attrs.field(factory=OrderedDict)
     _bytes: int = 0
 
     def keep(self, edge: Edge, now_s: float) -> None:

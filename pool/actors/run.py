@@ -54,9 +54,10 @@ class Run:
     state: bytes | None = None  # what its handler assigned before it was suspended
     then: list[Callable[[], None]] = attrs.field(factory=list)  # when the key is free here again
 
-    @property
-    def key(self) -> str:
-        """The job's key."""
+    key: str = attrs.field(init=False)  # not a property: it is asked for 16 times a job
+
+    @key.default
+    def _(self) -> str:
         return self.start.key
 
 

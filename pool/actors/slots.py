@@ -22,7 +22,7 @@ from pool.actors.observe import StoreTroubled
 from pool.actors.outbox import RESEND_S, Outbox
 from pool.actors.run import CANCELLED, Ending, Run, execute
 from pool.errors import PoolError
-from pool.store.seam import Reply
+from pool.store.seam import Reply, Waiter
 
 QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
 PROBATION_WAIT_S: Final = 30.0  # the longest that a suspected poison job waits for another one
@@ -34,7 +34,7 @@ class _Slot:
     """One task."""
 
     run: Run | None = None
-    bell: anyio.Event = attrs.field(factory=anyio.Event)
+    bell: Waiter | None = None  # while it waits for one
 
     def take(self) -> Run:
         """Take the run that it was given."""
@@ -186,7 +186,9 @@ class Slots:
         if self._idle:
             slot = self._idle.pop()
             slot.run = run
-            slot.bell.set()
+            if slot.bell is not None:
+                slot.bell.take(None)
+                slot.bell = None
         else:
             self._made += 1
             self.spawn(self._serve, _Slot(run))
@@ -200,7 +202,7 @@ class Slots:
             self._idle.append(slot)
             self.on_end(run, ending)
             if slot.run is None:
-                slot.bell = anyio.Event()
+                slot.bell = self.context.loop.waiter()
                 await slot.bell.wait()
                 began_s = clock()
             elif clock() - began_s > SLICE_S:

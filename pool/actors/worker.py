@@ -331,6 +331,7 @@ class Worker(Actor[Told]):
 
     def _settle(self, run: Run, edge: Edge) -> None:
         run.phase, run.edge = "settling", edge
+        run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box = self._box(run)
         box.withdraw(run)
         self._slots.free(run)

@@ -95,6 +95,8 @@ def encode_value(value: Any, codec: Codec | None = None) -> bytes:
     Raises:
         PayloadEncodingError: Something in it cannot be encoded; `path` says where it is.
     """
+    if value is None and codec is None:
+        return b"null"  # what most handlers return
     if isinstance(value, bytes):
         return _BYTES + value
     return _encode_json(value) if codec is None else _encode_custom(value, codec)

@@ -153,9 +153,12 @@ _RECORD: Final = re.compile(
 )
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Start:
-    """What a worker's stream says of a job that was granted to it."""
+    """What a worker's stream says of a job that was granted to it.
+
+    Not frozen only because that triples what making one costs.
+    """
 
     key: str
     id: str

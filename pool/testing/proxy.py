@@ -121,7 +121,8 @@ class _Relay:
 
     def reset(self) -> None:
         raw = self.client.extra(SocketAttribute.raw_socket)  # noqa: S610  (not Django's)
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        with suppress(OSError):  # it is being closed already
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._scope.cancel()
 
     async def run(self, upstream: Url) -> None:
