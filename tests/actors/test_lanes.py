@@ -1,0 +1,102 @@
+"""More lanes than one: nothing may assume that there is just one (keys with one hash tag each)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pool import Call, ConfigError, Handlers, Job, JobRef, StoreLost
+from pool.model.names import lane_of
+
+if TYPE_CHECKING:
+    from tests.actors.conftest import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+LANES = 3
+
+
+def made(diary: Diary) -> Handlers:
+    mine = Handlers()
+
+    @mine.job("double", attempts_max=2, backoff_s=0.01)
+    async def double(job: Job, n: int) -> int:
+        if job.attempt == 1 and n % 2:
+            raise ValueError("the first try fails")
+        return 2 * n
+
+    @mine.service("listen")
+    async def listen(job: Job) -> None:
+        seen = job.state or 0
+        diary.note("start", job.key, seen)
+        try:
+            async for note in job.notifications():
+                seen += 1
+                diary.note("heard", job.key, note)
+        finally:
+            job.state = seen
+
+    return mine
+
+
+async def test_jobs_of_all_lanes_live_their_lives(fleet: Fleet, diary: Diary) -> None:
+    """G-01, G-04: dispatch, retry, delay, result, whichever lane the key is in."""
+    node = await fleet.node(made(diary), lanes=LANES)
+    keys = [f"k{n}" for n in range(24)]
+    assert {lane_of(key, LANES) for key in keys} == set(range(LANES))
+    refs = await node.options(delay_s=0.05).dispatch_many(
+        "double", [Call(key, n) for n, key in enumerate(keys)]
+    )
+    results: list[Any] = []
+    for ref in refs:
+        assert isinstance(ref, JobRef)
+        results.append(await ref.result(timeout_s=10))
+    assert results == [2 * n for n in range(24)]
+
+
+async def test_services_of_all_lanes_are_notified_handed_over_and_stopped(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-02, G-07: with their state and what they had not handled."""
+    first = await fleet.node(made(diary), lanes=LANES)
+    keys = [f"service-{n}" for n in range(12)]
+    assert {lane_of(key, LANES) for key in keys} == set(range(LANES))
+    for key in keys:
+        await first.dispatch("listen", key)
+        await first.notify(key, "one")
+    for key in keys:
+        await diary.has("heard", key, "one")
+    second = await fleet.node(made(diary), lanes=LANES)
+    await fleet.leave(first)
+    for key in keys:
+        await diary.has("start", key, 1)
+        await second.notify(key, "two")
+        await diary.has("heard", key, "two")
+        await second.stop(key, timeout_s=5)
+
+
+async def test_the_number_of_lanes_is_fixed_when_the_pool_is_made(fleet: Fleet) -> None:
+    """A node with another number would look for keys where they are not."""
+    await fleet.node(lanes=LANES)
+    with pytest.raises(ConfigError, match="lanes"):
+        await fleet.node(lanes=LANES + 1)
+
+
+async def test_a_pool_that_lost_its_data_is_joined_anew_in_all_lanes(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """New work is served again, in each lane."""
+    node = await fleet.node(made(diary), lanes=LANES, lease_ttl_s=1.0)
+    for key in fleet.client.scan_iter(match=f"pool:{{{fleet.pool}*", count=1000):
+        fleet.client.delete(key)
+
+    async def serves(key: str) -> bool:
+        try:
+            ref = await node.dispatch("double", key, 2)
+            return bool(await ref.result(timeout_s=5) == 4)
+        except StoreLost:
+            return False
+
+    for key in ("k0", "k1", "k2", "k3", "k4", "k5"):
+        await fleet.until(partial(serves, key))
