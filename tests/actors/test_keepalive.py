@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-TTL_S = 1.0
+TTL_S = 2.0
 
 
 def timed(diary: Diary) -> Handlers:
