@@ -103,8 +103,8 @@ class Dispatching:
 
         Args:
             handler: What `Handlers.job()` or `Handlers.service()` made of a function, or a name.
-            key: What the job is about, 1 to 512 bytes in UTF-8.  Same key, same worker, until the
-                set of workers changes.
+            key: What the job is about, 1 to 512 bytes in UTF-8.  Same key, same worker, as long
+                as the set of workers stays as it is and that worker has room.
             *args: The function's own arguments, at most `Settings.payload_bytes_max` encoded.
             **kwargs: Likewise.
 

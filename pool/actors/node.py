@@ -87,7 +87,8 @@ class Node(Dispatching):
             label: A human name of its worker that outlives restarts: the worker that has it next
                 gets the same keys.
             version: Shown to people; of the service, not of this library.
-            observers: Called with every event, plainly; the default writes log lines.
+            observers: Called with every event, plainly; the default writes log lines.  On the event
+                loop, but for `loop.hung`, which comes from the thread that saw it hang.
             seam: The world outside; for simulations.
 
         Raises:

@@ -14,7 +14,7 @@ KEYS[10] owned     set     keys the worker runs
 KEYS[...] unassigned       one per handler the worker knows: key -> acceptance stamp
 ARGV[1] incarnation  str
 ARGV[2] pending_ms   int   > 0
-ARGV[3] keys_max     int   how many at most, > 0
+ARGV[3] keys_max     int   how many at most, 1 to 1000
 ARGV[4] target_count int   1: the worker itself
 ARGV[5] id           str   worker id
 ARGV[6] number       str   its incarnation in this lane
@@ -22,7 +22,7 @@ ARGV[6] number       str   its incarnation in this lane
 Uses     lane, record, place
 Returns  number of unassigned keys left, number of keys granted
 Errors   POOLDATALOST <lane>, POOLGONE <identity>
-Cost     O(handlers + granted * log n); 5 commands a key
+Cost     O(handlers + granted * log n); 3 commands a key, 5 a call, 2 a handler
 Why Lua  two workers would otherwise both take the oldest key.
 ]]
 local name = id .. '.' .. number
@@ -34,41 +34,57 @@ local target = targets[1]
 redis.call('HLEN', jobs)
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
-local heads = {}
+local wanted = math.min(keys_max, target.room)
+local lists, at = {}, {}
 for i = 11, #KEYS do
-  heads[i] = redis.call('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')
+  lists[i], at[i] = redis.call('ZRANGE', KEYS[i], 0, math.max(wanted, 1) - 1, 'WITHSCORES'), 1
 end
 redis.call('ZREM', pending, '\n')
 
-local granted = 0
-while granted < keys_max and target.room > 0 do
+-- The oldest of all handlers: a merge of lists that are in order, taken from their heads.
+local keys = {}
+while #keys < wanted do
   local oldest
-  for i, head in pairs(heads) do
-    if head[1] and (not oldest or tonumber(head[2]) < tonumber(heads[oldest][2])) then
+  for i, list in pairs(lists) do
+    local score = tonumber(list[at[i] + 1])
+    if score and (not oldest or score < tonumber(lists[oldest][at[oldest] + 1])) then
       oldest = i
     end
   end
   if not oldest then
     break
   end
-  local key = heads[oldest][1]
-  redis.call('ZREM', KEYS[oldest], key)
-  tally('unassigned', -1)
-  local text = redis.call('HGET', jobs, key)
-  local r = parse(text)
-  if text and not r then
-    -- The sweeper finds it there and has it parked.
-    redis.call('ZADD', due, now, 'k:' .. key)
-  elseif r and r[STATE] == 'U' then
-    local payload
-    if not has(r, 'p') then
-      payload = redis.call('HGET', payloads, key) or ''
-      redis.call('HDEL', payloads, key)
+  keys[#keys + 1] = lists[oldest][at[oldest]]
+  at[oldest] = at[oldest] + 2
+end
+local granted = 0
+if #keys > 0 then
+  for i, next_at in pairs(at) do
+    if next_at > 1 then
+      redis.call('ZREMRANGEBYRANK', KEYS[i], 0, (next_at - 1) / 2 - 1)
     end
-    grant(key, r, target, payload)
-    granted = granted + 1
   end
-  heads[oldest] = redis.call('ZRANGE', KEYS[oldest], 0, 0, 'WITHSCORES')
+  tally('unassigned', -#keys)
+  local texts = redis.call('HMGET', jobs, unpack(keys))
+  local bodies = redis.call('HMGET', payloads, unpack(keys))
+  local moved, seen = {}, {}
+  for n, key in ipairs(keys) do
+    local r = parse(texts[n])
+    if texts[n] and not r then
+      -- The sweeper finds it there and has it parked.
+      redis.call('ZADD', due, now, 'k:' .. key)
+    elseif r and r[STATE] == 'U' and not seen[key] then
+      seen[key] = true
+      if not has(r, 'p') then
+        moved[#moved + 1] = key
+      end
+      grant(key, r, target, bodies[n] or '')
+      granted = granted + 1
+    end
+  end
+  if #moved > 0 then
+    redis.call('HDEL', payloads, unpack(moved))
+  end
 end
 close_lane()
 return { tonumber(lane_had[3] or '0') + (tallies['unassigned'] or 0), granted }
