@@ -13,7 +13,7 @@ copy of a join carries a "not after" on server time and is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -137,8 +137,10 @@ class Membership(Actor[Message]):
     on_changed: Callable[[], object]  # identities changed: renew and read others from now on
     on_refounded: Callable[[], object]  # the pool has another incarnation
     _is_refounding: bool = attrs.field(init=False, default=False)
+    _returning: set[tuple[int, str]] = attrs.field(init=False, factory=set)  # lane and worker
     _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
-    _joined: set[str] = attrs.field(init=False, factory=set)  # names with a lease
+    # lane and name of all that have a lease: a name may stand in several lanes
+    _joined: set[tuple[int, str]] = attrs.field(init=False, factory=set)
     _numbers: dict[str, list[int]] = attrs.field(init=False, factory=dict)  # by worker id
 
     # --- for the node -------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class Membership(Actor[Message]):
                     *(w.target(state.number).name for w in self.workers.values()),
                     state.node.name,
                 )
-                if name in self._joined
+                if (state.number, name) in self._joined
             ]
             for state in self.context.lanes
         ]
@@ -268,8 +270,8 @@ class Membership(Actor[Message]):
 
     def handle(self, message: Message) -> None:
         match message:
-            case IdentityGone(lane, name) if name in self._joined:
-                self._joined.discard(name)
+            case IdentityGone(lane, name) if (lane, name) in self._joined:
+                self._joined.discard((lane, name))
                 self._raise(self.context.lanes[lane], name)
                 self.on_changed()
                 self.spawn(self._rejoin, lane)
@@ -287,79 +289,98 @@ class Membership(Actor[Message]):
         for worker in self.workers.values():
             if worker.target(state.number).name == name:
                 self._numbers[worker.id][state.number] += 1
+                self._returning.add((state.number, worker.id))
                 worker.lose_lane(LaneLost(state.number, self._numbers[worker.id][state.number]))
 
     async def _rejoin(self, lane: int) -> None:
-        """Join a lane again with everyone who has no lease there."""
+        """Join a lane again with everyone who has no lease there; try until that is done.
+
+        Each step may be done again, so that a failure between two of them leaves nothing behind.
+        """
         async with self._lock:
             while True:
                 state = self.context.lanes[lane]
-                missing = {
-                    w.id: w
-                    for w in self.workers.values()
-                    if w.target(lane).name not in self._joined
-                }
-                is_new = state.node.name not in self._joined
-                if not missing and not is_new:
-                    return
                 try:
-                    await self._join(state, missing, is_new=is_new)
-                    for worker in missing.values():
-                        await self.announce(worker)
+                    await self._join_missing(state)
+                    await self._announce_all()
                     break
                 except StoreLost:
                     self.context.on_data_lost()
                     return
                 except Gone:
-                    for worker in missing.values():
-                        self._raise(state, worker.target(lane).name)
-                    if is_new:
-                        self._raise(state, state.node.name)
+                    for name in self._missing(state):
+                        self._raise(state, name)
                 except PoolError as error:
                     self.context.emit(StoreTroubled(during="join", problem=str(error)))
                 await anyio.sleep(RETRY_S)
-        self.on_changed()
-        for worker in missing.values():
-            worker.tell(LeaseBack(lane))
+            self._are_back([state])
 
     async def _refound(self) -> None:
         """Found the pool anew and join it, so that new work is served; try until that is done."""
+        context, has_begun = self.context, False
         try:
             async with self._lock:
                 while True:
-                    if await self._is_refounded():
-                        return
+                    try:
+                        made = await found(context)
+                        there = await self._incarnations()
+                        is_same = made.incarnation == context.incarnation
+                        if not has_begun and is_same and set(there) == {made.incarnation}:
+                            return  # answered to a call of before: we have joined anew since
+                        if not (has_begun and is_same):
+                            has_begun = True
+                            self._begin_anew(made)
+                        for state, stale in zip(context.lanes, there, strict=True):
+                            await self._join_missing(state, stale=stale)
+                        await self._announce_all()
+                        break
+                    except PoolError as error:
+                        context.emit(StoreTroubled(during="found", problem=str(error)))
                     await anyio.sleep(RETRY_S)
+                self._are_back(context.lanes)
         finally:
             self._is_refounding = False
 
-    async def _is_refounded(self) -> bool:
+    def _begin_anew(self, made: Founded) -> None:
+        """The data of before are gone: no lease of ours is left, all take the next number."""
         context = self.context
-        try:
-            made = await found(context)
-            there = await self._incarnations()
-            if made.incarnation == context.incarnation and set(there) == {made.incarnation}:
-                return True  # answered to a call of before: we have joined anew since
-            context.emit(DataLost(pool=context.pool, incarnation=context.incarnation))
-            self._joined.clear()
-            for state in context.lanes:
-                for worker in self.workers.values():
-                    self._raise(state, worker.target(state.number).name)
-            self.make_lanes(made)
-            self.on_refounded()
-            self.on_changed()
-            for state, stale in zip(context.lanes, there, strict=True):
-                await self._join(state, self.workers, is_new=True, stale=stale)
+        context.emit(DataLost(pool=context.pool, incarnation=context.incarnation))
+        self._joined.clear()
+        for state in context.lanes:
             for worker in self.workers.values():
-                await self.announce(worker)
-        except PoolError as error:
-            context.emit(StoreTroubled(during="found", problem=str(error)))
-            return False
+                self._raise(state, worker.target(state.number).name)
+        self.make_lanes(made)
+        self.on_refounded()
         self.on_changed()
-        for worker in self.workers.values():
-            for state in context.lanes:
-                worker.tell(LeaseBack(state.number))
-        return True
+
+    def _missing(self, state: LaneState) -> list[str]:
+        """Return the names of ours that have no lease in a lane."""
+        names = [worker.target(state.number).name for worker in self.workers.values()]
+        return [n for n in (*names, state.node.name) if (state.number, n) not in self._joined]
+
+    async def _join_missing(self, state: LaneState, *, stale: str = "") -> None:
+        missing = set(self._missing(state))
+        if missing:
+            workers = {
+                worker.id: worker
+                for worker in self.workers.values()
+                if worker.target(state.number).name in missing
+            }
+            await self._join(state, workers, is_new=state.node.name in missing, stale=stale)
+
+    async def _announce_all(self) -> None:
+        for worker in list(self.workers.values()):
+            if self.replica.items.get(worker.id.encode()) != self.info(worker).pack():
+                await self.announce(worker)
+
+    def _are_back(self, lanes: Sequence[LaneState]) -> None:
+        """Renew what has joined again, and let its workers go on."""
+        self.on_changed()
+        for state in lanes:
+            for worker in self.workers.values():
+                if (state.number, worker.id) in self._returning:
+                    self._returning.discard((state.number, worker.id))
+                    worker.tell(LeaseBack(state.number))
 
     async def _incarnations(self) -> list[str]:
         """Fetch what each lane says whose it is; nothing where its data are gone."""
@@ -397,13 +418,13 @@ class Membership(Actor[Message]):
         )
         reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
         state.tell_time(int(reply), asked_s)
-        self._joined.update(target.name for target in targets)
+        self._joined.update((state.number, target.name) for target in targets)
         if is_new:
-            self._joined.add(state.node.name)
+            self._joined.add((state.number, state.node.name))
             state.lease = attrs.evolve(state.lease, asked_s=asked_s, phase="held")
 
     async def _leave(self, state: LaneState, who: list[Target]) -> int:
         call = state.lane.leave(who, ttl_s=self.context.settings.lease_ttl_s)
         statuses = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
-        self._joined.difference_update(target.name for target in who)
+        self._joined.difference_update((state.number, target.name) for target in who)
         return sum(int(s.split(b" ")[1]) for s in statuses if s.startswith(b"OWNS"))

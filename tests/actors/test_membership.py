@@ -1,0 +1,75 @@
+"""Joining again: whatever fails half way, it is finished, and nobody is left behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pool import Handlers, Job, Node, PoolError, StoreUnavailable
+from pool.actors.membership import IdentityGone, Membership
+from pool.actors.observe import DataLost, StoreTroubled, WorkerFenced
+
+if TYPE_CHECKING:
+    from tests.actors.conftest import Fleet
+
+pytestmark = pytest.mark.anyio
+handlers = Handlers()
+
+
+@handlers.job("echo")
+async def echo(job: Job, value: int) -> int:
+    return value
+
+
+@pytest.fixture
+def announce_fails_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lose the answer to the next announcement, after the lanes were joined."""
+    real, failed = Membership.announce, ["armed later"]
+
+    async def announce(self: Membership, worker: Any) -> None:
+        if not failed:
+            failed.append("once")
+            raise StoreUnavailable(problem="planted", maybe_done=True)
+        await real(self, worker)
+
+    monkeypatch.setattr(Membership, "announce", announce)
+    return failed
+
+
+async def serves(node: Node) -> bool:
+    try:
+        return bool(await (await node.dispatch(echo, "k", 5)).result(timeout_s=1) == 5)
+    except (PoolError, TimeoutError):
+        return False
+
+
+async def test_a_failure_between_joining_and_announcing_is_made_good(
+    fleet: Fleet, announce_fails_once: list[str]
+) -> None:
+    """G-05: else it would have a lease that nobody renews, and would start nothing for ever."""
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    worker = fleet.workers(node)[0]
+    announce_fails_once.clear()
+    fleet.crew(node).membership.tell(IdentityGone(0, worker.target(0).name))
+    assert (await fleet.seen(WorkerFenced)).worker == f"{worker.id}.1"
+    assert (await fleet.seen(StoreTroubled)).during == "join"
+    await fleet.until(lambda: serves(node))
+    assert worker.target(0).number == 2
+    await fleet.until(lambda: [w.incarnations for w in node.workers] == [(2,)])
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_a_failure_while_joining_anew_is_made_good(
+    fleet: Fleet, announce_fails_once: list[str], lanes: int
+) -> None:
+    """After a loss of data the node joins once, however often a step of that is repeated."""
+    node = await fleet.node(handlers, lease_ttl_s=1.0, lanes=lanes)
+    announce_fails_once.clear()
+    keys = list(fleet.client.scan_iter(match=f"pool:{{{fleet.pool}*", count=1000))
+    fleet.client.delete(*keys)  # at once, as FLUSHALL does
+    await fleet.seen(DataLost)
+    await fleet.until(lambda: serves(node))
+    assert announce_fails_once == ["once"]
+    assert len(fleet.all_seen(DataLost)) == 1
+    assert fleet.workers(node)[0].target(0).number == 2
