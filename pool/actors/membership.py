@@ -245,16 +245,22 @@ class Membership(Actor[Message]):
         """Unregister a worker that owns nothing; return how many keys it owns all the same."""
         async with self._lock:
             owns = 0
+            self.forget_worker(worker)
             written = await self.replica.write([Delete(worker.id.encode())], repeatable=True)
             for state in self.context.lanes:
-                owns += await self._leave(state, [worker.target(state.number)])
+                owns += await self._leave(state, worker.target(state.number))
         with anyio.move_on_after(self.context.settings.op_timeout_s):
             await self.replica.wait_for(written.revision)  # our own copy says so too
         return owns
 
     def forget_worker(self, worker: Worker) -> None:
-        """Renew and read for a worker no more, whether it could leave or not."""
+        """Renew and read for a worker no more, and do not have it join again.
+
+        Before it leaves: a renewal that overtakes the answer to that would find it gone.
+        """
         if self.workers.pop(worker.id, None) is not None:
+            for state in self.context.lanes:
+                self._joined.discard((state.number, worker.target(state.number).name))
             self.on_changed()
 
     async def leave_node(self) -> None:
@@ -262,7 +268,8 @@ class Membership(Actor[Message]):
         try:
             async with self._lock:
                 for state in self.context.lanes:
-                    await self._leave(state, [state.node])
+                    self._joined.discard((state.number, state.node.name))
+                    await self._leave(state, state.node)
         except PoolError as error:  # its lease ends by itself
             self.context.emit(StoreTroubled(during="leave", problem=str(error)))
 
@@ -423,8 +430,7 @@ class Membership(Actor[Message]):
             self._joined.add((state.number, state.node.name))
             state.lease = attrs.evolve(state.lease, asked_s=asked_s, phase="held")
 
-    async def _leave(self, state: LaneState, who: list[Target]) -> int:
-        call = state.lane.leave(who, ttl_s=self.context.settings.lease_ttl_s)
-        statuses = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
-        self._joined.difference_update((state.number, target.name) for target in who)
-        return sum(int(s.split(b" ")[1]) for s in statuses if s.startswith(b"OWNS"))
+    async def _leave(self, state: LaneState, who: Target) -> int:
+        call = state.lane.leave([who], ttl_s=self.context.settings.lease_ttl_s)
+        [status] = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+        return int(status.split(b" ")[1]) if status.startswith(b"OWNS") else 0

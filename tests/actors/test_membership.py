@@ -73,3 +73,21 @@ async def test_a_failure_while_joining_anew_is_made_good(
     assert announce_fails_once == ["once"]
     assert len(fleet.all_seen(DataLost)) == 1
     assert fleet.workers(node)[0].target(0).number == 2
+
+
+async def test_a_renewal_that_overtakes_a_leave_does_not_bring_the_worker_back(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server forgot the worker, and says so to a renewal before we hear of our leave."""
+    real = Membership._leave
+
+    async def leave(self: Membership, state: Any, who: Any) -> int:
+        owns = await real(self, state, who)
+        self.handle(IdentityGone(state.number, who.name))
+        return owns
+
+    monkeypatch.setattr(Membership, "_leave", leave)
+    node = await fleet.node(handlers)
+    await node.remove_worker(fleet.workers(node)[0])
+    await fleet.until(lambda: not node.workers)
+    assert fleet.all_seen(WorkerFenced) == []
