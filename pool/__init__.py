@@ -32,6 +32,7 @@ from pool.errors import (
     JobExists,
     JobParked,
     LostError,
+    MapFull,
     NoServer,
     NoSuchJob,
     NotRunning,
@@ -50,6 +51,7 @@ from pool.errors import (
     UnknownHandler,
     UnsupportedServer,
     UsageError,
+    WrongValue,
 )
 from pool.settings import Settings
 
@@ -75,6 +77,7 @@ __all__ = [
     "JobParked",
     "JobRef",
     "LostError",
+    "MapFull",
     "NoServer",
     "NoSuchJob",
     "Node",
@@ -100,5 +103,6 @@ __all__ = [
     "UnsupportedServer",
     "UsageError",
     "WorkerInfo",
+    "WrongValue",
     "log_observer",
 ]

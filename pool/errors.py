@@ -135,6 +135,16 @@ class NotRunning(UsageError):
     state: str
 
 
+@attrs.define(eq=False, kw_only=True, str=False)
+class WrongValue(UsageError):
+    """The map holds another kind of value under this key."""
+
+    code: ClassVar[str] = "POOLMAPVALUE"
+    hint: ClassVar[str] = "strings, lists and whole numbers have operations of their own"
+
+    problem: str
+
+
 # --- the pool said no -----------------------------------------------------------------------
 
 
@@ -181,6 +191,17 @@ class InboxFull(RefusedError):
     key: str
     messages: int
     messages_max: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class MapFull(RefusedError):
+    """The map holds as many keys and list items as a map may."""
+
+    code: ClassVar[str] = "POOLMAPFULL"
+    hint: ClassVar[str] = "every replica keeps all of it in memory: use several maps, or a database"
+
+    items: int
+    items_max: int
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

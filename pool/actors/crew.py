@@ -43,7 +43,7 @@ from pool.actors.worker import Worker
 from pool.errors import PoolError
 from pool.model.job import Start
 from pool.model.placement import Candidates
-from pool.model.rmap import CompareAndDelete
+from pool.model.rmap import CompareAndDelete, Value
 from pool.store.answers import Founded, Renewal
 from pool.store.rmap import StoredMap
 from pool.store.scripts import ScriptCall
@@ -69,7 +69,7 @@ class Crew:
         self.context = context
         self._tasks = tasks
         self._on_shutdown = on_shutdown
-        self._shutdown_seen: bytes | None = None
+        self._shutdown_seen: Value | None = None
         self._is_open = False
         self._suspects_s = 0.0
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
@@ -289,7 +289,7 @@ class Crew:
         worker_id = name.rpartition(".")[0].encode()
         entry = self.replica.items.get(worker_id)
         info = WorkerInfo.parse(entry) if entry is not None else None
-        if entry is not None and info is not None and name == info.candidate.name_in(lane):
+        if isinstance(entry, bytes) and info is not None and name == info.candidate.name_in(lane):
             self._tasks.start_soon(self._forget_entry, worker_id, entry)
 
     async def _forget_entry(self, worker_id: bytes, entry: bytes) -> None:
@@ -396,7 +396,7 @@ class Crew:
             self._tasks.start_soon(_raise, error)
 
 
-def infos_of(items: Mapping[bytes, bytes]) -> tuple[WorkerInfo, ...]:
+def infos_of(items: Mapping[bytes, Value]) -> tuple[WorkerInfo, ...]:
     """Return the workers that the map names; entries that cannot be read are left out."""
     infos = (WorkerInfo.parse(text) for key, text in items.items() if key != SHUTDOWN_KEY)
     return tuple(info for info in infos if info is not None)

@@ -29,7 +29,7 @@ from pool.errors import ConfigError, Gone, PoolError, StoreLost, UnsupportedServ
 from pool.model.lease import Lease
 from pool.model.names import Names
 from pool.model.placement import Candidate
-from pool.model.rmap import Delete, Set
+from pool.model.rmap import Delete, Set, Value
 from pool.store.answers import Founded, founded
 from pool.store.lane import FOUND, PROTOCOL, Lane, Target
 
@@ -84,10 +84,10 @@ class WorkerInfo:
         return json.dumps(attrs.asdict(self), separators=(",", ":")).encode()
 
     @classmethod
-    def parse(cls, text: bytes) -> WorkerInfo | None:
+    def parse(cls, text: Value) -> WorkerInfo | None:
         """Return the worker, or None when the text is not one; unknown fields are left out."""
         try:
-            known: dict[str, Any] = json.loads(text)
+            known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
             fields = {a.name: known[a.name] for a in attrs.fields(cls)}
             fields["handlers"] = tuple(str(name) for name in fields["handlers"])
             fields["incarnations"] = tuple(int(n) for n in fields["incarnations"])

@@ -35,6 +35,7 @@ from pool.model.rmap import (
     Op,
     Position,
     Resync,
+    Value,
     Written,
 )
 from pool.store.link import Link
@@ -109,7 +110,7 @@ class Replica(Actor[Message]):
     # --- for everybody ------------------------------------------------------------------------
 
     @property
-    def items(self) -> Mapping[bytes, bytes]:
+    def items(self) -> Mapping[bytes, Value]:
         """The map as of `revision`: immutable, and good to keep.  Empty before the first sync."""
         return self._copy.state.items
 

@@ -118,14 +118,23 @@ class Control:
     prefix: str = attrs.field(init=False, repr=False, eq=False)
 
     config: str = _fixed("config")
+    map_due: str = _fixed("map-due")  # when the time of which map is up
 
     @prefix.default
     def _prefix(self) -> str:
         return f"pool:{{{self.pool}}}:"
 
     def map_data(self, name: str) -> str:
-        """A replicated map's present content."""
+        """A replicated map's strings."""
         return f"{self.prefix}map-data:{name}"
+
+    def map_lists(self, name: str) -> str:
+        """The items of a replicated map's lists."""
+        return f"{self.prefix}map-lists:{name}"
+
+    def map_index(self, name: str) -> str:
+        """Where in its list a value is."""
+        return f"{self.prefix}map-index:{name}"
 
     def map_log(self, name: str) -> str:
         """A replicated map's latest deltas."""

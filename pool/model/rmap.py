@@ -19,6 +19,8 @@ from typing import Literal, TypeAlias
 
 import attrs
 
+Value: TypeAlias = bytes | tuple[bytes, ...]  # a string, or a list, which is never empty
+
 # --- what a writer asks ---------------------------------------------------------------------
 
 
@@ -62,7 +64,15 @@ class CompareAndDelete:
     expected: bytes
 
 
-Op: TypeAlias = Set | SetIfNotExists | CompareAndSet | Delete | CompareAndDelete
+@attrs.frozen
+class Increment:
+    """Add to the whole number that `key` holds in decimal digits; absent counts as 0."""
+
+    key: bytes
+    by: int
+
+
+Op: TypeAlias = Set | SetIfNotExists | CompareAndSet | Delete | CompareAndDelete | Increment
 
 
 @attrs.frozen
@@ -70,7 +80,24 @@ class Outcome:
     """What became of one operation: whether its condition held, and the value it found."""
 
     is_met: bool
-    previous: bytes | None
+    previous: Value | None
+
+
+@attrs.frozen
+class ListOp:
+    """Append these values to the list of `key` (unique: those that it has not), or remove them."""
+
+    kind: Literal["append", "append_unique", "remove"]
+    key: bytes
+    values: tuple[bytes, ...]
+
+
+@attrs.frozen
+class ResetOp:
+    """Remove everything: if the map holds all that is expected, or if its time is up."""
+
+    kind: Literal["reset", "destroy", "expire"] = "reset"
+    expected: tuple[tuple[bytes, bytes], ...] = ()
 
 
 # --- histories ------------------------------------------------------------------------------
@@ -98,12 +125,27 @@ class Written:
 
 
 @attrs.frozen
+class Resized:
+    """The answer to a write of a list, or of the whole map: how many items before it and after."""
+
+    at: Position
+    is_met: bool
+    size_before: int
+    size: int
+
+
+# Set `key` to a string (+), remove it (-), append to its list (a), remove a value from its list
+# wherever that stands (r), remove everything (*).  A plain tuple: many replicas read each of them.
+Edit: TypeAlias = tuple[Literal["+", "-", "a", "r", "*"], bytes, bytes]
+
+
+@attrs.frozen
 class Delta:
-    """One revision: `edits` (None removes the key) turn the items at `after` into those at `at`."""
+    """One revision: `edits`, in order, turn the items at `after` into those at `at`."""
 
     at: Position
     after: tuple[int, int]  # revision and stamp
-    edits: tuple[tuple[bytes, bytes | None], ...]
+    edits: tuple[Edit, ...]
 
 
 @attrs.frozen
@@ -112,11 +154,11 @@ class Change:
 
     revision: int
     key: bytes
-    old: bytes | None
-    new: bytes | None
+    old: Value | None
+    new: Value | None
 
 
-_NOTHING: MappingProxyType[bytes, bytes] = MappingProxyType({})
+_NOTHING: MappingProxyType[bytes, Value] = MappingProxyType({})
 
 
 @attrs.frozen
@@ -124,7 +166,7 @@ class MapState:
     """The items of a map at one position.  Never changed in place: a reader may keep it."""
 
     at: Position
-    items: MappingProxyType[bytes, bytes] = _NOTHING
+    items: MappingProxyType[bytes, Value] = _NOTHING
 
 
 @attrs.frozen
@@ -151,7 +193,7 @@ def apply(state: MapState, deltas: Iterable[Delta]) -> Applied:
     that costs 80 us at 10,000 keys, and under load many deltas come in one batch.
     """
     at = state.at
-    items: dict[bytes, bytes] | None = None
+    items: dict[bytes, Value] | None = None
     changes: list[Change] = []
     gap = None
     for delta in deltas:
@@ -163,15 +205,35 @@ def apply(state: MapState, deltas: Iterable[Delta]) -> Applied:
             break
         if items is None:
             items = state.items.copy()
-        for key, new in delta.edits:
-            old = items.pop(key, None) if new is None else items.get(key)
-            if new is not None:
-                items[key] = new
-            changes.append(Change(delta.at.revision, key, old, new))
+        for edit in delta.edits:
+            changes += _edited(items, delta.at.revision, edit)
         at = delta.at
     if items is None:
         return Applied(state, gap=gap)
     return Applied(MapState(at, MappingProxyType(items)), tuple(changes), gap)
+
+
+def _edited(items: dict[bytes, Value], revision: int, edit: Edit) -> list[Change]:
+    kind, key, text = edit
+    if kind == "*":
+        gone = [Change(revision, each, old, None) for each, old in items.items()]
+        items.clear()
+        return gone
+    old = items.get(key)
+    new: Value | None
+    if kind == "+":
+        new = text
+    elif kind == "-":
+        new = None
+    else:
+        held = old if isinstance(old, tuple) else ()
+        new = (*held, text) if kind == "a" else tuple([each for each in held if each != text])
+    if new is None or new == ():
+        items.pop(key, None)
+        new = None
+    else:
+        items[key] = new
+    return [Change(revision, key, old, new)]
 
 
 # --- the life of a copy ---------------------------------------------------------------------

@@ -17,12 +17,14 @@ from pool.errors import (
     AuthError,
     ConfigError,
     Gone,
+    MapFull,
     PoolError,
     StorageFull,
     StoreFault,
     StoreLost,
     StoreUnavailable,
     UnsupportedServer,
+    WrongValue,
     shown,
 )
 
@@ -50,6 +52,11 @@ def _tail(text: str) -> str:
     return text.partition(" ")[2]
 
 
+def _map_full(text: str) -> PoolError:
+    items, _, items_max = _tail(text).partition(" ")
+    return MapFull(items=int(items), items_max=int(items_max))
+
+
 # Errors by their first word.  Those of our own scripts carry their facts behind it.
 _WORDS: dict[str, Callable[[str], PoolError]] = {
     **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), _refused_credentials),
@@ -62,6 +69,8 @@ _WORDS: dict[str, Callable[[str], PoolError]] = {
     "MISCONF": _full,  # the server cannot persist, most often because its disk is full
     StoreLost.code: lambda text: StoreLost(pool=_tail(text)),
     Gone.code: lambda text: Gone(identity=_tail(text)),
+    WrongValue.code: lambda text: WrongValue(problem=_tail(text)),
+    MapFull.code: _map_full,
 }
 
 # Errors whose first word is only ERR, by how they go on.

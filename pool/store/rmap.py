@@ -1,30 +1,43 @@
 """Replicated maps in Redis: the scripts, what they are given, and what their answers mean.
 
-Of each map Redis holds three keys: its items (a hash), where in its history it is (a hash), and its
-latest deltas (a stream: `<revision>-0 -> incarnation, stamp, after, edits`).  The log is trimmed by
-length.  A reader that falls behind meets a gap and takes a snapshot; nothing depends on the log.
+Of each map Redis holds its strings (a hash), its lists (two sorted sets, see `lua/lib/rmap.lua`),
+where in its history it is (a hash), and its latest deltas (a stream: `<revision>-0 -> incarnation,
+stamp, after, edits`).  The log is trimmed by length.  A reader that falls behind meets a gap and
+takes a snapshot; nothing depends on the log.
+
+Whose time is up stands in one sorted set for all maps of the pool: such a map counts as empty at
+once, and whoever probes next (every follower does, once per renewal period) empties it by a delta,
+so that replicas hear of it as of any other change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from types import MappingProxyType
 
 import attrs
 
-from pool.errors import InvalidOption, PayloadTooLarge, StoreLost
+from pool.errors import ConfigError, InvalidOption, PayloadTooLarge, StoreLost
 from pool.model.names import Control, check_map
 from pool.model.rmap import (
     CompareAndDelete,
     CompareAndSet,
     Delete,
     Delta,
+    Edit,
+    Increment,
+    ListOp,
     MapState,
     Op,
     Outcome,
     Position,
+    ResetOp,
+    Resized,
     Set,
     SetIfNotExists,
+    Value,
     Written,
 )
 from pool.store.link import Link
@@ -34,17 +47,55 @@ from pool.store.wire import Reply
 OPS_MAX = 256  # in one write: it holds the server for about 1 us each
 MAP_KEY_BYTES_MAX = 512
 MAP_VALUE_BYTES_MAX = 65_536
+MAP_ITEMS_MAX = 100_000  # strings and list items of one map: every replica holds them all
+TTL_S_MIN, TTL_S_MAX = 1.0, 10 * 365 * 86_400.0
 DELTAS_MAX = 1_024  # kept in the log: what a replica may miss without taking a snapshot
+TOMBSTONE_S = 86_400  # a replica that was away for longer takes a snapshot, as after any gap
 
-WRITE = Script.load(
-    "rmap_write",
-    keys=("config", "meta", "items", "log"),
-    args=("incarnation", "deltas_max", "*ops"),
+_WRITING = ("config", "meta", "items", "lists", "index", "log", "due")
+_GROWING = ("incarnation", "name", "deltas_max", "items_max", "ttl_ms", "is_sliding")
+
+WRITE = Script.load("rmap_write", keys=_WRITING, args=(*_GROWING, "*ops"))
+LIST = Script.load("rmap_list", keys=_WRITING, args=(*_GROWING, "op", "key", "*values"))
+RESET = Script.load(
+    "rmap_reset",
+    keys=_WRITING,
+    args=("incarnation", "name", "deltas_max", "tombstone_ms", "kind", "*expected"),
 )
-SNAPSHOT = Script.load("rmap_snapshot", keys=("config", "meta", "items"), args=("incarnation",))
-PROBE = Script.load("rmap_probe", keys=("config", "*metas"), args=("incarnation",))
+SNAPSHOT = Script.load(
+    "rmap_snapshot",
+    keys=("config", "meta", "items", "lists", "due"),
+    args=("incarnation", "name"),
+)
+PROBE = Script.load("rmap_probe", keys=("config", "due", "*metas"), args=("incarnation",))
 
 _NO_INCARNATION = ""  # no pool has it: what cannot be read continues nobody's history
+_DIGITS = 16  # that order the items of a list, see lib/rmap.lua
+
+
+@attrs.frozen
+class Life:
+    """How long a map lives: for ever; from its first write on; or (sliding) from its latest one."""
+
+    ttl_s: float | None = None
+    is_sliding: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.ttl_s is not None and not TTL_S_MIN <= self.ttl_s <= TTL_S_MAX:  # refuses NaN too
+            raise InvalidOption(
+                option="ttl_s",
+                value=str(self.ttl_s),
+                problem=f"{TTL_S_MIN:.0f} to {TTL_S_MAX:.0f} seconds",
+            )
+        if self.is_sliding and self.ttl_s is None:
+            raise InvalidOption(option="is_sliding", value="True", problem="there is no ttl_s")
+
+    def words(self) -> tuple[int, int]:
+        """Return what the scripts take: ms (0: for ever), and 1 for sliding."""
+        return round((self.ttl_s or 0.0) * 1000), int(self.is_sliding)
+
+
+FOR_EVER = Life()
 
 
 @attrs.frozen
@@ -55,6 +106,8 @@ class StoredMap:
     name: str
     meta: str = attrs.field(init=False, repr=False)
     items: str = attrs.field(init=False, repr=False)
+    lists: str = attrs.field(init=False, repr=False)
+    index: str = attrs.field(init=False, repr=False)
     log: str = attrs.field(init=False, repr=False)
 
     @meta.default
@@ -64,6 +117,14 @@ class StoredMap:
     @items.default
     def _items(self) -> str:
         return self.control.map_data(self.name)
+
+    @lists.default
+    def _lists(self) -> str:
+        return self.control.map_lists(self.name)
+
+    @index.default
+    def _index(self) -> str:
+        return self.control.map_index(self.name)
 
     @log.default
     def _log(self) -> str:
@@ -80,6 +141,8 @@ class StoredMap:
         *,
         repeatable: bool = False,
         deltas_max: int = DELTAS_MAX,
+        items_max: int = MAP_ITEMS_MAX,
+        life: Life = FOR_EVER,
     ) -> Written:
         """Do these operations in order, as one revision of the map; return what became of each.
 
@@ -90,29 +153,91 @@ class StoredMap:
         Raises:
             InvalidOption: No operation, or more than `OPS_MAX`.
             PayloadTooLarge: A key or a value is too long.
+            WrongValue: `Increment` of what is no whole number; nothing was written.
+            MapFull: A key would be added to `items_max` others; nothing was written.
             StoreLost: The pool of this incarnation is not there any more.
             StorageFull: The server is full, and a key would be set; nothing was written.
             StoreUnavailable: No answer in time; `maybe_done` says whether it may have been done.
         """
-        keys = (self.control.config, self.meta, self.items, self.log)
-        args = (incarnation, deltas_max, *_words(ops))
-        reply = await self._call(link, WRITE(keys, args), repeatable=repeatable)
+        limits = (deltas_max, items_max, *life.words())
+        args = (incarnation, self.name, *limits, *_words(ops))
+        reply = await self._call(link, WRITE(self.keys(), args), repeatable=repeatable)
         at = Position(incarnation, int(reply[0]), int(reply[1]))
         outcomes = zip(reply[2::2], reply[3::2], strict=True)
-        return Written(at, tuple(Outcome(met == b"1", previous) for met, previous in outcomes))
+        return Written(at, tuple(Outcome(met == b"1", _value_of(old)) for met, old in outcomes))
+
+    async def change_list(
+        self,
+        link: Link,
+        incarnation: str,
+        op: ListOp,
+        *,
+        deltas_max: int = DELTAS_MAX,
+        items_max: int = MAP_ITEMS_MAX,
+        life: Life = FOR_EVER,
+    ) -> Resized:
+        """Append to a list, or remove from it, as one revision of the map.
+
+        Costs the logarithm of the list's length for each value, and ships those values alone.
+
+        Raises:
+            WrongValue: The key holds a string.
+            InvalidOption, PayloadTooLarge, MapFull, StoreLost, StorageFull, StoreUnavailable: As
+                for `write()`.
+        """
+        if not 0 < len(op.values) <= OPS_MAX:
+            raise InvalidOption(
+                option="values", value=str(len(op.values)), problem=f"1 to {OPS_MAX} at once"
+            )
+        limits = (deltas_max, items_max, *life.words())
+        what = (op.kind, _key(op.key), *map(_value, op.values))
+        call = LIST(self.keys(), (incarnation, self.name, *limits, *what))
+        revision, stamp, before, now = await self._call(link, call, repeatable=False)
+        at = Position(incarnation, int(revision), int(stamp))
+        return Resized(at, before != now, int(before), int(now))
+
+    async def reset(self, link: Link, incarnation: str, op: ResetOp) -> Resized:
+        """Remove everything, as one revision; what is freed is freed beside the server's work.
+
+        Raises:
+            StoreLost, StoreUnavailable: As for `write()`.
+        """
+        call = self.reset_call(incarnation, op)
+        repeatable = not op.expected  # what is empty then is empty, whoever did it
+        reply = await self._call(link, call, repeatable=repeatable)
+        revision, stamp, met, before = reply
+        at = Position(incarnation, int(revision), int(stamp))
+        is_met = met == b"1"
+        return Resized(at, is_met, int(before), 0 if is_met else int(before))
+
+    def reset_call(self, incarnation: str, op: ResetOp) -> ScriptCall:
+        """Return the call that removes everything."""
+        expected = [word for key, value in op.expected for word in (_key(key), _value(value))]
+        limits = (DELTAS_MAX, TOMBSTONE_S * 1000)
+        return RESET(self.keys(), (incarnation, self.name, *limits, op.kind, *expected))
 
     async def snapshot(self, link: Link, incarnation: str) -> MapState:
-        """Return the whole map, of one moment.  Costs O(keys) on the server.
+        """Return the whole map, of one moment.  Costs O(items) on the server.
 
         Raises:
             StoreLost: The pool of this incarnation is not there any more.
             StoreUnavailable: No answer in time.
         """
-        keys = (self.control.config, self.meta, self.items)
-        reply = await self._call(link, SNAPSHOT(keys, (incarnation,)), repeatable=True)
-        revision, stamp, flat = reply
-        items = dict(zip(flat[::2], flat[1::2], strict=True))
+        keys = (self.control.config, self.meta, self.items, self.lists, self.control.map_due)
+        call = SNAPSHOT(keys, (incarnation, self.name))
+        while (reply := await self._call(link, call, repeatable=True)) is None:
+            await self.reset(link, incarnation, ResetOp("expire"))
+        revision, stamp, flat, members = reply
+        items: dict[bytes, Value] = dict(zip(flat[::2], flat[1::2], strict=True))
+        for key, members_of in groupby(map(_item, members), key=itemgetter(0)):
+            items[key] = tuple([value for _, value in members_of])
         return MapState(Position(incarnation, int(revision), int(stamp)), MappingProxyType(items))
+
+    def keys(self) -> tuple[str, ...]:
+        """Return what the writing scripts declare."""
+        control = self.control
+        own = (self.meta, self.items, self.lists, self.index, self.log)
+        return (control.config, *own, control.map_due)
 
     async def _call(self, link: Link, call: ScriptCall, *, repeatable: bool) -> Reply:
         try:
@@ -122,16 +247,29 @@ class StoredMap:
 
 
 def probe_call(control: Control, incarnation: str, maps: Sequence[StoredMap]) -> ScriptCall:
-    """Return the call that asks where all these maps are."""
-    return PROBE((control.config, *(each.meta for each in maps)), (incarnation,))
+    """Return the call that asks where all these maps are, and which maps' time is up."""
+    keys = (control.config, control.map_due, *(each.meta for each in maps))
+    return PROBE(keys, (incarnation,))
 
 
 def probed(incarnation: str, reply: Reply) -> list[Position | None]:
     """Return where the maps are, in the order asked; None for one that cannot be read."""
     return [
         None if revision is None else Position(incarnation, int(revision), int(stamp))
-        for revision, stamp in zip(reply[::2], reply[1::2], strict=True)
+        for revision, stamp in zip(reply[1::2], reply[2::2], strict=True)
     ]
+
+
+def expire_calls(control: Control, incarnation: str, reply: Reply) -> list[ScriptCall]:
+    """Return the calls that empty those maps whose time a probe found to be up."""
+    calls = []
+    for name in reply[0]:
+        try:
+            stored = StoredMap(control, name.decode())
+        except (UnicodeDecodeError, ConfigError):
+            continue  # foreign: no map of ours can have this name
+        calls.append(stored.reset_call(incarnation, ResetOp("expire")))
+    return calls
 
 
 def entry_of(at: Position) -> str:
@@ -157,26 +295,49 @@ def delta_of(entry: str, fields: Mapping[str, bytes]) -> Delta:
         return Delta(Position(_NO_INCARNATION, revision, 0), (0, 0), ())
 
 
-def _edits(packed: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+def _edits(packed: bytes) -> Iterator[Edit]:
     at = 0
     while at < len(packed):
-        kind = packed[at : at + 1]
-        key, at = _string(packed, at + 1)
-        if kind == b"+":
-            value, at = _string(packed, at)
-            yield key, value
-        elif kind == b"-":
-            yield key, None
-        else:
-            raise ValueError(kind)
+        letter = packed[at : at + 1]
+        at += 1
+        if letter == b"*":
+            yield "*", b"", b""
+            continue
+        key, at = _string(packed, at)
+        if letter == b"-":
+            yield "-", key, b""
+            continue
+        value, at = _string(packed, at)
+        match letter:
+            case b"+":
+                yield "+", key, value
+            case b"a":
+                yield "a", key, value
+            case b"r":
+                yield "r", key, value
+            case _:
+                raise ValueError(letter)
 
 
 def _string(packed: bytes, at: int) -> tuple[bytes, int]:
     colon = packed.index(b":", at)
-    end = colon + 1 + int(packed[at:colon])
+    digits = packed[at:colon]
+    if not digits.isdigit():  # a sign would lead back, round and round
+        raise ValueError(digits)
+    end = colon + 1 + int(digits)
     if end > len(packed):
-        raise ValueError(packed[at:colon])
+        raise ValueError(digits)
     return packed[colon + 1 : end], end
+
+
+def _item(member: bytes) -> tuple[bytes, bytes]:
+    """Return key and value of a list's item."""
+    key, at = _string(member, 0)
+    return key, member[at + _DIGITS :]
+
+
+def _value_of(reply: Reply) -> Value | None:
+    return tuple(reply) if isinstance(reply, list) else reply
 
 
 def _words(ops: Sequence[Op]) -> list[Word]:
@@ -197,6 +358,8 @@ def _words(ops: Sequence[Op]) -> list[Word]:
                 words += "delete", _key(key)
             case CompareAndDelete(key=key, expected=expected):
                 words += "compare_and_delete", _key(key), _value(expected)
+            case Increment(key=key, by=by):
+                words += "increment", _key(key), by
     return words
 
 

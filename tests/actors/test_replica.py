@@ -18,7 +18,7 @@ from pool.actors.follower import Follower, MapsReachable, MapsUnreachable
 from pool.actors.replica import MapResynced, Replica
 from pool.errors import NotRunning, StoreFault, StoreLost, StoreUnavailable
 from pool.model.names import Control
-from pool.model.rmap import Change, Delete, Deltas, Resync, Set, SetIfNotExists
+from pool.model.rmap import Change, Delete, Deltas, Resync, Set, SetIfNotExists, Value
 from pool.settings import Settings
 from pool.store.link import Link
 from pool.store.rmap import WRITE, StoredMap, entry_of
@@ -96,13 +96,13 @@ class Fleet:
     def write_unseen(self, replica: Replica, *words: str) -> None:
         """Write, and take the delta out of the log before anyone can read it."""
         stored = replica.stored
-        keys = (self.control.config, stored.meta, stored.items, stored.log)
+        keys, limits = stored.keys(), (stored.name, 1024, 1024, 0, 0)
         with self.client.pipeline(transaction=True) as pipe:
-            pipe.eval(WRITE.source, len(keys), *keys, self.follower.incarnation, 1024, *words)
+            pipe.eval(WRITE.source, len(keys), *keys, self.follower.incarnation, *limits, *words)
             pipe.xtrim(stored.log, maxlen=0, approximate=False)
             pipe.execute()
 
-    def truth(self, replica: Replica) -> dict[bytes, bytes]:
+    def truth(self, replica: Replica) -> dict[bytes, Value]:
         return dict(self.client.hgetall(replica.stored.items))
 
 

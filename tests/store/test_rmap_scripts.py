@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import pytest
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from pool.errors import (
     ConfigError,
     InvalidOption,
+    MapFull,
     PayloadTooLarge,
     PoolError,
     StorageFull,
     StoreFault,
     StoreLost,
+    WrongValue,
 )
 from pool.model.names import Control
 from pool.model.rmap import (
@@ -27,12 +29,17 @@ from pool.model.rmap import (
     CompareAndSet,
     Delete,
     Delta,
+    Increment,
+    ListOp,
     MapState,
     Op,
     Outcome,
     Position,
+    ResetOp,
+    Resized,
     Set,
     SetIfNotExists,
+    Value,
     Written,
     apply,
 )
@@ -41,8 +48,11 @@ from pool.store.rmap import (
     MAP_KEY_BYTES_MAX,
     MAP_VALUE_BYTES_MAX,
     OPS_MAX,
+    TOMBSTONE_S,
+    Life,
     StoredMap,
     delta_of,
+    expire_calls,
     probe_call,
     probed,
 )
@@ -64,13 +74,42 @@ class Store:
     client: Any
     map: StoredMap
 
-    async def write(self, *ops: Op, deltas_max: int = 1024) -> Written:
-        return await self.map.write(self.link, INCARNATION, ops, deltas_max=deltas_max)
+    async def write(self, *ops: Op, **limits: Any) -> Written:
+        return await self.map.write(self.link, INCARNATION, ops, **limits)
+
+    async def change(
+        self,
+        kind: Literal["append", "append_unique", "remove"],
+        key: bytes,
+        *values: bytes,
+        **o: Any,
+    ) -> Resized:
+        return await self.map.change_list(
+            self.link, INCARNATION, ListOp(kind, key, tuple(values)), **o
+        )
+
+    async def reset(self, *expected: tuple[bytes, bytes]) -> Resized:
+        return await self.map.reset(self.link, INCARNATION, ResetOp("reset", expected))
+
+    async def destroy(self) -> Resized:
+        return await self.map.reset(self.link, INCARNATION, ResetOp("destroy"))
+
+    async def expire(self) -> list[bytes]:
+        """Do what a follower does once per period; return which maps it found ended."""
+        call = probe_call(self.map.control, INCARNATION, [])
+        reply = await self.link.call(call.script, call.keys, call.args)
+        for each in expire_calls(self.map.control, INCARNATION, reply):
+            await self.link.call(each.script, each.keys, each.args)
+        return list(reply[0])
+
+    def followed(self) -> MapState:
+        """Where the log alone leads."""
+        return apply(MapState(Position(INCARNATION, 0, 0)), self.log()).state
 
     async def state(self) -> MapState:
         return await self.map.snapshot(self.link, INCARNATION)
 
-    async def items(self) -> dict[bytes, bytes]:
+    async def items(self) -> dict[bytes, Value]:
         return dict((await self.state()).items)
 
     async def probe(self, *maps: StoredMap) -> list[Position | None]:
@@ -84,7 +123,9 @@ class Store:
         ]
 
     def dump(self) -> list[bytes | None]:
-        return [self.client.dump(key) for key in (self.map.meta, self.map.items, self.map.log)]
+        stored = self.map
+        keys = (stored.meta, stored.items, stored.log, stored.lists, stored.index)
+        return [self.client.dump(key) for key in (*keys, stored.control.map_due)]
 
 
 @asynccontextmanager
@@ -154,7 +195,7 @@ async def test_an_operation_on_a_key_that_is_absent(
 
 async def test_what_changes_nothing_writes_nothing_and_says_where_the_map_is(store: Store) -> None:
     assert (await store.write(Delete(b"k"))).at == Position(INCARNATION, 0, 0)
-    assert store.dump() == [None, None, None]
+    assert store.dump() == [None] * 6
     before = await store.write(Set(b"k", b"1"))
     dump = store.dump()
     written = await store.write(SetIfNotExists(b"k", b"2"), Delete(b"none"))
@@ -181,7 +222,9 @@ async def test_several_operations_are_one_revision_and_see_each_other(store: Sto
     )
     assert await store.items() == {b"a": b"2", b"c": b"4"}
     [delta] = store.log()
-    assert delta == Delta(written.at, (0, 0), ((b"a", b"2"), (b"b", None), (b"c", b"4")))
+    assert delta == Delta(
+        written.at, (0, 0), (("+", b"a", b"2"), ("-", b"b", b""), ("+", b"c", b"4"))
+    )
 
 
 async def test_revisions_are_contiguous_and_each_delta_names_the_one_before(store: Store) -> None:
@@ -237,7 +280,7 @@ async def test_any_bytes_are_keys_and_values(store: Store) -> None:
     written = await store.write(*ops)
     expected = dict(zip(AWKWARD, reversed(AWKWARD), strict=True))
     assert await store.items() == expected
-    assert dict(apply(MapState(Position(INCARNATION, 0, 0)), store.log()).state.items) == expected
+    assert dict(store.followed().items) == expected
     assert all(outcome == Outcome(True, None) for outcome in written.outcomes)
     await store.write(*[Delete(key) for key in AWKWARD])
     assert await store.items() == {}
@@ -331,6 +374,259 @@ async def test_a_maps_name_is_checked() -> None:
         StoredMap(Control("p"), "")
 
 
+# --- numbers, lists, resets, time to live -----------------------------------------------------
+
+
+async def refused_list_op(store: Store, error: type[PoolError], op: ListOp, **limits: Any) -> None:
+    before = store.dump()
+    with pytest.raises(error):
+        await store.change(op.kind, op.key, *op.values, **limits)
+    assert store.dump() == before
+
+
+async def test_increment_counts_from_nothing_up_and_down(store: Store) -> None:
+    by = [5, -7, 2**53 - 1, 2, -4]
+    found = [(await store.write(Increment(b"n", each))).outcomes[0].previous for each in by]
+    assert found == [None, b"5", b"-2", b"%d" % (2**53 - 3), b"%d" % (2**53 - 1)]
+    assert await store.items() == {b"n": b"%d" % (2**53 - 5)}
+
+
+@pytest.mark.parametrize("text", [b"", b"1.5", b"x", b" 1", b"1e3", b"0x1", b"\xff"])
+async def test_increment_of_what_is_no_whole_number_is_refused(store: Store, text: bytes) -> None:
+    await store.write(Set(b"n", text))
+    await refused(store, WrongValue, Set(b"a", b"1"), Increment(b"n", 1))
+
+
+async def test_increment_beyond_what_can_be_counted_is_refused(store: Store) -> None:
+    await store.write(Set(b"n", b"%d" % (2**53 - 1)))
+    await refused(store, WrongValue, Increment(b"n", 1))
+    await store.change("append", b"list", b"1")
+    await refused(store, WrongValue, Increment(b"list", 1))
+
+
+async def test_a_list_keeps_its_order_and_repeats(store: Store) -> None:
+    first = await store.change("append", b"l", b"b", b"a", b"b")
+    assert (first.is_met, first.size_before, first.size) == (True, 0, 3)
+    assert await store.items() == {b"l": (b"b", b"a", b"b")}
+    again = await store.change("append_unique", b"l", b"a", b"c", b"c")
+    assert (again.size_before, again.size) == (3, 4)
+    gone = await store.change("remove", b"l", b"b", b"none")
+    assert (gone.size_before, gone.size) == (4, 2)
+    assert await store.items() == {b"l": (b"a", b"c")}
+    assert [delta.edits for delta in store.log()] == [
+        (("a", b"l", b"b"), ("a", b"l", b"a"), ("a", b"l", b"b")),
+        (("a", b"l", b"c"),),
+        (("r", b"l", b"b"),),
+    ]
+
+
+async def test_removing_the_last_item_deletes_the_key(store: Store) -> None:
+    await store.change("append", b"l", b"1")
+    assert (await store.change("remove", b"l", b"1")).size == 0
+    assert await store.items() == {}
+    assert dict(store.followed().items) == {}
+    for key in (store.map.lists, store.map.index):
+        assert not store.client.exists(key)
+
+
+async def test_a_list_operation_that_changes_nothing_writes_nothing(store: Store) -> None:
+    await store.change("append", b"l", b"1")
+    before = store.dump()
+    assert not (await store.change("append_unique", b"l", b"1")).is_met
+    assert not (await store.change("remove", b"l", b"2")).is_met
+    assert not (await store.change("remove", b"none", b"2")).is_met
+    assert store.dump() == before
+
+
+async def test_a_string_replaces_a_list_and_tells_what_it_was(store: Store) -> None:
+    await store.change("append", b"l", b"1", b"2")
+    assert (await store.write(SetIfNotExists(b"l", b"x"))).outcomes == (
+        Outcome(False, (b"1", b"2")),
+    )
+    assert (await store.write(CompareAndSet(b"l", b"1", b"x"))).outcomes[0].is_met is False
+    assert (await store.write(Set(b"l", b"x"))).outcomes == (Outcome(True, (b"1", b"2")),)
+    assert await store.items() == {b"l": b"x"}
+    await refused_list_op(store, WrongValue, ListOp("append", b"l", (b"1",)))
+    await store.change("append", b"m", b"1")
+    assert (await store.write(Delete(b"m"))).outcomes == (Outcome(True, (b"1",)),)
+    assert await store.items() == {b"l": b"x"}
+    assert not store.client.exists(store.map.lists, store.map.index)
+
+
+async def test_lists_of_awkward_keys_do_not_meet(store: Store) -> None:
+    """Keys of which one is the beginning of another, digits, and values that look like items."""
+    keys = [*AWKWARD, b"1", b"11", b"1:1", b"1:10000000000000001", b"0" * 17]
+    for key in keys:
+        await store.change("append", key, b"0000000000000001", key, b"")
+    wanted = {key: (b"0000000000000001", key, b"") for key in keys}
+    assert await store.items() == wanted
+    assert dict(store.followed().items) == wanted
+    for key in keys:
+        await store.change("remove", key, b"0000000000000001", b"", key)
+    assert await store.items() == {}
+
+
+async def test_a_long_list_stays_usable(store: Store) -> None:
+    """One item is found, appended and removed without the others being read or shipped."""
+    for start in range(0, 10_000, OPS_MAX):
+        await store.change("append", b"l", *[b"%d" % n for n in range(start, start + OPS_MAX)])
+    size = (await store.change("append_unique", b"l", b"5000")).size
+    assert size == len((await store.items())[b"l"]) >= 10_000
+    before = store.client.info("stats")["total_net_output_bytes"]
+    assert (await store.change("append", b"l", b"new")).size == size + 1
+    assert (await store.change("remove", b"l", b"7")).size == size
+    shipped = store.client.info("stats")["total_net_output_bytes"] - before
+    assert shipped < 20_000  # INFO itself is most of it; the list is 50 KB
+    assert sum(len(each.edits) for each in store.log()[-2:]) == 2
+
+
+async def test_a_full_map_refuses_and_still_removes(store: Store) -> None:
+    """G-09."""
+    await store.write(Set(b"a", b"1"), items_max=3)
+    await store.change("append", b"l", b"1", b"2", items_max=3)
+    before = store.dump()
+    with pytest.raises(MapFull) as caught:
+        await store.write(Set(b"b", b"1"), items_max=3)
+    assert (caught.value.items, caught.value.items_max) == (3, 3)
+    assert store.dump() == before
+    await refused_list_op(store, MapFull, ListOp("append", b"l", (b"3",)), items_max=3)
+    await store.write(Set(b"a", b"2"), items_max=3)
+    await store.change("remove", b"l", b"1", items_max=3)
+    await store.write(Set(b"b", b"1"), items_max=3)
+
+
+async def test_reset_is_one_revision_and_leaves_no_item(store: Store) -> None:
+    await store.change("append", b"l", b"1", b"2")
+    before = await store.write(Set(b"a", b"1"))
+    resized = await store.reset()
+    assert (resized.at.revision, resized.size_before) == (before.revision + 1, 3)
+    assert await store.items() == {}
+    assert store.log()[-1].edits == (("*", b"", b""),)
+    assert (await store.reset()).at == resized.at  # nothing to remove: no revision
+    await store.change("append", b"l", b"3")
+    assert await store.items() == {b"l": (b"3",)} == dict(store.followed().items)
+
+
+async def test_compare_and_reset_wants_all_it_expects(store: Store) -> None:
+    await store.write(Set(b"a", b"1"), Set(b"b", b"2"))
+    assert not (await store.reset((b"a", b"1"), (b"b", b"1"))).is_met
+    assert not (await store.reset((b"c", b""))).is_met
+    assert len(await store.items()) == 2
+    assert (await store.reset((b"a", b"1"), (b"b", b"2"))).is_met
+    assert await store.items() == {}
+
+
+async def test_destroy_leaves_only_the_place_in_history_and_that_not_for_ever(store: Store) -> None:
+    await store.change("append", b"l", b"1")
+    written = await store.write(Set(b"a", b"1"), life=Life(60.0))
+    gone = await store.destroy()
+    stored = store.map
+    assert gone.at.revision == written.revision + 1
+    assert not store.client.exists(stored.items, stored.lists, stored.index)
+    assert not store.client.exists(stored.control.map_due)
+    assert store.client.xlen(stored.log) == 1
+    for key in (stored.meta, stored.log):
+        assert 0 < store.client.pttl(key) <= TOMBSTONE_S * 1000
+    again = await store.write(Set(b"a", b"2"))  # it lives again, and ids did not fall
+    assert again.revision == gone.at.revision + 1
+    assert [store.client.pttl(key) for key in (stored.meta, stored.log)] == [-1, -1]
+
+
+async def test_an_absolute_life_counts_from_the_first_write(store: Store) -> None:
+    life = Life(60.0)
+    await store.write(Set(b"a", b"1"), life=life)
+    until = store.client.zscore(store.map.control.map_due, "flags")
+    await store.write(Set(b"a", b"2"), life=life)
+    await store.change("append", b"l", b"2", life=life)
+    assert store.client.zscore(store.map.control.map_due, "flags") == until
+    seconds, _ = store.client.time()
+    assert 50_000 < until - seconds * 1000 <= 61_000
+
+
+async def test_a_sliding_life_counts_from_the_latest_write(store: Store) -> None:
+    due = store.map.control.map_due
+    await store.write(Set(b"a", b"1"), life=Life(60.0, is_sliding=True))
+    store.client.zadd(due, {"flags": store.client.zscore(due, "flags") - 5_000})
+    early = store.client.zscore(due, "flags")
+    await store.change("append", b"l", b"2", life=Life(60.0, is_sliding=True))
+    assert store.client.zscore(due, "flags") > early
+
+
+async def ended(store: Store) -> Written:
+    written = await store.write(Set(b"a", b"1"), life=Life(60.0))
+    await store.change("append", b"l", b"1")
+    store.client.zadd(store.map.control.map_due, {"flags": 1})
+    return written
+
+
+async def test_an_ended_map_is_emptied_by_a_delta(store: Store) -> None:
+    """Never by a time to live of Redis, of which replicas would not hear."""
+    await ended(store)
+    assert store.client.exists(store.map.items)
+    assert await store.expire() == [b"flags"]
+    assert not store.client.exists(store.map.items, store.map.lists, store.map.index)
+    assert store.log()[-1].edits == (("*", b"", b""),)
+    assert dict(store.followed().items) == {}
+    assert await store.expire() == []
+
+
+async def test_who_writes_to_an_ended_map_finds_it_empty(store: Store) -> None:
+    await ended(store)
+    written = await store.write(SetIfNotExists(b"a", b"2"), life=Life(60.0))
+    assert written.outcomes == (Outcome(True, None),)
+    assert store.log()[-1].edits == (("*", b"", b""), ("+", b"a", b"2"))
+    assert await store.items() == {b"a": b"2"} == dict(store.followed().items)
+    assert store.client.zscore(store.map.control.map_due, "flags") > 1
+    store.client.zadd(store.map.control.map_due, {"flags": 1})
+    assert (await store.change("append", b"a", b"3")).size_before == 0
+    assert await store.items() == {b"a": (b"3",)} == dict(store.followed().items)
+
+
+async def test_who_joins_an_ended_map_finds_it_empty(store: Store) -> None:
+    await ended(store)
+    assert await store.items() == {}
+    assert store.log()[-1].edits == (("*", b"", b""),)
+
+
+async def test_a_late_expiry_of_a_map_that_lives_again_does_nothing(store: Store) -> None:
+    await store.write(Set(b"a", b"1"), life=Life(60.0))
+    resized = await store.map.reset(store.link, INCARNATION, ResetOp("expire"))
+    assert not resized.is_met
+    assert await store.items() == {b"a": b"1"}
+
+
+@pytest.mark.parametrize("life", [(0.0, False), (-1.0, False), (float("nan"), True), (None, True)])
+async def test_a_life_out_of_bounds_is_refused(life: tuple[float | None, bool]) -> None:
+    with pytest.raises(InvalidOption):
+        Life(*life)
+
+
+@pytest.mark.parametrize("key", ["meta", "items", "lists", "index", "log"])
+async def test_foreign_data_under_a_lists_key_is_refused(store: Store, key: str) -> None:
+    await store.change("append", b"l", b"1")
+    store.client.delete(getattr(store.map, key))
+    store.client.set(getattr(store.map, key), "foreign")
+    for kind in ("append", "append_unique", "remove"):
+        await refused_list_op(store, StoreFault, ListOp(kind, b"l", (b"2", b"1")))
+    if key != "items":
+        await refused(store, StoreFault, Set(b"l", b"2"))
+
+
+async def test_a_full_server_refuses_to_append_and_still_removes(
+    own_server: EmbeddedServer,
+) -> None:
+    """G-09."""
+    async with opened(own_server.url, "full") as store:
+        await store.change("append", b"l", b"1", b"2")
+        await store.write(Set(b"a", b"1"))
+        store.client.config_set("maxmemory", 1)
+        await refused_list_op(store, StorageFull, ListOp("append", b"l", (b"3",)))
+        assert (await store.change("remove", b"l", b"1")).size == 1
+        assert (await store.reset()).is_met
+        assert (await store.destroy()).is_met
+        assert await store.items() == {}
+
+
 # --- deltas -----------------------------------------------------------------------------------
 
 
@@ -338,7 +634,20 @@ async def test_a_maps_name_is_checked() -> None:
     st.dictionaries(
         st.sampled_from(["incarnation", "stamp", "after", "edits", "other"]),
         st.sampled_from(
-            [b"", b"1", b"1-2", b"i1", b"+1:a2:bc", b"-1:a", b"+9:a", b"+1:a", b"?1:a", b"\xff"]
+            [
+                b"",
+                b"1",
+                b"1-2",
+                b"i1",
+                b"+1:a2:bc",
+                b"-1:a",
+                b"+9:a",
+                b"+1:a",
+                b"?1:a",
+                b"+-5:a",
+                b"*a1:b",
+                b"\xff",
+            ]
         )
         | st.binary(max_size=8),
     ),
@@ -364,7 +673,15 @@ operations: st.SearchStrategy[Op] = st.one_of(
 )
 
 
-def expected(items: dict[bytes, bytes], ops: Sequence[Op]) -> list[Outcome]:
+list_ops = st.builds(
+    ListOp,
+    st.sampled_from(["append", "append", "append_unique", "remove"]),
+    keys,
+    st.lists(values, min_size=1, max_size=3).map(tuple),
+)
+
+
+def expected(items: dict[bytes, Value], ops: Sequence[Op]) -> list[Outcome]:
     """Do to a plain dict what the script does to the map."""
     outcomes = []
     for op in ops:
@@ -387,24 +704,48 @@ def expected(items: dict[bytes, bytes], ops: Sequence[Op]) -> list[Outcome]:
 
 async def test_any_operations_do_what_they_do_to_a_dict(store: Store) -> None:
     """And the log alone leads to the same map."""
-    items: dict[bytes, bytes] = {}
-    batches = _examples(st.lists(operations, min_size=1, max_size=6), 150)
-    for ops in batches:
-        written = await store.write(*ops)
-        assert list(written.outcomes) == expected(items, ops)
+    items: dict[bytes, Value] = {}
+    for done in _examples(st.lists(operations, min_size=1, max_size=6) | list_ops, 300):
+        if isinstance(done, ListOp):
+            await check_list_op(store, items, done)
+        else:
+            written = await store.write(*done)
+            assert list(written.outcomes) == expected(items, done)
     state = await store.state()
     assert dict(state.items) == items
-    followed = apply(MapState(Position(INCARNATION, 0, 0)), store.log())
-    assert (followed.state.at, dict(followed.state.items)) == (state.at, items)
+    followed = store.followed()
+    assert (followed.at, dict(followed.items)) == (state.at, items)
+    assert store.client.zcard(store.map.index) == store.client.zcard(store.map.lists)
 
 
-def _examples(strategy: st.SearchStrategy[list[Op]], count: int) -> list[list[Op]]:
-    found: list[list[Op]] = []
+async def check_list_op(store: Store, items: dict[bytes, Value], op: ListOp) -> None:
+    """Do it to the map and, the long way, to a dict of lists."""
+    now = items.get(op.key, ())
+    if isinstance(now, bytes):
+        await refused_list_op(store, WrongValue, op)
+        return
+    held = list(now)
+    for value in op.values:
+        if op.kind == "remove":
+            held = [each for each in held if each != value]
+        elif op.kind == "append" or value not in held:
+            held.append(value)
+    resized = await store.change(op.kind, op.key, *op.values)
+    assert (resized.size_before, resized.size) == (len(now), len(held))
+    assert resized.is_met == (tuple(held) != now)
+    if held:
+        items[op.key] = tuple(held)
+    else:
+        items.pop(op.key, None)
+
+
+def _examples(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
+    found: list[Any] = []
 
     @settings(max_examples=count, database=None)
     @given(strategy)
-    def collect(ops: list[Op]) -> None:
-        found.append(ops)
+    def collect(done: Any) -> None:
+        found.append(done)
 
     collect()
     return found

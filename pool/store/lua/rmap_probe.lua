@@ -1,24 +1,29 @@
 --[[
-rmap_probe: where in their histories several replicated maps are.
+rmap_probe: where in their histories several replicated maps are, and which maps' time is up.
 
 KEYS[1] config  hash  the pool's incarnation
+KEYS[2] due     zset  map -> when its time is up (server ms)
 KEYS[...] metas       per map: its meta hash
 ARGV[1] incarnation  str  the pool's, as the caller knows it
 
-Returns  [revision, stamp, revision, stamp ...] in the order of the maps; '0' and '0' for a map never
-         written, two nils for one whose meta is not a hash: one broken map hides no other
+Returns  [names, revision, stamp, revision, stamp ...]: at most 16 names of maps of the pool whose time is
+         up; then the maps asked for, in order: '0' and '0' for a map never written, two nils for one whose
+         meta is not a hash: one broken map hides no other
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
-Cost     O(maps); 1 command, and 1 per map; writes nothing
+Cost     O(maps); 3 commands, and 1 per map; writes nothing
 Why Lua  one answer for all maps a node follows, of one moment and of one incarnation.
 ]]
 if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
-local answer = {}
-for i = 2, #KEYS do
+local time = redis.call('TIME')
+local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local ended = redis.pcall('ZRANGEBYSCORE', due, '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, 16)
+local answer = { ended.err and {} or ended }
+for i = 3, #KEYS do
   local last = redis.pcall('HMGET', KEYS[i], 'revision', 'stamp')
   local is_readable = not last.err
-  answer[2 * i - 3] = is_readable and (last[1] or '0')
-  answer[2 * i - 2] = is_readable and (last[2] or '0')
+  answer[2 * i - 4] = is_readable and (last[1] or '0')
+  answer[2 * i - 3] = is_readable and (last[2] or '0')
 end
 return answer

@@ -3,17 +3,34 @@ rmap_snapshot: the whole of a replicated map, and where in its history that is.
 
 KEYS[1] config  hash  the pool's incarnation
 KEYS[2] meta    hash  incarnation, revision and stamp of the map's last write
-KEYS[3] items   hash  the map itself
+KEYS[3] items   hash  the map's strings
+KEYS[4] lists   zset  the items of its lists
+KEYS[5] due     zset  map -> when its time is up (server ms)
 ARGV[1] incarnation  str  the pool's, as the caller knows it
+ARGV[2] name         str  the map's
 
-Returns  [revision, stamp, items]: '0' and '0' for a map never written; items is flat: key, value ...
+Returns  [revision, stamp, strings, items of lists]: '0' and '0' for a map never written; strings is
+         flat: key, value ...; the items of a list are in order, see lib/rmap; nil if the map's time is up
+         and nobody has emptied it yet
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          WRONGTYPE              foreign data under one of the keys
-Cost     O(keys of the map); 3 commands; writes nothing
+Cost     O(keys and list items of the map); 6 commands; writes nothing
 Why Lua  items and revision are of one moment, else a delta would be applied twice or never.
 ]]
 if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
+local ends_ms = redis.call('ZSCORE', due, name)
+if ends_ms then
+  local time = redis.call('TIME')
+  if tonumber(ends_ms) <= tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) then
+    return false
+  end
+end
 local last = redis.call('HMGET', meta, 'revision', 'stamp')
-return { last[1] or '0', last[2] or '0', redis.call('HGETALL', items) }
+return {
+  last[1] or '0',
+  last[2] or '0',
+  redis.call('HGETALL', items),
+  redis.call('ZRANGE', lists, 0, -1),
+}
