@@ -22,7 +22,7 @@ from pool.actors.dispatcher import Dispatcher
 from pool.actors.follower import Follower
 from pool.actors.handlers import Handlers
 from pool.actors.keepalive import KeepAlive, LaneHandlers
-from pool.actors.listener import Fields, Listener
+from pool.actors.listener import Listener
 from pool.actors.membership import SHUTDOWN_KEY, IdentityGone, Membership, PoolLost, WorkerInfo
 from pool.actors.orders import (
     Drain,
@@ -39,6 +39,7 @@ from pool.actors.replica import Replica
 from pool.actors.requests import Requests
 from pool.actors.supervisor import Supervisor
 from pool.actors.sweeper import Deadline, Sweeper
+from pool.actors.tail import Fields
 from pool.actors.worker import Worker
 from pool.errors import PoolError
 from pool.model.job import Start

@@ -1,6 +1,6 @@
-"""The blocking reads: one per lane, over the node's signals and all streams of its workers.
+"""The blocking reads: one `Tail` per lane, over the node's signals and all streams of its workers.
 
-    thread: XREAD from its own positions --Entries--> listener --> worker mailboxes, node's waiters
+    tail: XREAD from its own positions --Batch--> listener --> worker mailboxes, node's waiters
 
 A position moves on only when the loop has taken what was read: an entry is delivered at least once,
 and (key, epoch) makes repeats drop out.  Starts stay in their stream until the script that ends the
@@ -18,14 +18,10 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.observe import StoreTroubled
+from pool.actors.tail import FIRST, Batch, Fields, Reading, Tail
 from pool.errors import PoolError, StoreUnavailable
-from pool.model.backoff import reconnect_delay
-from pool.store.seam import Beside, Entries, Port
 
 READ_MAX: Final = 1000  # entries of one stream in one read
-FIRST: Final = "0-0"
-
-Fields = dict[str, bytes]
 
 
 @attrs.frozen
@@ -33,16 +29,7 @@ class _Read:
     """Entries arrived in one lane."""
 
     lane: int
-    entries: Entries
-
-
-@attrs.define(eq=False)
-class _Reader:
-    """One lane's positions; the loop replaces the dict, the thread only reads it."""
-
-    positions: dict[str, str] = attrs.field(factory=dict)
-    beside: Beside | None = None
-    is_taken: bool = True  # the loop has taken what was read last
+    batch: Batch[Reading]
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -51,7 +38,7 @@ class Listener(Actor[_Read]):
 
     context: Context
     on_entries: Callable[[int, str, list[tuple[str, Fields]]], bool]  # True: they are signals
-    _readers: list[_Reader] = attrs.field(init=False, factory=list)
+    _tails: list[Tail[Reading]] = attrs.field(init=False, factory=list)  # by number of the lane
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -60,49 +47,33 @@ class Listener(Actor[_Read]):
 
         A blocked read takes new ones up when joining writes to one that it knows.
         """
-        while len(self._readers) <= state.number:
-            self._readers.append(_Reader())
-        reader = self._readers[state.number]
-        reader.positions = {name: reader.positions.get(name, FIRST) for name in streams}
-        if reader.beside is None:
-            reader.beside = self.context.seam.start(
-                f"pool-listener-{state.number}",
-                self.context.url,
-                partial(self._body, state.number),
-                socket_timeout_s=self.context.settings.socket_timeout_s,
-                on_end=partial(self._on_end, state),
-            )
-        else:
-            reader.beside.wake()
+        while len(self._tails) <= state.number:
+            self._tails.append(self._new_tail(len(self._tails)))
+        tail = self._tails[state.number]
+        known = tail.readings
+        tail.follow([known.get(name) or Reading(name, FIRST) for name in streams], at_once=False)
+        if not tail.is_running:
+            tail.start()
 
     async def aclose(self, budget_s: float) -> None:
         """End the threads; twice is fine."""
-        for reader in self._readers:
-            if reader.beside is not None:
-                await reader.beside.aclose(budget_s)
+        for tail in self._tails:
+            await tail.aclose(budget_s)
 
     # --- on the loop --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        for reader in self._readers:
-            reader.is_taken = True
-            if reader.beside is not None:
-                reader.beside.wake()
+        for tail in self._tails:
+            tail.read_on()
 
     def handle(self, message: _Read) -> None:
-        reader = self._readers[message.lane]
-        moved = dict(reader.positions)
-        for stream, entries in message.entries:
-            if stream not in moved:
+        tail = self._tails[message.lane]
+        for reading, entries in message.batch.told:
+            if not tail.follows(reading):
                 continue  # of an identity that we no longer are
-            is_signal = self.on_entries(message.lane, stream, entries)
-            moved[stream] = entries[-1][0]
-            if is_signal:
-                self._trim(stream, entries[-1][0])
-        reader.positions = moved
-        reader.is_taken = True
-        if reader.beside is not None:
-            reader.beside.wake()
+            if self.on_entries(message.lane, reading.stream, entries):
+                self._trim(reading.stream, entries[-1][0])
+        tail.taken(message.batch)
 
     def _trim(self, stream: str, last: str) -> None:
         ms, _, number = last.partition("-")
@@ -112,39 +83,27 @@ class Listener(Actor[_Read]):
         except PoolError:
             return  # the next one trims further
 
-    def _on_end(self, state: LaneState, error: BaseException | None) -> None:
+    def _new_tail(self, lane: int) -> Tail[Reading]:
+        context = self.context
+        return Tail(
+            name=f"pool-listener-{lane}",
+            seam=context.seam,
+            url=context.url,
+            settings=context.settings,
+            count=READ_MAX,
+            on_batch=lambda batch: self.tell(_Read(lane, batch)),
+            on_trouble=self._on_trouble,
+            on_end=partial(self._on_end, lane),
+        )
+
+    def _on_trouble(self, error: PoolError, _: int) -> None:
+        # An absent server is the keep-alive's to tell.
+        if not isinstance(error, StoreUnavailable):
+            self.context.emit(StoreTroubled(during="listen", problem=str(error)))
+
+    def _on_end(self, lane: int, error: BaseException | None) -> None:
         if error is None or self.state != "running":
             return
         problem = f"the listener's thread ended: {type(error).__name__}: {error}"
         self.context.emit(StoreTroubled(during="listen", problem=problem))
-        reader = self._readers[state.number]
-        reader.beside, reader.is_taken = None, True
-        self.follow(state, list(reader.positions))
-
-    # --- in the thread ------------------------------------------------------------------------
-
-    async def _body(self, lane: int, port: Port) -> None:
-        reader, settings = self._readers[lane], self.context.settings
-        failures = 0
-        while not port.closing:
-            if not reader.is_taken or not reader.positions:
-                await port.wait()
-                continue
-            try:
-                entries = await port.read(
-                    reader.positions, block_s=settings.block_s, count=READ_MAX
-                )
-            except StoreUnavailable:
-                failures += 1
-                await port.sleep(reconnect_delay(failures, self.context.seam.dice))
-                continue
-            except PoolError as error:
-                failures += 1
-                port.post(self.context.emit, StoreTroubled(during="listen", problem=str(error)))
-                await port.sleep(reconnect_delay(failures + 3, self.context.seam.dice))
-                continue
-            failures = 0
-            if entries:
-                reader.is_taken = False
-                if not port.post(self.tell, _Read(lane, entries)):
-                    return
+        self._tails[lane].start()

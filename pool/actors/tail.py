@@ -1,0 +1,208 @@
+"""The one body that reads streams, beside the loop: signals, map logs, and the streams of users.
+
+    stream A --+                           (one batch is under way at a time)
+    stream B --+-> XREAD from each reading's own position --> one hop --> on_batch(Batch)
+    a probe -----> now and then, and after every reconnect ->    "    --> on_probed(answer)
+                                                                            |
+    the next read  <----------------------- taken(batch) <-----------------+
+
+Reading and probing share one connection and one order: what was read before a probe is handed over
+before it.  The body does not read on before `taken()`: a loop that hangs, or a slow reader, fills
+no memory, as what it does not read waits in Redis.
+
+Who writes what: the loop writes the readings and their positions, and says what is taken; the body
+only reads them, and says what is under way.  A position moves in `taken()`, so whatever ends
+before that (the connection, the body, the loop, its actor) leads to reading the same again, never
+to reading on behind it.  A late `taken()`, of a batch that was given up, moves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import attrs
+
+from pool.errors import PoolError, StoreUnavailable
+from pool.model.backoff import reconnect_delay
+from pool.settings import Settings
+from pool.store.seam import Beside, Port, Seam
+from pool.store.url import Url
+
+FIRST: Final = "0-0"
+_BLOCK_MIN_S: Final = 0.001  # what Redis counts in
+_FAULT_STEPS: Final = 3  # of the backoff, ahead: what the server answers will not change so soon
+
+Fields: TypeAlias = dict[str, bytes]
+StreamEntry: TypeAlias = tuple[str, Fields]
+
+
+@attrs.define(eq=False)
+class Reading:
+    """Where the body is in one stream.  Following anew replaces it, so that nothing read for the
+    old one is taken for the new one's."""
+
+    stream: str
+    position: str
+
+
+R = TypeVar("R", bound=Reading)
+
+
+@attrs.frozen(eq=False)
+class Batch(Generic[R]):
+    """What one read brought: of each stream the entries, as `Tail.decode` made them."""
+
+    told: Sequence[tuple[R, Any]]
+    ends: Sequence[tuple[R, str]] = attrs.field(repr=False)
+
+
+def _as_they_are(_: Reading, entries: list[StreamEntry]) -> object:
+    return entries
+
+
+@attrs.define(eq=False, kw_only=True)
+class Tail(Generic[R]):
+    """Reads any number of streams from their own positions.
+
+    All but `_body` and what it calls belongs to the event loop's thread; callbacks run on the
+    loop, but `decode` and `probe`, which run in the body.
+    """
+
+    name: str
+    seam: Seam
+    url: Url
+    settings: Settings
+    count: int  # entries of one stream in one read
+    on_batch: Callable[[Batch[R]], object]  # someone must call `taken()` for it
+    on_end: Callable[[BaseException | None], object]  # the body ended; without an error: closed
+    on_trouble: Callable[[PoolError, int], object]  # a read failed, after so many before it
+    on_back: Callable[[int], object] = lambda _: None  # reading again, after so many failures
+    decode: Callable[[R, list[StreamEntry]], object] = _as_they_are
+    probe: Callable[[Port, Sequence[R], bool], Awaitable[Any]] | None = None  # True: after failures
+    probe_every_s: float = 0.0
+    on_probed: Callable[[Any], object] = lambda _: None
+    _readings: Mapping[str, R] = attrs.field(init=False, factory=dict)  # by stream
+    _beside: Beside | None = attrs.field(init=False, default=None)
+    _under_way: Batch[R] | None = attrs.field(init=False, default=None)
+    _is_taken: bool = attrs.field(init=False, default=True)
+
+    # --- on the loop --------------------------------------------------------------------------
+
+    @property
+    def readings(self) -> Mapping[str, R]:
+        """What is read, by stream."""
+        return self._readings
+
+    @property
+    def is_running(self) -> bool:
+        return self._beside is not None
+
+    def start(self) -> None:
+        """Start reading, or start again after the body ended; streams may be followed before."""
+        assert self._beside is None
+        self._under_way, self._is_taken = None, True
+        self._beside = self.seam.start(
+            self.name,
+            self.url,
+            self._body,
+            socket_timeout_s=self.settings.socket_timeout_s,
+            on_end=self._ended,
+        )
+
+    async def aclose(self, budget_s: float) -> None:
+        """Stop reading, within the budget.  Twice is fine."""
+        if self._beside is not None:
+            await self._beside.aclose(budget_s)
+
+    def follow(self, readings: Sequence[R], *, at_once: bool = True) -> None:
+        """Read these streams from now on, and no others.
+
+        With `at_once` a blocked read is ended (and its connection with it); without, it takes new
+        ones up when it returns.
+        """
+        self._readings = {reading.stream: reading for reading in readings}
+        if self._beside is not None:
+            self._beside.wake()
+            if at_once:
+                self._beside.interrupt()
+
+    def follows(self, reading: Reading) -> bool:
+        """Say whether what was read for this is still wanted."""
+        return self._readings.get(reading.stream) is reading
+
+    def taken(self, batch: Batch[R] | None = None) -> None:
+        """Read on, behind this batch; without one, after what the probe brought."""
+        if batch is not self._under_way:
+            return
+        for reading, end in batch.ends if batch is not None else ():
+            reading.position = end
+        self.read_on()
+
+    def read_on(self) -> None:
+        """Forget what is under way: whoever was to take it does not any more.  It is read again."""
+        self._under_way = None
+        self._is_taken = True
+        if self._beside is not None:
+            self._beside.wake()
+
+    def _ended(self, error: BaseException | None) -> None:
+        self._beside = None
+        self.on_end(error)
+
+    # --- beside the loop ----------------------------------------------------------------------
+
+    async def _body(self, port: Port) -> None:
+        probe_s = self.seam.clock() + self.probe_every_s
+        failures = 0  # since the connection was last known to be good
+        while not port.closing:
+            readings = tuple(self._readings.values())
+            if not self._is_taken or not readings:
+                await port.wait()
+                continue
+            left_s = probe_s - self.seam.clock() if self.probe is not None else math.inf
+            answer, batch = None, None
+            try:
+                if self.probe is not None and (failures or left_s <= 0):
+                    answer = await self.probe(port, readings, failures > 0)
+                    probe_s = self.seam.clock() + self.probe_every_s
+                else:
+                    batch = await self._read(port, readings, left_s)
+            except PoolError as error:
+                failures = await self._pause(port, failures, error)
+                continue
+            if failures:
+                port.post(self.on_back, failures)
+                failures = 0
+            if not self._hand_over(port, batch, answer):
+                return
+
+    async def _read(self, port: Port, readings: Sequence[R], left_s: float) -> Batch[R]:
+        by_stream = {reading.stream: reading for reading in readings}
+        positions = {stream: reading.position for stream, reading in by_stream.items()}
+        block_s = max(_BLOCK_MIN_S, min(self.settings.block_s, left_s))
+        told: list[tuple[R, Any]] = []
+        ends: list[tuple[R, str]] = []
+        for stream, entries in await port.read(positions, block_s=block_s, count=self.count):
+            reading = by_stream[stream]
+            told.append((reading, self.decode(reading, entries)))
+            ends.append((reading, entries[-1][0]))
+        return Batch(told, ends)
+
+    def _hand_over(self, port: Port, batch: Batch[R] | None, answer: Any) -> bool:
+        """Have the loop take what was read, or the probe's answer; False if there is no loop."""
+        if batch is not None and not batch.told:
+            return True
+        self._under_way, self._is_taken = batch, False
+        if batch is not None:
+            return port.post(self.on_batch, batch)
+        return port.post(self.on_probed, answer)
+
+    async def _pause(self, port: Port, failures: int, error: PoolError) -> int:
+        if port.closing:
+            return failures
+        port.post(self.on_trouble, error, failures)
+        steps = failures if isinstance(error, StoreUnavailable) else failures + _FAULT_STEPS
+        await port.sleep(reconnect_delay(steps, self.seam.dice))
+        return failures + 1
