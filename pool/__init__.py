@@ -19,6 +19,7 @@ from pool.actors.membership import WorkerInfo
 from pool.actors.node import Node
 from pool.actors.observe import Event, log_observer
 from pool.actors.ref import JobRef, Status
+from pool.actors.rmap import Change, Counted, ReplicatedMap, Resized, Watch, Written
 from pool.errors import (
     AuthError,
     ConfigError,
@@ -53,6 +54,7 @@ from pool.errors import (
     UsageError,
     WrongValue,
 )
+from pool.model.rmap import Resync
 from pool.settings import Settings
 
 __version__ = "0.1.0"
@@ -61,7 +63,9 @@ __all__ = [
     "AuthError",
     "Call",
     "Cancel",
+    "Change",
     "ConfigError",
+    "Counted",
     "DuplicateHandler",
     "Event",
     "Gone",
@@ -90,6 +94,9 @@ __all__ = [
     "PoolError",
     "PoolFull",
     "RefusedError",
+    "ReplicatedMap",
+    "Resized",
+    "Resync",
     "Retry",
     "Runner",
     "Settings",
@@ -102,7 +109,9 @@ __all__ = [
     "UnknownHandler",
     "UnsupportedServer",
     "UsageError",
+    "Watch",
     "WorkerInfo",
+    "Written",
     "WrongValue",
     "log_observer",
 ]

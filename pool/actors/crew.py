@@ -19,10 +19,10 @@ from anyio.abc import TaskGroup
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.dispatcher import Dispatcher
-from pool.actors.follower import Follower
 from pool.actors.handlers import Handlers
 from pool.actors.keepalive import KeepAlive, LaneHandlers
 from pool.actors.listener import Listener
+from pool.actors.maps import CLOSE_BUDGET_S, Maps
 from pool.actors.membership import SHUTDOWN_KEY, IdentityGone, Membership, PoolLost, WorkerInfo
 from pool.actors.orders import (
     Drain,
@@ -35,7 +35,6 @@ from pool.actors.orders import (
     Ticked,
 )
 from pool.actors.reaper import LeaseEnds, Reaper, Suspects
-from pool.actors.replica import Replica
 from pool.actors.requests import Requests
 from pool.actors.supervisor import Supervisor
 from pool.actors.sweeper import Deadline, Sweeper
@@ -43,14 +42,13 @@ from pool.actors.tail import Fields
 from pool.actors.worker import Worker
 from pool.errors import PoolError
 from pool.model.job import Start
+from pool.model.names import WORKERS
 from pool.model.placement import Candidates
 from pool.model.rmap import CompareAndDelete, Value
 from pool.store.answers import Founded, Renewal
-from pool.store.rmap import StoredMap
 from pool.store.scripts import ScriptCall
 
 Actors: TypeAlias = tuple[Actor[Any], ...]
-CLOSE_BUDGET_S: Final = 5.0  # for each thread and actor, after the grace
 _INLINE_BYTES_MAX: Final = 1024  # of an outcome that travels with its signal
 _SIGNALS_MAX: Final = 10_000  # wake-ups kept for a node that does not read
 
@@ -81,23 +79,14 @@ class Crew:
             dice=context.seam.dice,
             restarts_max=context.settings.restarts_max,
         )
-        self._follower = Follower(
-            seam=context.seam,
-            url=context.url,
-            control=context.control,
-            incarnation=made.incarnation,
-            settings=context.settings,
-            emit=context.emit,
+        context.incarnation = made.incarnation
+        self.maps = Maps(
+            context=context,
+            supervisor=self._supervisor,
+            on_lost=self.on_data_lost,
             on_end=self._on_reader_end,
         )
-        self.replica = Replica(
-            name="workers",
-            stored=StoredMap(context.control, "workers"),
-            link=context.link,
-            follower=self._follower,
-            emit=context.emit,
-            on_lost=lambda _: self.on_data_lost(),
-        )
+        self.replica = self.maps.new_replica(WORKERS)
         self.dispatcher = Dispatcher(name="dispatcher", context=context)
         self._listener = Listener(name="listener", context=context, on_entries=self._route)
         self.membership = Membership(
@@ -140,7 +129,7 @@ class Crew:
 
     async def start(self) -> None:
         """Start everything but workers, and join the lanes as a client."""
-        self._follower.start()
+        self.maps.start()
         first: Actors = (self.replica, self.membership, self.dispatcher, self._listener)
         for actor in first:
             await self._supervisor.start(actor)
@@ -222,6 +211,7 @@ class Crew:
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
         with anyio.move_on_after(self.context.settings.op_timeout_s):
             await self.membership.leave_node()
+        await self.maps.stop()
         then: Actors = (self.dispatcher, self.membership, self._listener, self.replica)
         for actor in (*then, self._keepalive):
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
@@ -231,7 +221,7 @@ class Crew:
         """End everything beside the loop, within a budget each.  Twice is fine."""
         self._is_open = False
         await self._listener.aclose(CLOSE_BUDGET_S)
-        await self._follower.aclose(CLOSE_BUDGET_S)
+        await self.maps.aclose()
         await self._keepalive.aclose(CLOSE_BUDGET_S)
         self.context.loop.close()
 
@@ -389,7 +379,7 @@ class Crew:
     def _on_refounded(self) -> None:
         """The pool's data are gone: tell everybody who waits, and follow the new ones."""
         self.dispatcher.lose()
-        self._follower.rejoin(self.context.incarnation)
+        self.maps.follower.rejoin(self.context.incarnation)
 
     def _on_reader_end(self, error: BaseException | None) -> None:
         """The reader of map logs ended: by a bug of ours, and then the node ends with the cause."""

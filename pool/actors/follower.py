@@ -21,7 +21,7 @@ from pool.errors import PoolError, StoreLost
 from pool.model.names import Control
 from pool.model.rmap import Deltas, Position, Probed
 from pool.settings import Settings
-from pool.store.rmap import StoredMap, delta_of, entry_of, probe_call, probed
+from pool.store.rmap import StoredMap, delta_of, entry_of, expire_calls, probe_call, probed
 from pool.store.seam import Port, Seam
 from pool.store.url import Url
 
@@ -167,6 +167,9 @@ class Follower:
             return [(reading, lost) for reading in readings]
         if isinstance(reply, PoolError):
             raise reply
+        ended = expire_calls(self.control, incarnation, reply)
+        if ended:  # of whatever map of the pool; what fails is found again by the next probe
+            await port.run(ended, timeout_s=self.settings.op_timeout_s)
         found = probed(incarnation, reply)
         return [(r, Probed(at, is_fresh)) for r, at in zip(readings, found, strict=True)]
 

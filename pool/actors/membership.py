@@ -98,8 +98,8 @@ class WorkerInfo:
         return info
 
 
-async def found(context: Context) -> Founded:
-    """Make the pool, or learn how it was made.
+async def found(context: Context, *, any_lanes: bool = False) -> Founded:
+    """Make the pool, or learn how it was made; `any_lanes` if the caller uses none.
 
     Raises:
         ConfigError: It was made with another number of lanes.
@@ -118,7 +118,7 @@ async def found(context: Context) -> Founded:
         raise UnsupportedServer(
             problem=f"pool {context.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
         )
-    if made.lanes != lanes:
+    if made.lanes != lanes and not any_lanes:
         raise ConfigError(
             setting="lanes",
             problem=f"pool {context.pool!r} was made with {made.lanes}, not {lanes}",

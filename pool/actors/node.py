@@ -8,25 +8,30 @@ close   workers out of `open`; services handed over, finite jobs end within the 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from contextvars import copy_context
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, overload
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskGroup
 
+from pool.actors.alone import serve
 from pool.actors.context import Context
-from pool.actors.crew import CLOSE_BUDGET_S, Crew, infos_of
+from pool.actors.crew import Crew, infos_of
 from pool.actors.dispatcher import Accepted, Dispatcher, Waiting
 from pool.actors.dispatching import Dispatching, DispatchOptions
 from pool.actors.handlers import Handler, Handlers
+from pool.actors.house import House
+from pool.actors.maps import CLOSE_BUDGET_S
 from pool.actors.membership import SHUTDOWN_KEY, WorkerInfo, found
 from pool.actors.observe import Event, NodeJoined, NodeLeft, Observer, emit_to, log_observer
 from pool.actors.ref import JobRef, Status, status_of
+from pool.actors.replica import Replica
+from pool.actors.rmap import ReplicatedMap, V
 from pool.actors.worker import Worker
 from pool.errors import (
     ConfigError,
@@ -46,8 +51,9 @@ from pool.settings import Settings
 from pool.store.answers import looked
 from pool.store.lane import Admission
 from pool.store.link import Link
+from pool.store.rmap import Life
 from pool.store.seam import Seam, Threads
-from pool.store.server import EmbeddedServer, find_server
+from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
 CAPACITY_MAX: Final = 10_000
@@ -204,6 +210,43 @@ class Node(Dispatching):
             raise NoSuchJob(key=key)
         return status_of(key, "", found_now)
 
+    # --- shared parts -------------------------------------------------------------------------
+
+    @overload
+    def map(
+        self, name: str, *, ttl_s: float | None = None, is_sliding: bool = False
+    ) -> ReplicatedMap[str]: ...
+
+    @overload
+    def map(
+        self, name: str, *, values: type[V], ttl_s: float | None = None, is_sliding: bool = False
+    ) -> ReplicatedMap[V]: ...
+
+    def map(
+        self,
+        name: str,
+        *,
+        values: Any = str,
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+    ) -> ReplicatedMap[Any]:
+        """Describe a replicated map of this pool; enter it, within the node's block, to use it.
+
+        Holding one map several times costs one copy.  For the arguments see `ReplicatedMap.open`.
+
+        Raises:
+            ConfigError: The name cannot be a map's, or is the pool's own.
+            InvalidOption: A value is out of bounds.
+        """
+
+        @asynccontextmanager
+        async def held() -> AsyncIterator[Replica]:
+            self.check_open()
+            async with self._open_crew.maps.hold(name) as replica:
+                yield replica
+
+        return ReplicatedMap(name, values, Life(ttl_s, is_sliding), held)
+
     # --- workers ------------------------------------------------------------------------------
 
     async def add_worker(
@@ -272,17 +315,14 @@ class Node(Dispatching):
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._state = "opening"
-        self._tasks: TaskGroup = anyio.create_task_group()
-        await self._tasks.__aenter__()
+        self._house = await House.open()
         try:
-            actors = await self._tasks.start(self._house)
-            await self._open(actors)
+            await self._open(self._house.actors)
         except BaseException:
             self._state = "closing"
             with anyio.CancelScope(shield=True):
                 await self._close()
-            self._tasks.cancel_scope.cancel()
-            await self._tasks.__aexit__(None, None, None)
+            await self._house.abandon()
             self._state = "closed"
             raise
         self._state = "open"
@@ -295,7 +335,7 @@ class Node(Dispatching):
         traceback: TracebackType | None,
     ) -> None:
         crew = self._open_crew
-        has_crashed = self._tasks.cancel_scope.cancel_called
+        has_crashed = self._house.has_crashed
         self._state = "draining"
         with anyio.CancelScope(shield=True):
             abandoned = 0 if has_crashed else await crew.leave(self.settings.grace_s)
@@ -304,39 +344,11 @@ class Node(Dispatching):
         self._state = "closed"
         self._is_drained().set()
         self._emit(NodeLeft(pool=self.pool, node=self.id, abandoned=abandoned))
-        try:
-            if isinstance(error, anyio.get_cancelled_exc_class()):
-                await self._tasks.__aexit__(kind, error, traceback)
-            else:
-                await self._tasks.__aexit__(None, None, None)
-        except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:  # the actor that ended the node
-                raise group.exceptions[0] from None
-            raise
-
-    async def _house(self, *, task_status: TaskStatus[TaskGroup]) -> None:
-        """Hold the actors' task group: cancelling the body must not end them before they leave.
-
-        An actor that ends for good cancels the body, and its error comes out of `__aexit__`.
-        """
-        with anyio.CancelScope(shield=True):
-            try:
-                async with anyio.create_task_group() as actors:
-                    task_status.started(actors)
-                    self._closed = anyio.Event()
-                    await self._closed.wait()
-                    actors.cancel_scope.cancel()
-            except BaseExceptionGroup as group:
-                if len(group.exceptions) == 1:
-                    raise group.exceptions[0] from None
-                raise
+        await self._house.leave(kind, error, traceback)
 
     async def _open(self, actors: TaskGroup) -> None:
         settings, seam = self.settings, self._seam
-        url = self._given_url
-        if url.kind == "embedded":
-            self._server = await anyio.to_thread.run_sync(_start_server, url)
-            url = Url.parse(self._server.url)
+        url, self._server = await serve(self._given_url)
         self._link = await Link.open(seam, url, op_timeout_s=settings.op_timeout_s)
         context = Context(
             pool=self.pool,
@@ -369,7 +381,7 @@ class Node(Dispatching):
         """End the actors, and what runs beside the loop."""
         if self._crew is not None:
             await self._crew.close_threads()
-        self._closed.set()
+        self._house.close()
         if self._link is not None:
             await self._link.aclose(CLOSE_BUDGET_S)
         if self._server is not None:
@@ -500,8 +512,3 @@ def _check_number(
     if not is_number or not low <= value <= high:  # refuses NaN too
         kind = "a number" if float in kinds else "a whole number"
         raise ConfigError(setting=setting, problem=f"{value!r} is not {kind} from {low} to {high}")
-
-
-def _start_server(url: Url) -> EmbeddedServer:
-    directory = Path(url.path) if url.path else None
-    return EmbeddedServer.start(find_server("path"), directory=directory)

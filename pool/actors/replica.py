@@ -10,7 +10,8 @@ actor performs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, TypeAlias
 
 import anyio
@@ -31,15 +32,19 @@ from pool.model.rmap import (
     Event,
     Fetched,
     Follow,
+    ListOp,
     MapState,
     Op,
     Position,
+    Probed,
+    ResetOp,
+    Resized,
     Resync,
     Value,
     Written,
 )
 from pool.store.link import Link
-from pool.store.rmap import StoredMap
+from pool.store.rmap import FOR_EVER, Life, StoredMap
 
 Message: TypeAlias = Told | Fetched
 Watcher: TypeAlias = Callable[[Change | Resync], object]
@@ -124,15 +129,37 @@ class Replica(Actor[Message]):
         """Whether the map was ever here; `wait_for(0)` waits for it."""
         return self._copy.is_synced
 
-    async def write(self, ops: Sequence[Op], *, repeatable: bool = False) -> Written:
+    async def write(
+        self, ops: Sequence[Op], *, repeatable: bool = False, life: Life = FOR_EVER
+    ) -> Written:
         """Change the map; return when the store has it.
 
         The local copy follows later: `wait_for(written.revision)`.  For what is promised, for
         `repeatable` and for errors see `StoredMap.write`.
         """
         incarnation = self.follower.incarnation
+        with self._noticing(incarnation):
+            return await self.stored.write(
+                self.link, incarnation, ops, repeatable=repeatable, life=life
+            )
+
+    async def change_list(self, op: ListOp, *, life: Life = FOR_EVER) -> Resized:
+        """Change one list; see `StoredMap.change_list`."""
+        incarnation = self.follower.incarnation
+        with self._noticing(incarnation):
+            return await self.stored.change_list(self.link, incarnation, op, life=life)
+
+    async def reset(self, op: ResetOp) -> Resized:
+        """Remove everything; see `StoredMap.reset`."""
+        incarnation = self.follower.incarnation
+        with self._noticing(incarnation):
+            return await self.stored.reset(self.link, incarnation, op)
+
+    @contextmanager
+    def _noticing(self, incarnation: str) -> Iterator[None]:
+        """Notice that the pool's data are gone, whoever is told first."""
         try:
-            return await self.stored.write(self.link, incarnation, ops, repeatable=repeatable)
+            yield
         except StoreLost as lost:
             self._receive(Lost(incarnation, lost))
             raise
@@ -186,6 +213,8 @@ class Replica(Actor[Message]):
                 self._is_lost = False
                 self._step(Doubted("data lost"))
             case _:
+                if isinstance(message, Probed):
+                    self._is_lost = False  # the server holds our incarnation
                 self._step(message)
         if self._is_overflowed:
             self._is_overflowed = False

@@ -75,7 +75,7 @@ class Supervisor:
                     await anyio.sleep(reconnect_delay(len(crashes) - 1, self.dice))
         finally:
             ready.set()
-            self._ended[actor.name].set()
+            self._ended.pop(actor.name).set()
 
 
 @attrs.frozen

@@ -22,6 +22,7 @@ KEY_BYTES_MAX = 512
 LABEL_BYTES_MAX = 128
 MAP_BYTES_MAX = 128
 IDEMPOTENCY_KEY_BYTES_MAX = 256
+WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
 
 _POOL = re.compile(r"[a-z0-9_-]{1,64}")

@@ -15,7 +15,7 @@ import attrs
 
 from pool.actors.membership import WorkerInfo
 from pool.errors import ConfigError
-from pool.model.names import Control, check_pool
+from pool.model.names import WORKERS, Control, check_pool
 from pool.ops import inspect
 from pool.ops.inspect import Found, Identity, View
 from pool.settings import Settings
@@ -90,7 +90,7 @@ async def fetch(pool: str, url: Url) -> Status:
 
 async def _workers(link: Link, found: Found) -> dict[str, WorkerInfo]:
     """Fetch the `workers` map: O(fleet), as it is for every node that joins."""
-    state = await StoredMap(Control(found.pool), "workers").snapshot(link, found.incarnation)
+    state = await StoredMap(Control(found.pool), WORKERS).snapshot(link, found.incarnation)
     parsed = (WorkerInfo.parse(text) for text in state.items.values())
     return {info.id: info for info in parsed if info is not None}
 

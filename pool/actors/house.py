@@ -1,0 +1,81 @@
+"""Where actors live: a task group beside the body of an `async with`, not inside it.
+
+outer group:  the body, and the house      cancelling the body does not end the actors before
+house:        the actors, shielded         they have left; an actor that ends for good cancels
+                                           the body, and its error comes out of the block
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import anyio
+import attrs
+from anyio.abc import TaskGroup, TaskStatus
+
+
+@attrs.define(eq=False)
+class House:
+    """Opened, then closed, then left; each once, by the task that opened it."""
+
+    actors: TaskGroup  # start actors here
+    _outer: TaskGroup
+    _closed: anyio.Event
+
+    @classmethod
+    async def open(cls) -> Self:
+        """Begin.  Whoever opened it must close and leave it."""
+        outer, closed = anyio.create_task_group(), anyio.Event()
+        await outer.__aenter__()
+        try:
+            return cls(await outer.start(_live, closed), outer, closed)
+        except BaseException as error:
+            await outer.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether an actor ended for good, so that nobody is left who could leave in order."""
+        return self._outer.cancel_scope.cancel_called
+
+    def close(self) -> None:
+        """Cancel what still runs.  Twice is fine."""
+        self._closed.set()
+
+    async def abandon(self) -> None:
+        """Leave after a failure to open; the caller raises what failed."""
+        self.close()
+        self._outer.cancel_scope.cancel()
+        await self._outer.__aexit__(None, None, None)
+
+    async def leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Wait until nothing runs; raise what ended an actor for good, and a cancellation."""
+        self.close()
+        try:
+            if isinstance(error, anyio.get_cancelled_exc_class()):
+                await self._outer.__aexit__(kind, error, traceback)
+            else:
+                await self._outer.__aexit__(None, None, None)
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1:  # the actor that ended for good
+                raise group.exceptions[0] from None
+            raise
+
+
+async def _live(closed: anyio.Event, *, task_status: TaskStatus[TaskGroup]) -> None:
+    with anyio.CancelScope(shield=True):
+        try:
+            async with anyio.create_task_group() as actors:
+                task_status.started(actors)
+                await closed.wait()
+                actors.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise

@@ -1,0 +1,124 @@
+"""The replicas of one node, or of one part without a node: one copy per map, however many hold it.
+
+hold("flags")    the first one starts a replica and waits for its snapshot
+hold("flags")    the second one shares it
+release()        the last one stops it
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+import attrs
+
+from pool.actors.context import Context
+from pool.actors.follower import Follower
+from pool.actors.replica import Replica
+from pool.actors.supervisor import Supervisor
+from pool.errors import NotRunning
+from pool.store.rmap import StoredMap
+
+CLOSE_BUDGET_S: Final = 5.0  # for each thread and actor, after the grace
+
+
+@attrs.define(eq=False)
+class _Held:
+    replica: Replica
+    holders: int = 0
+
+
+@attrs.define(eq=False, kw_only=True)
+class Maps:
+    """Starts and stops replicas; the one follower reads for them all."""
+
+    context: Context
+    supervisor: Supervisor
+    on_lost: Callable[[], object]  # the pool's data are gone
+    on_end: Callable[[BaseException | None], object]  # the reader of map logs ended
+    follower: Follower = attrs.field(init=False)
+    _held: dict[str, _Held] = attrs.field(init=False, factory=dict)
+    _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
+    _is_closed: bool = attrs.field(init=False, default=False)
+
+    @follower.default
+    def _new_follower(self) -> Follower:
+        context = self.context
+        return Follower(
+            seam=context.seam,
+            url=context.url,
+            control=context.control,
+            incarnation=context.incarnation,
+            settings=context.settings,
+            emit=context.emit,
+            on_end=self.on_end,
+        )
+
+    def start(self) -> None:
+        """Start reading."""
+        self.follower.start()
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[Replica]:
+        """Hold a map's replica; it is synced when this yields.
+
+        Raises:
+            ConfigError: The name cannot be a map's.
+            NotRunning: The node is closing.
+            StoreFault: There are foreign data under the map's keys.
+        """
+        held = await self._take(name)
+        try:
+            await held.replica.wait_for(0)
+            yield held.replica
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._release(name, held)
+
+    async def stop(self) -> None:
+        """Stop all replicas, whoever holds them: who waits there is told `NotRunning`."""
+        self._is_closed = True
+        async with self._lock:
+            for held in list(self._held.values()):
+                await self.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+
+    async def aclose(self) -> None:
+        """Stop reading, within a budget.  Twice is fine."""
+        await self.follower.aclose(CLOSE_BUDGET_S)
+
+    async def _take(self, name: str) -> _Held:
+        async with self._lock:
+            if self._is_closed:
+                raise NotRunning(state="closing")
+            held = self._held.get(name)
+            if held is None:
+                held = self._held[name] = _Held(self.new_replica(name))
+                try:
+                    await self.supervisor.start(held.replica)
+                except BaseException:
+                    del self._held[name]
+                    held.replica.stop()
+                    raise
+            held.holders += 1
+            return held
+
+    async def _release(self, name: str, held: _Held) -> None:
+        async with self._lock:
+            held.holders -= 1
+            if not held.holders:
+                del self._held[name]
+                await self.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+
+    def new_replica(self, name: str) -> Replica:
+        """Return a replica that whoever asks for it starts and stops."""
+        context = self.context
+        return Replica(
+            name=f"map/{name}",
+            stored=StoredMap(context.control, name),
+            link=context.link,
+            follower=self.follower,
+            emit=context.emit,
+            on_lost=lambda _: self.on_lost(),
+        )

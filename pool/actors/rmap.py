@@ -1,0 +1,539 @@
+"""A replicated map as people use it: local reads, writes of one round trip, and changes to watch.
+
+    set() --script--> store --delta--> follower --> replica --> get(), items() ...
+                                                       |
+                                                       +--> each watch: a buffer of its own
+                                                       +--> each waiter: a channel of its own
+
+Nobody here can hold up anybody else: a watch that is not read forgets what it holds and says so
+later, and a waiter is released by its own channel or by its own cancellation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, Self, TypeAlias, TypeVar, overload
+
+import anyio
+import attrs
+
+from pool.actors.alone import Alone
+from pool.actors.observe import Observer, log_observer
+from pool.actors.replica import Replica
+from pool.errors import ConfigError, InvalidOption, NotRunning, PayloadEncodingError, WrongValue
+from pool.model import rmap as model
+from pool.model.names import WORKERS, check_map, check_pool
+from pool.model.rmap import Resync
+from pool.settings import Settings
+from pool.store.rmap import Life
+from pool.store.url import Url
+
+WATCH_MAX: Final = 4096  # changes that a watch keeps for a reader who is slow
+WHOLE_MAX: Final = 2**53 - 1  # what `increment` counts to, on both sides of 0
+
+V = TypeVar("V", bound=str | bytes)
+Held: TypeAlias = Callable[[], AbstractAsyncContextManager[Replica]]
+
+
+@attrs.frozen
+class Change(Generic[V]):
+    """What one revision did to one key: a string, a list as a tuple, or None for absent."""
+
+    revision: int
+    key: str
+    old: V | tuple[V, ...] | None
+    new: V | tuple[V, ...] | None
+
+
+@attrs.frozen
+class Written(Generic[V]):
+    """The answer to a write: the map's revision after it, and the value that it found."""
+
+    revision: int
+    is_met: bool  # whether its condition held; if not, nothing was written
+    previous: V | tuple[V, ...] | None
+
+
+@attrs.frozen
+class Counted:
+    """The answer to `increment`."""
+
+    revision: int
+    previous: int | None
+    value: int
+
+
+@attrs.frozen
+class Resized:
+    """The answer to a write of a list, or of the whole map.
+
+    It tells how many items there were, and not which: a list is not shipped to change it.
+    """
+
+    revision: int
+    is_met: bool  # whether anything changed, or for a reset, whether its condition held
+    size_before: int
+    size: int
+
+
+class Watch(Generic[V]):
+    """The changes of a map from when it was made, for one reader: `async for change in watch`.
+
+    It ends when it, or its map, is closed.  A reader that is more than `buffer_max` changes behind
+    loses those, and is told a `Resync` instead: then the map itself says how things are.
+    """
+
+    def __init__(self, replica: Replica, values: type[V], buffer_max: int) -> None:
+        self._replica = replica
+        self._value_of = _reader_of(values)
+        self._buffer: deque[model.Change | Resync] = deque()
+        self._buffer_max = buffer_max
+        self._revision = replica.revision  # of the last change that was read
+        self._is_behind = False
+        self.is_closed = False
+        self._bell = anyio.Event()
+        self._unwatch = replica.watch(self._hear)
+
+    def close(self) -> None:
+        """Hear no more; what was heard already can still be read.  Twice is fine."""
+        self._unwatch()
+        self.is_closed = True
+        self._bell.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change[V] | Resync:
+        while not self._buffer and not self._is_behind:
+            if self.is_closed:
+                raise StopAsyncIteration
+            self._bell = anyio.Event()
+            await self._bell.wait()
+        if self._is_behind:
+            self._is_behind = False
+            before, self._revision = self._revision, self._replica.revision
+            return Resync("overflow", self._revision, before, is_fork=False)
+        news = self._buffer.popleft()
+        self._revision = news.revision
+        if isinstance(news, Resync):
+            return news
+        old, new = self._value_of(news.old), self._value_of(news.new)
+        return Change(news.revision, _text(news.key), old, new)
+
+    def _hear(self, news: model.Change | Resync) -> None:
+        if self._is_behind:
+            return
+        if len(self._buffer) >= self._buffer_max:
+            self._buffer.clear()
+            self._is_behind = True
+        else:
+            self._buffer.append(news)
+        self._bell.set()
+
+
+class ReplicatedMap(Generic[V]):
+    """A small map that every node of a fleet holds a copy of: feature flags, routes, settings.
+
+    `async with node.map("flags") as flags`, or without a node
+    `async with ReplicatedMap.open(url, "flags") as flags`.
+
+    Reads are local, wait for nothing, and cost O(1).  The copy follows the map's own history
+    without a break, or is fetched anew (G-10); it is at most two renewal periods behind a server
+    that it can reach, and usually a millisecond.  A write is one round trip and one revision: it
+    is compared, applied and logged in one step, and only what it changes is shipped.  After a
+    write, `wait_for(written.revision)` waits until this copy has it.
+
+    A key is text or bytes, of at most 512 bytes, and is read as text; a value is a string of at
+    most 64 KiB, or a list of such strings.  Any bytes may be in either: what is not UTF-8 is read
+    as text with `surrogateescape`, or as it is with `values=bytes`.  One map holds at most 100,000
+    keys and list items together; use a database for more.
+    """
+
+    def __init__(self, name: str, values: type[V], life: Life, held: Held) -> None:
+        check_map(name)
+        if name == WORKERS:
+            raise ConfigError(setting="map", problem=f"{name!r} is the pool's own")
+        if values not in (str, bytes):
+            raise InvalidOption(option="values", value=repr(values), problem="str or bytes")
+        self.name = name
+        self._values = values
+        self._value_of = _reader_of(values)
+        self._life = life
+        self._held = held
+        self._stack = AsyncExitStack()
+        self._replica: Replica | None = None
+        self._state: Literal["new", "open", "closed"] = "new"
+        self._watches: list[Watch[V]] = []
+
+    @overload
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        name: str,
+        *,
+        pool: str = "default",
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        settings: Settings | None = None,
+        observers: Sequence[Observer] = (log_observer,),
+    ) -> ReplicatedMap[str]: ...
+
+    @overload
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        name: str,
+        *,
+        values: type[V],
+        pool: str = "default",
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        settings: Settings | None = None,
+        observers: Sequence[Observer] = (log_observer,),
+    ) -> ReplicatedMap[V]: ...
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        name: str,
+        *,
+        values: Any = str,
+        pool: str = "default",
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        settings: Settings | None = None,
+        observers: Sequence[Observer] = (log_observer,),
+    ) -> ReplicatedMap[Any]:
+        """Describe a map that is used without a node; enter it to use it.
+
+        Args:
+            url: Where its Redis is, as for `Node`.
+            name: The map's, 1 to 128 bytes in UTF-8.
+            values: What values are read as, `str` or `bytes`.
+            pool: The pool whose map it is: a node of that pool has the same one as `node.map()`.
+            ttl_s: How long the map lives, in seconds, at least 1; None: until it is destroyed.
+                What each writer says holds from its write on.
+            is_sliding: Count `ttl_s` from the latest write, not from the first.
+            settings: Those of the link and the renewal period count.
+            observers: Called with every event, plainly; the default writes log lines.
+
+        Raises:
+            ConfigError: A name or the address cannot be used.
+            InvalidOption: A value is out of bounds.
+        """
+        life = Life(ttl_s, is_sliding)
+        check_pool(pool)
+        Url.parse(url)
+
+        @asynccontextmanager
+        async def held() -> AsyncIterator[Replica]:
+            async with (
+                Alone(pool, url, settings=settings, observers=observers) as alone,
+                alone.maps.hold(name) as replica,
+            ):
+                yield replica
+
+        return ReplicatedMap(name, values, life, held)
+
+    async def __aenter__(self) -> Self:
+        """Join the map: one snapshot.
+
+        Raises:
+            NotRunning: It was opened before, or its node is not open.
+            StoreUnavailable, AuthError, UnsupportedServer, NoServer: As for a node.
+            StoreFault: There are foreign data under the map's keys.
+        """
+        if self._state != "new":
+            raise NotRunning(state=self._state)
+        self._replica = await self._stack.enter_async_context(self._held())
+        self._state = "open"
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._state = "closed"
+        for watch in self._watches:
+            watch.close()
+        await self._stack.__aexit__(kind, error, traceback)
+
+    # --- local reads --------------------------------------------------------------------------
+
+    @property
+    def revision(self) -> int:
+        """How far this copy is.  It goes back only with a `Resync`, when the server did."""
+        return self._open.revision
+
+    def get(self, key: str | bytes, default: V | None = None) -> V | None:
+        """Return the string of a key.
+
+        Raises:
+            WrongValue: It holds a list; see `get_list()`.
+        """
+        value = self._open.items.get(_bytes("key", key))
+        if value is None:
+            return default
+        if isinstance(value, tuple):
+            raise WrongValue(problem=f"{_shown(key)} holds a list, not a string")
+        text: V = self._value_of(value)
+        return text
+
+    def get_list(self, key: str | bytes) -> tuple[V, ...]:
+        """Return the list of a key, empty if there is none.
+
+        Raises:
+            WrongValue: It holds a string.
+        """
+        value = self._open.items.get(_bytes("key", key), ())
+        if isinstance(value, bytes):
+            raise WrongValue(problem=f"{_shown(key)} holds a string, not a list")
+        texts: tuple[V, ...] = self._value_of(value)
+        return texts
+
+    def get_int(self, key: str | bytes, default: int = 0) -> int:
+        """Return the whole number of a key.
+
+        Raises:
+            WrongValue: It holds something else.
+        """
+        value = self._open.items.get(_bytes("key", key))
+        if value is None:
+            return default
+        try:
+            return int(value)  # type: ignore[arg-type]  # a list is refused here
+        except (TypeError, ValueError):
+            raise WrongValue(problem=f"{_shown(key)} holds no whole number") from None
+
+    def __getitem__(self, key: str | bytes) -> V:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str | bytes) and _bytes("key", key) in self._open.items
+
+    def __iter__(self) -> Iterator[str]:
+        return self.keys()
+
+    def __len__(self) -> int:
+        return len(self._open.items)
+
+    def keys(self) -> Iterator[str]:
+        """Iterate over the keys as of now, whatever is written meanwhile."""
+        return map(_text, self._open.items)
+
+    def items(self) -> Iterator[tuple[str, V | tuple[V, ...]]]:
+        """Iterate over keys and values (strings, and lists as tuples) as of now."""
+        items = self._open.items
+        return ((_text(key), self._value_of(value)) for key, value in items.items())
+
+    def snapshot(self) -> dict[str, V | tuple[V, ...]]:
+        """Return everything as of `revision`.  O(keys), without waiting."""
+        return dict(self.items())
+
+    def watch(self, buffer_max: int = WATCH_MAX) -> Watch[V]:
+        """Return the changes from now on; make it before you read what they start from.
+
+        Raises:
+            InvalidOption: `buffer_max` is not 1 to 1,000,000.
+        """
+        if type(buffer_max) is not int or not 1 <= buffer_max <= 1_000_000:
+            raise InvalidOption(
+                option="buffer_max", value=repr(buffer_max), problem="1 to 1,000,000"
+            )
+        self._watches = [each for each in self._watches if not each.is_closed]
+        watch = Watch(self._open, self._values, buffer_max)
+        self._watches.append(watch)
+        return watch
+
+    async def wait_for(self, revision: int) -> None:
+        """Wait until this copy has reached a revision.
+
+        Raises:
+            StoreLost: The server went back, or lost its data: the revision may never come.
+            NotRunning: The map was closed.
+        """
+        await self._open.wait_for(revision)
+
+    # --- writes -------------------------------------------------------------------------------
+    #
+    # All of them may raise:
+    #   StoreUnavailable   no answer in time; `maybe_done` says whether it may have been written
+    #   StoreLost          the server lost the pool's data; the copy is being fetched anew
+    #   NotRunning         the map is not open
+    # and those that set or append:
+    #   StorageFull, MapFull, PayloadTooLarge, PayloadEncodingError     nothing was written
+
+    async def set(self, key: str | bytes, value: V) -> Written[V]:
+        """Give a key this string, whatever it had."""
+        return await self._write(model.Set(_bytes("key", key), _bytes("value", value)))
+
+    async def set_and_wait(self, key: str | bytes, value: V) -> Written[V]:
+        """As `set()`, and wait until this copy has it; bound it with a timeout of your own.
+
+        Others have it at about the same time; nobody is waited for but this copy.
+
+        Raises:
+            StoreLost: Also if the server went back before the write came here.
+        """
+        written = await self.set(key, value)
+        await self.wait_for(written.revision)
+        return written
+
+    async def update(self, values: Mapping[str, V] | Mapping[bytes, V]) -> int:
+        """Set up to 256 keys as one revision; return that."""
+        ops = [model.Set(_bytes("key", k), _bytes("value", v)) for k, v in values.items()]
+        return (await self._open.write(ops, life=self._life)).revision
+
+    async def set_if_not_exists(self, key: str | bytes, value: V) -> Written[V]:
+        """Give a key this string if it has nothing."""
+        return await self._write(model.SetIfNotExists(_bytes("key", key), _bytes("value", value)))
+
+    async def compare_and_set(self, key: str | bytes, expected: V, value: V) -> Written[V]:
+        """Give a key this string if it has the expected one."""
+        return await self._write(
+            model.CompareAndSet(
+                _bytes("key", key), _bytes("expected", expected), _bytes("value", value)
+            )
+        )
+
+    async def delete(self, key: str | bytes) -> Written[V]:
+        """Remove a key, string or list; it need not be there."""
+        return await self._write(model.Delete(_bytes("key", key)))
+
+    async def compare_and_delete(self, key: str | bytes, expected: V) -> Written[V]:
+        """Remove a key if it has the expected string."""
+        return await self._write(
+            model.CompareAndDelete(_bytes("key", key), _bytes("expected", expected))
+        )
+
+    async def increment(self, key: str | bytes, by: int = 1) -> Counted:
+        """Add to the whole number of a key; an absent one counts as 0.
+
+        Raises:
+            WrongValue: It holds something else, or the sum would be beyond 2^53.
+            InvalidOption: `by` is not a whole number within that.
+        """
+        if type(by) is not int or not -WHOLE_MAX <= by <= WHOLE_MAX:
+            raise InvalidOption(option="by", value=repr(by), problem="a whole number within 2^53")
+        written = await self._open.write([model.Increment(_bytes("key", key), by)], life=self._life)
+        [outcome] = written.outcomes
+        assert not isinstance(outcome.previous, tuple)  # the script refuses it
+        previous = None if outcome.previous is None else int(outcome.previous)
+        return Counted(written.revision, previous, (previous or 0) + by)
+
+    async def append(self, key: str | bytes, *values: V) -> Resized:
+        """Append 1 to 256 strings to the list of a key.  O(log items); the list is not rewritten.
+
+        Raises:
+            WrongValue: The key holds a string.
+        """
+        return await self._change_list("append", key, values)
+
+    async def append_unique(self, key: str | bytes, *values: V) -> Resized:
+        """As `append()`, but only what the list does not have."""
+        return await self._change_list("append_unique", key, values)
+
+    async def remove(self, key: str | bytes, *values: V) -> Resized:
+        """Remove strings from the list of a key, wherever they stand in it.
+
+        A list that has no items left is no key any more.
+
+        Raises:
+            WrongValue: The key holds a string.
+        """
+        return await self._change_list("remove", key, values)
+
+    async def reset(self) -> Resized:
+        """Remove all keys, as one revision."""
+        return _resized(await self._open.reset(model.ResetOp()))
+
+    async def compare_and_reset(self, expected: Mapping[str, V]) -> Resized:
+        """Remove all keys if these have the expected strings."""
+        pairs = tuple((_bytes("key", k), _bytes("expected", v)) for k, v in expected.items())
+        return _resized(await self._open.reset(model.ResetOp("reset", pairs)))
+
+    async def destroy(self) -> Resized:
+        """Remove all keys, and after a day also the map's place in its own history.
+
+        Whoever holds it sees an empty map, and may write to it: then it lives again.
+        """
+        return _resized(await self._open.reset(model.ResetOp("destroy")))
+
+    # --- inside -------------------------------------------------------------------------------
+
+    @property
+    def _open(self) -> Replica:
+        if self._replica is None or self._state != "open":
+            raise NotRunning(state=self._state)
+        return self._replica
+
+    async def _write(self, op: model.Op) -> Written[V]:
+        written = await self._open.write([op], life=self._life)
+        [outcome] = written.outcomes
+        return Written(written.revision, outcome.is_met, self._value_of(outcome.previous))
+
+    async def _change_list(
+        self,
+        kind: Literal["append", "append_unique", "remove"],
+        key: str | bytes,
+        values: tuple[V, ...],
+    ) -> Resized:
+        packed = tuple(_bytes("value", value) for value in values)
+        op = model.ListOp(kind, _bytes("key", key), packed)
+        return _resized(await self._open.change_list(op, life=self._life))
+
+
+def _resized(resized: model.Resized) -> Resized:
+    return Resized(resized.at.revision, resized.is_met, resized.size_before, resized.size)
+
+
+def _bytes(what: str, given: str | bytes) -> bytes:
+    if isinstance(given, bytes):
+        return given
+    if not isinstance(given, str):
+        raise PayloadEncodingError(
+            path=what, problem=f"expected str or bytes, not {type(given).__name__}"
+        )
+    try:
+        return given.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        problem = f"lone surrogate at offset {error.start}"
+        raise PayloadEncodingError(path=what, problem=problem) from None
+
+
+def _text(given: bytes) -> str:
+    return given.decode("utf-8", "surrogateescape")
+
+
+def _shown(key: str | bytes) -> str:
+    return repr(key)[:80]
+
+
+def _reader_of(values: type[V]) -> Callable[[model.Value | None], Any]:
+    """Return what turns stored values into those that people see."""
+    if values is bytes:
+        return lambda value: value
+
+    def read(value: model.Value | None) -> Any:
+        if value is None:
+            return None
+        return _text(value) if isinstance(value, bytes) else tuple(map(_text, value))
+
+    return read
