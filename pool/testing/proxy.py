@@ -44,6 +44,7 @@ class FaultProxy:
     url: str
     delay_s: float = 0.0  # before each chunk of bytes, in both directions
     slice_bytes: int = 0  # replies in pieces of so many bytes; 0: as they come
+    bytes_per_s: float = 0.0  # of replies, on each connection; 0: as fast as they come
     drop_requests: bool = False  # swallow what clients send
     drop_replies: bool = False  # swallow what the server answers
     cut_after_bytes: int | None = None  # reset the connection after so many bytes of reply; once
@@ -62,6 +63,7 @@ class FaultProxy:
     async def heal(self) -> None:
         """Relay faithfully again, on fresh connections."""
         self.delay_s, self.slice_bytes, self.cut_after_bytes = 0.0, 0, None
+        self.bytes_per_s = 0.0
         self.drop_requests = self.drop_replies = False
         await self.cut()
 
@@ -170,6 +172,8 @@ class _Relay:
         size = faults.slice_bytes or len(chunk)
         for at in range(0, len(chunk), size):
             await self.client.send(chunk[at : at + size])
+            if faults.bytes_per_s:
+                await anyio.sleep(min(size, len(chunk) - at) / faults.bytes_per_s)
 
 
 @asynccontextmanager

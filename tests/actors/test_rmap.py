@@ -1,0 +1,562 @@
+"""ReplicatedMap as people use it: what it reads, writes and tells, and whom it never blocks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+import redis
+
+from pool import (
+    Change,
+    ConfigError,
+    Counted,
+    InvalidOption,
+    MapFull,
+    Node,
+    NotRunning,
+    PayloadEncodingError,
+    PayloadTooLarge,
+    ReplicatedMap,
+    Resized,
+    Resync,
+    Settings,
+    Written,
+    WrongValue,
+)
+from pool.model.names import Control
+from pool.store.rmap import StoredMap
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = Settings(lease_ttl_s=1.0)  # a renewal period of 0.2 s
+PATIENCE_S = 10.0
+AWKWARD = ["", "=", ",", ":", "-", "\0\r\n", "3:ab", "\N{SNOWMAN}\N{PARTY POPPER}", "*", " "]
+
+OpenMap = Callable[..., ReplicatedMap[Any]]
+
+
+@pytest.fixture
+def open_map(redis_url: str, pool_name: str) -> OpenMap:
+    """Return what describes a map of this test's pool."""
+
+    def describe(name: str = "flags", **options: Any) -> ReplicatedMap[Any]:
+        settings = {"pool": pool_name, "settings": SETTINGS, **options}
+        return ReplicatedMap.open(redis_url, name, **settings)
+
+    return describe
+
+
+@pytest.fixture
+async def flags(anyio_backend: str, open_map: OpenMap) -> AsyncIterator[ReplicatedMap[str]]:
+    async with open_map() as flags:
+        yield flags
+
+
+@pytest.fixture
+def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the maps fetched, one for each snapshot."""
+    fetched: list[str] = []
+    snapshot = StoredMap.snapshot
+
+    async def noted(self: StoredMap, *args: Any) -> Any:
+        fetched.append(self.name)
+        return await snapshot(self, *args)
+
+    monkeypatch.setattr(StoredMap, "snapshot", noted)
+    return fetched
+
+
+@asynccontextmanager
+async def together() -> AsyncIterator[Callable[..., object]]:
+    """Run coroutines beside each other; give up when they take too long."""
+    with anyio.fail_after(PATIENCE_S):
+        async with anyio.create_task_group() as tasks:
+            yield tasks.start_soon
+
+
+async def read(watch: Any, count: int) -> list[Any]:
+    with anyio.fail_after(PATIENCE_S):
+        return [await anext(watch) for _ in range(count)]
+
+
+# --- reads and writes -------------------------------------------------------------------------
+
+
+async def test_what_is_written_is_read_locally(flags: ReplicatedMap[str]) -> None:
+    written = await flags.set_and_wait("a", "1")
+    assert (flags["a"], flags.get("a"), "a" in flags, len(flags)) == ("1", "1", True, 1)
+    assert written == Written(flags.revision, True, None)
+    again = await flags.set_and_wait("a", "2")
+    assert again == Written(written.revision + 1, True, "1")
+    assert flags.snapshot() == {"a": "2"} == dict(flags.items())
+    assert list(flags) == ["a"] == list(flags.keys())
+
+
+async def test_what_is_absent(flags: ReplicatedMap[str]) -> None:
+    assert flags.get("a") is None
+    assert flags.get("a", "x") == "x"
+    assert (flags.get_list("a"), flags.get_int("a"), flags.get_int("a", 7)) == ((), 0, 7)
+    assert ("a" in flags, 17 in flags, len(flags)) == (False, False, 0)
+    with pytest.raises(KeyError, match="a"):
+        flags["a"]
+    assert await flags.delete("a") == Written(0, True, None)
+    assert await flags.compare_and_delete("a", "1") == Written(0, False, None)
+
+
+async def test_conditional_writes_say_whether_and_what_they_found(
+    flags: ReplicatedMap[str],
+) -> None:
+    first = await flags.set_if_not_exists("a", "1")
+    revision = first.revision
+    assert first == Written(revision, True, None)
+    assert await flags.set_if_not_exists("a", "2") == Written(revision, False, "1")
+    assert await flags.compare_and_set("a", "2", "3") == Written(revision, False, "1")
+    assert await flags.compare_and_set("a", "1", "3") == Written(revision + 1, True, "1")
+    assert await flags.compare_and_delete("a", "1") == Written(revision + 1, False, "3")
+    assert await flags.compare_and_delete("a", "3") == Written(revision + 2, True, "3")
+    await flags.wait_for(revision + 2)
+    assert flags.snapshot() == {}
+
+
+async def test_numbers_are_counted_where_they_are(flags: ReplicatedMap[str]) -> None:
+    first = await flags.increment("n")
+    assert first == Counted(first.revision, None, 1)
+    second = await flags.increment("n", -3)
+    assert second == Counted(first.revision + 1, 1, -2)
+    await flags.wait_for(second.revision)
+    assert (flags.get_int("n"), flags["n"]) == (-2, "-2")
+
+
+async def test_lists_grow_shrink_and_vanish(flags: ReplicatedMap[str]) -> None:
+    first = await flags.append("l", "a", "b", "a")
+    revision = first.revision
+    assert first == Resized(revision, True, 0, 3)
+    assert await flags.append_unique("l", "b", "c") == Resized(revision + 1, True, 3, 4)
+    assert await flags.append_unique("l", "c") == Resized(revision + 1, False, 4, 4)
+    await flags.wait_for(revision + 1)
+    assert flags.get_list("l") == ("a", "b", "a", "c")
+    assert flags.snapshot() == {"l": ("a", "b", "a", "c")}
+    assert await flags.remove("l", "a", "none") == Resized(revision + 2, True, 4, 2)
+    assert await flags.remove("l", "b", "c") == Resized(revision + 3, True, 2, 0)
+    await flags.wait_for(revision + 3)
+    assert "l" not in flags
+
+
+async def test_several_keys_are_set_as_one_revision(flags: ReplicatedMap[str]) -> None:
+    with flags.watch() as watch:
+        revision = await flags.update({"a": "1", "b": "2"})
+        assert await read(watch, 2) == [
+            Change(revision, "a", None, "1"),
+            Change(revision, "b", None, "2"),
+        ]
+
+
+async def test_reset_compare_and_reset_and_destroy(flags: ReplicatedMap[str]) -> None:
+    await flags.wait_for(await flags.update({"a": "1", "b": "2"}))
+    with flags.watch() as watch:
+        refused = await flags.compare_and_reset({"a": "1", "b": "1"})
+        assert (refused.is_met, refused.size_before, refused.size) == (False, 2, 2)
+        emptied = await flags.compare_and_reset({"a": "1", "b": "2"})
+        assert (emptied.is_met, emptied.size_before, emptied.size) == (True, 2, 0)
+        assert {(c.key, c.new) for c in await read(watch, 2)} == {("a", None), ("b", None)}
+    assert (await flags.reset()).revision == emptied.revision  # it is empty already
+    await flags.set("a", "3")
+    destroyed = await flags.destroy()
+    lives = await flags.set_and_wait("a", "4")
+    assert lives.revision == destroyed.revision + 1
+    assert flags.snapshot() == {"a": "4"}
+
+
+async def test_a_key_holds_a_string_or_a_list_and_each_has_its_own_reads(
+    flags: ReplicatedMap[str],
+) -> None:
+    await flags.set("s", "x")
+    await flags.append("l", "1")
+    await flags.wait_for((await flags.set("z", "")).revision)
+    for call in (flags.get, flags.get_int):
+        with pytest.raises(WrongValue, match="'l'"):
+            call("l")
+    for wrong in (flags.get_list, flags.get_int):
+        with pytest.raises(WrongValue, match="'s'"):
+            wrong("s")
+    for refused in (flags.append("s", "1"), flags.remove("s", "1"), flags.increment("l")):
+        with pytest.raises(WrongValue):
+            await refused
+    replaced = await flags.set("l", "now a string")
+    assert replaced == Written(replaced.revision, True, ("1",))
+
+
+async def test_any_text_and_any_bytes_come_back_as_they_were(open_map: OpenMap) -> None:
+    """Nothing of the encoding is reserved, and what is no UTF-8 is not lost either."""
+    async with open_map() as texts, open_map(values=bytes) as raw:
+        for key, value in zip(AWKWARD, reversed(AWKWARD), strict=True):
+            await texts.set(key, value)
+            await texts.append(f"list {key}", value, key)
+        await texts.append("\udcff", "\udc80")  # the bytes FF and 80, as text
+        last = await raw.set(b"\xfe", b"\x81")
+        await texts.wait_for(last.revision)
+        await raw.wait_for(last.revision)
+        expected: dict[str, Any] = dict(zip(AWKWARD, reversed(AWKWARD), strict=True))
+        for key, value in zip(AWKWARD, reversed(AWKWARD), strict=True):
+            expected[f"list {key}"] = (value, key)
+        expected["\udcff"] = ("\udc80",)
+        expected["\udcfe"] = "\udc81"
+        assert texts.snapshot() == expected
+        assert raw.get_list(b"\xff") == (b"\x80",)
+        assert {key: raw.get(key) for key in AWKWARD} == {
+            key: value.encode() for key, value in zip(AWKWARD, reversed(AWKWARD), strict=True)
+        }
+        assert texts["\udcfe".encode("utf-8", "surrogateescape")] == "\udc81"
+
+
+@pytest.mark.parametrize("given", [None, 1, 1.5, ["a"], object()])
+async def test_what_is_neither_text_nor_bytes_is_refused(
+    flags: ReplicatedMap[str], given: Any
+) -> None:
+    for attempt in (flags.set("a", given), flags.set(given, "a"), flags.append("a", given)):
+        with pytest.raises(PayloadEncodingError, match="expected str or bytes"):
+            await attempt
+    with pytest.raises(PayloadEncodingError):
+        flags.get(given)
+
+
+@pytest.mark.parametrize("by", [1.0, True, "1", 2**53, None])
+async def test_only_whole_numbers_are_added(flags: ReplicatedMap[str], by: Any) -> None:
+    with pytest.raises(InvalidOption, match="by"):
+        await flags.increment("n", by)
+
+
+async def test_limits_are_refused_with_their_numbers(
+    flags: ReplicatedMap[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PayloadEncodingError, match="surrogate"):
+        await flags.set("\ud800", "a")
+    with pytest.raises(PayloadTooLarge, match="512"):
+        await flags.set("k" * 513, "a")
+    with pytest.raises(PayloadTooLarge, match="65536"):
+        await flags.append("k", "v" * 65_537)
+    with pytest.raises(InvalidOption, match="256"):
+        await flags.append("k", *["v"] * 257)
+    with pytest.raises(InvalidOption, match="256"):
+        await flags.update({})
+    for buffer_max in (0, -1, True, 1.0):
+        with pytest.raises(InvalidOption, match="buffer_max"):
+            flags.watch(buffer_max)  # type: ignore[arg-type]
+    write = StoredMap.write
+
+    async def write_less(*args: Any, **options: Any) -> Any:
+        return await write(*args, **options, items_max=1)
+
+    monkeypatch.setattr(StoredMap, "write", write_less)
+    await flags.set("a", "1")
+    with pytest.raises(MapFull, match="items_max=1"):
+        await flags.set("b", "1")
+
+
+def test_a_map_is_described_before_it_is_opened() -> None:
+    url = "redis://localhost"
+    for name in ("", "x" * 129, "a\nb", "workers"):
+        with pytest.raises(ConfigError, match="map"):
+            ReplicatedMap.open(url, name)
+    with pytest.raises(ConfigError, match="pool"):
+        ReplicatedMap.open(url, "flags", pool="No Pool")
+    with pytest.raises(ConfigError, match="url"):
+        ReplicatedMap.open("http://localhost", "flags")
+    with pytest.raises(InvalidOption, match="ttl_s"):
+        ReplicatedMap.open(url, "flags", ttl_s=0.5)
+    with pytest.raises(InvalidOption, match="is_sliding"):
+        ReplicatedMap.open(url, "flags", is_sliding=True)
+    with pytest.raises(InvalidOption, match="values"):
+        ReplicatedMap.open(url, "flags", values=int)  # type: ignore[type-var]
+
+
+async def test_a_map_that_is_not_open_says_so(open_map: OpenMap) -> None:
+    described = open_map()
+    with pytest.raises(NotRunning, match="new"):
+        described.get("a")
+    async with described:
+        with pytest.raises(NotRunning, match="open"):
+            await described.__aenter__()
+    for read_it in (lambda: described.get("a"), lambda: len(described), described.watch):
+        with pytest.raises(NotRunning, match="closed"):
+            read_it()
+    with pytest.raises(NotRunning, match="closed"):
+        await described.set("a", "1")
+
+
+async def test_what_the_body_raises_comes_out_as_it_is(open_map: OpenMap) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with open_map():
+            1 / 0  # noqa: B018
+
+
+# --- in a node --------------------------------------------------------------------------------
+
+
+async def test_a_nodes_map_is_the_same_as_one_without_a_node(
+    open_map: OpenMap, redis_url: str, pool_name: str
+) -> None:
+    async with (
+        Node(pool_name, redis_url, settings=SETTINGS) as node,
+        node.map("flags") as ours,
+        open_map() as alone,
+    ):
+        await alone.wait_for((await ours.set("a", "1")).revision)
+        last = (await alone.append("l", "1")).revision
+        await ours.wait_for(last)
+        await alone.wait_for(last)
+        assert ours.snapshot() == alone.snapshot() == {"a": "1", "l": ("1",)}
+
+
+async def test_a_map_held_twice_is_one_copy(
+    redis_url: str, pool_name: str, snapshots: list[str]
+) -> None:
+    async with Node(pool_name, redis_url, settings=SETTINGS) as node:
+        async with node.map("flags") as first, node.map("flags", values=bytes) as second:
+            assert snapshots.count("flags") == 1
+            await first.set_and_wait("a", "1")
+            assert second["a"] == b"1"
+        async with node.map("flags") as third:  # the last holder let go: it is fetched anew
+            assert third["a"] == "1"
+        assert snapshots.count("flags") == 2
+
+
+async def test_a_map_of_a_node_that_is_not_open_is_refused(redis_url: str, pool_name: str) -> None:
+    node = Node(pool_name, redis_url, settings=SETTINGS)
+    with pytest.raises(NotRunning, match="new"):
+        async with node.map("flags"):
+            pass
+    with pytest.raises(ConfigError, match="own"):
+        node.map("workers")
+
+
+async def test_opening_a_map_where_foreign_data_are_says_so(
+    redis_url: str, pool_name: str, open_map: OpenMap
+) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.set(Control(pool_name).map_data("flags"), "no hash")
+    with anyio.fail_after(PATIENCE_S):
+        with pytest.raises(Exception, match="POOLFAULT"):
+            async with open_map():
+                pass
+
+
+# --- watching ---------------------------------------------------------------------------------
+
+
+async def test_a_watcher_sees_every_revision_and_the_map_is_never_polled(
+    open_map: OpenMap, snapshots: list[str]
+) -> None:
+    """G-10: one snapshot to join, then only deltas; no Resync without a fault."""
+    async with open_map() as writer, open_map() as reader:
+        with reader.watch() as watch:
+            first = (await writer.set("n", "0")).revision
+            for n in range(1, 300):
+                await writer.set("n", str(n))
+            changes = await read(watch, 300)
+        assert changes == [
+            Change(first + n, "n", str(n - 1) if n else None, str(n)) for n in range(300)
+        ]
+        # Two probes later nothing more has been fetched: what is whole is not polled.
+        for _ in range(2):
+            await anyio.sleep(SETTINGS.renew_s)
+        assert snapshots == ["flags", "flags"]
+
+
+async def test_a_watcher_that_never_reads_blocks_nobody(flags: ReplicatedMap[str]) -> None:
+    """The historical deadlock: a notification channel that everybody shares, and one who does not
+    read it.  Here it forgets what it cannot keep, and is told so."""
+    idle, busy = flags.watch(buffer_max=10), flags.watch()
+    written = [await flags.set_and_wait("n", str(n)) for n in range(100)]
+    assert [c.new for c in await read(busy, 100)] == [str(n) for n in range(100)]
+    before = written[0].revision - 1 if written[0].revision else 0
+    [missed] = await read(idle, 1)
+    assert isinstance(missed, Resync)
+    assert (missed.reason, missed.revision, missed.is_fork) == ("overflow", flags.revision, False)
+    assert missed.revision_before <= before
+    assert flags["n"] == "99"  # the map itself says what was missed
+    later = await flags.set_and_wait("n", "later")
+    assert await read(idle, 1) == [Change(later.revision, "n", "99", "later")]
+
+
+async def test_closing_a_watch_ends_its_reader_after_what_it_has_heard(
+    flags: ReplicatedMap[str],
+) -> None:
+    watch = flags.watch()
+    written = await flags.set_and_wait("a", "1")
+    watch.close()
+    watch.close()
+    await flags.set_and_wait("a", "2")
+    with anyio.fail_after(PATIENCE_S):
+        assert [change async for change in watch] == [Change(written.revision, "a", None, "1")]
+
+
+async def test_closing_the_map_ends_those_who_watch_it(open_map: OpenMap) -> None:
+    ended: list[str] = []
+    async with together() as start, open_map() as flags:
+
+        async def follow(watch: Any) -> None:
+            async for _ in watch:
+                pass
+            ended.append("ended")
+
+        for _ in range(3):
+            start(follow, flags.watch())
+        await flags.set_and_wait("a", "1")
+    assert ended == ["ended"] * 3
+
+
+# --- set_and_wait -----------------------------------------------------------------------------
+
+
+async def test_twenty_who_set_the_same_value_all_return(flags: ReplicatedMap[str]) -> None:
+    """Each waits for its own revision: nobody takes another's answer for its own."""
+    revisions: list[int] = []
+
+    async def one() -> None:
+        revisions.append((await flags.set_and_wait("a", "same")).revision)
+
+    async with together() as start:
+        for _ in range(20):
+            start(one)
+    assert len(set(revisions)) == 20
+    assert flags.revision == max(revisions)
+
+
+async def test_a_cancelled_caller_disturbs_nobody(flags: ReplicatedMap[str]) -> None:
+    done: list[str] = []
+
+    async def one(value: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            await flags.set_and_wait("a", value)
+            done.append(value)
+
+    scopes = [anyio.CancelScope() for _ in range(20)]
+    async with together() as start:
+        for n, scope in enumerate(scopes):
+            start(one, str(n), scope)
+        await anyio.lowlevel.checkpoint()
+        for scope in scopes[::2]:
+            scope.cancel()
+    assert {str(n) for n in range(1, 20, 2)} <= set(done)
+    await flags.set_and_wait("a", "after")
+
+
+async def test_callers_on_a_closing_map_are_told(open_map: OpenMap) -> None:
+    told: list[BaseException] = []
+
+    async def wait(flags: ReplicatedMap[str], revision: int) -> None:
+        try:
+            await flags.wait_for(revision)
+        except NotRunning as error:
+            told.append(error)
+
+    async with together() as start, open_map() as flags:
+        first = await flags.set_and_wait("a", "1")
+        for n in range(5):
+            start(wait, flags, first.revision + 1 + n)
+        await anyio.lowlevel.checkpoint()
+    assert len(told) == 5
+
+
+# --- time to live -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_sliding", [False, True])
+async def test_the_end_of_a_map_reaches_its_replicas(
+    open_map: OpenMap, *, is_sliding: bool
+) -> None:
+    """Within a renewal period of the end, with a change for each key."""
+    async with open_map(ttl_s=1.0, is_sliding=is_sliding) as writer, open_map() as reader:
+        with reader.watch() as watch:
+            await writer.set("a", "1")
+            await writer.append("l", "x", "y")
+            await read(watch, 3)
+            gone = await read(watch, 2)
+        assert {(c.key, c.old, c.new) for c in gone} == {("a", "1", None), ("l", ("x", "y"), None)}
+        assert reader.snapshot() == {}
+        await reader.wait_for((await writer.set("a", "2")).revision)
+        assert reader.snapshot() == {"a": "2"}
+
+
+async def test_any_node_of_the_pool_ends_a_map_that_nobody_holds(
+    open_map: OpenMap, redis_url: str, pool_name: str
+) -> None:
+    stored = StoredMap(Control(pool_name), "flags")
+    async with open_map(ttl_s=1.0) as writer:
+        written = await writer.set("a", "1")
+    async with open_map("another"), anyio.create_task_group() as tasks:
+        with redis.Redis.from_url(redis_url) as client, anyio.fail_after(PATIENCE_S):
+            ended = partial(client.xread, {stored.log: f"{written.revision}-0"}, block=5000)
+            [[_, [(_, fields)]]] = await anyio.to_thread.run_sync(ended)
+            assert fields[b"edits"] == b"*"
+            assert not client.exists(stored.items)
+        tasks.cancel_scope.cancel()
+
+
+# --- many -------------------------------------------------------------------------------------
+
+
+async def test_fifty_replicas_end_equal_after_a_thousand_writes_of_eight(
+    open_map: OpenMap, redis_url: str, pool_name: str
+) -> None:
+    """G-10.  Each of the eight writers does 125 operations of all kinds, at random (seeded)."""
+
+    async def write(flags: ReplicatedMap[str], seed: int) -> None:
+        dice = random.Random(seed)
+        for _ in range(125):
+            key, value = dice.choice("abcdef"), str(dice.randrange(4))
+            calls: list[tuple[Callable[..., Awaitable[Any]], *tuple[Any, ...]]] = [
+                (flags.set, key, value),
+                (flags.set_if_not_exists, key, value),
+                (flags.compare_and_set, key, value, "x"),
+                (flags.delete, key),
+                (flags.append, f"l{key}", value),
+                (flags.append_unique, f"l{key}", value),
+                (flags.remove, f"l{key}", value),
+                (flags.increment, f"n{key}", dice.randrange(9)),
+            ]
+            call, *args = dice.choice(calls)
+            await call(*args)
+            if dice.random() < 0.01:
+                await flags.reset()
+
+    stored = StoredMap(Control(pool_name), "flags")
+    async with anyio.create_task_group() as tasks:
+        replicas: list[ReplicatedMap[Any]] = []
+        finished = anyio.Event()
+
+        async def follow(ready: anyio.Event) -> None:
+            async with open_map() as replica:
+                replicas.append(replica)
+                ready.set()
+                await finished.wait()
+
+        for _ in range(50):
+            ready = anyio.Event()
+            tasks.start_soon(follow, ready)
+            await ready.wait()
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as writers:
+                for seed in range(8):
+                    writers.start_soon(write, replicas[seed], seed)
+            last = (await replicas[0].set("last", "1")).revision
+            for replica in replicas:
+                await replica.wait_for(last)
+        snapshots = [replica.snapshot() for replica in replicas]
+        with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+            strings = client.hgetall(stored.items)
+            items = client.zcard(stored.lists)
+        finished.set()
+    assert all(snapshot == snapshots[0] for snapshot in snapshots)
+    found = snapshots[0]
+    assert {key: value for key, value in found.items() if isinstance(value, str)} == strings
+    assert sum(len(value) for value in found.values() if isinstance(value, tuple)) == items
