@@ -118,7 +118,7 @@ class PayloadTooLarge(UsageError):
     """A value is larger than the pool takes."""
 
     code: ClassVar[str] = "POOLTOOLARGE"
-    hint: ClassVar[str] = "store the bytes elsewhere and pass a reference, or raise the limit"
+    hint: ClassVar[str] = "store the bytes elsewhere and pass a reference; README names the limits"
 
     what: str
     size_bytes: int
@@ -127,10 +127,10 @@ class PayloadTooLarge(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class NotRunning(UsageError):
-    """The node is not open for this call."""
+    """It is not open for this call."""
 
     code: ClassVar[str] = "POOLNOTRUNNING"
-    hint: ClassVar[str] = "use the node inside its `async with` block"
+    hint: ClassVar[str] = "use it inside its `async with` block"
 
     state: str
 
@@ -286,7 +286,9 @@ class StoreLost(StoreError):
     """The server came back without this pool's data."""
 
     code: ClassVar[str] = "POOLDATALOST"
-    hint: ClassVar[str] = "jobs accepted before it are gone; dispatch again, and check persistence"
+    hint: ClassVar[str] = (
+        "what was accepted before is gone: do it again, and check persistence"
+    )
 
     pool: str
 

@@ -11,6 +11,7 @@ later, and a waiter is released by its own channel or by its own cancellation.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -23,16 +24,18 @@ import attrs
 from pool.actors.alone import Alone
 from pool.actors.observe import Observer, log_observer
 from pool.actors.replica import Replica
-from pool.errors import ConfigError, InvalidOption, NotRunning, PayloadEncodingError, WrongValue
+from pool.errors import ConfigError, InvalidOption, NotRunning, WrongValue, shown
 from pool.model import rmap as model
 from pool.model.names import WORKERS, check_map, check_pool
 from pool.model.rmap import Resync
 from pool.settings import Settings
-from pool.store.rmap import Life
+from pool.store.rmap import OPS_MAX, Life
 from pool.store.url import Url
 
 WATCH_MAX: Final = 4096  # changes that a watch keeps for a reader who is slow
 WHOLE_MAX: Final = 2**53 - 1  # what `increment` counts to, on both sides of 0
+
+_WHOLE: Final = re.compile(rb"-?[0-9]+")  # as the script for `increment` sees it
 
 V = TypeVar("V", bound=str | bytes)
 Held: TypeAlias = Callable[[], AbstractAsyncContextManager[Replica]]
@@ -93,6 +96,7 @@ class Watch(Generic[V]):
         self._buffer_max = buffer_max
         self._revision = replica.revision  # of the last change that was read
         self._is_behind = False
+        self._is_forked = False  # the server went back among what was not kept
         self.is_closed = False
         self._bell = anyio.Event()
         self._unwatch = replica.watch(self._hear)
@@ -116,12 +120,14 @@ class Watch(Generic[V]):
         while not self._buffer and not self._is_behind:
             if self.is_closed:
                 raise StopAsyncIteration
-            self._bell = anyio.Event()
+            if self._bell.is_set():
+                self._bell = anyio.Event()
             await self._bell.wait()
         if self._is_behind:
-            self._is_behind = False
             before, self._revision = self._revision, self._replica.revision
-            return Resync("overflow", self._revision, before, is_fork=False)
+            resync = Resync("overflow", self._revision, before, self._is_forked)
+            self._is_behind = self._is_forked = False
+            return resync
         news = self._buffer.popleft()
         self._revision = news.revision
         if isinstance(news, Resync):
@@ -130,13 +136,11 @@ class Watch(Generic[V]):
         return Change(news.revision, _text(news.key), old, new)
 
     def _hear(self, news: model.Change | Resync) -> None:
-        if self._is_behind:
-            return
-        if len(self._buffer) >= self._buffer_max:
-            self._buffer.clear()
+        self._buffer.append(news)
+        if self._is_behind or len(self._buffer) > self._buffer_max:
             self._is_behind = True
-        else:
-            self._buffer.append(news)
+            self._is_forked |= any(isinstance(e, Resync) and e.is_fork for e in self._buffer)
+            self._buffer.clear()
         self._bell.set()
 
 
@@ -314,10 +318,9 @@ class ReplicatedMap(Generic[V]):
         value = self._open.items.get(_bytes("key", key))
         if value is None:
             return default
-        try:
-            return int(value)  # type: ignore[arg-type]  # a list is refused here
-        except (TypeError, ValueError):
-            raise WrongValue(problem=f"{_shown(key)} holds no whole number") from None
+        if isinstance(value, tuple) or not _WHOLE.fullmatch(value):
+            raise WrongValue(problem=f"{_shown(key)} holds no whole number")
+        return int(value)
 
     def __getitem__(self, key: str | bytes) -> V:
         value = self.get(key)
@@ -334,9 +337,17 @@ class ReplicatedMap(Generic[V]):
     def __len__(self) -> int:
         return len(self._open.items)
 
+    def __repr__(self) -> str:
+        size = f", {len(self)} keys at revision {self.revision}" if self._state == "open" else ""
+        return f"<ReplicatedMap {self.name!r}, {self._state}{size}>"
+
     def keys(self) -> Iterator[str]:
         """Iterate over the keys as of now, whatever is written meanwhile."""
         return map(_text, self._open.items)
+
+    def values(self) -> Iterator[V | tuple[V, ...]]:
+        """Iterate over the values (strings, and lists as tuples) as of now."""
+        return map(self._value_of, self._open.items.values())
 
     def items(self) -> Iterator[tuple[str, V | tuple[V, ...]]]:
         """Iterate over keys and values (strings, and lists as tuples) as of now."""
@@ -378,7 +389,7 @@ class ReplicatedMap(Generic[V]):
     #   StoreLost          the server lost the pool's data; the copy is being fetched anew
     #   NotRunning         the map is not open
     # and those that set or append:
-    #   StorageFull, MapFull, PayloadTooLarge, PayloadEncodingError     nothing was written
+    #   StorageFull, MapFull, PayloadTooLarge, InvalidOption             nothing was written
 
     async def set(self, key: str | bytes, value: V) -> Written[V]:
         """Give a key this string, whatever it had."""
@@ -397,7 +408,17 @@ class ReplicatedMap(Generic[V]):
         return written
 
     async def update(self, values: Mapping[str, V] | Mapping[bytes, V]) -> int:
-        """Set up to 256 keys as one revision; return that."""
+        """Set up to 256 keys as one revision; return that, or the present one if there are none.
+
+        Raises:
+            InvalidOption: There are more.
+        """
+        if len(values) > OPS_MAX:
+            raise InvalidOption(
+                option="values", value=str(len(values)), problem=f"at most {OPS_MAX} at once"
+            )
+        if not values:
+            return self.revision
         ops = [model.Set(_bytes("key", k), _bytes("value", v)) for k, v in values.items()]
         return (await self._open.write(ops, life=self._life)).revision
 
@@ -414,7 +435,7 @@ class ReplicatedMap(Generic[V]):
         )
 
     async def delete(self, key: str | bytes) -> Written[V]:
-        """Remove a key, string or list; it need not be there."""
+        """Remove a key, string or list; `previous` says whether it was there."""
         return await self._write(model.Delete(_bytes("key", key)))
 
     async def compare_and_delete(self, key: str | bytes, expected: V) -> Written[V]:
@@ -508,14 +529,14 @@ def _bytes(what: str, given: str | bytes) -> bytes:
     if isinstance(given, bytes):
         return given
     if not isinstance(given, str):
-        raise PayloadEncodingError(
-            path=what, problem=f"expected str or bytes, not {type(given).__name__}"
+        raise InvalidOption(
+            option=what, value=f"<{type(given).__name__}>", problem="expected str or bytes"
         )
     try:
         return given.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         problem = f"lone surrogate at offset {error.start}"
-        raise PayloadEncodingError(path=what, problem=problem) from None
+        raise InvalidOption(option=what, value=shown(given), problem=problem) from None
 
 
 def _text(given: bytes) -> str:
@@ -523,7 +544,7 @@ def _text(given: bytes) -> str:
 
 
 def _shown(key: str | bytes) -> str:
-    return repr(key)[:80]
+    return shown(repr(key))
 
 
 def _reader_of(values: type[V]) -> Callable[[model.Value | None], Any]:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 import attrs
 
-from pool.errors import ConfigError, InvalidOption, PayloadTooLarge, StoreLost
+from pool.errors import ConfigError, InvalidOption, PayloadTooLarge, StoreLost, shown
 from pool.model.names import Control, check_map
 from pool.model.rmap import (
     CompareAndDelete,
@@ -51,6 +51,7 @@ MAP_ITEMS_MAX = 100_000  # strings and list items of one map: every replica hold
 TTL_S_MIN, TTL_S_MAX = 1.0, 10 * 365 * 86_400.0
 DELTAS_MAX = 1_024  # kept in the log: what a replica may miss without taking a snapshot
 TOMBSTONE_S = 86_400  # a replica that was away for longer takes a snapshot, as after any gap
+READING_S = 60  # the same, of a destroyed map
 
 _WRITING = ("config", "meta", "items", "lists", "index", "log", "due")
 _GROWING = ("incarnation", "name", "deltas_max", "items_max", "ttl_ms", "is_sliding")
@@ -60,7 +61,7 @@ LIST = Script.load("rmap_list", keys=_WRITING, args=(*_GROWING, "op", "key", "*v
 RESET = Script.load(
     "rmap_reset",
     keys=_WRITING,
-    args=("incarnation", "name", "deltas_max", "tombstone_ms", "kind", "*expected"),
+    args=("incarnation", "name", "deltas_max", "tombstone_ms", "reading_ms", "kind", "*expected"),
 )
 SNAPSHOT = Script.load(
     "rmap_snapshot",
@@ -81,10 +82,12 @@ class Life:
     is_sliding: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if self.ttl_s is not None and not TTL_S_MIN <= self.ttl_s <= TTL_S_MAX:  # refuses NaN too
+        ttl_s = self.ttl_s
+        is_number = type(ttl_s) in (int, float) and TTL_S_MIN <= ttl_s <= TTL_S_MAX  # type: ignore[operator]
+        if ttl_s is not None and not is_number:  # refuses NaN too
             raise InvalidOption(
                 option="ttl_s",
-                value=str(self.ttl_s),
+                value=shown(ttl_s),
                 problem=f"{TTL_S_MIN:.0f} to {TTL_S_MAX:.0f} seconds",
             )
         if self.is_sliding and self.ttl_s is None:
@@ -213,7 +216,7 @@ class StoredMap:
     def reset_call(self, incarnation: str, op: ResetOp) -> ScriptCall:
         """Return the call that removes everything."""
         expected = [word for key, value in op.expected for word in (_key(key), _value(value))]
-        limits = (DELTAS_MAX, TOMBSTONE_S * 1000)
+        limits = (DELTAS_MAX, TOMBSTONE_S * 1000, READING_S * 1000)
         return RESET(self.keys(), (incarnation, self.name, *limits, op.kind, *expected))
 
     async def snapshot(self, link: Link, incarnation: str) -> MapState:

@@ -13,7 +13,8 @@ ARGV[1] incarnation  str  the pool's, as the caller knows it
 ARGV[2] name         str  the map's
 ARGV[3] deltas_max   int  > 0; how many deltas the log keeps, at least
 ARGV[4] tombstone_ms int  how long a destroyed map's place in its history is remembered
-ARGV[5] kind         str  reset; destroy, which leaves nothing but that; expire, if its time is up
+ARGV[5] reading_ms   int  how long its log is kept: whoever follows it has read it by then
+ARGV[6] kind         str  reset; destroy, which leaves nothing but that; expire, if its time is up
 ARGV[...] expected   key, value, key, value ...: only if all of these are in the map
 
 Returns  [revision, stamp, met, items before]; if the condition did not hold, or nothing was there, the
@@ -28,7 +29,7 @@ local answer = { before_revision, before_stamp, '0', is_expired and 0 or count()
 if kind == 'expire' and not is_expired then
   return answer
 end
-for i = 6, #ARGV, 2 do
+for i = 7, #ARGV, 2 do
   if value_of(ARGV[i]) ~= ARGV[i + 1] then
     return answer
   end
@@ -39,10 +40,9 @@ if answer[4] > 0 or is_expired then
   empty()
 end
 if kind == 'destroy' and last[2] then
-  redis.call('XTRIM', log, 'MAXLEN', 1)
+  redis.call('HDEL', meta, 'appended') -- first: what frees is never refused
   redis.call('HSET', meta, 'is_destroyed', '1')
-  redis.call('HDEL', meta, 'appended')
   redis.call('PEXPIRE', meta, tombstone_ms)
-  redis.call('PEXPIRE', log, tombstone_ms)
+  redis.call('PEXPIRE', log, reading_ms)
 end
 return answer
