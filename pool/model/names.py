@@ -146,6 +146,12 @@ class Control:
         return f"{self.prefix}map-meta:{name}"
 
 
+def key_patterns(pool: str) -> tuple[str, str]:
+    """Return patterns, as access rules take them, of all keys of a pool and of no other's."""
+    # Neither a brace nor a colon can stand in a pool's name: the second pattern ends its own.
+    return f"{Control(pool).prefix}*", f"pool:{{{pool}:*"
+
+
 # --- checks ---------------------------------------------------------------------------------
 
 

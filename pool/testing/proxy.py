@@ -41,7 +41,7 @@ class FaultProxy:
     A connection which lost bytes stays out of step: `cut()` it, or wait until the client does.
     """
 
-    url: str
+    url: str = attrs.field(repr=False)  # it holds the password
     delay_s: float = 0.0  # before each chunk of bytes, in both directions
     slice_bytes: int = 0  # replies in pieces of so many bytes; 0: as they come
     bytes_per_s: float = 0.0  # of replies, on each connection; 0: as fast as they come

@@ -192,10 +192,10 @@ class Fleet:
 
 
 @pytest.fixture
-def a_fleet(redis_url: str, pool_name: str) -> Iterator[Fleet]:
+def a_fleet(redis_url: str, pool_url: str, pool_name: str) -> Iterator[Fleet]:
     """Yield a fleet that is not running yet, for tests that choose when."""
     with redis.Redis.from_url(redis_url) as client:
-        yield Fleet(redis_url, pool_name, client)
+        yield Fleet(pool_url, pool_name, client)
 
 
 @pytest.fixture

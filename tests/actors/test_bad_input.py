@@ -423,10 +423,10 @@ async def test_what_is_no_redis_is_said_so_within_the_deadline(fleet: Fleet) -> 
 @pytest.mark.anyio
 async def test_wrong_credentials_are_said_so(fleet: Fleet) -> None:
     """D27: and the password is not in what is said."""
-    user = fleet.pool
+    user = f"bad-{fleet.pool}"
     fleet.client.acl_setuser(user, enabled=True, passwords=["+right"], categories=["+@all"])
     try:
-        path = fleet.url.removeprefix("unix://")
+        path = fleet.url.rpartition("@")[2]
         with redis.Redis(unix_socket_path=path) as probe:
             probe.ping()
         for name, password in ((user, "CANARY-wrong"), ("nobody", "CANARY-any")):
@@ -441,12 +441,12 @@ async def test_wrong_credentials_are_said_so(fleet: Fleet) -> None:
 @pytest.mark.anyio
 async def test_a_right_that_is_missing_is_named(fleet: Fleet) -> None:
     """D27: NOPERM on the keys of the pool."""
-    user = fleet.pool
+    user = f"bad-{fleet.pool}"
     fleet.client.acl_setuser(
         user, enabled=True, passwords=["+right"], categories=["+@all"], keys=["other:*"]
     )
     try:
-        url = f"unix://{user}:right@{fleet.url.removeprefix('unix://')}"
+        url = f"unix://{user}:right@{fleet.url.rpartition('@')[2]}"
         with pytest.raises(AuthError) as refused:
             await fleet.node(url=url)
         assert "CANARY" not in str(refused.value)

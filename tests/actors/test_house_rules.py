@@ -181,13 +181,13 @@ async def test_a_node_lives_once(fleet: Fleet) -> None:
         assert again.id != first_id
 
 
-async def test_nodes_may_be_nested_in_one_task(fleet: Fleet) -> None:
+async def test_nodes_may_be_nested_in_one_task(fleet: Fleet, url_of: Callable[[str], str]) -> None:
     """Also of different pools: each has its own world."""
-    settings = fleet.settings
+    settings, second = fleet.settings, f"{fleet.pool}-2"
     async with (
         Node(fleet.pool, fleet.url, handlers=handlers, settings=settings, observers=()) as outer,
         Node(fleet.pool, fleet.url, settings=settings, observers=()) as inner,
-        Node(f"{fleet.pool}-2", fleet.url, handlers=handlers, settings=settings, observers=()) as o,
+        Node(second, url_of(second), handlers=handlers, settings=settings, observers=()) as o,
     ):
         assert await (await inner.dispatch(echo, "k", 1)).result(timeout_s=5) == 1
         assert await (await o.dispatch(echo, "k", 2)).result(timeout_s=5) == 2

@@ -107,11 +107,13 @@ class Fleet:
 
 
 @asynccontextmanager
-async def joined(url: str, pool: str, settings: Settings = SETTINGS) -> AsyncIterator[Fleet]:
+async def joined(
+    url: str, pool: str, settings: Settings = SETTINGS, *, admin_url: str = ""
+) -> AsyncIterator[Fleet]:
     control, seam, address = Control(pool), Threads(), Url.parse(url)
     events: list[object] = []
     ended: list[BaseException | None] = []
-    with redis.Redis.from_url(url) as client:
+    with redis.Redis.from_url(admin_url or url) as client:
         client.hset(control.config, "incarnation", "i1")
         link = await Link.open(seam, address, op_timeout_s=settings.op_timeout_s)
         follower = Follower(
@@ -138,8 +140,8 @@ async def joined(url: str, pool: str, settings: Settings = SETTINGS) -> AsyncIte
 
 
 @pytest.fixture
-def open_fleet(redis_url: str, pool_name: str) -> Callable[[], Any]:
-    return lambda: joined(redis_url, pool_name)
+def open_fleet(redis_url: str, pool_url: str, pool_name: str) -> Callable[[], Any]:
+    return lambda: joined(pool_url, pool_name, admin_url=redis_url)
 
 
 def asked(replica: Replica) -> int:
@@ -203,10 +205,11 @@ async def test_many_replicas_of_many_maps_follow_on_one_connection(
 
 
 async def test_a_map_joined_while_another_is_read_does_not_wait_for_it(
-    redis_url: str, pool_name: str
+    pool_url: str, redis_url: str, pool_name: str
 ) -> None:
     """The blocked read is ended: at this lease it would last for minutes."""
-    async with joined(redis_url, pool_name, Settings(lease_ttl_s=3600.0)) as fleet:
+    settings = Settings(lease_ttl_s=3600.0)
+    async with joined(pool_url, pool_name, settings, admin_url=redis_url) as fleet:
         first, second = await fleet.join("first"), await fleet.join("second")
         with anyio.fail_after(PATIENCE_S):
             for replica in (second, first):

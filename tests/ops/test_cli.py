@@ -203,12 +203,12 @@ def test_a_password_is_never_repeated(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_url_and_pool_come_from_the_environment(
-    redis_url: str,
+    pool_url: str,
     pool_name: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("POOL_URL", redis_url)
+    monkeypatch.setenv("POOL_URL", pool_url)
     monkeypatch.setenv("POOL_NAME", pool_name)
     assert main(["status", "--json"]) == FINDING
     status = json.loads(capsys.readouterr().out)
@@ -220,16 +220,16 @@ def test_url_and_pool_come_from_the_environment(
 
 @pytest.mark.anyio
 async def test_status_shows_the_pool(
-    redis_url: str, pool_name: str, jobs: Path, anyio_backend: str
+    pool_url: str, pool_name: str, jobs: Path, anyio_backend: str
 ) -> None:
-    words = ["--pool", pool_name, "--url", redis_url]
+    words = ["--pool", pool_name, "--url", pool_url]
     more = ["--loop", anyio_backend, "--label", "left", "--capacity", "7", "--ttl", TTL, "--json"]
     async with running("run", "jobs:handlers", *words, *more, cwd=jobs) as worker:
         ready = await worker.event()
         assert ready["event"] == "ready"
         assert ready["handlers"] == ["stay", "wait", "watch"]
         settings = Settings(lease_ttl_s=1.0)
-        async with Node(pool_name, redis_url, settings=settings) as client:
+        async with Node(pool_name, pool_url, settings=settings) as client:
             await (await client.dispatch("stay", "img-1")).started(WAIT_S)
             await (await client.dispatch("watch", "room-1")).started(WAIT_S)
             await client.options(delay_s=600.0).dispatch("stay", "img-2")
@@ -255,14 +255,14 @@ async def test_status_shows_the_pool(
 
 @pytest.mark.anyio
 async def test_jobs_that_nobody_can_run_are_a_finding(
-    redis_url: str, pool_name: str, tmp_path: Path
+    pool_url: str, pool_name: str, tmp_path: Path
 ) -> None:
-    words = ["status", "--pool", pool_name, "--url", redis_url]
+    words = ["status", "--pool", pool_name, "--url", pool_url]
     handlers = Handlers()
     handlers.job("left")(lambda _: None)
-    async with Node(pool_name, redis_url, handlers=handlers):
+    async with Node(pool_name, pool_url, handlers=handlers):
         pass
-    async with Node(pool_name, redis_url) as client:
+    async with Node(pool_name, pool_url) as client:
         await client.dispatch("left", "img-1")
         await client.options(allow_unknown=True).dispatch("never", "img-2")
         async with running(*words, "--json", cwd=tmp_path) as told:
@@ -286,11 +286,11 @@ async def test_jobs_that_nobody_can_run_are_a_finding(
 @pytest.mark.anyio
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_first_signal_drains(
-    redis_url: str, pool_name: str, jobs: Path, anyio_backend: str, number: signal.Signals
+    pool_url: str, pool_name: str, jobs: Path, anyio_backend: str, number: signal.Signals
 ) -> None:
     """What runs may end within the grace; the worker then leaves with exit code 0 (G-06)."""
-    words = ["--pool", pool_name, "--url", redis_url, "--loop", anyio_backend]
-    async with Node(pool_name, redis_url, settings=Settings(lease_ttl_s=1.0)) as client:
+    words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
+    async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client:
         async with running(
             "run", "jobs:handlers", *words, "--ttl", TTL, "--json", cwd=jobs
         ) as worker:
@@ -314,10 +314,10 @@ async def test_the_first_signal_drains(
 
 @pytest.mark.anyio
 async def test_the_grace_is_bounded_and_burns_no_attempt(
-    redis_url: str, pool_name: str, jobs: Path, anyio_backend: str
+    pool_url: str, pool_name: str, jobs: Path, anyio_backend: str
 ) -> None:
-    words = ["--pool", pool_name, "--url", redis_url, "--loop", anyio_backend]
-    async with Node(pool_name, redis_url, settings=Settings(lease_ttl_s=1.0)) as client:
+    words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
+    async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client:
         async with running(
             "run", "jobs:handlers", *words, "--ttl", TTL, "--grace", "0.1", cwd=jobs
         ) as worker:
@@ -334,11 +334,11 @@ async def test_the_grace_is_bounded_and_burns_no_attempt(
 
 @pytest.mark.anyio
 async def test_the_second_signal_ends_at_once(
-    redis_url: str, pool_name: str, jobs: Path, anyio_backend: str
+    pool_url: str, pool_name: str, jobs: Path, anyio_backend: str
 ) -> None:
-    words = ["--pool", pool_name, "--url", redis_url, "--loop", anyio_backend]
+    words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
     async with (
-        Node(pool_name, redis_url, settings=Settings(lease_ttl_s=1.0)) as client,
+        Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client,
         running(
             "run", "jobs:handlers", *words, "--ttl", TTL, "--grace", "600", "--json", cwd=jobs
         ) as worker,
@@ -354,11 +354,11 @@ async def test_the_second_signal_ends_at_once(
 
 @pytest.mark.anyio
 async def test_a_worker_leaves_when_the_pool_is_shut_down(
-    redis_url: str, pool_name: str, jobs: Path, anyio_backend: str
+    pool_url: str, pool_name: str, jobs: Path, anyio_backend: str
 ) -> None:
-    words = ["--pool", pool_name, "--url", redis_url, "--loop", anyio_backend]
+    words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
     async with (
-        Node(pool_name, redis_url, settings=Settings(lease_ttl_s=1.0)) as client,
+        Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client,
         running("run", "jobs:handlers", *words, "--ttl", TTL, "--json", cwd=jobs) as worker,
     ):
         await worker.event()
@@ -395,3 +395,19 @@ async def test_dev_keeps_its_data_where_it_is_told(tmp_path: Path) -> None:
                 client.set("k", "here")
             dev.process.terminate()
             assert (await dev.end())[0] == OK
+
+
+def test_acl_prints_the_rules_of_a_pools_user_as_a_server_takes_them(
+    redis_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that ACL SETUSER takes; with it a node works, as nearly all of these tests prove."""
+    assert main(["acl", pool_name]) == OK
+    words = capsys.readouterr().out.split()
+    assert main(["acl", pool_name, "--json"]) == OK
+    assert json.loads(capsys.readouterr().out) == words
+    with redis.Redis.from_url(redis_url) as client:
+        client.execute_command("ACL", "SETUSER", f"{pool_name}-cli", *words)
+        made: Any = client.acl_getuser(f"{pool_name}-cli")
+    assert f"~pool:{{{pool_name}}}:*" in str(made["keys"])
+    assert main(["acl", "no pool"]) == USAGE
+    assert "no pool" in capsys.readouterr().err

@@ -30,12 +30,14 @@ import redis
 import pool
 from pool.model.job import Record
 from pool.model.names import Control, Names
+from pool.store.acl import rules
 from pool.store.lane import Lane
 from pool.store.server import EmbeddedServer, ServerProgram, find_servers
 from pool.testing.audit import audit
 
 PATIENCE_S = 10.0  # for what has no deadline of its own; nothing takes that long
 LOOK_AGAIN_S = 0.01
+POOL = "fleet"  # of all fleets, and the name of the user whom their members come as
 MEMBER = Path(__file__).with_name("member.py")
 PACKAGE = Path(pool.__file__).parent
 
@@ -108,7 +110,7 @@ class Fleet:
     server: EmbeddedServer
     directory: Path
     package: Path = PACKAGE
-    pool: str = "fleet"
+    pool: str = POOL
     ttl_s: float = 1.0
     lines: list[dict[str, Any]] = attrs.field(factory=list)
     members: dict[str, Member] = attrs.field(factory=dict)
@@ -131,7 +133,7 @@ class Fleet:
         for name in names:
             cast = {
                 "name": name,
-                "url": self.server.url,
+                "url": self.server.url.replace("://", f"://{POOL}:any@", 1),
                 "pool": self.pool,
                 "ledger": str(self._ledger),
                 "loop": ("asyncio", "trio")[len(self.members) % 2],
@@ -416,7 +418,12 @@ class Fleet:
             return audit(client, self.pool)
 
     def is_sound(self, *, frozen: Sequence[Member] = ()) -> None:
-        """Check what holds at the end of every story: nothing ran twice, the store is in order."""
+        """Check what holds at the end of every story: nothing ran twice, the store is in order.
+
+        And the members were refused nothing: their user has the rights that `pool acl` prints.
+        """
+        with self.client() as client:
+            assert not client.acl_log()
         assert not self.overlaps(frozen=frozen)
         crashed = self.events("actor.crashed")
         assert not crashed, crashed
@@ -462,7 +469,11 @@ def make_fleet(program: ServerProgram, tmp_path: Path) -> Iterator[MakeFleet]:
         def make(*, ttl_s: float = 1.0, package: Path = PACKAGE) -> Fleet:
             directory = tmp_path / str(next(numbers))
             directory.mkdir()
-            server = stack.enter_context(EmbeddedServer.start(program, persist=True))
+            # In a file, because the server of a fleet is killed and restarted.
+            users = directory / "users.acl"
+            users.write_text(f"user {POOL} on nopass {' '.join(rules(POOL))}\n")
+            config = {"aclfile": str(users)}
+            server = stack.enter_context(EmbeddedServer.start(program, persist=True, config=config))
             fleet = Fleet(server, directory, package=package, ttl_s=ttl_s)
             stack.callback(fleet.close)
             return fleet

@@ -1,4 +1,7 @@
-"""A bench for scripts: one lane on a real server, on which each call may touch its KEYS only."""
+"""A bench for scripts: one lane on a real server, on which each call may touch its KEYS only.
+
+The commands that it may call are those of a pool's user, see `pool/store/acl.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import redis
 
 from pool.model.job import Options, Outcome, Record
 from pool.model.names import Names
+from pool.store.acl import rules
 from pool.store.answers import Claim, claims, looked
 from pool.store.lane import Admission, Edge, Guard, Lane, Target
 from pool.store.scripts import ScriptCall
@@ -28,6 +32,7 @@ NODE = Target("n1", 1)
 W1 = Target("w1", 1)
 W2 = Target("w2", 1)
 
+_COMMANDS = [word for word in rules("any") if word[0] in "+-"]
 _SPECIAL = re.compile(r"([*?\[\]\\])")
 
 
@@ -48,7 +53,7 @@ class Bench:
         self.names = Names(self.pool, self.number)
         self.lane = Lane(self.names, INCARNATION)
         self.user = f"only-{self.pool}"
-        self.do("ACL", "SETUSER", self.user, "reset", "on", "nopass", "+@all")
+        self.do("ACL", "SETUSER", self.user, "reset", "on", "nopass", *_COMMANDS)
         kwargs = self.client.connection_pool.connection_kwargs
         made = self.client.connection_pool.connection_class
         pool = redis.ConnectionPool(connection_class=made, max_connections=1, **kwargs)

@@ -130,11 +130,11 @@ class Store:
 
 
 @asynccontextmanager
-async def opened(url: str, pool: str) -> AsyncIterator[Store]:
+async def opened(url: str, pool: str, *, admin_url: str = "") -> AsyncIterator[Store]:
     control = Control(pool)
     link = await Link.open(Threads(), Url.parse(url), op_timeout_s=5.0)
     try:
-        with redis.Redis.from_url(url) as client:
+        with redis.Redis.from_url(admin_url or url) as client:
             client.hset(control.config, mapping={"incarnation": INCARNATION, "protocol": 1})
             yield Store(link, client, StoredMap(control, "flags"))
     finally:
@@ -142,8 +142,10 @@ async def opened(url: str, pool: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def store(anyio_backend: str, redis_url: str, pool_name: str) -> AsyncIterator[Store]:
-    async with opened(redis_url, pool_name) as store:
+async def store(
+    anyio_backend: str, redis_url: str, pool_url: str, pool_name: str
+) -> AsyncIterator[Store]:
+    async with opened(pool_url, pool_name, admin_url=redis_url) as store:
         yield store
 
 

@@ -1,0 +1,57 @@
+"""What a pool's user must be allowed on the server, derived from what the code sends.
+
+A script's commands are checked against the rules of the user who calls it, so they count as well:
+they are read from the scripts' sources.  What else is sent stands in `SENT`; a house test compares
+it with the code, and the test suite's nodes have no other right than these.
+
+HELLO and AUTH need no rule.  There is no channel: nothing is published.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final
+
+from pool.model.names import check_pool, key_patterns
+
+# SCRIPT LOAD lets its user run any Lua, but that runs under these same rules.  A command without
+# subcommands may be narrowed to one first argument: the other sections of INFO tell of others.
+_WIRE: Final = frozenset({"ping", "info|memory", "script|load", "evalsha", "xread"})
+_ACTORS: Final = frozenset({"hget", "hkeys", "lrange", "scard", "xadd", "xlen", "xtrim"})
+_LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "time", "zcard", "zrange"})  # pool status
+
+SENT: Final = _WIRE | _ACTORS | _LOOKING
+
+_CALLED: Final = re.compile(r"redis\.p?call\('([A-Z]+)'")
+
+
+def called() -> frozenset[str]:
+    """Return the commands that the scripts call."""
+    directory = files("pool.store") / "lua"
+    texts = [_text(found) for place in (directory, directory / "lib") for found in place.iterdir()]
+    return frozenset(name.lower() for text in texts for name in _CALLED.findall(text))
+
+
+def rules(pool: str, *, db: int = 0) -> list[str]:
+    """Return the words of ACL SETUSER that give a user this pool and nothing else.
+
+    They are the same for Redis 7.0 and all that came after it.
+
+    Args:
+        pool: The pool's name; no other pool's keys match its patterns, whatever its name.
+        db: The database of the nodes' address; SELECT is allowed for no other.
+
+    Raises:
+        ConfigError: It cannot be a pool's name.
+    """
+    check_pool(pool)
+    chosen = {f"select|{db}"} if db else set()
+    allowed = sorted(called() | SENT | chosen)
+    keys = [f"~{pattern}" for pattern in key_patterns(pool)]
+    return ["resetkeys", "resetchannels", *keys, "-@all", *(f"+{name}" for name in allowed)]
+
+
+def _text(found: Traversable) -> str:
+    return found.read_text("utf-8") if found.name.endswith(".lua") else ""
