@@ -1,0 +1,184 @@
+"""The history of one run: who did what when, as events that any process can append to a file.
+
+All processes of one machine share a monotonic clock, so that the order of `t` is the real one; in
+simulation `t` is virtual.  Every process writes a file of its own, one line an event with a single
+`write` in append mode: what was written before a SIGKILL stays.  In simulation a list takes them.
+
+    f         by           what it says (type ok unless given); fields beside key, job, epoch, ...
+    dispatch  producer     invoke before the call, then ok (job), fail (err; nothing was done) or
+                           info (err; unknown).  idem: the call's own token, carried in the payload.
+                           extra: digest, kind job|service, attempts_max, delay_s, poison
+    result    producer     ok (result), fail (err POOLPARKED | POOLCANCELLED | ...), info (unknown)
+    cancel    producer     invoke, then ok: the job has ended, or fail
+    notify    producer     invoke, then ok | fail | info.  extra: seq, rising per key
+    join      node         nonce, an owner's identity that this process has now
+    own       store        a grant: key, epoch, nonce
+    start     handler      nonce, attempt, idem.  extra: run (number in this process), digest, kind,
+                           timeout_s
+    note      handler      a message was handled.  extra: run, seq
+    end       handler      ok: it returns now; fail: err error|retry|cancelled|park|timeout.
+                           extra: run, after_s
+    effect    handler      ok: the fenced resource took it; fail: a higher epoch was there before
+    disown    node         the node gave the key's epoch up, or knows that it lost it
+    renew     node         a confirmed renewal: nonce.  extra: asked (t), until (t; own deadline)
+    commit    store, node  ok: settled, result first | repeat.  extra: word, body.  fail: refused
+    requeue   store        a reaper moved a job.  extra: dead (identity), fence
+    lock      store        a reaper's claim: nonce (the dead identity).  extra: fence, holder
+    reap      node         nothing is left of identity nonce.  extra: keys
+    event     node         any other event of the product.  extra: event, and its facts
+    members   node         extra: workers (ids in its copy of the map)
+    leave     driver       invoke: told to leave; ok: it has ended in peace
+    exit      driver       process p has ended; result: its exit code
+    snapshot  driver       extra: the lane's counters, and `live`: how many records there are
+    fault     driver       invoke: it is in effect; ok: it is over.  extra: id, kind, does, target
+                           (node name, empty: all), weight (how many faults this counts for)
+    heal      driver       no fault is in effect any more
+    final_state  driver    extra: see `final` below
+
+`p` is NODE/BOOT, a process; `nonce` is what Redis knows an owner by.  What a fault `does` decides
+what it may excuse:
+
+    crash     its process ended without leaving           leave  it was told to leave
+    pause     its process, or its event loop, stood still, or had far too little of the processor
+    stubborn  a handler did not end when it was cancelled
+    cut       it could not reach the server, or not hear it, or only very slowly
+    store     the server was away, frozen, restarted or refused
+    drop      connections or scripts were taken away, the server stayed
+    clock     a clock jumped                              loss   the server lost data
+    load      it made work, and excuses nothing
+
+extra of final_state: drained (bool), now_ms (server time at t), jobs {key: [job id, state, kind]},
+outcomes {job id: {word, epoch, owner, attempt, ended_ms, value}}, problems [of the auditor],
+leases [identities in keepalive], live [identities that living processes have], unknown [keys of
+the pool that nobody can explain], claims [identities in cleanup that are not done], workers [ids in
+the map's truth].
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+Type: TypeAlias = Literal["invoke", "ok", "fail", "info"]
+
+
+@attrs.frozen(kw_only=True)
+class Event:
+    """One thing that happened."""
+
+    n: int  # rises in each process
+    t: float  # seconds
+    p: str
+    type: Type
+    f: str
+    key: str = ""
+    job: str = ""
+    idem: str = ""
+    attempt: int = 0
+    epoch: int = 0
+    nonce: str = ""
+    stream_id: str = ""
+    result: Any = None
+    err: str = ""
+    extra: dict[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def node(self) -> str:
+        """The name without the boot."""
+        return self.p.partition("/")[0]
+
+    def line(self) -> str:
+        """Return it as JSON; what has its default is left out."""
+        facts = {name: value for name in _NAMES if (value := getattr(self, name)) not in _EMPTY}
+        return json.dumps(facts, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def parse(cls, line: str | bytes) -> Event:
+        """Return what `line()` wrote."""
+        facts = json.loads(line)
+        facts.setdefault("n", 0)
+        facts.setdefault("t", 0.0)
+        facts.setdefault("p", "")
+        return cls(**facts)
+
+
+_NAMES = tuple(field.name for field in attrs.fields(Event))
+_EMPTY: tuple[Any, ...] = ("", None, {})  # 0 == False: numbers are written whatever they are
+
+Sink: TypeAlias = Callable[[Event], object]
+
+
+@attrs.define(eq=False)
+class Recorder:
+    """What one process writes its events with."""
+
+    p: str
+    sink: Sink
+    clock: Callable[[], float]
+    _numbers: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
+
+    def __call__(self, f: str, type_: Type = "ok", /, **fields: Any) -> Event:
+        """Append an event that happens now, and return it; `p` and `t` may be given."""
+        facts = {"t": self.clock(), "p": self.p, **fields}
+        event = Event(n=next(self._numbers), type=type_, f=f, **facts)
+        self.sink(event)
+        return event
+
+
+def file_sink(path: Path) -> Sink:
+    """Return what appends each event to a file as one line, in one `write`."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    return lambda event: os.write(fd, event.line().encode() + b"\n")
+
+
+def read(path: Path) -> list[Event]:
+    """Return the events of one file in its order; a last line that was cut off is left out."""
+    lines = path.read_bytes().split(b"\n")
+    return [Event.parse(line) for line in lines[:-1] if line]
+
+
+def merged(*histories: Iterable[Event]) -> list[Event]:
+    """Return all events by time; those of one moment stay in the order given."""
+    return sorted(itertools.chain(*histories), key=attrgetter("t"))
+
+
+def digest(events: Iterable[Event]) -> str:
+    """Return a digest that is the same exactly if all events are."""
+    made = hashlib.sha256()
+    for event in events:
+        made.update(event.line().encode() + b"\n")
+    return made.hexdigest()
+
+
+@attrs.define(eq=False)
+class FencedResource:
+    """An external resource that job effects go to: it refuses an epoch below one it has seen."""
+
+    _seen: dict[str, int] = attrs.field(factory=dict)
+
+    def takes(self, key: str, epoch: int) -> bool:
+        """Say whether the effect is taken, and remember its epoch."""
+        taken = epoch >= self._seen.get(key, 0)
+        if taken:
+            self._seen[key] = epoch
+        return taken
+
+
+def fenced(effects: Iterable[Event]) -> Iterator[Event]:
+    """Yield effects in the order in which they reached the resource, with its answer as type.
+
+    The resource of a black-box run is one file that all processes append to: the order of its
+    lines is the order of arrival, and no lock is there that a frozen process could hold.
+    """
+    resource = FencedResource()
+    for effect in effects:
+        taken = resource.takes(effect.key, effect.epoch)
+        yield attrs.evolve(effect, type="ok" if taken else "fail")

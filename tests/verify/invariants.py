@@ -1,0 +1,779 @@
+"""The invariants, one short function each: what has been looked at, and what was wrong.
+
+Ownership here is a grant by a script, under an epoch that rises with every grant in its lane, so
+one number is at once the order of owners and the fencing token.  `commit` is the settlement.  Jobs
+that reach out of the pool write their effect to a resource that fences by epoch.
+
+What a fault excuses is written at the function, and only a fault of the history excuses anything:
+the residual windows of G-03 are `pause`, `stubborn` and `clock`.
+
+Not judged:  see NOT_YET.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from tests.verify.history import Event
+from tests.verify.view import Bounds, Commit, Fault, Run, View
+
+STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})
+RESIDUAL: Final = frozenset({"pause", "stubborn", "clock"})  # G-03
+DISTURBS: Final = STOPS | {"store", "drop"}
+
+
+@attrs.frozen
+class Violation:
+    """What was wrong, and the events that show it."""
+
+    invariant: str
+    text: str
+    events: tuple[Event, ...] = ()
+
+
+@attrs.define
+class Finding:
+    """What one invariant found."""
+
+    invariant: str
+    judged: int = 0  # of what it speaks of, in this history; a clean 0 proves nothing
+    wrong: list[Violation] = attrs.field(factory=list)
+
+    def say(self, text: str, *events: Event | None) -> None:
+        """Take a violation."""
+        self.wrong.append(Violation(self.invariant, text, tuple(e for e in events if e)))
+
+
+Check: TypeAlias = Callable[[View, Bounds, Finding], None]
+INVARIANTS: Final[dict[str, tuple[str, Check]]] = {}
+NOT_YET: Final = {
+    "I28": "tenants with credentials of their own: comes with the generated access rules",
+    "I12b": "idempotency keys do not exist yet; I12 judges the library's own repeats",
+    "I13b": "the policies queue, replace and coalesce do not exist yet: a key has one live job",
+    "I24b": "maps of users' own do not exist yet; I24 judges the map of workers",
+}
+
+
+def invariant(name: str, meaning: str) -> Callable[[Check], Check]:
+    """Register a function as the check of an invariant."""
+
+    def register(check: Check) -> Check:
+        INVARIANTS[name] = (meaning, check)
+        return check
+
+    return register
+
+
+# --- jobs ------------------------------------------------------------------------------------
+
+
+def _live(view: View) -> dict[str, str]:
+    """Return job -> kind of what has a record at the end."""
+    jobs = view.final.extra.get("jobs", {}) if view.final else {}
+    return {job: kind for job, _, kind in jobs.values()}
+
+
+@invariant("I1", "nothing accepted is lost")
+def no_loss(view: View, _: Bounds, found: Finding) -> None:
+    """An accepted job has ended, or still has a record; lost data excuse what came before."""
+    if view.final is None:
+        return
+    ended, live = view.ended, _live(view)
+    for job, dispatch in view.accepted.items():
+        found.judged += 1
+        if job not in ended and job not in live and not view.is_gone(dispatch):
+            found.say(f"{job} of {dispatch.key!r} was accepted and is nowhere", dispatch)
+
+
+@invariant("I2", "nothing is stuck")
+def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
+    """Every job ends in time after `heal`; only a service may still be there at the end."""
+    if view.final is not None and not view.final.extra.get("drained", True):
+        found.say("the run was ended by the harness, not by its last job", view.final)
+    ended, live = view.ended, _live(view)
+    for job, dispatch in view.accepted.items() if view.healed < math.inf else ():
+        found.judged += 1
+        by = max(view.healed, dispatch.t) + bounds.quiet_s
+        if live.get(job) == "job":
+            found.say(f"{job} of {dispatch.key!r} has not ended", dispatch)
+        elif ended.get(job, 0.0) > by:
+            found.say(f"{job} ended {ended[job] - by:.2f} s too late", dispatch)
+
+
+@invariant("I3", "one committing owner")
+def one_committer(view: View, bounds: Bounds, found: Finding) -> None:
+    """The epochs of a key's settlements never fall in the order in which the store took them."""
+    if not view.settled and (bounds.has_clock_faults or view.excuses({"clock"}, 0, math.inf)):
+        return  # the dump orders by the server's clock, which jumped
+    highest: dict[str, Commit] = {}
+    for commit in view.commits:
+        found.judged += 1
+        before = highest.get(commit.key)
+        if before is None or commit.epoch >= before.epoch:
+            highest[commit.key] = commit
+        elif commit.key and not _lost_between(view, before.order, commit.order):
+            found.say(
+                f"{commit.key!r}: epoch {commit.epoch} ({commit.job}) settled after "
+                f"{before.epoch} ({before.job})",
+                before.event,
+                commit.event,
+            )
+
+
+def _lost_between(view: View, began: float, ended: float) -> bool:
+    return bool(view.excuses({"loss"}, began, ended))
+
+
+@invariant("I5", "an epoch has one owner for ever")
+def epochs_are_unique(view: View, _: Bounds, found: Finding) -> None:
+    """(key, epoch) belongs to one owner's identity, whatever happened to the server."""
+    owners: dict[tuple[str, int], Event] = {}
+    for f in ("own", "start", "effect", "commit"):
+        for event in view.of.get(f, ()):
+            if event.nonce and event.epoch and (f != "commit" or event.type == "ok"):
+                found.judged += 1
+                first = owners.setdefault((event.key, event.epoch), event)
+                if first.nonce != event.nonce:
+                    found.say(
+                        f"{event.key!r} epoch {event.epoch}: {first.nonce} and {event.nonce}",
+                        first,
+                        event,
+                    )
+    for commit in view.outcomes.values():
+        known = owners.get((commit.key, commit.epoch))
+        if known and commit.nonce and commit.nonce != known.nonce:
+            found.say(
+                f"{commit.key!r} epoch {commit.epoch}: ran on {known.nonce}, settled by "
+                f"{commit.nonce}",
+                known,
+                commit.event,
+            )
+
+
+@invariant("I6", "an outcome is one for ever")
+def outcome_is_one(view: View, _: Bounds, found: Finding) -> None:
+    """A job is settled first once; whoever asks is told the same value, byte for byte."""
+    first: dict[str, Event] = {}
+    for event in view.of.get("commit", ()):
+        if event.type == "ok" and event.result == "first":
+            found.judged += 1
+            if event.job in first:
+                found.say(f"{event.job} was settled first twice", first[event.job], event)
+            first.setdefault(event.job, event)
+    told: dict[str, tuple[str, Event]] = {}
+    for event in view.of.get("result", ()):
+        if event.type == "ok" or event.err in ("POOLPARKED", "POOLCANCELLED"):
+            found.judged += 1
+            said = event.err or _canonical(event.result)
+            value, before = told.setdefault(event.job, (said, event))
+            if value != said:
+                found.say(f"{event.job}: {value[:80]} and {said[:80]}", before, event)
+    dump = view.final.extra.get("outcomes", {}) if view.final else {}
+    for job, (said, event) in told.items():
+        if (stored := dump.get(job)) and stored["word"] == "done":
+            if _canonical(stored.get("value")) != said:
+                found.say(f"{job}: told {said[:80]}, stored {stored.get('value')!r}", event)
+        elif stored and event.type == "ok":
+            found.say(f"{job}: told {said[:80]}, stored as {stored['word']}", event)
+
+
+_canonical: Final[Callable[[Any], str]] = json.JSONEncoder(sort_keys=True).encode
+
+
+@invariant("I7", "the first terminal write wins")
+def first_write_wins(view: View, _: Bounds, found: Finding) -> None:
+    """What is stored is what the earliest accepted settlement wrote, and it is still there."""
+    first: dict[str, Commit] = {}
+    for commit in view.settled:
+        first.setdefault(commit.job, commit)
+    for job, commit in first.items():
+        if (stored := view.outcomes.get(job)) is not None:
+            found.judged += 1
+            if (stored.word, stored.epoch) != (commit.word, commit.epoch):
+                found.say(
+                    f"{job}: settled {commit.word} by {commit.epoch}, stored {stored.word} by "
+                    f"{stored.epoch}",
+                    commit.event,
+                    stored.event,
+                )
+    if view.final is None:
+        return
+    for event in view.of.get("result", ()):
+        dispatch = view.accepted.get(event.job)
+        is_told = event.type == "ok" or event.err in ("POOLPARKED", "POOLCANCELLED")
+        if is_told and dispatch and not view.is_gone(dispatch):
+            found.judged += 1
+            if event.job not in view.outcomes:
+                found.say(f"{event.job}: its outcome was told and is gone", event)
+
+
+@invariant("I8", "done means that the settling owner ran it")
+def at_least_once(view: View, _: Bounds, found: Finding) -> None:
+    """A done job was started and returned under the settling epoch and attempt, and its effect
+    was not refused by the resource.
+    """
+    effects: dict[str, list[Event]] = defaultdict(list)
+    for event in view.of.get("effect", ()):
+        effects[event.job].append(event)
+    for commit in view.commits:
+        if commit.word != "done":
+            continue
+        found.judged += 1
+        runs = view.by_job.get(commit.job, ())
+        wanted = (commit.epoch, commit.attempt)
+        if not any(
+            run.end is not None
+            and run.end.type == "ok"
+            and (run.start.epoch, run.start.attempt) == wanted
+            for run in runs
+        ):
+            shown = (run.start for run in runs)
+            found.say(
+                f"{commit.job} is done by epoch {commit.epoch}, attempt {commit.attempt}, and "
+                "never returned there",
+                commit.event,
+                *shown,
+            )
+        had = effects.get(commit.job)
+        if had and not any(e.type == "ok" and e.epoch == commit.epoch for e in had):
+            found.say(f"{commit.job}: the settling owner's effect was refused", *had)
+
+
+@invariant("I9", "nothing runs that nobody asked for")
+def no_phantom(view: View, _: Bounds, found: Finding) -> None:
+    """Every run, effect and settlement belongs to a dispatch that was tried."""
+    for run in view.runs:
+        found.judged += 1
+        if run.start.idem not in view.invoked:
+            found.say(f"{run.start.job} of {run.start.key!r} was never dispatched", run.start)
+    for f in ("effect", "commit"):
+        for event in view.of.get(f, ()):
+            if event.idem and event.idem not in view.invoked:
+                found.say(f"{event.job} of {event.key!r} was never dispatched", event)
+
+
+@invariant("I10", "no payload is invented")
+def payload_is_kept(view: View, _: Bounds, found: Finding) -> None:
+    """A handler is given what the dispatch gave."""
+    for run in view.runs:
+        dispatch = view.invoked.get(run.start.idem)
+        given, sent = run.start.extra.get("digest"), dispatch and dispatch.extra.get("digest")
+        if given is not None and dispatch is not None and sent is not None:
+            found.judged += 1
+            if given != sent or run.start.key != dispatch.key:
+                found.say(f"{run.start.job}: another payload or key", dispatch, run.start)
+
+
+@invariant("I11", "runs again only for a cause")
+def bounded_duplication(view: View, bounds: Bounds, found: Finding) -> None:
+    """Beyond one run per attempt, each needs a fault of a node that ran it, or of the server."""
+    for job, runs in view.by_job.items():
+        found.judged += 1
+        again = len(runs) - len({run.start.attempt for run in runs})
+        if not again:
+            continue
+        nodes = {run.start.node for run in runs}
+        began = min(_known_at(view, runs[0].start), runs[0].start.t) - bounds.ttl_s
+        causes = [
+            fault
+            for fault in view.excuses(DISTURBS, began, runs[-1].start.t)
+            if fault.target in nodes or not fault.target
+        ]
+        deaths = sum(run.start.p in view.died for run in runs[:-1])
+        if again > max(sum(fault.weight for fault in causes), deaths):
+            found.say(
+                f"{job} of {runs[0].start.key!r} ran {len(runs)} times, {again} more than its "
+                f"attempts, for {len(causes)} faults",
+                *(run.start for run in runs),
+            )
+
+
+def _known_at(view: View, start: Event) -> float:
+    dispatch = view.invoked.get(start.idem)
+    return dispatch.t if dispatch else start.t
+
+
+@invariant("I12", "one call makes one job")
+def one_call_one_job(view: View, _: Bounds, found: Finding) -> None:
+    """Whatever the library repeats, one dispatch call leads to one job id."""
+    made: dict[str, Event] = {}
+    for f in ("dispatch", "start", "effect", "commit"):
+        for event in view.of.get(f, ()):
+            if event.idem and event.job:
+                found.judged += 1
+                first = made.setdefault(event.idem, event)
+                if first.job != event.job:
+                    found.say(f"{event.idem}: {first.job} and {event.job}", first, event)
+
+
+@invariant("I13", "order per key")
+def order_per_key(view: View, _: Bounds, found: Finding) -> None:
+    """Jobs of a key first start in the order accepted; its messages are handled so (G-07)."""
+    began: dict[str, float] = {}
+    last: dict[str, Event] = {}
+    for run in view.runs:
+        dispatch = view.accepted.get(run.start.job)
+        if run.start.job in began or dispatch is None:
+            continue
+        found.judged += 1
+        began[run.start.job] = run.start.t
+        before = last.get(run.start.key)
+        asked = view.invoked.get(before.idem) if before else None
+        if before and asked and dispatch.t < asked.t:
+            found.say(f"{run.start.job} started after {before.job}", dispatch, before, run.start)
+        last[run.start.key] = dispatch
+    _messages_in_order(view, found)
+
+
+def _messages_in_order(view: View, found: Finding) -> None:
+    in_run: dict[tuple[str, Any], int] = {}
+    first: dict[str, set[int]] = defaultdict(set)
+    for event in view.of.get("note", ()):
+        found.judged += 1
+        seq, run = event.extra["seq"], (event.p, event.extra.get("run"))
+        if seq <= in_run.get(run, -1):
+            found.say(f"{event.key!r}: message {seq} after {in_run[run]} in one run", event)
+        in_run[run] = seq
+        handled = first[event.job]
+        if seq not in handled and handled and seq < max(handled):
+            found.say(f"{event.key!r}: message {seq} first handled after {max(handled)}", event)
+        handled.add(seq)
+    if view.final is None:
+        return
+    live = _live(view)
+    for event in view.of.get("notify", ()):
+        if event.type == "ok" and event.job in live and event.t > view.lost:
+            found.judged += 1
+            if event.extra["seq"] not in first.get(event.job, ()):
+                found.say(f"{event.key!r}: message {event.extra['seq']} was never handled", event)
+
+
+# --- ownership -------------------------------------------------------------------------------
+
+
+def _windows(view: View, bounds: Bounds) -> dict[str, list[tuple[float, float]]]:
+    """Return nonce -> when its lease was good by its own clock, joined up."""
+    windows: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in view.of.get("renew", ()):
+        if event.type != "ok":
+            continue
+        asked = event.extra.get("asked", event.t)
+        until = event.extra.get("until", asked + bounds.ttl_s - bounds.margin_s)
+        had = windows[event.nonce]
+        if had and asked <= had[-1][1]:
+            had[-1] = (had[-1][0], max(until, had[-1][1]))
+        else:
+            had.append((asked, until))
+    return windows
+
+
+@invariant("I4", "no two believe that they own a key")
+def one_believer(view: View, bounds: Bounds, found: Finding) -> None:
+    """By their own clocks, no two processes at once hold a good lease and an epoch of a key."""
+    if bounds.has_clock_faults or bounds.has_pauses:
+        return
+    windows = _windows(view, bounds)
+    gone = {(e.p, e.key, e.epoch): e.t for e in view.of.get("disown", ())}
+    for key, runs in view.by_key.items():
+        last: tuple[float, Run] | None = None
+        for run in runs:
+            until = min(
+                gone.get((run.start.p, key, run.start.epoch), math.inf),
+                run.ended,
+                _good_until(windows.get(run.start.nonce), run.start.t),
+            )
+            if until == -math.inf:
+                continue  # no renewals were recorded
+            found.judged += 1
+            before, owned = last or (-math.inf, run)
+            is_both = owned.start.p != run.start.p and run.start.t < before
+            if is_both and not view.excuses(RESIDUAL | {"loss"}, owned.start.t, run.start.t):
+                found.say(
+                    f"{key!r}: {owned.start.p} and {run.start.p} own it", owned.start, run.start
+                )
+            if until > before:
+                last = (until, run)
+
+
+def _good_until(windows: Sequence[tuple[float, float]] | None, at: float) -> float:
+    if windows is None:
+        return -math.inf
+    return max((until for began, until in windows if began <= at), default=-math.inf)
+
+
+@invariant("I14", "a key runs in one place")
+def one_place(view: View, bounds: Bounds, found: Finding) -> None:
+    """No two runs of a key overlap, but in a residual window of G-03, and never in one process."""
+    for key, runs in view.by_key.items():
+        last: Run | None = None
+        for run in runs:
+            found.judged += 1
+            if last is not None and run.start.t < last.ended:
+                old, new = (last, run) if last.start.epoch <= run.start.epoch else (run, last)
+                is_excused = last.start.p != run.start.p and _is_residual(view, bounds, old, new)
+                if not is_excused:
+                    found.say(
+                        f"{key!r} runs on {old.start.p} and on {new.start.p}",
+                        old.start,
+                        new.start,
+                        old.end,
+                    )
+            if last is None or run.ended > last.ended:
+                last = run
+
+
+def _is_residual(view: View, bounds: Bounds, old: Run, new: Run) -> bool:
+    began = new.start.t - 2 * bounds.ttl_s - bounds.slack_s
+    ended = min(old.ended, new.start.t + bounds.slack_s)
+    return bool(
+        view.excuses(RESIDUAL, began, max(ended, new.start.t), old.start.node)
+        or view.excuses({"loss"}, began, new.start.t)
+    )
+
+
+@invariant("I15", "only the owner starts")
+def owner_starts(view: View, bounds: Bounds, found: Finding) -> None:
+    """A start is under the key's latest grant; without recorded grants, under no older epoch."""
+    grants: dict[str, list[Event]] = defaultdict(list)
+    for event in view.of.get("own", ()):
+        grants[event.key].append(event)
+    highest: dict[str, Event] = {}
+    for run in view.runs:
+        start = run.start
+        found.judged += 1
+        if start.key in grants:
+            known = {(e.epoch, e.nonce) for e in grants[start.key] if e.t <= start.t}
+            if (start.epoch, start.nonce) not in known:
+                found.say(f"{start.key!r}: started without a grant of {start.epoch}", start)
+        before = highest.get(start.key)
+        if before is None or start.epoch >= before.epoch:
+            highest[start.key] = start
+        elif not view.excuses(RESIDUAL | {"loss"}, before.t - bounds.ttl_s, start.t, start.node):
+            found.say(
+                f"{start.key!r}: epoch {start.epoch} started after {before.epoch}", before, start
+            )
+
+
+# --- recovery --------------------------------------------------------------------------------
+
+
+@invariant("I16", "one reaper takes over")
+def one_reaper(view: View, _: Bounds, found: Finding) -> None:
+    """A dead owner's job is moved once; a claim that was taken over writes nothing more."""
+    moved: dict[tuple[str, str, int], Event] = {}
+    fences: dict[str, Event] = {}
+    marks = sorted(
+        [*view.of.get("lock", ()), *view.of.get("requeue", ())], key=lambda e: (e.t, e.f == "lock")
+    )
+    for event in marks:
+        found.judged += 1
+        dead = event.nonce if event.f == "lock" else event.extra["dead"]
+        held = fences.get(dead)
+        if held and event.extra["fence"] < held.extra["fence"]:
+            found.say(f"{dead}: fence {event.extra['fence']} after a higher one", held, event)
+        if event.f == "lock":
+            fences[dead] = event
+            continue
+        number = (event.job, dead, event.epoch)
+        if number in moved:
+            found.say(f"{event.job} was taken from {dead} twice", moved[number], event)
+        moved[number] = event
+    done: dict[tuple[str, int], Event] = {}
+    for event in view.of.get("reap", ()):
+        found.judged += 1
+        before = done.setdefault((event.nonce, event.extra.get("lane", 0)), event)
+        if before is not event and not view.excuses(DISTURBS, before.t - 10.0, event.t):
+            found.say(f"{event.nonce} was reaped twice", before, event)
+
+
+@invariant("I17", "the living are not reaped")
+def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
+    """No owner is reaped whose lease is good, nor one to whose node nothing happened.
+
+    An outage of the server is no excuse: nobody may be evicted for it.
+    """
+    renewed: dict[str, list[float]] = defaultdict(list)
+    for event in view.of.get("renew", ()):
+        if event.type == "ok":
+            renewed[event.nonce].append(event.extra.get("asked", event.t))
+    for reap in view.of.get("reap", ()):
+        found.judged += 1
+        asked = renewed.get(reap.nonce, [])
+        last = asked[at - 1] if (at := bisect(asked, reap.t)) else -math.inf
+        is_early = last + bounds.ttl_s > reap.t and not bounds.has_clock_faults
+        if is_early and not view.excuses({"clock"}, last, reap.t):
+            found.say(f"{reap.nonce} was reaped within its lease", reap)
+        node = view.node_of(reap.nonce)
+        if not node:
+            continue
+        began = reap.t - 3 * bounds.ttl_s - 2.0
+        for fault in view.excuses({"store", "loss"}, began, reap.t):
+            began = min(began, fault.began - 3 * bounds.ttl_s)
+        died = view.died.get(view.process[reap.nonce], math.inf)
+        if not view.excuses(STOPS, began, reap.t, node) and died > reap.t:
+            found.say(f"{reap.nonce} on {node} was reaped though nothing had happened to it", reap)
+
+
+@invariant("I18", "takeover is in time")
+def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
+    """What a killed process ran starts elsewhere within B; other faults meanwhile add to it."""
+    for run, crash, took in takeovers(view):
+        found.judged += 1
+        by = _allowed(view, bounds, crash)
+        if took > by + bounds.slack_s and _is_awaited(view, run, by):
+            found.say(
+                f"{run.start.key!r} of {run.start.p} "
+                + (f"started after {took - crash:.2f} s" if took < math.inf else "never started"),
+                run.start,
+            )
+
+
+def takeovers(view: View) -> Iterator[tuple[Run, float, float]]:
+    """Yield what ran in a process that died, when it died, and when the key started elsewhere."""
+    for key, runs in view.by_key.items():
+        starts = [run.start for run in runs]
+        for i, run in enumerate(runs):
+            crash = view.died.get(run.start.p)
+            if crash is None or run.end is not None or run.start.extra.get("poison"):
+                continue
+            if any(later.start.p == run.start.p for later in runs[i + 1 :]):
+                continue
+            after = (e.t for e in starts[i + 1 :] if e.p != run.start.p and e.key == key)
+            yield run, crash, min(after, default=math.inf)
+
+
+def _allowed(view: View, bounds: Bounds, crash: float) -> float:
+    by = crash + bounds.takeover_s
+    while True:
+        others = [
+            fault.ended
+            for fault in view.excuses(DISTURBS, crash - bounds.ttl_s, by)
+            if abs(fault.began - crash) > bounds.slack_s or fault.does != "crash"
+        ]
+        later = max(others, default=-math.inf) + bounds.takeover_s + bounds.reap_s
+        if later <= by:
+            return by
+        by = later
+
+
+def _is_awaited(view: View, run: Run, by: float) -> bool:
+    """Say whether the key's job was still there to be started."""
+    ended = view.ended.get(run.start.job, math.inf)
+    dispatch = view.accepted.get(run.start.job)
+    at_end = view.final.t if view.final else view.events[-1].t
+    gone = dispatch is not None and view.is_gone(dispatch)
+    return ended > by and by < at_end and not gone
+
+
+@invariant("I19", "retries keep their schedule")
+def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
+    """Attempts rise one by one up to their maximum, each not before the wait that was asked for,
+    and nothing starts after a job was parked.
+    """
+    for job, runs in view.by_job.items():
+        dispatch = view.accepted.get(job)
+        for run in runs:
+            found.judged += 1
+            # Nothing bounds the attempts of a service.
+            attempts_max = run.start.extra.get("attempts_max", 0)
+            if attempts_max and run.start.attempt > attempts_max:
+                found.say(f"{job}: attempt {run.start.attempt} of {attempts_max}", run.start)
+        for before, after in pairwise(runs):
+            if after.start.attempt > before.start.attempt + 1 and not view.excuses(
+                DISTURBS, before.start.t, after.start.t
+            ):
+                found.say(f"{job}: an attempt is missing", before.start, after.start)
+            wait = before.end.extra.get("after_s", 0.0) if before.end else 0.0
+            is_next = after.start.attempt == before.start.attempt + 1
+            # Redis counts in whole milliseconds.
+            if is_next and after.start.t < before.ended + wait - 0.002:
+                found.say(f"{job}: waited less than {wait} s", before.end, after.start)
+        stored = view.outcomes.get(job)
+        if dispatch and dispatch.extra.get("delay_s"):
+            found.judged += 1
+            asked = view.invoked.get(dispatch.idem)
+            if asked and runs[0].start.t < asked.t + dispatch.extra["delay_s"] - 0.002:
+                found.say(f"{job}: started before its delay was over", asked, runs[0].start)
+        late = [run.start for run in runs if stored and run.start.t > stored.order + bounds.slack_s]
+        if stored and late and stored.word != "done" and not _excused_start(view, bounds, late[0]):
+            found.say(f"{job}: started after it was {stored.word}", late[0])
+
+
+def _excused_start(view: View, bounds: Bounds, start: Event) -> list[Fault]:
+    return view.excuses(STOPS, start.t - 2 * bounds.ttl_s, start.t, start.node)
+
+
+@invariant("I20", "run-time limits hold")
+def limits_hold(view: View, bounds: Bounds, found: Finding) -> None:
+    """A run ends within its limit and the stop budget, and one that timed out is never settled."""
+    committed = {(c.job, c.epoch, c.attempt) for c in view.commits if c.word == "done"}
+    for run in view.runs:
+        limit = run.start.extra.get("timeout_s")
+        if not limit:
+            continue
+        found.judged += 1
+        by = run.start.t + limit + bounds.stop_budget_s + bounds.slack_s
+        if run.ended > by and not view.excuses(
+            RESIDUAL | {"crash"}, run.start.t, by, run.start.node
+        ):
+            found.say(f"{run.start.job} ran longer than {limit} s", run.start, run.end)
+        end = run.end
+        this = (run.start.job, run.start.epoch, run.start.attempt)
+        if end is not None and end.err == "timeout" and this in committed:
+            found.say(f"{run.start.job}: an attempt that timed out was settled", run.start, end)
+
+
+@invariant("I21", "cancelled means cancelled")
+def cancels_hold(view: View, bounds: Bounds, found: Finding) -> None:
+    """After an ok nothing of the job starts or goes on."""
+    for event in view.of.get("cancel", ()):
+        if event.type != "ok":
+            continue
+        found.judged += 1
+        for run in view.by_job.get(event.job, ()):
+            is_late = run.start.t > event.t or run.ended > event.t + bounds.slack_s
+            if is_late and not view.excuses(
+                STOPS, run.start.t - bounds.ttl_s, event.t, run.start.node
+            ):
+                found.say(f"{event.job} ran after it was stopped", event, run.start, run.end)
+
+
+@invariant("I22", "nothing appears or vanishes in the counters")
+def conservation(view: View, _: Bounds, found: Finding) -> None:
+    """In one reading: dispatched = live + done + parked + cancelled."""
+    for event in view.of.get("snapshot", ()):
+        found.judged += 1
+        lane = event.extra
+        ended = sum(lane.get(word, 0) for word in ("done", "parked", "cancelled"))
+        if lane.get("dispatched", 0) != lane["live"] + ended:
+            found.say(f"{lane.get('dispatched', 0)} dispatched, {lane['live']} + {ended}", event)
+
+
+@invariant("I23", "nothing is left behind")
+def no_leaks(view: View, _: Bounds, found: Finding) -> None:
+    """At the end the auditor is content; leases and claims are those of the living; every key is
+    known.
+    """
+    if view.final is None:
+        return
+    found.judged += 1
+    last = view.final.extra
+    for problem in last.get("problems", ()):
+        found.say(f"auditor: {problem}", view.final)
+    for name in ("unknown", "claims"):
+        for left in last.get(name, ()):
+            found.say(f"{name}: {left} is left", view.final)
+    for lease in sorted({*last.get("leases", ())} - {*last.get("live", ())}):
+        found.say(f"the lease of {lease} is left, and nobody has that name", view.final)
+
+
+@invariant("I24", "maps converge")
+def maps_converge(view: View, _: Bounds, found: Finding) -> None:
+    """At the end every node's copy of the map of workers is what Redis has."""
+    if view.final is None or "workers" not in view.final.extra:
+        return
+    truth = sorted(view.final.extra["workers"])
+    last = {event.p: event for event in view.of.get("members", ())}
+    for p, event in last.items():
+        if p not in view.died:
+            found.judged += 1
+            if sorted(event.extra["workers"]) != truth:
+                found.say(f"{p} knows {sorted(event.extra['workers'])}, not {truth}", event)
+
+
+@invariant("I25", "nothing fails in silence")
+def no_silence(view: View, bounds: Bounds, found: Finding) -> None:
+    """No actor raised, and no process ended but by a fault, by leaving, or by its own rule."""
+    for event in view.of.get("event", ()):
+        found.judged += 1
+        if event.extra.get("event") == "actor.crashed":
+            found.say(f"an actor of {event.p} raised: {event.extra.get('error')}", event)
+    for event in view.of.get("exit", ()):
+        found.judged += 1
+        if not view.excuses(
+            {"crash", "leave"}, event.t - bounds.grace_s - bounds.ttl_s, event.t, event.node
+        ):
+            found.say(f"{event.p} ended with {event.result}, and nobody had killed it", event)
+
+
+@invariant("I26", "who cannot renew stops in time")
+def self_fence(view: View, bounds: Bounds, found: Finding) -> None:
+    """Beyond its lease less the margin nothing of a node starts or goes on."""
+    windows = _windows(view, bounds)
+    for run in view.runs:
+        good = windows.get(run.start.nonce)
+        if good is not None:
+            found.judged += 1
+            inside = any(began <= run.start.t <= until for began, until in good)
+            if not inside and not _excused_start(view, bounds, run.start):
+                found.say(f"{run.start.job} started outside any lease", run.start)
+    by_node: dict[str, list[Run]] = defaultdict(list)
+    cuts = [fault for fault in view.faults if fault.does == "cut" and fault.kind in CUTS_OFF]
+    for run in view.runs if cuts else ():
+        by_node[run.start.node].append(run)
+    for cut in cuts:
+        by = cut.began + bounds.ttl_s - bounds.margin_s + bounds.slack_s
+        if cut.ended <= by or view.excuses(RESIDUAL, cut.began - 1.0, cut.ended, cut.target):
+            continue
+        for run in by_node.get(cut.target, ()):
+            found.judged += 1
+            if run.start.t < cut.ended and run.ended > by:
+                went = "started" if run.start.t > by else "went on"
+                found.say(
+                    f"{run.start.job} {went} {min(run.ended, cut.ended) - cut.began:.2f} s after "
+                    "its node was cut off",
+                    cut.event,
+                    run.start,
+                    run.end,
+                )
+
+
+CUTS_OFF: Final = frozenset({"partition", "requests-lost", "replies-lost"})  # nothing gets through
+
+
+@invariant("I27", "leaving is clean")
+def clean_leave(view: View, bounds: Bounds, found: Finding) -> None:
+    """A process that leaves ends in time, and nobody has to reap it."""
+    asked = {event.p: event for event in view.of.get("leave", ()) if event.type == "invoke"}
+    left = {event.p: event for event in view.of.get("leave", ()) if event.type == "ok"}
+    disturbs = DISTURBS - {"leave"}
+    for p, event in asked.items():
+        by = event.t + bounds.grace_s + bounds.ttl_s + bounds.slack_s
+        if view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node):
+            continue
+        found.judged += 1
+        if p not in left or left[p].t > by:
+            found.say(f"{p} did not leave in time", event, left.get(p))
+        for reap in view.of.get("reap", ()):
+            if view.process.get(reap.nonce) == p:
+                found.say(f"{p} left and was reaped", event, reap)
+
+
+@invariant("I29", "serves again after a loss of data")
+def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
+    """Within 2 TTL of losing everything, work that is accepted anew is started."""
+    for fault in view.faults:
+        if fault.does != "loss":
+            continue
+        found.judged += 1
+        by = fault.began + 2 * bounds.ttl_s + bounds.slack_s
+        disturbed = view.excuses(DISTURBS - {"loss"}, fault.began - bounds.ttl_s, by)
+        if disturbed or view.events[-1].t < by:
+            continue
+        anew = (
+            run.start
+            for run in view.runs
+            if fault.began < run.start.t <= by
+            and (dispatch := view.invoked.get(run.start.idem)) is not None
+            and dispatch.t > fault.began
+        )
+        if next(anew, None) is None:
+            found.say(f"no new work within {2 * bounds.ttl_s} s of the loss", fault.event)

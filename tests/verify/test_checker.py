@@ -1,0 +1,921 @@
+"""What the checker says of histories written by hand: a good and a bad one for each invariant.
+
+An oracle that has never been seen to fire says nothing by its silence: the last test here fails
+for an invariant without a bad history.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.verify.checker import Bounds, check, load
+from tests.verify.history import Event, FencedResource, Recorder, digest, file_sink, merged, read
+from tests.verify.invariants import INVARIANTS, NOT_YET
+
+BOUNDS = Bounds(ttl_s=2.0, queue_s=5.0, attempts_max=3, backoff_max_s=1.0, limit_s=2.0, grace_s=2.0)
+ROOT = Path(__file__).parents[2]
+
+
+@attrs.define(eq=False)
+class Story:
+    """A history as it is told; `at` is the clock."""
+
+    at: float = 0.0
+    events: list[Event] = attrs.field(factory=list)
+    _faults: int = 0
+    _runs: dict[tuple[str, str], int] = attrs.field(factory=dict)
+
+    def say(self, f: str, type_: Any = "ok", /, *, p: str = "d/1", **fields: Any) -> Event:
+        recorder = Recorder(p, self.events.append, lambda: self.at)
+        return recorder(f, type_, **fields)
+
+    def dispatch(self, job: str, key: str = "k", **extra: Any) -> None:
+        facts: dict[str, Any] = {"key": key, "idem": f"c-{job}", "extra": {"digest": "x", **extra}}
+        self.say("dispatch", "invoke", **facts)
+        self.say("dispatch", job=job, **facts)
+
+    def start(
+        self,
+        job: str,
+        key: str = "k",
+        *,
+        by: str = "a",
+        epoch: int = 10,
+        attempt: int = 1,
+        **x: Any,
+    ) -> None:
+        number = self._runs[by, job] = self._runs.get((by, job), 0) + 1
+        extra = {"run": f"{job}/{number}", "digest": "x", **x}
+        self._about("start", "ok", job, key, by, epoch, attempt, extra)
+
+    def end(
+        self,
+        job: str,
+        key: str = "k",
+        *,
+        by: str = "a",
+        epoch: int = 10,
+        attempt: int = 1,
+        err: str = "",
+        effect: bool = True,
+        **x: Any,
+    ) -> None:
+        extra = {"run": f"{job}/{self._runs[by, job]}", **x}
+        if effect:
+            self._about("effect", "ok", job, key, by, epoch, attempt, {})
+        self._about("end", "fail" if err else "ok", job, key, by, epoch, attempt, extra, err=err)
+
+    def _about(
+        self,
+        f: str,
+        type_: str,
+        job: str,
+        key: str,
+        by: str,
+        epoch: int,
+        attempt: int,
+        extra: dict[str, Any],
+        **fields: Any,
+    ) -> None:
+        self.say(
+            f,
+            type_,
+            p=f"{by}/1",
+            nonce=f"W{by}.1",
+            job=job,
+            key=key,
+            idem=f"c-{job}",
+            epoch=epoch,
+            attempt=attempt,
+            extra=extra,
+            **fields,
+        )
+
+    def commit(
+        self,
+        job: str,
+        key: str = "k",
+        *,
+        by: str = "a",
+        epoch: int = 10,
+        attempt: int = 1,
+        **f: Any,
+    ) -> None:
+        facts = {"result": "first", "extra": {"word": "done"}, **f}
+        self.say(
+            "commit", p=f"{by}/1", nonce=f"W{by}.1", job=job, key=key, epoch=epoch,
+            attempt=attempt, **facts,
+        )  # fmt: skip
+
+    def whole(self, job: str, key: str = "k", *, by: str = "a", epoch: int = 10) -> None:
+        """Tell a job's life without trouble."""
+        self.dispatch(job, key)
+        self.at += 0.01
+        self.start(job, key, by=by, epoch=epoch)
+        self.at += 0.1
+        self.end(job, key, by=by, epoch=epoch)
+        self.commit(job, key, by=by, epoch=epoch)
+        self.say("result", job=job, key=key, result={"epoch": epoch})
+
+    def fault(self, does: str, target: str = "", *, kind: str = "", lasts: float = 0.0) -> None:
+        """Tell a fault, and let it pass."""
+        self._faults += 1
+        extra = {"id": self._faults, "does": does, "kind": kind or does, "target": target}
+        self.say("fault", "invoke", extra=extra)
+        self.at += lasts
+        self.say("fault", "ok", extra=extra)
+
+    def crash(self, node: str = "a") -> None:
+        self.fault("crash", node)
+        self.say("exit", p=f"{node}/1", result=-9)
+
+    def final(self, outcomes: dict[str, Any] | None = None, **extra: Any) -> None:
+        """Heal and dump; an outcome is (word, epoch, value, seconds before the dump)."""
+        self.at += 0.5
+        dumped = {
+            job: {
+                "word": word,
+                "epoch": epoch,
+                "owner": "Wa.1" if epoch == 10 else f"W{epoch}",
+                "attempt": 1,
+                "ended_ms": 100_000 - ago * 1000,
+                "value": value,
+            }
+            for job, (word, epoch, value, ago) in (outcomes or {}).items()
+        }
+        facts = {"now_ms": 100_000, "jobs": {}, "outcomes": dumped, **extra}
+        self.say("final_state", extra=facts)
+
+    def heal(self) -> None:
+        self.say("heal")
+
+
+Tell = Callable[[Story], None]
+GOOD: dict[str, list[Tell]] = {}
+BAD: dict[str, list[Tell]] = {}
+
+
+def good(*names: str) -> Callable[[Tell], Tell]:
+    return _into(GOOD, names)
+
+
+def bad(*names: str) -> Callable[[Tell], Tell]:
+    return _into(BAD, names)
+
+
+def _into(stories: dict[str, list[Tell]], names: tuple[str, ...]) -> Callable[[Tell], Tell]:
+    def register(tell: Tell) -> Tell:
+        for name in names:
+            stories.setdefault(name, []).append(tell)
+        return tell
+
+    return register
+
+
+# --- jobs ------------------------------------------------------------------------------------
+
+
+@good("I1", "I2", "I3", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "I15")
+def a_quiet_day(s: Story) -> None:
+    s.whole("j1", epoch=10)
+    s.whole("j2", by="b", epoch=11)
+    s.heal()
+    s.final({"j1": ("done", 10, {"epoch": 10}, 0.6)})
+    s.events[-1].extra["outcomes"]["j2"] = {
+        "word": "done", "epoch": 11, "owner": "Wb.1", "attempt": 1, "ended_ms": 99_900,
+        "value": {"epoch": 11},
+    }  # fmt: skip
+
+
+@good("I1")
+def what_was_accepted_before_a_loss_may_be_gone(s: Story) -> None:
+    s.dispatch("j1")
+    s.fault("loss")
+    s.final()
+
+
+@bad("I1")
+def an_accepted_job_is_nowhere(s: Story) -> None:
+    s.dispatch("j1")
+    s.final()
+
+
+@bad("I1")
+def accepted_after_the_loss_it_is_nowhere(s: Story) -> None:
+    s.fault("loss")
+    s.at += 1.0
+    s.dispatch("j1")
+    s.final()
+
+
+@good("I2")
+def a_service_lives_on(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    s.heal()
+    s.final(jobs={"k": ["j1", "running", "service"]})
+
+
+@bad("I2")
+def a_job_still_has_a_record_at_the_end(s: Story) -> None:
+    s.dispatch("j1")
+    s.heal()
+    s.final(jobs={"k": ["j1", "pending", "job"]})
+
+
+@bad("I2")
+def a_job_ends_too_late_after_heal(s: Story) -> None:
+    s.dispatch("j1")
+    s.heal()
+    s.at += 100.0
+    s.start("j1")
+    s.end("j1")
+    s.commit("j1")
+
+
+@bad("I2")
+def the_harness_ended_the_run(s: Story) -> None:
+    s.final(drained=False)
+
+
+@bad("I3")
+def an_old_owner_settles_after_the_new_one(s: Story) -> None:
+    s.whole("j1", epoch=20, by="b")
+    s.commit("j2", epoch=10)
+
+
+@bad("I3")
+def an_old_owner_settled_later_by_the_dump(s: Story) -> None:
+    s.whole("j1", epoch=20, by="b")
+    s.whole("j2", epoch=10)
+    s.events = [event for event in s.events if event.f != "commit"]
+    s.final({"j1": ("done", 20, {"epoch": 20}, 5.0), "j2": ("done", 10, {"epoch": 10}, 1.0)})
+
+
+@bad("I5")
+def two_owners_have_one_epoch(s: Story) -> None:
+    s.whole("j1", epoch=10)
+    s.whole("j2", epoch=10, by="b")
+
+
+@bad("I5")
+def another_owner_settled_it(s: Story) -> None:
+    s.whole("j1", by="b", epoch=10)
+    s.final({"j1": ("done", 10, {"epoch": 10}, 0.5)})
+
+
+@good("I6")
+def a_repeat_is_told_the_same(s: Story) -> None:
+    s.whole("j1")
+    s.commit("j1", result="repeat")
+    s.say("result", job="j1", result={"epoch": 10})
+
+
+@bad("I6")
+def a_job_is_settled_first_twice(s: Story) -> None:
+    s.whole("j1")
+    s.commit("j1")
+
+
+@bad("I6")
+def two_askers_are_told_different_things(s: Story) -> None:
+    s.whole("j1")
+    s.say("result", job="j1", result={"epoch": 11})
+
+
+@bad("I6")
+def something_else_is_stored(s: Story) -> None:
+    s.whole("j1")
+    s.final({"j1": ("done", 10, {"epoch": 9}, 0.5)})
+
+
+@bad("I6")
+def it_is_stored_as_parked(s: Story) -> None:
+    s.whole("j1")
+    s.final({"j1": ("parked", 10, None, 0.5)})
+
+
+@bad("I7")
+def a_later_write_is_stored(s: Story) -> None:
+    s.whole("j1")
+    s.commit("j1", epoch=11, by="b", extra={"word": "parked"})
+    s.final({"j1": ("parked", 11, None, 0.5)})
+
+
+@bad("I7")
+def an_outcome_vanished(s: Story) -> None:
+    s.whole("j1")
+    s.final()
+
+
+@bad("I8")
+def it_is_done_and_never_ran(s: Story) -> None:
+    s.dispatch("j1")
+    s.commit("j1")
+
+
+@bad("I8")
+def it_is_done_by_an_attempt_that_failed(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.end("j1", err="error")
+    s.commit("j1")
+
+
+@bad("I8")
+def the_settling_owner_had_its_effect_refused(s: Story) -> None:
+    s.whole("j1")
+    s.events = [attrs.evolve(e, type="fail") if e.f == "effect" else e for e in s.events]
+
+
+@bad("I9")
+def a_job_runs_that_nobody_asked_for(s: Story) -> None:
+    s.start("j1")
+
+
+@bad("I9")
+def an_effect_that_nobody_asked_for(s: Story) -> None:
+    s.say("effect", job="j1", idem="c-j1", key="k")
+
+
+@bad("I10")
+def another_payload_arrives(s: Story) -> None:
+    s.dispatch("j1", digest="x")
+    s.start("j1", digest="y")
+
+
+@bad("I10")
+def the_payload_of_another_key_arrives(s: Story) -> None:
+    s.dispatch("j1", "k")
+    s.start("j1", "other")
+
+
+@good("I11", "I18", "I13", "I14", "I15")
+def a_crash_and_a_takeover(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.crash()
+    s.at += 2.5
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+    s.commit("j1", by="b", epoch=11)
+
+
+@bad("I11")
+def it_ran_again_without_a_cause(s: Story) -> None:
+    s.whole("j1")
+    s.start("j1", epoch=11, by="b")
+
+
+@bad("I11")
+def it_ran_twice_more_for_one_crash(s: Story) -> None:
+    a_crash_and_a_takeover(s)
+    s.start("j1", by="c", epoch=12)
+
+
+@bad("I12")
+def one_call_made_two_jobs(s: Story) -> None:
+    s.whole("j1")
+    s.say("start", p="a/1", job="j9", idem="c-j1", key="k", epoch=30, nonce="Wa.1")
+
+
+@good("I13")
+def messages_come_in_order_and_again_after_a_move(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    for seq in (1, 2, 3):
+        s.say("notify", key="k", job="j1", extra={"seq": seq})
+    for run, seqs in ((1, (1, 2)), (2, (2, 3))):
+        for seq in seqs:
+            s.say("note", p=f"{run}/1", key="k", job="j1", extra={"seq": seq, "run": run})
+    s.final(jobs={"k": ["j1", "running", "service"]})
+
+
+@bad("I13")
+def a_later_job_starts_first(s: Story) -> None:
+    s.dispatch("j1")
+    s.at += 1.0
+    s.dispatch("j2")
+    s.start("j2", epoch=11)
+    s.end("j2", epoch=11)
+    s.start("j1", epoch=12)
+
+
+@bad("I13")
+def a_message_comes_twice_in_one_run(s: Story) -> None:
+    s.say("note", p="a/1", job="j1", extra={"seq": 2, "run": 1})
+    s.say("note", p="a/1", job="j1", extra={"seq": 2, "run": 1})
+
+
+@bad("I13")
+def a_message_is_overtaken(s: Story) -> None:
+    s.say("note", p="a/1", job="j1", extra={"seq": 2, "run": 1})
+    s.say("note", p="b/1", job="j1", extra={"seq": 1, "run": 2})
+
+
+@bad("I13")
+def a_message_is_lost(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    s.say("notify", key="k", job="j1", extra={"seq": 1})
+    s.final(jobs={"k": ["j1", "running", "service"]})
+
+
+# --- ownership -------------------------------------------------------------------------------
+
+
+def renewed(s: Story, by: str, asked: float, until: float) -> None:
+    s.say("renew", p=f"{by}/1", nonce=f"W{by}.1", extra={"asked": asked, "until": until})
+
+
+@good("I4", "I26")
+def leases_one_after_the_other(s: Story) -> None:
+    renewed(s, "a", 0.0, 1.9)
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("cut", "a", kind="partition", lasts=1.9)
+    s.end("j1", err="cancelled")
+    s.at = 2.1
+    renewed(s, "b", 2.0, 3.9)
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+
+
+@good("I4", "I14", "I15")
+def a_frozen_process_believes_for_too_long(s: Story) -> None:
+    renewed(s, "a", 0.0, 3.0)
+    s.dispatch("j1")
+    s.start("j1")
+    renewed(s, "b", 0.0, 9.0)
+    s.fault("pause", "a", lasts=2.5)
+    s.start("j1", by="b", epoch=11)
+    s.at += 0.1
+    s.end("j1", err="cancelled")
+
+
+@bad("I4", "I14")
+def two_good_leases_and_one_key(s: Story) -> None:
+    renewed(s, "a", 0.0, 3.0)
+    renewed(s, "b", 0.0, 3.0)
+    s.dispatch("j1")
+    s.start("j1")
+    s.at = 1.0
+    s.start("j1", by="b", epoch=11)
+
+
+@bad("I14")
+def an_overlap_after_a_partition(s: Story) -> None:
+    """Who is cut off stops in time: that excuses nothing."""
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("cut", "a", kind="partition", lasts=3.0)
+    s.start("j1", by="b", epoch=11)
+
+
+@bad("I14")
+def one_process_runs_a_key_twice(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("pause", "a")
+    s.start("j1", epoch=11)
+
+
+@good("I15")
+def started_under_its_grant(s: Story) -> None:
+    s.dispatch("j1")
+    s.say("own", key="k", epoch=10, nonce="Wa.1")
+    s.start("j1")
+    s.end("j1")
+
+
+@bad("I15")
+def started_without_a_grant(s: Story) -> None:
+    s.dispatch("j1")
+    s.say("own", key="k", epoch=11, nonce="Wb.1")
+    s.start("j1")
+
+
+@bad("I15")
+def a_stale_start(s: Story) -> None:
+    s.whole("j1", epoch=11, by="b")
+    s.dispatch("j2")
+    s.start("j2", epoch=10)
+
+
+# --- recovery --------------------------------------------------------------------------------
+
+
+@good("I16")
+def a_reaper_dies_and_another_goes_on(s: Story) -> None:
+    s.say("lock", nonce="Wa.1", extra={"fence": 1, "holder": "b"})
+    s.say("requeue", job="j1", epoch=11, extra={"dead": "Wa.1", "fence": 1})
+    s.crash("b")
+    s.say("lock", nonce="Wa.1", extra={"fence": 2, "holder": "c"})
+    s.say("requeue", job="j2", epoch=12, extra={"dead": "Wa.1", "fence": 2})
+    s.say("reap", nonce="Wa.1", p="c/1")
+
+
+@bad("I16")
+def who_lost_the_claim_writes(s: Story) -> None:
+    s.say("lock", nonce="Wa.1", extra={"fence": 1})
+    s.say("lock", nonce="Wa.1", extra={"fence": 2})
+    s.at += 0.1
+    s.say("requeue", job="j1", epoch=11, extra={"dead": "Wa.1", "fence": 1})
+
+
+@bad("I16")
+def a_job_is_taken_twice(s: Story) -> None:
+    for _ in range(2):
+        s.say("requeue", job="j1", epoch=11, extra={"dead": "Wa.1", "fence": 1})
+
+
+@bad("I16")
+def an_identity_is_reaped_twice(s: Story) -> None:
+    s.say("reap", nonce="Wa.1", p="b/1")
+    s.say("reap", nonce="Wa.1", p="c/1")
+
+
+@good("I17")
+def the_dead_are_reaped(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    renewed(s, "a", 0.0, 1.9)
+    s.at = 0.5
+    s.crash()
+    s.at = 2.4
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
+@bad("I17")
+def reaped_within_its_lease(s: Story) -> None:
+    renewed(s, "a", 1.0, 2.9)
+    s.at = 2.0
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
+@bad("I17")
+def evicted_for_an_outage_of_the_server(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    s.at = 20.0
+    s.fault("store", lasts=5.0)
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
+@bad("I18")
+def nobody_takes_over(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.crash()
+    s.at += 20.0
+    s.final(jobs={"k": ["j1", "running", "job"]})
+
+
+@bad("I18")
+def the_takeover_is_late(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.crash()
+    s.at += 3.5
+    s.start("j1", by="b", epoch=11)
+
+
+@good("I18")
+def an_outage_delays_a_takeover(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.crash()
+    s.at += 1.0
+    s.fault("store", lasts=3.0)
+    s.at += 2.5
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+
+
+@good("I19", "I20")
+def a_retry_waits(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1", attempts_max=2, timeout_s=1.0)
+    s.end("j1", err="retry", after_s=0.5)
+    s.at += 0.5
+    s.start("j1", epoch=11, attempt=2, attempts_max=2, timeout_s=1.0)
+    s.at += 1.2
+    s.end("j1", epoch=11, attempt=2, err="timeout")
+    s.commit("j1", epoch=11, attempt=2, extra={"word": "parked"})
+
+
+@bad("I19")
+def a_retry_comes_too_soon(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.end("j1", err="retry", after_s=0.5)
+    s.at += 0.3
+    s.start("j1", epoch=11, attempt=2)
+
+
+@bad("I19")
+def one_attempt_too_many(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1", attempt=3, attempts_max=2)
+
+
+@bad("I19")
+def an_attempt_is_skipped(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.end("j1", err="error")
+    s.start("j1", epoch=11, attempt=3)
+
+
+@bad("I19")
+def a_delay_is_not_kept(s: Story) -> None:
+    s.dispatch("j1", delay_s=1.0)
+    s.at += 0.5
+    s.start("j1")
+
+
+@bad("I19")
+def it_runs_after_it_was_parked(s: Story) -> None:
+    s.dispatch("j1")
+    s.at += 5.0
+    s.start("j1")
+    s.end("j1")
+    s.final({"j1": ("parked", 9, None, 5.0)})
+
+
+@bad("I20")
+def it_runs_past_its_limit(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1", timeout_s=1.0)
+    s.at += 2.0
+    s.end("j1", err="timeout")
+
+
+@bad("I20")
+def what_timed_out_is_settled(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1", timeout_s=1.0)
+    s.at += 1.1
+    s.end("j1", err="timeout")
+    s.commit("j1")
+
+
+@good("I21")
+def a_stop_is_answered_when_it_has_ended(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.say("cancel", "invoke", job="j1")
+    s.end("j1", err="cancelled")
+    s.say("cancel", job="j1")
+
+
+@bad("I21")
+def it_goes_on_after_the_stop(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.say("cancel", job="j1")
+    s.at += 1.0
+    s.end("j1", err="cancelled")
+
+
+@bad("I21")
+def it_starts_after_the_stop(s: Story) -> None:
+    s.dispatch("j1")
+    s.say("cancel", job="j1")
+    s.at += 0.1
+    s.start("j1")
+    s.end("j1")
+
+
+@good("I22")
+def the_counters_agree(s: Story) -> None:
+    s.say("snapshot", extra={"dispatched": 9, "live": 3, "done": 4, "parked": 1, "cancelled": 1})
+
+
+@bad("I22")
+def a_job_vanished_from_the_counters(s: Story) -> None:
+    s.say("snapshot", extra={"dispatched": 9, "live": 3, "done": 4, "parked": 1})
+
+
+@good("I23", "I24")
+def a_tidy_end(s: Story) -> None:
+    s.say("members", p="a/1", extra={"workers": ["Wa"]})
+    s.final(leases=["Wa.1"], live=["Wa.1"], problems=[], unknown=[], claims=[], workers=["Wa"])
+
+
+@bad("I23")
+def the_auditor_complains(s: Story) -> None:
+    s.final(problems=["lane 0: 'k' (running): no lease of Wa.1 will ever end"])
+
+
+@bad("I23")
+def a_lease_is_left(s: Story) -> None:
+    s.final(leases=["Wa.1", "Wb.1"], live=["Wa.1"])
+
+
+@bad("I23")
+def a_key_is_left(s: Story) -> None:
+    s.final(unknown=["pool:{p:0}:stream:Wa.1"])
+
+
+@bad("I23")
+def a_claim_is_left(s: Story) -> None:
+    s.final(claims=["Wa.1"])
+
+
+@bad("I24")
+def a_copy_differs(s: Story) -> None:
+    s.say("members", p="a/1", extra={"workers": ["Wa", "Wgone"]})
+    s.final(workers=["Wa"])
+
+
+@good("I25")
+def who_was_killed_has_ended(s: Story) -> None:
+    s.say("event", p="a/1", extra={"event": "lease.lost"})
+    s.crash()
+
+
+@bad("I25")
+def an_actor_raised(s: Story) -> None:
+    s.say("event", p="a/1", extra={"event": "actor.crashed", "error": "KeyError"})
+
+
+@bad("I25")
+def a_process_ended_by_itself(s: Story) -> None:
+    s.say("exit", p="a/1", result=1)
+
+
+@bad("I26")
+def it_starts_without_a_lease(s: Story) -> None:
+    renewed(s, "a", 0.0, 1.9)
+    s.dispatch("j1")
+    s.at = 2.0
+    s.start("j1")
+
+
+@bad("I26")
+def it_goes_on_while_cut_off(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("cut", "a", kind="partition", lasts=4.0)
+    s.end("j1")
+
+
+@bad("I26")
+def it_starts_while_cut_off(s: Story) -> None:
+    s.dispatch("j1")
+    s.fault("cut", "a", kind="replies-lost", lasts=4.0)
+    s.at -= 1.0
+    s.start("j1")
+    s.at += 2.0
+    s.end("j1")
+
+
+@good("I27")
+def it_leaves_in_time(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    s.say("leave", "invoke", p="a/1")
+    s.at += 1.0
+    s.say("leave", p="a/1")
+
+
+@bad("I27")
+def it_does_not_leave(s: Story) -> None:
+    s.say("leave", "invoke", p="a/1")
+    s.at += 30.0
+    s.say("leave", p="a/1")
+
+
+@bad("I27")
+def it_leaves_and_has_to_be_reaped(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    it_leaves_in_time(s)
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
+@good("I29")
+def it_serves_again(s: Story) -> None:
+    s.fault("loss")
+    s.at += 1.0
+    s.whole("j1")
+
+
+@bad("I29")
+def it_serves_no_more(s: Story) -> None:
+    s.fault("loss")
+    s.at += 10.0
+    s.whole("j1")
+
+
+# --- the tests -------------------------------------------------------------------------------
+
+
+def _told(stories: dict[str, list[Tell]]) -> list[Any]:
+    return [
+        pytest.param(name, tell, id=f"{name}-{tell.__name__}")
+        for name, tells in sorted(stories.items())
+        for tell in tells
+    ]
+
+
+@pytest.mark.parametrize(("name", "tell"), _told(GOOD))
+def test_a_good_history_is_judged_and_passes(name: str, tell: Tell) -> None:
+    story = Story()
+    tell(story)
+    report = check(story.events, BOUNDS)
+    assert report.ok, report.text(story.events)
+    assert report.judged[name] > 0
+
+
+@pytest.mark.parametrize(("name", "tell"), _told(BAD))
+def test_a_bad_history_violates_its_invariant(name: str, tell: Tell) -> None:
+    story = Story()
+    tell(story)
+    report = check(story.events, BOUNDS)
+    assert name in report.broken, report.text(story.events)
+    assert not report.ok
+    assert f"{name} (" in report.text(story.events)
+
+
+def test_every_invariant_has_been_seen_to_fire() -> None:
+    """One without a bad history is no oracle."""
+    assert set(BAD) == set(INVARIANTS)
+    assert set(GOOD) == set(INVARIANTS)
+
+
+def test_every_invariant_of_the_list_is_judged_or_named_as_not_yet() -> None:
+    known = set(INVARIANTS) | set(NOT_YET)
+    assert {f"I{number}" for number in range(1, 29)} <= known
+    assert not set(INVARIANTS) & set(NOT_YET)
+
+
+def test_a_history_comes_back_from_its_files_as_it_was(tmp_path: Path) -> None:
+    """Files are merged by time; a last line that was cut off by a crash is left out."""
+    clock = iter([3.0, 1.0, 2.0])
+    a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    write_a = Recorder("a/1", file_sink(a), lambda: next(clock))
+    write_b = Recorder("b/1", file_sink(b), lambda: next(clock))
+    written = [
+        write_a("start", key="k", attempt=0, result=False, extra={"x": [1]}),
+        write_b("dispatch", "invoke", key="ключ", result=""),
+        write_a("end", "fail", err="error"),
+    ]
+    with a.open("ab") as file:
+        file.write(b'{"f":"st')
+    history = load([a, b])
+    assert [event.t for event in history] == [1.0, 2.0, 3.0]
+    assert read(b)[0].key == "ключ"
+    assert digest(history) == digest(merged([attrs.evolve(e, result=e.result) for e in written]))
+    assert digest(history) != digest(history[:2])
+
+
+def test_the_resource_refuses_an_epoch_below_one_it_has_seen() -> None:
+    resource = FencedResource()
+    assert [resource.takes("k", epoch) for epoch in (2, 2, 1, 3)] == [True, True, False, True]
+    assert resource.takes("other", 1)
+
+
+def test_effects_are_judged_in_the_order_of_their_file(tmp_path: Path) -> None:
+    """A frozen handler may have read its clock long before its effect arrived."""
+    path = tmp_path / "effects.jsonl"
+    sink = file_sink(path)
+    for t, epoch in ((5.0, 2), (1.0, 1)):
+        sink(Event(n=1, t=t, p="a/1", type="info", f="effect", key="k", epoch=epoch))
+    assert [(event.epoch, event.type) for event in load([path])] == [(1, "fail"), (2, "ok")]
+
+
+@pytest.mark.parametrize(("tell", "code"), [(a_quiet_day, 0), (two_owners_have_one_epoch, 1)])
+def test_stored_files_are_judged_from_the_command_line(
+    tmp_path: Path, tell: Tell, code: int
+) -> None:
+    story, path = Story(), tmp_path / "h.jsonl"
+    tell(story)
+    path.write_text("".join(event.line() + "\n" for event in story.events), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.verify.checker", "--json", "-b", "ttl_s=2", path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert json.loads(done.stdout)["ok"] is (code == 0)
+
+
+def test_time_grows_with_the_history_alone(record_property: Callable[[str, object], None]) -> None:
+    """Ten times the events take about ten times as long; the figure per million is reported."""
+    took = {}
+    for jobs in (2_000, 20_000):
+        story = Story()
+        for number in range(jobs):
+            story.whole(f"j{number}", f"k{number % 1000}", epoch=10 + number)
+        began = time.perf_counter()
+        report = check(story.events, BOUNDS)
+        took[jobs] = (time.perf_counter() - began) / len(story.events)
+        assert report.ok
+    record_property("checker, s per million events", f"{took[20_000] * 1e6:.2f}")
+    assert took[20_000] < 5 * took[2_000], "not linear"

@@ -1,0 +1,268 @@
+"""A history, looked at once and put in order, so that each invariant is one short pass."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from tests.verify.history import Event
+
+TERMINAL_ERRORS = frozenset({"POOLPARKED", "POOLCANCELLED", "POOLEXPIRED"})
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """How long what may take in this run, and what the history itself does not tell."""
+
+    ttl_s: float = 10.0
+    queue_s: float = 10.0  # how long a job may wait behind others, beside all other bounds
+    attempts_max: int = 5
+    backoff_max_s: float = 60.0
+    limit_s: float = 30.0  # the longest run-time limit of any handler
+    grace_s: float = 10.0
+    slack_s: float = 0.25  # what a busy machine may add to anything
+    has_clock_faults: bool = False
+    has_pauses: bool = False
+
+    @property
+    def margin_s(self) -> float:
+        """By how much a node stops before its lease ends."""
+        return max(0.05, 0.035 * self.ttl_s)
+
+    @property
+    def renew_s(self) -> float:
+        """How often a node renews; within this a cancellation reaches a handler."""
+        return self.ttl_s / 5
+
+    @property
+    def stop_budget_s(self) -> float:
+        """How long a cancelled handler may take to end."""
+        return self.ttl_s / 4
+
+    @property
+    def reap_s(self) -> float:
+        """What a reaper that dies adds to a takeover."""
+        return max(0.5, self.ttl_s / 4)
+
+    @property
+    def takeover_s(self) -> float:
+        """B: from a crash to the start elsewhere (G-06)."""
+        return self.ttl_s + 1.0
+
+    @property
+    def quiet_s(self) -> float:
+        """Within this after `heal` every job must have ended."""
+        attempts_s = self.attempts_max * (self.limit_s + self.backoff_max_s)
+        return self.takeover_s + self.reap_s + attempts_s + self.queue_s
+
+
+@attrs.define(eq=False)
+class Run:
+    """One start of a handler, and its end; `ended` is infinite while it goes on."""
+
+    start: Event
+    end: Event | None = None
+    ended: float = math.inf  # its end, or that of its process
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """A fault, from when to when."""
+
+    kind: str
+    does: str
+    target: str
+    weight: int
+    began: float
+    ended: float
+    event: Event
+
+
+@attrs.frozen(kw_only=True)
+class Commit:
+    """One accepted settlement, from the store's own account or from the final dump."""
+
+    key: str
+    job: str
+    word: str
+    epoch: int
+    attempt: int
+    nonce: str
+    order: float
+    event: Event
+
+
+@attrs.define(eq=False, kw_only=True)
+class View:
+    """What invariants look at."""
+
+    events: Sequence[Event]
+    of: Mapping[str, Sequence[Event]]  # by f
+    runs: Sequence[Run]  # in the order of starts
+    by_key: Mapping[str, Sequence[Run]]
+    by_job: Mapping[str, Sequence[Run]]
+    accepted: Mapping[str, Event]  # job id -> its dispatch ok
+    invoked: Mapping[str, Event]  # idem -> its dispatch invoke
+    faults: Sequence[Fault]
+    died: Mapping[str, float]  # process -> when it had ended
+    process: Mapping[str, str]  # nonce -> process
+    settled: Sequence[Commit]  # what the store accepted, as it was recorded at that moment
+    outcomes: Mapping[str, Commit]  # job id -> what the final dump says
+    ended: Mapping[str, float]  # job id -> when it had ended, by the best account there is
+    final: Event | None
+    healed: float
+    lost: float  # when data were last lost; what was accepted before may be gone
+
+    @classmethod
+    def of_events(cls, events: Sequence[Event]) -> View:
+        """Put a history in order; the events come by time."""
+        of: dict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            of[event.f].append(event)
+        died = {event.p: event.t for event in of["exit"]}
+        runs, process = _runs(of, died)
+        by_key: dict[str, list[Run]] = defaultdict(list)
+        by_job: dict[str, list[Run]] = defaultdict(list)
+        for run in runs:
+            by_key[run.start.key].append(run)
+            by_job[run.start.job].append(run)
+        faults = _faults(of["fault"])
+        final = of["final_state"][-1] if of["final_state"] else None
+        accepted: dict[str, Event] = {}
+        for event in of["dispatch"]:
+            if event.type == "ok":
+                accepted.setdefault(event.job, event)
+        losses = [fault.ended for fault in faults if fault.does == "loss"]
+        settled = [_settled(event) for event in of["commit"] if event.type == "ok"]
+        outcomes = _outcomes(final, accepted, by_job)
+        return cls(
+            events=events,
+            of=of,
+            runs=runs,
+            by_key=by_key,
+            by_job=by_job,
+            accepted=accepted,
+            invoked={e.idem: e for e in of["dispatch"] if e.type == "invoke"},
+            faults=faults,
+            died=died,
+            process=process,
+            settled=settled,
+            outcomes=outcomes,
+            ended=_ended(of["result"], outcomes, settled),
+            final=final,
+            healed=of["heal"][-1].t if of["heal"] else math.inf,
+            lost=max(losses, default=-math.inf),
+        )
+
+    def excuses(
+        self, does: Collection[str], began: float, ended: float, node: str = ""
+    ) -> list[Fault]:
+        """Return the faults of these kinds in effect within a time; on this node, or on any."""
+        return [
+            fault
+            for fault in self.faults
+            if fault.does in does
+            and fault.began <= ended
+            and fault.ended >= began
+            and (not node or fault.target in ("", node))
+        ]
+
+    def is_gone(self, dispatch: Event) -> bool:
+        """Say whether what this dispatch accepted may have been lost with the server's data."""
+        return dispatch.t <= self.lost
+
+    def node_of(self, nonce: str) -> str:
+        """Return the node of an owner's identity; empty if it never said who it is."""
+        return self.process.get(nonce, "").partition("/")[0]
+
+    @property
+    def commits(self) -> Sequence[Commit]:
+        """What was settled, by the store's account at the time or else by the final dump."""
+        return self.settled or list(self.outcomes.values())
+
+
+def _runs(
+    of: Mapping[str, Sequence[Event]], died: Mapping[str, float]
+) -> tuple[list[Run], dict[str, str]]:
+    process = {event.nonce: event.p for event in of.get("join", ())}
+    runs, going = [], {}
+    for event in of.get("start", ()):
+        run = Run(event, None, died.get(event.p, math.inf))
+        process.setdefault(event.nonce, event.p)
+        runs.append(run)
+        going[event.p, event.extra.get("run", (event.job, event.epoch))] = run
+    for event in of.get("end", ()):
+        number = event.p, event.extra.get("run", (event.job, event.epoch))
+        if (ended := going.pop(number, None)) is not None:
+            ended.end, ended.ended = event, event.t
+    return runs, process
+
+
+def _faults(events: Iterable[Event]) -> list[Fault]:
+    over = {event.extra["id"]: event.t for event in events if event.type != "invoke"}
+    return [
+        Fault(
+            kind=event.extra["kind"],
+            does=event.extra["does"],
+            target=event.extra.get("target", ""),
+            weight=event.extra.get("weight", 1),
+            began=event.t,
+            ended=over.get(event.extra["id"], math.inf),
+            event=event,
+        )
+        for event in events
+        if event.type == "invoke"
+    ]
+
+
+def _settled(event: Event) -> Commit:
+    return Commit(
+        key=event.key,
+        job=event.job,
+        word=event.extra.get("word", "done"),
+        epoch=event.epoch,
+        attempt=event.attempt,
+        nonce=event.nonce,
+        order=event.t,
+        event=event,
+    )
+
+
+def _outcomes(
+    final: Event | None, accepted: Mapping[str, Event], by_job: Mapping[str, Sequence[Run]]
+) -> dict[str, Commit]:
+    if final is None:
+        return {}
+    now_ms = final.extra.get("now_ms", 0)
+    outcomes = {}
+    for job, said in final.extra.get("outcomes", {}).items():
+        known: Any = accepted.get(job) or (by_job[job][0].start if by_job.get(job) else None)
+        outcomes[job] = Commit(
+            key=known.key if known else "",
+            job=job,
+            word=said["word"],
+            epoch=said["epoch"],
+            attempt=said["attempt"],
+            nonce=said["owner"],
+            order=final.t - (now_ms - said["ended_ms"]) / 1000,
+            event=final,
+        )
+    return dict(sorted(outcomes.items(), key=lambda item: (item[1].order, item[1].epoch)))
+
+
+def _ended(
+    results: Iterable[Event], outcomes: Mapping[str, Commit], settled: Sequence[Commit]
+) -> dict[str, float]:
+    ended = {
+        event.job: event.t
+        for event in results
+        if event.type == "ok" or event.err in TERMINAL_ERRORS
+    }
+    for job, outcome in outcomes.items():
+        ended[job] = min(outcome.order, ended.get(job, math.inf))
+    ended.update({commit.job: commit.order for commit in reversed(settled)})
+    return ended
