@@ -3,30 +3,94 @@
 run      one pipeline, one deadline; scripts that the server lacks are loaded on the way
 read     a blocking read, which `interrupt()` ends by shutting its socket down
 wait     until `ring()`; also `sleep`, with a limit
+
+Only the wire and the bell block.  In a thread their methods never suspend; in a simulation they do,
+and everything here is the same.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 
 from pool.errors import PoolError, StoreFault, StoreUnavailable
 from pool.store.replies import NoScript
 from pool.store.scripts import Command, Script, ScriptCall
-from pool.store.wire import Lost, Reply, Server, Wire, pack
+from pool.store.wire import Lost, Reply, Server, pack
 
 Entries: TypeAlias = list[tuple[str, list[tuple[str, dict[str, bytes]]]]]
 
 
-class ThreadPort:
-    """A port whose methods block; the trampoline in `seam.py` never sees them suspend."""
+class AnyWire(Protocol):
+    """A connection that can be opened again and again; see `Wire`."""
+
+    server: Server | None
+
+    def is_open(self) -> bool:
+        """Say whether the connection can be used, as far as is known."""
+
+    async def connect(self, *, timeout_s: float) -> None:
+        """Open the connection."""
+
+    async def exchange(self, packed: bytes, count: int, *, timeout_s: float) -> list[Reply]:
+        """Send what is packed and return its `count` replies; raises `Lost`."""
+
+    def shut(self) -> None:
+        """End whatever waits on the connection."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+    def abandon(self) -> None:
+        """Close the descriptor and leave the connection alone."""
+
+
+class AnyBell(Protocol):
+    """What wakes a body: rings are not counted, and one that came before the wait counts."""
+
+    def ring(self) -> None:
+        """End the present wait, or the next one."""
+
+    async def wait(self) -> None:
+        """Wait for a ring."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for a ring, but no longer than that."""
+
+
+class ThreadBell:
+    """A bell whose waits block the thread."""
+
+    def __init__(self) -> None:
+        # A semaphore of at most one: taken means "not woken".  An Event would allocate a lock for
+        # every wait, and forget a wake-up if cleared at the wrong moment.
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        if self._lock.locked():
+            try:
+                self._lock.release()
+            except RuntimeError:  # another thread rang at the same moment: one wake-up is enough
+                return
+
+    async def wait(self) -> None:
+        self._lock.acquire()
+
+    async def sleep(self, seconds: float) -> None:
+        self._lock.acquire(timeout=seconds)
+
+
+class WirePort:
+    """A port on a wire and a bell."""
 
     def __init__(
         self,
-        wire: Wire,
+        wire: AnyWire,
+        bell: AnyBell,
         post: Callable[..., bool],
         clock: Callable[[], float],
         socket_timeout_s: float,
@@ -34,12 +98,10 @@ class ThreadPort:
         self.closing = False
         self.wire = wire
         self.post = post
+        self.ring = bell.ring
+        self._bell = bell
         self._clock = clock
         self._socket_timeout_s = socket_timeout_s
-        # A semaphore of at most one: taken means "not woken".  An Event would allocate a lock for
-        # every wait, and forget a wake-up if cleared at the wrong moment.
-        self._bell = threading.Lock()
-        self._bell.acquire()
         self._interrupted = False
         self._is_good = False  # the connection was open when it was last used
         self._loaded: set[str] = set()  # scripts that this connection's server is known to have
@@ -51,28 +113,21 @@ class ThreadPort:
     def is_connected(self) -> bool:
         return self.wire.is_open()
 
-    def ring(self) -> None:
-        if self._bell.locked():
-            try:
-                self._bell.release()
-            except RuntimeError:  # another thread rang at the same moment: one wake-up is enough
-                return
-
     def interrupt(self) -> None:
         self._interrupted = True
         self.wire.shut()
 
     async def wait(self) -> None:
         if not self.closing:
-            self._bell.acquire()
+            await self._bell.wait()
 
     async def sleep(self, seconds: float) -> None:
         if not self.closing:
-            self._bell.acquire(timeout=max(seconds, 0.0))
+            await self._bell.sleep(max(seconds, 0.0))
 
     async def connect(self, *, timeout_s: float) -> None:
         self._loaded.clear()
-        self.wire.connect(timeout_s=timeout_s)
+        await self.wire.connect(timeout_s=timeout_s)
         self._is_good = True
 
     async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
@@ -82,14 +137,14 @@ class ThreadPort:
                 await self.connect(timeout_s=timeout_s)
             except PoolError as error:
                 return [_copy(error) for _ in calls]
-        replies = self._send(calls, deadline_s)
+        replies = await self._send(calls, deadline_s)
         lacking = [i for i, reply in enumerate(replies) if type(reply) is NoScript]
         if not lacking:
             return replies
         # Someone flushed the scripts.  What was refused for that has not been done, so it may be
         # sent again, whatever it is.
         self._loaded.clear()
-        again = self._send([calls[i] for i in lacking], deadline_s)
+        again = await self._send([calls[i] for i in lacking], deadline_s)
         for i, reply in zip(lacking, again, strict=True):
             replies[i] = StoreFault(problem=str(reply)) if type(reply) is NoScript else reply
         return replies
@@ -110,7 +165,7 @@ class ThreadPort:
                 self._is_good = False
                 return []
             packed = pack((*words, *positions.keys(), *positions.values()))
-            [reply] = self.wire.exchange(packed, 1, timeout_s=self._socket_timeout_s)
+            [reply] = await self.wire.exchange(packed, 1, timeout_s=self._socket_timeout_s)
         except (Lost, StoreUnavailable) as error:
             self._is_good = False
             if self._interrupted:
@@ -122,7 +177,7 @@ class ThreadPort:
             raise reply
         return _entries(reply)
 
-    def _send(self, calls: Sequence[Command], deadline_s: float) -> list[Reply]:
+    async def _send(self, calls: Sequence[Command], deadline_s: float) -> list[Reply]:
         """Run the calls, after loading those of their scripts that this connection has not seen.
 
         Loading first, in the same pipeline, keeps the calls of a batch in their order: a call that
@@ -139,7 +194,7 @@ class ThreadPort:
                 unfit[i] = StoreFault(problem=f"cannot be sent: {error}")
                 packed.append(_PING)
         try:
-            got = self.wire.exchange(
+            got = await self.wire.exchange(
                 b"".join(packed), len(packed), timeout_s=deadline_s - self._clock()
             )
         except Lost as lost:
@@ -157,9 +212,9 @@ class ThreadPort:
 
     def _unseen(self, calls: Sequence[Command]) -> list[Script]:
         seen = self._loaded
-        unseen = {c.script for c in calls if type(c) is ScriptCall and c.script.sha not in seen}
-        seen.update(script.sha for script in unseen)
-        return list(unseen)
+        new = [c.script for c in calls if type(c) is ScriptCall and c.script.sha not in seen]
+        seen.update(script.sha for script in new)
+        return list(dict.fromkeys(new))  # no set: its order would be another one in each process
 
 
 _PING = pack(("PING",))

@@ -29,7 +29,7 @@ import attrs
 
 from pool.errors import NotRunning
 from pool.model.ids import SEED_BYTES, Ids
-from pool.store.port import Entries, ThreadPort
+from pool.store.port import Entries, ThreadBell, WirePort
 from pool.store.scripts import Command
 from pool.store.url import Url
 from pool.store.wire import Reply, Server, Wire
@@ -288,7 +288,7 @@ def _current_loop() -> Loop:
 class _Thread:
     """One thread that runs one body on one port."""
 
-    port: ThreadPort
+    port: WirePort
     body: Body
     on_end: OnEnd | None
     state: Literal["running", "ended", "forked"] = "running"
@@ -381,7 +381,9 @@ class Threads:
         self._loop_thread = threading.get_ident()
         wire = Wire(url, name, self.clock)
         running = _Thread(
-            ThreadPort(wire, _current_loop().post, self.clock, socket_timeout_s), body, on_end
+            WirePort(wire, ThreadBell(), _current_loop().post, self.clock, socket_timeout_s),
+            body,
+            on_end,
         )
         # Daemon: a process may end although a thread of ours hangs in a name look-up.
         running.thread = threading.Thread(target=running.run, name=name, daemon=True)

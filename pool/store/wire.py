@@ -95,7 +95,7 @@ class Wire:
         # (TLS has tickets and alerts of its own; there the end is noticed by the next exchange.)
         return self._poll is None or not self._poll.poll(0)
 
-    def connect(self, *, timeout_s: float) -> None:
+    async def connect(self, *, timeout_s: float) -> None:
         """Open the connection, log in, choose the database, and check the server.
 
         Raises:
@@ -122,7 +122,7 @@ class Wire:
             self._poll = select.poll()
             self._poll.register(found, select.POLLIN)
         try:
-            self._greet(deadline_s - self._clock())
+            await self._greet(deadline_s - self._clock())
         except Lost as lost:
             self.close()
             raise attrs.evolve(lost.error, maybe_done=False) from None
@@ -130,7 +130,7 @@ class Wire:
             self.close()
             raise
 
-    def exchange(self, packed: bytes, count: int, *, timeout_s: float) -> list[Reply]:
+    async def exchange(self, packed: bytes, count: int, *, timeout_s: float) -> list[Reply]:
         """Send what is packed and return its `count` replies.
 
         Raises:
@@ -194,14 +194,14 @@ class Wire:
         self._stale = self._stale or is_stale(text)
         return from_words(text)
 
-    def _greet(self, timeout_s: float) -> None:
+    async def _greet(self, timeout_s: float) -> None:
         """One round trip: protocol, login, name, database, and what server this is."""
         url = self._url
         login = ("AUTH", url.username or "default", url.password) if url.password else ()
         chosen = [("SELECT", url.db)] if url.db else []
         words = [("HELLO", 2, *login, "SETNAME", self._name), *chosen, ("INFO", "memory")]
         packed = b"".join(pack(command) for command in words)
-        *replies, memory = self.exchange(packed, len(words), timeout_s=timeout_s)
+        *replies, memory = await self.exchange(packed, len(words), timeout_s=timeout_s)
         for reply in replies:
             if isinstance(reply, PoolError):
                 raise reply
