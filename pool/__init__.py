@@ -18,8 +18,11 @@ from pool.actors.job import Cancel, Job, Park, Retry
 from pool.actors.membership import WorkerInfo
 from pool.actors.node import Node
 from pool.actors.observe import Event, log_observer
+from pool.actors.reader import Reader
 from pool.actors.ref import JobRef, Status
 from pool.actors.rmap import Change, Counted, ReplicatedMap, Resized, Watch, Written
+from pool.actors.sink import Sink
+from pool.actors.stream import Stream
 from pool.errors import (
     AuthError,
     ConfigError,
@@ -55,7 +58,9 @@ from pool.errors import (
     WrongValue,
 )
 from pool.model.rmap import Resync
+from pool.model.stream import StreamEvent
 from pool.settings import Settings
+from pool.store.stream import Parked
 
 __version__ = "0.1.0"
 
@@ -89,10 +94,12 @@ __all__ = [
     "NotStopped",
     "OutcomeExpired",
     "Park",
+    "Parked",
     "PayloadEncodingError",
     "PayloadTooLarge",
     "PoolError",
     "PoolFull",
+    "Reader",
     "RefusedError",
     "ReplicatedMap",
     "Resized",
@@ -100,12 +107,15 @@ __all__ = [
     "Retry",
     "Runner",
     "Settings",
+    "Sink",
     "Status",
     "StorageFull",
     "StoreError",
     "StoreFault",
     "StoreLost",
     "StoreUnavailable",
+    "Stream",
+    "StreamEvent",
     "UnknownHandler",
     "UnsupportedServer",
     "UsageError",

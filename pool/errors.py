@@ -286,9 +286,7 @@ class StoreLost(StoreError):
     """The server came back without this pool's data."""
 
     code: ClassVar[str] = "POOLDATALOST"
-    hint: ClassVar[str] = (
-        "what was accepted before is gone: do it again, and check persistence"
-    )
+    hint: ClassVar[str] = "what was accepted before is gone: do it again, and check persistence"
 
     pool: str
 

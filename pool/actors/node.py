@@ -19,6 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from pool.actors.access import Access
 from pool.actors.alone import serve
 from pool.actors.context import Context
 from pool.actors.crew import Crew, infos_of
@@ -32,6 +33,7 @@ from pool.actors.observe import Event, NodeJoined, NodeLeft, Observer, emit_to, 
 from pool.actors.ref import JobRef, Status, status_of
 from pool.actors.replica import Replica
 from pool.actors.rmap import ReplicatedMap, V
+from pool.actors.stream import Stream, make_stream
 from pool.actors.worker import Worker
 from pool.errors import (
     ConfigError,
@@ -246,6 +248,37 @@ class Node(Dispatching):
                 yield replica
 
         return ReplicatedMap(name, values, Life(ttl_s, is_sliding), held)
+
+    # --- streams ------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        name: str,
+        *,
+        length_max: int | None = None,
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+    ) -> Stream:
+        """Return a stream of this pool, on this node's connection; for the arguments see `Stream`.
+
+        Close its readers and sinks before the node.
+
+        Raises:
+            ConfigError, InvalidOption: An argument cannot be used.
+            NotRunning: The node is not open.
+        """
+        self.check_open()
+        context = self._open_crew.context
+        access = Access(
+            url=context.url,
+            settings=context.settings,
+            seam=context.seam,
+            link=context.link,
+            control=context.control,
+            ids=context.ids,
+            emit=context.emit,
+        )
+        return make_stream(access, name, length_max=length_max, ttl_s=ttl_s, is_sliding=is_sliding)
 
     # --- workers ------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ import attrs
 from pool.errors import PoolError, StoreUnavailable
 from pool.model.backoff import reconnect_delay
 from pool.settings import Settings
-from pool.store.seam import Beside, Port, Seam
+from pool.store.seam import Beside, Group, Port, Seam
 from pool.store.url import Url
 
 FIRST: Final = "0-0"
@@ -56,6 +56,7 @@ class Batch(Generic[R]):
 
     told: Sequence[tuple[R, Any]]
     ends: Sequence[tuple[R, str]] = attrs.field(repr=False)
+    group: Group | None = None  # as whom it was read
 
 
 def _as_they_are(_: Reading, entries: list[StreamEntry]) -> object:
@@ -85,6 +86,10 @@ class Tail(Generic[R]):
     on_probed: Callable[[Any], object] = lambda _: None
     _readings: Mapping[str, R] = attrs.field(init=False, factory=dict)  # by stream
     _beside: Beside | None = attrs.field(init=False, default=None)
+    group: Group | None = None  # as a consumer of which group; may be changed
+    _has_lost_none: bool = attrs.field(
+        init=False, default=False
+    )  # of a group's entries; the body's
     _under_way: Batch[R] | None = attrs.field(init=False, default=None)
     _is_taken: bool = attrs.field(init=False, default=True)
 
@@ -180,15 +185,23 @@ class Tail(Generic[R]):
 
     async def _read(self, port: Port, readings: Sequence[R], left_s: float) -> Batch[R]:
         by_stream = {reading.stream: reading for reading in readings}
-        positions = {stream: reading.position for stream, reading in by_stream.items()}
+        group = self.group
+        is_new = group is not None and (self._has_lost_none or group.is_no_ack)
+        positions = {s: ">" if is_new else reading.position for s, reading in by_stream.items()}
         block_s = max(_BLOCK_MIN_S, min(self.settings.block_s, left_s))
+        self._has_lost_none = False
+        got = await port.read(positions, block_s=block_s, count=self.count, group=group)
+        got = [(stream, entries) for stream, entries in got if entries]
+        # New entries came: the reply was not lost.  None of those given to us lie behind our
+        # position: no earlier reply was.  All else is doubtful, as is a read that was interrupted.
+        self._has_lost_none = is_new == bool(got)
         told: list[tuple[R, Any]] = []
         ends: list[tuple[R, str]] = []
-        for stream, entries in await port.read(positions, block_s=block_s, count=self.count):
+        for stream, entries in got:
             reading = by_stream[stream]
             told.append((reading, self.decode(reading, entries)))
             ends.append((reading, entries[-1][0]))
-        return Batch(told, ends)
+        return Batch(told, ends, group)
 
     def _hand_over(self, port: Port, batch: Batch[R] | None, answer: Any) -> bool:
         """Have the loop take what was read, or the probe's answer; False if there is no loop."""

@@ -21,6 +21,7 @@ from pool.errors import ConfigError, InvalidKey, InvalidOption, shown
 KEY_BYTES_MAX = 512
 LABEL_BYTES_MAX = 128
 MAP_BYTES_MAX = 128
+STREAM_BYTES_MAX = 128
 IDEMPOTENCY_KEY_BYTES_MAX = 256
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
@@ -145,6 +146,26 @@ class Control:
         """A replicated map's revision and history."""
         return f"{self.prefix}map-meta:{name}"
 
+    def stream(self, name: str) -> str:
+        """A stream's events."""
+        return f"{self.prefix}stream:{name}"
+
+    def stream_meta(self, name: str) -> str:
+        """How many events a stream had, and which of them its length cap took."""
+        return f"{self.prefix}stream-meta:{name}"
+
+    def sink(self, name: str) -> str:
+        """Who cleans a sink, and when somebody last could."""
+        return f"{self.prefix}sink:{name}"
+
+    def sink_leases(self, name: str) -> str:
+        """The consumers of a sink, by lease end."""
+        return f"{self.prefix}sink-leases:{name}"
+
+    def sink_parked(self, name: str) -> str:
+        """Events that a sink has given up."""
+        return f"{self.prefix}sink-parked:{name}"
+
 
 def key_patterns(pool: str) -> tuple[str, str]:
     """Return patterns, as access rules take them, of all keys of a pool and of no other's."""
@@ -210,6 +231,13 @@ def check_map(name: object) -> None:
     problem = _problem(name, MAP_BYTES_MAX)
     if problem:
         raise ConfigError(setting="map", problem=f"{_told(name)!r}: {problem}")
+
+
+def check_stream(name: object, setting: str = "stream") -> None:
+    """Refuse what cannot be the name of a stream or a sink: the rule of maps."""
+    problem = _problem(name, STREAM_BYTES_MAX)
+    if problem:
+        raise ConfigError(setting=setting, problem=f"{_told(name)!r}: {problem}")
 
 
 def _is_plainly_good(text: object, bytes_max: int) -> bool:

@@ -18,10 +18,19 @@ import attrs
 
 from pool.errors import PoolError, StoreFault, StoreUnavailable
 from pool.store.replies import NoScript
-from pool.store.scripts import Command, Script, ScriptCall
+from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.wire import Lost, Reply, Server, pack
 
 Entries: TypeAlias = list[tuple[str, list[tuple[str, dict[str, bytes]]]]]
+
+
+@attrs.frozen
+class Group:
+    """As whom to read: one consumer of a group."""
+
+    name: str
+    consumer: str
+    is_no_ack: bool = False
 
 
 class AnyWire(Protocol):
@@ -149,11 +158,22 @@ class WirePort:
             replies[i] = StoreFault(problem=str(reply)) if type(reply) is NoScript else reply
         return replies
 
-    async def read(self, positions: Mapping[str, str], *, block_s: float, count: int) -> Entries:
+    async def read(
+        self,
+        positions: Mapping[str, str],
+        *,
+        block_s: float,
+        count: int,
+        group: Group | None = None,
+    ) -> Entries:
         # Longer than the block, or every quiet read would look like a lost connection; and a block
         # of 0 would mean for ever.
         assert 0.001 <= block_s < self._socket_timeout_s
-        words = ("XREAD", "COUNT", count, "BLOCK", int(block_s * 1000), "STREAMS")
+        words: tuple[Word, ...] = ("XREAD",)
+        if group is not None:
+            words = ("XREADGROUP", "GROUP", group.name, group.consumer)
+            words += ("NOACK",) if group.is_no_ack else ()
+        words += ("COUNT", count, "BLOCK", int(block_s * 1000), "STREAMS")
         try:
             if not self._interrupted and not self.wire.is_open():
                 if self._is_good:
@@ -226,14 +246,23 @@ def _copy(error: Any) -> Any:
 
 
 def _entries(reply: Reply) -> Entries:
-    """Return the answer of XREAD with names as texts and fields as a dict; values stay bytes."""
+    """Return the answer of XREAD with names as texts and fields as a dict; values stay bytes.
+
+    What a group's history names and the stream has no more is left out.
+    """
     return [
         (
             stream.decode(),
             [
-                (entry.decode(), {k.decode(): v for k, v in zip(f[::2], f[1::2], strict=True)})
+                (entry.decode(), {_name(k): v for k, v in zip(f[::2], f[1::2], strict=True)})
                 for entry, f in entries
+                if f is not None
             ],
         )
         for stream, entries in reply or ()
     ]
+
+
+def _name(field: bytes) -> str:
+    """Return a field's name.  Ours are ASCII; a foreign one must not end the body that reads it."""
+    return field.decode(errors="backslashreplace")

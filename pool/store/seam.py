@@ -29,12 +29,23 @@ import attrs
 
 from pool.errors import NotRunning
 from pool.model.ids import SEED_BYTES, Ids
-from pool.store.port import Entries, ThreadBell, WirePort
+from pool.store.port import Entries, Group, ThreadBell, WirePort
 from pool.store.scripts import Command
 from pool.store.url import Url
 from pool.store.wire import Reply, Server, Wire
 
-__all__ = ["Beside", "Body", "Entries", "Loop", "Port", "Reply", "Seam", "Threads", "Waiter"]
+__all__ = [
+    "Beside",
+    "Body",
+    "Entries",
+    "Group",
+    "Loop",
+    "Port",
+    "Reply",
+    "Seam",
+    "Threads",
+    "Waiter",
+]
 
 Body: TypeAlias = Callable[["Port"], Coroutine[Any, Any, None]]
 OnEnd: TypeAlias = Callable[[BaseException | None], object]
@@ -66,10 +77,18 @@ class Port(Protocol):
         says whether its bytes may have reached the server.
         """
 
-    async def read(self, positions: Mapping[str, str], *, block_s: float, count: int) -> Entries:
+    async def read(
+        self,
+        positions: Mapping[str, str],
+        *,
+        block_s: float,
+        count: int,
+        group: Group | None = None,
+    ) -> Entries:
         """Wait up to `block_s` for entries behind these positions (stream name -> last id).
 
-        Returns [] when there are none, or when interrupted.
+        Returns [] when there are none, or when interrupted.  As a consumer of a group: `>` is a
+        position, and at any other one it is the consumer's own pending entries that are read.
 
         Raises:
             StoreUnavailable: The connection was lost, or cannot be opened.

@@ -29,6 +29,7 @@ CHECKS: tuple[Callable[[object], None], ...] = (
     names.check_handler,
     names.check_label,
     names.check_map,
+    names.check_stream,
 )
 
 
@@ -60,7 +61,10 @@ def test_names_keep_the_lane_together(part: str) -> None:
         for key in lane_keys(Names("media", lane), [part]):
             assert key.startswith(f"pool:{{media:{lane}}}:")
     control = Control("media")
-    keys = [control.config, control.map_data(part), control.map_log(part), control.map_meta(part)]
+    of_maps = [control.map_data(part), control.map_log(part), control.map_meta(part)]
+    of_streams = [control.stream(part), control.stream_meta(part)]
+    of_sinks = [control.sink(part), control.sink_leases(part), control.sink_parked(part)]
+    keys = [control.config, *of_maps, *of_streams, *of_sinks]
     assert all(key.startswith("pool:{media}:") for key in keys)
     assert len(set(keys)) == len(keys)
 

@@ -1,0 +1,106 @@
+"""What a stream needs of the world: a node's, or a link of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Final
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import attrs
+
+from pool.actors.observe import Event, Observer, emit_to
+from pool.model.ids import Ids
+from pool.model.names import Control, check_pool
+from pool.settings import Settings
+from pool.store.link import Link
+from pool.store.seam import Seam, Threads
+from pool.store.server import EmbeddedServer, find_server
+from pool.store.url import Url
+
+CLOSE_BUDGET_S: Final = 5.0
+
+
+@attrs.define(eq=False, kw_only=True)
+class Access:
+    """A way to one pool in one store."""
+
+    url: Url
+    settings: Settings
+    seam: Seam
+    link: Link
+    control: Control
+    ids: Ids
+    emit: Callable[[Event], object]
+
+
+@attrs.frozen(kw_only=True)
+class StreamsUnreachable:
+    """Reading failed; it is tried again."""
+
+    event: ClassVar[str] = "streams.unreachable"
+    level: ClassVar[str] = "warning"
+
+    pool: str
+    reader: str
+    problem: str
+
+
+@attrs.frozen(kw_only=True)
+class StreamsReachable:
+    """Reading goes on, after so many failures."""
+
+    event: ClassVar[str] = "streams.reachable"
+    level: ClassVar[str] = "info"
+
+    pool: str
+    reader: str
+    failures: int
+
+
+@asynccontextmanager
+async def accessing(
+    url: str,
+    pool: str,
+    settings: Settings | None,
+    observers: Sequence[Observer],
+    seam: Seam | None,
+) -> AsyncIterator[Access]:
+    """Open a link of one's own; closed at the end, and with it a server of one's own.
+
+    Raises:
+        ConfigError: The pool's name or the address cannot be used.
+        StoreUnavailable, AuthError, UnsupportedServer, NoServer: As for a node.
+    """
+    check_pool(pool)
+    settings, seam = settings or Settings(), seam or Threads()
+    address, server = Url.parse(url), None
+    try:
+        if address.kind == "embedded":
+            directory = Path(address.path) if address.path else None
+            start = partial(EmbeddedServer.start, find_server("path"), directory=directory)
+            server = await anyio.to_thread.run_sync(start)
+            address = Url.parse(server.url)
+        link = await Link.open(seam, address, op_timeout_s=settings.op_timeout_s)
+        try:
+            yield Access(
+                url=address,
+                settings=settings,
+                seam=seam,
+                link=link,
+                control=Control(pool),
+                ids=seam.ids,
+                emit=partial(emit_to, tuple(observers)),
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await link.aclose(CLOSE_BUDGET_S)
+                await anyio.lowlevel.checkpoint()  # timers that were taken back end here
+    finally:
+        if server is not None:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(server.stop)

@@ -1,0 +1,352 @@
+"""A reader: one program's own cursor over streams.
+
+    tail --entries--> on_batch: filter, look for holes --> buffer --> async for event in reader
+    probe (now and then, and after every reconnect) --> did the stream go back?
+
+Where things stand is in the program's memory only: the server knows nothing of a reader, and a
+program that wants to go on after a restart stores `position()`.
+
+What can be lost without a reader noticing by itself, and how it notices:
+
+    trimmed by a cap   events are numbered; a hole is told, and the next event says so
+    stream went back   destroyed, FLUSHALL, restart without data, failover to an older copy: the id
+                       that the server generated last, or the count of events, is below what we have
+                       seen, or the numbers begin again.  What we have not read of the new stream is
+                       read from its beginning, or we would wait until its ids have passed our
+                       position, which may be for ever; the next event says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self
+
+import anyio
+import attrs
+
+from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, StreamsUnreachable
+from pool.actors.feed import STREAMS_MAX, Feed
+from pool.actors.tail import Batch, Fields, Reading, StreamEntry, Tail
+from pool.errors import InvalidOption, NotRunning, PoolError
+from pool.model.stream import (
+    FIRST,
+    NEWEST,
+    After,
+    Filter,
+    Start,
+    StreamEvent,
+    event_of,
+    number_of,
+    order,
+    position_of,
+)
+from pool.store.seam import Port
+from pool.store.stream import Facts, StoredStream, probe_call, probed
+
+READER_BUFFER_MAX: Final = 1_000
+
+
+@attrs.frozen(kw_only=True)
+class StreamMissed:
+    """Events of a stream were trimmed or removed before a reader read them; 0: nobody knows how
+    many, as it was while the reader was not there."""
+
+    event: ClassVar[str] = "stream.missed"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    stream: str
+    behind: str
+    events: int
+
+
+@attrs.frozen(kw_only=True)
+class StreamRestarted:
+    """A stream was deleted, or its server lost data: what there is of it now is read from its
+    beginning."""
+
+    event: ClassVar[str] = "stream.restarted"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    stream: str
+    position: str  # where the reader was
+    last_id: str  # where the stream is
+
+
+@attrs.define(eq=False, kw_only=True)
+class _Cursor(Reading):
+    """Where the reader is in one stream."""
+
+    of: StoredStream
+    given: str  # behind the last event that the program was given
+    number: int = 0  # of the last event read; 0: not known
+    read_to: str = FIRST  # the last event read
+    last_id: str = FIRST  # as of the last probe
+    added: int = 0
+    after: After = ""  # what the next event has to say
+
+    def is_ahead_of(self, facts: Facts) -> bool:
+        """Say whether we have seen more of the stream than there ever was in it."""
+        seen = max(order(self.last_id), order(self.read_to))
+        return order(facts.last_id) < seen or facts.added < self.added
+
+
+@attrs.frozen(eq=False)
+class _Item:
+    cursor: _Cursor
+    entry_id: str
+    event: StreamEvent | None  # None: not wanted, but the position moves
+
+
+class Reader:
+    """An independent cursor over one or more streams: `async with stream.reader() as reader`.
+
+    Iterating gives each `StreamEvent` once, in the order of each stream, and waits for new ones.
+    Lost connections are survived without a gap and without a repeat.  At most `buffer_max` events
+    are held (one per stream, if it follows more streams than that): a slow program costs no memory.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        topics: Iterable[str] | None,
+        pattern: str | None,
+        where: Callable[[StreamEvent], object] | None,
+        buffer_max: int,
+    ) -> None:
+        self._access = access
+        self._filter = Filter.of(topics, pattern, where)
+        self._first: list[tuple[StoredStream, Start]] = []
+        self._state = "new"
+        tail: Tail[_Cursor] = Tail(
+            name="pool-reader",
+            seam=access.seam,
+            url=access.url,
+            settings=access.settings,
+            count=1,
+            on_batch=self._on_batch,
+            probe=self._probe,
+            probe_every_s=access.settings.renew_s,
+            on_probed=self._on_probed,
+            on_trouble=self._on_trouble,
+            on_back=self._on_back,
+            on_end=self._on_end,
+        )
+        self._tail = tail
+        self._feed: Feed[_Item, _Cursor] = Feed(buffer_max=buffer_max, tail=tail)
+
+    # --- for the program ----------------------------------------------------------------------
+
+    async def add_stream(self, stream: Any, start: Start = "oldest") -> None:
+        """Read this stream too, from `start` on (see `Stream.reader`); adding it twice is refused.
+
+        Raises:
+            InvalidOption: It is read already, `start` is none, or there are 64 streams.
+            StoreUnavailable: The server could not say where the stream is.
+        """
+        self._check_open()
+        await self._add(stream.stored, start)
+        self._feed.fit(len(self._tail.readings))
+
+    def remove_stream(self, stream: Any) -> None:
+        """Read this stream no more; what is buffered of it is dropped.  Twice is fine."""
+        key = stream.stored.events
+        self._tail.follow([c for c in self._tail.readings.values() if c.stream != key])
+        self._feed.drop(lambda item: item.cursor.stream != key)
+        self._feed.fit(len(self._tail.readings))
+
+    def position(self, stream: Any) -> str:
+        """Return the id behind which the program is in a stream: a `start` for later.
+
+        It is that of the last event that iterating returned, or of a later one that was not wanted.
+
+        Raises:
+            InvalidOption: The stream is not read.
+        """
+        cursor = self._tail.readings.get(stream.stored.events)
+        if cursor is None:
+            raise InvalidOption(option="stream", value=stream.name, problem="it is not read")
+        return cursor.given
+
+    def __aiter__(self) -> AsyncIterator[StreamEvent]:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        """Return the next event that is wanted.
+
+        What the user's own `where` raises comes out here; that event is passed over, and iterating
+        again goes on behind it.
+        """
+        self._check_open(may_be_closed=True)
+        while True:
+            item = await self._feed.next()
+            item.cursor.given = item.entry_id
+            if item.event is not None and self._filter.takes(item.event):
+                return item.event
+
+    async def __aenter__(self) -> Self:
+        if self._state != "new":
+            raise NotRunning(state=self._state)
+        self._state = "open"
+        for stored, start in self._first:
+            await self._add(stored, start)
+        self._feed.fit(len(self._first))
+        self._tail.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop reading; whoever iterates is told that it has ended.  Twice is fine."""
+        self._state = "closed"
+        self._feed.drop()
+        self._feed.end()
+        with anyio.CancelScope(shield=True):
+            await self._tail.aclose(CLOSE_BUDGET_S)
+
+    # --- where to begin -----------------------------------------------------------------------
+
+    def begin_with(self, stored: StoredStream, start: Start) -> None:
+        """Say what to read when it is entered."""
+        position_of(start)
+        self._first.append((stored, start))
+
+    async def _add(self, stored: StoredStream, start: Start) -> None:
+        position = position_of(start)
+        readings = self._tail.readings
+        if stored.events in readings or len(readings) >= STREAMS_MAX:
+            problem = "it is read already" if stored.events in readings else "too many streams"
+            raise InvalidOption(option="stream", value=stored.name, problem=problem)
+        call = probe_call([(stored, position)])
+        reply = await self._access.link.call(call.script, call.keys, call.args, repeatable=True)
+        [facts] = probed(reply)
+        is_cursor = isinstance(start, str)  # an id, which the program has seen
+        if position == NEWEST:
+            position = facts.last_id
+        cursor = _Cursor(
+            stream=stored.events,
+            position=position,
+            of=stored,
+            given=position,
+            number=facts.number,
+            read_to=position if is_cursor else FIRST,
+            last_id=facts.last_id,
+            added=facts.added,
+        )
+        if is_cursor and position != FIRST:
+            if cursor.is_ahead_of(facts):
+                cursor = self._restarted(cursor, facts)
+            elif facts.trimmed and order(facts.trimmed) > order(position):
+                self._missed(cursor, 0)
+        # What others read stays as it is: those who wait see the new one when they look again.
+        self._tail.follow([*self._tail.readings.values(), cursor])
+
+    # --- what the tail brings -----------------------------------------------------------------
+
+    def _on_batch(self, batch: Batch[_Cursor]) -> None:
+        items: list[_Item] = []
+        for cursor, entries in batch.told:
+            if self._tail.follows(cursor):
+                items.extend(self._items(cursor, entries))
+        self._feed.push(items, batch)
+
+    def _items(self, cursor: _Cursor, entries: list[StreamEntry]) -> list[_Item]:
+        items: list[_Item] = []
+        for entry_id, fields in entries:
+            self._count(cursor, entry_id, fields)
+            cursor.read_to = entry_id
+            event = event_of(cursor.of.name, entry_id, fields, after=cursor.after)
+            if self._filter.takes_topic(event.topic):
+                cursor.after = ""
+                items.append(_Item(cursor, entry_id, event))
+        if not items or items[-1].entry_id != cursor.read_to:
+            items.append(_Item(cursor, cursor.read_to, None))
+        return items
+
+    def _count(self, cursor: _Cursor, entry_id: str, fields: Fields) -> None:
+        number, before = number_of(fields), cursor.number
+        cursor.number = number
+        if before and number > before + 1:
+            self._missed(cursor, number - before - 1)
+        elif 1 == number <= before:
+            # Another stream by now, of which this is the first event: nothing of it was missed.
+            self._tell_restart(cursor, entry_id)
+            cursor.after, cursor.last_id, cursor.added = "restarted", FIRST, 0
+        elif 0 < number <= before:
+            cursor.added = sys.maxsize  # its first events lie behind us: the next probe turns back
+
+    def _missed(self, cursor: _Cursor, events: int) -> None:
+        cursor.after = cursor.after or "missed"
+        pool, stream = self._access.control.pool, cursor.of.name
+        self._access.emit(
+            StreamMissed(pool=pool, stream=stream, behind=cursor.read_to, events=events)
+        )
+
+    def _on_probed(self, answers: Sequence[tuple[_Cursor, Facts]]) -> None:
+        restarted = False
+        cursors = dict(self._tail.readings)
+        for cursor, facts in answers:
+            if facts.exists is None or not self._tail.follows(cursor):
+                continue
+            if cursor.is_ahead_of(facts):
+                cursors[cursor.stream] = self._restarted(cursor, facts)
+                restarted = True
+            cursor.last_id, cursor.added = facts.last_id, facts.added
+        if restarted:
+            self._tail.follow(list(cursors.values()), at_once=False)
+        self._tail.taken()
+
+    def _tell_restart(self, cursor: _Cursor, last_id: str) -> None:
+        pool, stream = self._access.control.pool, cursor.of.name
+        self._access.emit(
+            StreamRestarted(pool=pool, stream=stream, position=cursor.read_to, last_id=last_id)
+        )
+
+    def _restarted(self, cursor: _Cursor, facts: Facts) -> _Cursor:
+        self._tell_restart(cursor, facts.last_id)
+        return _Cursor(
+            stream=cursor.stream,
+            position=FIRST,
+            of=cursor.of,
+            given=FIRST,
+            last_id=facts.last_id,
+            added=facts.added,
+            after="restarted",
+        )
+
+    def _on_trouble(self, error: PoolError, failures: int) -> None:
+        if not failures:
+            pool = self._access.control.pool
+            self._access.emit(StreamsUnreachable(pool=pool, reader="", problem=str(error)))
+
+    def _on_back(self, failures: int) -> None:
+        pool = self._access.control.pool
+        self._access.emit(StreamsReachable(pool=pool, reader="", failures=failures))
+
+    def _on_end(self, error: BaseException | None) -> None:
+        self._feed.end(error)
+
+    def _check_open(self, *, may_be_closed: bool = False) -> None:
+        if self._state != "open" and not (may_be_closed and self._state == "closed"):
+            raise NotRunning(state=self._state)
+
+    # --- beside the loop ----------------------------------------------------------------------
+
+    async def _probe(
+        self, port: Port, cursors: Sequence[_Cursor], _: bool
+    ) -> list[tuple[_Cursor, Facts]]:
+        call = probe_call([(cursor.of, cursor.position) for cursor in cursors])
+        [reply] = await port.run([call], timeout_s=self._access.settings.op_timeout_s)
+        if isinstance(reply, PoolError):
+            raise reply
+        return list(zip(cursors, probed(reply), strict=True))

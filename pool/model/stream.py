@@ -1,0 +1,193 @@
+"""Events of a stream as pure data: what one is, where reading starts, and which ones are wanted."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+from pool.errors import InvalidOption, PayloadTooLarge, shown
+
+EVENT_BYTES_MAX: Final = 256
+TOPIC_BYTES_MAX: Final = 512
+LENGTH_MAX: Final = 100_000_000
+NEWEST: Final = "newest"  # no id: the server replaces it, once
+FIRST: Final = "0-0"  # the id behind which every event lies
+_SEQ_MAX: Final = 2**64 - 1
+_MS_MAX: Final = 2**53  # what Lua can count
+_ID: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
+
+Start: TypeAlias = str | int | datetime
+After: TypeAlias = Literal["", "missed", "restarted"]
+
+
+@attrs.frozen(kw_only=True)
+class StreamEvent:
+    """One event of a stream."""
+
+    stream: str  # the stream's name
+    id: str  # `milliseconds-number`; later events of a stream have greater ids
+    event: str
+    payload: bytes
+    topic: str | None = None
+    deliveries: int = 1  # to a sink: how often it was given to a consumer, this time included
+    # What comes before it in this stream, to a reader: nothing unusual; events that were trimmed
+    # or removed before they were read; or the stream began anew, and is read from its beginning.
+    after: After = ""
+
+    @property
+    def time_ms(self) -> int:
+        """When it was added, in epoch milliseconds by the server's clock."""
+        return int(self.id.partition("-")[0])
+
+
+# --- ids ------------------------------------------------------------------------------------
+
+
+def order(entry_id: str) -> tuple[int, int]:
+    """Return what ids are compared by."""
+    ms, _, number = entry_id.partition("-")
+    return int(ms), int(number)
+
+
+def position_of(start: Start) -> str:
+    """Return the id behind which to read for what a user calls a start, or `newest`.
+
+    Raises:
+        InvalidOption: It is none.
+    """
+    match start:
+        case "oldest":
+            return FIRST
+        case "newest":
+            return NEWEST
+        case str() if (found := _ID.fullmatch(start)) and max(map(int, found.groups())) <= _SEQ_MAX:
+            return f"{int(found[1])}-{int(found[2])}"
+        case bool():
+            pass
+        case int() if 0 <= start <= _MS_MAX:
+            return _just_before(start)
+        case datetime() if start.tzinfo is not None and start.timestamp() >= 0:
+            return _just_before(int(start.timestamp() * 1000))
+        case _:
+            pass
+    raise InvalidOption(
+        option="start",
+        value=shown(start),
+        problem="'oldest', 'newest', an event's id, a datetime with a zone, or epoch milliseconds",
+    )
+
+
+def _just_before(ms: int) -> str:
+    return f"{ms - 1}-{_SEQ_MAX}" if ms else FIRST
+
+
+# --- what is written ------------------------------------------------------------------------
+
+
+def encoded_name(option: str, text: object, bytes_max: int) -> bytes:
+    """Return an event's name or a topic in UTF-8; any text will do.
+
+    Raises:
+        InvalidOption: It is no text, empty, or cannot be encoded.
+        PayloadTooLarge: It is longer than `bytes_max`.
+    """
+    if not isinstance(text, str) or not text:
+        value = shown(text) if isinstance(text, str) else f"<{type(text).__name__}>"
+        raise InvalidOption(option=option, value=value, problem="a text that is not empty")
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidOption(option=option, value=shown(text), problem=str(error.reason)) from None
+    if len(encoded) > bytes_max:
+        raise PayloadTooLarge(what=option, size_bytes=len(encoded), size_bytes_max=bytes_max)
+    return encoded
+
+
+def check_number(option: str, value: Any, kinds: tuple[type, ...], low: float, high: float) -> None:
+    """Refuse what is no number of these kinds within the bounds.
+
+    Raises:
+        InvalidOption: It is none.
+    """
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:  # refuses NaN too
+        raise InvalidOption(option=option, value=shown(value), problem=f"{low} to {high}")
+
+
+# --- what is wanted -------------------------------------------------------------------------
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    return None if text is None else re.compile(fnmatch.translate(text))
+
+
+@attrs.frozen(kw_only=True)
+class Filter:
+    """Which events are wanted: those that pass all of the three.  Evaluated here, not in Redis."""
+
+    topics: frozenset[str] | None = None
+    pattern: re.Pattern[str] | None = None
+    where: Callable[[StreamEvent], object] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        topics: Iterable[str] | None,
+        pattern: str | None,
+        where: Callable[[StreamEvent], object] | None,
+    ) -> Filter:
+        """Check what a user gives.
+
+        Raises:
+            InvalidOption: One of them is of the wrong kind.
+        """
+        if topics is not None and (
+            isinstance(topics, str) or not all(isinstance(each, str) for each in topics)
+        ):
+            raise InvalidOption(option="topics", value=shown(topics), problem="a set of texts")
+        if pattern is not None and not isinstance(pattern, str):
+            raise InvalidOption(option="pattern", value=shown(pattern), problem="a text")
+        if where is not None and not callable(where):
+            raise InvalidOption(option="where", value=shown(where), problem="a function")
+        return cls(
+            topics=None if topics is None else frozenset(topics),
+            pattern=_pattern(pattern),
+            where=where,
+        )
+
+    def takes_topic(self, topic: str | None) -> bool:
+        """Say whether the topic is wanted; an event without one passes only if none is asked."""
+        if self.topics is not None and topic not in self.topics:
+            return False
+        return self.pattern is None or (topic is not None and bool(self.pattern.match(topic)))
+
+    def takes(self, event: StreamEvent) -> bool:
+        """Say whether the user's own function wants it; raises what that raises."""
+        return self.where is None or bool(self.where(event))
+
+
+def event_of(stream: str, entry_id: str, fields: dict[str, bytes], **more: Any) -> StreamEvent:
+    """Return what an entry says.  A foreign entry has an empty name and no payload.
+
+    Bytes that are no UTF-8 can only come from foreign writers; they are shown as such.
+    """
+    topic = fields.get("t")
+    return StreamEvent(
+        stream=stream,
+        id=entry_id,
+        event=fields.get("e", b"").decode(errors="backslashreplace"),
+        payload=fields.get("p", b""),
+        topic=None if topic is None else topic.decode(errors="backslashreplace"),
+        **more,
+    )
+
+
+def number_of(fields: dict[str, bytes]) -> int:
+    """Return the event's number in its stream, or 0 if it has none."""
+    text = fields.get("n", b"")
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,20 @@
+--[[
+sink: what a script that looks at the leases of a sink begins with.  Needs  keys state, leases.
+
+Gives  now (ms), text_of(number), holder_of(); and the names under which quiet knows these keys.
+]]
+local sink_time = redis.call('TIME')
+local now = tonumber(sink_time[1]) * 1000 + math.floor(tonumber(sink_time[2]) / 1000)
+local lane, keepalive, journal = state, leases, nil
+
+local function text_of(number)
+  return string.format('%.0f', number)
+end
+
+-- Who cleans, if their time has not ended; one that ends later than a holder can ask for was written
+-- before the server's clock went back.
+local function holder_of()
+  local name, ends = string.match(redis.call('HGET', state, 'holder') or '', '^(.*)|(%d+)$')
+  ends = tonumber(ends or '0')
+  return ends > now and ends <= now + 2 * ttl_ms and name or nil
+end

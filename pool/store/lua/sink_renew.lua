@@ -1,0 +1,41 @@
+--[[
+sink_renew: give a consumer more time; say whether it is the one that cleans, and what waits for anybody.
+
+KEYS[1] state   hash  seen, quiet, ttl; holder: consumer|end
+KEYS[2] leases  zset  consumer -> lease end
+KEYS[...] streams     events, per stream of the consumer
+ARGV[1] group     bytes  the sink's name
+ARGV[2] consumer  str
+ARGV[3] ttl_ms    int    > 0
+
+Uses     sink, quiet, group
+Returns  1 if the caller cleans, else 0; then per stream how many released events wait, -1: no group
+Errors   POOLGONE <consumer>  it has no lease: others took over what it held
+Cost     O(streams * consumers); 6 commands, and 3 per stream
+Why Lua  a renewal that raced with a cleaner would otherwise revive whom it has just cleaned.
+]]
+if not redis.call('ZSCORE', leases, consumer) then
+  return redis.error_reply('POOLGONE ' .. consumer)
+end
+local answer = { 0 }
+for i = 3, #KEYS do
+  local waiting = -1
+  if has_group(KEYS[i]) then
+    waiting = 0
+    for _, each in ipairs(redis.call('XPENDING', KEYS[i], group)[4] or {}) do
+      if each[1] == RELEASED then
+        waiting = tonumber(each[2])
+      end
+    end
+  end
+  answer[#answer + 1] = waiting
+end
+redis.call('ZREM', leases, '\n')
+notice_gap()
+redis.call('ZADD', leases, now + ttl_ms, consumer)
+local holder = holder_of()
+if not holder or holder == consumer then
+  redis.call('HSET', state, 'holder', consumer .. '|' .. text_of(now + ttl_ms))
+  answer[1] = 1
+end
+return answer

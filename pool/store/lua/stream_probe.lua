@@ -1,0 +1,43 @@
+--[[
+stream_probe: where several streams are.
+
+KEYS[...] streams      per stream two: events, meta
+ARGV[...] positions    per stream: the id after which somebody wants to read; newest: the last one
+
+Returns  per stream four: the id generated last ('': no stream), events ever added, the newest id that a
+         length cap took ('' none), the number of the event at the position ('': it is not there);
+         '!' four times for one that is no stream: one broken key hides no other
+Cost     O(streams); 3 commands each, which read the first and the last event; writes nothing
+Why Lua  one answer for all streams of a reader; and what XINFO tells of them would come with two bodies.
+]]
+local answer = {}
+for i = 1, #KEYS, 2 do
+  local events, meta, position = KEYS[i], KEYS[i + 1], ARGV[(i + 1) / 2]
+  local facts = { '', '0', '', '' }
+  if redis.call('EXISTS', events) == 1 then
+    local info, trimmed = redis.pcall('XINFO', 'STREAM', events), redis.pcall('HGET', meta, 'trimmed')
+    if info.err or (type(trimmed) == 'table' and trimmed.err) then
+      facts = { '!', '!', '!', '!' }
+    else
+      for j = 1, #info, 2 do
+        if info[j] == 'last-generated-id' then
+          facts[1] = info[j + 1]
+        elseif info[j] == 'entries-added' then
+          facts[2] = string.format('%.0f', info[j + 1])
+        end
+      end
+      facts[3] = trimmed or ''
+      position = position == 'newest' and facts[1] or position
+      local found = redis.call('XRANGE', events, position, position)[1]
+      for j = 1, found and #found[2] or 0, 2 do
+        if found[2][j] == 'n' then
+          facts[4] = found[2][j + 1]
+        end
+      end
+    end
+  end
+  for _, fact in ipairs(facts) do
+    answer[#answer + 1] = fact
+  end
+end
+return answer

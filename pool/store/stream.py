@@ -1,0 +1,214 @@
+"""Streams and sinks in Redis: the scripts, what they are given, and what their answers mean.
+
+A stream is a Redis stream and a small hash beside it; a sink is a consumer group on each of its
+streams, with leases of its own.  Nothing here decides when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from pool.model.names import Control, check_stream
+from pool.model.stream import FIRST, StreamEvent, event_of
+from pool.store.scripts import Script, ScriptCall, Word
+from pool.store.wire import Reply
+
+BATCH_MAX = 64  # events that one script moves
+
+ADD = Script.load(
+    "stream_add",
+    keys=("events", "meta"),
+    args=("event", "payload", "length_max", "ttl_ms", "flags", "topic"),
+)
+PROBE = Script.load("stream_probe", keys=("*streams",), args=("*positions",))
+JOIN = Script.load(
+    "sink_join",
+    keys=("state", "leases", "*streams"),
+    args=("group", "consumer", "before", "ttl_ms", "*starts"),
+)
+RENEW = Script.load(
+    "sink_renew", keys=("state", "leases", "*streams"), args=("group", "consumer", "ttl_ms")
+)
+MEND = Script.load(
+    "sink_mend",
+    keys=("state", "leases", "events", "meta", "parked"),
+    args=("group", "consumer", "ttl_ms", "grace_ms", "deliveries_max", "batch", "stream"),
+)
+TAKE = Script.load("sink_take", keys=("leases", "events"), args=("group", "consumer", "count"))
+RELEASE = Script.load("sink_release", keys=("events",), args=("group", "consumer", "*ids"))
+LEAVE = Script.load("sink_leave", keys=("state", "leases", "*streams"), args=("group", "consumer"))
+
+
+@attrs.frozen
+class StoredStream:
+    """One stream in Redis."""
+
+    control: Control
+    name: str
+    events: str = attrs.field(init=False, repr=False)
+    meta: str = attrs.field(init=False, repr=False)
+
+    @events.default
+    def _events(self) -> str:
+        return self.control.stream(self.name)
+
+    @meta.default
+    def _meta(self) -> str:
+        return self.control.stream_meta(self.name)
+
+    def __attrs_post_init__(self) -> None:
+        check_stream(self.name)
+
+    def add(
+        self,
+        event: bytes,
+        payload: bytes,
+        topic: bytes | None,
+        *,
+        length_max: int,
+        ttl_ms: int,
+        is_sliding: bool,
+        only_if_exists: bool,
+    ) -> ScriptCall:
+        """Append an event; the reply is its id, or None."""
+        flags = ("s" if is_sliding else "") + ("x" if only_if_exists else "")
+        flags += "" if topic is None else "t"
+        args = (event, payload, length_max, ttl_ms, flags, topic or b"")
+        return ADD((self.events, self.meta), args)
+
+
+@attrs.frozen
+class Facts:
+    """Where a stream is; `exists` is None for a key that is no stream."""
+
+    exists: bool | None
+    last_id: str
+    added: int
+    trimmed: str  # "" if no length cap ever took an event
+    number: int  # of the event at the position asked for; 0: it is not there
+
+
+def probe_call(asked: Sequence[tuple[StoredStream, str]]) -> ScriptCall:
+    """Return the call that asks where these streams are, and whether an event is at a position."""
+    keys = [key for stream, _ in asked for key in (stream.events, stream.meta)]
+    return PROBE(keys, [position for _, position in asked])
+
+
+def probed(reply: Reply) -> list[Facts]:
+    """Return where the streams are, in the order asked."""
+    texts = [part.decode() for part in reply]
+    return [
+        Facts(None if last == "!" else bool(last), last or FIRST, int(added), trimmed, int(n or 0))
+        if last != "!"
+        else Facts(None, FIRST, 0, "", 0)
+        for last, added, trimmed, n in zip(
+            texts[::4], texts[1::4], texts[2::4], texts[3::4], strict=True
+        )
+    ]
+
+
+@attrs.frozen
+class Mended:
+    """What one cleaning did; `freed` below 0: nothing, see `sink_mend.lua`."""
+
+    freed: int
+    parked: int
+    forgotten: int
+    missed: int
+    is_more: bool
+
+
+@attrs.frozen
+class Parked:
+    """An event that a sink has given up, as it was; `entry` is its own id among the parked."""
+
+    entry: str
+    event: StreamEvent
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class StoredSink:
+    """One sink in Redis: a group on each of its streams, leases, and what was given up."""
+
+    control: Control
+    name: str
+    ttl_ms: int
+    grace_ms: int
+    deliveries_max: int
+
+    def __attrs_post_init__(self) -> None:
+        check_stream(self.name, "sink")
+
+    @property
+    def parked(self) -> str:
+        return self.control.sink_parked(self.name)
+
+    def _keys(self, streams: Sequence[StoredStream]) -> list[str]:
+        names = self.control
+        own = [names.sink(self.name), names.sink_leases(self.name)]
+        return own + [stream.events for stream in streams]
+
+    def join(
+        self, consumer: str, before: str, starts: Sequence[tuple[StoredStream, str]]
+    ) -> ScriptCall:
+        """Give a consumer its lease; the reply says per stream whether its group was made."""
+        own: tuple[Word, ...] = (self.name, consumer, before, self.ttl_ms)
+        args = (*own, *(start for _, start in starts))
+        return JOIN(self._keys([stream for stream, _ in starts]), args)
+
+    def renew(self, consumer: str, streams: Sequence[StoredStream]) -> ScriptCall:
+        return RENEW(self._keys(streams), (self.name, consumer, self.ttl_ms))
+
+    def mend(self, consumer: str, stream: StoredStream) -> ScriptCall:
+        keys = (*self._keys([stream]), stream.meta, self.parked)
+        limits = (self.ttl_ms, self.grace_ms, self.deliveries_max, BATCH_MAX)
+        args: tuple[Word, ...] = (self.name, consumer, *limits, stream.name)
+        return MEND(keys, args)
+
+    def take(self, consumer: str, stream: StoredStream, count: int) -> ScriptCall:
+        keys = (self.control.sink_leases(self.name), stream.events)
+        return TAKE(keys, (self.name, consumer, min(count, BATCH_MAX)))
+
+    def release(self, consumer: str, stream: StoredStream, ids: Sequence[str]) -> ScriptCall:
+        assert len(ids) <= BATCH_MAX
+        return RELEASE((stream.events,), (self.name, consumer, *ids))
+
+    def leave(self, consumer: str, streams: Sequence[StoredStream]) -> ScriptCall:
+        return LEAVE(self._keys(streams), (self.name, consumer))
+
+    def ack(self, stream: StoredStream, ids: Sequence[str]) -> tuple[Word, ...]:
+        return ("XACK", stream.events, self.name, *ids)
+
+
+def mended(reply: Reply) -> Mended:
+    freed, parked, forgotten, missed, more = reply
+    return Mended(freed, parked, forgotten, missed, more == 1)
+
+
+def taken(reply: Reply) -> list[tuple[str, dict[str, bytes], int]]:
+    """Return id, fields and deliveries of each event that was taken."""
+    return [
+        (entry_id.decode(), fields_of(flat), deliveries)
+        for deliveries, (entry_id, flat) in zip(reply[::2], reply[1::2], strict=True)
+    ]
+
+
+def fields_of(flat: Sequence[bytes]) -> dict[str, bytes]:
+    return {
+        name.decode(errors="backslashreplace"): value
+        for name, value in zip(flat[::2], flat[1::2], strict=True)
+    }
+
+
+def parked_of(entry_id: bytes, flat: Sequence[bytes]) -> Parked:
+    # What the event had comes behind what the sink added, so a foreign event's fields win nothing.
+    fields: dict[str, Any] = {}
+    for name, value in fields_of(flat).items():
+        fields.setdefault(name, value)
+    stream, found = fields["s"].decode(errors="backslashreplace"), fields["i"].decode()
+    event = event_of(stream, found, fields, deliveries=int(fields["d"]))
+    return Parked(entry_id.decode(), event, fields["r"].decode())
