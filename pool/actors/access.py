@@ -1,4 +1,4 @@
-"""What a stream needs of the world: a node's, or a link of its own."""
+"""What a map or a stream needs of the world: a node's, or a link of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pool.store.seam import Seam, Threads
 from pool.store.server import EmbeddedServer, find_server
 from pool.store.url import Url
 
-CLOSE_BUDGET_S: Final = 5.0
+CLOSE_BUDGET_S: Final = 5.0  # for each thread and actor, after the grace
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -36,6 +36,11 @@ class Access:
     control: Control
     ids: Ids
     emit: Callable[[Event], object]
+
+    @property
+    def pool(self) -> str:
+        """Its name."""
+        return self.control.pool
 
 
 @attrs.frozen(kw_only=True)
@@ -78,13 +83,8 @@ async def accessing(
     """
     check_pool(pool)
     settings, seam = settings or Settings(), seam or Threads()
-    address, server = Url.parse(url), None
+    address, server = await serve(Url.parse(url))
     try:
-        if address.kind == "embedded":
-            directory = Path(address.path) if address.path else None
-            start = partial(EmbeddedServer.start, find_server("path"), directory=directory)
-            server = await anyio.to_thread.run_sync(start)
-            address = Url.parse(server.url)
         link = await Link.open(seam, address, op_timeout_s=settings.op_timeout_s)
         try:
             yield Access(
@@ -104,3 +104,17 @@ async def accessing(
         if server is not None:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(server.stop)
+
+
+async def serve(url: Url) -> tuple[Url, EmbeddedServer | None]:
+    """Return where the store is, after starting it for an `embedded://` address.
+
+    Raises:
+        NoServer: No server program was found.
+    """
+    if url.kind != "embedded":
+        return url, None
+    directory = Path(url.path) if url.path else None
+    start = partial(EmbeddedServer.start, find_server("path"), directory=directory)
+    server = await anyio.to_thread.run_sync(start)
+    return Url.parse(server.url), server

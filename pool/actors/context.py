@@ -10,16 +10,12 @@ from typing import Any
 
 import attrs
 
-from pool.actors.observe import Event
-from pool.model.ids import Ids
+from pool.actors.access import Access
 from pool.model.lease import Lease
-from pool.model.names import Control, key_hash, lane_of
+from pool.model.names import key_hash, lane_of
 from pool.model.placement import Candidates
-from pool.settings import Settings
 from pool.store.lane import Lane, Target
-from pool.store.link import Link
-from pool.store.seam import Loop, Seam
-from pool.store.url import Url
+from pool.store.seam import Loop
 
 TARGETS_MAX = 8  # candidates of one key; when all of them are full, the key waits unassigned
 
@@ -46,20 +42,12 @@ class LaneState:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Context:
+class Context(Access):
     """The shared part of one node."""
 
-    pool: str
-    url: Url
-    settings: Settings
-    seam: Seam
     loop: Loop
-    link: Link
-    control: Control
-    ids: Ids
     node_id: str
     incarnation: str
-    emit: Callable[[Event], object]
     lanes: list[LaneState] = attrs.field(factory=list)
     candidates: Candidates = attrs.field(factory=lambda: Candidates(()))
     # key -> run: a key never starts here while an earlier handler of it still runs in this process

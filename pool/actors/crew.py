@@ -16,13 +16,14 @@ from typing import Any, Final, TypeAlias
 import anyio
 from anyio.abc import TaskGroup
 
+from pool.actors.access import CLOSE_BUDGET_S
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.dispatcher import Dispatcher
 from pool.actors.handlers import Handlers
 from pool.actors.keepalive import KeepAlive, LaneHandlers
 from pool.actors.listener import Listener
-from pool.actors.maps import CLOSE_BUDGET_S, Maps
+from pool.actors.maps import Maps
 from pool.actors.membership import SHUTDOWN_KEY, IdentityGone, Membership, PoolLost, WorkerInfo
 from pool.actors.orders import (
     Drain,

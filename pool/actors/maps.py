@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
 
 import anyio
 import attrs
 
+from pool.actors.access import CLOSE_BUDGET_S
 from pool.actors.context import Context
 from pool.actors.follower import Follower
 from pool.actors.replica import Replica
 from pool.actors.supervisor import Supervisor
 from pool.errors import NotRunning
 from pool.store.rmap import StoredMap
-
-CLOSE_BUDGET_S: Final = 5.0  # for each thread and actor, after the grace
 
 
 @attrs.define(eq=False)

@@ -19,15 +19,13 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from pool.actors.access import Access
-from pool.actors.alone import serve
+from pool.actors.access import CLOSE_BUDGET_S, serve
 from pool.actors.context import Context
 from pool.actors.crew import Crew, infos_of
 from pool.actors.dispatcher import Accepted, Dispatcher, Waiting
 from pool.actors.dispatching import Dispatching, DispatchOptions
 from pool.actors.handlers import Handler, Handlers
 from pool.actors.house import House
-from pool.actors.maps import CLOSE_BUDGET_S
 from pool.actors.membership import SHUTDOWN_KEY, WorkerInfo, found
 from pool.actors.observe import Event, NodeJoined, NodeLeft, Observer, emit_to, log_observer
 from pool.actors.ref import JobRef, Status, status_of
@@ -268,16 +266,7 @@ class Node(Dispatching):
             NotRunning: The node is not open.
         """
         self.check_open()
-        context = self._open_crew.context
-        access = Access(
-            url=context.url,
-            settings=context.settings,
-            seam=context.seam,
-            link=context.link,
-            control=context.control,
-            ids=context.ids,
-            emit=context.emit,
-        )
+        access = self._open_crew.context
         return make_stream(access, name, length_max=length_max, ttl_s=ttl_s, is_sliding=is_sliding)
 
     # --- workers ------------------------------------------------------------------------------
@@ -384,7 +373,6 @@ class Node(Dispatching):
         url, self._server = await serve(self._given_url)
         self._link = await Link.open(seam, url, op_timeout_s=settings.op_timeout_s)
         context = Context(
-            pool=self.pool,
             url=url,
             settings=settings,
             seam=seam,

@@ -18,20 +18,26 @@ from pool.model.names import check_pool, key_patterns
 
 # SCRIPT LOAD lets its user run any Lua, but that runs under these same rules.  A command without
 # subcommands may be narrowed to one first argument: the other sections of INFO tell of others.
-_WIRE: Final = frozenset({"ping", "info|memory", "script|load", "evalsha", "xread"})
+_WIRE: Final = frozenset({"ping", "info|memory", "script|load", "evalsha", "xread", "xreadgroup"})
 _ACTORS: Final = frozenset({"hget", "hkeys", "lrange", "scard", "xadd", "xlen", "xtrim"})
 _LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "time", "zcard", "zrange"})  # pool status
 
-SENT: Final = _WIRE | _ACTORS | _LOOKING
+_STREAMS: Final = frozenset({"unlink", "xack", "xdel", "xlen", "xrange"})
 
-_CALLED: Final = re.compile(r"redis\.p?call\('([A-Z]+)'")
+SENT: Final = _WIRE | _ACTORS | _LOOKING | _STREAMS
+
+_FAMILIES: Final = frozenset({"XGROUP", "XINFO"})  # each subcommand has a rule of its own
+_CALLED: Final = re.compile(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?")
 
 
 def called() -> frozenset[str]:
     """Return the commands that the scripts call."""
     directory = files("pool.store") / "lua"
-    texts = [_text(found) for place in (directory, directory / "lib") for found in place.iterdir()]
-    return frozenset(name.lower() for text in texts for name in _CALLED.findall(text))
+    texts = [_text(each) for place in (directory, directory / "lib") for each in place.iterdir()]
+    found = (call for text in texts for call in _CALLED.findall(text))
+    return frozenset(
+        f"{name}|{sub}".lower() if name in _FAMILIES else name.lower() for name, sub in found
+    )
 
 
 def rules(pool: str, *, db: int = 0) -> list[str]:
