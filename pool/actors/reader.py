@@ -8,7 +8,8 @@ program that wants to go on after a restart stores `position()`.
 
 What can be lost without a reader noticing by itself, and how it notices:
 
-    trimmed by a cap   events are numbered; a hole is told, and the next event says so
+    trimmed by a cap   events are numbered; a hole that a cap made is told, and the next event says
+                       so; what was removed by hand is no loss
     stream went back   destroyed, FLUSHALL, restart without data, failover to an older copy: the id
                        that the server generated last, or the count of events, is below what we have
                        seen, or the numbers begin again.  What we have not read of the new stream is
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
@@ -42,16 +44,17 @@ from pool.model.stream import (
     order,
     position_of,
 )
-from pool.store.seam import Port
+from pool.store.seam import Port, Reply
 from pool.store.stream import Facts, StoredStream, probe_call, probed
 
 READER_BUFFER_MAX: Final = 1_000
+_NOT_KNOWN: Final = f"{sys.maxsize}-0"  # an id behind all others
 
 
 @attrs.frozen(kw_only=True)
 class StreamMissed:
-    """Events of a stream were trimmed or removed before a reader read them; 0: nobody knows how
-    many, as it was while the reader was not there."""
+    """A length cap took events of a stream before a reader read them; 0: nobody knows how many, as
+    it was while the reader was not there."""
 
     event: ClassVar[str] = "stream.missed"
     level: ClassVar[str] = "error"
@@ -86,12 +89,23 @@ class _Cursor(Reading):
     read_to: str = FIRST  # the last event read
     last_id: str = FIRST  # as of the last probe
     added: int = 0
+    trimmed: str = _NOT_KNOWN  # the newest that a length cap took, if a hole made us ask
     after: After = ""  # what the next event has to say
 
     def is_ahead_of(self, facts: Facts) -> bool:
         """Say whether we have seen more of the stream than there ever was in it."""
         seen = max(order(self.last_id), order(self.read_to))
         return order(facts.last_id) < seen or facts.added < self.added
+
+
+def _has_hole(cursor: _Cursor, entries: Sequence[StreamEntry]) -> bool:
+    before = cursor.number
+    for _, fields in entries:
+        number = number_of(fields)
+        if before and number > before + 1:
+            return True
+        before = number
+    return False
 
 
 @attrs.frozen(eq=False)
@@ -254,10 +268,30 @@ class Reader:
     # --- what the tail brings -----------------------------------------------------------------
 
     def _on_batch(self, batch: Batch[_Cursor]) -> None:
+        holed = [cursor for cursor, entries in batch.told if _has_hole(cursor, entries)]
+        if not holed:
+            self._push(batch)
+            return
+        # Events were removed by hand, or trimmed?  That no other batch comes before the answer, is
+        # the tail's promise; without one, they count as trimmed.
+        call = probe_call([(cursor.of, cursor.position) for cursor in holed])
+        try:
+            self._access.link.send(call, partial(self._on_looked, batch, holed))
+        except PoolError:
+            self._push(batch)
+
+    def _on_looked(self, batch: Batch[_Cursor], holed: Sequence[_Cursor], reply: Reply) -> None:
+        if not isinstance(reply, PoolError):
+            for cursor, facts in zip(holed, probed(reply), strict=True):
+                cursor.trimmed = facts.trimmed or FIRST
+        self._push(batch)
+
+    def _push(self, batch: Batch[_Cursor]) -> None:
         items: list[_Item] = []
         for cursor, entries in batch.told:
             if self._tail.follows(cursor):
                 items.extend(self._items(cursor, entries))
+            cursor.trimmed = _NOT_KNOWN
         self._feed.push(items, batch)
 
     def _items(self, cursor: _Cursor, entries: list[StreamEntry]) -> list[_Item]:
@@ -277,7 +311,8 @@ class Reader:
         number, before = number_of(fields), cursor.number
         cursor.number = number
         if before and number > before + 1:
-            self._missed(cursor, number - before - 1)
+            if order(cursor.trimmed) > order(cursor.read_to):
+                self._missed(cursor, number - before - 1)
         elif 1 == number <= before:
             # Another stream by now, of which this is the first event: nothing of it was missed.
             self._tell_restart(cursor, entry_id)

@@ -35,8 +35,8 @@ class StreamEvent:
     payload: bytes
     topic: str | None = None
     deliveries: int = 1  # to a sink: how often it was given to a consumer, this time included
-    # What comes before it in this stream, to a reader: nothing unusual; events that were trimmed
-    # or removed before they were read; or the stream began anew, and is read from its beginning.
+    # What comes before it in this stream, to a reader: nothing unusual; events that a length cap
+    # took before they were read; or the stream began anew, and is read from its beginning.
     after: After = ""
 
     @property

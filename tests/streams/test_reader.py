@@ -1,0 +1,467 @@
+"""Readers: each event once, in order; whatever was missed is told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import redis
+
+from pool import InvalidOption, NotRunning, Reader, StreamEvent
+from pool.actors.access import StreamsReachable, StreamsUnreachable
+from pool.actors.reader import StreamMissed, StreamRestarted
+from pool.store.server import EmbeddedServer
+from pool.testing.proxy import fault_proxy
+
+if TYPE_CHECKING:
+    from tests.streams.conftest import Bench
+
+pytestmark = pytest.mark.anyio
+
+
+# --- where it begins ----------------------------------------------------------------------------
+
+
+async def test_a_reader_begins_where_it_was_told(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        ids = await bench.add(stream, 0, 1)
+        bench.put(2, "99999999999998-5")
+        bench.put(3, "99999999999999-0")
+        later = 99999999999998
+        for start, expected in (
+            ("oldest", [0, 1, 2, 3]),
+            (ids[0], [1, 2, 3]),
+            (later, [2, 3]),
+            (later + 1, [3]),
+            (datetime.fromtimestamp(later / 1000, UTC), [2, 3]),
+            (0, [0, 1, 2, 3]),
+            ("newest", []),
+        ):
+            async with stream.reader(start) as reader:
+                assert await bench.take_numbers(reader, len(expected)) == expected
+                await bench.add(stream, 9)
+                assert await bench.take_numbers(reader, 1) == [9]
+                [last] = bench.client.xrevrange(bench.key, count=1)
+                await stream.remove(last[0].decode())
+        assert bench.events == []
+
+
+async def test_newest_is_decided_once(bench: Bench) -> None:
+    """What is added while the connection is down is not passed over."""
+    async with (
+        fault_proxy(bench.url) as proxy,
+        bench.stream(url=proxy.url) as stream,
+        bench.stream() as writer,
+    ):
+        await bench.add(writer, 0)
+        async with stream.reader("newest") as reader:
+            await proxy.refuse()
+            await bench.add(writer, 1)
+            await proxy.listen()
+            assert await bench.take_numbers(reader, 1) == [1]
+
+
+async def test_a_program_goes_on_where_it_was(bench: Bench) -> None:
+    """The position is that of the last event given; what lies in the buffer was not."""
+    async with bench.stream() as stream:
+        ids = await bench.add(stream, *range(10))
+        position = "oldest"
+        read: list[int] = []
+        for _ in range(5):
+            async with stream.reader(position) as reader:
+                read += await bench.take_numbers(reader, 2)
+                position = reader.position(stream)
+                assert position == ids[len(read) - 1]
+        assert read == [*range(10)]
+        assert bench.events == []
+
+
+# --- what it takes ------------------------------------------------------------------------------
+
+
+async def test_topics_patterns_and_functions_choose_events(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        topics = ["eu.books", "eu.toys", "us.books", "EU.books", None, "a.b"]
+        for n, topic in enumerate(topics):
+            await bench.add(stream, n, topic=topic)
+        cases: list[tuple[dict[str, Any], list[int]]] = [
+            ({}, [0, 1, 2, 3, 4, 5]),
+            ({"topics": {"eu.books", "us.books"}}, [0, 2]),
+            ({"topics": []}, []),
+            ({"pattern": "eu.*"}, [0, 1]),
+            ({"pattern": "?.?"}, [5]),
+            ({"pattern": "[u][su].books"}, [2]),
+            ({"pattern": "*"}, [0, 1, 2, 3, 5]),
+            ({"where": lambda event: int(event.payload) % 2}, [1, 3, 5]),
+            ({"pattern": "*.books", "topics": ["eu.books", "eu.toys"]}, [0]),
+            ({"pattern": "eu.*", "where": lambda event: event.topic != "eu.books"}, [1]),
+        ]
+        for options, expected in cases:
+            async with stream.reader(**options) as reader:
+                assert await bench.take_numbers(reader, len(expected)) == expected, options
+                [last] = await bench.add(stream, 6, topic="a.b")
+                if not expected:
+                    await bench.until(lambda: reader._tail.readings[bench.key].position == last)  # noqa: B023
+                await stream.remove(last)
+
+
+async def test_a_position_moves_over_what_is_not_wanted(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        await bench.add(stream, 0, topic="wanted")
+        *_, last = await bench.add(stream, *range(1, 50), topic="other")
+        async with (
+            stream.reader(topics=["wanted"]) as reader,
+            anyio.create_task_group() as tasks,
+        ):
+            assert await bench.take_numbers(reader, 1) == [0]
+            tasks.start_soon(anext, reader)
+            await bench.until(lambda: reader.position(stream) == last)
+            await bench.add(stream, 50, topic="wanted")
+
+
+async def test_a_function_that_raises_passes_one_event_over(bench: Bench) -> None:
+    """What it raises comes out of the iteration, and iterating again goes on."""
+
+    def choose(event: StreamEvent) -> bool:
+        if event.payload == b"1":
+            raise KeyError(event.id)
+        return True
+
+    async with bench.stream() as stream:
+        ids = await bench.add(stream, 0, 1, 2)
+        async with stream.reader(where=choose) as reader:
+            assert await bench.take_numbers(reader, 1) == [0]
+            with pytest.raises(KeyError, match=ids[1]):
+                await anext(reader)
+            assert reader.position(stream) == ids[1]
+            assert await bench.take_numbers(reader, 1) == [2]
+
+
+# --- several streams ----------------------------------------------------------------------------
+
+
+async def test_streams_are_added_and_removed_while_it_reads(bench: Bench) -> None:
+    async with bench.stream() as first:
+        second, third = first.sibling("second"), first.sibling("third")
+        await bench.add(second, *range(100, 103))
+        async with first.reader() as reader:
+            await bench.add(first, 0)
+            assert await bench.take_numbers(reader, 1) == [0]
+            await reader.add_stream(second)
+            await reader.add_stream(third, "newest")
+            assert await bench.take_numbers(reader, 3) == [100, 101, 102]
+            await bench.add(third, 200)
+            assert await bench.take_numbers(reader, 1) == [200]
+            with pytest.raises(InvalidOption):
+                await reader.add_stream(second)
+            await bench.add(second, 103)
+            await bench.until(lambda: len(reader._feed) == 1)
+            reader.remove_stream(second)
+            reader.remove_stream(second)
+            with pytest.raises(InvalidOption):
+                reader.position(second)
+            await bench.add(second, 104)
+            await bench.add(first, 1)
+            assert await bench.take_numbers(reader, 1) == [1]
+            await reader.add_stream(second, "newest")
+            await bench.add(second, 105)
+            assert await bench.take_numbers(reader, 1) == [105]
+
+
+async def test_a_reader_of_nothing_waits(bench: Bench) -> None:
+    async with bench.stream() as stream, stream.reader() as reader:
+        reader.remove_stream(stream)
+        with anyio.move_on_after(0.05) as scope:
+            await anext(reader)
+        assert scope.cancelled_caught
+        await reader.add_stream(stream)
+        await bench.add(stream, 1)
+        assert await bench.take_numbers(reader, 1) == [1]
+
+
+@pytest.mark.parametrize("buffer_max", [1, 2, 7, 100])
+async def test_a_slow_program_costs_no_memory_and_loses_nothing(
+    bench: Bench, buffer_max: int
+) -> None:
+    """Back-pressure: what is not read waits in Redis."""
+    async with bench.stream() as stream:
+        await bench.add(stream, *range(300))
+        async with stream.reader(buffer_max=buffer_max) as reader:
+            seen = []
+            for n in range(300):
+                [event] = await bench.take(reader, 1)
+                seen.append(int(event.payload))
+                assert len(reader._feed) <= buffer_max
+                if n % 20 == 0:
+                    await anyio.wait_all_tasks_blocked()
+                    assert len(reader._feed) <= buffer_max
+            assert seen == [*range(300)]
+
+
+async def test_two_tasks_may_share_a_reader(bench: Bench) -> None:
+    async with bench.stream() as stream, stream.reader() as reader:
+        got: list[int] = []
+
+        async def iterate() -> None:
+            async for event in reader:
+                got.append(int(event.payload))
+                if len(got) == 100:
+                    tasks.cancel_scope.cancel()
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(iterate)
+                tasks.start_soon(iterate)
+                await anyio.wait_all_tasks_blocked()
+                await bench.add(stream, *range(100))
+        assert got == [*range(100)]
+
+
+# --- faults of the network ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["cut", "cut mid-reply", "slices", "half-open", "deaf", "mute"])
+async def test_no_gap_and_no_repeat_whatever_the_network_does(bench: Bench, fault: str) -> None:
+    async with (
+        bench.stream() as writer,
+        fault_proxy(bench.url) as proxy,
+        bench.stream(url=proxy.url) as stream,
+        stream.reader(buffer_max=50) as reader,
+    ):
+        read: list[int] = []
+        for start in range(0, 200, 20):
+            match fault:
+                case "cut":
+                    await proxy.cut()
+                case "cut mid-reply":
+                    proxy.cut_after_bytes = 137
+                case "slices":
+                    proxy.slice_bytes = 1
+                case "half-open":
+                    proxy.go_silent()
+                case "deaf":
+                    proxy.drop_requests = True
+                case "mute":
+                    proxy.drop_replies = True
+            await bench.add(writer, *range(start, start + 20))
+            if fault in ("half-open", "deaf", "mute"):
+                if start % 40:
+                    continue
+                await bench.seen(StreamsUnreachable, len(bench.all_seen(StreamsUnreachable)) + 1)
+                await proxy.heal()
+                proxy.drop_requests = proxy.drop_replies = False
+            read += await bench.take_numbers(reader, start + 20 - len(read))
+        await proxy.heal()
+        await bench.add(writer, 200)
+        read += await bench.take_numbers(reader, 201 - len(read))
+        assert read == [*range(201)]
+        assert not bench.all_seen(StreamRestarted)
+        assert not bench.all_seen(StreamMissed)
+
+
+async def test_a_lost_server_is_told_once_and_its_return_too(bench: Bench) -> None:
+    async with (
+        fault_proxy(bench.url) as proxy,
+        bench.stream(url=proxy.url) as stream,
+        stream.reader() as reader,
+    ):
+        await bench.add(stream, 0)
+        assert await bench.take_numbers(reader, 1) == [0]
+        await proxy.refuse()
+        await bench.seen(StreamsUnreachable)
+        await proxy.listen()
+        await bench.seen(StreamsReachable)
+        assert len(bench.all_seen(StreamsUnreachable)) == 1
+
+
+# --- histories that are not ours any more -------------------------------------------------------
+
+
+async def test_a_length_cap_that_overtakes_a_reader_is_told(bench: Bench) -> None:
+    """Never silently: the event says how many, and the next one in line that there was a gap."""
+    async with bench.stream(length_max=10) as stream:
+        await bench.add(stream, *range(5))
+        async with stream.reader(buffer_max=4) as reader:
+            assert await bench.take_numbers(reader, 1) == [0]
+            await bench.until(lambda: len(reader._feed) >= 3)
+            await bench.add(stream, *range(5, 60))
+            events = [await anext(reader)]
+            while int(events[-1].payload) < 59:
+                events.append(await anext(reader))
+            [missed] = bench.all_seen(StreamMissed)
+            first = next(event for event in events if event.after)
+            assert (int(first.payload), first.after) == (50, "missed")
+            assert missed.events == 50 - int(events[events.index(first) - 1].payload) - 1
+            assert [event.after for event in events].count("missed") == 1
+
+
+async def test_a_cap_that_overtook_a_stored_position_is_told(bench: Bench) -> None:
+    async with bench.stream(length_max=10) as stream:
+        first, *_ = await bench.add(stream, *range(10))
+        async with stream.reader(first) as reader:
+            assert await bench.take_numbers(reader, 1) == [1]
+        await bench.add(stream, 10)  # takes `first` itself: nothing behind it is lost
+        async with stream.reader(first) as reader:
+            [event] = await bench.take(reader, 1)
+        assert (event.payload, event.after, bench.events) == (b"1", "", [])
+        await bench.add(stream, *range(11, 25))
+        async with stream.reader(first) as reader:
+            [event] = await bench.take(reader, 1)
+        assert (event.payload, event.after) == (b"15", "missed")
+        [missed] = bench.all_seen(StreamMissed)
+        assert (missed.events, missed.behind) == (0, first)
+
+
+@pytest.mark.parametrize("loss", ["flushed", "deleted", "destroyed", "expired"])
+async def test_a_stream_that_begins_again_is_read_from_its_beginning(
+    bench: Bench, loss: str
+) -> None:
+    """Not silence for ever, even if its new ids lie behind our position."""
+    async with bench.stream() as stream, stream.reader() as reader:
+        bench.put(0, "99999999999999-7")
+        assert await bench.take_numbers(reader, 1) == [0]
+        match loss:
+            case "flushed":
+                bench.client.delete(*bench.keys())
+            case "deleted":
+                bench.client.delete(bench.key)
+            case "destroyed":
+                await stream.destroy()
+            case "expired":
+                bench.client.pexpire(bench.key, 1)
+        await bench.seen(StreamRestarted)
+        ids = await bench.add(stream, 1, 2)
+        events = await bench.take(reader, 2)
+        assert [event.id for event in events] == ids
+        assert [event.after for event in events] == ["restarted", ""]
+        assert reader.position(stream) == ids[1]
+        assert len(bench.all_seen(StreamRestarted)) == 1
+
+
+async def test_a_stream_made_again_before_anyone_looked_is_read_whole_and_once(
+    bench: Bench,
+) -> None:
+    """Its ids go on behind our position; the numbers begin again, so nothing was missed."""
+    async with bench.stream() as stream, stream.reader() as reader:
+        await bench.add(stream, *range(5))
+        assert await bench.take_numbers(reader, 5) == [*range(5)]
+        with bench.client.pipeline(transaction=True) as pipe:
+            pipe.delete(*bench.keys())
+            pipe.xadd(bench.key, {"n": 1, "e": "counted", "p": 10})
+            pipe.xadd(bench.key, {"n": 2, "e": "counted", "p": 11})
+            pipe.hset(bench.control.stream_meta("orders"), "n", 2)
+            pipe.execute()
+        events = await bench.take(reader, 2)
+        assert [(event.payload, event.after) for event in events] == [
+            (b"10", "restarted"),
+            (b"11", ""),
+        ]
+        # A probe finds nothing that would have to be read again.
+        await bench.until(lambda: reader._tail.readings[bench.key].added == 2)
+        await bench.add(stream, 12)
+        [event] = await bench.take(reader, 1)
+        assert event.payload == b"12"
+        assert len(bench.all_seen(StreamRestarted)) == 1
+
+
+async def test_a_new_stream_of_which_the_beginning_was_missed_is_read_again(bench: Bench) -> None:
+    """The server's clock went back and forth: only the numbers show it."""
+    async with bench.stream() as stream, stream.reader() as reader:
+        await bench.add(stream, *range(5))
+        assert await bench.take_numbers(reader, 5) == [*range(5)]
+        with bench.client.pipeline(transaction=True) as pipe:
+            pipe.delete(*bench.keys())
+            pipe.xadd(bench.key, {"n": 1, "e": "counted", "p": 10}, id="5-1")
+            pipe.xadd(bench.key, {"n": 2, "e": "counted", "p": 11})
+            pipe.hset(bench.control.stream_meta("orders"), "n", 2)
+            pipe.execute()
+        assert await bench.take_numbers(reader, 1) == [11]
+        events = await bench.take(reader, 2)
+        assert [(event.payload, event.after) for event in events] == [
+            (b"10", "restarted"),
+            (b"11", ""),
+        ]
+
+
+async def test_a_position_from_before_a_loss_begins_anew(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        await bench.add(stream, 1)
+        async with stream.reader("99999999999999-0") as reader:
+            [event] = await bench.take(reader, 1)
+            assert (event.payload, event.after) == (b"1", "restarted")
+        async with stream.reader(99999999999999) as reader:  # a time to come is no position
+            await bench.add(stream, 2)
+            with anyio.move_on_after(0.5) as scope:
+                await anext(reader)
+            assert scope.cancelled_caught
+        assert len(bench.all_seen(StreamRestarted)) == 1
+
+
+async def test_a_restart_without_data_is_told_and_read_on(
+    bench: Bench, own_server: EmbeddedServer
+) -> None:
+    async with bench.stream(url=own_server.url) as stream, stream.reader() as reader:
+        with redis.Redis.from_url(own_server.url) as client:
+            bench.put(0, "99999999999999-7", client=client)
+            assert await bench.take_numbers(reader, 1) == [0]
+            client.flushall()
+        own_server.kill()
+        own_server.restart()
+        await bench.seen(StreamRestarted)
+        await bench.seen(StreamsReachable)
+        await bench.until(lambda: stream.add("counted", "1"))
+        [event] = await bench.take(reader, 1)
+        assert (event.payload, event.after) == (b"1", "restarted")
+
+
+async def test_a_restart_with_data_is_no_news(bench: Bench, own_server: EmbeddedServer) -> None:
+    async with bench.stream(url=own_server.url) as stream, stream.reader() as reader:
+        await bench.add(stream, 0)
+        assert await bench.take_numbers(reader, 1) == [0]
+        own_server.kill()
+        await bench.seen(StreamsUnreachable)
+        own_server.restart()
+        await bench.seen(StreamsReachable)
+        await bench.add(stream, 1)
+        [event] = await bench.take(reader, 1)
+        assert (event.payload, event.after) == (b"1", "")
+        assert bench.all_seen(StreamRestarted) == []
+
+
+async def test_a_foreign_key_is_told_and_does_not_spin(bench: Bench) -> None:
+    async with bench.stream() as stream, stream.reader() as reader:
+        await bench.add(stream, 0)
+        assert await bench.take_numbers(reader, 1) == [0]
+        bench.client.delete(bench.key)
+        bench.client.set(bench.key, "foreign")
+        await bench.seen(StreamsUnreachable, 2)
+        calls = int(bench.client.info("stats")["total_error_replies"])
+        await anyio.sleep(0.5)
+        assert int(bench.client.info("stats")["total_error_replies"]) - calls < 10
+        bench.client.delete(bench.key)
+        await bench.add(stream, 1)
+        assert await bench.take_numbers(reader, 1) == [1]
+
+
+async def test_foreign_entries_do_not_end_the_reading(bench: Bench) -> None:
+    async with bench.stream() as stream, stream.reader() as reader:
+        bench.client.xadd(bench.key, {b"\xff": b"\xff", "e": b"\xff", "t": b"\xff", "n": b"x"})
+        await bench.add(stream, 1)
+        foreign, ours = await bench.take(reader, 2)
+        assert (foreign.event, foreign.topic, foreign.payload) == ("\\xff", "\\xff", b"")
+        assert ours.payload == b"1"
+
+
+async def test_a_reader_lives_once(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        reader: Reader = stream.reader()
+        async with reader:
+            with pytest.raises(NotRunning):
+                await reader.__aenter__()
+        with pytest.raises(StopAsyncIteration):
+            await anext(reader)
+        with pytest.raises(NotRunning):
+            await reader.add_stream(stream)
+        await reader.aclose()

@@ -1,0 +1,268 @@
+"""Streams: what is added is kept as it is, and goes only where somebody asked for that."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import redis
+
+from pool import (
+    ConfigError,
+    InvalidOption,
+    Node,
+    NotRunning,
+    PayloadTooLarge,
+    StorageFull,
+    StoreFault,
+    StoreUnavailable,
+    Stream,
+)
+from pool.model.stream import EVENT_BYTES_MAX, TOPIC_BYTES_MAX
+from pool.store.server import EmbeddedServer
+from pool.testing.proxy import fault_proxy
+
+if TYPE_CHECKING:
+    from tests.streams.conftest import Bench
+
+pytestmark = pytest.mark.anyio
+
+AWKWARD = ["=", ",", "a\0b", "line\nbreak", "\N{SNOWMAN}", "{tag}:*?[x]", " ", "x" * 256]
+
+
+async def test_any_bytes_and_any_text_come_back_as_they_were(bench: Bench) -> None:
+    payloads = [b"", b"\0\xff\r\n", bytes(range(256)), "\N{SNOWMAN}".encode()]
+    async with bench.stream("\N{SNOWMAN} {s}:*") as stream:
+        for text, payload in zip(AWKWARD, payloads * 2, strict=True):
+            await stream.add(text, payload, topic=text)
+        await stream.add("text", "\N{SNOWMAN}")
+        async with stream.reader() as reader:
+            events = await bench.take(reader, len(AWKWARD) + 1)
+        assert [event.event for event in events[:-1]] == AWKWARD
+        assert [event.topic for event in events] == [*AWKWARD, None]
+        assert [event.payload for event in events[:-1]] == payloads * 2
+        assert events[-1].payload == "\N{SNOWMAN}".encode()
+        assert {event.stream for event in events} == {stream.name}
+
+
+async def test_what_cannot_be_added_is_refused_before_anything_is_sent(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        bad: list[Any] = ["", None, 3, b"bytes", "\ud800"]
+        for name in bad:
+            with pytest.raises(InvalidOption):
+                await stream.add(name, b"")
+            if name is not None:
+                with pytest.raises(InvalidOption):
+                    await stream.add("e", b"", topic=name)
+        for payload in (None, 3, ["x"], "\ud800"):
+            with pytest.raises(InvalidOption):
+                await stream.add("e", payload)  # type: ignore[arg-type]
+        edge = stream._access.settings.payload_bytes_max
+        with pytest.raises(PayloadTooLarge):
+            await stream.add("e", b"x" * (edge + 1))
+        with pytest.raises(PayloadTooLarge):
+            await stream.add("e" * (EVENT_BYTES_MAX + 1), b"")
+        with pytest.raises(PayloadTooLarge):
+            await stream.add("e", b"", topic="t" * (TOPIC_BYTES_MAX + 1))
+        assert bench.keys() == []
+        assert await stream.add("e" * EVENT_BYTES_MAX, b"x" * edge, topic="t" * TOPIC_BYTES_MAX)
+
+
+async def test_arguments_out_of_bounds_are_refused(bench: Bench) -> None:
+    for name in ("", "a\nb", "x" * 129, "\ud800", 3):
+        with pytest.raises(ConfigError):
+            async with bench.stream(name):  # type: ignore[arg-type]
+                pass
+    for options in (
+        {"length_max": 0},
+        {"length_max": 1.5},
+        {"ttl_s": 0},
+        {"ttl_s": float("nan")},
+        {"is_sliding": True},
+    ):
+        with pytest.raises(InvalidOption):
+            async with bench.stream(**options):
+                pass
+    async with bench.stream() as stream:
+        for start in ("new", "1-", "-1", True, -1, 1.5, datetime(2020, 1, 1)):  # noqa: DTZ001
+            with pytest.raises(InvalidOption):
+                stream.reader(start)  # type: ignore[arg-type]
+        wrong: list[dict[str, Any]] = [{"topics": "abc"}, {"topics": [1]}, {"pattern": 1}]
+        for given in (*wrong, {"where": 1}, {"buffer_max": 0}, {"buffer_max": 100_001}):
+            with pytest.raises(InvalidOption):
+                stream.reader(**given)
+            with pytest.raises(InvalidOption):
+                stream.sink("s", **given)
+        wrong = [{"grace_s": 0.09}, {"deliveries_max": 0}, {"deliveries_max": 1.5}]
+        for given in wrong:
+            with pytest.raises(InvalidOption):
+                stream.sink("s", **given)
+        with pytest.raises(ConfigError):
+            stream.sink("a\nb")
+        with pytest.raises(InvalidOption):
+            await stream.remove("no id")
+
+
+async def test_a_stream_is_added_to_only_if_it_exists_when_that_is_asked(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        assert await stream.add("e", b"", only_if_exists=True) is None
+        assert bench.keys() == []
+        [first] = await bench.add(stream, 1)
+        await stream.remove(first)  # an empty stream exists
+        assert await stream.add("e", b"", only_if_exists=True) is not None
+        assert await stream.destroy()
+        assert await stream.add("e", b"", only_if_exists=True) is None
+
+
+async def test_events_are_removed_and_streams_destroyed(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        ids = await bench.add(stream, 0, 1, 2)
+        assert await stream.remove(ids[1], ids[1], "1-1") == 1
+        assert await stream.remove() == 0
+        assert await stream.fetch_length() == 2
+        async with stream.reader() as reader:
+            assert await bench.take_numbers(reader, 2) == [0, 2]
+        assert await stream.destroy()
+        assert not await stream.destroy()
+        assert (await stream.fetch_length(), bench.keys()) == (0, [])
+
+
+async def test_a_length_cap_keeps_the_newest_and_is_never_a_default(bench: Bench) -> None:
+    async with bench.stream() as stream, bench.stream(length_max=10) as capped:
+        await bench.add(stream, *range(40))
+        assert await stream.fetch_length() == 40
+        await bench.add(capped, 40)
+        assert await stream.fetch_length() == 25  # a cap that was lowered takes 16 at a time
+        await bench.add(capped, 41, 42)
+        assert await stream.fetch_length() == 10
+        for n in range(43, 60):
+            await bench.add(capped, n)
+            assert await stream.fetch_length() == 10
+        async with stream.reader() as reader:
+            assert await bench.take_numbers(reader, 10) == [*range(50, 60)]
+
+
+@pytest.mark.parametrize("is_sliding", [False, True])
+async def test_a_ttl_ends_the_whole_stream(bench: Bench, *, is_sliding: bool) -> None:
+    """Counted from when it was made, or from its last event; nothing is left of it."""
+    async with bench.stream(ttl_s=60.0, is_sliding=is_sliding) as stream:
+        await bench.add(stream, 1)
+        keys = bench.keys()
+        assert len(keys) == 2
+        for key in keys:
+            bench.client.pexpire(key, 30_000)
+        await bench.add(stream, 2)
+        left_ms = [bench.client.pttl(key) for key in keys]
+        assert all((ms > 30_000) == is_sliding for ms in left_ms), left_ms
+    async with bench.stream("short", ttl_s=0.05, is_sliding=is_sliding) as short:
+        await bench.add(short, 1)
+        await bench.until(lambda: len(bench.keys()) == 2)
+
+
+async def test_foreign_data_is_told_and_left_alone(bench: Bench) -> None:
+    bench.client.set(bench.key, "of another type")
+    async with bench.stream() as stream:
+        for call in (stream.add("e", b""), stream.fetch_length(), stream.remove("1-1")):
+            with pytest.raises(StoreFault):
+                await call
+    assert bench.client.get(bench.key) == b"of another type"
+
+
+async def test_after_an_unknown_outcome_a_repeat_may_add_twice(bench: Bench) -> None:
+    """At least once by the caller's own repeat, and the error says so."""
+    async with fault_proxy(bench.url) as proxy, bench.stream(url=proxy.url) as stream:
+        await bench.add(stream, 1)
+        proxy.drop_replies = True
+        with pytest.raises(StoreUnavailable) as unknown:
+            await stream.add("counted", "2")
+        assert unknown.value.maybe_done
+        await proxy.heal()
+        await bench.add(stream, 2)
+        async with stream.reader() as reader:
+            assert await bench.take_numbers(reader, 3) == [1, 2, 2]
+
+
+async def test_a_full_server_refuses_events_and_writes_nothing(
+    bench: Bench, own_server: EmbeddedServer
+) -> None:
+    with redis.Redis.from_url(own_server.url) as client:
+        async with bench.stream(url=own_server.url) as stream:
+            await bench.add(stream, 1)
+            client.config_set("maxmemory", 1)
+            before = client.xrange(bench.key)
+            with pytest.raises(StorageFull):
+                await bench.add(stream, 2)
+            assert client.xrange(bench.key) == before
+            client.config_set("maxmemory", 0)
+            await bench.add(stream, 2)
+
+
+async def test_a_node_has_streams_on_its_own_connection(bench: Bench) -> None:
+    node = Node(bench.pool, bench.url, settings=bench.settings, observers=())
+    with pytest.raises(NotRunning):
+        node.stream("orders")
+    async with node, bench.stream() as same:
+        clients = len(bench.client.client_list())
+        stream = node.stream("orders", length_max=5)
+        await bench.add(stream, *range(7))
+        assert len(bench.client.client_list()) == clients
+        async with same.reader() as reader, stream.sink("billing") as sink:
+            assert await bench.take_numbers(reader, 5) == [2, 3, 4, 5, 6]
+            assert await bench.take_numbers(sink, 5) == [2, 3, 4, 5, 6]
+    with pytest.raises(NotRunning):
+        await stream.add("e", b"")
+
+
+async def test_a_stream_on_a_server_of_its_own(bench: Bench) -> None:
+    async with Stream.open("embedded://", "orders", observers=()) as stream:
+        await bench.add(stream, 1)
+        other = stream.sibling("other", length_max=1)
+        await bench.add(other, 2, 3)
+        async with stream.reader() as reader:
+            await reader.add_stream(other)
+            assert sorted(await bench.take_numbers(reader, 2)) == [1, 3]
+
+
+async def test_a_closed_stream_refuses(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        reader, sink = stream.reader(), stream.sink("billing")
+        for unopened in (reader, sink):
+            with pytest.raises(NotRunning):
+                await anext(unopened)
+    with pytest.raises(NotRunning):
+        await stream.add("e", b"")
+    for unopened in (reader, sink):
+        with pytest.raises(NotRunning):
+            async with unopened:
+                pass
+
+
+async def test_an_event_knows_when_it_was_added(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        before_s, _ = bench.client.time()
+        await bench.add(stream, 1)
+        async with stream.reader() as reader:
+            [event] = await bench.take(reader, 1)
+        assert 0 <= event.time_ms // 1000 - before_s <= 5
+        assert datetime.fromtimestamp(event.time_ms / 1000, UTC).tzinfo is UTC
+
+
+async def test_leaving_while_others_wait_ends_their_iteration(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        for source in (stream.reader(), stream.sink("billing")):
+            ended = anyio.Event()
+
+            async def iterate(source: Any, ended: anyio.Event) -> None:
+                async for _ in source:
+                    raise AssertionError
+                ended.set()
+
+            async with anyio.create_task_group() as tasks:
+                async with source:
+                    tasks.start_soon(iterate, source, ended)
+                    await anyio.wait_all_tasks_blocked()
+                with anyio.fail_after(5):
+                    await ended.wait()
+            await source.aclose()
