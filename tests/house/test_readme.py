@@ -170,7 +170,7 @@ def test_the_guarantees_are_numbered_without_a_gap() -> None:
 
 
 def test_events_that_are_named_exist() -> None:
-    source = (ROOT / "pool/actors/observe.py").read_text("utf-8")
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "pool/actors").glob("*.py"))
     known = set(re.findall(r'event: ClassVar\[str\] = "([\w.]+)"', source))
     [rows] = re.findall(r"^\| event \| meaning \|\n(.*?)\n\n", TEXT, re.DOTALL | re.MULTILINE)
     assert set(re.findall(r"`([a-z]+\.[a-z]+)`", rows)) <= known
