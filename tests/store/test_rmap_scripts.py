@@ -545,6 +545,17 @@ async def test_an_absolute_life_counts_from_the_first_write(store: Store) -> Non
     assert 50_000 < until - seconds * 1000 <= 61_000
 
 
+async def test_an_emptied_map_has_no_end_left(store: Store) -> None:
+    """What is written into it much later does not die with what was."""
+    due = store.map.control.map_due
+    await store.write(Set(b"a", b"1"), life=Life(60.0))
+    await store.change("append", b"l", b"1", life=Life(60.0))
+    await store.write(Delete(b"a"), life=Life(60.0))
+    assert store.client.zscore(due, "flags") is not None
+    await store.change("remove", b"l", b"1", life=Life(60.0))
+    assert store.client.zscore(due, "flags") is None
+
+
 async def test_a_sliding_life_counts_from_the_latest_write(store: Store) -> None:
     due = store.map.control.map_due
     await store.write(Set(b"a", b"1"), life=Life(60.0, is_sliding=True))

@@ -96,5 +96,5 @@ for _, write in ipairs(writes) do
     redis.call('ZADD', index, 0, head .. hash_of(value) .. digits)
   end
 end
-extend()
+extend(op ~= 'remove')
 return { revision, stamp, size_before, size }

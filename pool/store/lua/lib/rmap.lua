@@ -2,8 +2,8 @@
 rmap: what each write of a replicated map begins and ends with.
 
 Needs  keys config, meta, items, lists, index, log, due; arguments incarnation, name, deltas_max; and for
-       extend(), ttl_ms and is_sliding.
-Gives  value_of(key), span(key), index_span(key), head_of(key), count(), commit(edits, is_growing), extend(),
+       extend, ttl_ms and is_sliding.
+Gives  value_of(key), span(key), index_span(key), head_of(key), count(), commit(edits, is_growing), extend(is_growing),
        empty(), packed(text), is_expired, last, before_revision, before_stamp.
 
 A key holds a string (in items) or a list (in lists and index), never both.  The members of all lists of a
@@ -109,9 +109,12 @@ local function commit(edits, is_growing)
   return revision, stamp
 end
 
--- After a write that is not a reset: when the map's time will be up.
-local function extend()
-  if ttl_ms > 0 then
+-- After a write that is not a reset: when the map's time will be up.  An empty one has no time left to
+-- count, or what is written much later would die with what was.
+local function extend(is_growing)
+  if not is_growing and redis.call('EXISTS', items, lists) == 0 then
+    redis.call('ZREM', due, name)
+  elseif ttl_ms > 0 then
     local until_ms = string.format('%.0f', now_ms + ttl_ms)
     if is_sliding == 1 then
       redis.call('ZADD', due, until_ms, name)
