@@ -37,8 +37,10 @@ MEND = Script.load(
     keys=("state", "leases", "events", "meta", "parked"),
     args=("group", "consumer", "ttl_ms", "grace_ms", "deliveries_max", "batch", "stream"),
 )
-TAKE = Script.load("sink_take", keys=("leases", "events"), args=("group", "consumer", "count"))
-RELEASE = Script.load("sink_release", keys=("events",), args=("group", "consumer", "*ids"))
+TAKE = Script.load(
+    "sink_take", keys=("leases", "events", "meta"), args=("group", "consumer", "count")
+)
+RELEASE = Script.load("sink_release", keys=("events", "meta"), args=("group", "consumer", "*ids"))
 LEAVE = Script.load("sink_leave", keys=("state", "leases", "*streams"), args=("group", "consumer"))
 
 
@@ -170,12 +172,12 @@ class StoredSink:
         return MEND(keys, args)
 
     def take(self, consumer: str, stream: StoredStream, count: int) -> ScriptCall:
-        keys = (self.control.sink_leases(self.name), stream.events)
+        keys = (self.control.sink_leases(self.name), stream.events, stream.meta)
         return TAKE(keys, (self.name, consumer, min(count, BATCH_MAX)))
 
     def release(self, consumer: str, stream: StoredStream, ids: Sequence[str]) -> ScriptCall:
         assert len(ids) <= BATCH_MAX
-        return RELEASE((stream.events,), (self.name, consumer, *ids))
+        return RELEASE((stream.events, stream.meta), (self.name, consumer, *ids))
 
     def leave(self, consumer: str, streams: Sequence[StoredStream]) -> ScriptCall:
         return LEAVE(self._keys(streams), (self.name, consumer))

@@ -101,6 +101,10 @@ class Bench:
     async def take_numbers(self, source: Reader | Sink, count: int) -> list[int]:
         return [int(event.payload) for event in await self.take(source, count)]
 
+    @staticmethod
+    def numbers(events: list[StreamEvent]) -> list[int]:
+        return [int(event.payload) for event in events]
+
     async def add(self, stream: Stream, *numbers: int, topic: str | None = None) -> list[str]:
         """Add events that carry these numbers; return their ids."""
         ids = [await stream.add("counted", str(n), topic=topic) for n in numbers]

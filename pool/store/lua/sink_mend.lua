@@ -18,7 +18,7 @@ Uses     sink, quiet, group
 Returns  freed, parked, consumers forgotten, events missed, 1 if there is more; all -1: the caller is not
          the one that cleans; all -2: there is no such group
 Errors   WRONGTYPE  foreign data under one of the keys
-Cost     O(consumers + pending + batch); 8 commands, 2 a consumer, 1 an event, 3 a parked one
+Cost     O(consumers + pending + batch); 10 commands, 2 a consumer, 1 an event, 3 a parked one
 Why Lua  claim first, delete after: a consumer is forgotten in the very step that sees it hold nothing.
 
 Freed events go to RELEASED, from where whoever has room takes them: a cleaner that is slow, or dies
@@ -30,9 +30,7 @@ if holder_of() ~= consumer then
   return { -1, -1, -1, -1, -1 }
 end
 redis.call('XLEN', parked)
-local missed_name = 'missed:' .. group
-local missed = tonumber(redis.call('HGET', meta, missed_name) or '0')
-local trimmed_ms = tonumber(string.match(redis.call('HGET', meta, 'trimmed') or '0-0', '^%d+'))
+redis.call('HLEN', meta)
 if not has_group(events) then
   return { -2, -2, -2, -2, -2 }
 end
@@ -41,15 +39,7 @@ notice_gap()
 if now < quiet then
   return { 0, 0, 0, 0, 0 }
 end
-redis.call('HDEL', meta, missed_name)
 local freed, parks, forgotten, left = 0, 0, 0, batch
-
-local function gone(id)
-  -- Removed by hand is as it should be; taken by a length cap is a loss.
-  if tonumber(string.match(id, '^%d+')) <= trimmed_ms then
-    missed = missed + 1
-  end
-end
 
 local function park(id, deliveries, reason)
   local entry = redis.call('XRANGE', events, id, id)[1]
@@ -57,7 +47,7 @@ local function park(id, deliveries, reason)
     redis.call('XADD', parked, '*', 's', stream, 'i', id, 'd', text_of(deliveries), 'r', reason, unpack(entry[2]))
     parks = parks + 1
   else
-    gone(id)
+    note_gone(meta, id)
   end
   redis.call('XACK', events, group, id)
 end
@@ -68,7 +58,7 @@ local function free(pending, reason)
     if deliveries >= deliveries_max then
       park(id, deliveries, reason)
     elseif #redis.call('XCLAIM', events, group, RELEASED, 0, id, 'JUSTID') == 0 then
-      gone(id)
+      note_gone(meta, id)
     else
       freed = freed + 1
     end
@@ -97,4 +87,8 @@ if left > 0 and now >= quiet + grace_ms then
   end
   free(overdue, 'not acknowledged in time')
 end
-return { freed, parks, forgotten, missed, left <= 0 and 1 or 0 }
+local missed = redis.call('HGET', meta, 'missed:' .. group)
+if missed then
+  redis.call('HDEL', meta, 'missed:' .. group)
+end
+return { freed, parks, forgotten, tonumber(missed or '0'), left <= 0 and 1 or 0 }

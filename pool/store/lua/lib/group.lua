@@ -1,7 +1,8 @@
 --[[
 group: the consumers of one stream's group.  Needs  argument group.
 
-Gives  RELEASED, has_group(events), pending_of(events, name, count), forget(events, name).
+Gives  RELEASED, has_group(events), pending_of(events, name, count), forget(events, name),
+       note_gone(meta, id).
 
 RELEASED is a consumer that nobody is: what waits there belongs to whoever has room.  The number of
 deliveries there is how often the event was in a program's hands; taking it adds one.
@@ -33,4 +34,18 @@ local function forget(events, name)
   end
   redis.call('XGROUP', 'DELCONSUMER', events, group, name)
   return 1
+end
+
+-- A pending event that is no more in its stream: removed by hand is as it should be, taken by a length
+-- cap is a loss, which the next cleaner tells.
+local function note_gone(meta, id)
+  local function parts(text)
+    local ms, seq = string.match(text or '0-0', '^(%d+)-(%d+)$')
+    return tonumber(ms), tonumber(seq)
+  end
+  local ms, seq = parts(id)
+  local trimmed_ms, trimmed_seq = parts(redis.call('HGET', meta, 'trimmed') or nil)
+  if ms < trimmed_ms or (ms == trimmed_ms and seq <= trimmed_seq) then
+    redis.call('HINCRBY', meta, 'missed:' .. group, 1)
+  end
 end
