@@ -7,7 +7,6 @@ streams, with leases of its own.  Nothing here decides when.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 
@@ -208,9 +207,7 @@ def fields_of(flat: Sequence[bytes]) -> dict[str, bytes]:
 
 def parked_of(entry_id: bytes, flat: Sequence[bytes]) -> Parked:
     # What the event had comes behind what the sink added, so a foreign event's fields win nothing.
-    fields: dict[str, Any] = {}
-    for name, value in fields_of(flat).items():
-        fields.setdefault(name, value)
+    fields = {**fields_of(flat[8:]), **fields_of(flat[:8])}
     stream, found = fields["s"].decode(errors="backslashreplace"), fields["i"].decode()
     event = event_of(stream, found, fields, deliveries=int(fields["d"]))
     return Parked(entry_id.decode(), event, fields["r"].decode())

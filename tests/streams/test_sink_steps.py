@@ -1,0 +1,167 @@
+"""A consumer that dies after any single step of its life loses nothing and repeats little."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import attrs
+import pytest
+
+from pool import PoolError, Settings, StreamEvent
+from pool.errors import StoreUnavailable
+from pool.store.scripts import Command, ScriptCall
+from pool.store.seam import Beside, Body, Entries, Group, Port, Reply, Threads
+from pool.store.url import Url
+
+if TYPE_CHECKING:
+    from tests.streams.conftest import Bench
+
+pytestmark = pytest.mark.anyio
+
+QUICK = Settings(lease_ttl_s=60.0, op_timeout_s=0.1)
+STEPS_MAX = 60
+
+
+@attrs.define(eq=False)
+class Life:
+    """How many more commands reach the server.  The last one does; its answer reaches nobody."""
+
+    left: int
+    steps: list[str] = attrs.field(factory=list)
+
+    def spend(self, what: str) -> None:
+        self.steps.append(what)
+        self.left -= 1
+
+
+@attrs.define(eq=False)
+class MortalPort:
+    """A port of a process that may die: each command is a step of its own."""
+
+    port: Port
+    life: Life
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.port, name)
+
+    async def connect(self, *, timeout_s: float) -> None:
+        self._check()
+        await self.port.connect(timeout_s=timeout_s)
+
+    async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
+        replies: list[Reply] = []
+        for call in calls:
+            if self.life.left <= 0:
+                replies.append(StoreUnavailable(problem="dead", maybe_done=False))
+                continue
+            self.life.spend(call.script.name if isinstance(call, ScriptCall) else str(call[0]))
+            [reply] = await self.port.run([call], timeout_s=timeout_s)
+            is_last = self.life.left == 0
+            replies.append(StoreUnavailable(problem="dead", maybe_done=True) if is_last else reply)
+        return replies
+
+    async def read(
+        self,
+        positions: Mapping[str, str],
+        *,
+        block_s: float,
+        count: int,
+        group: Group | None = None,
+    ) -> Entries:
+        self._check()
+        # A read that brings nothing is no step: it changes nothing.
+        block_s = min(block_s, 0.02)
+        entries = await self.port.read(positions, block_s=block_s, count=count, group=group)
+        if entries and any(found for _, found in entries):
+            self.life.spend("read")
+        self._check()
+        return entries
+
+    def _check(self) -> None:
+        if self.life.left <= 0:
+            raise StoreUnavailable(problem="dead", maybe_done=True)
+
+
+class MortalSeam(Threads):
+    """The world of that process."""
+
+    def __init__(self, life: Life) -> None:
+        super().__init__()
+        self._life = life
+
+    def start(self, name: str, url: Url, body: Body, **options: Any) -> Beside:
+        life = self._life
+        return super().start(name, url, lambda port: body(MortalPort(port, life)), **options)
+
+
+async def live(bench: Bench, life: Life) -> list[str]:
+    """Be a consumer, as far as the life goes: join, clean, take, acknowledge half, leave.
+
+    Return what it acknowledged, to its own knowledge.
+    """
+    done: list[str] = []
+    try:
+        async with (
+            bench.stream(settings=QUICK, seam=MortalSeam(life)) as stream,
+            stream.sink("billing", buffer_max=8, grace_s=60) as sink,
+        ):
+            for n in range(14):
+                with anyio.fail_after(0.3):
+                    event = await anext(sink)
+                if n % 2:
+                    continue
+                await sink.ack(event)
+                done.append(event.id)
+    except (PoolError, TimeoutError):
+        return done
+    return done
+
+
+async def test_a_consumer_may_die_after_any_single_step(bench: Bench) -> None:
+    """What was not acknowledged comes exactly once more, to whoever lives; the rest does not."""
+    finished, life = False, Life(0)
+    for steps in range(1, STEPS_MAX):
+        bench.client.delete(*bench.keys() or ["-"])
+        async with bench.stream() as stream:
+            bench.client.xgroup_create(bench.key, "billing", "0", mkstream=True)
+            ids = await bench.add(stream, *range(20))
+            # One that died before, to be cleaned by the one that dies now.
+            bench.client.xreadgroup("billing", "stale.1", {bench.key: ">"}, count=6)
+            life = Life(steps)
+            done = await live(bench, life)
+            finished = life.left > 0
+            # Time passes: its lease ends, and with it the cleaner's lock.
+            state, leases = bench.control.sink("billing"), bench.control.sink_leases("billing")
+            for member in bench.client.zrange(leases, 0, -1):
+                bench.client.zadd(leases, {member: 1})
+            bench.client.hdel(state, "holder", "quiet", "seen", "ttl")
+            unacknowledged = set(bench.pending()) | _not_given(bench)
+            assert unacknowledged.isdisjoint(done), life.steps
+            got: list[StreamEvent] = []
+            async with stream.sink("billing") as survivor:
+                got = await bench.take(survivor, len(unacknowledged))
+                assert await survivor.ack_many(got) == len(got), life.steps
+                await bench.until(lambda: bench.consumers() == {survivor.consumer})
+                assert len(survivor._feed) == 0
+            assert sorted(event.id for event in got) == sorted(unacknowledged), life.steps
+            # The steps add up: what the dead one's acknowledgements reached is all that is missing.
+            acknowledged = set(ids) - unacknowledged
+            assert acknowledged >= set(done), life.steps
+            assert len(acknowledged) <= len(done) + 1, life.steps
+            assert bench.pending() == {}
+        if finished:
+            break
+    assert finished, "the consumer's life has more steps than the test knows"
+    names = set(life.steps)
+    assert names >= {
+        *("sink_join", "sink_renew", "sink_mend", "sink_take", "read"),
+        *("XACK", "sink_release", "sink_leave"),
+    }, names
+
+
+def _not_given(bench: Bench) -> set[str]:
+    [info] = bench.client.xinfo_groups(bench.key)
+    last = info["last-delivered-id"]
+    return {entry.decode() for entry, _ in bench.client.xrange(bench.key, min=b"(" + last)}
