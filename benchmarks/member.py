@@ -15,13 +15,16 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.to_thread
 
 from benchmarks.openloop import offer
 from pool import Call, Handlers, Job, Node
+
+Answer: TypeAlias = Callable[[dict[str, Any]], None]
+Serve: TypeAlias = Callable[[str, str, str, Answer], Awaitable[None]]
 
 PAUSE_S: Final = 0.005  # between two jobs of an idle pool: everything is at rest again by then
 WAIT_S: Final = 30.0
@@ -136,7 +139,7 @@ DO: Final[dict[str, Callable[..., Awaitable[dict[str, Any]]]]] = {
 # --- the process ----------------------------------------------------------------------------------
 
 
-async def serve(role: str, pool: str, url: str, answer: Callable[[dict[str, Any]], None]) -> None:
+async def serve(role: str, pool: str, url: str, answer: Answer) -> None:
     """Be a member until standard input ends."""
     answer({"state": "ready"})
     await anyio.to_thread.run_sync(sys.stdin.readline)
@@ -147,8 +150,8 @@ async def serve(role: str, pool: str, url: str, answer: Callable[[dict[str, Any]
             answer(await DO[asked.pop("do")](node, **asked))
 
 
-def main() -> None:
-    """Run `member.py ROLE LOOP POOL URL`."""
+def main(serve: Serve) -> None:
+    """Run `MODULE ROLE LOOP POOL URL`: what it serves, on which event loop, where."""
     role, loop, pool, url = sys.argv[1:]
     # Log lines go to standard output unless the user says otherwise: let them go to the other one.
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -162,4 +165,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(serve)

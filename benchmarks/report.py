@@ -21,37 +21,48 @@ RAW: Final = "raw_xadd_50_clients_per_s"
 RAW_CPU: Final = "raw_xadd_pipelined_redis_cpu_us"
 _PACKAGES: Final = ("redis", "hiredis", "anyio", "attrs", "structlog", "trio")
 
-# What the table shows: figure, what it is called, and the figure it is divided by, if any.
-_ROWS: Final = (
-    ("raw_xadd_pipelined_per_s", "raw XADD /s, pipelined", ""),
-    (RAW, "raw XADD /s, 50 connections", ""),
-    (RAW_CPU, "raw XADD, pipelined: Redis CPU us", ""),
-    ("dispatch_one_by_one_per_s", "dispatch /s, one awaited after another", RAW),
-    ("dispatch_100_callers_per_s", "dispatch /s, 100 callers", RAW),
-    ("dispatch_many_per_s", "dispatch /s, dispatch_many", RAW),
-    ("drain_1_per_s", "drain /s, 1 worker process", RAW),
-    ("drain_2_per_s", "drain /s, 2 worker processes", RAW),
-    ("result_100_callers_per_s", "dispatch + result /s, 100 callers", RAW),
-    ("dispatch_many_client_cpu_us", "dispatch_many: client CPU us/job", ""),
-    ("drain_1_worker_cpu_us", "drain, 1 process: worker CPU us/job", ""),
-    ("drain_2_worker_cpu_us", "drain, 2 processes: worker CPU us/job", ""),
-    ("whole_life_redis_cpu_us", "Redis CPU us/job, whole life, bulk", RAW_CPU),
-    ("dispatch_one_by_one_redis_cpu_us", "Redis CPU us, dispatch one by one", RAW_CPU),
-    ("dispatch_many_redis_cpu_us", "Redis CPU us, dispatch_many", RAW_CPU),
-    ("drain_1_redis_cpu_us", "Redis CPU us, drain", RAW_CPU),
-    ("dispatch_one_by_one_round_trips", "round trips, dispatch one by one", ""),
-    ("dispatch_many_round_trips", "round trips, dispatch_many", ""),
-    ("drain_1_round_trips", "round trips, drain, 1 process", ""),
-    ("drain_2_round_trips", "round trips, drain, 2 processes", ""),
-    ("idle_result_round_trips", "round trips, idle, dispatch to result", ""),
-    ("dispatch_many_commands", "Redis commands, dispatch_many", ""),
-    ("drain_1_commands", "Redis commands, drain", ""),
-    ("dispatch_many_bytes", "bytes on the wire, dispatch_many", ""),
-    ("drain_1_bytes", "bytes on the wire, drain", ""),
-    ("queued_job_bytes", "Redis bytes per queued job", ""),
-    ("ended_job_bytes", "Redis bytes per ended job, till its result expires", ""),
-    ("idle_commands_per_s", "node at rest: commands /s", ""),
-    ("idle_cpu_percent", "node at rest: CPU %", ""),
+
+@attrs.frozen
+class Table:
+    """What is shown: each figure, what it is called, and the figure it is divided by, if any."""
+
+    yardstick: str
+    rows: tuple[tuple[str, str, str], ...]
+
+
+JOBS_TABLE: Final = Table(
+    "XADD",
+    (
+        ("raw_xadd_pipelined_per_s", "raw XADD /s, pipelined", ""),
+        (RAW, "raw XADD /s, 50 connections", ""),
+        (RAW_CPU, "raw XADD, pipelined: Redis CPU us", ""),
+        ("dispatch_one_by_one_per_s", "dispatch /s, one awaited after another", RAW),
+        ("dispatch_100_callers_per_s", "dispatch /s, 100 callers", RAW),
+        ("dispatch_many_per_s", "dispatch /s, dispatch_many", RAW),
+        ("drain_1_per_s", "drain /s, 1 worker process", RAW),
+        ("drain_2_per_s", "drain /s, 2 worker processes", RAW),
+        ("result_100_callers_per_s", "dispatch + result /s, 100 callers", RAW),
+        ("dispatch_many_client_cpu_us", "dispatch_many: client CPU us/job", ""),
+        ("drain_1_worker_cpu_us", "drain, 1 process: worker CPU us/job", ""),
+        ("drain_2_worker_cpu_us", "drain, 2 processes: worker CPU us/job", ""),
+        ("whole_life_redis_cpu_us", "Redis CPU us/job, whole life, bulk", RAW_CPU),
+        ("dispatch_one_by_one_redis_cpu_us", "Redis CPU us, dispatch one by one", RAW_CPU),
+        ("dispatch_many_redis_cpu_us", "Redis CPU us, dispatch_many", RAW_CPU),
+        ("drain_1_redis_cpu_us", "Redis CPU us, drain", RAW_CPU),
+        ("dispatch_one_by_one_round_trips", "round trips, dispatch one by one", ""),
+        ("dispatch_many_round_trips", "round trips, dispatch_many", ""),
+        ("drain_1_round_trips", "round trips, drain, 1 process", ""),
+        ("drain_2_round_trips", "round trips, drain, 2 processes", ""),
+        ("idle_result_round_trips", "round trips, idle, dispatch to result", ""),
+        ("dispatch_many_commands", "Redis commands, dispatch_many", ""),
+        ("drain_1_commands", "Redis commands, drain", ""),
+        ("dispatch_many_bytes", "bytes on the wire, dispatch_many", ""),
+        ("drain_1_bytes", "bytes on the wire, drain", ""),
+        ("queued_job_bytes", "Redis bytes per queued job", ""),
+        ("ended_job_bytes", "Redis bytes per ended job, till its result expires", ""),
+        ("idle_commands_per_s", "node at rest: commands /s", ""),
+        ("idle_cpu_percent", "node at rest: CPU %", ""),
+    ),
 )
 
 
@@ -80,6 +91,7 @@ class Report:
     """What was measured on one event loop."""
 
     loop: str
+    table: Table
     _figures: dict[str, list[float]] = attrs.field(init=False, factory=dict)
     _samples: dict[str, list[float]] = attrs.field(init=False, factory=dict)
 
@@ -103,11 +115,11 @@ class Report:
         return {name: _latency(values) for name, values in self._samples.items()}
 
     def ratios(self) -> dict[str, float]:
-        """Return the figures that mean something beside a bare XADD of the same run."""
+        """Return the figures that mean something beside the yardstick of the same run."""
         found = self.figures()
         return {
             name: found[name].median / found[base].median
-            for name, _, base in _ROWS
+            for name, _, base in self.table.rows
             if base and name in found
         }
 
@@ -137,7 +149,7 @@ class Document:
             report.loop: {
                 "figures": {name: attrs.asdict(f) for name, f in report.figures().items()},
                 "latencies": {name: attrs.asdict(f) for name, f in report.latencies().items()},
-                "ratios_to_raw_xadd": report.ratios(),
+                f"ratios_to_raw_{report.table.yardstick.lower()}": report.ratios(),
             }
             for report in self.reports
         }
@@ -155,7 +167,7 @@ class Document:
         yield f"{machine['processor']}, {machine['cores']} cores, load before {load}"
         yield f"{server['name']} {server['version']} over {facts['transport']}"
         yield "  ".join(f"{name} {number}" for name, number in facts["versions"].items())
-        yield f"default settings, {facts['jobs']} jobs a drain, {facts['repeats']} repetitions"
+        yield f"default settings, {facts['sizes']}, {facts['repeats']} repetitions"
 
 
 def document(reports: Sequence[Report], **facts: Any) -> Document:
@@ -178,13 +190,16 @@ def document(reports: Sequence[Report], **facts: Any) -> Document:
 
 def _table(report: Report) -> Iterator[str]:
     figures, ratios = report.figures(), report.ratios()
+    head = f"x {report.table.yardstick}"
     yield ""
-    yield f"{report.loop:52} {'median':>10} {'min':>10} {'max':>10} {'x XADD':>7}"
-    for name, title, base in _ROWS:
+    yield f"{report.loop:52} {'median':>10} {'min':>10} {'max':>10} {head:>7}"
+    for name, title, base in report.table.rows:
         if name in figures:
             f = figures[name]
             ratio = f"{ratios[name]:7.2f}" if base else ""
             yield f"{title:52} {_short(f.median)} {_short(f.min)} {_short(f.max)} {ratio}".rstrip()
+    if not report.latencies():
+        return
     yield ""
     yield f"{'latency, us':52} {'p50':>10} {'p99':>10} {'p99.9':>10} {'max':>10} {'samples':>8}"
     for name, timed in report.latencies().items():

@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, Any, Final, Self
 
 from benchmarks.probe import Probe, Usage
-from benchmarks.report import Report, document
+from benchmarks.report import JOBS_TABLE, Report, document
 from pool.store.server import EmbeddedServer, find_server
 
 REPEATS: Final = 3
@@ -40,11 +40,13 @@ LATENCIES: Final = 300  # samples
 class Member:
     """A member process, from this side; see `member.py`."""
 
-    def __init__(self, role: str, loop: str, pool: str, url: str) -> None:
+    def __init__(
+        self, role: str, loop: str, pool: str, url: str, *, module: str = "benchmarks.member"
+    ) -> None:
         # It ends in __exit__; what it logs is shown only if it fails.
         self._log: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.member", role, loop, pool, url],
+            [sys.executable, "-m", module, role, loop, pool, url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -101,7 +103,7 @@ class Bench:
         self.probe = probe
         self.loop = loop
         self.jobs = jobs
-        self.report = Report(loop)
+        self.report = Report(loop, JOBS_TABLE)
 
     def run(self) -> Report:
         """Take all measurements."""
@@ -279,6 +281,7 @@ def main() -> None:
             reports,
             server=probe.server(),
             transport=url.partition(":")[0],
+            sizes=f"{given.jobs} jobs a drain",
             jobs=given.jobs,
             repeats=REPEATS,
             load_before=[round(each, 2) for each in load],
