@@ -227,8 +227,8 @@ class ReplicatedMap(Generic[V]):
             name: The map's, 1 to 128 bytes in UTF-8.
             values: What values are read as, `str` or `bytes`.
             pool: The pool whose map it is: a node of that pool has the same one as `node.map()`.
-            ttl_s: How long the map lives, in seconds, at least 1, from the first write into an empty
-                map on; later ones do not move that.  None: as whoever wrote before has said.
+            ttl_s: How long the map lives, in seconds, at least 1, from the first write into an
+                empty map on; later ones do not move that.  None: as whoever wrote before has said.
             is_sliding: Count `ttl_s` from the latest write that changed something instead.
             settings: Those of the link and the renewal period count.
             observers: Called with every event, plainly; the default writes log lines.

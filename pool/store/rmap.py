@@ -13,8 +13,6 @@ so that replicas hear of it as of any other change.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from types import MappingProxyType
 
 import attrs
@@ -232,8 +230,7 @@ class StoredMap:
             await self.reset(link, incarnation, ResetOp("expire"))
         revision, stamp, flat, members = reply
         items: dict[bytes, Value] = dict(zip(flat[::2], flat[1::2], strict=True))
-        for key, members_of in groupby(map(_item, members), key=itemgetter(0)):
-            items[key] = tuple([value for _, value in members_of])
+        items.update((key, tuple(held)) for key, held in _lists(members).items())
         return MapState(Position(incarnation, int(revision), int(stamp)), MappingProxyType(items))
 
     def keys(self) -> tuple[str, ...]:
@@ -333,10 +330,17 @@ def _string(packed: bytes, at: int) -> tuple[bytes, int]:
     return packed[colon + 1 : end], end
 
 
-def _item(member: bytes) -> tuple[bytes, bytes]:
-    """Return key and value of a list's item."""
-    key, at = _string(member, 0)
-    return key, member[at + _DIGITS :]
+def _lists(members: Sequence[bytes]) -> dict[bytes, list[bytes]]:
+    """Return what the members of `lists` say, which come list by list, in order."""
+    found: dict[bytes, list[bytes]] = {}
+    held: list[bytes] = []
+    head = b"?"  # no member begins like that
+    for member in members:
+        if not member.startswith(head):  # parsing each one's head would cost three times as much
+            key, at = _string(member, 0)
+            head, held = member[:at], found.setdefault(key, [])
+        held.append(member[len(head) + _DIGITS :])
+    return found
 
 
 def _value_of(reply: Reply) -> Value | None:

@@ -27,7 +27,7 @@ Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          POOLMAPVALUE <why>     the key holds a string
          OOM                    the server is full and something would be appended
          WRONGTYPE              foreign data under one of the keys
-Cost     O(log items) per value and per item removed, whatever the length of the list; 7 commands, and
+Cost     O(log items) per value and per item removed, whatever the length of the list; 8 commands, and
          2 to 3 for each value.  The list is neither read nor written again
 Why Lua  as rmap_write
 ]]

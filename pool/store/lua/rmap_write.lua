@@ -26,7 +26,7 @@ Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          POOLMAPVALUE <why>     increment of what is not a whole number
          OOM                    the server is full and a key would be set; deletes still succeed
          WRONGTYPE              foreign data under one of the keys
-Cost     O(operations), and O(items) of each list that is replaced; 5 commands, for each operation 1
+Cost     O(operations), and O(items) of each list that is replaced; 6 commands, for each operation 1
          read and 1 write, 2 more where there are lists, 1 that removes, 1 with a time to live
 Why Lua  compare, apply, count and log are one step, else two writers could log in another order
          than they wrote, and replicas would drift for ever.
