@@ -170,7 +170,10 @@ class Loop(Protocol):
         """Run `fn` soon, from any thread; False when the loop is gone."""
 
     def later(self, delay_s: float, fn: Callable[[], object]) -> Callable[[], object]:
-        """Run `fn` after a delay, without a task of ours; calling the result takes that back."""
+        """Run `fn` after a delay, at once if that is past, without a task of ours.
+
+        Calling the result takes that back.
+        """
 
     def close(self) -> None:
         """Take back every timer that this object has made."""
@@ -275,7 +278,9 @@ class _Trio:
 
         async def nap() -> None:
             with scope:
-                await self.trio.sleep(delay_s)
+                # What is overdue runs at once.  trio refuses a negative delay, and an error in a
+                # system task would end the program.
+                await self.trio.sleep(max(delay_s, 0.0))
                 self.timers.discard(scope)
                 fn()
             self.timers.discard(scope)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 import redis
 
@@ -216,6 +217,18 @@ async def test_in_a_forked_child_everything_is_dead(redis_url: str) -> None:
         assert len(before) == 1
         assert _named(client) == before  # still open, and nothing was sent
         assert await beside.aclose(PATIENCE_S)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("delay_s", [-1.0, 0.0, 0.001])
+async def test_what_is_overdue_runs_at_once(delay_s: float) -> None:
+    """Under load a deadline may have passed before its timer is set."""
+    loop, rang = Threads().loop(), anyio.Event()
+    loop.later(delay_s, rang.set)
+    with anyio.fail_after(PATIENCE_S):
+        await rang.wait()
+    loop.close()
+    await anyio.lowlevel.checkpoint()
 
 
 def _what_a_child_sees(seam: Threads, beside: Beside, number: str, url: str) -> str:
