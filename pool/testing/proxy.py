@@ -96,11 +96,13 @@ class FaultProxy:
     async def _serve(
         self, listener: Listener[SocketStream], *, task_status: TaskStatus[anyio.CancelScope]
     ) -> None:
-        with anyio.CancelScope() as scope:
-            async with listener:
-                task_status.started(scope)
-                await listener.serve(self._relay, self._tasks)
-        self._stopped.set()
+        try:
+            with anyio.CancelScope() as scope:
+                async with listener:
+                    task_status.started(scope)
+                    await listener.serve(self._relay, self._tasks)
+        finally:  # cancelled from outside too: `refuse()` waits for it
+            self._stopped.set()
 
     async def _relay(self, client: SocketStream) -> None:
         self.connections += 1
