@@ -511,13 +511,13 @@ def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
         is_early = last + bounds.ttl_s > reap.t and not bounds.has_clock_faults
         if is_early and not view.excuses({"clock"}, last, reap.t):
             found.say(f"{reap.nonce} was reaped within its lease", reap)
-        node = view.node_of(reap.nonce)
-        if not node:
+        process = view.process_of(reap.nonce)
+        if not process:
             continue
         began = reap.t - 3 * bounds.ttl_s - 2.0
         for fault in view.excuses({"store", "loss"}, began, reap.t):
             began = min(began, fault.began - 3 * bounds.ttl_s)
-        died = view.died.get(view.process[reap.nonce], math.inf)
+        died, node = view.died.get(process, math.inf), process.partition("/")[0]
         if not view.excuses(STOPS, began, reap.t, node) and died > reap.t:
             found.say(f"{reap.nonce} on {node} was reaped though nothing had happened to it", reap)
 
@@ -753,7 +753,7 @@ def clean_leave(view: View, bounds: Bounds, found: Finding) -> None:
         if p not in left or left[p].t > by:
             found.say(f"{p} did not leave in time", event, left.get(p))
         for reap in view.of.get("reap", ()):
-            if view.process.get(reap.nonce) == p:
+            if view.process_of(reap.nonce) == p:
                 found.say(f"{p} left and was reaped", event, reap)
 
 

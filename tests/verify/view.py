@@ -109,7 +109,7 @@ class View:
     invoked: Mapping[str, Event]  # idem -> its dispatch invoke
     faults: Sequence[Fault]
     died: Mapping[str, float]  # process -> when it had ended
-    process: Mapping[str, str]  # nonce -> process
+    process: Mapping[str, str]  # nonce, and nonce without its number -> process
     settled: Sequence[Commit]  # what the store accepted, as it was recorded at that moment
     outcomes: Mapping[str, Commit]  # job id -> what the final dump says
     ended: Mapping[str, float]  # job id -> when it had ended, by the best account there is
@@ -175,9 +175,12 @@ class View:
         """Say whether what this dispatch accepted may have been lost with the server's data."""
         return dispatch.t <= self.lost
 
-    def node_of(self, nonce: str) -> str:
-        """Return the node of an owner's identity; empty if it never said who it is."""
-        return self.process.get(nonce, "").partition("/")[0]
+    def process_of(self, nonce: str) -> str:
+        """Return the process of an owner's identity; empty if it never said who it is.
+
+        An identity is a worker and a number that rises when it joins again, in the same process.
+        """
+        return self.process.get(nonce) or self.process.get(nonce.rpartition(".")[0], "")
 
     @property
     def commits(self) -> Sequence[Commit]:
@@ -188,7 +191,9 @@ class View:
 def _runs(
     of: Mapping[str, Sequence[Event]], died: Mapping[str, float]
 ) -> tuple[list[Run], dict[str, str]]:
-    process = {event.nonce: event.p for event in of.get("join", ())}
+    process: dict[str, str] = {}
+    for event in of.get("join", ()):
+        process[event.nonce] = process[event.nonce.rpartition(".")[0]] = event.p
     runs, going = [], {}
     for event in of.get("start", ()):
         run = Run(event, None, died.get(event.p, math.inf))

@@ -1,0 +1,356 @@
+"""Black-box chaos: `python -m tests.verify.chaos --seconds 60 --seed 7`, `--fault NAME`, `--each`.
+
+Real processes, half on asyncio, half on trio, a real server, a fault proxy for each node, a lease
+of 2 s.  Phases: set up, warm up 3 s, chaos, heal, drain, dump, leave, check, report.  The seed
+draws the schedule, not the interleaving: it says what is done when, real time says the rest.  The
+exit code is the verdict; histories and logs are kept when it is bad, or with `--keep`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import attrs
+
+from pool.store.server import ServerProgram, find_servers
+from pool.testing import audit
+from tests.verify import dump
+from tests.verify.checker import Bounds, Report, check, load
+from tests.verify.faults import FAULTS, NEVER, drawn, lasts_s
+from tests.verify.history import Event
+from tests.verify.report import page
+from tests.verify.world import POOL, Member, World, in_thread, made
+
+WARM_UP_S: Final = 3.0
+TOGETHER_MAX: Final = 3  # faults at the same time
+EVERY_S: Final = (2.0, 5.0)  # from one fault to the next
+LOSS_IN: Final = 3  # one seed in so many may lose the server's data: it excuses much
+FINISH_S: Final = 45.0  # for what the producers wait for, behind the invariants' own bound
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """What a campaign does."""
+
+    seed: int
+    seconds: float
+    fault: str = ""  # alone; empty: a mixture
+    nodes: int = 4
+    per_s: float = 30.0
+    program: ServerProgram
+    settings: dict[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What the campaign is called."""
+        return f"{self.fault or 'mixture'}-{self.seed}"
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the checker allows: the handlers' limits and the campaign's lease."""
+        return Bounds(
+            ttl_s=2.0,
+            attempts_max=4,
+            backoff_max_s=0.5,
+            limit_s=2.5,
+            grace_s=2.0,
+            queue_s=15.0,
+            slack_s=0.5,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Verdict:
+    """How a campaign ended."""
+
+    plan: Plan
+    report: Report
+    injected: dict[str, int]
+    impossible: dict[str, str]
+    troubles: tuple[str, ...]  # the harness's own: they make a verdict bad as well
+    directory: Path
+    took_s: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was wrong, with the pool or with the harness."""
+        return self.report.ok and not self.troubles
+
+    def told(self) -> dict[str, Any]:
+        """Return it as what JSON can hold."""
+        return {
+            "ok": self.ok,
+            "campaign": self.plan.name,
+            "seed": self.plan.seed,
+            "seconds": self.plan.seconds,
+            "server": f"{self.plan.program.name} {self.plan.program.version}",
+            "took_s": round(self.took_s, 1),
+            "injected": self.injected,
+            "not injected": {**NEVER, **self.impossible},
+            "troubles": list(self.troubles),
+            **self.report.verdict(),
+        }
+
+
+async def campaign(plan: Plan, directory: Path) -> Verdict:
+    """Run one campaign, and judge it."""
+    began = time.monotonic()
+    troubles: list[str] = []
+    fsync = FAULTS[plan.fault].fsync if plan.fault else ("everysec", "always")[plan.seed % 2]
+    async with made(
+        directory, plan.program, seed=plan.seed, nodes=plan.nodes, fsync=fsync, per_s=plan.per_s
+    ) as world:
+        world.settings = plan.settings
+        if not await world.all_up():
+            troubles.append("not every process joined at the beginning")
+        await anyio.sleep(WARM_UP_S)
+        async with anyio.create_task_group() as watchers:
+            watchers.start_soon(_take_snapshots, world)
+            await _hurt(world, plan)
+            watchers.cancel_scope.cancel()
+        if not await world.all_up():
+            troubles.append("not every process was back after the chaos")
+        world.record("heal")
+        drained = await _drain(world, plan.bounds)
+        await _finish(world, drained, troubles)
+    events = load(histories(directory))
+    report = check(events, plan.bounds)
+    verdict = Verdict(
+        plan=plan,
+        report=report,
+        injected=world.injected,
+        impossible=world.impossible,
+        troubles=tuple(troubles),
+        directory=directory,
+        took_s=time.monotonic() - began,
+    )
+    await in_thread(partial(_write, verdict, events))
+    return verdict
+
+
+def histories(directory: Path) -> list[Path]:
+    """Return the files of a campaign's history."""
+    return sorted(directory.glob("*.jsonl"))
+
+
+async def _hurt(world: World, plan: Plan) -> None:
+    """Inject faults until the time is over; those under way end by themselves."""
+    until = anyio.current_time() + plan.seconds
+    with_loss = not plan.seed % LOSS_IN
+    active: Counter[str] = Counter()
+
+    async def hurt(name: str) -> None:
+        active[name] += 1
+        try:
+            await FAULTS[name].hurt(world, name)
+        finally:
+            active[name] -= 1
+        world.injected[name] = world.injected.get(name, 0) + 1
+
+    async with anyio.create_task_group() as tasks:
+        while anyio.current_time() < until:
+            if plan.fault:
+                await hurt(plan.fault)
+                await anyio.sleep(world.ttl_s)
+                continue
+            name = drawn(world, with_loss=with_loss)
+            if sum(active.values()) < TOGETHER_MAX and not active[name]:
+                tasks.start_soon(hurt, name)
+            await anyio.sleep(world.dice.uniform(*EVERY_S))
+
+
+async def _take_snapshots(world: World) -> None:
+    """Read the lane's counters now and then, whenever the server answers."""
+
+    def take() -> dict[str, int] | None:
+        with world.admin() as client:
+            return dump.snapshot(client, POOL)
+
+    while True:
+        await anyio.sleep(1.0)
+        try:
+            counters = await in_thread(take)
+        except Exception:  # noqa: BLE001, S112 - the server is hurt on purpose: the next one counts
+            continue
+        if counters and "dispatched" in counters:
+            world.record("snapshot", extra=counters)
+
+
+async def _drain(world: World, bounds: Bounds) -> bool:
+    """Have the producers finish; say whether all that was accepted has ended in time."""
+    for producer in world.producers:
+        await world.command(producer, do="finish")
+    deadline_s = bounds.quiet_s + FINISH_S
+    finished = await world.until(
+        lambda: all(world.has_said("finished", producer) for producer in world.producers),
+        deadline_s,
+    )
+
+    def is_quiet() -> bool:
+        with world.admin() as client:
+            return not dump.live_jobs(client, POOL) and not dump.claims(client, POOL)
+
+    with anyio.move_on_after(bounds.quiet_s):
+        while not await in_thread(is_quiet):  # noqa: ASYNC110 - nodes change the store
+            await anyio.sleep(0.1)
+        return finished
+    return False
+
+
+async def _finish(world: World, drained: bool, troubles: list[str]) -> None:
+    """Dump the state, have everybody leave, and look at what is left."""
+    live = await _members(world, troubles)
+
+    def state() -> dict[str, Any]:
+        with world.admin() as client:
+            return dump.state_of(client, POOL)
+
+    found = await in_thread(state)
+    at_s = world.record.clock()
+    found["leases"] = [lease for lease in found["leases"] if lease.rpartition(".")[0] not in live]
+    world.is_over = True
+    for members in (world.producers, world.workers):
+        async with anyio.create_task_group() as tasks:
+            for member in members:
+                tasks.start_soon(_leave, world, member, troubles)
+
+    def left() -> dict[str, Any]:
+        with world.admin() as client:
+            return {
+                "unknown": dump.left_behind(client, POOL),
+                "claims": sorted({*found["claims"], *dump.claims(client, POOL)}),
+                "problems": found["problems"] + audit(client, POOL),
+            }
+
+    extra = {**found, **await in_thread(left), "live": [], "drained": drained}
+    world.record("final_state", t=at_s, extra=extra)
+
+
+async def _members(world: World, troubles: list[str]) -> set[str]:
+    """Ask every process what it knows; returns the identities that they have."""
+    await anyio.sleep(world.ttl_s)  # twice as long as a replica needs to find out what it missed
+    for member in world.members.values():
+        member.signal(signal.SIGUSR1)
+    members = list(world.members.values())
+    said = await world.until(lambda: all(world.has_said("members", m) for m in members), 5.0)
+    if not said:
+        troubles.append("not every process said what it knows")
+    live: set[str] = set()
+    for event in load(histories(world.directory)):
+        if event.f == "members":
+            live |= set(event.extra["live"])
+    return live
+
+
+async def _leave(world: World, member: Member, troubles: list[str]) -> None:
+    world.record("leave", "invoke", p=member.p)
+    with world.fault("end", "leave", member.name):
+        member.signal(signal.SIGTERM)
+        with anyio.move_on_after(20.0):
+            code = await member.process.wait() if member.process else None
+            if code == 0:
+                world.record("leave", p=member.p)
+            else:
+                troubles.append(f"{member.p} left with exit code {code}")
+            return
+    troubles.append(f"{member.p} did not leave")
+
+
+def _write(verdict: Verdict, events: Sequence[Event]) -> None:
+    directory = verdict.directory
+    (directory / "verdict.json").write_text(json.dumps(verdict.told(), indent=1), "utf-8")
+    (directory / "report.txt").write_text(verdict.report.text(events), "utf-8")
+    (directory / "report.html").write_text(page(verdict.told(), events, verdict.report), "utf-8")
+
+
+def run(plan: Plan, into: Path | None = None, *, keep: bool = False) -> Verdict:
+    """Run a campaign in a directory of its own, which stays if `keep` or if it went wrong."""
+    directory = into / plan.name if into else Path(tempfile.mkdtemp(prefix="pool-chaos-"))
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    verdict = anyio.run(campaign, plan, directory)
+    if verdict.ok and not keep and into is None:
+        shutil.rmtree(directory)
+    return verdict
+
+
+def program_for(prefer: str) -> ServerProgram:
+    """Return the server program: the wheel's, or the first on PATH whose name this is."""
+    found = list(find_servers("wheel", []))
+    return next((each for each in found if each.name == prefer), found[0])
+
+
+def line(verdict: Verdict) -> str:
+    """Return a verdict in one line."""
+    figures = verdict.report.figures
+    return (
+        f"{'ok  ' if verdict.ok else 'FAIL'} {verdict.plan.name:24} {verdict.took_s:5.1f} s, "
+        f"{sum(verdict.injected.values()):2} faults, {figures['jobs accepted']:5.0f} jobs, "
+        f"{figures['runs']:5.0f} runs, takeover max {figures.get('takeover max s', 0.0):4.2f} s, "
+        f"{verdict.report.events} events"
+        + "".join(f"\n     {name}: {count}" for name, count in verdict.report.broken.items())
+        + "".join(f"\n     harness: {trouble}" for trouble in verdict.troubles)
+        + ("" if verdict.ok else f"\n     kept in {verdict.directory}")
+    )
+
+
+def main() -> int:
+    """Run the campaigns that the command line names; the exit code is their verdict."""
+    parser = argparse.ArgumentParser(prog="python -m tests.verify.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of chaos in a mixture")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--campaigns", type=int, default=1, help="with seeds that follow")
+    parser.add_argument("--fault", choices=sorted(FAULTS), help="this one alone, for its bound")
+    parser.add_argument("--each", action="store_true", help="every fault, each alone")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=30.0, help="jobs dispatched in a second")
+    parser.add_argument("--server", default="valkey", help="name of the server program")
+    parser.add_argument("--into", type=Path, help="keep everything in this directory")
+    parser.add_argument("--keep", action="store_true", help="keep good campaigns too")
+    parser.add_argument("--json", action="store_true", help="print verdicts as JSON")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything is taken down
+    program = program_for(given.server)
+    names = sorted(FAULTS) if given.each else [given.fault or ""] * given.campaigns
+    failed = 0
+    seen: Counter[str] = Counter()
+    for number, name in enumerate(names):
+        plan = Plan(
+            seed=given.seed + number,
+            seconds=lasts_s(name) if name else given.seconds,
+            fault=name,
+            nodes=given.nodes,
+            per_s=given.rate,
+            program=program,
+        )
+        verdict = run(plan, given.into, keep=given.keep)
+        failed += not verdict.ok
+        seen.update(verdict.report.sometimes)
+        sys.stdout.write((json.dumps(verdict.told()) if given.json else line(verdict)) + "\n")
+        sys.stdout.flush()
+    if not given.json:
+        _summary(program, seen, len(names), failed)
+    return 1 if failed else 0
+
+
+def _summary(program: ServerProgram, seen: Counter[str], count: int, failed: int) -> None:
+    lines = [f"{count - failed} of {count} campaigns ok, on {program.name} {program.version}"]
+    lines += [f"  not injected here  {name}: {why}" for name, why in NEVER.items()]
+    lines += [f"  {name:34} {seen[name]:>7}" for name in seen]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

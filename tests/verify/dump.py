@@ -1,0 +1,124 @@
+"""The store at the end of a run: what `final_state` says of every key of the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import redis
+
+from pool.errors import PayloadEncodingError
+from pool.model.codec import decode_value
+from pool.model.job import Outcome, Record
+from pool.model.names import Control, Names
+from pool.testing import audit
+
+TOGETHER: Final = 500  # keys read in one round trip
+# What a pool without nodes may have: histories and indexes of what is still to be done.
+LASTING: Final = {
+    *("lane", "jobs", "handlers", "payloads", "blobs", "due", "parked", "letters", "journal"),
+    *("keepalive", "cleanup", "result", "inbox", "unassigned"),
+}
+
+
+def state_of(client: redis.Redis, pool: str) -> dict[str, Any]:
+    """Return jobs, outcomes, leases, claims and the auditor's findings of a pool with one lane."""
+    n = Names(pool, 0)
+    seconds, micros = _time(client)
+    return {
+        "now_ms": seconds * 1000 + micros // 1000,
+        "jobs": {key: _told(text) for key, text in _hash(client, n.jobs).items()},
+        "outcomes": dict(_outcomes(client, n)),
+        "leases": _leases(client, n),
+        "claims": claims(client, pool),
+        "problems": audit(client, pool),
+        "workers": sorted(
+            name
+            for name in _hash(client, Control(pool).map_data("workers"))
+            if name.startswith("w")
+        ),
+    }
+
+
+def claims(client: redis.Redis, pool: str) -> list[str]:
+    """Return the identities that somebody is still to be reaped of, or is being."""
+    fences = _hash(client, Names(pool, 0).cleanup)
+    return sorted(name for name, text in fences.items() if text != b"done" and name != "sweeper")
+
+
+def live_jobs(client: redis.Redis, pool: str) -> list[str]:
+    """Return the keys of jobs that are not over; services are left out."""
+    told = {key: _told(text) for key, text in _hash(client, Names(pool, 0).jobs).items()}
+    return [key for key, (_, _, kind) in told.items() if kind != "service"]
+
+
+def snapshot(client: redis.Redis, pool: str) -> dict[str, int]:
+    """Return the lane's counters and the number of records, read at one moment."""
+    n = Names(pool, 0)
+    with client.pipeline(transaction=True) as pipe:
+        pipe.hgetall(n.lane)
+        pipe.hlen(n.jobs)
+        lane, live = pipe.execute()
+    counters = {k.decode(): v.decode() for k, v in lane.items()}
+    return {"live": live} | {k: int(v) for k, v in counters.items() if v.isdigit()}
+
+
+def left_behind(client: redis.Redis, pool: str) -> list[str]:
+    """Return the keys that a pool without nodes should not have."""
+    prefix = Names(pool, 0).prefix
+    keys = (key.decode() for key in client.scan_iter(match="*", count=1000))
+    return sorted(
+        key
+        for key in keys
+        if not key.startswith(Control(pool).prefix)
+        and key.removeprefix(prefix).partition(":")[0] not in LASTING
+    )
+
+
+def _told(text: bytes) -> list[str]:
+    record = Record.parse(text)
+    return [record.id, record.state, record.kind] if record else ["", "unreadable", "job"]
+
+
+def _outcomes(client: redis.Redis, n: Names) -> Iterable[tuple[str, dict[str, Any]]]:
+    names = list(client.scan_iter(match=n.result("*"), count=1000))
+    for at in range(0, len(names), TOGETHER):
+        some = names[at : at + TOGETHER]
+        texts: Any = client.mget(some)
+        for name, text in zip(some, texts, strict=True):
+            outcome = Outcome.parse(text) if text is not None else None
+            if outcome is not None:
+                yield name.decode().removeprefix(n.result("")), _outcome(outcome)
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    value: Any = None
+    if outcome.word == "done":
+        try:
+            value = decode_value(outcome.body)
+        except PayloadEncodingError as error:
+            value = str(error)
+    return {
+        "word": outcome.word,
+        "epoch": outcome.epoch,
+        "owner": outcome.owner,
+        "attempt": outcome.attempt,
+        "ended_ms": outcome.ended_ms,
+        "value": value,
+    }
+
+
+def _leases(client: redis.Redis, n: Names) -> list[str]:
+    done = {name for name, text in _hash(client, n.cleanup).items() if text == b"done"}
+    leases: Any = client.zrange(n.keepalive, 0, -1)
+    return sorted({name.decode() for name in leases} - done)
+
+
+def _hash(client: redis.Redis, name: str) -> dict[str, bytes]:
+    found: Any = client.hgetall(name)
+    return {key.decode(errors="replace"): value for key, value in found.items()}
+
+
+def _time(client: redis.Redis) -> tuple[int, int]:
+    seconds, micros = client.time()
+    return seconds, micros

@@ -1,0 +1,461 @@
+"""One process of a campaign, a node with handlers or a producer; its part is its only argument.
+
+What happens is appended to the process's own history file, the effects of its handlers to the one
+file that all share.  SIGTERM leaves the pool; SIGUSR1 has it say what it knows of the fleet.  A
+producer takes commands on standard input, one JSON object a line.  Files tell the driver what it
+waits for: `ready-P`, `members-P` and `finished-P`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import attrs
+
+from pool import (
+    Event,
+    Handlers,
+    Job,
+    JobCancelled,
+    JobExists,
+    JobParked,
+    JobRef,
+    Node,
+    PoolError,
+    Retry,
+    Settings,
+    StoreUnavailable,
+)
+from tests.verify.history import Recorder, Sink, file_sink
+
+START_FAILED = 3  # exit code: the store was not there when the process began
+ATTEMPTS = {"work": 4, "limited": 2, "plain": 4, "hurt": 3, "poison": 5}
+LIMIT_S = 0.5  # run-time limit of `limited`
+KEYS = 150  # of jobs; a key that is live already refuses another job, and that is recorded too
+SERVICES = 8
+OUTSTANDING_MAX = 300  # jobs a producer waits for; more, and it holds its breath
+HOLD_PER_S = 30_000_000  # terms that `sum` adds in a second without letting go of the interpreter
+
+
+def digest_of(spec: Mapping[str, Any]) -> str:
+    """Return what stands for a payload in the history."""
+    return hashlib.sha1(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:12]
+
+
+# --- the handlers ----------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Witness:
+    """Writes what handlers do."""
+
+    record: Recorder
+    effects: Sink
+    cancelled: type[BaseException]  # the event loop's own; plain handlers run outside of it
+    runs: int = 0
+    faults: int = 0
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)  # plain handlers run in threads
+
+    @contextmanager
+    def running(
+        self, job: Job, call: str, spec: Mapping[str, Any], **extra: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Write that a handler has started and, whatever happens, how it has ended."""
+        with self._lock:
+            self.runs += 1
+            run = self.runs
+        about = self._about(job, call)
+        attempts_max = ATTEMPTS.get(job.handler, 0)
+        facts = {"run": run, "digest": digest_of(spec), "kind": job.kind, **extra}
+        started = self.record("start", extra={**facts, "attempts_max": attempts_max}, **about)
+        closing: dict[str, Any] = {"run": run}
+        err = "error"
+        try:
+            yield closing
+            err = ""
+        except Retry as retry:
+            err = "retry"
+            closing["after_s"] = retry.after_s or 0.0
+            raise
+        except self.cancelled:
+            limit = extra.get("timeout_s")
+            err = "timeout" if limit and time.monotonic() - started.t >= limit else "cancelled"
+            raise
+        finally:
+            self.record("end", "fail" if err else "ok", err=err, extra=closing, **about)
+
+    def effect(self, job: Job, call: str) -> None:
+        """Change something outside the pool, under the job's fencing token."""
+        attrs.evolve(self.record, sink=self.effects)("effect", "info", **self._about(job, call))
+
+    @contextmanager
+    def fault(self, kind: str, does: str) -> Iterator[None]:
+        """Write that a handler hurts its own process, and for how long."""
+        self.faults += 1
+        node = self.record.p.partition("/")[0]
+        extra = {"id": f"{self.record.p}#{self.faults}", "kind": kind, "does": does, "target": node}
+        self.record("fault", "invoke", extra=extra)
+        try:
+            yield
+        finally:
+            self.record("fault", "ok", extra=extra)
+
+    @staticmethod
+    def _about(job: Job, call: str) -> dict[str, Any]:
+        return {
+            "key": job.key,
+            "job": job.id,
+            "idem": call,
+            "attempt": job.attempt,
+            "epoch": job.epoch,
+            "nonce": job.worker,
+        }
+
+
+def make_handlers(witness: Witness) -> Handlers:
+    """Return the handlers of every worker: `work` as its payload says, and some that hurt."""
+    handlers = Handlers()
+
+    def done(job: Job, call: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+        witness.effect(job, call)
+        return {"epoch": job.epoch, "attempt": job.attempt, "pad": "x" * spec.get("bytes", 0)}
+
+    @handlers.job("work", attempts_max=ATTEMPTS["work"], backoff_s=0.1, backoff_max_s=0.5)
+    async def work(job: Job, call: str, spec: dict[str, Any]) -> dict[str, Any]:
+        with witness.running(job, call, spec):
+            await anyio.sleep(spec["ms"] / 1000)
+            if job.attempt <= spec.get("fails", 0):
+                if "after_s" in spec:
+                    raise Retry(after_s=spec["after_s"])
+                raise RuntimeError("as the payload says")
+            return done(job, call, spec)
+
+    @handlers.job(
+        "limited", attempts_max=ATTEMPTS["limited"], timeout_s=LIMIT_S, backoff_s=0.1,
+        backoff_max_s=0.5,
+    )  # fmt: skip
+    async def limited(job: Job, call: str, spec: dict[str, Any]) -> dict[str, Any]:
+        with witness.running(job, call, spec, timeout_s=LIMIT_S):
+            await anyio.sleep(spec["ms"] / 1000)
+            return done(job, call, spec)
+
+    @handlers.job("plain", attempts_max=ATTEMPTS["plain"], backoff_s=0.1, backoff_max_s=0.5)
+    def plain(job: Job, call: str, spec: dict[str, Any]) -> dict[str, Any]:
+        with witness.running(job, call, spec):
+            threading.Event().wait(spec["ms"] / 1000)
+            return done(job, call, spec)
+
+    @handlers.job("hurt", attempts_max=ATTEMPTS["hurt"], backoff_s=0.1, backoff_max_s=0.5)
+    async def hurt(job: Job, call: str, spec: dict[str, Any]) -> dict[str, Any]:
+        with witness.running(job, call, spec, hurts=spec["how"]):
+            if job.attempt == 1:
+                await _hurt(witness, spec["how"], spec["ms"] / 1000)
+            return done(job, call, spec)
+
+    @handlers.job("poison", attempts_max=ATTEMPTS["poison"])
+    async def poison(job: Job, call: str, spec: dict[str, Any]) -> None:
+        with witness.running(job, call, spec, poison=True):
+            # Acknowledged first, or no start of it would ever be told from one that only waited.
+            await anyio.sleep(spec["ms"] / 1000)
+            with witness.fault("poison", "crash"):
+                os.kill(os.getpid(), signal.SIGKILL)
+                await anyio.sleep_forever()
+
+    @handlers.service("follow", backoff_s=0.1, backoff_max_s=0.5)
+    async def follow(job: Job, call: str, spec: dict[str, Any]) -> None:
+        with witness.running(job, call, spec) as closing:
+            async for note in job.notifications():
+                extra = {"run": closing["run"], "seq": note["seq"]}
+                witness.record("note", key=job.key, job=job.id, epoch=job.epoch, extra=extra)
+
+    return handlers
+
+
+async def _hurt(witness: Witness, how: str, seconds: float) -> None:
+    match how:
+        case "block":
+            with witness.fault("block-loop", "pause"):
+                threading.Event().wait(seconds)
+        case "hold":
+            with witness.fault("hold-gil", "pause"):
+                sum(range(int(seconds * HOLD_PER_S)))
+        case "swallow":
+            with witness.fault("swallow-cancel", "stubborn"):
+                until = time.monotonic() + seconds
+                while (left := until - time.monotonic()) > 0:
+                    with anyio.CancelScope(shield=True):
+                        await anyio.sleep(left)
+
+
+# --- producing -------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Producer:
+    """Dispatches jobs of many sorts, keeps services alive, and waits for every outcome."""
+
+    node: Node
+    record: Recorder
+    dice: random.Random
+    per_s: float
+    serves: bool  # it keeps the services, and notifies them
+    _calls: int = 0
+    _going: int = 0
+    _is_finishing: bool = False
+    _services: dict[str, JobRef[Any]] = attrs.field(factory=dict)
+
+    async def produce(self, commands: AsyncIterator[dict[str, Any]]) -> None:
+        """Work until told to finish; return once everything accepted has ended."""
+        async with anyio.create_task_group() as keepers:
+            async with anyio.create_task_group() as tasks:
+                if self.serves:
+                    for number in range(SERVICES):
+                        keepers.start_soon(self._keep, f"svc-{number}")
+                        keepers.start_soon(self._notify, f"svc-{number}")
+                tasks.start_soon(self._stream, tasks)
+                async for command in commands:
+                    if command["do"] == "finish":
+                        self._is_finishing = True
+                        break
+                    for spec in command["specs"]:
+                        tasks.start_soon(self._one, command["handler"], spec)
+            keepers.cancel_scope.cancel()
+
+    async def _stream(self, tasks: anyio.abc.TaskGroup) -> None:
+        while not self._is_finishing:
+            await anyio.sleep(self.dice.expovariate(self.per_s))
+            if self._going < OUTSTANDING_MAX:
+                tasks.start_soon(self._one, *self._drawn())
+
+    def _drawn(self) -> tuple[str, dict[str, Any]]:
+        dice = self.dice
+        spec: dict[str, Any] = {"ms": round(dice.expovariate(1 / 40))}
+        match dice.random():
+            case x if x < 0.04:
+                return "limited", {"ms": dice.choice([10, 900])}
+            case x if x < 0.08:
+                return "plain", {"ms": dice.randrange(60)}
+            case x if x < 0.14:
+                spec["fails"] = dice.choice([1, 1, 2, 9])
+                if dice.random() < 0.5:
+                    spec["after_s"] = round(dice.uniform(0.05, 0.6), 3)
+            case x if x < 0.18:
+                spec["ms"] = dice.randrange(500, 2500)
+            case x if x < 0.21:
+                spec["delay_s"] = round(dice.uniform(0.1, 1.5), 3)
+            case x if x < 0.24:
+                spec["stop_after_s"] = round(dice.uniform(0.0, 0.3), 3)
+                spec["ms"] = 400
+            case x if x < 0.28:
+                spec["bytes"] = dice.choice([2_000, 30_000])
+        return "work", spec
+
+    async def _one(self, handler: str, spec: dict[str, Any]) -> None:
+        """Dispatch a job, and wait for its outcome."""
+        key = spec.get("key") or f"k{self.dice.randrange(KEYS)}"
+        self._going += 1
+        try:
+            ref = await self._dispatch(handler, key, spec)
+            if ref is not None:
+                async with anyio.create_task_group() as tasks:
+                    if "stop_after_s" in spec:
+                        tasks.start_soon(self._stop, ref, spec["stop_after_s"])
+                    await self._outcome(ref)
+        finally:
+            self._going -= 1
+
+    async def _dispatch(
+        self, handler: str, key: str, spec: Mapping[str, Any], kind: str = "job"
+    ) -> JobRef[Any] | None:
+        self._calls += 1
+        call = f"{self.record.p}:{self._calls}"
+        extra = {"digest": digest_of(spec), "kind": kind, "handler": handler}
+        if delay_s := spec.get("delay_s", 0.0):
+            extra["delay_s"] = delay_s
+        about: dict[str, Any] = {"key": key, "idem": call, "extra": extra}
+        self.record("dispatch", "invoke", **about)
+        try:
+            ref = await self.node.options(delay_s=delay_s).dispatch(handler, key, call, spec)
+        except JobExists:
+            self.record("dispatch", "fail", err="POOLEXISTS", **about)
+            return None
+        except StoreUnavailable as error:
+            self.record("dispatch", "info" if error.maybe_done else "fail", err=error.code, **about)
+            return None
+        except PoolError as error:
+            self.record("dispatch", "fail", err=error.code, **about)
+            return None
+        self.record("dispatch", job=ref.job_id, **about)
+        return ref
+
+    async def _outcome(self, ref: JobRef[Any]) -> str:
+        """Wait until the job has ended, however often the store is away; returns the error."""
+        about = {"key": ref.key, "job": ref.job_id}
+        while True:
+            try:
+                value = await ref.result()
+            except StoreUnavailable as error:
+                self.record("result", "info", err=error.code, **about)
+                await anyio.sleep(0.3)
+                continue
+            except (JobParked, JobCancelled) as error:
+                self.record("result", "fail", err=error.code, **about, extra={"cause": error.cause})
+                return error.code
+            except PoolError as error:
+                self.record("result", "fail", err=error.code, **about)
+                return error.code
+            self.record("result", result=value, **about)
+            return ""
+
+    async def _stop(self, ref: JobRef[Any], after_s: float) -> None:
+        await anyio.sleep(after_s)
+        about = {"key": ref.key, "job": ref.job_id}
+        self.record("cancel", "invoke", **about)
+        try:
+            await ref.stop("the producer says so", timeout_s=5.0)
+        except PoolError as error:
+            self.record("cancel", "info", err=error.code, **about)
+        else:
+            self.record("cancel", **about)
+
+    async def _keep(self, key: str) -> None:
+        """Have a service under this key, whatever is lost."""
+        while True:
+            ref = await self._dispatch("follow", key, {"ms": 0}, "service")
+            if ref is None:
+                try:  # one of unknown outcome may be there
+                    ref = await self.node.options(if_exists="attach").dispatch("follow", key)
+                except PoolError:
+                    ref = None
+            if ref is not None:
+                self._services[key] = ref
+                await self._outcome(ref)
+                self._services.pop(key, None)
+            await anyio.sleep(0.1)
+
+    async def _notify(self, key: str) -> None:
+        for seq in range(1, sys.maxsize):
+            await anyio.sleep(self.dice.expovariate(4.0))
+            ref = self._services.get(key)
+            if self._is_finishing or ref is None:
+                continue
+            about: dict[str, Any] = {"key": key, "job": ref.job_id, "extra": {"seq": seq}}
+            self.record("notify", "invoke", **about)
+            try:
+                await self.node.notify(key, {"seq": seq})
+            except StoreUnavailable as error:
+                self.record("notify", "info" if error.maybe_done else "fail", **about)
+            except PoolError as error:
+                self.record("notify", "fail", err=error.code, **about)
+            else:
+                self.record("notify", **about)
+
+
+# --- the process -----------------------------------------------------------------------------
+
+
+def observer(record: Recorder) -> Any:
+    """Return what writes the node's events into the history."""
+
+    def note(event: Event) -> None:
+        facts = attrs.asdict(event)
+        match event.event:
+            case "worker.reaped":
+                record("reap", nonce=facts["identity"], extra={"keys": facts["keys"]})
+            case "commit.refused":
+                refused = {"key": facts["key"], "epoch": facts["epoch"], "err": facts["answer"]}
+                record("commit", "fail", **refused)
+            case name:
+                facts = {k: v if len(str(v)) < 4000 else str(v)[:4000] for k, v in facts.items()}
+                record("event", key=str(facts.get("key", "")), extra={"event": name, **facts})
+
+    return note
+
+
+async def _commands() -> AsyncIterator[dict[str, Any]]:
+    while line := await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+        yield json.loads(line)
+
+
+@asynccontextmanager
+async def _told_to_leave(node: Node, record: Recorder, say: Any) -> AsyncIterator[anyio.Event]:
+    """Obey signals while the body runs; the event is set by SIGTERM."""
+    leave = anyio.Event()
+
+    async def listen(*, task_status: Any) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGUSR1) as signals:
+            task_status.started()
+            async for number in signals:
+                if number == signal.SIGTERM:
+                    leave.set()
+                else:
+                    known = [info.id for info in node.workers]
+                    mine = [info.id for info in node.workers if info.node == node.id]
+                    record("members", extra={"workers": known, "live": [node.id, *mine]})
+                    say("members")
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(listen)
+        yield leave
+        tasks.cancel_scope.cancel()
+
+
+async def main(cast: dict[str, Any]) -> int:
+    """Join, work until told to leave, and return the exit code."""
+    directory, p = Path(cast["directory"]), cast["p"]
+    file_name = p.replace("/", "-")
+    record = Recorder(p, file_sink(directory / f"{file_name}.jsonl"), time.monotonic)
+    effects = file_sink(directory / "effects.jsonl")
+    witness = Witness(record, effects, anyio.get_cancelled_exc_class())
+
+    def say(what: str) -> None:
+        (directory / f"{what}-{file_name}").touch()
+
+    node = Node(
+        cast["pool"],
+        cast["url"],
+        handlers=make_handlers(witness) if cast["role"] == "worker" else None,
+        settings=Settings(**cast["settings"]),
+        capacity=cast["capacity"],
+        observers=(observer(record),),
+    )
+    try:
+        await node.__aenter__()
+    except PoolError as error:
+        record("event", extra={"event": "start.failed", "error": str(error)})
+        return START_FAILED
+    try:
+        async with _told_to_leave(node, record, say) as leave:
+            mine = [info.id for info in node.workers if info.node == node.id]
+            for identity in (node.id, *mine):
+                record("join", nonce=f"{identity}.1")
+            say("ready")
+            if cast["role"] == "producer":
+                dice = random.Random(cast["seed"])
+                producer = Producer(node, record, dice, cast["per_s"], cast["serves"])
+                await producer.produce(_commands())
+                say("finished")
+            await leave.wait()
+    finally:
+        await node.__aexit__(*sys.exc_info())
+    record("leave", "info")
+    return 0
+
+
+if __name__ == "__main__":
+    told: dict[str, Any] = json.loads(sys.argv[1])
+    code = anyio.run(main, told, backend=told["loop"])
+    os._exit(code)  # a thread may still read standard input

@@ -1,0 +1,340 @@
+"""The world of one campaign: a server, a proxy for each node, processes, and the admin's hand.
+
+    producers, nodes (half on asyncio, half on trio) -- a fault proxy each --> the one server
+    driver: keeps the population, hurts it, writes its own history; its own way to the server
+
+A process that ends is started again, as an init system would, until the campaign is over.  Kills
+only what it started, by pid.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+import attrs
+import redis
+from anyio.abc import Process, TaskGroup
+
+import pool
+from pool.store.server import EmbeddedServer, ServerProgram
+from pool.testing import FaultProxy, fault_proxy
+from tests.verify.history import Recorder, file_sink
+from tests.verify.service import START_FAILED
+
+READY_S: Final = 20.0
+LOOK_S: Final = 0.02
+ROOT: Final = Path(__file__).parents[2]
+POOL: Final = "chaos"
+
+
+@attrs.define(eq=False)
+class Member:
+    """One name of the population: a process after the other."""
+
+    name: str
+    role: str
+    loop: str
+    proxy: FaultProxy
+    boot: int = 0
+    process: Process | None = None
+    ready: anyio.Event = attrs.field(factory=anyio.Event)
+    rest_s: float = 0.3  # between the end of a process and the next one
+    is_hurt: bool = False
+
+    @property
+    def p(self) -> str:
+        """What this process is called in the history."""
+        return f"{self.name}/{self.boot}"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process has joined, and lives."""
+        running = self.process is not None and self.process.returncode is None
+        return running and self.ready.is_set()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send its process a signal, if it lives."""
+        if self.process is not None and self.process.returncode is None:
+            self.process.send_signal(number)
+
+
+@attrs.define(eq=False, kw_only=True)
+class World:
+    """Everything a fault can get at."""
+
+    directory: Path
+    server: EmbeddedServer
+    dice: random.Random
+    ttl_s: float
+    record: Recorder
+    tasks: TaskGroup
+    members: dict[str, Member] = attrs.field(factory=dict)
+    server_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
+    settings: dict[str, Any] = attrs.field(factory=dict)
+    per_s: float = 30.0
+    capacity: int = 12
+    disk: Path | None = None  # a small file system of the server's own, if one could be made
+    injected: dict[str, int] = attrs.field(factory=dict)
+    impossible: dict[str, str] = attrs.field(factory=dict)  # fault -> why not on this machine
+    is_over: bool = False
+    _ids: int = 0
+
+    # --- the population ---
+
+    @property
+    def workers(self) -> list[Member]:
+        """The members with handlers."""
+        return [member for member in self.members.values() if member.role == "worker"]
+
+    @property
+    def producers(self) -> list[Member]:
+        """The members without."""
+        return [member for member in self.members.values() if member.role == "producer"]
+
+    async def keep(self, member: Member) -> None:
+        """Run the member's processes, one after another."""
+        while not self.is_over:
+            member.boot += 1
+            member.ready = anyio.Event()
+            file_name = member.p.replace("/", "-")
+            await self._run(member, file_name)
+            await anyio.sleep(member.rest_s)
+            member.rest_s = 0.3
+
+    async def _run(self, member: Member, file_name: str) -> None:
+        with (self.directory / f"{file_name}.log").open("wb") as log:
+            member.process = await anyio.open_process(
+                [sys.executable, "-m", "tests.verify.service", json.dumps(self._cast(member))],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(Path(pool.__file__).parents[1])},
+            )
+        p = member.p
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._await_ready, member, self.directory / f"ready-{file_name}")
+            code = await member.process.wait()
+            tasks.cancel_scope.cancel()
+        if member.ready.is_set():
+            self.record("exit", p=p, result=code)
+        elif code != START_FAILED:
+            self.record("event", p=p, extra={"event": "start.died", "code": code})
+
+    async def _await_ready(self, member: Member, path: Path) -> None:
+        while not path.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+            await anyio.sleep(LOOK_S)
+        member.ready.set()
+
+    def _cast(self, member: Member) -> dict[str, Any]:
+        return {
+            "p": member.p,
+            "pool": POOL,
+            "role": member.role,
+            "url": member.proxy.url,
+            "loop": member.loop,
+            "directory": str(self.directory),
+            "capacity": self.capacity,
+            "seed": self.dice.getrandbits(32),
+            "per_s": self.per_s / max(1, len(self.producers)),
+            "serves": member.name == "p1",
+            "settings": {
+                "lease_ttl_s": self.ttl_s,
+                "op_timeout_s": 1.0,
+                "result_ttl_s": 3600.0,
+                "grace_s": 2.0,
+                "settle_delay_s": 0.3,
+                **self.settings,
+            },
+        }
+
+    async def until(self, look: Callable[[], bool], within_s: float) -> bool:
+        """Wait until something is the case; say whether it was in time."""
+        with anyio.move_on_after(within_s):
+            while not look():  # noqa: ASYNC110 - other processes change it
+                await anyio.sleep(LOOK_S)
+            return True
+        return False
+
+    async def all_up(self, within_s: float = READY_S) -> bool:
+        """Wait until every member has joined."""
+        return await self.until(lambda: all(m.is_up for m in self.members.values()), within_s)
+
+    def has_said(self, what: str, member: Member) -> bool:
+        """Say whether the member's process has made the file that tells so."""
+        return (self.directory / f"{what}-{member.p.replace('/', '-')}").exists()
+
+    async def command(self, member: Member, **command: Any) -> None:
+        """Send a producer a command; one that is dead takes none."""
+        if member.process is not None and member.process.stdin is not None:
+            try:
+                await member.process.stdin.send(json.dumps(command).encode() + b"\n")
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                self.record("event", p=member.p, extra={"event": "command.lost", **command})
+
+    # --- faults ---
+
+    @contextmanager
+    def fault(self, kind: str, does: str, target: str = "", *, weight: int = 1) -> Iterator[None]:
+        """Write that a fault is in effect while the body runs."""
+        self._ids += 1
+        extra = {"id": self._ids, "kind": kind, "does": does, "target": target, "weight": weight}
+        self.record("fault", "invoke", extra=extra)
+        try:
+            yield
+        finally:
+            self.record("fault", "ok", extra=extra)
+
+    @contextmanager
+    def victim(self) -> Iterator[Member | None]:
+        """Yield a worker that nothing else hurts now; None if too few would be left."""
+        well = [member for member in self.workers if not member.is_hurt and member.is_up]
+        if len(well) < 2:
+            yield None
+            return
+        chosen = self.dice.choice(well)
+        chosen.is_hurt = True
+        try:
+            yield chosen
+        finally:
+            chosen.is_hurt = False
+
+    async def kill(self, member: Member, rest_s: float) -> None:
+        """SIGKILL a member's process; the next one begins after `rest_s`."""
+        member.rest_s = rest_s
+        process = member.process
+        member.signal(signal.SIGKILL)
+        if process is not None:
+            await process.wait()
+
+    # --- the server ---
+
+    @contextmanager
+    def admin(self) -> Iterator[redis.Redis]:
+        """Yield a connection that goes through no proxy."""
+        with redis.Redis.from_url(self.server.url, socket_timeout=10.0) as client:
+            yield client
+
+    async def ask(self, *command: Any) -> Any:
+        """Send the server one command."""
+
+        def send() -> Any:
+            with self.admin() as client:
+                return client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+        return await anyio.to_thread.run_sync(send)
+
+    def append_only_bytes(self) -> int:
+        """How large the append-only files are."""
+        return sum(p.stat().st_size for p in self.server.directory.rglob("*.aof"))
+
+
+@asynccontextmanager
+async def made(
+    directory: Path,
+    program: ServerProgram,
+    *,
+    seed: int,
+    nodes: int,
+    fsync: str,
+    ttl_s: float = 2.0,
+    per_s: float = 30.0,
+) -> AsyncIterator[World]:
+    """Make the world: server, proxies, processes; all of it is gone afterwards."""
+    dice = random.Random(seed)
+    async with AsyncExitStack() as stack:
+        disk = stack.enter_context(_small_disk())
+        server = stack.enter_context(_served(program, disk, fsync))
+        record = Recorder("driver/1", file_sink(directory / "driver-1.jsonl"), time.monotonic)
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        world = World(
+            directory=directory,
+            server=server,
+            dice=dice,
+            ttl_s=ttl_s,
+            record=record,
+            tasks=tasks,
+            disk=disk,
+            per_s=per_s,
+        )
+        if disk is None:
+            world.impossible["disk-full"] = "no file system could be mounted"
+        names = [f"n{i}" for i in range(1, nodes + 1)] + ["p1", "p2"]
+        for number, name in enumerate(names):
+            proxy = await stack.enter_async_context(fault_proxy(server.url))
+            loop = ("asyncio", "trio")[(number + seed) % 2]
+            role = "worker" if name.startswith("n") else "producer"
+            world.members[name] = Member(name, role, loop, proxy)
+        try:
+            for member in world.members.values():
+                tasks.start_soon(world.keep, member)
+            yield world
+        finally:
+            world.is_over = True
+            with anyio.CancelScope(shield=True):
+                for member in world.members.values():
+                    member.signal(signal.SIGCONT)
+                    await world.kill(member, 0.0)
+            tasks.cancel_scope.cancel()
+
+
+@contextmanager
+def _small_disk() -> Iterator[Path | None]:
+    """Mount a file system that can be filled up, where this machine allows it."""
+    directory = Path("/tmp") / f"pool-disk-{os.getpid()}"  # noqa: S108 - a socket's path is short
+    directory.mkdir(mode=0o700)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=192m,mode=700", "none", str(directory)]
+    is_mounted = os.geteuid() == 0 and _runs(mount)
+    try:
+        yield directory if is_mounted else None
+    finally:
+        if is_mounted:
+            _runs(["umount", "--lazy", str(directory)])
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _runs(words: list[str]) -> bool:
+    program = shutil.which(words[0])
+    if program is None:
+        return False
+    done = subprocess.run([program, *words[1:]], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@contextmanager
+def _served(program: ServerProgram, disk: Path | None, fsync: str) -> Iterator[EmbeddedServer]:
+    config = {"appendfsync": fsync, "maxclients": "200"}
+    if program.name == "redis":
+        config["enable-debug-command"] = "local"
+    with EmbeddedServer.start(
+        program,
+        directory=disk / "data" if disk else None,
+        persist=True,
+        config=MappingProxyType(config),
+    ) as server:
+        yield server
+        server.kill()  # what it still writes interests nobody
+
+
+def limit_files(pid: int, size_bytes: int) -> None:
+    """Limit the size of files that a process may write."""
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+
+
+in_thread: Final = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
