@@ -657,7 +657,7 @@ async def test_a_full_server_refuses_to_append_and_still_removes(
                 b"+9:a",
                 b"+1:a",
                 b"?1:a",
-                b"+-5:a",
+                b"--4:",
                 b"*a1:b",
                 b"\xff",
             ]
