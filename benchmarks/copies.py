@@ -24,7 +24,7 @@ from anyio.abc import TaskGroup
 
 from benchmarks.member import Answer, main
 from benchmarks.openloop import offer
-from pool import ReplicatedMap, Resync, Watch
+from pool import ReplicatedMap, Resync, StoreUnavailable, Watch
 from pool.model.names import Control
 from pool.store.link import Link
 from pool.store.seam import Threads
@@ -145,16 +145,24 @@ class Process:
         return {"spent_s": spent_s}
 
     async def paced(self, writes: int, rate_per_s: float) -> dict[str, Any]:
-        """Set one key at a fixed rate; tell when each revision was asked for."""
-        target, began_ns = self.copies[0].map, {}
+        """Set one key at a fixed rate; tell when each revision was asked for.
+
+        A write that has no answer in time is part of the answer: the rate was too high.
+        """
+        target, began_ns, unanswered = self.copies[0].map, {}, 0
 
         async def write(i: int) -> None:
+            nonlocal unanswered
             now_ns = time.monotonic_ns()
-            written = await target.set("switch", f"value {i:010}")
-            began_ns[written.revision] = now_ns
+            try:
+                written = await target.set("switch", f"value {i:010}")
+            except StoreUnavailable:
+                unanswered += 1
+            else:
+                began_ns[written.revision] = now_ns
 
         await offer(write, rate_per_s=rate_per_s, jobs=writes)
-        return {"began_ns": list(began_ns.items())}
+        return {"began_ns": list(began_ns.items()), "unanswered": unanswered}
 
     # --- reads ------------------------------------------------------------------------------------
 

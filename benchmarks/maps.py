@@ -150,7 +150,7 @@ class Bench:
         sustained = 0.0
         for rate in RATES_PER_S:
             offered = offer(holders, int(rate * RATE_S), rate)
-            if offered.resyncs or offered.late_s[-1] > LATE_S:
+            if offered.missed or offered.late_s[-1] > LATE_S:
                 self.report.note("saturated_updates_per_s", offered.writes_per_s * copies)
                 break
             sustained = rate
@@ -227,21 +227,26 @@ class Offered:
 
     late_s: Sequence[float]  # of each write, from being asked to the last copy having it
     writes_per_s: float  # from the first write to the last arrival
-    resyncs: int
+    missed: int  # writes without an answer, and copies that had to begin anew
 
 
 def offer(holders: Sequence[Member], writes: int, rate_per_s: float) -> Offered:
     """Have the first process write, and wait until all processes have everything."""
-    began_ns = dict(holders[0].ask("paced", writes=writes, rate_per_s=rate_per_s)["began_ns"])
+    asked = holders[0].ask("paced", writes=writes, rate_per_s=rate_per_s)
+    began_ns: dict[int, int] = dict(asked["began_ns"])
     told = [holder.ask("arrivals", revision=max(began_ns)) for holder in holders]
     arrived_ns: dict[int, int] = {}
     for revision, at_ns in (pair for each in told for pair in each["arrived_ns"]):
         arrived_ns[revision] = max(at_ns, arrived_ns.get(revision, 0))
     seconds = (max(arrived_ns.values()) - min(began_ns.values())) / 1e9
     return Offered(
-        late_s=[(arrived_ns[each] - began_ns[each]) / 1e9 for each in sorted(began_ns)],
-        writes_per_s=writes / seconds,
-        resyncs=sum(each["resyncs"] for each in told),
+        late_s=[
+            (at_ns - began_ns[revision]) / 1e9
+            for revision, at_ns in sorted(arrived_ns.items())
+            if revision in began_ns
+        ],
+        writes_per_s=len(began_ns) / seconds,
+        missed=asked["unanswered"] + sum(each["resyncs"] for each in told),
     )
 
 
