@@ -37,6 +37,7 @@ REST_S: Final = 2.0  # one renewal period: what copies cost when nothing is writ
 JOINS: Final = 5
 RATES_PER_S: Final = (50, 100, 200, 400, 800, 1600, 3200)
 RATE_S: Final = 2.0
+BURST: Final = 1000
 LATE_S: Final = 0.5  # a rate is sustained if all have the last write this soon, with no Resync
 
 _HSET: Final = "hset_p50_us"
@@ -59,10 +60,10 @@ TABLE: Final = Table(
             for at in ("p50", "p99")
         ),
         ("sustained_writes_per_s", f"writes /s sustained with {COPIES[-1]} copies", ""),
-        ("saturated_updates_per_s", "updates /s delivered when offered too much", ""),
+        ("burst_updates_per_s", f"updates /s delivered from a burst of {BURST:,} writes", ""),
         ("write_commands", "Redis commands per write", ""),
         ("write_bytes", "bytes on the wire per write", ""),
-        ("write_redis_cpu_us", f"Redis CPU us per write, at {FAN_OUT_PER_S:g} /s", ""),
+        ("write_script_us", f"us in the script per write, at {FAN_OUT_PER_S:g} /s", ""),
         ("update_commands", "Redis commands per update delivered", ""),
         ("update_bytes", "bytes on the wire per update delivered", ""),
         ("update_redis_cpu_us", f"Redis CPU us per update delivered, at {FAN_OUT_PER_S:g} /s", ""),
@@ -138,11 +139,11 @@ class Bench:
             offered = offer(holders, FAN_OUT, FAN_OUT_PER_S)
             used = self._now() - began
             self._note_spread(f"fan_out_{copies}", offered.late_s)
+            # The writer has a copy too.  No other script reads a whole hash.
+            note("snapshots_per_join", (self._snapshots() - snapshots) / (copies + 1))
             if copies == COPIES[-1]:
                 note("rest_commands_per_s", rest.commands / rest.seconds / (copies + 1))
                 self._sustain(holders, copies + 1)
-            # The writer has a copy too.  No other script reads a whole hash.
-            note("snapshots_per_join", (self._snapshots() - snapshots) / (copies + 1))
         return (used - rest * (used.seconds / rest.seconds)) * (1 / FAN_OUT)
 
     def _sustain(self, holders: Sequence[Member], copies: int) -> None:
@@ -151,7 +152,10 @@ class Bench:
         for rate in RATES_PER_S:
             offered = offer(holders, int(rate * RATE_S), rate)
             if offered.missed or offered.late_s[-1] > LATE_S:
-                self.report.note("saturated_updates_per_s", offered.writes_per_s * copies)
+                # Once more, but so few that the log keeps them all: nobody may skip one.
+                offered = offer(holders, BURST, rate)
+                if not offered.missed:
+                    self.report.note("burst_updates_per_s", offered.writes_per_s * copies)
                 break
             sustained = rate
         self.report.note("sustained_writes_per_s", sustained)
@@ -184,10 +188,11 @@ class Bench:
         few, many = COPIES[0], COPIES[-1]
         update = (costs[many] - costs[few]) * (1 / (many - few))
         write = costs[few] - update * (few + 1)  # the writer has a copy too
+        self.report.note("write_script_us", write.script_us)
+        self.report.note("update_redis_cpu_us", update.cpu_us)
         for name, cost in (("write", write), ("update", update)):
             self.report.note(f"{name}_commands", cost.commands)
             self.report.note(f"{name}_bytes", cost.bytes)
-            self.report.note(f"{name}_redis_cpu_us", cost.cpu_us)
 
     def _now(self) -> Cost:
         usage = self.probe.usage()
@@ -196,6 +201,7 @@ class Bench:
             commands=usage.commands,
             bytes=usage.bytes_in + usage.bytes_out,
             cpu_us=usage.cpu_us,
+            script_us=usage.script_us,
         )
 
     def _snapshots(self) -> int:
@@ -212,6 +218,7 @@ class Cost:
     commands: float  # those inside scripts included
     bytes: float  # both directions
     cpu_us: float
+    script_us: float  # of that, within scripts
 
     def __sub__(self, other: Cost) -> Cost:
         theirs = attrs.asdict(other)
