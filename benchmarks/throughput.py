@@ -38,7 +38,7 @@ LATENCIES: Final = 300  # samples
 
 
 class Member:
-    """A member process, from this side; see `member.py`."""
+    """A member process, from this side; see `member.py`, and for streams `stream_member.py`."""
 
     def __init__(
         self, role: str, loop: str, pool: str, url: str, *, module: str = "benchmarks.member"

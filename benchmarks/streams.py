@@ -1,0 +1,220 @@
+"""How fast streams, sinks and readers are: `python -m benchmarks.streams`.
+
+    raw XADD, XREADGROUP | add one by one, by 100 callers | sink by 1 and by 4 consumers
+    (all of that several times, interleaved, then once)  lag of a reader, open loop
+
+Writers and consumers are processes of their own, the server is a third party to both.  Sinks drain
+a stream that is there already; they are timed from the first event taken to the last acknowledged.
+The lag of a reader counts from when an event was due, so a writer that stalls cannot hide it; if
+the writer cannot add as many events as are offered, the next attempt offers half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from benchmarks.probe import Probe
+from benchmarks.report import RAW, RAW_CPU, Report, Table, document
+from benchmarks.throughput import Member
+from pool.model.names import Control
+from pool.store.server import EmbeddedServer, find_server
+
+REPEATS: Final = 3
+EVENTS: Final = 20_000  # of one drain
+CALLERS: Final = 100
+BATCH: Final = 100  # events acknowledged at once
+RATE_PER_S: Final = 20_000.0
+RATE_MIN_PER_S: Final = 1_000.0
+OPEN_S: Final = 2.0
+REACHED: Final = 0.95  # of the rate offered: less, and the lag would be the writer's
+
+RAW_READ: Final = "raw_readgroup_per_s"
+TABLE: Final = Table(
+    "raw",
+    (
+        ("raw_xadd_pipelined_per_s", "raw XADD /s, pipelined", ""),
+        (RAW, "raw XADD /s, 50 connections", ""),
+        (RAW_CPU, "raw XADD, pipelined: Redis CPU us", ""),
+        (RAW_READ, "raw XREADGROUP + XACK /s, by 100", ""),
+        ("add_one_by_one_per_s", "add /s, one awaited after another", RAW),
+        ("add_100_callers_per_s", "add /s, 100 callers", RAW),
+        ("add_100_callers_redis_cpu_us", "Redis CPU us, add", RAW_CPU),
+        ("sink_1_ack_each_per_s", "sink /s, 1 consumer, each acknowledged alone", RAW_READ),
+        ("sink_1_ack_many_per_s", "sink /s, 1 consumer, acknowledged by 100", RAW_READ),
+        ("sink_4_ack_each_per_s", "sink /s, 4 consumers, each acknowledged alone", RAW_READ),
+        ("sink_4_ack_many_per_s", "sink /s, 4 consumers, acknowledged by 100", RAW_READ),
+        ("sink_1_ack_many_redis_cpu_us", "Redis CPU us, sink, acknowledged by 100", RAW_CPU),
+        ("sink_4_largest_share", "largest share of 4 consumers", ""),
+        ("reader_offered_per_s", "reader: events /s offered, open loop", ""),
+        ("reader_reached_per_s", "reader: events /s that were really added", ""),
+    ),
+)
+
+
+class Bench:
+    """One run on one event loop."""
+
+    def __init__(self, probe: Probe, loop: str, events: int) -> None:
+        self.probe = probe
+        self.loop = loop
+        self.events = events
+        self.report = Report(loop, TABLE)
+
+    def run(self) -> Report:
+        """Take all measurements."""
+        for _ in range(REPEATS):
+            self.raw()
+            self.add()
+            for consumers in (1, 4):
+                for name, ack_max in (("each", 1), ("many", BATCH)):
+                    self.drain(consumers, name, ack_max)
+        self.lag()
+        return self.report
+
+    @contextmanager
+    def pool(self) -> Iterator[str]:
+        """Yield the name of a pool of its own, which is gone afterwards."""
+        name = f"bench-{secrets.token_hex(4)}"
+        try:
+            yield name
+        finally:
+            self.probe.forget(name)
+
+    def member(self, role: str, pool: str) -> Member:
+        """Start a process."""
+        module = "benchmarks.stream_member"
+        return Member(role, self.loop, pool, self.probe.url, module=module)
+
+    def fill(self, pool: str) -> str:
+        """Make a stream of events as `Stream.add` would; return its key."""
+        control = Control(pool)
+        key = control.stream("bench")
+        pipeline = self.probe.client.pipeline(transaction=False)
+        for n in range(1, self.events + 1):
+            pipeline.execute_command("XADD", key, "*", "n", n, "e", "benched", "p", n)
+        pipeline.hset(control.stream_meta("bench"), "n", self.events)
+        pipeline.execute()
+        return key
+
+    # --- the measurements -------------------------------------------------------------------------
+
+    def raw(self) -> None:
+        """What the server can do at all, by one client."""
+        note = self.report.note
+        per_s, cpu_us = self.probe.xadd_pipelined(20_000)
+        note("raw_xadd_pipelined_per_s", per_s)
+        note("raw_xadd_pipelined_redis_cpu_us", cpu_us)
+        note(RAW, self.probe.xadd_clients(10_000)[0])
+        with self.pool() as pool:
+            key, client = self.fill(pool), self.probe.client
+            client.xgroup_create(key, "raw", "0")
+            began_s, got = time.monotonic(), 0
+            while found := client.xreadgroup("raw", "one", {key: ">"}, count=BATCH):
+                ids = [entry for entry, _ in found[0][1]]
+                client.xack(key, "raw", *ids)
+                got += len(ids)
+            note("raw_readgroup_per_s", got / (time.monotonic() - began_s))
+
+    def add(self) -> None:
+        """Add events, nobody reading."""
+        with self.pool() as pool, self.member("writer", pool) as writer:
+            for name, callers, events in (
+                ("add_one_by_one", 1, self.events // 10),
+                (f"add_{CALLERS}_callers", CALLERS, self.events),
+            ):
+                before = self.probe.usage()
+                told = writer.ask("write", events=events, callers=callers)
+                used = self.probe.usage() - before
+                self.report.note(f"{name}_per_s", events / told["seconds"])
+                self.report.note(f"{name}_redis_cpu_us", used.cpu_us / events)
+
+    def drain(self, consumers: int, name: str, ack_max: int) -> None:
+        """Have so many consumers take and acknowledge what is there."""
+        note = self.report.note
+        with self.pool() as pool, ExitStack() as stack:
+            key = self.fill(pool)
+            members = [stack.enter_context(self.member("sink", pool)) for _ in range(consumers)]
+            before = self.probe.usage()
+            for member in members:
+                member.tell(do="consume", ack_max=ack_max, events=self.events)
+            told = [member.hear() for member in members]
+            used = self.probe.usage() - before
+            taken = sum(each["events"] for each in told)
+            left = self.probe.client.xpending(key, "bench")["pending"]
+            if taken != self.events or left:
+                raise RuntimeError(f"{self.events} events: {taken} taken, {left} unacknowledged")
+            began_s = min(each["began_s"] for each in told if each["began_s"])
+            seconds = max(each["ended_s"] for each in told) - began_s
+            note(f"sink_{consumers}_ack_{name}_per_s", self.events / seconds)
+            note(f"sink_{consumers}_ack_{name}_redis_cpu_us", used.cpu_us / self.events)
+            if consumers > 1:
+                share = max(each["events"] for each in told) / self.events
+                note(f"sink_{consumers}_largest_share", share)
+
+    def lag(self) -> None:
+        """How far behind a reader is, at the highest rate at which events can be added here."""
+        rate = RATE_PER_S
+        while rate >= RATE_MIN_PER_S:
+            with (
+                self.pool() as pool,
+                self.member("reader", pool) as reader,
+                self.member("writer", pool) as writer,
+            ):
+                events = int(rate * OPEN_S)
+                reader.tell(do="follow", events=events)
+                told = writer.ask("offer", rate_per_s=rate, seconds=OPEN_S, callers=4 * CALLERS)
+                lags_s = reader.hear()["lags_s"]
+            if len(lags_s) != events:
+                raise RuntimeError(f"{events} events were added, {len(lags_s)} were read")
+            reached = events / told["seconds"]
+            self.report.note("reader_offered_per_s", rate)
+            self.report.note("reader_reached_per_s", reached)
+            self.report.note_all(f"reader_lag_at_{rate:g}_per_s_us", [1e6 * s for s in lags_s])
+            if reached >= REACHED * rate:
+                return
+            rate /= 2
+
+
+def main() -> None:
+    """Parse the command line, measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.streams", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--events", type=int, default=EVENTS, help=f"per drain, default {EVENTS}")
+    parser.add_argument("--loop", choices=("asyncio", "trio", "both"), default="asyncio")
+    parser.add_argument(
+        "--url", help="a server to use (its figures must be ours alone); default: an embedded one"
+    )
+    given = parser.parse_args()
+    if given.events < 1000:
+        parser.error("--events must be at least 1000: fewer are over before they can be measured")
+    loops = ("asyncio", "trio") if given.loop == "both" else (given.loop,)
+    with ExitStack() as stack:
+        url: Any = given.url
+        if url is None:
+            url = stack.enter_context(EmbeddedServer.start(find_server("path"))).url
+        probe = Probe(url)
+        stack.callback(probe.close)
+        began_s, load = time.monotonic(), os.getloadavg()
+        reports = [Bench(probe, loop, given.events).run() for loop in loops]
+        measured = document(
+            reports,
+            server=probe.server(),
+            transport=url.partition(":")[0],
+            sizes=f"{given.events} events a drain",
+            repeats=REPEATS,
+            load_before=[round(each, 2) for each in load],
+            seconds=time.monotonic() - began_s,
+        )
+    print(json.dumps(measured.as_json(), indent=2) if given.json else measured.as_text())
+
+
+if __name__ == "__main__":
+    main()
