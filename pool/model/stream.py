@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
@@ -19,6 +19,7 @@ NEWEST: Final = "newest"  # no id: the server replaces it, once
 FIRST: Final = "0-0"  # the id behind which every event lies
 _SEQ_MAX: Final = 2**64 - 1
 _MS_MAX: Final = 2**53  # what Lua can count
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ID: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
 
 Start: TypeAlias = str | int | datetime
@@ -71,8 +72,8 @@ def position_of(start: Start) -> str:
             pass
         case int() if 0 <= start <= _MS_MAX:
             return _just_before(start)
-        case datetime() if start.tzinfo is not None and start.timestamp() >= 0:
-            return _just_before(int(start.timestamp() * 1000))
+        case datetime() if start.tzinfo is not None and start >= _EPOCH:
+            return _just_before((start - _EPOCH) // timedelta(milliseconds=1))
         case _:
             pass
     raise InvalidOption(
