@@ -68,6 +68,7 @@ SNAPSHOT = Script.load(
 )
 PROBE = Script.load("rmap_probe", keys=("config", "due", "*metas"), args=("incarnation",))
 
+_DIGITS_MAX = 7  # of a string's length
 _NO_INCARNATION = ""  # no pool has it: what cannot be read continues nobody's history
 _DIGITS = 16  # that order the items of a list, see lib/rmap.lua
 
@@ -322,8 +323,9 @@ def _edits(packed: bytes) -> Iterator[Edit]:
 def _string(packed: bytes, at: int) -> tuple[bytes, int]:
     colon = packed.index(b":", at)
     digits = packed[at:colon]
-    if not digits.isdigit():  # a sign would lead back, round and round
-        raise ValueError(digits)
+    # `int()` alone would take a negative length, which leads back: the same edit again, for ever.
+    if not digits.isdigit() or len(digits) > _DIGITS_MAX:
+        raise ValueError(digits[:_DIGITS_MAX])
     end = colon + 1 + int(digits)
     if end > len(packed):
         raise ValueError(digits)
@@ -331,13 +333,19 @@ def _string(packed: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _lists(members: Sequence[bytes]) -> dict[bytes, list[bytes]]:
-    """Return what the members of `lists` say, which come list by list, in order."""
+    """Return what the members of `lists` say, which come list by list, in order.
+
+    A member that is none of ours is left out: one may be there that another hand has put.
+    """
     found: dict[bytes, list[bytes]] = {}
     held: list[bytes] = []
     head = b"?"  # no member begins like that
     for member in members:
         if not member.startswith(head):  # parsing each one's head would cost three times as much
-            key, at = _string(member, 0)
+            try:
+                key, at = _string(member, 0)
+            except ValueError:
+                continue
             head, held = member[:at], found.setdefault(key, [])
         held.append(member[len(head) + _DIGITS :])
     return found

@@ -8,7 +8,7 @@ ARGV[1] incarnation  str  the pool's, as the caller knows it
 
 Returns  [names, revision, stamp, revision, stamp ...]: at most 16 names of maps of the pool whose time is
          up; then the maps asked for, in order: '0' and '0' for a map never written, two nils for one whose
-         meta is not a hash: one broken map hides no other
+         meta cannot be read: one broken map hides no other
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
 Cost     O(maps); 3 commands, and 1 per map; writes nothing
 Why Lua  one answer for all maps a node follows, of one moment and of one incarnation.
@@ -22,8 +22,10 @@ local ended = redis.pcall('ZRANGEBYSCORE', due, '-inf', string.format('%.0f', no
 local answer = { ended.err and {} or ended }
 for i = 3, #KEYS do
   local last = redis.pcall('HMGET', KEYS[i], 'revision', 'stamp')
-  local is_readable = not last.err
-  answer[2 * i - 4] = is_readable and (last[1] or '0')
-  answer[2 * i - 3] = is_readable and (last[2] or '0')
+  local at = last.err and '' or (last[1] or '0') .. '-' .. (last[2] or '0')
+  local revision, stamp = string.match(at, '^(%d+)-(%d+)$')
+  local is_readable = revision and math.max(#revision, #stamp) <= 16
+  answer[2 * i - 4] = is_readable and revision or false
+  answer[2 * i - 3] = is_readable and stamp or false
 end
 return answer

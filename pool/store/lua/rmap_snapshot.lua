@@ -9,8 +9,8 @@ KEYS[5] due     zset  map -> when its time is up (server ms)
 ARGV[1] incarnation  str  the pool's, as the caller knows it
 ARGV[2] name         str  the map's
 
-Returns  [revision, stamp, strings, items of lists]: '0' and '0' for a map never written; strings is
-         flat: key, value ...; the items of a list are in order, see lib/rmap; nil if the map's time is up
+Returns  [revision, stamp, strings, items of lists]: '0' and '0' for a map never written, or whose
+         meta is junk; strings is flat: key, value ...; the items of a list are in order, see lib/rmap; nil if the map's time is up
          and nobody has emptied it yet
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          WRONGTYPE              foreign data under one of the keys
@@ -28,9 +28,11 @@ if ends_ms then
   end
 end
 local last = redis.call('HMGET', meta, 'revision', 'stamp')
+local revision, stamp = string.match((last[1] or '0') .. '-' .. (last[2] or '0'), '^(%d+)-(%d+)$')
+local is_readable = revision and math.max(#revision, #stamp) <= 16
 return {
-  last[1] or '0',
-  last[2] or '0',
+  is_readable and revision or '0',
+  is_readable and stamp or '0',
   redis.call('HGETALL', items),
   redis.call('ZRANGE', lists, 0, -1),
 }

@@ -15,6 +15,10 @@ if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
 local last = redis.call('HMGET', meta, 'incarnation', 'revision', 'stamp', 'appended', 'is_destroyed')
+local junk = string.gsub((last[2] or '0') .. (last[3] or '0') .. (last[4] or '0'), '%d', '')
+if junk ~= '' or math.max(#(last[2] or ''), #(last[3] or ''), #(last[4] or '')) > 16 then
+  last = {} -- begin anew, as in a new incarnation; whoever follows takes a snapshot
+end
 local before_revision, before_stamp = last[2] or '0', last[3] or '0'
 local time = redis.call('TIME')
 local micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
