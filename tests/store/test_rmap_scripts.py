@@ -423,6 +423,13 @@ async def test_a_list_keeps_its_order_and_repeats(store: Store) -> None:
     ]
 
 
+async def test_what_is_appended_stands_last_even_if_the_count_was_lost(store: Store) -> None:
+    await store.change("append", b"l", b"1", b"2")
+    store.client.delete(store.map.meta)
+    await store.change("append", b"l", b"3")
+    assert await store.items() == {b"l": (b"1", b"2", b"3")}
+
+
 async def test_removing_the_last_item_deletes_the_key(store: Store) -> None:
     await store.change("append", b"l", b"1")
     assert (await store.change("remove", b"l", b"1")).size == 0

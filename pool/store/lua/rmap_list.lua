@@ -3,7 +3,7 @@ rmap_list: append to a list of a replicated map, or remove from it, as one revis
 
 Uses    rmap
 KEYS[1] config  hash    the pool's incarnation
-KEYS[2] meta    hash    as in rmap_write; and how many list items the map ever had
+KEYS[2] meta    hash    as in rmap_write; and the number of the latest list item
 KEYS[3] items   hash    the map's strings
 KEYS[4] lists   zset    the items of its lists
 KEYS[5] index   zset    where in its list a value is
@@ -58,7 +58,8 @@ local function places_of(value)
 end
 
 local edits, writes, seen = {}, {}, {}
-local size, appended = size_before, tonumber(last[4] or '0')
+-- From the server's time on, so that what is appended stands last even if that number was lost.
+local size, appended = size_before, math.max(tonumber(last[4] or '0'), micros)
 for i = 9, #ARGV do
   local value = ARGV[i]
   if op == 'remove' then
