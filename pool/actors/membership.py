@@ -26,6 +26,7 @@ from pool.actors.orders import LaneLost, LeaseBack
 from pool.actors.replica import Replica
 from pool.actors.worker import Worker
 from pool.errors import ConfigError, Gone, PoolError, StoreLost, UnsupportedServer
+from pool.model.job import DIGITS_MAX
 from pool.model.lease import Lease
 from pool.model.names import Names
 from pool.model.placement import Candidate
@@ -89,13 +90,29 @@ class WorkerInfo:
         try:
             known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
             fields = {a.name: known[a.name] for a in attrs.fields(cls)}
-            fields["handlers"] = tuple(str(name) for name in fields["handlers"])
-            fields["incarnations"] = tuple(int(n) for n in fields["incarnations"])
+            fields["handlers"] = tuple(fields["handlers"])
+            fields["incarnations"] = tuple(fields["incarnations"])
             info = cls(**fields)
-            assert info.candidate is not None
-        except (ValueError, TypeError, KeyError, PoolError):
+            is_one = info.is_whole and info.candidate is not None
+        except (ValueError, TypeError, KeyError, RecursionError, PoolError):
             return None
-        return info
+        return info if is_one else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its fields are what a node writes: every node reads what any of them wrote."""
+        texts = (self.id, self.node, self.label, self.version, *self.handlers)
+        numbers = (self.capacity, *self.incarnations)
+        checks = [
+            all(type(text) is str for text in texts),
+            self.id,
+            # A lone surrogate cannot be sent, nor hashed: `encode()` raises, as a ValueError.
+            "".join(texts).encode(),
+            all(type(number) is int and 0 <= number < 10**DIGITS_MAX for number in numbers),
+            type(self.weight) in (int, float),
+            type(self.is_draining) is bool,
+        ]
+        return all(checks)
 
 
 async def found(context: Context, *, any_lanes: bool = False) -> Founded:
