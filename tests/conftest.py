@@ -156,9 +156,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     said = [report.longreprtext, *(text for _, text in report.sections)]
     if any(CANARY in text for text in said):
+        told = "" if report.failed else "the password was told\n"
         report.outcome = "failed"
         report.sections = [(name, text.replace(CANARY, "***")) for name, text in report.sections]
-        report.longrepr = f"the password was told: {report.longreprtext.replace(CANARY, '***')}"
+        report.longrepr = told + report.longreprtext.replace(CANARY, "***")
     return report
 
 

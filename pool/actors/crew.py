@@ -281,7 +281,9 @@ class Crew:
         worker_id = name.rpartition(".")[0].encode()
         entry = self.replica.items.get(worker_id)
         info = WorkerInfo.parse(entry) if entry is not None else None
-        if isinstance(entry, bytes) and info is not None and name == info.candidate.name_in(lane):
+        if not isinstance(entry, bytes) or info is None or lane >= len(info.incarnations):
+            return
+        if name == info.candidate.name_in(lane):
             self._tasks.start_soon(self._forget_entry, worker_id, entry)
 
     async def _forget_entry(self, worker_id: bytes, entry: bytes) -> None:
@@ -390,8 +392,8 @@ class Crew:
 
 def infos_of(items: Mapping[bytes, Value]) -> tuple[WorkerInfo, ...]:
     """Return the workers that the map names; entries that cannot be read are left out."""
-    infos = (WorkerInfo.parse(text) for key, text in items.items() if key != SHUTDOWN_KEY)
-    return tuple(info for info in infos if info is not None)
+    infos = ((k, WorkerInfo.parse(text)) for k, text in items.items() if k != SHUTDOWN_KEY)
+    return tuple(info for key, info in infos if info is not None and info.id.encode() == key)
 
 
 async def _raise(error: BaseException) -> None:

@@ -289,7 +289,7 @@ class Dispatcher(Actor[Message]):
                 pending.item.unassigned = True
                 again.append(pending)
             else:
-                pending.resolve(self._read(pending.item, status.decode()))
+                pending.resolve(self._read(pending.item, status.decode(errors="replace")))
         if again:
             self._lane(number).queue.extendleft(reversed(again))
 

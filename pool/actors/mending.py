@@ -24,7 +24,7 @@ class Mending:
 
     adopt: list[Start] = attrs.field(factory=list)  # ours, and not begun here
     resend: list[Edge] = attrs.field(factory=list)  # settled here; the server lost it
-    release: list[tuple[str, Record]] = attrs.field(factory=list)  # ours, running, unknown here
+    release: list[tuple[str, Record]] = attrs.field(factory=list)  # ours, and unknown here
     acknowledged: list[Run] = attrs.field(factory=list)
     stop: list[tuple[Run, str]] = attrs.field(factory=list)  # an intent whose signal was lost
     cancel: list[Run] = attrs.field(factory=list)  # runs here and is not ours
@@ -38,7 +38,7 @@ class Mending:
 def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
     """Compare; `runs` are those of the identity's lane, with nothing on its way out."""
     mending = Mending()
-    pending = {start.key for start in theirs.starts}
+    pending = {start.key: start for start in theirs.starts}
     for start in theirs.starts:
         run, settled = runs.get(start.key), memory.of(start.key)
         if run is not None and run.start.epoch >= start.epoch:
@@ -54,12 +54,23 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
             mending.acknowledged.append(run)
             if record.intent.startswith("s"):
                 mending.stop.append((run, record.intent[1:]))
-        elif settled is not None and settled.epoch == record.epoch:
+        elif settled is not None and (settled.epoch, settled.id) == (record.epoch, record.id):
             mending.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:
             mending.release.append((key, record))
+    for key, record in theirs.lost.items():
+        # Its start cannot be read from our stream any more.  Whether its payload still can is seen
+        # by the script that takes it from us.
+        run, settled = runs.get(key), memory.of(key)
+        meant = (record.epoch, record.id)
+        known = run.start if run is not None else pending.get(key)
+        if settled is not None and (settled.epoch, settled.id) == meant:
+            mending.resend.append(settled)
+        elif known is None or (known.epoch, known.id) != meant:
+            mending.release.append((key, record))
     for key, run in runs.items():
         is_theirs = key in theirs.running or key in pending or key in theirs.unreadable
+        is_theirs = is_theirs or key in theirs.lost
         # What was granted after that answer has a higher epoch than its stamp.
         if not is_theirs and run.start.epoch <= theirs.stamp and run.phase != "settling":
             mending.cancel.append(run)

@@ -15,6 +15,7 @@ from pool.actors.context import Context
 from pool.actors.observe import ServiceMoved
 from pool.actors.run import Run
 from pool.errors import PoolError
+from pool.model.job import DIGITS_MAX
 from pool.store.lane import Target
 
 MOVES_MAX: Final = 16  # services on their way to one target at once
@@ -66,5 +67,6 @@ class Mover:
             pending = await link.execute("XLEN", names.stream(target.name))
         except PoolError:
             return False
-        number, _, takes = (text or b"").decode().partition("|")
-        return number == str(target.number) and int(takes) > running + pending
+        number, _, takes = (text or b"").decode(errors="replace").partition("|")
+        is_open = number == str(target.number) and takes.isdecimal() and len(takes) <= DIGITS_MAX
+        return is_open and int(takes) > running + pending

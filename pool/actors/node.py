@@ -484,7 +484,7 @@ class Node(Dispatching):
         if isinstance(error, UnknownHandler):
             lane, link = self._open_crew.context.lanes[0].lane, self._open_crew.context.link
             names = await link.execute("HKEYS", lane.names.handlers)
-            known = sorted(name.decode() for name in names)
+            known = sorted(name.decode(errors="replace") for name in names)
             close = difflib.get_close_matches(error.handler, known)
             return UnknownHandler(handler=error.handler, close_matches=tuple(close))
         return error

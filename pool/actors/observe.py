@@ -146,7 +146,7 @@ class WorkerReaped:
 
 @attrs.frozen(kw_only=True)
 class RecordQuarantined:
-    """A record that cannot be read was parked as it is."""
+    """A record that cannot be worked on was parked as it is."""
 
     event: ClassVar[str] = "record.quarantined"
     level: ClassVar[str] = "error"

@@ -136,7 +136,7 @@ class Outbox:
         self.context.lanes[self.lane].unassigned = unassigned
         told = []
         for (edge, run), status in zip(answer.batch, statuses, strict=True):
-            word, _, rest = status.decode().partition(" ")
+            word, _, rest = status.decode(errors="replace").partition(" ")
             told.append((edge, run, word, rest))
         return told
 

@@ -19,8 +19,9 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
-from pool.actors.observe import RecordQuarantined, StoreTroubled, WorkerReaped
+from pool.actors.observe import StoreTroubled, WorkerReaped
 from pool.actors.outcome import edge_of
+from pool.actors.quarantine import quarantine
 from pool.errors import Gone, PoolError, StoreLost
 from pool.model import job as model
 from pool.store.answers import Claim, Holding, claims, holdings
@@ -146,9 +147,7 @@ class Reaper(Actor[Message]):
         for holding in held:
             record = holding.record
             if record is None:
-                call = state.lane.quarantine(holding.key, holding.text, claim.identity)
-                await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
-                self.context.emit(RecordQuarantined(key=holding.key))
+                await quarantine(self.context, state, holding.key, holding.text, claim.identity)
                 continue
             decision = model.recover(
                 record,
@@ -199,6 +198,6 @@ def tell_all(
 ) -> None:
     """Tell those who wait for jobs that ended with these edges; they look up how."""
     for edge, status in zip(edges, statuses, strict=True):
-        word, _, waiters = status.decode().partition(" ")
+        word, _, waiters = status.decode(errors="replace").partition(" ")
         if word == "OK" and waiters:
             tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")

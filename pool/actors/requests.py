@@ -112,7 +112,7 @@ class Requests:
 
     async def _call(self, call: ScriptCall, *, is_sure: bool) -> str:
         reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=is_sure)
-        text: str = reply.decode()
+        text: str = reply.decode(errors="replace")
         return text
 
     def _remember(self, key: str, owner: str) -> None:

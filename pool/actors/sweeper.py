@@ -6,6 +6,7 @@
     due, waiting             grant: a delay or a retry is over
     due, has an intent       signal its owner again
     due, running             its run-time limit is over: write the intent "timed out", signal
+    doubt                    parked, unless its record stands where it says
 
 One node sweeps at a time (SetIfNotExists with an expiry on the server's clock); two would be
 harmless, since every change is guarded by owner and epoch.  Dying after any step leaves the
@@ -15,7 +16,7 @@ deadline where it was.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import attrs
@@ -23,10 +24,11 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
-from pool.actors.observe import RecordQuarantined, StoreTroubled
+from pool.actors.observe import StoreTroubled
 from pool.actors.outcome import edge_of
+from pool.actors.quarantine import quarantine
 from pool.actors.reaper import tell_all
-from pool.errors import PoolError, StoreLost
+from pool.errors import PoolError, StoreFault, StoreLost
 from pool.model import job as model
 from pool.model.job import Grant, Record
 from pool.store.answers import Overdue, overdue
@@ -95,16 +97,24 @@ class Sweeper(Actor[Deadline]):
         moves: dict[str, list[tuple[Overdue, Record]]] = defaultdict(list)
         for each in found:
             record = each.record
-            if record is None:
-                await self._quarantine(state, each)
-            elif each.owner == "none" or (each.index == "pending" and each.owner == "gone"):
+            if record is None or each.index == "doubt":
+                await quarantine(self.context, state, each.key, each.text)
+                continue
+            if each.owner == "none" or (each.index == "pending" and each.owner == "gone"):
                 moves[record.owner].append((each, record))
             else:
-                await self._remind(state, each, record)
-            if each.owner == "gone" and record is not None:
+                await self._alone(self._remind(state, each, record))
+            if each.owner == "gone":
                 self.on_suspect(state.number, record.owner)
         for owner, group in moves.items():
-            await self._move(state, owner, group, now_ms)
+            await self._alone(self._move(state, owner, group, now_ms))
+
+    async def _alone(self, step: Awaitable[None]) -> None:
+        """Do one step; what only it touches (a key of the wrong type) must not stop the others."""
+        try:
+            await step
+        except StoreFault as error:
+            self.context.emit(StoreTroubled(during="sweep", problem=str(error)))
 
     async def _remind(self, state: LaneState, each: Overdue, record: Record) -> None:
         """Tell the owner, and look again later."""
@@ -146,8 +156,3 @@ class Sweeper(Actor[Deadline]):
         reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         _, *statuses = reply
         tell_all(self.tell_waiters, state.number, edges, statuses)
-
-    async def _quarantine(self, state: LaneState, each: Overdue) -> None:
-        call = state.lane.quarantine(each.key, each.text, "")
-        await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
-        self.context.emit(RecordQuarantined(key=each.key))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -29,7 +29,6 @@ from pool.actors.observe import (
     CommitRefused,
     HandlerOverran,
     ReconciliationMended,
-    RecordQuarantined,
     StoreTroubled,
     WorkerFenced,
 )
@@ -47,14 +46,17 @@ from pool.actors.orders import (
 )
 from pool.actors.outbox import RESEND_S, Answered, FlushDue, Memory, Outbox
 from pool.actors.outcome import outcome_ttl_ms
+from pool.actors.quarantine import quarantine
 from pool.actors.run import CANCELLED, LOST, Ending, Run, Why
 from pool.actors.slots import QUEUE_AHEAD, Slots
 from pool.errors import Gone, PoolError, StoreLost, StoreUnavailable
 from pool.model import job as model
-from pool.model.job import Start
+from pool.model.job import DIGITS_MAX, Start
 from pool.store.answers import Owned, owned
 from pool.store.lane import Edge, Target
 from pool.store.seam import Reply
+
+ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
 
 
 @attrs.frozen(eq=False)
@@ -82,6 +84,10 @@ Told: TypeAlias = (
 )
 
 
+def _is_number(text: bytes) -> bool:
+    return text.isdigit() and len(text) <= DIGITS_MAX
+
+
 # --- the actor ----------------------------------------------------------------------------------
 
 
@@ -93,7 +99,9 @@ class _Lane:
     is_pulling: bool = False
     is_reconciling: bool = False
     odd: int = 0  # renewals in a row that counted other jobs than we do
+    asked: set[str] = attrs.field(factory=set)  # keys whose start is overdue, it was said
     reconciled_s: float = 0.0
+    pulled_s: float = 0.0
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -402,7 +410,8 @@ class Worker(Actor[Told]):
             run.edge = self._endings.timed_out(run)
             box.send(run.edge, run)
             return
-        self._memory.keep(edge, self.context.seam.clock())
+        if word != "MOVED_ON":  # else its record names another handler by now: nothing was done
+            self._memory.keep(edge, self.context.seam.clock())
         if word == "OK":
             if edge.letter == model.WAIT:
                 self.context.on_due(box.lane, int(edge.x) / 1000)
@@ -423,13 +432,18 @@ class Worker(Actor[Told]):
         match fields:
             case {"t": b"message", "i": number, "b": before}:
                 if run is not None and run.inbox is not None:
-                    run.inbox.offer(int(number), int(before), fields.get("p"))
+                    if _is_number(number) and _is_number(before):
+                        run.inbox.offer(int(number), int(before), fields.get("p"))
+                    else:
+                        run.inbox.fall_behind()
             case {"t": b"intent", "e": epoch, "d": intent}:
-                if run is None or int(epoch) != run.start.epoch or not intent:
+                if run is None or epoch != b"%d" % run.start.epoch or not intent:
+                    if len(self._lanes[lane].asked) < ASKED_MAX:
+                        self._lanes[lane].asked.add(fields.get("k", b"").decode(errors="replace"))
                     self._reconcile(lane)
                 elif intent.startswith(b"s"):
                     self._cancel(run, "stop", intent[1:].decode(errors="replace"))
-                else:
+                elif intent == b"t":
                     self._cancel(run, "timeout")
 
     async def _read_inbox(self, run: Run) -> Sequence[Message]:
@@ -443,7 +457,8 @@ class Worker(Actor[Told]):
             messages = []
             for text in texts:
                 number, _, rest = text.partition(b"|")
-                messages.append((int(number), rest.partition(b"|")[2]))
+                if _is_number(number):  # else it is none of ours
+                    messages.append((int(number), rest.partition(b"|")[2]))
             return messages
 
     def _on_handled(self, run: Run, number: int) -> None:
@@ -497,6 +512,8 @@ class Worker(Actor[Told]):
         overdue = now_s - lane.reconciled_s > 10 * settings.lease_ttl_s
         if lane.odd >= 2 or tick.was_away or (overdue and self.runs):
             self._reconcile(tick.lane)
+        if now_s - lane.pulled_s > 10 * settings.lease_ttl_s:
+            self._pull(tick.lane)  # whatever the lane counts
         self._fill()
 
     def _limit(self, run: Run, now_s: float) -> None:
@@ -519,7 +536,7 @@ class Worker(Actor[Told]):
             return
         if not state.lease.is_good(self.context.seam.clock()):
             return
-        lane.is_pulling = True
+        lane.is_pulling, lane.pulled_s = True, self.context.seam.clock()
         box = lane.box
         call = state.lane.pull(
             box.target,
@@ -550,7 +567,8 @@ class Worker(Actor[Told]):
             self.spawn(self._compare, number, lane)
 
     async def _compare(self, number: int, lane: _Lane) -> None:
-        call = self.context.lanes[number].lane.reconcile(lane.box.target.name)
+        asked, lane.asked = lane.asked, set()
+        call = self.context.lanes[number].lane.reconcile(lane.box.target.name, sorted(asked))
         try:
             reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         except PoolError as error:
@@ -598,14 +616,12 @@ class Worker(Actor[Told]):
 
     async def _quarantine(self, number: int, key: str, text: bytes) -> None:
         """Park a job of ours whose record cannot be read; its handler is cancelled then."""
-        lane, name = self.context.lanes[number].lane, self.target(number).name
-        call = lane.quarantine(key, text, name)
+        state, name = self.context.lanes[number], self.target(number).name
         try:
-            await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+            await quarantine(self.context, state, key, text, name)
         except PoolError as error:
             self.context.emit(StoreTroubled(during="quarantine", problem=str(error)))
             return
-        self.context.emit(RecordQuarantined(key=key))
         self._reconcile(number)
 
     # --- moving and leaving -------------------------------------------------------------------

@@ -36,6 +36,7 @@ KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
 
 ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
+DIGITS_MAX = 16  # of a number in Redis, as `lua/lib/record.lua` has it
 
 
 # --- what may happen ------------------------------------------------------------------------
@@ -120,11 +121,19 @@ class Record:
 
     @classmethod
     def parse(cls, text: bytes) -> Record | None:
-        """Return the record, or None when the text is not one, to the scripts as to us."""
-        match = _RECORD.match(text.decode(errors="replace"))
+        """Return the record, or None when the text is not one that can be worked on.
+
+        The scripts read any bytes in its texts; we write UTF-8 only.
+        """
+        try:
+            match = _RECORD.match(text.decode())
+        except UnicodeDecodeError:
+            match = None
         if match is None:
             return None
         fields = match.groups()
+        if (fields[0] in "PR") != (fields[4] != ""):
+            return None
         epoch = int(fields[5])
         return cls(
             state=STATES[fields[0]],
@@ -133,7 +142,7 @@ class Record:
             handler=fields[3],
             owner=fields[4],
             epoch=epoch,
-            attempt=int(fields[6]),
+            attempt=max(1, int(fields[6])),
             flags=fields[7],
             intent=fields[8],
             crashes=int(fields[9] or 0),
@@ -145,7 +154,7 @@ class Record:
         )
 
 
-# The pattern of `lua/lib/record.lua`: what only one side could read would never be parked.
+# The pattern of `lua/lib/record.lua`.
 _RECORD: Final = re.compile(
     r"([PRWU])\|([js])\|([^|]+)\|([^|]+)\|([^|]*)\|([1-9]\d{0,15})\|(\d{1,16})\|([a-z]*)\|([^|]*)"
     r"\|(\d{0,16})\|(\d{0,16})\|(\d{0,16})\|(\d{0,16})\|([^|]*)\|([^|]*)(?:\||\Z)",
@@ -178,17 +187,17 @@ class Start:
             job_id, handler, kind, attempt, flags, crashes, accepted = (
                 fields["m"].decode().split("|")[:7]
             )
-            epoch = int(entry_id.partition("-")[0])
+            epoch = _number(entry_id.partition("-")[0])
             return cls(
                 key=fields["k"].decode(),
                 id=job_id,
                 handler=handler,
                 kind=KINDS[kind],
                 epoch=epoch,
-                attempt=int(attempt),
+                attempt=max(1, _number(attempt)),
                 flags=flags,
-                crashes=int(crashes or 0),
-                accepted=int(accepted or epoch),
+                crashes=_number(crashes or "0"),
+                accepted=_number(accepted) if accepted else epoch,
                 payload=fields.get("p"),
             )
         except (KeyError, ValueError):  # UnicodeDecodeError is a ValueError
@@ -213,17 +222,32 @@ class Outcome:
         head, newline, body = text.partition(b"\n")
         match head.decode(errors="replace").split("|", 5):
             case [("done" | "parked" | "cancelled") as word, epoch, owner, attempt, ended, cause]:
-                if newline and epoch.isdigit() and attempt.isdigit() and ended.isdigit():
+                try:
+                    numbers = [_number(text) for text in (epoch, attempt, ended)]
+                except ValueError:
+                    return None
+                if newline:
                     return cls(
                         word=word,
-                        epoch=int(epoch),
+                        epoch=numbers[0],
                         owner=owner,
-                        attempt=int(attempt),
-                        ended_ms=int(ended),
+                        attempt=numbers[1],
+                        ended_ms=numbers[2],
                         cause=cause,
                         body=body,
                     )
         return None
+
+
+def _number(text: str) -> int:
+    """Return a number as the scripts take it; `int()` takes many more forms, of any length.
+
+    Raises:
+        ValueError: It is not one.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+        raise ValueError(text[:DIGITS_MAX])
+    return int(text)
 
 
 def one_line(text: str, chars_max: int) -> str:
@@ -261,9 +285,12 @@ class Options:
     def parse(cls, text: bytes) -> Options:
         """Return the options; what cannot be read counts as the defaults."""
         fields = text.decode(errors="replace").split("|")
-        if len(fields) < 6 or fields[0] not in KINDS or not all(f.isdigit() for f in fields[1:6]):
+        try:
+            attempts, base, cap, timeout, healthy = map(_number, fields[1:6])
+        except ValueError:
             return cls()
-        attempts, base, cap, timeout, healthy = (int(f) for f in fields[1:6])
+        if fields[0] not in KINDS:
+            return cls()
         return cls(
             kind=KINDS[fields[0]],
             attempts_max=attempts,

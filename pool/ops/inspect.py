@@ -13,7 +13,7 @@ from typing import Final, Literal
 import anyio
 import attrs
 
-from pool.model.job import Outcome, Record, State
+from pool.model.job import DIGITS_MAX, Outcome, Record, State
 from pool.model.names import Control, Names, lane_of
 from pool.store.answers import looked
 from pool.store.lane import Lane
@@ -161,8 +161,8 @@ async def _lane(link: Link, n: Names) -> View:
     )
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     facts = _pairs(fields)
-    waiting, unassigned = (int(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
-    handlers = sorted(name.decode() for name in names)[:HANDLERS_MAX]
+    waiting, unassigned = (_number(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
+    handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
     backlogs = await _all(link, [("ZCARD", n.unassigned(name)) for name in handlers])
     firsts = await _all(
         link, [("ZRANGE", n.unassigned(name), 0, 0) for name in handlers if unassigned]
@@ -181,8 +181,8 @@ async def _lane(link: Link, n: Names) -> View:
         oldest=await _oldest(link, n, [head[0] for head in (heads, *firsts) if head], now_ms),
         overdue_s=max(0.0, *late_ms, 0.0) / 1000,
         parked=parked,
-        counters={name: int(v) for name, v in facts.items() if name not in _FACTS},
-        ttl_s=int(facts.get("ttl", b"0")) / 1000,
+        counters={name: _number(v) for name, v in facts.items() if name not in _FACTS},
+        ttl_s=_number(facts.get("ttl", b"0")) / 1000,
     )
 
 
@@ -198,7 +198,7 @@ def _backlogs(
 async def _identities(
     link: Link, n: Names, flat: Sequence[bytes], now_ms: int
 ) -> Iterable[Identity]:
-    names = [name.decode() for name in flat[::2]]
+    names = [name.decode(errors="replace") for name in flat[::2]]
     leases_s = [(float(end_ms) - now_ms) / 1000 for end_ms in flat[1::2]]
     running = await _all(link, [("SCARD", n.owned(name)) for name in names])
     pending = await _all(link, [("XLEN", n.stream(name)) for name in names])
@@ -248,4 +248,10 @@ async def _all(link: Link, commands: Sequence[tuple[Word, ...]]) -> list[Reply]:
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
-    return {k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=True)}
+    return {k.decode(errors="replace"): v for k, v in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _number(text: bytes) -> int:
+    """Return a number as the scripts write it; what else stands there counts as none."""
+    is_ours = text.removeprefix(b"-").isdigit() and len(text) <= DIGITS_MAX
+    return int(text) if is_ours else 0

@@ -34,9 +34,9 @@ class Claim:
 
 @attrs.frozen(kw_only=True)
 class Overdue:
-    """A key that the sweeper has to look after; `record` is None when it cannot be read."""
+    """A key that the sweeper has to look after; `record` is None when it cannot be worked on."""
 
-    index: Literal["pending", "due"]
+    index: Literal["pending", "due", "doubt"]
     key: str
     text: bytes
     record: Record | None
@@ -46,7 +46,7 @@ class Overdue:
 
 @attrs.frozen(kw_only=True)
 class Holding:
-    """A key of a fenced identity; `record` is None when it cannot be read."""
+    """A key of a fenced identity; `record` is None when it cannot be worked on."""
 
     key: str
     text: bytes
@@ -61,7 +61,8 @@ class Owned:
     stamp: int
     running: Mapping[str, Record]
     starts: Sequence[Start]
-    unreadable: Mapping[str, bytes]  # what it runs, but with a record that is none
+    unreadable: Mapping[str, bytes]  # what it runs, but with a record that cannot be worked on
+    lost: Mapping[str, Record]  # those asked for that are pending with it
 
 
 def _time(reply: bytes) -> int | None:
@@ -104,7 +105,7 @@ def holdings(reply: Reply) -> tuple[int, bool, list[Holding]]:
             Holding(
                 key=key.decode(errors="surrogateescape"),
                 text=text,
-                record=Record.parse(text),
+                record=read(key, text),
                 options=Options.parse(options),
             )
             for key, text, options in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
@@ -125,7 +126,7 @@ def overdue(reply: Reply) -> tuple[int, int | None, bool, list[Overdue]]:
                 index=index.decode(),
                 key=key.decode(errors="surrogateescape"),
                 text=text,
-                record=Record.parse(text),
+                record=read(key, text),
                 owner=owner.decode(),
                 options=Options.parse(options),
             )
@@ -135,22 +136,40 @@ def overdue(reply: Reply) -> tuple[int, int | None, bool, list[Overdue]]:
 
 def owned(reply: Reply) -> Owned:
     """Read the reply of `reconcile`; entries that cannot be read are left to the reaper."""
-    stamp, running, entries = reply
+    stamp, running, entries, asked = reply
     starts = []
     for entry_id, flat in entries:
-        fields = {k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=False)}
+        names = (name.decode(errors="replace") for name in flat[::2])
+        fields = dict(zip(names, flat[1::2], strict=False))
         start = Start.parse(entry_id.decode(), fields)
         if start is not None:
             starts.append(start)
     records: dict[str, Record] = {}
     unreadable: dict[str, bytes] = {}
     for key, text in zip(running[::2], running[1::2], strict=True):
-        name, record = key.decode(errors="surrogateescape"), Record.parse(text)
+        name, record = key.decode(errors="surrogateescape"), read(key, text)
         if record is None:
             unreadable[name] = text
         else:
             records[name] = record
-    return Owned(stamp=int(stamp), running=records, starts=starts, unreadable=unreadable)
+    lost = {
+        key.decode(): record
+        for key, text in zip(asked[::2], asked[1::2], strict=True)
+        if (record := read(key, text)) is not None
+    }
+    return Owned(stamp=int(stamp), running=records, starts=starts, unreadable=unreadable, lost=lost)
+
+
+def read(key: bytes, text: bytes) -> Record | None:
+    """Return the record of a key, if it can be worked on.
+
+    What is not UTF-8 is nobody's key, and no call can be made for it.
+    """
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return None
+    return Record.parse(text)
 
 
 def looked(reply: bytes) -> Record | Outcome | None:

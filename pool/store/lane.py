@@ -15,7 +15,7 @@ from pool.model import job
 from pool.model.ids import incarnation
 from pool.model.job import KIND_LETTERS, Kind, Options
 from pool.model.names import Names
-from pool.store.answers import Claim
+from pool.store.answers import Claim, read
 from pool.store.scripts import Script, ScriptCall, Word
 
 _JOB_KEYS: Final = ("jobs", "pending", "due")
@@ -86,7 +86,7 @@ FENCE: Final = Script.load(
 )
 REAP: Final = Script.load(
     "reap",
-    keys=("lane", "keepalive", "cleanup", "jobs", "handlers", "owned", "stream", "signal"),
+    keys=("lane", "keepalive", "cleanup", "jobs", "handlers", "owned", "stream", "signal", "due"),
     args=("incarnation", "identity", "claim", "reap_ms", "forget_ms", "keys_max"),
 )
 SWEEP: Final = Script.load(
@@ -108,7 +108,9 @@ NOTIFY: Final = Script.load(
     args=("incarnation", "key", "owner", "messages_max", "request", "payload"),
 )
 RECONCILE: Final = Script.load(
-    "reconcile", keys=("lane", "jobs", "owned", "stream"), args=("incarnation", "worker")
+    "reconcile",
+    keys=("lane", "jobs", "owned", "stream", "due"),
+    args=("incarnation", "worker", "*asked"),
 )
 OPEN: Final = Script.load(
     "open",
@@ -131,12 +133,16 @@ QUARANTINE: Final = Script.load(
         "parked",
         "letters",
         "journal",
-        "*holders",
+        "holders_owned",
+        "holders_stream",
+        "unassigned",
+        "result",
     ),
-    args=("incarnation", "key", "text"),
+    args=("incarnation", "key", "text", "is_readable", "ttl_ms"),
 )
 
 REAP_KEYS_MAX: Final = 64
+_MALFORMED_TTL_MS: Final = 60_000  # how long the outcome of what was quarantined is kept
 _FORGET_TTLS: Final = 10  # a late copy of a call can come from at most so long ago
 
 
@@ -335,7 +341,7 @@ class Lane:
         """Read the next keys of a fenced identity; read the reply with `holdings()`."""
         n, who = self.names, claim.identity
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.handlers]
-        keys += (n.owned(who), n.stream(who), n.signal(who))
+        keys += (n.owned(who), n.stream(who), n.signal(who), n.due)
         forget_ms = _ms(_FORGET_TTLS * ttl_s)
         return REAP(
             keys, (self.incarnation, who, claim.claim, _ms(reap_s), forget_ms, REAP_KEYS_MAX)
@@ -369,12 +375,11 @@ class Lane:
         keys = (n.lane, n.jobs, n.inbox(key), n.signal(owner or "-"))
         return NOTIFY(keys, (self.incarnation, key, owner, messages_max, request, payload))
 
-    def reconcile(self, worker: str) -> ScriptCall:
+    def reconcile(self, worker: str, asked: Iterable[str] = ()) -> ScriptCall:
         """Read everything that a worker owns; read the reply with `owned()`."""
         n = self.names
-        return RECONCILE(
-            (n.lane, n.jobs, n.owned(worker), n.stream(worker)), (self.incarnation, worker)
-        )
+        keys = (n.lane, n.jobs, n.owned(worker), n.stream(worker), n.due)
+        return RECONCILE(keys, (self.incarnation, worker, *asked))
 
     def open(self, worker: Target, capacity: int) -> ScriptCall:
         """Say how many keys a worker takes; 0: none."""
@@ -392,17 +397,30 @@ class Lane:
             args += (who.id, who.number)
         return LEAVE(keys, args)
 
-    def quarantine(self, key: str, text: bytes, holder: str) -> ScriptCall:
-        """Park a record that cannot be read, if it still is what was seen."""
+    def quarantine(
+        self,
+        key: str,
+        text: bytes,
+        holder: str,
+        *,
+        ttl_ms: int = _MALFORMED_TTL_MS,
+    ) -> ScriptCall:
+        """Park a record that cannot be worked on, if it still is what was seen.
+
+        One that can be read is parked if it does not stand where it says.
+        """
         n = self.names
         raw = key.encode(errors="surrogateescape")
         # What is not UTF-8 is nobody's job key; the inbox of no key takes its place.
         inbox = n.inbox(key if raw == key.encode(errors="replace") else "")
         keys = [n.lane, n.jobs, n.pending, n.due, n.payloads, n.blobs, inbox]
-        keys += (n.parked, n.letters, n.journal)
-        if holder:
-            keys += (n.owned(holder), n.stream(holder))
-        return QUARANTINE(keys, (self.incarnation, raw, text))
+        record = read(raw, text)
+        named = ("", "", "") if record is None else (record.owner, record.handler, record.id)
+        owner, handler, job_id = named
+        holder = holder or owner or "-"
+        keys += (n.parked, n.letters, n.journal, n.owned(holder), n.stream(holder))
+        keys += (n.unassigned(handler or "-"), n.result(job_id or "-"))
+        return QUARANTINE(keys, (self.incarnation, raw, text, int(record is not None), ttl_ms))
 
     def _add_targets(self, keys: list[str], args: list[Word], targets: Sequence[Target]) -> None:
         args.append(len(targets))

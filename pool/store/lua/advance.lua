@@ -44,6 +44,7 @@ Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: 
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
          OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
+         (its record cannot be read, or its inbox or unassigned:H is of another type)
 Errors   POOLDATALOST <lane>, POOLGONE <identity or claim>
 Cost     O(1) per item; settling straight from pending takes 5 commands
 Why Lua  who may, what is, and what shall be are one step: two owners could otherwise both commit.
@@ -58,7 +59,8 @@ if guard == 'own' and (fence or not registered) then
 elseif guard == 'reap' and fence ~= claim then
   return redis.error_reply('POOLGONE ' .. claim)
 end
--- Reads that raise on a key of the wrong type must come before the first write.
+-- Reads that raise on a key of the wrong type must come before the first write.  One that belongs to a
+-- job or a handler fails its own edges alone.
 redis.call('HLEN', jobs)
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
@@ -69,13 +71,18 @@ redis.call('XLEN', journal)
 redis.call('SCARD', source_owned)
 redis.call('XLEN', source_stream)
 local arg, k = read_targets(8, 15)
-local checked = k
+local checked, unfit = k, {}
+local function check(name, kind)
+  if unfit[name] == nil then
+    unfit[name] = not fits(name, kind)
+  end
+end
 for a = arg, #ARGV, 8 do
   local edge = ARGV[a]
   if edge == 's' then
-    redis.call('LLEN', KEYS[checked])
+    check(KEYS[checked], 'list')
   elseif edge == 'c' or edge == 'x' or edge == 'g' then
-    redis.call('ZCARD', KEYS[checked + 2])
+    check(KEYS[checked + 2], 'zset')
   end
   checked = checked + TAKES[edge]
 end
@@ -116,6 +123,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     return 'REFUSED ' .. r[STATE]
   end
   local result, inbox, unassigned = KEYS[k], KEYS[k + 1], KEYS[k + 2]
+  if (edge == 's' and unfit[KEYS[k]]) or ((edge == 'g' or r[STATE] == 'U') and unfit[unassigned]) then
+    return 'MALFORMED'
+  end
   if (edge == 'g' or r[STATE] == 'U') and string.sub(unassigned, -#r[HANDLER] - 12) ~= ':unassigned:' .. r[HANDLER] then
     return 'MOVED_ON ' .. r[HANDLER]
   end
@@ -169,6 +179,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
 
   -- w and g: the key leaves its owner and keeps its payload, inbox, waiters and blob.
   local payload = payload_of(key, r)
+  if payload == false or (payload == nil and redis.call('HEXISTS', payloads, key) == 0) then
+    return finish(key, r, 'parked', ttl_ms, 'malformed', 'its payload is gone', result, inbox, unassigned)
+  end
   local was = r[STATE]
   lift(key, r, unassigned)
   if edge == 'w' then
@@ -218,5 +231,5 @@ for a = arg, #ARGV, 8 do
   k = k + TAKES[edge]
 end
 close_lane()
-answers[1] = tonumber(lane_had[3] or '0') + (tallies['unassigned'] or 0)
+answers[1] = whole(lane_had[3]) + (tallies['unassigned'] or 0)
 return answers

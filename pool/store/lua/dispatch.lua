@@ -20,20 +20,23 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
 Uses     lane, record, place
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) | FULL <queued> | UNKNOWN | NOROOM
-         | MALFORMED (the key has a record that cannot be read)
+         | MALFORMED (the key has a record that cannot be read, or unassigned:H is something else)
 Errors   POOLDATALOST <lane>  the pool's data are not those this caller joined
 Cost     O(1) per item; 5 commands each, 8 a call and one per handler
 Why Lua  look-up, claim, record and announcement are one step, else a crash between two of them
          leaves a job that was accepted but never reaches a worker.  Dispatch is the grant.
 ]]
 local arg, k = read_targets(4, 8)
-local queued = redis.call('ZCARD', pending) + tonumber(lane_had[3] or '0') + tonumber(lane_had[4] or '0')
+local queued = redis.call('ZCARD', pending) + whole(lane_had[3]) + whole(lane_had[4])
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
--- Reads that raise on a key of the wrong type must come before the first write.
-local checked = {}
+-- Reads that raise on a key of the wrong type must come before the first write; of one handler's keys
+-- that fails its own items alone.
+local unfit = {}
 for i = k + 1, #KEYS, 2 do
-  checked[KEYS[i]] = checked[KEYS[i]] or redis.call('ZCARD', KEYS[i])
+  if unfit[KEYS[i]] == nil then
+    unfit[KEYS[i]] = not fits(KEYS[i], 'zset')
+  end
 end
 local known = {}
 local answers = {}
@@ -42,7 +45,9 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   local may = function(letter)
     return string.find(flags, letter, 1, true) ~= nil
   end
-  if redis.call('EXISTS', result) == 1 then
+  if unfit[unassigned] then
+    return 'MALFORMED'
+  elseif redis.call('EXISTS', result) == 1 then
     return 'ENDED'
   end
   local live = redis.call('HGET', jobs, key)

@@ -63,6 +63,6 @@ end
 close_lane()
 local head = redis.call('ZRANGE', keepalive, 0, 0, 'WITHSCORES')
 if head[2] then
-  answers[1] = text_of(math.max(tonumber(head[2]), quiet))
+  answers[1] = instant(math.max(tonumber(head[2]), quiet))
 end
 return answers

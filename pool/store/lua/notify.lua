@@ -42,7 +42,7 @@ end
 if messages >= messages_max then
   return 'INBOX ' .. messages
 end
-local before = messages > 0 and string.match(redis.call('LINDEX', inbox, -1), '^(%d+)') or '0'
+local before = messages > 0 and string.match(redis.call('LINDEX', inbox, -1), '^(%d+)|') or '0'
 local number = stamp()
 redis.call('RPUSH', inbox, number .. '|' .. request .. '|' .. payload)
 if not has(r, 'i') then

@@ -37,7 +37,9 @@ redis.call('HLEN', payloads)
 local wanted = math.min(keys_max, target.room)
 local lists, at = {}, {}
 for i = 11, #KEYS do
-  lists[i], at[i] = redis.call('ZRANGE', KEYS[i], 0, math.max(wanted, 1) - 1, 'WITHSCORES'), 1
+  if fits(KEYS[i], 'zset') then
+    lists[i], at[i] = redis.call('ZRANGE', KEYS[i], 0, math.max(wanted, 1) - 1, 'WITHSCORES'), 1
+  end
 end
 redis.call('ZREM', pending, '\n')
 
@@ -70,10 +72,11 @@ if #keys > 0 then
   local moved, seen = {}, {}
   for n, key in ipairs(keys) do
     local r = parse(texts[n])
-    if texts[n] and not r then
-      -- The sweeper finds it there and has it parked.
+    local is_whole = r and r[STATE] == 'U' and (bodies[n] or has(r, 'p'))
+    if texts[n] and not is_whole and not seen[key] then
+      -- The sweeper finds it there, and has it parked unless it stands where its record says.
       redis.call('ZADD', due, now, 'k:' .. key)
-    elseif r and r[STATE] == 'U' and not seen[key] then
+    elseif is_whole and not seen[key] then
       seen[key] = true
       if not has(r, 'p') then
         moved[#moved + 1] = key
@@ -87,4 +90,4 @@ if #keys > 0 then
   end
 end
 close_lane()
-return { tonumber(lane_had[3] or '0') + (tallies['unassigned'] or 0), granted }
+return { whole(lane_had[3]) + (tallies['unassigned'] or 0), granted }

@@ -9,6 +9,7 @@ KEYS[5] handlers   hash    name -> options
 KEYS[6] owned      set     keys it runs
 KEYS[7] stream     stream  starts it had not acknowledged
 KEYS[8] signal     stream  its signals
+KEYS[9] due        zset    k:KEY -> when
 ARGV[1] incarnation  str
 ARGV[2] identity     str   id.n
 ARGV[3] claim        str   holder|fence
@@ -31,6 +32,7 @@ redis.call('XLEN', signal)
 redis.call('SCARD', owned)
 redis.call('HLEN', jobs)
 redis.call('HLEN', handlers)
+redis.call('ZCARD', due)
 redis.call('ZREM', keepalive, '\n')
 redis.call('ZADD', keepalive, now + reap_ms, identity)
 
@@ -40,7 +42,7 @@ local function append(...)
     answers[#answers + 1] = value
   end
 end
--- What its indexes name but its records do not confirm is only an index entry: drop it.
+-- What its indexes name but its records do not confirm is only an index entry: drop it, and doubt them.
 local function add(key, state, drop)
   local text = redis.call('HGET', jobs, key)
   local r = parse(text)
@@ -50,10 +52,11 @@ local function add(key, state, drop)
     append(key, text, redis.call('HGET', handlers, r[HANDLER]) or '')
   else
     drop()
+    doubt(due, key, r)
   end
 end
 for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+', 'COUNT', keys_max)) do
-  add(entry[2][2], 'P', function() redis.call('XDEL', stream, entry[1]) end)
+  add(entry[2][2] or '', 'P', function() redis.call('XDEL', stream, entry[1]) end)
 end
 if #answers == 1 then
   for _, key in ipairs(redis.call('SRANDMEMBER', owned, keys_max)) do

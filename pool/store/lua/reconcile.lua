@@ -1,29 +1,57 @@
 --[[
 reconcile: read everything a worker owns, for it to compare with what it does.
 
-A member of `owned` without a record is dropped.
+What no record confirms is dropped from `owned` and from the stream; see record.doubt.
 
 KEYS[1] lane       hash    stamp
 KEYS[2] jobs       hash    key -> record
 KEYS[3] owned      set     keys it runs
 KEYS[4] stream     stream  starts it has not acknowledged
+KEYS[5] due        zset    k:KEY -> when
 ARGV[1] incarnation  str
 ARGV[2] worker       str   id.n
+ARGV[...] asked      str   keys whose start it was told is overdue
 
-Uses     lane
-Returns  stamp; keys it runs with their records (key, record, ...); its unacknowledged entries
+Uses     lane, record
+Returns  stamp; keys it runs with their records (key, record, ...); its unacknowledged entries;
+         those asked for that are pending with it (key, record, ...)
 Errors   POOLDATALOST <lane>
-Cost     O(keys it owns)
+Cost     O(keys it owns); one command each
 Why Lua  both structures at one moment: a key between them would look lost.
 ]]
+redis.call('HLEN', jobs)
+redis.call('ZCARD', due)
+redis.call('XLEN', stream)
 local running = {}
 for _, key in ipairs(redis.call('SMEMBERS', owned)) do
   local text = redis.call('HGET', jobs, key)
-  if text then
+  local r = parse(text)
+  if text and (not r or (r[STATE] == 'R' and r[OWNER] == worker)) then
     running[#running + 1] = key
     running[#running + 1] = text
   else
     redis.call('SREM', owned, key) -- only an index entry: it would look like a lost job for ever
+    doubt(due, key, r)
   end
 end
-return { text_of(stamp_last), running, redis.call('XRANGE', stream, '-', '+') }
+local starts = {}
+for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do
+  local key = entry[2][2] or ''
+  local text = redis.call('HGET', jobs, key)
+  local r = parse(text)
+  if text and (not r or (r[STATE] == 'P' and r[OWNER] == worker and r[EPOCH] .. '-0' == entry[1])) then
+    starts[#starts + 1] = entry
+  else
+    redis.call('XDEL', stream, entry[1]) -- it would take up room for ever
+  end
+end
+local lost = {}
+for i = 3, #ARGV do
+  local text = redis.call('HGET', jobs, ARGV[i])
+  local r = parse(text)
+  if r and r[STATE] == 'P' and r[OWNER] == worker then
+    lost[#lost + 1] = ARGV[i]
+    lost[#lost + 1] = text
+  end
+end
+return { text_of(stamp_last), running, starts, lost }

@@ -26,7 +26,7 @@ redis.call('XLEN', journal)
 redis.call('HLEN', cleanup)
 local function earliest(index)
   local head = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
-  return head[2] and text_of(tonumber(head[2])) or '-1'
+  return head[2] and instant(head[2]) or '-1'
 end
 local pending_first, due_first = earliest(pending), earliest(due)
 for i = 7, #KEYS do
@@ -44,7 +44,7 @@ elseif was_behind and not behind then
   redis.call('HDEL', lane, 'behind')
 end
 
-local answers = { text_of(now), text_of(stamp_last), tonumber(lane_had[3] or '0'), '-1', pending_first, due_first }
+local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first }
 for i = 3, #ARGV do
   local name = ARGV[i]
   if redis.call('HEXISTS', cleanup, name) == 1 or not redis.call('ZSCORE', keepalive, name) then

@@ -15,7 +15,8 @@ ARGV[4] keys_max     int   how many at most
 
 Uses     lane, record
 Returns  server ms, earliest deadline left (ms; -1: none; -2: another node sweeps), then per overdue key:
-         pending|due, key, record, state of its owner (none | live | gone), options of its handler
+         pending|due|doubt, key, record, state of its owner (none | live | gone), options of its handler
+         doubt: its record does not say that it should stand there
 Errors   POOLDATALOST <lane>
 Cost     O(keys * log n); 4 commands a key
 Why Lua  SetIfNotExists with an expiry on the server's clock; two sweepers would be harmless, but wasteful.
@@ -33,14 +34,27 @@ end
 redis.call('ZREM', pending, '\n')
 redis.call('HSET', cleanup, 'sweeper', holder .. '|' .. text_of(now + lock_ms))
 
+-- No delay is so long: what stands behind it would never come.
+local DELAY_MS_MAX = 32000000000
+for _, index in ipairs({ pending, due }) do
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', index, '(' .. text_of(now + DELAY_MS_MAX), '+inf', 'LIMIT', 0, 16)) do
+    redis.call('ZADD', index, now, member)
+  end
+end
 local answers = { text_of(now), '-1' }
 local function add(index, key)
   local text = redis.call('HGET', jobs, key)
   local r = parse(text)
-  if not text or (r and ((index == 'pending' and r[STATE] ~= 'P') or (index == 'due' and not has(r, 'd')))) then
-    -- Only an index entry, which no record confirms.
+  if not text then
+    -- Only an index entry, without a record.
     redis.call('ZREM', index == 'pending' and pending or due, index == 'pending' and key or 'k:' .. key)
     return
+  elseif r and index == 'pending' and r[STATE] ~= 'P' then
+    redis.call('ZREM', pending, key)
+    doubt(due, key, r)
+    return
+  elseif r and index == 'due' and r[STATE] ~= 'W' and not has(r, 'd') then
+    index = 'doubt'
   end
   local owner = 'none'
   if r and r[OWNER] ~= '' then
@@ -68,7 +82,7 @@ for _, index in ipairs({ pending, due }) do
   end
 end
 if first then
-  answers[2] = text_of(first)
+  answers[2] = instant(first)
 end
 if #due_had >= keys_max or #pending_had >= keys_max then
   answers[2] = text_of(now)

@@ -4,16 +4,17 @@ finish: take a record out of its present state, or end it for good.
 Needs  lane, record; keys jobs, pending, due, payloads, blobs, parked, letters, journal; argument parked_ms; and of the
 source (the record's owner) source_owned and source_stream.
 ]]
--- The payload as it is now, or nil when it stays in `payloads` (flag p).
+-- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
 local function payload_of(key, r)
   if has(r, 'p') then
     return nil
   end
   if r[STATE] ~= 'P' then
-    return redis.call('HGET', payloads, key) or ''
+    return redis.call('HGET', payloads, key)
   end
   local entry = redis.call('XRANGE', source_stream, r[EPOCH] .. '-0', r[EPOCH] .. '-0')[1]
-  return entry and entry[2][6] or ''
+  local fields = entry and entry[2] or {}
+  return fields[1] == 'k' and fields[2] == key and fields[5] == 'p' and fields[6] or false
 end
 
 -- Out of the indexes of its present state; the payload is the caller's to keep.

@@ -1,7 +1,8 @@
 --[[
 lane: what every script of a lane begins with.  Needs  keys lane; argument incarnation.
 
-Gives  now_us, now (ms), text_of(number), stamp(), tally(name, n), close_lane().
+Gives  now_us, now (ms), whole(text), text_of(number), instant(score), stamp(), tally(name, n),
+close_lane(), fits(key, type).
 stamp = max(stamp + 1, server microseconds): numbers are unique in the lane and never fall, even when
 the server's clock does, because the last one is kept with the data.
 ]]
@@ -12,12 +13,28 @@ end
 local lane_time = redis.call('TIME')
 local now_us = tonumber(lane_time[1]) * 1000000 + tonumber(lane_time[2])
 local now = math.floor(now_us / 1000)
-local stamp_last = tonumber(lane_had[2] or '0')
+-- A number of the lane; what somebody else wrote there counts as 0.
+local function whole(text)
+  return text and #text <= 16 and tonumber(string.match(text, '^%d+$')) or 0
+end
+local stamp_last = whole(lane_had[2])
 local stamp_used = false
 local tallies = {}
 
+-- Whether commands of this type can be used on a key that belongs to one job or one handler: if not, its
+-- own items fail, and not the whole batch.
+local function fits(name, kind)
+  local found = redis.call('TYPE', name).ok
+  return found == kind or found == 'none'
+end
+
 local function text_of(number)
   return string.format('%.0f', number)
+end
+
+-- A time as a reply's text, whatever somebody made of its score.
+local function instant(score)
+  return text_of(math.max(0, math.min(tonumber(score), 1e15)))
 end
 
 local function stamp()
@@ -35,8 +52,10 @@ local function close_lane()
     redis.call('HSET', lane, 'stamp', text_of(stamp_last))
   end
   for name, n in pairs(tallies) do
-    if n ~= 0 then
-      redis.call('HINCRBY', lane, name, n)
+    local is_now = n ~= 0 and redis.pcall('HINCRBY', lane, name, n)
+    if is_now and (type(is_now) == 'table' or is_now < 0) then
+      -- Somebody else wrote it, or what it counts: that must not end a script half-way, nor last.
+      redis.call('HSET', lane, name, math.max(0, n))
     end
   end
 end

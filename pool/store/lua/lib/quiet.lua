@@ -5,10 +5,16 @@ Needs  lane; keys keepalive, journal (or nil); argument ttl_ms.  Gives quiet (ms
 Otherwise one outage longer than the TTL, or one clock step, would evict the whole fleet.
 ]]
 local quiet_had = redis.call('HMGET', lane, 'seen', 'quiet', 'ttl')
-local seen, quiet = tonumber(quiet_had[1] or '0'), tonumber(quiet_had[2] or '0')
-local ttl_max = math.max(tonumber(quiet_had[3] or '0'), ttl_ms)
+local seen, quiet = whole(quiet_had[1]), whole(quiet_had[2])
+local ttl_max = math.max(whole(quiet_had[3]), ttl_ms)
+
+-- No lease is so long, nor is anything kept so long after it (10 TTLs of at most an hour).
+local LEASE_MS_MAX = 100000000
 
 local function notice_gap()
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, '(' .. text_of(now + LEASE_MS_MAX), '+inf', 'LIMIT', 0, 16)) do
+    redis.call('ZADD', keepalive, now + ttl_max, name)
+  end
   if seen > 0 and (now - seen > ttl_ms / 2 or now < seen) then
     quiet = now + ttl_max
     redis.call('HSET', lane, 'quiet', text_of(quiet))

@@ -21,7 +21,9 @@ local DIGITS_MAX = 16 -- more is not exact in Lua, and past 20 Redis refuses it 
 
 local function parse(text)
   local r = { string.match(text or '', RECORD) }
-  if r[1] and math.max(#r[EPOCH], #r[ATTEMPT], #r[CRASHES], #r[REQUEUES], #r[ACCEPTED], #r[SINCE]) <= DIGITS_MAX then
+  local has_owner = r[1] == 'P' or r[1] == 'R'
+  if r[1] and math.max(#r[EPOCH], #r[ATTEMPT], #r[CRASHES], #r[REQUEUES], #r[ACCEPTED], #r[SINCE]) <= DIGITS_MAX
+    and has_owner == (r[OWNER] ~= '') then
     return r
   end
 end
@@ -45,6 +47,14 @@ end
 -- What people wrote (a cause, an error) must not look like a field or a line of ours.
 local function plain(text)
   return (string.gsub(text, '[|%c]', ' '))
+end
+
+-- An index named a key whose record says otherwise: one of the two was damaged.  The entry is dropped
+-- by who found it; the sweeper looks whether the record is where it says it is (see quarantine).
+local function doubt(due, key, r)
+  if r and redis.call('ZSCORE', due, 'k:' .. key) == false then
+    redis.call('ZADD', due, now, 'k:' .. key)
+  end
 end
 
 local function accepted_of(r)
