@@ -11,7 +11,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     result    producer     ok (result), fail (err POOLPARKED | POOLCANCELLED | ...), info (unknown)
     cancel    producer     invoke, then ok: the job has ended, or fail
     notify    producer     invoke, then ok | fail | info.  extra: seq, rising per key
-    join      node         nonce, an owner's identity that this process has now
+    join      node         nonce, an owner's identity that this process has now.  extra: worker
+                           (bool: it takes jobs)
     own       store        a grant: key, epoch, nonce
     start     handler      nonce, attempt, idem.  extra: run (number in this process), digest, kind,
                            timeout_s

@@ -441,7 +441,7 @@ async def main(cast: dict[str, Any]) -> int:
         async with _told_to_leave(node, record, say) as leave:
             mine = [info.id for info in node.workers if info.node == node.id]
             for identity in (node.id, *mine):
-                record("join", nonce=f"{identity}.1")
+                record("join", nonce=f"{identity}.1", extra={"worker": identity in mine})
             say("ready")
             if cast["role"] == "producer":
                 dice = random.Random(cast["seed"])

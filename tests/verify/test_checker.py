@@ -414,6 +414,20 @@ def a_message_comes_twice_in_one_run(s: Story) -> None:
     s.say("note", p="a/1", job="j1", extra={"seq": 2, "run": 1})
 
 
+@good("I13")
+def a_message_is_sent_again_because_its_answer_was_lost(s: Story) -> None:
+    s.fault("cut", "d", kind="cut-reply")
+    for _ in range(2):
+        s.say("note", p="a/1", job="j1", extra={"seq": 2, "run": 1})
+
+
+@good("I13")
+def a_message_of_unknown_outcome_comes_late(s: Story) -> None:
+    s.say("notify", "info", key="k", job="j1", extra={"seq": 1})
+    for seq in (2, 1):
+        s.say("note", p="a/1", job="j1", extra={"seq": seq, "run": 1})
+
+
 @bad("I13")
 def a_message_is_overtaken(s: Story) -> None:
     s.say("note", p="a/1", job="j1", extra={"seq": 2, "run": 1})
@@ -594,6 +608,31 @@ def an_outage_delays_a_takeover(s: Story) -> None:
     s.at += 2.5
     s.start("j1", by="b", epoch=11)
     s.end("j1", by="b", epoch=11)
+
+
+@good("I18")
+def nobody_was_left_for_a_while(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1", extra={"worker": True})
+    s.dispatch("j1")
+    s.start("j1")
+    s.crash()
+    s.at += 8.0
+    s.say("join", p="b/1", nonce="Wb.1", extra={"worker": True})
+    s.at += 2.5
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+
+
+@bad("I18")
+def the_first_one_back_is_late(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1", extra={"worker": True})
+    s.dispatch("j1")
+    s.start("j1")
+    s.crash()
+    s.at += 8.0
+    s.say("join", p="b/1", nonce="Wb.1", extra={"worker": True})
+    s.at += 4.0
+    s.start("j1", by="b", epoch=11)
 
 
 @good("I19", "I20")
@@ -778,6 +817,9 @@ def it_starts_while_cut_off(s: Story) -> None:
 @good("I27")
 def it_leaves_in_time(s: Story) -> None:
     s.say("join", p="a/1", nonce="Wa.1")
+    s.fault("cut", "a")
+    s.say("reap", p="b/1", nonce="Wa.1")  # long before, and it joined again
+    s.at += 20.0
     s.say("leave", "invoke", p="a/1")
     s.at += 1.0
     s.say("leave", p="a/1")
@@ -793,6 +835,7 @@ def it_does_not_leave(s: Story) -> None:
 @bad("I27")
 def it_leaves_and_has_to_be_reaped(s: Story) -> None:
     s.say("join", p="a/1", nonce="Wa.1")
+    s.at += 30.0
     it_leaves_in_time(s)
     s.say("reap", p="b/1", nonce="Wa.1")
 

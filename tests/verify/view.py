@@ -110,6 +110,7 @@ class View:
     faults: Sequence[Fault]
     died: Mapping[str, float]  # process -> when it had ended
     process: Mapping[str, str]  # nonce, and nonce without its number -> process
+    lives: Sequence[tuple[float, float]]  # of processes that take jobs: joined, ended
     settled: Sequence[Commit]  # what the store accepted, as it was recorded at that moment
     outcomes: Mapping[str, Commit]  # job id -> what the final dump says
     ended: Mapping[str, float]  # job id -> when it had ended, by the best account there is
@@ -150,6 +151,11 @@ class View:
             faults=faults,
             died=died,
             process=process,
+            lives=[
+                (event.t, died.get(event.p, math.inf))
+                for event in of["join"]
+                if event.extra.get("worker")
+            ],
             settled=settled,
             outcomes=outcomes,
             ended=_ended(of["result"], outcomes, settled),
@@ -181,6 +187,12 @@ class View:
         An identity is a worker and a number that rises when it joins again, in the same process.
         """
         return self.process.get(nonce) or self.process.get(nonce.rpartition(".")[0], "")
+
+    def served_from(self, at: float) -> float:
+        """Return from when on, not before `at`, some process was there to take jobs."""
+        if any(joined <= at < ended for joined, ended in self.lives) or not self.lives:
+            return at
+        return min((joined for joined, _ in self.lives if joined > at), default=math.inf)
 
     @property
     def commits(self) -> Sequence[Commit]:
