@@ -563,7 +563,7 @@ def takeovers(view: View) -> Iterator[tuple[Run, float, float]]:
 
 
 def _allowed(view: View, bounds: Bounds, crash: float) -> float:
-    by = view.served_from(crash + bounds.slack_s) + bounds.takeover_s
+    by = view.served_from(crash, bounds.slack_s) + bounds.takeover_s
     while by < math.inf:
         others = [
             fault.ended

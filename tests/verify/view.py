@@ -188,9 +188,10 @@ class View:
         """
         return self.process.get(nonce) or self.process.get(nonce.rpartition(".")[0], "")
 
-    def served_from(self, at: float) -> float:
-        """Return from when on, not before `at`, some process was there to take jobs."""
-        if any(joined <= at < ended for joined, ended in self.lives) or not self.lives:
+    def served_from(self, at: float, slack_s: float) -> float:
+        """Return from when on some process was there to take jobs; who dies now does not count."""
+        stays = any(joined <= at and ended > at + slack_s for joined, ended in self.lives)
+        if stays or not self.lives:
             return at
         return min((joined for joined, _ in self.lives if joined > at), default=math.inf)
 
