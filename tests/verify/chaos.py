@@ -16,10 +16,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio
 import attrs
@@ -40,6 +40,9 @@ LOSS_IN: Final = 3  # one seed in so many may lose the server's data: it excuses
 FINISH_S: Final = 45.0  # for what the producers wait for, behind the invariants' own bound
 
 
+Hurt: TypeAlias = Callable[[World, "Plan"], Awaitable[None]]
+
+
 @attrs.frozen(kw_only=True)
 class Plan:
     """What a campaign does."""
@@ -51,6 +54,8 @@ class Plan:
     per_s: float = 30.0
     program: ServerProgram
     settings: dict[str, Any] = attrs.field(factory=dict)
+    hurt: Hurt | None = None  # what to do instead of drawing faults
+    keeps_outcomes: bool = True
 
     @property
     def name(self) -> str:
@@ -68,6 +73,7 @@ class Plan:
             grace_s=2.0,
             queue_s=15.0,
             slack_s=0.5,
+            keeps_outcomes=self.keeps_outcomes,
         )
 
 
@@ -110,15 +116,20 @@ async def campaign(plan: Plan, directory: Path) -> Verdict:
     troubles: list[str] = []
     fsync = FAULTS[plan.fault].fsync if plan.fault else ("everysec", "always")[plan.seed % 2]
     async with made(
-        directory, plan.program, seed=plan.seed, nodes=plan.nodes, fsync=fsync, per_s=plan.per_s
+        directory,
+        plan.program,
+        seed=plan.seed,
+        nodes=plan.nodes,
+        fsync=fsync,
+        per_s=plan.per_s,
+        settings=plan.settings,
     ) as world:
-        world.settings = plan.settings
         if not await world.all_up():
             troubles.append("not every process joined at the beginning")
         await anyio.sleep(WARM_UP_S)
         async with anyio.create_task_group() as watchers:
             watchers.start_soon(_take_snapshots, world)
-            await _hurt(world, plan)
+            await (plan.hurt or _hurt)(world, plan)
             watchers.cancel_scope.cancel()
         if not await world.all_up():
             troubles.append("not every process was back after the chaos")

@@ -65,7 +65,7 @@ def fault(
 @fault("kill", weight=5)
 async def kill(w: World, name: str) -> None:
     """SIGKILL a node."""
-    with w.victim() as victim:
+    with w.victim(ends=True) as victim:
         if victim:
             with w.fault(name, "crash", victim.name):
                 await w.kill(victim, w.dice.uniform(0.2, 4.0))
@@ -85,7 +85,7 @@ async def kill_all(w: World, name: str) -> None:
 @fault("crash-loop", weight=1)
 async def crash_loop(w: World, name: str) -> None:
     """A node dies again and again, soon after each start."""
-    with w.victim() as victim:
+    with w.victim(ends=True) as victim:
         for _ in range(4 if victim else 0):
             assert victim is not None
             with anyio.move_on_after(5.0):
@@ -99,7 +99,7 @@ async def crash_loop(w: World, name: str) -> None:
 @fault("leave", weight=3)
 async def leave(w: World, name: str) -> None:
     """SIGTERM: a node leaves, and another takes its place."""
-    with w.victim() as victim:
+    with w.victim(ends=True) as victim:
         if victim and victim.process:
             p, process = victim.p, victim.process
             with w.fault(name, "leave", victim.name):

@@ -189,7 +189,7 @@ _canonical: Final[Callable[[Any], str]] = json.JSONEncoder(sort_keys=True).encod
 
 
 @invariant("I7", "the first terminal write wins")
-def first_write_wins(view: View, _: Bounds, found: Finding) -> None:
+def first_write_wins(view: View, bounds: Bounds, found: Finding) -> None:
     """What is stored is what the earliest accepted settlement wrote, and it is still there."""
     first: dict[str, Commit] = {}
     for commit in view.settled:
@@ -204,7 +204,7 @@ def first_write_wins(view: View, _: Bounds, found: Finding) -> None:
                     commit.event,
                     stored.event,
                 )
-    if view.final is None:
+    if view.final is None or not bounds.keeps_outcomes:
         return
     for event in view.of.get("result", ()):
         dispatch = view.accepted.get(event.job)

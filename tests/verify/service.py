@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import anyio
 import anyio.to_thread
@@ -41,12 +41,13 @@ from pool import (
 )
 from tests.verify.history import Recorder, Sink, file_sink
 
-START_FAILED = 3  # exit code: the store was not there when the process began
+START_FAILED: Final = 3  # exit code: the store was not there when the process began
 ATTEMPTS = {"work": 4, "limited": 2, "plain": 4, "hurt": 3, "poison": 5}
 LIMIT_S = 0.5  # run-time limit of `limited`
 KEYS = 150  # of jobs; a key that is live already refuses another job, and that is recorded too
 SERVICES = 8
 OUTSTANDING_MAX = 300  # jobs a producer waits for; more, and it holds its breath
+SAMPLE_S = 2.0
 HOLD_PER_S = 30_000_000  # terms that `sum` adds in a second without letting go of the interpreter
 
 
@@ -278,7 +279,12 @@ class Producer:
             self._going -= 1
 
     async def _dispatch(
-        self, handler: str, key: str, spec: Mapping[str, Any], kind: str = "job"
+        self,
+        handler: str,
+        key: str,
+        spec: Mapping[str, Any],
+        kind: str = "job",
+        if_exists: Literal["reject", "attach"] = "reject",
     ) -> JobRef[Any] | None:
         self._calls += 1
         call = f"{self.record.p}:{self._calls}"
@@ -288,7 +294,8 @@ class Producer:
         about: dict[str, Any] = {"key": key, "idem": call, "extra": extra}
         self.record("dispatch", "invoke", **about)
         try:
-            ref = await self.node.options(delay_s=delay_s).dispatch(handler, key, call, spec)
+            node = self.node.options(delay_s=delay_s, if_exists=if_exists)
+            ref = await node.dispatch(handler, key, call, spec)
         except JobExists:
             self.record("dispatch", "fail", err="POOLEXISTS", **about)
             return None
@@ -334,12 +341,8 @@ class Producer:
     async def _keep(self, key: str) -> None:
         """Have a service under this key, whatever is lost."""
         while True:
-            ref = await self._dispatch("follow", key, {"ms": 0}, "service")
-            if ref is None:
-                try:  # one of unknown outcome may be there
-                    ref = await self.node.options(if_exists="attach").dispatch("follow", key)
-                except PoolError:
-                    ref = None
+            # One whose dispatch had an unknown outcome may be there already.
+            ref = await self._dispatch("follow", key, {"ms": 0}, "service", "attach")
             if ref is not None:
                 self._services[key] = ref
                 await self._outcome(ref)
@@ -385,6 +388,25 @@ def observer(record: Recorder) -> Any:
     return note
 
 
+async def _sample(record: Recorder) -> None:
+    """Say again and again how much this process uses."""
+    while True:
+        sample = {**usage(), "tasks": len(anyio.get_running_tasks())}
+        record("event", extra={"event": "process.sampled", **sample})
+        await anyio.sleep(SAMPLE_S)
+
+
+def usage() -> dict[str, int]:
+    """Return what this process uses, as Linux tells it."""
+    of = Path("/proc/self")
+    status = dict(line.split(":", 1) for line in (of / "status").read_text().splitlines())
+    return {
+        "rss_kb": int(status["VmRSS"].split()[0]),
+        "threads": int(status["Threads"]),
+        "descriptors": sum(1 for _ in (of / "fd").iterdir()),
+    }
+
+
 async def _commands() -> AsyncIterator[dict[str, Any]]:
     while line := await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
         yield json.loads(line)
@@ -409,6 +431,7 @@ async def _told_to_leave(node: Node, record: Recorder, say: Any) -> AsyncIterato
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(listen)
+        tasks.start_soon(_sample, record)
         yield leave
         tasks.cancel_scope.cancel()
 

@@ -25,6 +25,7 @@ class Bounds:
     limit_s: float = 30.0  # the longest run-time limit of any handler
     grace_s: float = 10.0
     slack_s: float = 0.25  # what a busy machine may add to anything
+    keeps_outcomes: bool = True  # longer than the run lasts
     has_clock_faults: bool = False
     has_pauses: bool = False
 

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -86,12 +86,13 @@ class World:
     tasks: TaskGroup
     members: dict[str, Member] = attrs.field(factory=dict)
     server_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
-    settings: dict[str, Any] = attrs.field(factory=dict)
+    settings: Mapping[str, Any] = MappingProxyType({})
     per_s: float = 30.0
     capacity: int = 12
     disk: Path | None = None  # a small file system of the server's own, if one could be made
     injected: dict[str, int] = attrs.field(factory=dict)
     impossible: dict[str, str] = attrs.field(factory=dict)  # fault -> why not on this machine
+    spared: frozenset[str] = frozenset()  # names that are hurt, but never killed
     is_over: bool = False
     _ids: int = 0
 
@@ -202,13 +203,14 @@ class World:
             self.record("fault", "ok", extra=extra)
 
     @contextmanager
-    def victim(self) -> Iterator[Member | None]:
+    def victim(self, *, ends: bool = False) -> Iterator[Member | None]:
         """Yield a worker that nothing else hurts now; None if too few would be left."""
         well = [member for member in self.workers if not member.is_hurt and member.is_up]
-        if len(well) < 2:
+        mortal = [member for member in well if not ends or member.name not in self.spared]
+        if len(well) < 2 or not mortal:
             yield None
             return
-        chosen = self.dice.choice(well)
+        chosen = self.dice.choice(mortal)
         chosen.is_hurt = True
         try:
             yield chosen
@@ -255,6 +257,7 @@ async def made(
     fsync: str,
     ttl_s: float = 2.0,
     per_s: float = 30.0,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[World]:
     """Make the world: server, proxies, processes; all of it is gone afterwards."""
     dice = random.Random(seed)
@@ -272,6 +275,7 @@ async def made(
             tasks=tasks,
             disk=disk,
             per_s=per_s,
+            settings=settings,
         )
         if disk is None:
             world.impossible["disk-full"] = "no file system could be mounted"
