@@ -1,0 +1,468 @@
+"""A Redis in a few hundred lines: the commands that our scripts and nodes use, on Python's dicts.
+
+It is no model of the pool: the pool's scripts run on it as they are (`scripting.py`), and a
+differential test holds it to a real server, command by command and script by script.  What is not
+here raises, so that a script which begins to use another command is noticed.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+Value: TypeAlias = Any  # what a command returns: bytes, int, None, a list of these
+StreamId: TypeAlias = tuple[int, int]
+
+_WRONG: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
+_LAST: Final = (2**64 - 1, 2**64 - 1)
+
+
+class CommandError(Exception):
+    """An error reply; its text is what a client would get."""
+
+
+class SortedSet:
+    """Members by score, and by name where scores are equal."""
+
+    def __init__(self) -> None:
+        self.scores: dict[bytes, float] = {}
+        self.order: list[tuple[float, bytes]] = []
+
+    def add(self, member: bytes, score: float) -> bool:
+        had = self.scores.get(member)
+        if had is not None:
+            if had != score:
+                del self.order[bisect_left(self.order, (had, member))]
+                insort(self.order, (score, member))
+                self.scores[member] = score
+            return False
+        self.scores[member] = score
+        insort(self.order, (score, member))
+        return True
+
+    def remove(self, member: bytes) -> bool:
+        score = self.scores.pop(member, None)
+        if score is None:
+            return False
+        del self.order[bisect_left(self.order, (score, member))]
+        return True
+
+    def copy(self) -> SortedSet:
+        made = SortedSet()
+        made.scores, made.order = dict(self.scores), list(self.order)
+        return made
+
+
+class Stream:
+    """Entries in the order of their ids; `last` outlives them."""
+
+    def __init__(self) -> None:
+        self.entries: dict[StreamId, list[bytes]] = {}
+        self.last: StreamId = (0, 0)
+
+    def copy(self) -> Stream:
+        made = Stream()
+        made.entries, made.last = dict(self.entries), self.last
+        return made
+
+    def between(self, low: StreamId, high: StreamId, count: int = -1) -> list[Value]:
+        found: list[Value] = []
+        for entry_id, fields in self.entries.items():
+            if low <= entry_id <= high:
+                found.append([_id_text(entry_id), fields])
+                if len(found) == count:
+                    break
+        return found
+
+
+class Keyspace:
+    """All keys of one server, with a clock that is told what time it is."""
+
+    def __init__(self, now_us: Callable[[], int], dice: random.Random) -> None:
+        self.keys: dict[bytes, Any] = {}
+        self.expires_ms: dict[bytes, int] = {}
+        self.appended: dict[bytes, None] = {}  # streams that got an entry since this was last taken
+        self.on_append: Callable[[bytes, bytes, Sequence[bytes]], object] = lambda *_: None
+        self.on_set: Callable[[bytes, bytes], object] = lambda *_: None
+        self._now_us = now_us
+        self._dice = dice
+        self._commands: dict[bytes, Callable[..., Value]] = {
+            name.removeprefix("do_").upper().encode(): getattr(self, name)
+            for name in dir(self)
+            if name.startswith("do_")
+        }
+
+    def copy_of_all(self) -> tuple[dict[bytes, Any], dict[bytes, int]]:
+        """Return a copy of everything, which `restore` takes."""
+        return {key: _copy(value) for key, value in self.keys.items()}, dict(self.expires_ms)
+
+    def restore(self, saved: tuple[dict[bytes, Any], dict[bytes, int]]) -> None:
+        """Hold what was saved and nothing else."""
+        self.keys = {key: _copy(value) for key, value in saved[0].items()}
+        self.expires_ms = dict(saved[1])
+
+    def run(self, name: bytes, *args: Any) -> Value:
+        """Run one command."""
+        command = self._commands.get(name) or self._commands.get(name.upper())
+        if command is None:
+            raise CommandError(f"ERR unknown command '{name.decode()}'")
+        return command(*args)
+
+    # --- keys ---
+
+    def _of(self, key: bytes, kind: type) -> Any:
+        value = self.keys.get(key)
+        if value is not None and type(value) is not kind:
+            raise CommandError(_WRONG)
+        return value
+
+    def _make(self, key: bytes, kind: type) -> Any:
+        value = self._of(key, kind)
+        if value is None:
+            value = self.keys[key] = kind()
+        return value
+
+    def _drop_if_empty(self, key: bytes, value: Any) -> None:
+        if not value:
+            del self.keys[key]
+
+    def _expire(self, key: bytes) -> None:
+        end_ms = self.expires_ms.get(key)
+        if end_ms is not None and end_ms <= self._now_us() // 1000:
+            del self.expires_ms[key]
+            self.keys.pop(key, None)
+
+    def do_time(self) -> Value:
+        now_us = self._now_us()
+        return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
+
+    def do_ping(self) -> Value:
+        return b"PONG"
+
+    def do_del(self, *keys: bytes) -> Value:
+        found = 0
+        for key in keys:
+            self._expire(key)
+            self.expires_ms.pop(key, None)
+            found += self.keys.pop(key, None) is not None
+        return found
+
+    def do_exists(self, key: bytes) -> Value:
+        self._expire(key)
+        return int(key in self.keys)
+
+    def do_get(self, key: bytes) -> Value:
+        self._expire(key)
+        return self._of(key, bytes)
+
+    def do_set(self, key: bytes, value: bytes, *options: Any) -> Value:
+        assert not options or options[0].upper() == b"PX"
+        self.keys[key] = value
+        self.expires_ms.pop(key, None)
+        self.on_set(key, value)
+        if options:
+            self.expires_ms[key] = self._now_us() // 1000 + int(options[1])
+        return b"OK"
+
+    # --- hashes ---
+
+    def do_hget(self, key: bytes, field: bytes) -> Value:
+        found = self._of(key, dict)
+        return None if found is None else found.get(field)
+
+    def do_hmget(self, key: bytes, *fields: bytes) -> Value:
+        found = self._of(key, dict) or {}
+        return [found.get(field) for field in fields]
+
+    def do_hgetall(self, key: bytes) -> Value:
+        found = self._of(key, dict) or {}
+        return [part for pair in found.items() for part in pair]
+
+    def do_hkeys(self, key: bytes) -> Value:
+        return list(self._of(key, dict) or ())
+
+    def do_hlen(self, key: bytes) -> Value:
+        return len(self._of(key, dict) or ())
+
+    def do_hexists(self, key: bytes, field: bytes) -> Value:
+        return int(field in (self._of(key, dict) or ()))
+
+    def do_hset(self, key: bytes, *pairs: bytes) -> Value:
+        found = self._make(key, dict)
+        before = len(found)
+        for field, value in zip(pairs[::2], pairs[1::2], strict=True):
+            found[field] = value
+        return len(found) - before
+
+    def do_hincrby(self, key: bytes, field: bytes, by: Any) -> Value:
+        found = self._make(key, dict)
+        value = int(found.get(field, 0)) + int(by)
+        found[field] = b"%d" % value
+        return value
+
+    def do_hdel(self, key: bytes, *fields: bytes) -> Value:
+        found = self._of(key, dict)
+        if found is None:
+            return 0
+        gone = sum(found.pop(field, None) is not None for field in fields)
+        self._drop_if_empty(key, found)
+        return gone
+
+    # --- sets (dicts without values, so that their order is defined) ---
+
+    def _set(self, key: bytes) -> dict[bytes, None]:
+        found: Any = self._of(key, _Set)
+        return found or {}
+
+    def do_sadd(self, key: bytes, *members: bytes) -> Value:
+        found = self._make(key, _Set)
+        before = len(found)
+        found.update(dict.fromkeys(members))
+        return len(found) - before
+
+    def do_srem(self, key: bytes, *members: bytes) -> Value:
+        found = self._of(key, _Set)
+        if found is None:
+            return 0
+        gone = 0
+        for member in members:
+            if member in found:
+                del found[member]
+                gone += 1
+        self._drop_if_empty(key, found)
+        return gone
+
+    def do_scard(self, key: bytes) -> Value:
+        return len(self._set(key))
+
+    def do_smembers(self, key: bytes) -> Value:
+        return list(self._set(key))
+
+    def do_srandmember(self, key: bytes, count: Any) -> Value:
+        members = list(self._set(key))
+        return self._dice.sample(members, min(int(count), len(members)))
+
+    # --- sorted sets ---
+
+    def do_zadd(self, key: bytes, *pairs: Any) -> Value:
+        found = self._make(key, SortedSet)
+        scores = [float(score) for score in pairs[::2]]
+        return sum(
+            found.add(member, score) for score, member in zip(scores, pairs[1::2], strict=True)
+        )
+
+    def do_zrem(self, key: bytes, *members: bytes) -> Value:
+        found = self._of(key, SortedSet)
+        if found is None:
+            return 0
+        gone = sum(found.remove(member) for member in members)
+        self._drop_if_empty(key, found.scores)
+        return gone
+
+    def do_zcard(self, key: bytes) -> Value:
+        found = self._of(key, SortedSet)
+        return 0 if found is None else len(found.order)
+
+    def do_zscore(self, key: bytes, member: bytes) -> Value:
+        found = self._of(key, SortedSet)
+        score = None if found is None else found.scores.get(member)
+        return None if score is None else _score_text(score)
+
+    def do_zrange(self, key: bytes, first: Any, last: Any, *options: Any) -> Value:
+        found = self._of(key, SortedSet)
+        order = [] if found is None else found.order
+        return _ranked(_slice(order, int(first), int(last)), bool(options))
+
+    def do_zrangebyscore(self, key: bytes, low: Any, high: Any, *options: Any) -> Value:
+        found = self._of(key, SortedSet)
+        words = [option.upper() if isinstance(option, bytes) else option for option in options]
+        order = [] if found is None else found.order
+        low_score, above = _bound(low)
+        high_score, below = _bound(high)
+        begin = (
+            bisect_right(order, low_score, key=_score)
+            if above
+            else bisect_left(order, low_score, key=_score)
+        )
+        end = (
+            bisect_left(order, high_score, key=_score)
+            if below
+            else bisect_right(order, high_score, key=_score)
+        )
+        chosen = order[begin:end]
+        if b"LIMIT" in words:
+            at = words.index(b"LIMIT")
+            offset, count = int(options[at + 1]), int(options[at + 2])
+            chosen = chosen[offset : offset + count if count >= 0 else None]
+        return _ranked(chosen, b"WITHSCORES" in words)
+
+    def do_zremrangebyrank(self, key: bytes, first: Any, last: Any) -> Value:
+        found = self._of(key, SortedSet)
+        if found is None:
+            return 0
+        gone = _slice(found.order, int(first), int(last))
+        for _, member in gone:
+            found.remove(member)
+        self._drop_if_empty(key, found.scores)
+        return len(gone)
+
+    # --- lists ---
+
+    def do_rpush(self, key: bytes, *values: bytes) -> Value:
+        found = self._make(key, deque)
+        found.extend(values)
+        return len(found)
+
+    def do_lpop(self, key: bytes) -> Value:
+        found = self._of(key, deque)
+        if found is None:
+            return None
+        value = found.popleft()
+        self._drop_if_empty(key, found)
+        return value
+
+    def do_llen(self, key: bytes) -> Value:
+        return len(self._of(key, deque) or ())
+
+    def do_lindex(self, key: bytes, index: Any) -> Value:
+        found, at = self._of(key, deque) or (), int(index)
+        return found[at] if -len(found) <= at < len(found) else None
+
+    def do_lrange(self, key: bytes, first: Any, last: Any) -> Value:
+        return _slice(list(self._of(key, deque) or ()), int(first), int(last))
+
+    # --- streams ---
+
+    def do_xadd(self, key: bytes, *words: Any) -> Value:
+        at, keep, may_make = 0, None, True
+        while True:
+            option = words[at]
+            if option == b"NOMKSTREAM":
+                may_make = False
+                at += 1
+            elif option == b"MAXLEN":
+                at += 2 if words[at + 1] == b"~" else 1
+                keep = int(words[at])
+                at += 1
+            else:
+                break
+        if not may_make and key not in self.keys:
+            return None
+        is_new = key not in self.keys
+        found = self._make(key, Stream)
+        entry_id = self._next_id(found) if words[at] == b"*" else _parse_id(words[at], 0)
+        if entry_id <= found.last:
+            if is_new:
+                del self.keys[key]
+            raise CommandError(
+                "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+            )
+        found.entries[entry_id] = list(words[at + 1 :])
+        found.last = entry_id
+        self.appended[key] = None
+        self.on_append(key, _id_text(entry_id), words[at + 1 :])
+        # `~` leaves whole nodes of 100 entries, as a server does.
+        if keep is not None and len(found.entries) >= keep + 100:
+            for old in list(found.entries)[: len(found.entries) - keep]:
+                del found.entries[old]
+        return _id_text(entry_id)
+
+    def _next_id(self, stream: Stream) -> StreamId:
+        now_ms = self._now_us() // 1000
+        ms, number = stream.last
+        return (now_ms, 0) if now_ms > ms else (ms, number + 1)
+
+    def do_xdel(self, key: bytes, *ids: Any) -> Value:
+        found = self._of(key, Stream)
+        if found is None:
+            return 0
+        return sum(found.entries.pop(_parse_id(each, 0), None) is not None for each in ids)
+
+    def do_xlen(self, key: bytes) -> Value:
+        found = self._of(key, Stream)
+        return 0 if found is None else len(found.entries)
+
+    def do_xrange(self, key: bytes, low: Any, high: Any, *options: Any) -> Value:
+        found = self._of(key, Stream)
+        if found is None:
+            return []
+        first = (0, 0) if low == b"-" else _parse_id(low, 0)
+        last = _LAST if high == b"+" else _parse_id(high, _LAST[1])
+        if first == last and not options:
+            fields = found.entries.get(first)
+            return [] if fields is None else [[_id_text(first), fields]]
+        return found.between(first, last, int(options[1]) if options else -1)
+
+    def do_xrevrange(self, key: bytes, high: Any, low: Any, *options: Any) -> Value:
+        return self.do_xrange(key, low, high)[::-1][: int(options[1]) if options else None]
+
+    def do_xtrim(self, key: bytes, how: bytes, least: bytes) -> Value:
+        assert how.upper() == b"MINID"
+        found = self._of(key, Stream)
+        first = _parse_id(least, 0)
+        gone = [] if found is None else [each for each in found.entries if each < first]
+        for each in gone:
+            del found.entries[each]
+        return len(gone)
+
+    def read(self, positions: Sequence[tuple[bytes, bytes]], count: int) -> Value:
+        """Return what XREAD would without waiting: entries behind the positions, or None."""
+        answer: list[Value] = []
+        for key, position in positions:
+            stream = self._of(key, Stream)
+            if stream is not None:
+                ms, number = _parse_id(position, 0)
+                entries = stream.between((ms, number + 1), _LAST, count)
+                if entries:
+                    answer.append([key, entries])
+        return answer or None
+
+
+class _Set(dict[bytes, None]):
+    """A set; the type tells it from a hash."""
+
+    def copy(self) -> _Set:
+        return _Set(self)
+
+
+def _copy(value: Any) -> Any:
+    return value if isinstance(value, bytes) else value.copy()
+
+
+def _score(pair: tuple[float, bytes]) -> float:
+    return pair[0]
+
+
+def _slice(items: list[Any], first: int, last: int) -> list[Any]:
+    size = len(items)
+    begin = max(first + size, 0) if first < 0 else first
+    end = last + size if last < 0 else last
+    return items[begin : end + 1] if end >= begin else []
+
+
+def _ranked(chosen: list[tuple[float, bytes]], with_scores: bool) -> list[bytes]:
+    if with_scores:
+        return [part for score, member in chosen for part in (member, _score_text(score))]
+    return [member for _, member in chosen]
+
+
+def _bound(text: Any) -> tuple[float, bool]:
+    if isinstance(text, bytes) and text.startswith(b"("):
+        return float(text[1:]), True
+    return float(text), False
+
+
+def _score_text(score: float) -> bytes:
+    return b"%d" % score if score == int(score) else b"%.17g" % score
+
+
+def _id_text(entry_id: StreamId) -> bytes:
+    return b"%d-%d" % entry_id
+
+
+def _parse_id(text: bytes, number: int) -> StreamId:
+    ms, dash, rest = text.partition(b"-")
+    return int(ms), int(rest) if dash else number

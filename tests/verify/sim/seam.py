@@ -1,0 +1,234 @@
+"""The seam of one simulated process: the product's own port, on a wire and a bell of the world."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Literal
+
+import anyio
+
+from pool.errors import PoolError, StoreUnavailable
+from pool.model.ids import SEED_BYTES, Ids
+from pool.store.port import WirePort
+from pool.store.replies import from_host
+from pool.store.seam import Beside, Body, Loop, OnEnd, Waiter, _current_loop
+from pool.store.url import Url
+from pool.store.wire import Lost, Reply
+from pool.store.wire import Server as ServerFacts
+from tests.verify.sim.server import Connection, Server
+from tests.verify.sim.world import Process, Thread, Timer
+
+_SOCKET_TIMEOUT_S = 5.0
+_FACTS = ServerFacts("simulated", "7.2")
+
+
+class SimWire:
+    """A connection to the simulated server."""
+
+    def __init__(self, remote: Server, thread: Thread, where: str) -> None:
+        self.server: ServerFacts | None = None
+        self._remote = remote
+        self._thread = thread
+        self._where = where
+        self._connection: Connection | None = None
+        self._world = thread.process.world
+
+    def is_open(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
+    async def connect(self, *, timeout_s: float) -> None:
+        self.close()
+        thread, network, process = self._thread, self._remote.network, self._thread.process
+        there_s, back_s = network.request_s(process), network.reply_s(process)
+        if there_s is None or back_s is None:
+            await thread.park(timeout_s)
+            raise self._unavailable(TimeoutError())
+        if there_s + back_s > timeout_s:
+            await thread.park(timeout_s)
+            raise self._unavailable(TimeoutError())
+        await thread.park(there_s + back_s)
+        if not self._remote.is_up:
+            raise self._unavailable(ConnectionRefusedError())
+        self._connection = self._remote.connect(thread)
+        self.server = _FACTS
+
+    async def exchange(self, packed: bytes, count: int, *, timeout_s: float) -> list[Reply]:
+        connection, thread = self._connection, self._thread
+        if connection is None or not connection.is_open or timeout_s <= 0:
+            late = TimeoutError() if connection is not None else ConnectionError()
+            raise Lost(from_host(late, self._where, maybe_done=False), [])
+        ticket = connection.ticket = thread.ticket
+        self._remote.send(connection, packed, lambda got: thread.resume(ticket, got))
+        got: Any = await thread.park(timeout_s)
+        connection.ticket = None
+        replies: list[Reply] = got if isinstance(got, list) else []
+        if len(replies) == count:
+            return replies
+        self.close()
+        error = got if isinstance(got, OSError) else TimeoutError()
+        raise Lost(from_host(error, self._where, maybe_done=True), replies) from None
+
+    def shut(self) -> None:
+        if self._connection is not None:
+            self._remote.drop(self._connection)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._remote.close(self._connection)
+            self._connection = None
+
+    def abandon(self) -> None:
+        raise AssertionError("no simulated process forks")
+
+    def _unavailable(self, error: OSError) -> StoreUnavailable:
+        return from_host(error, self._where, maybe_done=False)
+
+
+class SimBell:
+    """A bell whose waits park the thread."""
+
+    def __init__(self, thread: Thread) -> None:
+        self._thread = thread
+        self._rung = False
+        self._ticket: int | None = None
+
+    def ring(self) -> None:
+        if self._ticket is not None:
+            self._thread.resume(self._ticket, None)
+            self._ticket = None
+        else:
+            self._rung = True
+
+    async def wait(self) -> None:
+        await self._park(None)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._park(seconds)
+
+    async def _park(self, seconds: float | None) -> None:
+        if not self._rung:
+            self._ticket = self._thread.ticket
+            await self._thread.park(seconds)
+            self._ticket = None
+        self._rung = False
+
+
+class _SimBeside:
+    """One body that runs beside the loop of its process."""
+
+    def __init__(self, process: Process, on_end: OnEnd | None) -> None:
+        self.state: Literal["running", "ended", "forked"] = "running"
+        self.thread = Thread(process, self._ended)
+        self.port: WirePort
+        self._process = process
+        self._on_end = on_end
+        self._over = anyio.Event()
+
+    def wake(self) -> None:
+        self.port.ring()
+
+    def interrupt(self) -> None:
+        self.port.interrupt()
+
+    async def aclose(self, budget_s: float) -> bool:
+        if self.state == "running":
+            self.port.closing = True
+            self.port.ring()
+            self.port.interrupt()
+            with anyio.move_on_after(budget_s, shield=True):
+                await self._over.wait()
+        return self.state != "running"
+
+    def _ended(self, error: BaseException | None) -> None:
+        self.port.wire.close()
+        self._process.post(self._end, error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self.state = "ended"
+        self._over.set()
+        if error is not None and not isinstance(error, PoolError):
+            self._process.failures.append(error)
+        if self._on_end is not None:
+            self._on_end(error)
+
+
+class _SimLoop:
+    """What differs between event loops: waiters are the real ones, timers are the world's."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._timers: dict[Timer, None] = {}
+        self._waiter = _current_loop().waiter
+
+    def post(self, fn: Callable[..., object], *args: Any) -> bool:
+        return self._process.post(fn, *args)
+
+    def later(self, delay_s: float, fn: Callable[[], object]) -> Callable[[], object]:
+        def ring() -> None:
+            self._process.post(fire)  # waits there while the process is frozen
+
+        def fire() -> None:
+            if timer in self._timers:
+                del self._timers[timer]
+                fn()
+
+        def cancel() -> None:
+            self._timers.pop(timer, None)
+            timer.cancel()
+
+        timer = self._process.world.after(delay_s, ring)
+        self._timers[timer] = None
+        return cancel
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def waiter(self) -> Waiter:
+        return self._waiter()
+
+
+class SimSeam:
+    """The world outside of one node."""
+
+    def __init__(self, process: Process, remote: Server) -> None:
+        self.dice: random.Random = process.world.dice(f"dice/{process.name}")
+        self.ids = Ids(self.dice.randbytes(SEED_BYTES))
+        self._process = process
+        self._remote = remote
+
+    def clock(self) -> float:
+        return self._process.clock()
+
+    def loop(self) -> Loop:
+        return _SimLoop(self._process)
+
+    def stack(self) -> str:
+        return "somewhere"
+
+    def end_process(self, code: int) -> None:
+        self._process.exit_code = code
+        self._process.kill()
+
+    def start(
+        self,
+        name: str,
+        url: Url,
+        body: Body,
+        *,
+        socket_timeout_s: float = _SOCKET_TIMEOUT_S,
+        on_end: OnEnd | None = None,
+    ) -> Beside:
+        process = self._process
+        beside = _SimBeside(process, on_end)
+        beside.port = WirePort(
+            SimWire(self._remote, beside.thread, url.where),
+            SimBell(beside.thread),
+            process.post,
+            self.clock,
+            socket_timeout_s,
+        )
+        beside.thread.start(body(beside.port))
+        return beside

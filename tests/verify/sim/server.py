@@ -1,0 +1,259 @@
+"""The simulated server and the network to it: where every fault of the store's side happens.
+
+    wire --request--> (delay, lost) --> server: one command after another --> reply --> (delay, lost)
+
+A connection ends for the client when it gives up, but what it had sent still arrives: an operation
+that timed out may be applied later.  The server's clock is its own, and can be stepped.  Everything
+that it does for the pool is seen by `on_call`, in the order in which it happened.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+import attrs
+import hiredis
+
+from pool.store.replies import NoScript, from_words
+from tests.verify.sim.keyspace import CommandError, Keyspace
+from tests.verify.sim.scripting import Scripts
+from tests.verify.sim.world import Process, Thread, Timer, World
+
+EPOCH_US: Final = 1_700_000_000_000_000  # the server's clock when the world begins
+SCRIPTS: Final = Scripts()  # compiled scripts outlive a world; what a server has loaded does not
+
+Words: TypeAlias = Sequence[bytes]
+OnCall: TypeAlias = Callable[[Process, bytes, Words, Words, Any], object]
+
+
+class Network(Protocol):
+    """What becomes of bytes on their way; the fault driver decides."""
+
+    def request_s(self, process: Process) -> float | None:
+        """Return how long a request takes, None when it never arrives."""
+
+    def reply_s(self, process: Process) -> float | None:
+        """Return how long a reply takes, None when it never arrives."""
+
+    def is_reset(self, process: Process) -> bool:
+        """Say whether the connection is reset instead of carrying this request."""
+
+    def split(self, process: Process, count: int) -> int:
+        """Return how many commands of a pipeline arrive before the others get lost."""
+
+    def before(self, process: Process, words: Words) -> bool:
+        """Be told of a command that is about to be carried out; False: it is not."""
+
+    def after(self, process: Process, words: Words) -> None:
+        """Be told of a command that was carried out."""
+
+
+@attrs.define(eq=False)
+class Connection:
+    """One connection, as both ends see it."""
+
+    thread: Thread
+    is_open: bool = True  # for the client
+    is_cut: bool = False  # for the server: nothing that is under way arrives any more
+    blocked: _Blocked | None = None
+    ticket: int | None = None  # the wait of its thread for an answer
+
+    @property
+    def process(self) -> Process:
+        return self.thread.process
+
+
+@attrs.define(eq=False)
+class _Blocked:
+    positions: list[tuple[bytes, bytes]]
+    count: int
+    answer: Callable[[Any], object]
+    timer: Timer
+
+
+class Server:
+    """One server of the simulated world."""
+
+    def __init__(self, world: World, dice: random.Random) -> None:
+        self.world = world
+        self.keyspace = Keyspace(self.now_us, dice)
+        self.network: Network
+        self.on_call: OnCall = lambda *_: None
+        self.clock_step_us = 0
+        self.calls = 0
+        self.is_up = True
+        self._stalled_until_s = 0.0
+        self._loaded: dict[bytes, None] = {}
+        self._connections: dict[Connection, None] = {}
+        self._blocked: dict[_Blocked, None] = {}
+
+    def now_us(self) -> int:
+        """Return the server's own time."""
+        return EPOCH_US + self.clock_step_us + round(self.world.now_s * 1_000_000)
+
+    # --- faults ---
+
+    def stop(self) -> None:
+        """Be gone: every connection is closed, nothing answers."""
+        self.is_up = False
+        for connection in list(self._connections):
+            self.drop(connection)
+        self._loaded.clear()
+        self._blocked.clear()
+
+    def start(self) -> None:
+        """Be there again, with the data as they are; scripts were not kept."""
+        self.is_up = True
+
+    def stall(self, seconds: float) -> None:
+        """Answer nobody for a while; what comes meanwhile waits."""
+        self._stalled_until_s = self.world.now_s + seconds
+
+    def flush_scripts(self) -> None:
+        """Forget all scripts, as SCRIPT FLUSH does."""
+        self._loaded.clear()
+
+    def drop(self, connection: Connection) -> None:
+        """Close a connection: its client notices."""
+        connection.is_cut, connection.is_open = True, False
+        self._forget(connection)
+        if connection.ticket is not None:
+            connection.thread.resume(connection.ticket, ConnectionResetError())
+
+    # --- connections ---
+
+    def connect(self, thread: Thread) -> Connection:
+        """Accept a connection."""
+        connection = Connection(thread)
+        self._connections[connection] = None
+        return connection
+
+    def close(self, connection: Connection) -> None:
+        """The client has closed; what it sent before may still be on its way."""
+        connection.is_open = False
+        self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        if connection.blocked is not None:
+            connection.blocked.timer.cancel()
+            self._blocked.pop(connection.blocked, None)
+            connection.blocked = None
+
+    def send(self, connection: Connection, packed: bytes, answer: Callable[[Any], object]) -> None:
+        """Carry a pipeline to the server; `answer` gets each reply, or an OSError at the end."""
+        process = connection.process
+        if self.network.is_reset(process):
+            self.drop(connection)
+            return
+        reader = hiredis.Reader()
+        reader.feed(packed)
+        commands: list[Words] = []
+        while (words := reader.gets()) is not False:
+            commands.append(words)
+        whole = self.network.split(process, len(commands))
+        delay_s = self.network.request_s(process)
+        if delay_s is not None:
+            self.world.after(delay_s, self._arrive, connection, commands[:whole], answer)
+
+    def _arrive(
+        self, connection: Connection, commands: Sequence[Words], answer: Callable[[Any], object]
+    ) -> None:
+        if connection.is_cut or not self.is_up:
+            return
+        if self.world.now_s < self._stalled_until_s:
+            self.world.at(self._stalled_until_s, self._arrive, connection, commands, answer)
+            return
+        process = connection.process
+        replies = []
+        for words in commands:
+            if not self.network.before(process, words):
+                return
+            if words[0] == b"XREAD":
+                self._read(connection, words, answer)
+                return
+            replies.append(self._run(process, words))
+            self.network.after(process, words)
+        self._wake()
+        self._reply(connection, replies, answer)
+
+    def _reply(
+        self, connection: Connection, replies: list[Any], answer: Callable[[Any], object]
+    ) -> None:
+        delay_s = self.network.reply_s(connection.process)
+        if delay_s is not None:
+            self.world.after(delay_s, self._deliver, connection, replies, answer)
+
+    def _deliver(
+        self, connection: Connection, replies: list[Any], answer: Callable[[Any], object]
+    ) -> None:
+        if connection.is_open:
+            answer(replies)
+
+    def _run(self, process: Process, words: Words) -> Any:
+        self.calls += 1
+        name = words[0]
+        try:
+            if name == b"EVALSHA":
+                sha, count = words[1], int(words[2])
+                if sha not in self._loaded:
+                    return NoScript("NOSCRIPT No matching script. Please use EVAL.")
+                keys, args = words[3 : 3 + count], words[3 + count :]
+                try:
+                    reply = SCRIPTS.run(self.keyspace, sha, keys, args)
+                except CommandError as error:
+                    self.on_call(process, sha, keys, args, error)
+                    raise
+                self.on_call(process, sha, keys, args, reply)
+                return reply
+            if name == b"SCRIPT":
+                sha = SCRIPTS.load(words[2])
+                self._loaded[sha] = None
+                return sha
+            return self.keyspace.run(name, *words[1:])
+        except CommandError as error:
+            return from_words(str(error))
+
+    # --- blocking reads ---
+
+    def _read(
+        self, connection: Connection, words: Words, answer: Callable[[Any], object]
+    ) -> None:
+        count, block_ms = int(words[2]), int(words[4])
+        names = words[6:]
+        half = len(names) // 2
+        positions = list(zip(names[:half], names[half:], strict=True))
+        try:
+            found = self.keyspace.read(positions, count)
+        except CommandError as error:
+            found = from_words(str(error))
+        if found is not None:
+            self._reply(connection, [found], answer)
+            return
+
+        def wake(reply: Any) -> None:
+            blocked.timer.cancel()
+            self._blocked.pop(blocked, None)
+            connection.blocked = None
+            self._reply(connection, [reply], answer)
+
+        timer = self.world.after(block_ms / 1000, wake, None)
+        blocked = _Blocked(positions, count, wake, timer)
+        connection.blocked = blocked
+        self._blocked[blocked] = None
+
+    def _wake(self) -> None:
+        appended = self.keyspace.appended
+        if not appended:
+            return
+        for blocked in list(self._blocked):
+            if any(key in appended for key, _ in blocked.positions):
+                try:
+                    found = self.keyspace.read(blocked.positions, blocked.count)
+                except CommandError as error:
+                    found = from_words(str(error))
+                if found is not None:
+                    blocked.answer(found)
+        appended.clear()

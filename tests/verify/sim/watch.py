@@ -1,0 +1,176 @@
+"""What really happened, as only the server and the nodes' own leases can tell it.
+
+The server's side is read off its keys as they are written: a grant is an entry in a worker's
+stream, a settlement is the writing of an outcome.  The nodes' side is when they believed that their
+lease was good.  Handlers and the driver write the rest of the history themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import attrs
+
+from pool.actors.keepalive import KeepAlive
+from pool.actors.membership import Membership
+from pool.errors import PoolError
+from pool.store import lane as lanes
+from pool.store.answers import renewal
+from pool.store.scripts import Script
+from tests.verify.history import Event, Recorder
+from tests.verify.sim.server import Server
+from tests.verify.sim.world import Process, World
+
+STORE: Final = "server"
+_TARGET_WORDS: Final = 3  # of ADVANCE, before its items: count, then id and number each
+_SCRIPTS: Final = {
+    script.sha.encode(): script
+    for script in vars(lanes).values()
+    if isinstance(script, Script)
+}
+
+
+@attrs.define(eq=False)
+class Watch:
+    """Writes the history of one world."""
+
+    world: World
+    server: Server
+    events: list[Event] = attrs.field(factory=list)
+    seen: set[str] = attrs.field(factory=set)  # abnormal things that no event of the history tells
+    key_of: dict[str, str] = attrs.field(factory=dict)  # job id -> key
+    settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
+    _store: Recorder = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._store = self.recorder(STORE)
+        self.server.on_call = self._on_call
+        self.server.keyspace.on_append = self._on_append
+        self.server.keyspace.on_set = self._on_set
+
+    def recorder(self, p: str) -> Recorder:
+        """Return what one process writes with."""
+        return Recorder(p, self.events.append, lambda: self.world.now_s)
+
+    # --- the server's side ---
+
+    def _on_append(self, key: bytes, entry_id: bytes, fields: Sequence[bytes]) -> None:
+        _, found, worker = key.partition(b":stream:")
+        if found:
+            facts = dict(zip(fields[::2], fields[1::2], strict=True))
+            job_id, *_ = facts[b"m"].decode().split("|")
+            job_key = facts[b"k"].decode()
+            self.key_of[job_id] = job_key
+            epoch = int(entry_id.partition(b"-")[0])
+            self._store("own", key=job_key, job=job_id, epoch=epoch, nonce=worker.decode())
+
+    def _on_set(self, key: bytes, value: bytes) -> None:
+        _, found, job = key.partition(b":result:")
+        if found:
+            job_id = job.decode()
+            head, _, body = value.decode(errors="replace").partition("\n")
+            word, epoch, owner, attempt, *_ = head.split("|")
+            self.settled.setdefault(job_id, word)
+            self._store(
+                "commit",
+                key=self.key_of.get(job_id, ""),
+                job=job_id,
+                epoch=int(epoch),
+                attempt=int(attempt),
+                nonce=owner,
+                result="first",
+                extra={"word": word, "body": body[:40]},
+            )
+
+    def _on_call(
+        self,
+        process: Process,
+        sha: bytes,
+        keys: Sequence[bytes],
+        args: Sequence[bytes],
+        reply: Any,
+    ) -> None:
+        script = _SCRIPTS.get(sha)
+        if script is lanes.ADVANCE:
+            self._on_advance(args, reply)
+        elif script is lanes.DISPATCH:
+            items = _items(args, 3)
+            for item in items:
+                self.key_of.setdefault(item[1].decode(), item[0].decode())
+            if isinstance(reply, list) and b"ENDED" in reply:
+                self.seen.add("dispatch repeated after its end")
+        elif script is lanes.FENCE and isinstance(reply, list):
+            for name, claim in zip(reply[1::2], reply[2::2], strict=True):
+                holder, _, fence = claim.decode().rpartition("|")
+                facts = {"fence": int(fence), "holder": holder}
+                self._store("lock", nonce=name.decode(), extra=facts)
+        elif script is lanes.SWEEP and isinstance(reply, list):
+            if len(reply) > 2:
+                self.seen.add("sweep found something overdue")
+            if reply[1] == b"-2":
+                self.seen.add("sweeper's lock was held")
+        elif script is lanes.REAP and not isinstance(reply, list):
+            self.seen.add("reaper's claim was taken over")
+
+    def _on_advance(self, args: Sequence[bytes], reply: Any) -> None:
+        guard, source, claim = (arg.decode() for arg in args[1:4])
+        if not isinstance(reply, list):
+            if guard == "own":
+                self._store("commit", "fail", nonce=source, err="GONE")
+            return
+        for item, status in zip(_items(args, 7), reply[1:], strict=True):
+            edge, key, epoch, job = (word.decode() for word in item[:4])
+            word = status.decode().partition(" ")[0]
+            facts: dict[str, Any] = {"key": key, "job": job, "epoch": int(epoch), "nonce": source}
+            if guard == "own" and edge in "dcxw":
+                if word == "REPEAT":
+                    self._store("commit", result="repeat", **facts)
+                elif word in ("SETTLED", "FENCED", "REFUSED"):
+                    self._store("commit", "fail", err=word, **facts)
+            elif guard == "reap" and word in ("GRANTED", "UNASSIGNED", "OK"):
+                extra = {"dead": source, "fence": int(claim.rpartition("|")[2])}
+                del facts["nonce"]
+                self._store("requeue", extra=extra, **facts)
+            if word == "STOPPED":
+                self.seen.add("a start was stopped by its acknowledgement")
+            if word == "TIMEDOUT":
+                self.seen.add("a timed out attempt was not settled")
+
+
+def _items(args: Sequence[bytes], counted: int) -> list[Sequence[bytes]]:
+    first = counted + 1 + 2 * int(args[counted])
+    return [args[at : at + 8] for at in range(first, len(args), 8)]
+
+
+# --- the nodes' side ----------------------------------------------------------------------------
+
+
+def watch_leases(tell: Callable[[Any, str, str, float], None]) -> Callable[[], None]:
+    """Call `tell(seam, f, identity, asked)` for what nodes join and renew; return what ends it."""
+    answered, joined = KeepAlive._on_answer, Membership._join
+
+    def on_answer(self: KeepAlive, answer: Any) -> None:
+        for names, reply in zip(answer.plan.identities, answer.replies, strict=False):
+            if not isinstance(reply, PoolError):
+                counts = renewal(reply).counts
+                for name, count in zip(names, counts, strict=True):
+                    if count >= 0:
+                        tell(self.context.seam, "renew", name, answer.asked_s)
+        answered(self, answer)
+
+    async def join(self: Membership, state: Any, workers: Any, **options: Any) -> None:
+        asked_s = self.context.seam.clock()
+        names = [worker.target(state.number).name for worker in workers.values()]
+        await joined(self, state, workers, **options)
+        for name in names:
+            tell(self.context.seam, "join", name, asked_s)
+
+    KeepAlive._on_answer = on_answer  # type: ignore[method-assign]
+    Membership._join = join  # type: ignore[method-assign]
+
+    def end() -> None:
+        KeepAlive._on_answer = answered  # type: ignore[method-assign]
+        Membership._join = joined  # type: ignore[method-assign]
+
+    return end
