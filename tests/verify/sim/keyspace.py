@@ -87,7 +87,7 @@ class Keyspace:
         self.appended: dict[bytes, None] = {}  # streams that got an entry since this was last taken
         self.on_append: Callable[[bytes, bytes, Sequence[bytes]], object] = lambda *_: None
         self.on_set: Callable[[bytes, bytes], object] = lambda *_: None
-        self._now_us = now_us
+        self.now_us = self._now_us = now_us
         self._dice = dice
         self._commands: dict[bytes, Callable[..., Value]] = {
             name.removeprefix("do_").upper().encode(): getattr(self, name)

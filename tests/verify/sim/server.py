@@ -56,7 +56,7 @@ class Connection:
 
     thread: Thread
     is_open: bool = True  # for the client
-    is_cut: bool = False  # for the server: nothing that is under way arrives any more
+    generation: int = 0
     blocked: _Blocked | None = None
     ticket: int | None = None  # the wait of its thread for an answer
 
@@ -84,6 +84,7 @@ class Server:
         self.clock_step_us = 0
         self.calls = 0
         self.is_up = True
+        self.generation = 0  # connections of older ones are dead, even those that nobody holds
         self._stalled_until_s = 0.0
         self._loaded: dict[bytes, None] = {}
         self._connections: dict[Connection, None] = {}
@@ -98,8 +99,7 @@ class Server:
     def stop(self) -> None:
         """Be gone: every connection is closed, nothing answers."""
         self.is_up = False
-        for connection in list(self._connections):
-            self.drop(connection)
+        self.cut_all()
         self._loaded.clear()
         self._blocked.clear()
 
@@ -107,9 +107,19 @@ class Server:
         """Be there again, with the data as they are; scripts were not kept."""
         self.is_up = True
 
+    def cut_all(self) -> None:
+        """Close every connection; what is under way on them does not arrive."""
+        for connection in list(self._connections):
+            self.drop(connection)
+        self.generation += 1
+
     def stall(self, seconds: float) -> None:
         """Answer nobody for a while; what comes meanwhile waits."""
         self._stalled_until_s = self.world.now_s + seconds
+
+    def go_on(self) -> None:
+        """Answer again."""
+        self._stalled_until_s = min(self._stalled_until_s, self.world.now_s)
 
     def flush_scripts(self) -> None:
         """Forget all scripts, as SCRIPT FLUSH does."""
@@ -117,7 +127,7 @@ class Server:
 
     def drop(self, connection: Connection) -> None:
         """Close a connection: its client notices."""
-        connection.is_cut, connection.is_open = True, False
+        connection.is_open = False
         self._forget(connection)
         if connection.ticket is not None:
             connection.thread.resume(connection.ticket, ConnectionResetError())
@@ -126,7 +136,7 @@ class Server:
 
     def connect(self, thread: Thread) -> Connection:
         """Accept a connection."""
-        connection = Connection(thread)
+        connection = Connection(thread, generation=self.generation)
         self._connections[connection] = None
         return connection
 
@@ -141,6 +151,11 @@ class Server:
             connection.blocked.timer.cancel()
             self._blocked.pop(connection.blocked, None)
             connection.blocked = None
+
+    def hang_up(self, process: Process) -> None:
+        """A process is gone; what it had sent still arrives."""
+        for connection in [each for each in self._connections if each.process is process]:
+            self.close(connection)
 
     def send(self, connection: Connection, packed: bytes, answer: Callable[[Any], object]) -> None:
         """Carry a pipeline to the server; `answer` gets each reply, or an OSError at the end."""
@@ -161,7 +176,7 @@ class Server:
     def _arrive(
         self, connection: Connection, commands: Sequence[Words], answer: Callable[[Any], object]
     ) -> None:
-        if connection.is_cut or not self.is_up:
+        if connection.generation < self.generation or not self.is_up:
             return
         if self.world.now_s < self._stalled_until_s:
             self.world.at(self._stalled_until_s, self._arrive, connection, commands, answer)
@@ -170,14 +185,15 @@ class Server:
         replies = []
         for words in commands:
             if not self.network.before(process, words):
-                return
+                break
             if words[0] == b"XREAD":
                 self._read(connection, words, answer)
                 return
             replies.append(self._run(process, words))
             self.network.after(process, words)
         self._wake()
-        self._reply(connection, replies, answer)
+        if len(replies) == len(commands):
+            self._reply(connection, replies, answer)
 
     def _reply(
         self, connection: Connection, replies: list[Any], answer: Callable[[Any], object]

@@ -7,6 +7,7 @@ lease was good.  Handlers and the driver write the rest of the history themselve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from tests.verify.sim.server import Server
 from tests.verify.sim.world import Process, World
 
 STORE: Final = "server"
-_TARGET_WORDS: Final = 3  # of ADVANCE, before its items: count, then id and number each
+_TOKEN: Final = re.compile(rb'"(t\d+\.\d+)"')  # in a payload
 _SCRIPTS: Final = {
     script.sha.encode(): script
     for script in vars(lanes).values()
@@ -40,6 +41,7 @@ class Watch:
     events: list[Event] = attrs.field(factory=list)
     seen: set[str] = attrs.field(factory=set)  # abnormal things that no event of the history tells
     key_of: dict[str, str] = attrs.field(factory=dict)  # job id -> key
+    token_of: dict[str, str] = attrs.field(factory=dict)  # job id -> the dispatch call's token
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
     _store: Recorder = attrs.field(init=False)
 
@@ -97,7 +99,10 @@ class Watch:
         elif script is lanes.DISPATCH:
             items = _items(args, 3)
             for item in items:
-                self.key_of.setdefault(item[1].decode(), item[0].decode())
+                job = item[1].decode()
+                self.key_of.setdefault(job, item[0].decode())
+                if found := _TOKEN.search(item[7]):
+                    self.token_of[job] = found[1].decode()
             if isinstance(reply, list) and b"ENDED" in reply:
                 self.seen.add("dispatch repeated after its end")
         elif script is lanes.FENCE and isinstance(reply, list):

@@ -148,7 +148,8 @@ class Process:
 
     def __init__(self, world: World, name: str, kind: LoopKind) -> None:
         self.world = world
-        self.name = name
+        self.name = name  # NODE/BOOT
+        self.node = name.partition("/")[0]
         self.clock_offset_s = world.dice(f"clock/{name}").uniform(0.0, 1000.0)
         self.is_dead = False
         self.is_frozen = False

@@ -1,0 +1,307 @@
+"""What goes wrong in a simulated world, and the network through which most of it does."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import attrs
+
+from tests.verify.history import Recorder
+from tests.verify.sim.config import FAULTS, Config
+from tests.verify.sim.server import Server
+from tests.verify.sim.world import Process, World
+
+_LATENCY_S: Final = (0.0002, 0.002)  # of each way, when nothing is wrong
+_WINDOWS: Final = ("slow", "lossy-requests", "lossy-replies", "late", "torn", "resets", "partition")
+
+
+class Fleet(Protocol):
+    """The nodes, as faults see them."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All nodes."""
+
+    def process(self, name: str) -> Process | None:
+        """Return the process of a node that is up."""
+
+    def crash(self, name: str, down_s: float) -> None:
+        """End a node's process at once; another one begins later."""
+
+    def leave(self, name: str, down_s: float) -> None:
+        """Tell a node to leave; another one begins later."""
+
+
+@attrs.frozen(eq=False)
+class _Window:
+    """A condition of the network, for one node or for all."""
+
+    target: str
+    chance: float  # that a message is met by it
+    size_s: float
+    way: str = ""
+
+
+@attrs.define(eq=False)
+class _Fuse:
+    """A crash that waits for a command."""
+
+    calls: int  # left until it
+    is_applied: bool  # whether that command is still carried out
+    down_s: float
+
+
+class Weather:
+    """The network: latency, and whatever the present windows do to messages."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.windows: dict[str, list[_Window]] = {kind: [] for kind in _WINDOWS}
+        self.fuses: dict[Process, _Fuse] = {}
+        self.on_fuse: Callable[[Process, _Fuse], object] = lambda *_: None
+        self.on_command: Callable[[Process, Sequence[bytes]], object] = lambda *_: None
+        self._dice = dice
+        self._is_fair = True  # no window is open
+
+    def open(self, kind: str, window: _Window) -> None:
+        self.windows[kind].append(window)
+        self._is_fair = False
+
+    def close(self, kind: str, window: _Window) -> None:
+        self.windows[kind].remove(window)
+        self._is_fair = not any(self.windows.values())
+
+    def _met(self, kind: str, process: Process) -> _Window | None:
+        for window in self.windows[kind]:
+            if window.target in ("", process.node) and self._dice.random() < window.chance:
+                return window
+        return None
+
+    def _way(self, process: Process, lossy: str, way: str) -> float | None:
+        delay_s = self._dice.uniform(*_LATENCY_S)
+        if self._is_fair:
+            return delay_s
+        if self._met(lossy, process):
+            return None
+        if any(w.target == process.node and w.way in ("", way) for w in self.windows["partition"]):
+            return None
+        if slow := self._met("slow", process):
+            delay_s += self._dice.uniform(0.0, slow.size_s)
+        if way == "requests" and (late := self._met("late", process)):
+            delay_s += self._dice.uniform(late.size_s / 3, late.size_s)
+        return delay_s
+
+    def request_s(self, process: Process) -> float | None:
+        return self._way(process, "lossy-requests", "requests")
+
+    def reply_s(self, process: Process) -> float | None:
+        return self._way(process, "lossy-replies", "replies")
+
+    def is_reset(self, process: Process) -> bool:
+        return not self._is_fair and self._met("resets", process) is not None
+
+    def split(self, process: Process, count: int) -> int:
+        if self._is_fair or count < 2 or not self._met("torn", process):
+            return count
+        return self._dice.randrange(1, count)
+
+    def before(self, process: Process, words: Sequence[bytes]) -> bool:
+        fuse = self.fuses.get(process)
+        if fuse is not None and fuse.calls <= 1 and not fuse.is_applied:
+            self._burn(process, fuse)
+            return False
+        return True
+
+    def after(self, process: Process, words: Sequence[bytes]) -> None:
+        self.on_command(process, words)
+        fuse = self.fuses.get(process)
+        if fuse is not None:
+            fuse.calls -= 1
+            if fuse.calls <= 0:
+                self._burn(process, fuse)
+
+    def _burn(self, process: Process, fuse: _Fuse) -> None:
+        del self.fuses[process]
+        self.on_fuse(process, fuse)
+
+
+class Faults:
+    """Plans the faults of one seed, and carries them out."""
+
+    def __init__(
+        self,
+        config: Config,
+        world: World,
+        server: Server,
+        weather: Weather,
+        fleet: Fleet,
+        record: Recorder,
+    ) -> None:
+        self._config = config
+        self._world = world
+        self._server = server
+        self._weather = weather
+        self._fleet = fleet
+        self._record = record
+        self._numbers = 0
+        self._going: dict[int, Callable[[], object]] = {}
+        weather.on_fuse = self._on_fuse
+
+    def plan(self) -> None:
+        """Put all faults of this seed on the world's calendar."""
+        for kind in self._config.faults:
+            dice = self._world.dice(f"fault/{kind}")
+            at_s = 0.5 + dice.expovariate(1 / self._config.pace_s)
+            while at_s < self._config.chaos_s:
+                # Everything is thrown now: what other faults do must not change this one.
+                throw = random.Random(dice.random())
+                if kind == "lost-suffix":
+                    ago_s = throw.choice((0.005, 0.05, 0.5, 2.0)) * throw.random()
+                    self._world.at(max(0.0, at_s - ago_s), self._lose_from_now, at_s)
+                else:
+                    self._world.at(at_s, self._strike, kind, throw)
+                at_s += dice.expovariate(1 / self._config.pace_s)
+        self._world.at(self._config.chaos_s, self.heal)
+
+    def heal(self) -> None:
+        """End every fault that is in effect."""
+        for number in list(self._going):
+            self._end(number)
+        self._record("heal")
+
+    # --- one fault ---
+
+    def _strike(self, kind: str, dice: random.Random) -> None:
+        ttl_s = self._config.ttl_s
+        seconds = ttl_s * dice.choice((0.1, 0.3, 0.6, 1.0, 1.5, 3.0)) * dice.uniform(0.7, 1.3)
+        target = dice.choice(self._fleet.names)
+        match kind:
+            case "partition":
+                window = _Window(target, 1.0, 0.0, dice.choice(("", "", "requests", "replies")))
+                name = f"{window.way}-lost" if window.way else "partition"
+                self._open(kind, window, seconds, name)
+            case "slow" | "late" | "lossy-requests" | "lossy-replies" | "torn" | "resets":
+                chance = dice.choice((0.05, 0.3, 0.7)) if kind != "slow" else 1.0
+                size_s = ttl_s * dice.choice((0.02, 0.1, 0.4))
+                if kind == "late":
+                    size_s = self._config.op_timeout_s * dice.choice((1.0, 3.0))
+                window = _Window(dice.choice((target, target, "")), chance, size_s)
+                self._open(kind, window, seconds, kind)
+            case "crash":
+                self._crash(kind, target, ttl_s * dice.uniform(0.02, 2.0))
+            case "crash-at-call":
+                process = self._fleet.process(target)
+                if process is not None:
+                    down_s = ttl_s * dice.uniform(0.02, 2.0)
+                    fuse = _Fuse(dice.randint(1, 30), dice.random() < 0.5, down_s)
+                    self._weather.fuses[process] = fuse
+            case "leave":
+                if self._fleet.process(target) is not None:
+                    self._begin(kind, target, 0.0, _nothing)
+                    self._fleet.leave(target, ttl_s * dice.uniform(0.02, 1.0))
+            case "pause" | "hang":
+                self._hold(kind, target, seconds)
+            case "restart":
+                self._restart(seconds / 2)
+            case "stall":
+                self._server.stall(min(seconds, self._config.chaos_s - self._world.now_s))
+                self._begin(kind, "", seconds, self._server.go_on)
+            case "script-flush":
+                self._server.flush_scripts()
+                self._begin(kind, "", 0.0, _nothing)
+            case "clock-forward":
+                self._step_clock(kind, seconds)
+            case "clock-back":
+                self._step_clock(kind, -seconds)
+            case "wipe":
+                self._lose(kind, ({}, {}))
+            case _:
+                raise AssertionError(kind)
+
+    def _open(self, kind: str, window: _Window, seconds: float, name: str) -> None:
+        self._weather.open(kind, window)
+        self._begin(
+            kind,
+            window.target,
+            seconds,
+            lambda: self._weather.close(kind, window),
+            name=name,
+            weight=2 + 2 * math.ceil(seconds / self._config.ttl_s),
+        )
+
+    def _crash(self, kind: str, target: str, down_s: float) -> None:
+        if self._fleet.process(target) is not None:
+            self._begin(kind, target, 0.0, _nothing)
+            self._fleet.crash(target, down_s)
+
+    def _on_fuse(self, process: Process, fuse: _Fuse) -> None:
+        if self._fleet.process(process.node) is process:
+            self._crash("crash-at-call", process.node, fuse.down_s)
+
+    def _hold(self, kind: str, target: str, seconds: float) -> None:
+        process = self._fleet.process(target)
+        if process is None or process.is_frozen or process.is_hung:
+            return
+        if kind == "pause":
+            process.freeze()
+            self._begin(kind, target, seconds, process.thaw, weight=2)
+        else:
+            process.is_hung = True
+            self._begin(kind, target, seconds, lambda: setattr(process, "is_hung", False), weight=2)
+
+    def _restart(self, seconds: float) -> None:
+        if self._server.is_up:
+            self._server.stop()
+            weight = 2 + math.ceil(seconds / self._config.ttl_s)
+            self._begin("restart", "", seconds, self._server.start, weight=weight)
+
+    def _step_clock(self, kind: str, seconds: float) -> None:
+        step_us = round(seconds * 1_000_000)
+        self._server.clock_step_us += step_us
+        self._begin(kind, "", 0.0, _nothing, weight=2)
+
+    def _lose_from_now(self, at_s: float) -> None:
+        saved = self._server.keyspace.copy_of_all()
+        self._world.at(at_s, self._lose, "lost-suffix", saved)
+
+    def _lose(self, kind: str, saved: Any) -> None:
+        self._server.cut_all()
+        self._server.flush_scripts()
+        self._server.keyspace.restore(saved)
+        self._begin(kind, "", 0.0, _nothing, weight=3)
+
+    # --- in the history ---
+
+    def _begin(
+        self,
+        kind: str,
+        target: str,
+        seconds: float,
+        end: Callable[[], object],
+        *,
+        name: str = "",
+        weight: int = 1,
+    ) -> None:
+        self._numbers += 1
+        number = self._numbers
+        does = FAULTS[kind]
+        extra = {"id": number, "kind": name or kind, "does": does, "target": target}
+        self._record("fault", "invoke", extra={**extra, "weight": weight, "s": round(seconds, 3)})
+        self._going[number] = end
+        if seconds:
+            ends_s = min(self._world.now_s + seconds, self._config.chaos_s)
+            self._world.at(ends_s, self._end, number)
+        else:
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        end = self._going.pop(number, None)
+        if end is not None:
+            end()
+            self._record("fault", extra={"id": number})
+
+
+def _nothing() -> None:
+    pass

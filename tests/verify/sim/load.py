@@ -1,0 +1,269 @@
+"""What is asked of a simulated pool: jobs and services, messages for them, stops; from any node."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeAlias
+
+import anyio
+import attrs
+
+from pool import Call, Node
+from pool.errors import PoolError, StoreUnavailable
+from tests.verify.sim.config import Config
+from tests.verify.sim.fleet import ATTEMPTS_MAX, Boot, Plan, SimFleet, digest
+from tests.verify.sim.world import World
+
+_AGAIN_S: Final = 0.5  # when no node can be asked
+_RESULT_S: Final = 40.0
+_MESSAGES_MAX: Final = 25
+
+Ask: TypeAlias = Callable[[Boot, Node], Coroutine[Any, Any, None]]
+
+
+@attrs.define(eq=False)
+class _Service:
+    """One service and where its messages are."""
+
+    key: str
+    job: str = ""
+    seq: int = 0  # of the next message
+    last: int = 0  # how many there shall be
+    is_told: bool = False  # nothing more is sent: it has ended, or an outcome is unknown
+
+
+class Load:
+    """All that is asked in one seed."""
+
+    def __init__(self, config: Config, world: World, fleet: SimFleet) -> None:
+        self._config = config
+        self._world = world
+        self._fleet = fleet
+        self.services: list[_Service] = []
+        self.asking: dict[int, Boot] = {}  # dispatches that have not returned
+        self._tokens = 0
+
+    def plan(self) -> None:
+        """Put everything on the world's calendar."""
+        config = self._config
+        for number in range(config.jobs):
+            dice = self._world.dice(f"job/{number}")
+            at_s = dice.uniform(0.1, config.chaos_s)
+            self._world.at(at_s, self._jobs, dice)
+        for number in range(config.services):
+            dice = self._world.dice(f"service/{number}")
+            service = _Service(f"s{number}", last=dice.randint(0, _MESSAGES_MAX))
+            self.services.append(service)
+            self._world.at(dice.uniform(0.1, config.chaos_s / 2), self._serve, service, dice)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything that was asked has been answered, as far as its asker lives."""
+        return all(boot.process.is_dead or boot.node is None for boot in self.asking.values())
+
+    # --- whom ---
+
+    def _ask(self, dice: random.Random, ask: Ask, on_nobody: Callable[[], object]) -> None:
+        boots = self._fleet.open_boots()
+        if not boots:
+            self._world.after(_AGAIN_S, on_nobody)
+            return
+        boot = dice.choice(boots)
+
+        async def op(boot: Boot) -> None:
+            if boot.node is not None:
+                await ask(boot, boot.node)
+
+        boot.do(op)
+
+    # --- jobs ---
+
+    def _jobs(self, dice: random.Random) -> None:
+        config = self._config
+        count = dice.choice((1, 1, 1, 1, 2, 8))
+        name = dice.choice(("work", "work", "limited"))
+        calls = [
+            (f"k{dice.randrange(config.keys)}", _job_plan(dice, name, config.ttl_s))
+            for _ in range(count)
+        ]
+        options: dict[str, Any] = {}
+        if dice.random() < 0.15:
+            options["delay_s"] = round(dice.uniform(0.1, 3.0), 3)
+        if dice.random() < 0.15:
+            options["if_exists"] = "attach"
+        wants_result, stops = dice.random() < 0.5, dice.random() < 0.12
+        stop_s = dice.uniform(0.0, 2.0)
+
+        async def ask(boot: Boot, node: Node) -> None:
+            refs = await self._dispatch(boot, node, name, calls, options)
+            if stops and refs:
+                await anyio.sleep(stop_s)
+                await _stop(boot, node, refs[0])
+            if wants_result:
+                for ref in refs:
+                    await _result(boot, ref)
+
+        self._ask(dice, ask, lambda: self._jobs_again(dice, ask))
+
+    def _jobs_again(self, dice: random.Random, ask: Ask) -> None:
+        self._ask(dice, ask, lambda: self._jobs_again(dice, ask))
+
+    async def _dispatch(
+        self,
+        boot: Boot,
+        node: Node,
+        name: str,
+        calls: Sequence[tuple[str, Plan]],
+        options: dict[str, Any],
+    ) -> list[Any]:
+        self._tokens += 1
+        batch = self._tokens
+        self.asking[batch] = boot
+        tokens = [f"t{batch}.{i}" for i in range(len(calls))]
+        delay_s = options.get("delay_s", 0.0)
+        kind = "service" if name == "feed" else "job"
+        attempts_max = 0 if name == "feed" else ATTEMPTS_MAX
+        for token, (key, plan) in zip(tokens, calls, strict=True):
+            extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max}
+            if delay_s:
+                extra["delay_s"] = delay_s
+            boot.record("dispatch", "invoke", key=key, idem=token, extra=extra)
+        via, answers = node.options(**options), []
+        try:
+            if len(calls) == 1:
+                answers = [await via.dispatch(name, calls[0][0], tokens[0], calls[0][1])]
+            else:
+                made = [Call(k, t, p) for t, (k, p) in zip(tokens, calls, strict=True)]
+                answers = await via.dispatch_many(name, made)
+        except PoolError as error:
+            answers = [error] * len(calls)
+        finally:
+            self.asking.pop(batch, None)
+        accepted = []
+        for token, (key, plan), answer in zip(tokens, calls, answers, strict=True):
+            facts: dict[str, Any] = {"key": key, "idem": token}
+            extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max}
+            if delay_s:
+                extra["delay_s"] = delay_s
+            if isinstance(answer, PoolError):
+                unknown = isinstance(answer, StoreUnavailable) and answer.maybe_done
+                type_ = "info" if unknown else "fail"
+                boot.record("dispatch", type_, err=answer.code, extra=extra, **facts)
+            elif options.get("if_exists") == "attach" and self._is_foreign(answer, token):
+                boot.record("dispatch", "fail", err="ATTACHED", extra=extra, **facts)
+            else:
+                boot.record("dispatch", "ok", job=answer.job_id, extra=extra, **facts)
+                accepted.append(answer)
+        return accepted
+
+    def _is_foreign(self, ref: Any, token: str) -> bool:
+        made_by = self._fleet.watch.token_of.get(ref.job_id)
+        return made_by != token
+
+    # --- services ---
+
+    def _serve(self, service: _Service, dice: random.Random) -> None:
+        plan = {
+            "s": dice.choice((0.0, 0.01, 0.2)),
+            "trips": sorted(dice.sample(range(_MESSAGES_MAX), dice.choice((0, 0, 2)))),
+        }
+        pace_s = self._config.chaos_s / 2 / (service.last + 1)
+
+        async def ask(boot: Boot, node: Node) -> None:
+            refs = await self._dispatch(boot, node, "feed", [(service.key, plan)], {})
+            if refs:
+                service.job = refs[0].job_id
+                self._world.after(pace_s, self._notify, service, dice, pace_s)
+            else:
+                service.is_told = True
+
+        self._ask(dice, ask, lambda: self._serve(service, dice))
+
+    def _notify(self, service: _Service, dice: random.Random, pace_s: float) -> None:
+        if service.seq >= service.last or service.is_told:
+            service.is_told = True
+            return
+
+        def later(seconds: float) -> None:
+            self._world.after(seconds, self._notify, service, dice, pace_s)
+
+        boots = self._fleet.open_boots()
+        if not boots:
+            later(_AGAIN_S)
+            return
+        boot, seq = dice.choice(boots), service.seq
+        is_stop = dice.random() < 0.02
+        next_s = dice.uniform(0.0, 2 * pace_s)
+        service.seq += 1
+
+        async def op(boot: Boot) -> None:
+            if boot.node is None:
+                return
+            if is_stop:
+                service.is_told = True
+                await _stop_key(boot, boot.node, service)
+                return
+            facts: dict[str, Any] = {"key": service.key, "job": service.job, "extra": {"seq": seq}}
+            boot.record("notify", "invoke", **facts)
+            try:
+                await boot.node.notify(service.key, {"seq": seq})
+            except PoolError as error:
+                unknown = isinstance(error, StoreUnavailable) and error.maybe_done
+                boot.record("notify", "info" if unknown else "fail", err=error.code, **facts)
+                # After an unknown one nothing more: it may arrive behind those that follow.
+                service.is_told = service.is_told or unknown
+            else:
+                boot.record("notify", **facts)
+            later(next_s)
+
+        boot.do(op)
+
+
+def _job_plan(dice: random.Random, name: str, ttl_s: float) -> Plan:
+    plan: Plan = {
+        "s": dice.choice((0.0, 0.0, 0.01, 0.3, 0.3, 1.0, 0.4 * ttl_s)),
+        "fails": dice.choice((0, 0, 0, 0, 1, 2, ATTEMPTS_MAX)),
+        "how": dice.choice(("raise", "raise", "retry", "park", "cancel")),
+        "pad": "x" * dice.choice((0, 0, 0, 1500)),
+    }
+    if name == "limited":
+        plan["s"] = min(plan["s"], 0.3)
+        plan["slow"] = dice.choice((0, 0, 1, 2, ATTEMPTS_MAX))
+    return plan
+
+
+async def _result(boot: Boot, ref: Any) -> None:
+    facts: dict[str, Any] = {"key": ref.key, "job": ref.job_id}
+    boot.record("result", "invoke", **facts)
+    try:
+        value = await ref.result(timeout_s=_RESULT_S)
+    except PoolError as error:
+        is_told = error.code in ("POOLPARKED", "POOLCANCELLED")
+        boot.record("result", "fail" if is_told else "info", err=error.code, **facts)
+    except TimeoutError:
+        boot.record("result", "info", err="TIMEOUT", **facts)
+    else:
+        boot.record("result", result=value, **facts)
+
+
+async def _stop(boot: Boot, node: Node, ref: Any) -> None:
+    facts: dict[str, Any] = {"key": ref.key, "job": ref.job_id}
+    boot.record("cancel", "invoke", **facts)
+    try:
+        await ref.stop("as asked", 10.0)
+    except PoolError as error:
+        boot.record("cancel", "fail", err=error.code, **facts)
+    else:
+        boot.record("cancel", **facts)
+
+
+async def _stop_key(boot: Boot, node: Node, service: _Service) -> None:
+    facts: dict[str, Any] = {"key": service.key, "job": service.job}
+    boot.record("cancel", "invoke", **facts)
+    try:
+        await node.stop(service.key, "as asked", 10.0)
+    except PoolError as error:
+        boot.record("cancel", "fail", err=error.code, **facts)
+    else:
+        boot.record("cancel", **facts)

@@ -1,0 +1,137 @@
+"""What a simulated server holds at the end, for the auditor and for the checker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pool.model.job import Record
+from pool.model.names import Control, Names
+from pool.testing.audit import audit
+from tests.verify.sim.keyspace import Keyspace
+
+
+
+class Client:
+    """As much of redis-py's client as the auditor uses, on a keyspace."""
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        self._keyspace = keyspace
+        self._queued: list[Any] = []
+
+    def hget(self, name: str, field: str) -> Any:
+        return self._run("HGET", name, field)
+
+    def scan_iter(self, match: str, count: int) -> Iterator[bytes]:
+        prefix = match.removesuffix("*").encode()
+        return iter([key for key in list(self._keyspace.keys) if key.startswith(prefix)])
+
+    def pipeline(self, transaction: bool) -> Client:
+        assert transaction
+        return Client(self._keyspace)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._queued.clear()
+
+    def execute(self) -> list[Any]:
+        return list(self._queued)
+
+    def hgetall(self, name: str) -> None:
+        self._queue(_pairs, "HGETALL", name)
+
+    def hkeys(self, name: str) -> None:
+        self._queue(list, "HKEYS", name)
+
+    def zrange(self, name: str, first: int, last: int, withscores: bool = False) -> None:
+        if withscores:
+            self._queue(
+                lambda r: [(m, float(s)) for m, s in zip(r[::2], r[1::2], strict=True)],
+                *("ZRANGE", name, first, last, "WITHSCORES"),
+            )
+        else:
+            self._queue(list, "ZRANGE", name, first, last)
+
+    def smembers(self, name: str) -> None:
+        self._queue(set, "SMEMBERS", name)
+
+    def xrange(self, name: str) -> None:
+        self._queue(lambda r: [(i, _pairs(f)) for i, f in r], "XRANGE", name, "-", "+")
+
+    def llen(self, name: Any) -> None:
+        self._queue(int, "LLEN", name)
+
+    def _queue(self, form: Callable[[Any], Any], *words: Any) -> None:
+        self._queued.append(form(self._run(*words)))
+
+    def _run(self, *words: Any) -> Any:
+        name, *args = (w if isinstance(w, bytes) else str(w).encode() for w in words)
+        return self._keyspace.run(name, *args)
+
+
+def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def problems(keyspace: Keyspace, pool: str) -> list[str]:
+    """Return what the product's own auditor says."""
+    client: Any = Client(keyspace)
+    return audit(client, pool)
+
+
+def records(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Record | None]:
+    """Return key -> record of everything that has one."""
+    found: dict[str, Record | None] = {}
+    for number in range(lanes):
+        jobs = keyspace.keys.get(Names(pool, number).jobs.encode(), {})
+        found.update({key.decode(): Record.parse(text) for key, text in jobs.items()})
+    return found
+
+
+def has_messages(keyspace: Keyspace) -> bool:
+    """Say whether any inbox holds an unhandled message."""
+    return any(b":inbox:" in key for key in keyspace.keys)
+
+
+def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
+    """Return what the checker wants to know of the server's last state."""
+    leases: list[str] = []
+    claims: list[str] = []
+    outcomes: dict[str, Any] = {}
+    for number in range(lanes):
+        names = Names(pool, number)
+        cleanup = keyspace.keys.get(names.cleanup.encode(), {})
+        done = {name for name, claim in cleanup.items() if claim == b"done"}
+        claims += [n.decode() for n in cleanup if n not in done and n != b"sweeper"]
+        keepalive = keyspace.keys.get(names.keepalive.encode())
+        if keepalive is not None:
+            leases += [name.decode() for name in keepalive.scores if name not in done]
+    for key in list(keyspace.keys):
+        _, found, job = key.partition(b":result:")
+        text = keyspace.run(b"GET", key) if found else None
+        if text is not None:
+            head, _, body = text.decode().partition("\n")
+            word, epoch, owner, attempt, ended_ms, _ = head.split("|", 5)
+            outcomes[job.decode()] = {
+                "word": word,
+                "epoch": int(epoch),
+                "owner": owner,
+                "attempt": int(attempt),
+                "ended_ms": int(ended_ms),
+                "value": json.loads(body) if word == "done" and body else body,
+            }
+    found_records = records(keyspace, pool, lanes)
+    workers = keyspace.keys.get(Control(pool).map_data("workers").encode(), {})
+    return {
+        "now_ms": keyspace.now_us() // 1000,
+        "jobs": {k: [r.id, r.state, r.kind] for k, r in found_records.items() if r is not None},
+        "outcomes": outcomes,
+        "problems": problems(keyspace, pool),
+        "leases": sorted(set(leases)),
+        "claims": claims,
+        "unknown": [],
+        "workers": sorted(name.decode() for name in workers if not name.startswith(b"!")),
+    }

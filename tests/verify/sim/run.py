@@ -1,0 +1,181 @@
+"""One seed: build a world, let it go wrong, heal it, wait until it is quiet, judge it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+
+from tests.verify.checker import Bounds, Report, check
+from tests.verify.history import Event, digest
+from tests.verify.sim import reading
+from tests.verify.sim.config import Config
+from tests.verify.sim.faults import Faults, Weather
+from tests.verify.sim.fleet import (
+    ATTEMPTS_MAX,
+    BACKOFF_MAX_S,
+    GRACE_S,
+    LIMIT_S,
+    POOL,
+    Boot,
+    SimFleet,
+)
+from tests.verify.sim.load import Load
+from tests.verify.sim.seam import SimSeam
+from tests.verify.sim.server import Server
+from tests.verify.sim.watch import Watch, watch_leases
+from tests.verify.sim.world import World
+
+_LOOK_S: Final = 0.25  # how often it is looked whether the world is quiet
+_DRAIN_S: Final = 90.0  # longer than this after `heal` nothing may take
+_QUIET_TTLS: Final = 1.5  # leases of the dead must have ended, too
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What came of one seed."""
+
+    config: Config
+    events: list[Event]
+    report: Report
+    digest: str
+    failures: tuple[str, ...]  # what no history tells: unhandled errors
+    seen: frozenset[str]
+    virtual_s: float
+    calls: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was wrong."""
+        return self.report.ok and not self.failures
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """What was violated, in short."""
+        return (*self.report.broken, *(("failure",) if self.failures else ()))
+
+
+class Simulation:
+    """One world and all that is in it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.world = World(config.seed)
+        self.server = Server(self.world, self.world.dice("server"))
+        self.weather = Weather(self.world.dice("weather"))
+        self.server.network = self.weather
+        self.watch = Watch(self.world, self.server)
+        self.fleet = SimFleet(config, self.world, self.server, self.watch)
+        self.load = Load(config, self.world, self.fleet)
+        self.driver = self.watch.recorder("driver")
+        self.faults = Faults(
+            config, self.world, self.server, self.weather, self.fleet, self.driver
+        )
+
+    def begin(self) -> None:
+        """Start all nodes, and plan load and faults."""
+        for name in self.fleet.names:
+            self.world.after(self.world.dice("begin").random() * 0.1, self.fleet.start, name)
+        self.load.plan()
+        self.faults.plan()
+
+    def play(self) -> Outcome:
+        """Let it run to its end, and judge it."""
+        end_watch = watch_leases(self._tell_lease)
+        try:
+            self.begin()
+            self.world.run(self.config.chaos_s)
+            is_drained = self.drain()
+            self.record_end(is_drained)
+            return self._judge()
+        finally:
+            end_watch()
+            self.world.close()
+
+    def drain(self) -> bool:
+        """Wait until nothing is left to do; False if that takes too long."""
+        healed_s = self.world.now_s
+        enough_s = _QUIET_TTLS * self.config.ttl_s + 2.0
+        while self.world.now_s < healed_s + _DRAIN_S:
+            self.world.run(self.world.now_s + _LOOK_S)
+            if self.world.now_s >= healed_s + enough_s and self.is_quiet():
+                return True
+        return False
+
+    def is_quiet(self) -> bool:
+        """Whether all nodes are up, no finite job is left and no message is unhandled."""
+        if len(self.fleet.open_boots()) < len(self.fleet.names) or not self.load.is_over:
+            return False
+        keyspace = self.server.keyspace
+        found = reading.records(keyspace, POOL, self.config.lanes)
+        if any(record is None or record.kind == "job" for record in found.values()):
+            return False
+        is_told = all(service.is_told for service in self.load.services)
+        leases = reading.final(keyspace, POOL, self.config.lanes)["leases"]
+        return is_told and not reading.has_messages(keyspace) and set(leases) <= set(self.live())
+
+    def live(self) -> list[str]:
+        """Return the identities that living processes have."""
+        names: list[str] = []
+        for boot in self.fleet.open_boots():
+            assert boot.node is not None
+            for lane in boot.node._open_crew.membership.identities():
+                names += lane
+        return sorted(set(names))
+
+    def record_end(self, is_drained: bool) -> None:
+        """Write the last state into the history."""
+        for boot in self.fleet.open_boots():
+            assert boot.node is not None
+            boot.record("members", extra={"workers": [w.id for w in boot.node.workers]})
+        last = reading.final(self.server.keyspace, POOL, self.config.lanes)
+        self.driver("final_state", extra={**last, "drained": is_drained, "live": self.live()})
+
+    def _tell_lease(self, seam: Any, f: str, name: str, asked_s: float) -> None:
+        boot: Boot | None = self.fleet.seams.get(seam) if isinstance(seam, SimSeam) else None
+        if boot is None:
+            return
+        asked = asked_s - boot.process.clock_offset_s
+        if f == "join":
+            boot.record("join", nonce=name)
+        bounds = self.bounds()
+        until = asked + bounds.ttl_s - bounds.margin_s
+        boot.record("renew", nonce=name, extra={"asked": asked, "until": until})
+
+    def bounds(self) -> Bounds:
+        """Return how long what may take."""
+        config = self.config
+        return Bounds(
+            ttl_s=config.ttl_s,
+            queue_s=30.0,
+            attempts_max=ATTEMPTS_MAX,
+            backoff_max_s=BACKOFF_MAX_S,
+            limit_s=max(LIMIT_S, 0.4 * config.ttl_s),
+            grace_s=GRACE_S,
+            # Where slots are few, a job may be given to a worker whose slots are taken, and wait.
+            slack_s=0.25 if config.capacity > 10 else 0.25 + config.ttl_s,
+            has_clock_faults=any(kind.startswith("clock") for kind in config.faults),
+            has_pauses="pause" in config.faults or "hang" in config.faults,
+        )
+
+    def _judge(self) -> Outcome:
+        events = self.watch.events
+        return Outcome(
+            config=self.config,
+            events=events,
+            report=check(events, self.bounds()),
+            digest=digest(events),
+            failures=tuple(
+                f"{process.name}: {type(failure).__name__}: {failure}"
+                for process in self.world.processes
+                for failure in process.failures
+            ),
+            seen=frozenset(self.watch.seen),
+            virtual_s=self.world.now_s,
+            calls=self.server.calls,
+        )
+
+
+def play(config: Config) -> Outcome:
+    """Play one seed."""
+    return Simulation(config).play()
