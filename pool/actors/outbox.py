@@ -155,7 +155,13 @@ class Outbox:
         return batch, ranks
 
     def _targets(self, edge: Edge, run: Run | None) -> Sequence[Target]:
-        """Return whom a released key goes to; never back to the releaser."""
+        """Return whom a released key goes to; never back to the releaser.
+
+        What waited here for a slot goes to nobody: by rank it would go to another full worker, and
+        from there back, for ever; whoever has a free slot pulls it.
+        """
+        if run is not None and run.is_offered:
+            return ()
         mine = self.target.id
         found = self.context.targets(edge.key, edge.handler, lane=self.lane, but=mine)
         if run is not None and run.target:

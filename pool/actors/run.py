@@ -49,6 +49,7 @@ class Run:
     is_limited: bool = False  # its run-time limit is written into `due`
     edge: Edge | None = None  # how it shall end, once that is decided
     target: str = ""  # of a service that moves: to whom
+    is_offered: bool = False  # released because it waited: whoever has a free slot shall have it
     payload: bytes | None = None
     blob: bytes | None = None
     state: bytes | None = None  # what its handler assigned before it was suspended

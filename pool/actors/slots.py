@@ -26,6 +26,7 @@ from pool.store.seam import Reply, Waiter
 
 QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
 PROBATION_WAIT_S: Final = 30.0  # the longest that a suspected poison job waits for another one
+MOVING_S: Final = 1.0  # slots of which none took a new run for so long get nothing in advance
 SLICE_S: Final = 0.002  # for so long a slot runs jobs back to back
 
 
@@ -59,6 +60,7 @@ class Slots:
     _made: int = 0
     _preparing: int = 0
     _on_probation: str = ""
+    _launched_s: float = 0.0
     _limiter: anyio.CapacityLimiter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -66,8 +68,15 @@ class Slots:
 
     @property
     def wants_more(self) -> bool:
-        """Whether slots might soon wait for starts."""
-        return len(self._backlog) < QUEUE_AHEAD // 2
+        """Whether slots wait for starts, or might soon.
+
+        Slots that are all taken for long (by services, say) will not: what they took in advance
+        would wait here, and be given back, while others have room.
+        """
+        if self._made - len(self._idle) + self._preparing < self.capacity:
+            return True
+        is_moving = self.context.seam.clock() - self._launched_s < MOVING_S
+        return is_moving and len(self._backlog) < QUEUE_AHEAD // 2
 
     def reset(self) -> None:
         """Forget the tasks, which a crash of the actor has ended; what they ran is queued anew."""
@@ -182,6 +191,7 @@ class Slots:
 
     def _launch(self, run: Run) -> None:
         run.phase, run.began_s = "running", self.context.seam.clock()
+        self._launched_s = run.began_s
         self.on_launch(run)
         if self._idle:
             slot = self._idle.pop()

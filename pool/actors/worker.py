@@ -504,6 +504,7 @@ class Worker(Actor[Told]):
             if run.phase == "queued" and not lane.box.is_fenced:
                 # Others with a free slot shall have it.
                 if now_s - run.queued_s > settings.pending_timeout_s / 2 and not run.why:
+                    run.is_offered = True
                     self._cancel(run, "release")
             elif run.phase == "running":
                 self._limit(run, now_s)

@@ -586,6 +586,9 @@ def _is_awaited(view: View, run: Run, by: float) -> bool:
     return ended > by and by < at_end and not gone
 
 
+_SCHEDULES: Final = {"clock", "loss"}  # they are kept by the server's time
+
+
 @invariant("I19", "retries keep their schedule")
 def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
     """Attempts rise one by one up to their maximum, each not before the wait that was asked for,
@@ -607,13 +610,15 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
             wait = before.end.extra.get("after_s", 0.0) if before.end else 0.0
             is_next = after.start.attempt == before.start.attempt + 1
             # Redis counts in whole milliseconds.
-            if is_next and after.start.t < before.ended + wait - 0.002:
+            is_early = is_next and after.start.t < before.ended + wait - 0.002
+            if is_early and not view.excuses(_SCHEDULES, before.start.t, after.start.t):
                 found.say(f"{job}: waited less than {wait} s", before.end, after.start)
         stored = view.outcomes.get(job)
         if dispatch and dispatch.extra.get("delay_s"):
             found.judged += 1
             asked = view.invoked.get(dispatch.idem)
-            if asked and runs[0].start.t < asked.t + dispatch.extra["delay_s"] - 0.002:
+            is_early = asked and runs[0].start.t < asked.t + dispatch.extra["delay_s"] - 0.002
+            if is_early and not view.excuses(_SCHEDULES, asked.t, runs[0].start.t):
                 found.say(f"{job}: started before its delay was over", asked, runs[0].start)
         late = [run.start for run in runs if stored and run.start.t > stored.order + bounds.slack_s]
         if stored and late and stored.word != "done" and not _excused_start(view, bounds, late[0]):
@@ -709,9 +714,10 @@ def no_silence(view: View, bounds: Bounds, found: Finding) -> None:
         found.judged += 1
         if event.extra.get("event") == "actor.crashed":
             found.say(f"an actor of {event.p} raised: {event.extra.get('error')}", event)
+    left = {event.p for event in view.of.get("leave", ()) if event.type == "ok"}
     for event in view.of.get("exit", ()):
         found.judged += 1
-        if not view.excuses(
+        if event.p not in left and not view.excuses(
             {"crash", "leave"}, event.t - bounds.grace_s - bounds.ttl_s, event.t, event.node
         ):
             found.say(f"{event.p} ended with {event.result}, and nobody had killed it", event)

@@ -140,7 +140,7 @@ class View:
                 accepted.setdefault(event.job, event)
         losses = [fault.ended for fault in faults if fault.does == "loss"]
         settled = [_settled(event) for event in of["commit"] if event.type == "ok"]
-        outcomes = _outcomes(final, accepted, by_job)
+        outcomes = _outcomes(final, accepted, by_job, {c.job: c.order for c in reversed(settled)})
         return cls(
             events=events,
             of=of,
@@ -252,7 +252,10 @@ def _settled(event: Event) -> Commit:
 
 
 def _outcomes(
-    final: Event | None, accepted: Mapping[str, Event], by_job: Mapping[str, Sequence[Run]]
+    final: Event | None,
+    accepted: Mapping[str, Event],
+    by_job: Mapping[str, Sequence[Run]],
+    settled: Mapping[str, float],
 ) -> dict[str, Commit]:
     if final is None:
         return {}
@@ -267,7 +270,8 @@ def _outcomes(
             epoch=said["epoch"],
             attempt=said["attempt"],
             nonce=said["owner"],
-            order=final.t - (now_ms - said["ended_ms"]) / 1000,
+            # The server's clock may have jumped since: what was recorded at the time is better.
+            order=settled.get(job, final.t - (now_ms - said["ended_ms"]) / 1000),
             event=final,
         )
     return dict(sorted(outcomes.items(), key=lambda item: (item[1].order, item[1].epoch)))

@@ -31,6 +31,12 @@ class _Service:
     seq: int = 0  # of the next message
     last: int = 0  # how many there shall be
     is_told: bool = False  # nothing more is sent: it has ended, or an outcome is unknown
+    boot: Boot | None = None  # who sends for it now
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will be sent."""
+        return self.is_told or (self.boot is not None and self.boot.process.is_dead)
 
 
 class Load:
@@ -60,7 +66,8 @@ class Load:
     @property
     def is_over(self) -> bool:
         """Whether everything that was asked has been answered, as far as its asker lives."""
-        return all(boot.process.is_dead or boot.node is None for boot in self.asking.values())
+        has_asked = all(boot.process.is_dead or boot.node is None for boot in self.asking.values())
+        return has_asked and all(service.is_over for service in self.services)
 
     # --- whom ---
 
@@ -171,6 +178,7 @@ class Load:
         pace_s = self._config.chaos_s / 2 / (service.last + 1)
 
         async def ask(boot: Boot, node: Node) -> None:
+            service.boot = boot
             refs = await self._dispatch(boot, node, "feed", [(service.key, plan)], {})
             if refs:
                 service.job = refs[0].job_id
@@ -193,12 +201,14 @@ class Load:
             later(_AGAIN_S)
             return
         boot, seq = dice.choice(boots), service.seq
+        service.boot = boot
         is_stop = dice.random() < 0.02
         next_s = dice.uniform(0.0, 2 * pace_s)
         service.seq += 1
 
         async def op(boot: Boot) -> None:
             if boot.node is None:
+                service.is_told = True
                 return
             if is_stop:
                 service.is_told = True

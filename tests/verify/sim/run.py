@@ -110,9 +110,8 @@ class Simulation:
         found = reading.records(keyspace, POOL, self.config.lanes)
         if any(record is None or record.kind == "job" for record in found.values()):
             return False
-        is_told = all(service.is_told for service in self.load.services)
         leases = reading.final(keyspace, POOL, self.config.lanes)["leases"]
-        return is_told and not reading.has_messages(keyspace) and set(leases) <= set(self.live())
+        return not reading.has_messages(keyspace) and set(leases) <= set(self.live())
 
     def live(self) -> list[str]:
         """Return the identities that living processes have."""
