@@ -139,7 +139,8 @@ class View:
             if event.type == "ok":
                 accepted.setdefault(event.job, event)
         losses = [fault.ended for fault in faults if fault.does == "loss"]
-        settled = [_settled(event) for event in of["commit"] if event.type == "ok"]
+        first = (e for e in of["commit"] if e.type == "ok" and e.result != "repeat")
+        settled = [_settled(event) for event in first]
         outcomes = _outcomes(final, accepted, by_job, {c.job: c.order for c in reversed(settled)})
         return cls(
             events=events,

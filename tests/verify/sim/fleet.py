@@ -74,6 +74,11 @@ class Boot:
         """Whether it can be asked to do something."""
         return self.process.is_running and self.node is not None and not self.is_leaving
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing will come of what it was asked."""
+        return self.process.is_dead or self.process.host.is_over
+
     def do(self, op: Op) -> None:
         """Have it do something, in a task of its own."""
         self.process.post(self._start, op)

@@ -36,7 +36,7 @@ class _Service:
     @property
     def is_over(self) -> bool:
         """Whether nothing more will be sent."""
-        return self.is_told or (self.boot is not None and self.boot.process.is_dead)
+        return self.is_told or (self.boot is not None and self.boot.is_gone)
 
 
 class Load:
@@ -66,7 +66,7 @@ class Load:
     @property
     def is_over(self) -> bool:
         """Whether everything that was asked has been answered, as far as its asker lives."""
-        has_asked = all(boot.process.is_dead or boot.node is None for boot in self.asking.values())
+        has_asked = all(boot.is_gone for boot in self.asking.values())
         return has_asked and all(service.is_over for service in self.services)
 
     # --- whom ---
@@ -178,13 +178,12 @@ class Load:
         pace_s = self._config.chaos_s / 2 / (service.last + 1)
 
         async def ask(boot: Boot, node: Node) -> None:
-            service.boot = boot
+            service.boot, service.is_told = boot, True  # unless it goes on below
             refs = await self._dispatch(boot, node, "feed", [(service.key, plan)], {})
             if refs:
+                service.is_told = False
                 service.job = refs[0].job_id
                 self._world.after(pace_s, self._notify, service, dice, pace_s)
-            else:
-                service.is_told = True
 
         self._ask(dice, ask, lambda: self._serve(service, dice))
 
@@ -207,11 +206,10 @@ class Load:
         service.seq += 1
 
         async def op(boot: Boot) -> None:
+            service.is_told = True  # unless it goes on below
             if boot.node is None:
-                service.is_told = True
                 return
             if is_stop:
-                service.is_told = True
                 await _stop_key(boot, boot.node, service)
                 return
             facts: dict[str, Any] = {"key": service.key, "job": service.job, "extra": {"seq": seq}}
@@ -221,10 +219,11 @@ class Load:
             except PoolError as error:
                 unknown = isinstance(error, StoreUnavailable) and error.maybe_done
                 boot.record("notify", "info" if unknown else "fail", err=error.code, **facts)
-                # After an unknown one nothing more: it may arrive behind those that follow.
-                service.is_told = service.is_told or unknown
+                if unknown:
+                    return  # nothing more: it may arrive behind those that follow
             else:
                 boot.record("notify", **facts)
+            service.is_told = False
             later(next_s)
 
         boot.do(op)
