@@ -15,7 +15,7 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            (bool: it takes jobs)
     own       store        a grant: key, epoch, nonce
     start     handler      nonce, attempt, idem.  extra: run (number in this process), digest, kind,
-                           timeout_s
+                           timeout_s; outlives: a service that goes on when the store is away
     note      handler      a message was handled.  extra: run, seq
     end       handler      ok: it returns now; fail: err error|retry|cancelled|park|timeout.
                            extra: run, after_s

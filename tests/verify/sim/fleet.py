@@ -212,7 +212,8 @@ class Boot:
         return [who["idem"], job.epoch, job.attempt]
 
     async def _feed(self, job: Job, idem: str, plan: Plan) -> None:
-        who = self._begun(job, idem, plan)
+        goes_on = {"outlives": True} if self.fleet.config.on_store_loss == "continue" else {}
+        who = self._begun(job, idem, plan, **goes_on)
         try:
             async for note in job.notifications():
                 self.record("note", **{**who, "extra": {**who["extra"], "seq": note["seq"]}})

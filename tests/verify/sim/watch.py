@@ -94,8 +94,9 @@ class Watch:
         reply: Any,
     ) -> None:
         script = _SCRIPTS.get(sha)
+        lane = keys[0].partition(b":lane")[0].rpartition(b":")[2].decode().strip("}") if keys else ""
         if script is lanes.ADVANCE:
-            self._on_advance(args, reply)
+            self._on_advance(lane, args, reply)
         elif script is lanes.DISPATCH:
             items = _items(args, 3)
             for item in items:
@@ -109,7 +110,8 @@ class Watch:
             for name, claim in zip(reply[1::2], reply[2::2], strict=True):
                 holder, _, fence = claim.decode().rpartition("|")
                 facts = {"fence": int(fence), "holder": holder}
-                self._store("lock", nonce=name.decode(), extra=facts)
+                # One identity is claimed in each lane by itself.
+                self._store("lock", nonce=f"{name.decode()}@{lane}", extra=facts)
         elif script is lanes.SWEEP and isinstance(reply, list):
             if len(reply) > 2:
                 self.seen.add("sweep found something overdue")
@@ -117,8 +119,10 @@ class Watch:
                 self.seen.add("sweeper's lock was held")
         elif script is lanes.REAP and not isinstance(reply, list):
             self.seen.add("reaper's claim was taken over")
+        elif script is lanes.REAP and reply[-1] == b"FORGOTTEN":
+            self._store("reap", nonce=args[1].decode(), extra={"lane": lane})
 
-    def _on_advance(self, args: Sequence[bytes], reply: Any) -> None:
+    def _on_advance(self, lane: str, args: Sequence[bytes], reply: Any) -> None:
         guard, source, claim = (arg.decode() for arg in args[1:4])
         if not isinstance(reply, list):
             if guard == "own":
@@ -134,7 +138,7 @@ class Watch:
                 elif word in ("SETTLED", "FENCED", "REFUSED"):
                     self._store("commit", "fail", err=word, **facts)
             elif guard == "reap" and word in ("GRANTED", "UNASSIGNED", "OK"):
-                extra = {"dead": source, "fence": int(claim.rpartition("|")[2])}
+                extra = {"dead": f"{source}@{lane}", "fence": int(claim.rpartition("|")[2])}
                 del facts["nonce"]
                 self._store("requeue", extra=extra, **facts)
             if word == "STOPPED":
