@@ -284,7 +284,9 @@ class Worker(Actor[Told]):
     def _launch(self, run: Run) -> None:
         """Give a run what its handler sees; its slot calls the handler next."""
         start, settings = run.start, self.context.settings
-        run.inbox = Inbox(is_behind="i" in start.flags)
+        # What was acknowledged before this start may have got messages since: their signals found
+        # no inbox here, and no later answer tells of them.
+        run.inbox = Inbox(is_behind="i" in start.flags or run.is_acknowledged)
         run.job = Job(
             key=start.key,
             id=start.id,

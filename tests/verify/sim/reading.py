@@ -12,7 +12,6 @@ from pool.testing.audit import audit
 from tests.verify.sim.keyspace import Keyspace
 
 
-
 class Client:
     """As much of redis-py's client as the auditor uses, on a keyspace."""
 

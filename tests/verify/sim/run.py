@@ -68,9 +68,7 @@ class Simulation:
         self.fleet = SimFleet(config, self.world, self.server, self.watch)
         self.load = Load(config, self.world, self.fleet)
         self.driver = self.watch.recorder("driver")
-        self.faults = Faults(
-            config, self.world, self.server, self.weather, self.fleet, self.driver
-        )
+        self.faults = Faults(config, self.world, self.server, self.weather, self.fleet, self.driver)
 
     def begin(self) -> None:
         """Start all nodes, and plan load and faults."""

@@ -234,9 +234,7 @@ class Server:
 
     # --- blocking reads ---
 
-    def _read(
-        self, connection: Connection, words: Words, answer: Callable[[Any], object]
-    ) -> None:
+    def _read(self, connection: Connection, words: Words, answer: Callable[[Any], object]) -> None:
         count, block_ms = int(words[2]), int(words[4])
         names = words[6:]
         half = len(names) // 2

@@ -26,9 +26,7 @@ from tests.verify.sim.world import Process, World
 STORE: Final = "server"
 _TOKEN: Final = re.compile(rb'"(t\d+\.\d+)"')  # in a payload
 _SCRIPTS: Final = {
-    script.sha.encode(): script
-    for script in vars(lanes).values()
-    if isinstance(script, Script)
+    script.sha.encode(): script for script in vars(lanes).values() if isinstance(script, Script)
 }
 
 
@@ -94,7 +92,9 @@ class Watch:
         reply: Any,
     ) -> None:
         script = _SCRIPTS.get(sha)
-        lane = keys[0].partition(b":lane")[0].rpartition(b":")[2].decode().strip("}") if keys else ""
+        lane = (
+            keys[0].partition(b":lane")[0].rpartition(b":")[2].decode().strip("}") if keys else ""
+        )
         if script is lanes.ADVANCE:
             self._on_advance(lane, args, reply)
         elif script is lanes.DISPATCH:

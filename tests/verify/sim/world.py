@@ -159,9 +159,7 @@ class Process:
         self.exit_code: int | None = None  # it ended itself
         self._is_ready = False
         self._deferred: list[Callable[[], object]] = []  # what its threads do when it thaws
-        self.host: Host = (
-            _AsyncioHost(self) if kind == "asyncio" else _TrioHost(self)
-        )
+        self.host: Host = _AsyncioHost(self) if kind == "asyncio" else _TrioHost(self)
         world.processes.append(self)
 
     def start(self, main: Main) -> None:
@@ -504,4 +502,3 @@ class Thread:
     def _end(self, error: BaseException | None) -> None:
         self.is_over = True
         self._on_end(error)
-
