@@ -246,7 +246,9 @@ def at_least_once(view: View, _: Bounds, found: Finding) -> None:
                 *shown,
             )
         had = effects.get(commit.job)
-        if had and not any(e.type == "ok" and e.epoch == commit.epoch for e in had):
+        is_refused = had and not any(e.type == "ok" and e.epoch == commit.epoch for e in had)
+        # With lost data an older grant may stand again, below what the resource has seen.
+        if is_refused and not _lost_between(view, 0.0, commit.order):
             found.say(f"{commit.job}: the settling owner's effect was refused", *had)
 
 
@@ -500,7 +502,7 @@ def one_reaper(view: View, _: Bounds, found: Finding) -> None:
             fences[dead] = event
             continue
         number = (event.job, dead, event.epoch)
-        if number in moved:
+        if number in moved and not _lost_between(view, moved[number].t, event.t):
             found.say(f"{event.job} was taken from {dead} twice", moved[number], event)
         moved[number] = event
     done: dict[tuple[str, int], Event] = {}
@@ -588,10 +590,8 @@ def _allowed(view: View, bounds: Bounds, crash: float) -> float:
 def _is_awaited(view: View, run: Run, by: float) -> bool:
     """Say whether the key's job was still there to be started."""
     ended = view.ended.get(run.start.job, math.inf)
-    dispatch = view.accepted.get(run.start.job)
     at_end = view.final.t if view.final else view.events[-1].t
-    gone = dispatch is not None and view.is_gone(dispatch)
-    return ended > by and by < at_end and not gone
+    return ended > by and by < at_end and not _lost_between(view, run.start.t, by)
 
 
 _SCHEDULES: Final = {"clock", "loss"}  # they are kept by the server's time

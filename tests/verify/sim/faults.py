@@ -167,6 +167,7 @@ class Faults:
 
     def heal(self) -> None:
         """End every fault that is in effect."""
+        self._weather.fuses.clear()
         for number in list(self._going):
             self._end(number)
         self._record("heal")
@@ -199,7 +200,7 @@ class Faults:
                     self._weather.fuses[process] = fuse
             case "leave":
                 if self._fleet.process(target) is not None:
-                    self._begin(kind, target, 0.0, _nothing)
+                    self._begin(kind, target, 0.0, _nothing, weight=2)  # away, and back
                     self._fleet.leave(target, ttl_s * dice.uniform(0.02, 1.0))
             case "pause" | "hang":
                 self._hold(kind, target, seconds)
@@ -233,7 +234,7 @@ class Faults:
 
     def _crash(self, kind: str, target: str, down_s: float) -> None:
         if self._fleet.process(target) is not None:
-            self._begin(kind, target, 0.0, _nothing)
+            self._begin(kind, target, 0.0, _nothing, weight=2)  # away, and back
             self._fleet.crash(target, down_s)
 
     def _on_fuse(self, process: Process, fuse: _Fuse) -> None:

@@ -27,7 +27,7 @@ from tests.verify.sim.watch import Watch, watch_leases
 from tests.verify.sim.world import World
 
 _LOOK_S: Final = 0.25  # how often it is looked whether the world is quiet
-_DRAIN_S: Final = 90.0  # longer than this after `heal` nothing may take
+_DRAIN_S: Final = 240.0  # longer than this after `heal` nothing may take
 _QUIET_TTLS: Final = 1.5  # leases of the dead must have ended, too
 
 
@@ -144,7 +144,8 @@ class Simulation:
         config = self.config
         return Bounds(
             ttl_s=config.ttl_s,
-            queue_s=30.0,
+            # Few slots and many jobs take long, and each move through a full worker half a TTL.
+            queue_s=30.0 + 90.0 / config.capacity,
             attempts_max=ATTEMPTS_MAX,
             backoff_max_s=BACKOFF_MAX_S,
             limit_s=max(LIMIT_S, 0.4 * config.ttl_s),
