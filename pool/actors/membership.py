@@ -204,8 +204,24 @@ class Membership(Actor[Message]):
         async with self._lock:
             self.on_changed()
             for state in self.context.lanes:
-                await self._join(state, {}, is_new=True)
+                try:
+                    await self._join(state, {}, is_new=True)
+                except StoreLost:
+                    await self._join_stale(state)
         self.on_changed()
+
+    async def _join_stale(self, state: LaneState) -> None:
+        """Join a lane that names another incarnation than `config`, which decides.
+
+        A late join of before a loss of data leaves one behind when nobody of before is there to
+        set it right; nobody could ever join again.
+        """
+        context = self.context
+        made = await found(context)
+        if made.incarnation != context.incarnation:
+            raise StoreLost(pool=context.pool)
+        text = await context.link.execute("HGET", state.lane.names.lane, "incarnation")
+        await self._join(state, {}, is_new=True, stale=(text or b"").decode())
 
     async def join_worker(self, worker: Worker) -> None:
         """Register a worker in all lanes, then announce it.

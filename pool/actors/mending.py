@@ -13,9 +13,19 @@ import attrs
 
 from pool.actors.outbox import Memory
 from pool.actors.run import Run
-from pool.model.job import Record, Start
+from pool.model.job import Start
 from pool.store.answers import Owned
 from pool.store.lane import Edge
+
+
+@attrs.frozen
+class Held:
+    """What a record says we own, as far as giving it up needs it."""
+
+    key: str
+    epoch: int
+    id: str
+    handler: str
 
 
 @attrs.define(eq=False)
@@ -24,7 +34,7 @@ class Mending:
 
     adopt: list[Start] = attrs.field(factory=list)  # ours, and not begun here
     resend: list[Edge] = attrs.field(factory=list)  # settled here; the server lost it
-    release: list[tuple[str, Record]] = attrs.field(factory=list)  # ours, and unknown here
+    release: list[Held] = attrs.field(factory=list)  # ours by the record, and unknown here
     acknowledged: list[Run] = attrs.field(factory=list)
     stop: list[tuple[Run, str]] = attrs.field(factory=list)  # an intent whose signal was lost
     cancel: list[Run] = attrs.field(factory=list)  # runs here and is not ours
@@ -38,17 +48,21 @@ class Mending:
 def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
     """Compare; `runs` are those of the identity's lane, with nothing on its way out."""
     mending = Mending()
-    pending = {start.key: start for start in theirs.starts}
+    starts = {start.key: start for start in theirs.starts}
+    epochs: dict[str, int] = {}
     for start in theirs.starts:
+        epochs[start.key] = start.epoch
         run, settled = runs.get(start.key), memory.of(start.key)
         if run is not None and run.start.epoch >= start.epoch:
             continue
-        if settled is not None and settled.epoch >= start.epoch:
-            if settled.epoch == start.epoch:
-                mending.resend.append(settled)
-        else:
+        if settled is None or settled.epoch < start.epoch:
             mending.adopt.append(start)
+        elif settled.epoch == start.epoch:
+            mending.resend.append(settled)
+        else:  # the server went back to before what we settled last
+            mending.release.append(Held(start.key, start.epoch, start.id, start.handler))
     for key, record in theirs.running.items():
+        epochs[key] = record.epoch
         run, settled = runs.get(key), memory.of(key)
         if run is not None and run.start.epoch == record.epoch:
             mending.acknowledged.append(run)
@@ -57,20 +71,21 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
         elif settled is not None and (settled.epoch, settled.id) == (record.epoch, record.id):
             mending.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:
-            mending.release.append((key, record))
+            mending.release.append(Held(key, record.epoch, record.id, record.handler))
     for key, record in theirs.lost.items():
         # Its start cannot be read from our stream any more.  Whether its payload still can is seen
         # by the script that takes it from us.
+        epochs[key] = record.epoch
         run, settled = runs.get(key), memory.of(key)
         meant = (record.epoch, record.id)
-        known = run.start if run is not None else pending.get(key)
+        known = run.start if run is not None else starts.get(key)
         if settled is not None and (settled.epoch, settled.id) == meant:
             mending.resend.append(settled)
         elif known is None or (known.epoch, known.id) != meant:
-            mending.release.append((key, record))
+            mending.release.append(Held(key, record.epoch, record.id, record.handler))
     for key, run in runs.items():
-        is_theirs = key in theirs.running or key in pending or key in theirs.unreadable
-        is_theirs = is_theirs or key in theirs.lost
+        # Another epoch is not ours either: a service would go on for ever under one that is lost.
+        is_theirs = epochs.get(key) == run.start.epoch or key in theirs.unreadable
         # What was granted after that answer has a higher epoch than its stamp.
         if not is_theirs and run.start.epoch <= theirs.stamp and run.phase != "settling":
             mending.cancel.append(run)

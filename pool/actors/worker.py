@@ -601,10 +601,10 @@ class Worker(Actor[Told]):
             box.send(edge, None)
         for key, text in theirs.unreadable.items():
             self.spawn(self._quarantine, number, key, text)
-        for key, record in mending.release:
+        for held in mending.release:
             ttl_ms = outcome_ttl_ms(self.context.settings)
-            edge = Edge(model.GRANT, key, record.epoch, record.id, ttl_ms)
-            edge.handler = record.handler
+            edge = Edge(model.GRANT, held.key, held.epoch, held.id, ttl_ms)
+            edge.handler = held.handler
             box.send(edge, None)
         if mending.is_needed:
             self.context.emit(

@@ -132,6 +132,12 @@ def _lost_between(view: View, began: float, ended: float) -> bool:
     return bool(view.excuses({"loss"}, began, ended))
 
 
+def _is_reborn(view: View, event: Event) -> bool:
+    """Say whether numbers could come twice: the last ones were lost, and the clock was set back."""
+    before = {fault.does for fault in view.faults if fault.began <= event.t}
+    return {"loss", "clock"} <= before
+
+
 @invariant("I5", "an epoch has one owner for ever")
 def epochs_are_unique(view: View, _: Bounds, found: Finding) -> None:
     """(key, epoch) belongs to one owner's identity, whatever happened to the server."""
@@ -141,7 +147,7 @@ def epochs_are_unique(view: View, _: Bounds, found: Finding) -> None:
             if event.nonce and event.epoch and (f != "commit" or event.type == "ok"):
                 found.judged += 1
                 first = owners.setdefault((event.key, event.epoch), event)
-                if first.nonce != event.nonce:
+                if first.nonce != event.nonce and not _is_reborn(view, event):
                     found.say(
                         f"{event.key!r} epoch {event.epoch}: {first.nonce} and {event.nonce}",
                         first,
@@ -496,7 +502,8 @@ def one_reaper(view: View, _: Bounds, found: Finding) -> None:
         found.judged += 1
         dead = event.nonce if event.f == "lock" else event.extra["dead"]
         held = fences.get(dead)
-        if held and event.extra["fence"] < held.extra["fence"]:
+        is_lower = held is not None and event.extra["fence"] < held.extra["fence"]
+        if held and is_lower and not _is_reborn(view, event):
             found.say(f"{dead}: fence {event.extra['fence']} after a higher one", held, event)
         if event.f == "lock":
             fences[dead] = event
@@ -550,7 +557,7 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
     for run, crash, took in takeovers(view):
         found.judged += 1
         by = _allowed(view, bounds, crash)
-        if took > by + bounds.slack_s and _is_awaited(view, run, by):
+        if took > by + bounds.slack_s + bounds.room_s and _is_awaited(view, run, by):
             found.say(
                 f"{run.start.key!r} of {run.start.p} "
                 + (f"started after {took - crash:.2f} s" if took < math.inf else "never started"),
@@ -619,7 +626,10 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
             is_next = after.start.attempt == before.start.attempt + 1
             # Redis counts in whole milliseconds.
             is_early = is_next and after.start.t < before.ended + wait - 0.002
-            if is_early and not view.excuses(_SCHEDULES, before.start.t, after.start.t):
+            excuses = view.excuses(_SCHEDULES, before.start.t, after.start.t)
+            if after.start.t < before.ended:  # a frozen owner's attempt was ended for it
+                excuses += view.excuses(STOPS, before.start.t, after.start.t, before.start.node)
+            if is_early and not excuses:
                 found.say(f"{job}: waited less than {wait} s", before.end, after.start)
         stored = view.outcomes.get(job)
         if dispatch and dispatch.extra.get("delay_s"):
@@ -797,12 +807,13 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         disturbed = view.excuses(DISTURBS - {"loss"}, fault.began - bounds.ttl_s, by)
         if disturbed or view.events[-1].t < by:
             continue
-        anew = (
-            run.start
-            for run in view.runs
-            if fault.began < run.start.t <= by
-            and (dispatch := view.invoked.get(run.start.idem)) is not None
-            and dispatch.t > fault.began
-        )
-        if next(anew, None) is None:
+        asked = {
+            event.idem
+            for event in view.of.get("dispatch", ())
+            if event.type == "invoke"
+            and fault.began + bounds.ttl_s < event.t < by - bounds.ttl_s / 4
+            and not event.extra.get("delay_s")
+        }
+        began = {run.start.idem for run in view.runs if fault.began < run.start.t <= by}
+        if asked and not asked & began:
             found.say(f"no new work within {2 * bounds.ttl_s} s of the loss", fault.event)

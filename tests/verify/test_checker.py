@@ -850,6 +850,8 @@ def it_serves_again(s: Story) -> None:
 @bad("I29")
 def it_serves_no_more(s: Story) -> None:
     s.fault("loss")
+    s.at += 1.5 * BOUNDS.ttl_s
+    s.dispatch("j0")
     s.at += 10.0
     s.whole("j1")
 

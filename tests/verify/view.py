@@ -24,6 +24,7 @@ class Bounds:
     backoff_max_s: float = 60.0
     limit_s: float = 30.0  # the longest run-time limit of any handler
     grace_s: float = 10.0
+    room_s: float = 0.0  # how long a takeover may wait for a free slot, where those are few
     slack_s: float = 0.25  # what a busy machine may add to anything
     keeps_outcomes: bool = True  # longer than the run lasts
     has_clock_faults: bool = False

@@ -151,7 +151,7 @@ class Simulation:
             limit_s=max(LIMIT_S, 0.4 * config.ttl_s),
             grace_s=GRACE_S,
             # Where slots are few, a job may be given to a worker whose slots are taken, and wait.
-            slack_s=0.25 if config.capacity > 10 else 0.25 + config.ttl_s,
+            room_s=0.0 if config.capacity > 10 else 60.0,
             has_clock_faults=any(kind.startswith("clock") for kind in config.faults),
             has_pauses="pause" in config.faults or "hang" in config.faults,
         )
