@@ -58,6 +58,8 @@ def is_healthy(key: str) -> bool:
 def damage(client: Any, n: Names, mutator: Mutator) -> int:
     """Damage what belongs to damaged keys; returns how much that was.  One step, as for a node."""
     done = 0
+    records = map(Record.parse, client.hvals(n.jobs))
+    ids = {record.id for record in records if record is not None}
 
     def is_meant(key: bytes) -> bool:
         return not is_healthy(key.decode())
@@ -65,8 +67,13 @@ def damage(client: Any, n: Names, mutator: Mutator) -> int:
     with client.pipeline(transaction=True) as pipe:
         for name in (n.jobs, n.payloads):
             for key, text in client.hgetall(name).items():
-                if is_meant(key) and mutator.dice.random() < 0.7:
-                    pipe.hset(name, key, mutator.damaged(text))
+                damaged = mutator.damaged(text)
+                record = Record.parse(damaged)
+                # Another job's id would make two jobs of one: their outcome is kept under it.
+                named = "" if record is None else record.id
+                is_other = named in ids and b"|%s|" % named.encode() not in text
+                if is_meant(key) and not is_other and mutator.dice.random() < 0.7:
+                    pipe.hset(name, key, damaged)
                     done += 1
         for name, strip in ((n.pending, b""), (n.due, b"k:")):
             for member, _ in client.zrange(name, 0, -1, withscores=True):

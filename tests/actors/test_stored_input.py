@@ -1,0 +1,110 @@
+"""Damaged or foreign data under a working node: D34 to D37, one thing at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pool import Handlers, Job, Node
+from pool.actors.observe import ActorCrashed, StoreTroubled
+from pool.model.rmap import Op, Set
+
+if TYPE_CHECKING:
+    from tests.actors.conftest import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+handlers = Handlers()
+
+
+@handlers.job("echo")
+async def echo(job: Job, value: Any = None) -> Any:
+    return value
+
+
+async def is_well(fleet: Fleet, node: Node) -> None:
+    """Check that a node still does what it is for, and that no actor of it has crashed."""
+    ref = await node.dispatch(echo, "afterwards", 1)
+    assert await ref.result(timeout_s=5) == 1
+    assert not fleet.all_seen(ActorCrashed)
+
+
+async def test_junk_signals_crash_no_worker_however_many(fleet: Fleet, diary: Diary) -> None:
+    """D34: each one crashed it; as many as `restarts_max` ended the node."""
+    mine, gate = Handlers(), anyio.Event()
+
+    @mine.job("wait")
+    async def wait(job: Job) -> None:
+        diary.note(job.key)
+        await gate.wait()
+
+    mine.job("echo")(echo.fn)
+    node = await fleet.node(mine)
+    ref = await node.dispatch(wait, "k")
+    await diary.has("k")
+    worker = fleet.names.signal(f"{node.workers[0].id}.1")
+    junk: list[dict[Any, Any]] = [
+        {"t": "message", "k": "k", "i": "x", "b": "0"},
+        {"t": "message", "k": "k", "i": "9" * 5000, "b": "0"},
+        {"t": "message", "k": "k", "i": "1", "b": "\u00b2"},
+        {"t": "intent", "k": "k", "e": "x", "d": "s"},
+        {"t": "intent", "k": "k", "e": "9" * 5000, "d": ""},
+        {"t": "intent", "k": b"\xff", "e": "1", "d": b"\xff"},
+    ]
+    for _ in range(5):
+        for fields in junk:
+            fleet.client.xadd(worker, fields)
+    await is_well(fleet, node)
+    gate.set()
+    await ref.result(timeout_s=5)
+
+
+async def test_a_field_whose_name_is_no_text_ends_no_reader(fleet: Fleet) -> None:
+    """D34: the listener's thread ended at it, began again, and met it again."""
+    node = await fleet.node(handlers)
+    worker = f"{node.workers[0].id}.1"
+    for stream in (fleet.names.stream(worker), fleet.names.signal(worker)):
+        fleet.client.xadd(stream, {b"\xff\xfe": b"x"})
+    await is_well(fleet, node)
+    assert not [event for event in fleet.all_seen(StoreTroubled) if event.during == "listen"]
+    # An entry that starts no job is dropped when the worker compares what it has.
+    await node.dispatch(echo, "more")
+    fleet.client.xtrim(fleet.names.stream(worker), maxlen=0)
+
+
+async def test_a_workers_entry_full_of_oddities_ends_no_node(fleet: Fleet) -> None:
+    """D36: every node reads the map, so one such entry would have ended the fleet."""
+    node = await fleet.node(handlers)
+    good = next(iter(fleet.crew(node).replica.items.values())).decode()
+    oddities = [
+        good.replace("[1]", "[1e999]"),
+        good.replace("[1]", "[" * 5000),
+        good.replace('"weight": 1.0', '"weight": NaN').replace(":1.0", ":1e999"),
+        good.replace(node.workers[0].id, "\\ud800"),
+        good.replace('"echo"', "7"),
+        good.replace("[1]", "[-1]"),
+    ]
+    ops: list[Op] = [Set(b"odd-%d" % n, text.encode()) for n, text in enumerate(oddities)]
+    replica = fleet.crew(node).replica
+    await replica.write(ops, repeatable=True)
+    await fleet.until(lambda: len(replica.items) == 1 + len(oddities))
+    assert len(node.workers) == 1
+    await is_well(fleet, node)
+
+
+async def test_a_start_without_its_entry_is_parked_as_malformed(fleet: Fleet) -> None:
+    """G-05: its owner was reminded of it for ever, and could never start it."""
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    await is_well(fleet, node)
+    stamp: Any = fleet.client.hget(fleet.names.lane, "stamp")
+    record = f"P|j|lost-1|echo|{node.workers[0].id}.1|{int(stamp)}|1||||||||"
+    with fleet.client.pipeline(transaction=True) as pipe:
+        pipe.hset(fleet.names.jobs, "lost", record)
+        pipe.zadd(fleet.names.pending, {"lost": 1})
+        pipe.execute()
+    await fleet.until(lambda: fleet.record("lost") is None)
+    letter: Any = fleet.client.hget(fleet.names.letters, "lost-1")
+    assert b"|malformed\nlost\nits payload is gone\n" in letter
+    await is_well(fleet, node)
