@@ -37,6 +37,7 @@ from pool.store.lane import Admission
 from pool.store.seam import Reply, Waiter
 
 BATCH_MAX: Final = 256  # admissions in one call
+BATCH_BYTES_MAX: Final = 1024 * 1024  # of payloads in one call: more would hold the server up
 FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one is on the wire
 ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
@@ -250,7 +251,12 @@ class Dispatcher(Actor[Message]):
     def _flush(self, number: int) -> None:
         lane = self._lane(number)
         while lane.queue and lane.flights < FLIGHTS_MAX:
-            batch = [lane.queue.popleft() for _ in range(min(BATCH_MAX, len(lane.queue)))]
+            batch, size_bytes = [lane.queue.popleft()], 0
+            while lane.queue and len(batch) < BATCH_MAX:
+                size_bytes += len(batch[-1].item.payload)
+                if size_bytes + len(lane.queue[0].item.payload) > BATCH_BYTES_MAX:
+                    break
+                batch.append(lane.queue.popleft())
             self._send(number, lane, batch)
 
     def _send(self, number: int, lane: _Lane, batch: Sequence[Pending]) -> None:

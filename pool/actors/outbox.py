@@ -26,6 +26,7 @@ from pool.store.lane import Edge, Target, ranking
 from pool.store.seam import Reply
 
 BATCH_MAX: Final = 512  # edges in one call
+BATCH_BYTES_MAX: Final = 1024 * 1024  # of results and states in one call
 ACK_DELAY_S: Final = 0.005  # a job that ends within this settles from pending, unacknowledged
 RESEND_S: Final = 0.1  # before a batch that was not answered is sent again
 MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation
@@ -147,7 +148,11 @@ class Outbox:
             del self._acks[key]
             start = run.start
             batch.append((Edge(model.ACKNOWLEDGE, key, start.epoch, start.id), run))
+        size_bytes = 0
         while self._edges and len(batch) < BATCH_MAX:
+            size_bytes += _size(self._edges[0][0])
+            if size_bytes > BATCH_BYTES_MAX and batch:
+                break  # one alone may be larger
             edge, owner = self._edges.popleft()
             if edge.letter == model.GRANT:
                 edge.x = ranking(ranks.of(self._targets(edge, owner)))
@@ -216,4 +221,4 @@ class Memory:
 
 
 def _size(edge: Edge) -> int:
-    return len(edge.x) if isinstance(edge.x, (bytes, str)) else 0
+    return sum(len(word) for word in (edge.x, edge.z) if isinstance(word, (bytes, str)))

@@ -20,6 +20,7 @@ from pool import (
     PoolFull,
     UnknownHandler,
 )
+from pool.store.scripts import ScriptCall, Word
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
@@ -359,3 +360,34 @@ async def test_a_cancelled_dispatch_disturbs_nobody_else(fleet: Fleet) -> None:
     assert scope.cancelled_caught
     assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=5) == 1
     await fleet.until(lambda: fleet.record("given-up") is None)
+
+
+@pytest.mark.anyio
+async def test_many_large_payloads_and_results_go_in_calls_of_limited_size(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 of them in one call would hold the server, and every lease in it, up for long."""
+    mine = Handlers()
+
+    @mine.job("back")
+    async def back(job: Job, value: bytes) -> bytes:
+        return value
+
+    node = await fleet.node(mine)
+    sizes: list[int] = []
+    words = ScriptCall.words
+
+    def measured(call: ScriptCall) -> tuple[Word, ...]:
+        said = words(call)
+        sizes.append(sum(len(word) for word in said if isinstance(word, bytes)))
+        return said
+
+    monkeypatch.setattr(ScriptCall, "words", measured)
+    payload = b"x" * (node.settings.payload_bytes_max - 1)
+    calls = [Call(f"k{n}", payload) for n in range(24)]
+    refs = await node.dispatch_many(back, calls)
+    for ref in refs:
+        assert not isinstance(ref, PoolError)
+        assert await ref.result(timeout_s=10) == payload
+    assert len(payload) <= max(sizes) <= 1024 * 1024 + 1024  # and the short words
+    assert sum(size > 2 * len(payload) for size in sizes) > 1  # there were batches of several
