@@ -214,7 +214,8 @@ class Link:
         if self._cancel_timer is not None:
             self._cancel_timer()
         self._timer_s = deadline_s
-        self._cancel_timer = self._loop.later(delay_s, self._on_timer)
+        # A repeat whose pause took longer than planned comes with less than no time.
+        self._cancel_timer = self._loop.later(max(0.0, delay_s), self._on_timer)
 
     def _on_timer(self) -> None:
         """Answer what is overdue; come back for the earliest of the others."""

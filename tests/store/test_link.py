@@ -179,6 +179,18 @@ async def test_a_dead_host_answers_every_call_within_its_time(redis_url: str) ->
 
 
 @pytest.mark.anyio
+async def test_a_call_whose_time_is_up_already_is_answered_and_ends_nothing(
+    redis_url: str, add: Script, key: str
+) -> None:
+    """As when the pause before a repeat took longer than planned."""
+    async with linked(redis_url) as link:
+        with anyio.fail_after(PATIENCE_S), pytest.raises(StoreUnavailable) as late:
+            await link.call(add, [key], ["x"], timeout_s=-0.01)
+        assert not late.value.maybe_done
+        assert await link.call(add, [key], ["y"]) == b"y"
+
+
+@pytest.mark.anyio
 async def test_opening_to_a_dead_host_ends_in_time(redis_url: str) -> None:
     with anyio.fail_after(OP_TIMEOUT_S + 3 * SLACK_S):
         async with fault_proxy(redis_url) as proxy:
