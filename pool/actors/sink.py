@@ -645,9 +645,10 @@ class Sink:
         for item in items:
             if item.consumer == self.consumer:
                 by_source.setdefault(item.source, []).append(item.event.id)
-        for source, ids in by_source.items():
-            for call in self._releases(source, ids):
-                await self._try(call)
+        calls = [c for source, ids in by_source.items() for c in self._releases(source, ids)]
+        for call in calls:
+            if not await self._try(call):
+                return
 
     def _release(self, source: _Source, ids: Sequence[str]) -> None:
         for call in self._releases(source, ids):
@@ -659,9 +660,11 @@ class Sink:
         chunks = [ids[at : at + BATCH_MAX] for at in range(0, len(ids), BATCH_MAX)]
         return [self._stored.release(self.consumer, source.of, chunk) for chunk in chunks]
 
-    async def _try(self, call: Any) -> None:
+    async def _try(self, call: Any) -> bool:
         """Do this if it can be done: whoever cleans next does it otherwise."""
         try:
             await self._access.link.call(call.script, call.keys, call.args, repeatable=True)
         except PoolError as error:
             self._refused(error)
+            return False
+        return True

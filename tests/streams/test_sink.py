@@ -550,6 +550,22 @@ async def test_a_sink_of_a_stream_that_is_no_stream_says_so(bench: Bench) -> Non
         assert await bench.take_numbers(sink, 1) == [1]
 
 
+async def test_leaving_a_dead_server_is_bounded(bench: Bench) -> None:
+    """However much is buffered: what cannot be given back is freed by whoever cleans next."""
+    async with bench.stream() as writer, fault_proxy(bench.url) as proxy:
+        async with bench.stream(url=proxy.url) as stream:
+            async with stream.sink("billing", buffer_max=1000) as sink:
+                await bench.add(writer, *range(300))
+                await bench.until(lambda: len(sink._feed) == 300)
+                proxy.go_silent()
+                began_s = anyio.current_time()
+            assert anyio.current_time() - began_s < 4 * bench.settings.op_timeout_s
+            await proxy.heal()
+        async with writer.sink("billing", buffer_max=1000) as other:
+            events = await bench.take(other, 300)
+            assert sorted(bench.numbers(events)) == [*range(300)]
+
+
 async def test_a_closed_sink_leaves_nothing_but_what_others_need(bench: Bench) -> None:
     async with bench.stream() as stream:
         async with stream.sink("billing") as sink:

@@ -114,6 +114,8 @@ async def live(bench: Bench, life: Life) -> list[str]:
                     continue
                 await sink.ack(event)
                 done.append(event.id)
+            with anyio.fail_after(0.3):
+                await bench.until(lambda: len(sink._feed))  # there is something to give back
     except (PoolError, TimeoutError):
         return done
     return done
