@@ -83,6 +83,7 @@ class KeepAlive(Actor[Message]):
     _wake: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     _heard_s: float = attrs.field(init=False, default=0.0)
     _is_hung: bool = attrs.field(init=False, default=False)
+    _is_asked: bool = attrs.field(init=False, default=False)  # to renew before the period is over
     _was_away: bool = attrs.field(init=False, default=False)
 
     # --- for the node -------------------------------------------------------------------------
@@ -104,6 +105,7 @@ class KeepAlive(Actor[Message]):
 
     def renew_now(self) -> None:
         """Do not wait for the next period."""
+        self._is_asked = True
         if self._beside is not None:
             self._beside.wake()
 
@@ -219,6 +221,7 @@ class KeepAlive(Actor[Message]):
         settings, clock = self.context.settings, self.context.seam.clock
         self._heard_s = clock()
         while not port.closing:
+            self._is_asked = False  # first: what is asked for from here on is not in the plan
             plan, asked_s = self._plan, clock()
             replies: Sequence[Reply] = ()
             if plan.calls:
@@ -242,7 +245,7 @@ class KeepAlive(Actor[Message]):
         clock, settings = self.context.seam.clock, self.context.settings
         while not port.closing:
             now_s = clock()
-            if now_s >= until_s:
+            if now_s >= until_s or self._is_asked:
                 break
             if not port.post(self._heard):
                 return False

@@ -208,6 +208,16 @@ async def test_a_worker_that_joins_pulls_what_waits_for_a_slot(fleet: Fleet, dia
         await ref.result(timeout_s=5)
 
 
+async def test_a_worker_that_joins_does_not_wait_for_the_next_renewal(fleet: Fleet) -> None:
+    """It asks at once what waits for it; here the next renewal is two minutes away."""
+    handlers = Handlers()
+    where(handlers)
+    node = await fleet.node(lease_ttl_s=600.0)
+    ref = await node.options(allow_unknown=True).dispatch("where", "k")
+    worker = await node.add_worker(handlers)
+    assert await ref.result(timeout_s=5) == worker.id
+
+
 async def test_a_backlog_larger_than_all_slots_drains(fleet: Fleet) -> None:
     handlers = Handlers()
     where_run = where(handlers)
