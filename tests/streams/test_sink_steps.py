@@ -9,7 +9,7 @@ import anyio
 import attrs
 import pytest
 
-from pool import PoolError, Settings, StreamEvent
+from pool import PoolError, Settings, Sink, StreamEvent
 from pool.errors import StoreUnavailable
 from pool.store.scripts import Command, ScriptCall
 from pool.store.seam import Beside, Body, Entries, Group, Port, Reply, Threads
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-QUICK = Settings(lease_ttl_s=60.0, op_timeout_s=0.1)
+QUICK = Settings(lease_ttl_s=60.0, op_timeout_s=0.25)
 STEPS_MAX = 60
+PATIENCE_S = 10.0
 
 
 @attrs.define(eq=False)
@@ -96,29 +97,39 @@ class MortalSeam(Threads):
         return super().start(name, url, lambda port: body(MortalPort(port, life)), **options)
 
 
-async def live(bench: Bench, life: Life) -> list[str]:
+async def live(bench: Bench, life: Life, done: list[str]) -> bool:
     """Be a consumer, as far as the life goes: join, clean, take, acknowledge half, leave.
 
-    Return what it acknowledged, to its own knowledge.
+    `done` is what it acknowledged, to its own knowledge; return whether it lived to its end.
     """
-    done: list[str] = []
     try:
         async with (
             bench.stream(settings=QUICK, seam=MortalSeam(life)) as stream,
             stream.sink("billing", buffer_max=8, grace_s=60) as sink,
         ):
             for n in range(14):
-                with anyio.fail_after(0.3):
-                    event = await anext(sink)
+                event = await next_of(sink, life)
+                if event is None:
+                    return False
                 if n % 2:
                     continue
                 await sink.ack(event)
                 done.append(event.id)
-            with anyio.fail_after(0.3):
-                await bench.until(lambda: len(sink._feed))  # there is something to give back
-    except (PoolError, TimeoutError):
-        return done
-    return done
+            # There is something to give back.
+            await bench.until(lambda: len(sink._feed) or life.left <= 0)
+    except PoolError:
+        return False
+    return life.left > 0
+
+
+async def next_of(sink: Sink, life: Life) -> StreamEvent | None:
+    """Return its next event, or None once it is dead and nothing is left."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            with anyio.move_on_after(0.1):
+                return await anext(sink)
+            if life.left <= 0:
+                return None
 
 
 async def test_a_consumer_may_die_after_any_single_step(bench: Bench) -> None:
@@ -131,9 +142,8 @@ async def test_a_consumer_may_die_after_any_single_step(bench: Bench) -> None:
             ids = await bench.add(stream, *range(20))
             # One that died before, to be cleaned by the one that dies now.
             bench.client.xreadgroup("billing", "stale.1", {bench.key: ">"}, count=6)
-            life = Life(steps)
-            done = await live(bench, life)
-            finished = life.left > 0
+            life, done = Life(steps), list[str]()
+            finished = await live(bench, life, done)
             # Time passes: its lease ends, and with it the cleaner's lock.
             state, leases = bench.control.sink("billing"), bench.control.sink_leases("billing")
             for member in bench.client.zrange(leases, 0, -1):
