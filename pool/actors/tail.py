@@ -217,5 +217,13 @@ class Tail(Generic[R]):
             return failures
         port.post(self.on_trouble, error, failures)
         steps = failures if isinstance(error, StoreUnavailable) else failures + _FAULT_STEPS
-        await port.sleep(reconnect_delay(steps, self.seam.dice))
+        until_s = self.seam.clock() + reconnect_delay(steps, self.seam.dice)
+        # Something else to read is worth a try at once; the word that a probe's answer was taken,
+        # which may come late, is not.
+        readings = self._readings
+        while readings is self._readings and not port.closing:
+            left_s = until_s - self.seam.clock()
+            if left_s <= 0:
+                break
+            await port.sleep(left_s)
         return failures + 1
