@@ -305,7 +305,7 @@ class AuthError(StoreError):
     """Redis refused these credentials, or what they may do."""
 
     code: ClassVar[str] = "POOLAUTH"
-    hint: ClassVar[str] = "check user, password and the ACL rules of the address"
+    hint: ClassVar[str] = "check user and password; `pool acl NAME` prints the rules it needs"
 
     problem: str
 

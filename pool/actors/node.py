@@ -27,7 +27,16 @@ from pool.actors.dispatching import Dispatching, DispatchOptions
 from pool.actors.handlers import Handler, Handlers
 from pool.actors.house import House
 from pool.actors.membership import SHUTDOWN_KEY, WorkerInfo, found
-from pool.actors.observe import Event, NodeJoined, NodeLeft, Observer, emit_to, log_observer
+from pool.actors.observe import (
+    Event,
+    NodeJoined,
+    NodeLeft,
+    Observer,
+    PasswordInClear,
+    PolicyUnknown,
+    emit_to,
+    log_observer,
+)
 from pool.actors.ref import JobRef, Status, status_of
 from pool.actors.replica import Replica
 from pool.actors.rmap import ReplicatedMap, V
@@ -396,6 +405,10 @@ class Node(Dispatching):
             await self._crew.add_worker(self._handlers, *self._worker_args)
         server = self._link.server
         name = f"{server.name} {server.version}" if server else ""
+        if self._given_url.is_in_clear:
+            self._emit(PasswordInClear(where=self._given_url.where))
+        if server and not server.policy:
+            self._emit(PolicyUnknown(server=name))
         self._emit(NodeJoined(pool=self.pool, node=self.id, server=name))
 
     async def _close(self) -> None:

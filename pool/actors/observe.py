@@ -36,6 +36,28 @@ class NodeJoined:
 
 
 @attrs.frozen(kw_only=True)
+class PasswordInClear:
+    """The address sends a password over a network without TLS; said once by each node."""
+
+    event: ClassVar[str] = "store.password_in_clear"
+    level: ClassVar[str] = "warning"
+
+    where: str
+    hint: str = "use rediss://, or a network that nobody else can read"
+
+
+@attrs.frozen(kw_only=True)
+class PolicyUnknown:
+    """The server may evict jobs for all that can be seen: it does not show its maxmemory-policy."""
+
+    event: ClassVar[str] = "store.policy_unknown"
+    level: ClassVar[str] = "warning"
+
+    server: str
+    hint: str = "allow +info|memory (see `pool acl`), or make sure that it says noeviction"
+
+
+@attrs.frozen(kw_only=True)
 class NodeLeft:
     """The node has closed; `abandoned` keys are left to the reapers of others."""
 

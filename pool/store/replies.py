@@ -7,6 +7,7 @@ address only `Url.where` is used.
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -28,6 +29,10 @@ from pool.errors import (
     shown,
 )
 
+# As Redis 7.0 and Valkey say it, of a command and of what a script calls.
+_REFUSED_COMMAND = re.compile(r"permissions to run the '([^']{1,64})' command")
+_REFUSED_KEY = re.compile(r"o permissions to access (?:a|one of the) key|can't access at least one")
+
 
 class NoScript(Exception):
     """The server does not have the script.  Never leaves the port: it loads and sends again."""
@@ -39,7 +44,13 @@ def _refused_now(text: str) -> PoolError:
 
 
 def _refused_credentials(text: str) -> PoolError:
-    if text.startswith("NOAUTH"):  # the server's own sentence is a paragraph about HELLO
+    if refused := _REFUSED_COMMAND.search(text):
+        text = f"its user may not run '{refused[1]}': the ACL rule +{refused[1]} is missing"
+    elif _REFUSED_KEY.search(text):
+        text = "its user may not use the keys of this pool: an ACL rule ~PATTERN is missing"
+    elif text.startswith("ERR The user executing"):
+        text = "its user may not run all commands of pool's scripts: ACL rules are missing"
+    elif text.startswith("NOAUTH"):  # the server's own sentence is a paragraph about HELLO
         text = "the server wants a password and the address has none"
     return AuthError(problem=shown(text))
 
@@ -85,6 +96,8 @@ _SENTENCES: dict[str, Callable[[str], PoolError]] = {
     "ERR unknown command 'HELLO'": lambda _: UnsupportedServer(
         problem="it is older than Redis 7.0"
     ),
+    "ERR The user executing the script can't": _refused_credentials,
+    "ERR ACL failure in script": _refused_credentials,
     "ERR AUTH <password> called without any password": _refused_credentials,
 }
 
@@ -124,7 +137,11 @@ def _what_happened(error: Exception) -> str:
         case PermissionError():
             return "may not be opened by this user"
         case ssl.SSLCertVerificationError() as refused:
-            return f"has a certificate that does not verify: {refused.verify_message}"
+            why = refused.verify_message.rstrip(".")
+            return (
+                f"has a certificate that does not verify ({why}); name its CA with "
+                "?ssl_ca_certs=FILE, and the host as the certificate does"
+            )
         case ssl.SSLError() as broken:
             return f"does not speak TLS as expected: {broken.strerror}"
         case ConnectionError() as lost:

@@ -98,6 +98,12 @@ class Url:
             case _:
                 return places
 
+    @property
+    def is_in_clear(self) -> bool:
+        """Whether it sends a password to another machine without TLS."""
+        is_plain = self.kind in ("tcp", "sentinel", "cluster")
+        return is_plain and bool(self.password) and not all(_is_here(h) for h, _ in self.hosts)
+
     def __str__(self) -> str:
         places = ",".join(_host_port(host, port) for host, port in self.hosts)
         secret = ":***" if self.password else ""
@@ -109,6 +115,10 @@ class Url:
 
     def __repr__(self) -> str:
         return f"Url({str(self)!r})"
+
+
+def _is_here(host: str) -> bool:
+    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
 
 
 def _wrong(problem: str) -> ConfigError:

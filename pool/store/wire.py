@@ -52,6 +52,7 @@ class Server:
 
     name: str  # "redis" or "valkey"
     version: str
+    policy: str = "noeviction"  # its maxmemory-policy; "": it does not tell
 
 
 class Lost(Exception):
@@ -196,16 +197,21 @@ class Wire:
 
     async def _greet(self, timeout_s: float) -> None:
         """One round trip: protocol, login, name, database, and what server this is."""
-        url = self._url
-        login = ("AUTH", url.username or "default", url.password) if url.password else ()
-        chosen = [("SELECT", url.db)] if url.db else []
-        words = [("HELLO", 2, *login, "SETNAME", self._name), *chosen, ("INFO", "memory")]
-        packed = b"".join(pack(command) for command in words)
-        *replies, memory = await self.exchange(packed, len(words), timeout_s=timeout_s)
+        # No local variable here holds the password: traceback reports show them.
+        count = 3 if self._url.db else 2
+        *replies, memory = await self.exchange(
+            _greeting(self._url, self._name), count, timeout_s=timeout_s
+        )
         for reply in replies:
             if isinstance(reply, PoolError):
                 raise reply
         self.server = _check(_facts(replies[0]), memory)
+
+
+def _greeting(url: Url, name: str) -> bytes:
+    login = ("AUTH", url.username or "default", url.password) if url.password else ()
+    chosen = pack(("SELECT", url.db)) if url.db else b""
+    return pack(("HELLO", 2, *login, "SETNAME", name)) + chosen + pack(("INFO", "memory"))
 
 
 def pack(words: tuple[Word, ...]) -> bytes:
@@ -255,9 +261,30 @@ def _dial(url: Url, timeout_s: float) -> Any:
 
 def _tls(url: Url) -> dict[str, Any]:
     given: dict[str, Any] = dict(url.options)
+    _check_files(given.get("ssl_ca_certs"), given.get("ssl_certfile"), given.get("ssl_keyfile"))
     if "ssl_check_hostname" in given:
         given["ssl_check_hostname"] = given["ssl_check_hostname"].lower() not in _NO
     return {**given, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
+
+
+def _check_files(ca: str | None, certificate: str | None, key: str | None) -> None:
+    """Refuse files that cannot be used: in a handshake it would look like the server's fault."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    named = ""
+    try:
+        if ca is not None:
+            named = f"ssl_ca_certs={ca}"
+            context.load_verify_locations(ca)
+        if key is not None and certificate is None:
+            raise ConfigError(setting="url", problem="ssl_keyfile needs ssl_certfile beside it")
+        if certificate is not None:
+            named = f"ssl_certfile={certificate}" + (f", ssl_keyfile={key}" if key else "")
+            # A key with a passphrase would ask for it at the terminal.
+            context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "its key may need a passphrase"
+        problem = f"{named} cannot be used: {why}"
+        raise ConfigError(setting="url", problem=problem) from None
 
 
 def _facts(hello: Reply) -> dict[str, str]:
@@ -282,4 +309,4 @@ def _check(facts: dict[str, str], memory: Reply) -> Server:
         raise UnsupportedServer(
             problem=f"maxmemory-policy is {policy[1]}: it may evict jobs; set it to noeviction"
         )
-    return server
+    return attrs.evolve(server, policy=policy[1] if policy else "")

@@ -75,6 +75,27 @@ def test_a_demoted_server_makes_the_connection_stale() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("NOPERM User u has no permissions to run the 'config|get' command", "+config|get"),
+        ("NOPERM this user has no permissions to run the 'set' command", "+set"),
+        ("ERR ACL failure in script: User u has no permissions to run the 'set' command", "+set"),
+        ("ERR The user executing the script can't run this command or subcommand", "ACL rules"),
+        ("NOPERM No permissions to access a key", "~PATTERN"),
+        ("NOPERM this user has no permissions to access one of the keys used as ar", "~PATTERN"),
+        ("ERR ACL failure in script: No permissions to access a key", "~PATTERN"),
+        ("ERR The user executing the script can't access at least one of the keys", "~PATTERN"),
+    ],
+)
+def test_a_missing_right_is_named_as_the_rule_that_would_give_it(words: str, said: str) -> None:
+    """D27: as Redis 7.0 and Valkey 9.1 say it, of a command and of what a script calls."""
+    error = from_words(words)
+    assert isinstance(error, AuthError)
+    assert said in error.problem
+    assert "pool acl" in str(error)
+
+
+@pytest.mark.parametrize(
     ("cause", "said"),
     [
         (ConnectionRefusedError(111, "Connection refused"), "refused the connection"),
