@@ -30,7 +30,7 @@ from pool.settings import Settings
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 _INTERRUPTED = 128 + 2  # as a shell says of a program that SIGINT ended
 
-_SECRET = re.compile(r"(?<=://)\S*@")
+_SECRET = re.compile(r"(?<=://)\S+")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,7 +132,7 @@ def _complete(args: argparse.Namespace) -> None:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # A mistyped option makes an address a stray argument, which argparse would repeat whole.
-        super().error(_SECRET.sub("***@", message))
+        super().error(_SECRET.sub("***", message))
 
 
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # generic for type checkers only
