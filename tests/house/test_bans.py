@@ -1,0 +1,122 @@
+"""What must not be written, with the few reviewed places where it may be, and why."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [
+    path for name in ("pool", "examples", "benchmarks") for path in (ROOT / name).rglob("*.py")
+]
+SCRIPTS = sorted((ROOT / "pool/store/lua").rglob("*.lua"))
+
+# Stored bytes must never run code, and never choose what is imported.
+MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "yaml", "xml"}
+CALLS = {"eval", "exec", "compile", "__import__", "import_module", "system", "popen"}
+MAY_CALL = {
+    ("pool/store/scripts.py", "KEYS"): "the table of that name in a script's header",
+    ("pool/ops/cli.py", "import_module"): "one of our own commands, chosen by argparse",
+    ("pool/ops/run.py", "import_module"): "what the operator named on the command line",
+}
+COMMANDS = {
+    "KEYS",
+    "SCAN",
+    "EVAL",
+    "FLUSHALL",
+    "FLUSHDB",
+    "MONITOR",
+    "PSUBSCRIBE",
+    "XGROUP",
+    "XDEL",
+}
+KEYWORDS = {("shell", True), ("verify", False), ("check_hostname", False)}
+
+# Each silently loses jobs in the wrong place.
+MAY_SCRIPT = {
+    ("lib/finish.lua", "XDEL"): "ends the pending state; the payload is carried along",
+    ("lib/finish.lua", "MAXLEN"): "the journal",
+    ("advance.lua", "XDEL"): "acknowledges; the payload is kept in `payloads`",
+    ("quarantine.lua", "XDEL"): "the entry of a record that is parked with its payload",
+    ("quarantine.lua", "MAXLEN"): "the journal",
+    ("reap.lua", "XDEL"): "an entry that no record confirms",
+    ("reconcile.lua", "XDEL"): "an entry that no record confirms",
+    ("fence.lua", "MAXLEN"): "the journal",
+    ("lib/quiet.lua", "MAXLEN"): "the journal",
+    ("renew.lua", "MAXLEN"): "the journal",
+    ("intend.lua", "MAXLEN"): "the journal, and signals, which only wake",
+    ("notify.lua", "MAXLEN"): "signals, which only wake: the inbox holds the message",
+    ("rmap_write.lua", "MAXLEN"): "a map's log: who falls behind takes a snapshot",
+}
+BANNED_IN_LUA = {
+    "KEYS": r"call\('KEYS'",
+    "SCAN": r"call\('[HSZ]?SCAN'",
+    "XGROUP": r"call\('X(GROUP|READGROUP|ACK|AUTOCLAIM)'",
+    "XDEL": r"call\('XDEL'",
+    "XTRIM": r"call\('XTRIM'",
+    "MAXLEN": r"'MAXLEN'",
+    "EXPIRE": r"call\('P?EXPIRE",
+    "code from text": r"\b(loadstring|load|dofile|setfenv|getfenv|cmsgpack|struct)\b\s*[.(]",
+}
+
+
+def banned(path: Path) -> Iterator[str]:
+    """Yield what a Python file uses of it."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.Import(names=names):
+                yield from (n.name for n in names if n.name.partition(".")[0] in MODULES)
+            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] in MODULES:
+                yield module
+            case ast.Call(func=ast.Name(id=name)) if name in CALLS:
+                yield name
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in CALLS:
+                if not (isinstance(value, ast.Name) and value.id == "re"):
+                    yield name
+            case ast.keyword(arg=str(arg), value=ast.Constant(value=value)):
+                if (arg, value) in KEYWORDS:
+                    yield f"{arg}={value!r}"
+            case ast.Attribute(attr="CERT_NONE"):
+                yield "CERT_NONE"
+            case ast.Constant(value=str(text)) if text in COMMANDS:
+                yield text
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_python_uses_nothing_that_is_banned(path: Path) -> None:
+    name = str(path.relative_to(ROOT))
+    assert [use for use in banned(path) if (name, use) not in MAY_CALL] == []
+
+
+def test_scripts_use_what_is_banned_only_where_it_was_reviewed() -> None:
+    """And each place that is named still exists."""
+    found = set()
+    for path in SCRIPTS:
+        code = re.sub(r"--\[\[.*?\]\]|--[^\n]*", "", path.read_text("utf-8"), flags=re.DOTALL)
+        name = str(path.relative_to(ROOT / "pool/store/lua"))
+        found |= {(name, what) for what, form in BANNED_IN_LUA.items() if re.search(form, code)}
+    assert found == set(MAY_SCRIPT)
+
+
+def test_lua_is_never_put_together_from_values() -> None:
+    """Scripts are files; only the loader joins them, and a script's text is sent by the port."""
+    places = {
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if re.search(r"redis\.p?call|\.lua\b.*read_text|script\.source", path.read_text("utf-8"))
+    }
+    assert places == {"pool/store/scripts.py", "pool/store/port.py"}
+
+
+def test_the_search_finds_what_it_searches_for(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text(
+        "import pickle\nfrom yaml import load\neval('1')\nos.system('x')\n"
+        "run('x', shell=True)\nget('x', verify=False)\nc = ssl.CERT_NONE\ndo('KEYS', '*')\n"
+    )
+    uses = {"pickle", "yaml", "eval", "system", "shell=True", "verify=False", "CERT_NONE", "KEYS"}
+    assert set(banned(bad)) == uses
