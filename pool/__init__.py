@@ -26,6 +26,7 @@ from pool.actors.stream import Stream
 from pool.errors import (
     AuthError,
     ConfigError,
+    DeadlockRisk,
     DuplicateHandler,
     Gone,
     HandlerError,
@@ -71,6 +72,7 @@ __all__ = [
     "Change",
     "ConfigError",
     "Counted",
+    "DeadlockRisk",
     "DuplicateHandler",
     "Event",
     "Gone",

@@ -126,6 +126,17 @@ class PayloadTooLarge(UsageError):
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
+class DeadlockRisk(UsageError):
+    """A handler waits for the result of its own job, which would never come."""
+
+    code: ClassVar[str] = "POOLDEADLOCK"
+    hint: ClassVar[str] = "return the value, or dispatch the other work under a key of its own"
+
+    key: str
+    job_id: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
 class NotRunning(UsageError):
     """It is not open for this call."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, Final, cast
 
 import anyio
@@ -14,6 +15,9 @@ from pool.model.codec import check_size, decode_value, encode_value
 from pool.model.job import Kind
 
 SECONDS_MAX: Final = 365 * 86_400.0  # of a delay, a backoff or a time limit
+
+# The id of the job whose handler runs in this context; what it starts there inherits it.
+RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
 
 
 def check_seconds(option: str, value: object, low: float) -> None:

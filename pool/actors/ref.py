@@ -8,7 +8,9 @@ import anyio
 import attrs
 
 from pool.actors.dispatcher import Waiting
+from pool.actors.job import RUNNING
 from pool.errors import (
+    DeadlockRisk,
     InvalidOption,
     JobCancelled,
     JobParked,
@@ -113,12 +115,15 @@ class JobRef(Generic[R]):
         """Return what the handler returned, once it has.
 
         Raises:
+            DeadlockRisk: It is the job whose handler asks.
             JobParked: It was given up: its attempts were used up, or its handler parked it.
             JobCancelled: It was stopped, or its handler cancelled it.
             OutcomeExpired: It ended longer than `Settings.result_ttl_s` ago.
             TimeoutError: It has not ended within `timeout_s`; it goes on.
             StoreLost: The pool's data were lost, and the job with them.
         """
+        if RUNNING.get() == self.job_id:
+            raise DeadlockRisk(key=self.key, job_id=self.job_id)
         waiting = await self._wait(timeout_s, for_end=True)
         match waiting.answer:
             case Outcome(word="done", body=body):

@@ -19,7 +19,7 @@ import anyio.to_thread
 import attrs
 
 from pool.actors.handlers import Handler
-from pool.actors.job import Inbox, Job
+from pool.actors.job import RUNNING, Inbox, Job
 from pool.errors import PayloadEncodingError
 from pool.model.codec import decode_call
 from pool.model.job import Start
@@ -121,6 +121,8 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
     ending: Ending = CANCELLED
     try:
         args, kwargs = decode_call(run.payload or b"")
+        context = copy_context()
+        context.run(RUNNING.set, run.start.id)
     except PayloadEncodingError as error:
         return Unreadable(str(error))
     scope = run.scope = anyio.CancelScope()
@@ -131,7 +133,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
             if run.why:
                 scope.cancel()
             if handler.is_async:
-                value = await _apart(handler.fn(job, *args, **kwargs), copy_context())
+                value = await _apart(handler.fn(job, *args, **kwargs), context)
             else:
                 call = partial(handler.fn, job, *args, **kwargs)
                 value = await anyio.to_thread.run_sync(call, limiter=limiter)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import attrs
 
-from pool.model.job import Options, Outcome, Record, Start
+from pool.model.job import DIGITS_MAX, Options, Outcome, Record, Start
 from pool.store.wire import Reply
 
 
@@ -197,5 +197,14 @@ def founded(reply: Reply) -> Founded:
     """Read the reply of `FOUND`."""
     protocol, lanes, named, now = reply
     return Founded(
-        protocol=int(protocol), lanes=int(lanes), incarnation=named.decode(), now_ms=int(now)
+        protocol=_whole(protocol),
+        lanes=_whole(lanes),
+        incarnation=(named or b"").decode(errors="replace"),
+        now_ms=int(now),
     )
+
+
+def _whole(text: bytes | None) -> int:
+    """Return a number as we write it; -1 for what is none, which no pool is made with."""
+    is_one = text is not None and text.isdigit() and len(text) <= DIGITS_MAX
+    return int(text or b"") if is_one else -1

@@ -78,6 +78,7 @@ async def test_a_node_runs_its_own_dispatches_too(fleet: Fleet) -> None:
 
 
 async def test_an_unknown_handler_is_refused_with_the_names_that_are_close(fleet: Fleet) -> None:
+    """D7."""
     await fleet.node(handlers)
     client = await fleet.node()
     with pytest.raises(UnknownHandler) as refused:
@@ -163,7 +164,7 @@ async def test_many_dispatches_of_one_key_at_once_make_one_job(fleet: Fleet) -> 
 
 
 async def test_the_pool_takes_queued_jobs_up_to_its_limit_and_not_one_more(fleet: Fleet) -> None:
-    """G-09: refused at once, typed, with both numbers; a place that becomes free is used."""
+    """G-09, D32: refused at once, typed, with both numbers; a place that becomes free is used."""
     client = await fleet.node(queued_jobs_max=3)
     waiting = client.options(delay_s=60)
     refs = [await waiting.dispatch(echo, f"k{n}") for n in range(3)]

@@ -390,6 +390,7 @@ async def test_a_restarted_server_is_found_again(own_server: EmbeddedServer, add
 
 @pytest.mark.anyio
 async def test_a_demoted_master_is_left(own_server: EmbeddedServer, add: Script) -> None:
+    """D28: a replica is refused with its role; the words of LOADING are in test_replies."""
     async with linked(own_server.url) as link:
         with redis.Redis.from_url(own_server.url) as client:
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
