@@ -94,9 +94,14 @@ def test_each_side_has_its_own_library_and_both_are_measured_in_this_trees_way(
 
 def test_nothing_is_left_of_the_other_tree_even_after_an_error(repository: Path) -> None:
     seen: list[Path] = []
-    with pytest.raises(KeyError), sides_of("HEAD", repository) as sides:
-        seen += sides
-        raise KeyError
+
+    def fail() -> None:
+        with sides_of("HEAD", repository) as sides:
+            seen.extend(sides)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert [side.exists() for side in seen] == [False, False]
     assert len(git(repository, "worktree", "list").splitlines()) == 1
 
