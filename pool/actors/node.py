@@ -37,7 +37,7 @@ from pool.actors.observe import (
     emit_to,
     log_observer,
 )
-from pool.actors.ref import JobRef, Status, status_of
+from pool.actors.ref import JobRef, Status, status_of, wait_stopped
 from pool.actors.replica import Replica
 from pool.actors.rmap import ReplicatedMap, V
 from pool.actors.stream import Stream, make_stream
@@ -204,7 +204,7 @@ class Node(Dispatching):
         self.check_open()
         check_key(key)
         job_id = await self.request_stop(key, "", cause)
-        await JobRef[Any](key, job_id, "", self).stop(cause, timeout_s)
+        await wait_stopped(JobRef[Any](key, job_id, "", self), timeout_s)
 
     async def status(self, key: str) -> Status:
         """Return how the live job of a key is now.

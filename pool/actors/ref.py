@@ -169,11 +169,7 @@ class JobRef(Generic[R]):
             await self._home.request_stop(self.key, self.job_id, cause)
         except NoSuchJob:
             return
-        try:
-            await self._wait(timeout_s, for_end=True)
-        except TimeoutError:
-            assert timeout_s is not None
-            raise NotStopped(key=self.key, job_id=self.job_id, waited_s=timeout_s) from None
+        await wait_stopped(self, timeout_s)
 
     async def _wait(self, timeout_s: float | None, *, for_end: bool) -> Waiting:
         if timeout_s is not None and not timeout_s >= 0:
@@ -182,3 +178,12 @@ class JobRef(Generic[R]):
         with anyio.fail_after(timeout_s):
             await self._home.wait(waiting, for_end=for_end)
         return waiting
+
+
+async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
+    """Return once a job that was asked to stop has ended; raises NotStopped."""
+    try:
+        await ref._wait(timeout_s, for_end=True)
+    except TimeoutError:
+        assert timeout_s is not None
+        raise NotStopped(key=ref.key, job_id=ref.job_id, waited_s=timeout_s) from None
