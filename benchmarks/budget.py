@@ -27,6 +27,7 @@ class Figure:
     unit: str
     what: str  # of what it is the cost
     server: str = ""  # kind of server on which it is like this; "": on all
+    parts: str = ""  # what it is the sum of, for who looks for the difference
 
 
 @attrs.frozen(kw_only=True)
@@ -84,7 +85,7 @@ def judge(measured: Mapping[str, Figure], budgets: Mapping[str, Budget]) -> Iter
                 if off > 0
                 else "lower the budget, to keep the gain"
             )
-            yield f"{name}: {says}: {advice}"
+            yield f"{name}: {says}: {advice}{figure.parts and f' ({figure.parts})'}"
 
 
 def rewrite(
@@ -120,7 +121,8 @@ def table(measured: Mapping[str, Figure], budgets: Mapping[str, Budget]) -> Iter
         known = budget is not None and budget.server == figure.server
         held = _said(budget.value) if budget is not None and known else "-"
         off = f"{change(figure.value, budget.value):+.1%}" if budget is not None and known else ""
-        yield f"{name:34} {_said(figure.value):>10} {held:>10} {off:>7}  {figure.unit}"
+        unit = figure.parts or figure.unit
+        yield f"{name:34} {_said(figure.value):>10} {held:>10} {off:>7}  {unit}"
 
 
 def _rounded(value: float) -> float:

@@ -171,7 +171,7 @@ class _Stage:
             noted = Counter(name for name in seam.noted if name != "PING")
             listed = ", ".join(f"{n} {call}" for call, n in sorted(noted.items()))
             self.figures[f"calls.{name}.{side}"] = Figure(
-                value=noted.total(), unit="calls", what=f"{what}, {whose}'s node: {listed}"
+                value=noted.total(), unit="calls", what=f"{what}, {whose}'s node", parts=listed
             )
 
     async def until(self, is_so: Callable[[], object]) -> None:
@@ -346,7 +346,8 @@ async def rest_costs(url: str, pool: str) -> dict[str, Figure]:
         "calls.rest": Figure(
             value=sum(medians.values()),
             unit="calls",
-            what=f"a node at rest, with a worker, in one renewal period (2 s by default): {listed}",
+            what="a node at rest, with a worker, in one renewal period (2 s by default)",
+            parts=listed,
         )
     }
 

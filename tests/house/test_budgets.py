@@ -83,6 +83,11 @@ def test_a_dearer_figure_is_named_with_its_budget_and_by_how_much() -> None:
     assert "raise the budget" in said
 
 
+def test_a_sum_that_is_off_is_shown_with_its_parts() -> None:
+    figure = Figure(value=23, unit="commands", what="a dispatch", parts="22 read, 1 write")
+    assert verdict({"dispatch": figure}).endswith("(22 read, 1 write)")
+
+
 def test_a_gain_must_be_kept() -> None:
     said = verdict(measured(16))
     assert said.startswith("dispatch: 16 commands, budget 20 (-20%): ")
