@@ -5,8 +5,11 @@ PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
 BIN     := .venv/bin
 READY   := .venv/.ready
 SOURCES  = $(wildcard pool examples tests benchmarks)
+SECONDS ?= 60
+SEED    ?= 1
+MINUTES ?= 10
 
-.PHONY: test demo lint fmt bench clean
+.PHONY: test demo lint fmt bench verify chaos chaos-each soak clean
 
 test: lint
 	$(BIN)/python -m pytest
@@ -25,6 +28,18 @@ fmt: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.throughput
+
+verify: $(READY)
+	$(BIN)/python -m tests.verify.proofs
+
+chaos: $(READY)
+	$(BIN)/python -m tests.verify.chaos --seconds $(SECONDS) --seed $(SEED)
+
+chaos-each: $(READY)
+	$(BIN)/python -m tests.verify.chaos --each --seed $(SEED)
+
+soak: $(READY)
+	$(BIN)/python -m tests.verify.soak --minutes $(MINUTES) --seed $(SEED)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

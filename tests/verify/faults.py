@@ -237,7 +237,7 @@ async def cut_reply(w: World, name: str) -> None:
 async def slices(w: World, name: str) -> None:
     """Replies come in pieces of a byte or a few."""
     member = w.dice.choice(list(w.members.values()))
-    with w.fault(name, "load", member.name):
+    with w.fault(name, "cut", member.name):  # a byte at a time may be too slow for a lease
         member.proxy.slice_bytes = w.dice.choice([1, 2, 7])
         await anyio.sleep(3.0)
         member.proxy.slice_bytes = 0

@@ -1,0 +1,94 @@
+"""Short forms of what `make chaos`, `make verify` and `make soak` do at length."""
+
+from __future__ import annotations
+
+import json
+import random
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from pool.store.server import ServerProgram
+from tests.verify.chaos import Plan, run
+from tests.verify.faults import FAULTS
+from tests.verify.proofs import PROOFS, prove
+from tests.verify.soak import FAULTS_OF_SOAK, Fit, fit
+
+# Those that no test of `tests/process` is.
+SHORT = (
+    "no double grant under 50 dispatchers of one key",
+    "retry, backoff and dead letter",
+    "dispatch and settle once, though replies are lost",
+)
+HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_proof_holds(name: str, program: ServerProgram) -> None:
+    is_proved, said, _ = prove(name, program, "asyncio")
+    assert is_proved, said
+
+
+def test_a_mixed_campaign_is_clean(program: ServerProgram, tmp_path: Path) -> None:
+    """Real processes under a mixture of faults: no invariant is violated, and the page is whole."""
+    plan = Plan(seed=17, seconds=6.0, nodes=3, per_s=20.0, program=program)
+    verdict = run(plan, tmp_path)
+    assert verdict.ok, f"{verdict.troubles}\n{verdict.report.text()}"
+    assert verdict.injected
+    assert verdict.report.judged["I1"] > 100
+    told = json.loads((tmp_path / plan.name / "verdict.json").read_text("utf-8"))
+    assert told["ok"]
+    assert told["not injected"]
+    page = Tags()
+    page.feed((tmp_path / plan.name / "report.html").read_text("utf-8"))
+    assert page.open == []
+    assert page.seen >= {"svg", "table", "path", "rect"}
+
+
+class Tags(HTMLParser):
+    """Follows the tags of a page that must be closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002 - its caller's form
+        self.seen.add(tag)
+        if tag not in ("meta", "html", "body"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
+        self.seen.add(tag)
+
+
+def test_a_soak_takes_faults_that_exist() -> None:
+    assert set(FAULTS_OF_SOAK) <= set(FAULTS)
+    assert set(PROOFS) >= set(SHORT)
+
+
+def fitted(name: str, *, per_hour: float, noise: float, level: float = 100_000.0) -> Fit:
+    dice = random.Random(1)
+    times = [2.0 * i for i in range(300)]
+    return fit(
+        name, [(t, level + per_hour * t / HOUR_S + dice.uniform(-noise, noise)) for t in times]
+    )
+
+
+@pytest.mark.parametrize(
+    ("per_hour", "noise", "grows"),
+    [(0.0, 2000.0, False), (6_000.0, 2000.0, False), (60_000.0, 2000.0, True)],
+)
+def test_growth_is_told_from_noise(per_hour: float, noise: float, *, grows: bool) -> None:
+    """100 MB that grow by 60 MB an hour leak; by 6, they do not yet in ten minutes."""
+    found = fitted("n1/1: rss_kb", per_hour=per_hour, noise=noise)
+    assert found.grows is grows
+    assert abs(found.per_hour - per_hour) <= 3 * found.confidence
+
+
+def test_a_leak_of_one_descriptor_a_minute_is_seen() -> None:
+    assert fitted("n1/1: descriptors", per_hour=60.0, noise=1.0, level=20.0).grows
