@@ -249,8 +249,8 @@ class Faults:
             process.freeze()
             self._begin(kind, target, seconds, process.thaw, weight=2)
         else:
-            process.is_hung = True
-            self._begin(kind, target, seconds, lambda: setattr(process, "is_hung", False), weight=2)
+            process.hang()
+            self._begin(kind, target, seconds, process.unhang, weight=2)
 
     def _restart(self, seconds: float) -> None:
         if self._server.is_up:

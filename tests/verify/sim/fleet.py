@@ -14,6 +14,7 @@ import attrs
 from pool import Cancel, Handlers, Job, Node, Park, Retry, Settings
 from pool.actors.observe import Event as Said
 from pool.errors import PoolError
+from pool.model.names import lane_of
 from tests.verify.history import FencedResource, Recorder
 from tests.verify.sim.config import Config
 from tests.verify.sim.seam import SimSeam
@@ -163,7 +164,7 @@ class Boot:
             "idem": idem,
             "attempt": job.attempt,
             "epoch": job.epoch,
-            "nonce": job.worker,
+            "nonce": f"{job.worker}@{lane_of(job.key, self.fleet.config.lanes)}",
         }
         facts = {"run": self._runs, "digest": digest(plan), "kind": job.kind, **extra}
         self.record("start", extra=facts, **who)

@@ -10,6 +10,7 @@ from pool.model.job import Record
 from pool.model.names import Control, Names
 from pool.testing.audit import audit
 from tests.verify.sim.keyspace import Keyspace
+from tests.verify.sim.watch import _lane
 
 
 class Client:
@@ -117,7 +118,7 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
             outcomes[job.decode()] = {
                 "word": word,
                 "epoch": int(epoch),
-                "owner": owner,
+                "owner": f"{owner}@{_lane(key)}" if owner else "",
                 "attempt": int(attempt),
                 "ended_ms": int(ended_ms),
                 "value": json.loads(body) if word == "done" and body else body,

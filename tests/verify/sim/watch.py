@@ -26,7 +26,9 @@ from tests.verify.sim.world import Process, World
 STORE: Final = "server"
 _TOKEN: Final = re.compile(rb'"(t\d+\.\d+)"')  # in a payload
 _SCRIPTS: Final = {
-    script.sha.encode(): script for script in vars(lanes).values() if isinstance(script, Script)
+    script.sha.encode(): script
+    for script in vars(lanes).values()
+    if isinstance(script, Script)
 }
 
 
@@ -56,17 +58,17 @@ class Watch:
     # --- the server's side ---
 
     def _on_append(self, key: bytes, entry_id: bytes, fields: Sequence[bytes]) -> None:
-        _, found, worker = key.partition(b":stream:")
+        prefix, found, worker = key.partition(b":stream:")
         if found:
             facts = dict(zip(fields[::2], fields[1::2], strict=True))
             job_id, *_ = facts[b"m"].decode().split("|")
             job_key = facts[b"k"].decode()
             self.key_of[job_id] = job_key
             epoch = int(entry_id.partition(b"-")[0])
-            self._store("own", key=job_key, job=job_id, epoch=epoch, nonce=worker.decode())
+            self._store("own", key=job_key, job=job_id, epoch=epoch, nonce=f"{worker.decode()}@{_lane(prefix)}")
 
     def _on_set(self, key: bytes, value: bytes) -> None:
-        _, found, job = key.partition(b":result:")
+        prefix, found, job = key.partition(b":result:")
         if found:
             job_id = job.decode()
             head, _, body = value.decode(errors="replace").partition("\n")
@@ -78,7 +80,7 @@ class Watch:
                 job=job_id,
                 epoch=int(epoch),
                 attempt=int(attempt),
-                nonce=owner,
+                nonce=f"{owner}@{_lane(prefix)}" if owner else "",
                 result="first",
                 extra={"word": word, "body": body[:40]},
             )
@@ -92,9 +94,7 @@ class Watch:
         reply: Any,
     ) -> None:
         script = _SCRIPTS.get(sha)
-        lane = (
-            keys[0].partition(b":lane")[0].rpartition(b":")[2].decode().strip("}") if keys else ""
-        )
+        lane = _lane(keys[0]) if keys else ""
         if script is lanes.ADVANCE:
             self._on_advance(lane, args, reply)
         elif script is lanes.DISPATCH:
@@ -110,7 +110,6 @@ class Watch:
             for name, claim in zip(reply[1::2], reply[2::2], strict=True):
                 holder, _, fence = claim.decode().rpartition("|")
                 facts = {"fence": int(fence), "holder": holder}
-                # One identity is claimed in each lane by itself.
                 self._store("lock", nonce=f"{name.decode()}@{lane}", extra=facts)
         elif script is lanes.SWEEP and isinstance(reply, list):
             if len(reply) > 2:
@@ -120,18 +119,19 @@ class Watch:
         elif script is lanes.REAP and not isinstance(reply, list):
             self.seen.add("reaper's claim was taken over")
         elif script is lanes.REAP and reply[-1] == b"FORGOTTEN":
-            self._store("reap", nonce=args[1].decode(), extra={"lane": lane})
+            self._store("reap", nonce=f"{args[1].decode()}@{lane}")
 
     def _on_advance(self, lane: str, args: Sequence[bytes], reply: Any) -> None:
         guard, source, claim = (arg.decode() for arg in args[1:4])
         if not isinstance(reply, list):
             if guard == "own":
-                self._store("commit", "fail", nonce=source, err="GONE")
+                self._store("commit", "fail", nonce=f"{source}@{lane}", err="GONE")
             return
         for item, status in zip(_items(args, 7), reply[1:], strict=True):
             edge, key, epoch, job = (word.decode() for word in item[:4])
             word = status.decode().partition(" ")[0]
-            facts: dict[str, Any] = {"key": key, "job": job, "epoch": int(epoch), "nonce": source}
+            facts: dict[str, Any] = {"key": key, "job": job, "epoch": int(epoch)}
+            facts["nonce"] = f"{source}@{lane}"
             if guard == "own" and edge in "dcxw":
                 if word == "REPEAT":
                     self._store("commit", result="repeat", **facts)
@@ -147,6 +147,11 @@ class Watch:
                 self.seen.add("a timed out attempt was not settled")
 
 
+def _lane(name: bytes) -> str:
+    """Return the lane of a key's name: one identity has a lease in each by itself."""
+    return name.partition(b"}")[0].rpartition(b":")[2].decode()
+
+
 def _items(args: Sequence[bytes], counted: int) -> list[Sequence[bytes]]:
     first = counted + 1 + 2 * int(args[counted])
     return [args[at : at + 8] for at in range(first, len(args), 8)]
@@ -160,12 +165,13 @@ def watch_leases(tell: Callable[[Any, str, str, float], None]) -> Callable[[], N
     answered, joined = KeepAlive._on_answer, Membership._join
 
     def on_answer(self: KeepAlive, answer: Any) -> None:
-        for names, reply in zip(answer.plan.identities, answer.replies, strict=False):
+        each = zip(answer.plan.identities, answer.replies, strict=False)
+        for lane, (names, reply) in enumerate(each):
             if not isinstance(reply, PoolError):
                 counts = renewal(reply).counts
                 for name, count in zip(names, counts, strict=True):
                     if count >= 0:
-                        tell(self.context.seam, "renew", name, answer.asked_s)
+                        tell(self.context.seam, "renew", f"{name}@{lane}", answer.asked_s)
         answered(self, answer)
 
     async def join(self: Membership, state: Any, workers: Any, **options: Any) -> None:
@@ -173,7 +179,7 @@ def watch_leases(tell: Callable[[Any, str, str, float], None]) -> Callable[[], N
         names = [worker.target(state.number).name for worker in workers.values()]
         await joined(self, state, workers, **options)
         for name in names:
-            tell(self.context.seam, "join", name, asked_s)
+            tell(self.context.seam, "join", f"{name}@{state.number}", asked_s)
 
     KeepAlive._on_answer = on_answer  # type: ignore[method-assign]
     Membership._join = join  # type: ignore[method-assign]

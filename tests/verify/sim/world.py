@@ -57,6 +57,8 @@ class World:
         self.events = 0
         self.processes: list[Process] = []
         self._heap: list[tuple[float, int, Timer]] = []
+        self._ready: list[Process] = []
+        self._next_s = float("inf")  # when the first loop wants to run
         self._order = itertools.count()
         # trio's own dice decides in which order tasks run that are ready at the same moment.
         trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
@@ -78,33 +80,40 @@ class World:
 
     def run(self, until_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Let time pass until then, or until it is over."""
-        heap, processes = self._heap, self.processes
+        heap = self._heap
         while not is_over():
-            next_s = float("inf")
-            for process in processes:
-                if process.is_dead:
-                    continue
-                process.step(self.now_s)
-                next_s = min(next_s, process.wakes_s)
+            while self._ready:
+                ready, self._ready = self._ready, []
+                for process in ready:
+                    process.step()
+                self._next_s = min((p.wakes_s for p in self.processes), default=float("inf"))
             while heap and heap[0][2].fn is None:
                 heapq.heappop(heap)
-            if heap and heap[0][0] <= next_s:
-                when_s, _, timer = heap[0]
-                if when_s > until_s:
-                    break
-                heapq.heappop(heap)
+            when_s = heap[0][0] if heap else float("inf")
+            if min(when_s, self._next_s) > until_s:
+                self.now_s = max(self.now_s, until_s)
+                return
+            if when_s <= self._next_s:
+                timer = heapq.heappop(heap)[2]
                 self.now_s = max(self.now_s, when_s)
                 fn, timer.fn = timer.fn, None
                 assert fn is not None
                 self.events += 1
                 fn(*timer.args)
-            elif next_s > until_s:
-                break
             else:
-                self.now_s = max(self.now_s, next_s)
-        else:
-            return
-        self.now_s = max(self.now_s, until_s)
+                self.now_s = max(self.now_s, self._next_s)
+                self._next_s = float("inf")
+                for process in self.processes:
+                    if process.wakes_s <= self.now_s:
+                        process.make_ready()
+
+    def look_again(self) -> None:
+        """A process began, stopped or went on."""
+        self._next_s = min((p.wakes_s for p in self.processes), default=float("inf"))
+
+    def run_soon(self, process: Process) -> None:
+        """Run a process's loop before time goes on."""
+        self._ready.append(process)
 
     def close(self) -> None:
         """Throw all processes away, without a word of theirs."""
@@ -172,7 +181,7 @@ class Process:
                 self.failures.append(error)
 
         self.host.start(run)
-        self._is_ready = True
+        self.make_ready()
 
     @property
     def is_running(self) -> bool:
@@ -184,15 +193,21 @@ class Process:
         """When its loop must be run next."""
         if not self.is_running:
             return float("inf")
-        return self.world.now_s if self._is_ready else self.host.wakes_s
+        return self.host.wakes_s
 
     def clock(self) -> float:
         """Return its own monotonic time."""
         return self.world.now_s + self.clock_offset_s
 
-    def step(self, now_s: float) -> None:
-        """Run its loop if there is something to do."""
-        if (self._is_ready or self.host.wakes_s <= now_s) and self.is_running:
+    def make_ready(self) -> None:
+        """Have its loop run before time goes on."""
+        if not self._is_ready:
+            self._is_ready = True
+            self.world.run_soon(self)
+
+    def step(self) -> None:
+        """Run its loop; one that stands still runs when it goes on."""
+        if self.is_running:
             self._is_ready = False
             self.host.run()
 
@@ -201,7 +216,7 @@ class Process:
         if self.is_dead or self.host.is_over:
             return False
         self.host.post(fn, args)
-        self._is_ready = True
+        self.make_ready()
         return True
 
     def in_thread(self, fn: Callable[[], object]) -> None:
@@ -216,6 +231,7 @@ class Process:
     def freeze(self) -> None:
         """Stop everything of it; its clock and the rest of the world go on."""
         self.is_frozen = True
+        self.world.look_again()
 
     def thaw(self) -> None:
         """Go on where it stopped."""
@@ -223,11 +239,27 @@ class Process:
         deferred, self._deferred = self._deferred, []
         for fn in deferred:
             fn()
+        self._go_on()
+
+    def hang(self) -> None:
+        """Stop its loop only."""
+        self.is_hung = True
+        self.world.look_again()
+
+    def unhang(self) -> None:
+        """Let its loop turn again."""
+        self.is_hung = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_ready = False
+        self.make_ready()
 
     def kill(self) -> None:
         """Nothing of it moves any more."""
         self.is_dead = True
         self._deferred.clear()
+        self.world.look_again()
 
 
 # --- asyncio ------------------------------------------------------------------------------------

@@ -1,0 +1,159 @@
+"""Many seeds in a row: what they found, what they have seen, and failures made small."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from tests.verify.sim.config import Config, Loops
+from tests.verify.sim.run import Outcome, play
+
+REGRESSIONS: Final = Path(__file__).parent.parent / "regressions.txt"
+ENOUGH: Final = 100  # seeds after which everything below must have been seen
+
+# What a set of seeds must have met; else its silence says little.
+MUST_SEE: Final = (
+    "stale commit refused",
+    "commit repeated, same outcome",
+    "job taken over after a crash",
+    "worker reaped",
+    "worker joined again",
+    "self-fence fired",
+    "resumed after a self-fence",
+    "reconciliation mended",
+    "hung loop reported",
+    "data loss detected",
+    "dispatch of unknown outcome",
+    "... that was accepted",
+    "scripts were flushed",
+    "job parked",
+    "job cancelled",
+    "job retried",
+    "job ran more than once",
+    "reaper's claim was taken over",
+    "sweep found something overdue",
+    "sweeper's lock was held",
+    "dispatch repeated after its end",
+    "a start was stopped by its acknowledgement",
+    "a timed out attempt was not settled",
+)
+
+
+@attrs.frozen(kw_only=True)
+class Line:
+    """What a campaign keeps of one seed."""
+
+    config: Config
+    digest: str
+    broken: tuple[str, ...]
+    report: str  # empty when nothing was wrong
+    seen: dict[str, int]
+    virtual_s: float
+    calls: int
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Line:
+        """Keep what matters."""
+        seen = Counter({name: n for name, n in outcome.report.sometimes.items() if n})
+        seen.update(outcome.seen)
+        return cls(
+            config=outcome.config,
+            digest=outcome.digest,
+            broken=outcome.broken,
+            report="" if outcome.ok else told(outcome),
+            seen=dict(seen),
+            virtual_s=outcome.virtual_s,
+            calls=outcome.calls,
+        )
+
+
+def told(outcome: Outcome) -> str:
+    """Return what was wrong, with the events around it."""
+    text = outcome.report.text(outcome.events)
+    first = text.find("\nI")  # behind the tables: what was violated
+    return "\n".join(
+        [
+            f"seed {outcome.config.seed}: {', '.join(outcome.broken)}",
+            outcome.config.text(),
+            *outcome.failures,
+            text[first + 1 :] if first >= 0 else "",
+        ]
+    )
+
+
+def run(configs: Iterable[Config], jobs: int = 1) -> Iterator[Line]:
+    """Play configurations, several at a time if there are processors."""
+    if jobs == 1:
+        yield from map(_play, configs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as workers:
+        yield from workers.map(_play, configs, chunksize=4)
+
+
+def _play(config: Config) -> Line:
+    return Line.of(play(config))
+
+
+def unseen(lines: Iterable[Line]) -> list[str]:
+    """Return what a set of seeds should have met and did not."""
+    seen: Counter[str] = Counter()
+    for line in lines:
+        seen.update(line.seen)
+    return [name for name in MUST_SEE if not seen[name]]
+
+
+def shrink(config: Config) -> Config:
+    """Return a smaller configuration that breaks something of the same; slow."""
+    wanted = set(play(config).broken)
+    assert wanted, "nothing is wrong with this one"
+
+    def fails(smaller: Config) -> bool:
+        return bool(wanted & set(play(smaller).broken))
+
+    for kind in config.faults:
+        without = attrs.evolve(config, faults=tuple(k for k in config.faults if k != kind))
+        if fails(without):
+            config = without
+    for name, least in (("jobs", 1), ("services", 0), ("nodes", 2), ("lanes", 1)):
+        value: int = getattr(config, name)
+        for fewer in dict.fromkeys((least, (value + least) // 2, value - 1)):
+            smaller = attrs.evolve(config, **{name: fewer})
+            if least <= fewer < value and fails(smaller):
+                config = smaller
+                break
+    while config.chaos_s > 2.0:
+        smaller = attrs.evolve(config, chaos_s=config.chaos_s * 0.75)
+        if not fails(smaller):
+            break
+        config = smaller
+    return config
+
+
+def regressions() -> list[Config]:
+    """Return every configuration that once found something."""
+    lines = REGRESSIONS.read_text("utf-8").splitlines()
+    return [Config.parse(line) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def remember(config: Config, why: str) -> None:
+    """Add a configuration to those that are played for ever."""
+    if config not in regressions():
+        with REGRESSIONS.open("a", encoding="utf-8") as file:
+            file.write(f"# {why}\n{config.text()}\n")
+
+
+def campaign(
+    seeds: range, *, loops: Loops | None = None, jobs: int = 1
+) -> tuple[list[Line], float]:
+    """Play all seeds; return them, and how long it took."""
+    began_s = time.perf_counter()
+    lines = list(run((Config.of(seed, loops) for seed in seeds), jobs))
+    return lines, time.perf_counter() - began_s
