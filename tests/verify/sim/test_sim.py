@@ -1,0 +1,82 @@
+"""The simulation itself: it repeats, it differs, it finds nothing, and what it found stays found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import attrs
+import pytest
+
+from tests.verify.sim.campaign import regressions, told
+from tests.verify.sim.config import FAULTS, Config, Loops
+from tests.verify.sim.run import Outcome, play
+
+ROOT = Path(__file__).parents[3]
+SEEDS = 15  # on each event loop
+_DIGEST = """
+from tests.verify.sim.config import Config
+from tests.verify.sim.run import play
+print(play(Config.of({seed}, {loops!r})).digest)
+"""
+
+
+def _clean(outcome: Outcome) -> Outcome:
+    assert outcome.ok, told(outcome)
+    return outcome
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def played(request: pytest.FixtureRequest) -> list[Outcome]:
+    """Play a few seeds with all their nodes on one event loop."""
+    return [play(Config.of(seed, request.param)) for seed in range(SEEDS)]
+
+
+def test_no_seed_violates_anything(played: list[Outcome]) -> None:
+    """G-01 to G-07, under whatever each seed does."""
+    for outcome in played:
+        _clean(outcome)
+
+
+def test_different_seeds_make_different_histories(played: list[Outcome]) -> None:
+    assert len({outcome.digest for outcome in played}) == SEEDS
+
+
+@pytest.mark.parametrize("loops", get_args(Loops))
+def test_a_seed_makes_one_history(loops: Loops) -> None:
+    """Without that no failure could be looked at twice."""
+    config = attrs.evolve(Config.of(17, loops), faults=("crash", "late", "pause", "restart"))
+    assert play(config).digest == play(config).digest
+
+
+@pytest.mark.parametrize("loops", ["asyncio", "trio"])
+def test_the_order_of_sets_decides_nothing(loops: str) -> None:
+    """Hash seeds and addresses differ between processes; histories must not."""
+    digests = set()
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", _DIGEST.format(seed=7, loops=loops)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.add(done.stdout)
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("config", regressions(), ids=lambda config: f"seed{config.seed}")
+def test_what_was_found_stays_found(config: Config) -> None:
+    """Every configuration that once found something (tests/verify/regressions.txt)."""
+    _clean(play(config))
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_each_fault_alone_is_survived(kind: str) -> None:
+    config = attrs.evolve(Config.of(3, "mixed"), faults=(kind,), pace_s=4.0, ttl_s=2.0)
+    outcome = _clean(play(config))
+    assert any(event.f == "fault" for event in outcome.events)
