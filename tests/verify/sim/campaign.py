@@ -82,6 +82,7 @@ def told(outcome: Outcome) -> str:
         [
             f"seed {outcome.config.seed}: {', '.join(outcome.broken)}",
             outcome.config.text(),
+            *outcome.problems,
             *outcome.failures,
             text[first + 1 :] if first >= 0 else "",
         ]

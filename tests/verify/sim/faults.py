@@ -46,12 +46,13 @@ class _Window:
 
 
 @attrs.define(eq=False)
-class _Fuse:
+class Fuse:
     """A crash that waits for a command."""
 
     calls: int  # left until it
     is_applied: bool  # whether that command is still carried out
     down_s: float
+    counts: Callable[[Sequence[bytes]], bool] = lambda _: True
 
 
 class Weather:
@@ -59,8 +60,8 @@ class Weather:
 
     def __init__(self, dice: random.Random) -> None:
         self.windows: dict[str, list[_Window]] = {kind: [] for kind in _WINDOWS}
-        self.fuses: dict[Process, _Fuse] = {}
-        self.on_fuse: Callable[[Process, _Fuse], object] = lambda *_: None
+        self.fuses: dict[Process, Fuse] = {}
+        self.on_fuse: Callable[[Process, Fuse], object] = lambda *_: None
         self.on_command: Callable[[Process, Sequence[bytes]], object] = lambda *_: None
         self._dice = dice
         self._is_fair = True  # no window is open
@@ -109,7 +110,9 @@ class Weather:
 
     def before(self, process: Process, words: Sequence[bytes]) -> bool:
         fuse = self.fuses.get(process)
-        if fuse is not None and fuse.calls <= 1 and not fuse.is_applied:
+        if fuse is None or not fuse.counts(words):
+            return True
+        if fuse.calls <= 1 and not fuse.is_applied:
             self._burn(process, fuse)
             return False
         return True
@@ -117,12 +120,12 @@ class Weather:
     def after(self, process: Process, words: Sequence[bytes]) -> None:
         self.on_command(process, words)
         fuse = self.fuses.get(process)
-        if fuse is not None:
+        if fuse is not None and fuse.counts(words):
             fuse.calls -= 1
             if fuse.calls <= 0:
                 self._burn(process, fuse)
 
-    def _burn(self, process: Process, fuse: _Fuse) -> None:
+    def _burn(self, process: Process, fuse: Fuse) -> None:
         del self.fuses[process]
         self.on_fuse(process, fuse)
 
@@ -172,6 +175,10 @@ class Faults:
             self._end(number)
         self._record("heal")
 
+    def excuse(self, kind: str, target: str) -> None:
+        """Write into the history that a fault happened which somebody else carries out."""
+        self._begin(kind, target, 0.0, _nothing, weight=2)
+
     # --- one fault ---
 
     def _strike(self, kind: str, dice: random.Random) -> None:
@@ -196,11 +203,11 @@ class Faults:
                 process = self._fleet.process(target)
                 if process is not None:
                     down_s = ttl_s * dice.uniform(0.02, 2.0)
-                    fuse = _Fuse(dice.randint(1, 30), dice.random() < 0.5, down_s)
+                    fuse = Fuse(dice.randint(1, 30), dice.random() < 0.5, down_s)
                     self._weather.fuses[process] = fuse
             case "leave":
                 if self._fleet.process(target) is not None:
-                    self._begin(kind, target, 0.0, _nothing, weight=2)  # away, and back
+                    self.excuse(kind, target)  # away, and back
                     self._fleet.leave(target, ttl_s * dice.uniform(0.02, 1.0))
             case "pause" | "hang":
                 self._hold(kind, target, seconds)
@@ -234,10 +241,10 @@ class Faults:
 
     def _crash(self, kind: str, target: str, down_s: float) -> None:
         if self._fleet.process(target) is not None:
-            self._begin(kind, target, 0.0, _nothing, weight=2)  # away, and back
+            self.excuse(kind, target)  # away, and back
             self._fleet.crash(target, down_s)
 
-    def _on_fuse(self, process: Process, fuse: _Fuse) -> None:
+    def _on_fuse(self, process: Process, fuse: Fuse) -> None:
         if self._fleet.process(process.node) is process:
             self._crash("crash-at-call", process.node, fuse.down_s)
 

@@ -223,6 +223,8 @@ class Boot:
                 if note["seq"] in plan["trips"] and job.attempt == 1:
                     raise RuntimeError("tripped")
         except anyio.get_cancelled_exc_class():
+            with job.ending():
+                await anyio.sleep(plan["end"])
             self.record("end", "fail", err="cancelled", **who)
             raise
         except RuntimeError:

@@ -337,14 +337,15 @@ class Keyspace:
     # --- streams ---
 
     def do_xadd(self, key: bytes, *words: Any) -> Value:
-        at, keep, may_make = 0, None, True
+        at, keep, spare, may_make = 0, None, 1, True
         while True:
             option = words[at]
             if option == b"NOMKSTREAM":
                 may_make = False
                 at += 1
             elif option == b"MAXLEN":
-                at += 2 if words[at + 1] == b"~" else 1
+                spare = 100 if words[at + 1] == b"~" else 1
+                at += 2 if spare > 1 else 1
                 keep = int(words[at])
                 at += 1
             else:
@@ -365,7 +366,7 @@ class Keyspace:
         self.appended[key] = None
         self.on_append(key, _id_text(entry_id), words[at + 1 :])
         # `~` leaves whole nodes of 100 entries, as a server does.
-        if keep is not None and len(found.entries) >= keep + 100:
+        if keep is not None and len(found.entries) >= keep + spare:
             for old in list(found.entries)[: len(found.entries) - keep]:
                 del found.entries[old]
         return _id_text(entry_id)

@@ -174,6 +174,7 @@ class Load:
         plan = {
             "s": dice.choice((0.0, 0.01, 0.2)),
             "trips": sorted(dice.sample(range(_MESSAGES_MAX), dice.choice((0, 0, 2)))),
+            "end": dice.choice((0.0, 0.05, 0.2)),  # what it takes when cancelled
         }
         pace_s = self._config.chaos_s / 2 / (service.last + 1)
 

@@ -39,6 +39,7 @@ class Outcome:
     events: list[Event]
     report: Report
     digest: str
+    problems: tuple[str, ...]  # payloads that were lost
     failures: tuple[str, ...]  # what no history tells: unhandled errors
     seen: frozenset[str]
     virtual_s: float
@@ -47,12 +48,13 @@ class Outcome:
     @property
     def ok(self) -> bool:
         """Whether nothing was wrong."""
-        return self.report.ok and not self.failures
+        return self.report.ok and not self.failures and not self.problems
 
     @property
     def broken(self) -> tuple[str, ...]:
         """What was violated, in short."""
-        return (*self.report.broken, *(("failure",) if self.failures else ()))
+        lost = ("I10",) if self.problems else ()
+        return (*self.report.broken, *lost, *(("failure",) if self.failures else ()))
 
 
 class Simulation:
@@ -163,6 +165,7 @@ class Simulation:
             events=events,
             report=check(events, self.bounds()),
             digest=digest(events),
+            problems=tuple(self.watch.problems),
             failures=tuple(
                 f"{process.name}: {type(failure).__name__}: {failure}"
                 for process in self.world.processes

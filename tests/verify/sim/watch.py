@@ -26,9 +26,7 @@ from tests.verify.sim.world import Process, World
 STORE: Final = "server"
 _TOKEN: Final = re.compile(rb'"(t\d+\.\d+)"')  # in a payload
 _SCRIPTS: Final = {
-    script.sha.encode(): script
-    for script in vars(lanes).values()
-    if isinstance(script, Script)
+    script.sha.encode(): script for script in vars(lanes).values() if isinstance(script, Script)
 }
 
 
@@ -43,6 +41,8 @@ class Watch:
     key_of: dict[str, str] = attrs.field(factory=dict)  # job id -> key
     token_of: dict[str, str] = attrs.field(factory=dict)  # job id -> the dispatch call's token
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
+    problems: list[str] = attrs.field(factory=list)  # what no invariant speaks of
+    _uses: int = 0
     _store: Recorder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -65,14 +65,22 @@ class Watch:
             job_key = facts[b"k"].decode()
             self.key_of[job_id] = job_key
             epoch = int(entry_id.partition(b"-")[0])
-            self._store("own", key=job_key, job=job_id, epoch=epoch, nonce=f"{worker.decode()}@{_lane(prefix)}")
+            self._store(
+                "own",
+                key=job_key,
+                job=job_id,
+                epoch=epoch,
+                nonce=f"{worker.decode()}@{_lane(prefix)}",
+            )
 
     def _on_set(self, key: bytes, value: bytes) -> None:
         prefix, found, job = key.partition(b":result:")
         if found:
             job_id = job.decode()
             head, _, body = value.decode(errors="replace").partition("\n")
-            word, epoch, owner, attempt, *_ = head.split("|")
+            word, epoch, owner, attempt, _, detail = head.split("|")
+            if detail == "malformed payload":
+                self.problems.append(f"I10: the payload of {job_id} was lost")
             self.settled.setdefault(job_id, word)
             self._store(
                 "commit",
@@ -118,8 +126,16 @@ class Watch:
                 self.seen.add("sweeper's lock was held")
         elif script is lanes.REAP and not isinstance(reply, list):
             self.seen.add("reaper's claim was taken over")
-        elif script is lanes.REAP and reply[-1] == b"FORGOTTEN":
+        elif script is lanes.REAP:
+            self._use_claim(lane, args[1].decode(), args[2].decode())
+        if script is lanes.REAP and isinstance(reply, list) and reply[-1] == b"FORGOTTEN":
             self._store("reap", nonce=f"{args[1].decode()}@{lane}")
+
+    def _use_claim(self, lane: str, dead: str, claim: str) -> None:
+        """Write that a claim was good enough for a call: none of an older one may be, after it."""
+        self._uses += 1
+        extra = {"dead": f"{dead}@{lane}", "fence": int(claim.rpartition("|")[2])}
+        self._store("requeue", job=f"use {self._uses}", extra=extra)
 
     def _on_advance(self, lane: str, args: Sequence[bytes], reply: Any) -> None:
         guard, source, claim = (arg.decode() for arg in args[1:4])
@@ -127,6 +143,8 @@ class Watch:
             if guard == "own":
                 self._store("commit", "fail", nonce=f"{source}@{lane}", err="GONE")
             return
+        if guard == "reap":
+            self._use_claim(lane, source, claim)
         for item, status in zip(_items(args, 7), reply[1:], strict=True):
             edge, key, epoch, job = (word.decode() for word in item[:4])
             word = status.decode().partition(" ")[0]

@@ -386,7 +386,8 @@ class _VirtualClock(trio.abc.Clock):
         return self._process.clock()
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        self.wakes_s = deadline - self._process.clock_offset_s
+        # A nanosecond behind it: rounded below it, nothing would be due, for ever.
+        self.wakes_s = deadline - self._process.clock_offset_s + 1e-9
         return deadline - self._process.clock()
 
 

@@ -1,0 +1,454 @@
+"""Bugs planted on purpose, one at a time, to see that the simulation finds each of them.
+
+    python -m tests.verify.mutants [NAME ...]        (make mutants: all, and docs/mutants.md)
+
+A mutant is a text substitution in the library that must apply exactly once.  The tool copies the
+tree, plants one, and plays seeds in the copy until an invariant is violated; the same seed must be
+clean without it.  500 seeds at most; which come first is decided by the faults that a mutant needs.
+An error that only ends a process does not count: an invariant must fire.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "mutants.md"
+SEEDS: Final = 500
+_COPIED: Final = ("pool", "tests/verify", "pyproject.toml")
+
+
+@attrs.frozen(kw_only=True)
+class Mutant:
+    """One planted bug."""
+
+    name: str
+    breaks: str
+    path: str
+    old: str
+    new: str
+    needs: tuple[str, ...] = ()  # faults without which it can hardly show; their seeds come first
+    is_named: bool = False  # one of the eleven that every such campaign must kill
+
+
+MUTANTS: Final = (
+    Mutant(
+        name="no fence at settle",
+        is_named=True,
+        breaks="whoever settles is neither asked for owner nor for epoch",
+        path="pool/store/lua/advance.lua",
+        old="if r[OWNER] ~= source or r[EPOCH] ~= epoch then",
+        new="if false then",
+        needs=("pause",),
+    ),
+    Mutant(
+        name="ack before effect",
+        is_named=True,
+        breaks="a job is settled when its handler begins (an acknowledgement here only says that "
+        "it begins, so settling early is the nearest thing)",
+        path="pool/actors/worker.py",
+        old="        if not run.is_acknowledged:\n            self._box(run).acknowledge(run, now=False)",
+        new='        self._box(run).send(self._endings.edge(run, model.DONE, b"null"), None)',
+    ),
+    Mutant(
+        name="lock without expiry",
+        is_named=True,
+        breaks="a sweeper that died keeps its lock for ever",
+        path="pool/store/lua/sweep.lua",
+        old="if held_by and held_by ~= holder and tonumber(held_until) > now and "
+        "tonumber(held_until) <= now + lock_ms then",
+        new="if held_by and held_by ~= holder then",
+        needs=("crash",),
+    ),
+    Mutant(
+        name="unlock without token check",
+        is_named=True,
+        breaks="a reaper whose claim was taken over goes on under it",
+        path="pool/store/lua/reap.lua",
+        old="if redis.call('HGET', cleanup, identity) ~= claim then",
+        new="if not redis.call('HGET', cleanup, identity) then",
+        needs=("pause", "crash"),
+    ),
+    Mutant(
+        name="retry without request id",
+        is_named=True,
+        breaks="a dispatch that is sent again is another job",
+        path="pool/actors/dispatcher.py",
+        old="                again.append(pending)\n            else:\n"
+        "                pending.resolve(attrs.evolve(error))",
+        new="                pending.item.id = self.context.ids.next()\n"
+        "                again.append(pending)\n            else:\n"
+        "                pending.resolve(attrs.evolve(error))",
+        needs=("lossy-replies",),
+    ),
+    Mutant(
+        name="epoch not raised",
+        is_named=True,
+        breaks="the next owner of a key has the epoch of the last one",
+        path="pool/store/lua/lib/place.lua",
+        old="  r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'P', target.name, stamp(), ''",
+        new="  r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'P', target.name, "
+        "first and stamp() or r[EPOCH], ''",
+        needs=("crash",),
+    ),
+    Mutant(
+        name="renewal that revives the fenced",
+        is_named=True,
+        breaks="a renewal does not look whether it comes too late",
+        path="pool/store/lua/renew.lua",
+        old="  if redis.call('HEXISTS', cleanup, name) == 1 or not "
+        "redis.call('ZSCORE', keepalive, name) then",
+        new="  if false then",
+        needs=("pause",),
+    ),
+    Mutant(
+        name="delete-then-set lock",
+        is_named=True,
+        breaks="a claim that has run out is deleted, and set by whoever comes next (there is no "
+        "next: what nobody claims has no lease that could end)",
+        path="pool/store/lua/fence.lua",
+        old="    if had == 'done' then",
+        new="    if had then",
+        needs=("crash", "crash-at-call"),
+    ),
+    Mutant(
+        name="registration removed before work",
+        is_named=True,
+        breaks="a dead owner counts as reaped before its keys are moved",
+        path="pool/store/lua/reap.lua",
+        old="local answers = { text_of(now) }",
+        new="local answers = { text_of(now) } redis.call('HSET', cleanup, identity, 'done')",
+        needs=("crash",),
+    ),
+    Mutant(
+        name="trimming by length",
+        is_named=True,
+        breaks="a worker's stream of starts keeps its last three entries",
+        path="pool/store/lua/lib/place.lua",
+        old="    redis.call('XADD', target.stream, r[EPOCH] .. '-0', 'k', key, 'm', meta, "
+        "'p', payload)",
+        new="    redis.call('XADD', target.stream, 'MAXLEN', 3, r[EPOCH] .. '-0', 'k', key, "
+        "'m', meta, 'p', payload)",
+    ),
+    Mutant(
+        name="grant before stop",
+        is_named=True,
+        breaks="a service is released before its handler has ended",
+        path="pool/actors/worker.py",
+        old='        if run.phase == "running":\n            if run.scope is not None:\n'
+        "                run.scope.cancel()",
+        new='        if run.phase == "running":\n            if run.scope is not None:\n'
+        "                run.scope.cancel()\n"
+        '            if why == "release":\n                self._conclude(run, CANCELLED)',
+        needs=("leave",),
+    ),
+    Mutant(
+        name="no guard at settle",
+        breaks="a fenced worker may still settle what was not moved yet",
+        path="pool/store/lua/advance.lua",
+        old="if guard == 'own' and (fence or not registered) then",
+        new="if guard == 'own' and not source then",
+        needs=("pause",),
+    ),
+    Mutant(
+        name="claim without expiry",
+        breaks="a reaper that died holds up its successor for ever",
+        path="pool/store/lua/fence.lua",
+        old="  redis.call('ZADD', keepalive, now + reap_ms, name)",
+        new="  redis.call('ZADD', keepalive, '+inf', name)",
+        needs=("crash", "crash-at-call"),
+    ),
+    Mutant(
+        name="no quiet period",
+        breaks="one outage longer than the lease evicts the whole fleet",
+        path="pool/store/lua/fence.lua",
+        old="if now >= quiet then",
+        new="if true then",
+        needs=("restart", "stall"),
+    ),
+    Mutant(
+        name="no fence of its own",
+        breaks="a node that cannot renew goes on",
+        path="pool/model/lease.py",
+        old="        return self.asked_s + self.ttl_s - self.margin_s",
+        new="        return self.asked_s + 10 * self.ttl_s",
+        needs=("partition",),
+    ),
+    Mutant(
+        name="start without a lease",
+        breaks="a worker does not look at its lease before it starts a job",
+        path="pool/actors/slots.py",
+        old="        if self.box_of(run).is_fenced or not "
+        "self.context.lanes[run.lane].lease.is_good(now_s):",
+        new="        if self.box_of(run).is_fenced and not now_s:",
+        needs=("partition",),
+    ),
+    Mutant(
+        name="the living are reaped",
+        breaks="a lease counts as ended when half of it is left",
+        path="pool/store/lua/fence.lua",
+        old="redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'LIMIT', 0, claims_max)",
+        new="redis.call('ZRANGEBYSCORE', keepalive, '-inf', now + ttl_ms / 2, 'LIMIT', 0, "
+        "claims_max)",
+        needs=("crash",),
+    ),
+    Mutant(
+        name="the fenced stay open",
+        breaks="a fenced worker is still granted keys",
+        path="pool/store/lua/fence.lua",
+        old="    redis.call('HDEL', open, id)",
+        new="    redis.call('HLEN', open)",
+        needs=("crash",),
+    ),
+    Mutant(
+        name="leaving with keys",
+        breaks="a worker may unregister while it owns something",
+        path="pool/store/lua/leave.lua",
+        old="  elseif keys > 0 then",
+        new="  elseif keys < 0 then",
+        needs=("leave",),
+    ),
+    Mutant(
+        name="outcome forgotten by dispatch",
+        breaks="a dispatch repeated after its job has ended makes it run again",
+        path="pool/store/lua/dispatch.lua",
+        old="  if redis.call('EXISTS', result) == 1 then",
+        new="  if redis.call('EXISTS', result) == 2 then",
+        needs=("lossy-replies",),
+    ),
+    Mutant(
+        name="payload lost by a retry",
+        breaks="a job that waits for its next attempt keeps no payload",
+        path="pool/store/lua/advance.lua",
+        old="    if payload then\n      redis.call('HSET', payloads, key, payload)\n    end\n"
+        "    redis.call('HSET', jobs, key, pack(r))\n    redis.call('ZADD', due",
+        new="    redis.call('HSET', jobs, key, pack(r))\n    redis.call('ZADD', due",
+    ),
+    Mutant(
+        name="retry at once",
+        breaks="the wait before the next attempt is left out",
+        path="pool/store/lua/advance.lua",
+        old="    redis.call('ZADD', due, now + tonumber(x), 'k:' .. key)\n    tally('waiting', 1)",
+        new="    redis.call('ZADD', due, now, 'k:' .. key)\n    tally('waiting', 1)",
+    ),
+    Mutant(
+        name="delay left out",
+        breaks="a delayed job starts at once",
+        path="pool/store/lua/dispatch.lua",
+        old="    redis.call('ZADD', due, now + delay_ms, 'k:' .. key)",
+        new="    redis.call('ZADD', due, now, 'k:' .. key)",
+    ),
+    Mutant(
+        name="attempts without end",
+        breaks="a job that fails is tried for ever",
+        path="pool/model/job.py",
+        old="    if options.attempts_max and attempt >= options.attempts_max:",
+        new="    if options.attempts_max and attempt >= 2 * options.attempts_max:",
+    ),
+    Mutant(
+        name="due jobs are not promoted",
+        breaks="the sweeper looks after those with an owner only",
+        path="pool/actors/sweeper.py",
+        old='            elif each.owner == "none" or (each.index == "pending" and '
+        'each.owner == "gone"):',
+        new='            elif each.index == "pending" and each.owner == "gone":',
+    ),
+    Mutant(
+        name="pull without counting",
+        breaks="the lane counts keys as unassigned that a worker has taken",
+        path="pool/store/lua/pull.lua",
+        old="  tally('unassigned', -#keys)\n",
+        new="",
+    ),
+    Mutant(
+        name="owned for ever",
+        breaks="a key that was given up stays among those of its owner",
+        path="pool/store/lua/lib/finish.lua",
+        old="    redis.call('SREM', source_owned, key)",
+        new="    redis.call('SCARD', source_owned)",
+    ),
+    Mutant(
+        name="two runs of a key in one process",
+        breaks="a key that comes back is started while its former handler still ends",
+        path="pool/actors/slots.py",
+        old="        if busy is not None and busy is not run:",
+        new="        if busy is not None and not busy.key:",
+        needs=("partition", "pause"),
+    ),
+    Mutant(
+        name="a lost signal is no gap",
+        breaks="messages behind one whose signal was lost are handled before it",
+        path="pool/actors/job.py",
+        old="        if payload is None or before > self._last or self._is_behind or "
+        "self._is_reading:",
+        new="        if payload is None or self._is_behind or self._is_reading:",
+        needs=("leave", "partition"),
+    ),
+    Mutant(
+        name="handled means all",
+        breaks="what was handled takes the messages behind it along",
+        path="pool/store/lua/advance.lua",
+        old="      if not head or tonumber(string.match(head, '^(%d+)|') or '0') > upto then",
+        new="      if not head or upto == 0 then",
+    ),
+    Mutant(
+        name="a resumed job reads no inbox",
+        breaks="messages that came while its handler was stopped are not read (found by seed 18)",
+        path="pool/actors/worker.py",
+        old='        run.inbox = Inbox(is_behind="i" in start.flags or run.is_acknowledged)',
+        new='        run.inbox = Inbox(is_behind="i" in start.flags)',
+        needs=("partition", "lossy-requests"),
+    ),
+    Mutant(
+        name="an older grant is nobody's",
+        breaks="after lost data a grant older than the last settlement is left (found by seed 122)",
+        path="pool/actors/mending.py",
+        old="        else:  # the server went back",
+        new="        elif not settled.epoch:  # the server went back",
+        needs=("lost-suffix",),
+    ),
+)
+
+
+# --- in the copy --------------------------------------------------------------------------------
+
+
+def _hunt(needs: Sequence[str], seeds: int) -> int:
+    """Play seeds until an invariant fires; print which, as JSON."""
+    from tests.verify.sim.config import Config
+    from tests.verify.sim.run import play
+
+    wanted = set(needs)
+
+    def price(seed: int) -> tuple[int, float]:
+        config = Config.of(seed)
+        lacking = len(wanted - set(config.faults))
+        return lacking, len(config.faults) * 3 + config.jobs * 0.1 + 20 / config.ttl_s
+
+    began_s, tried = time.perf_counter(), 0
+    for seed in sorted(range(seeds), key=price):
+        tried += 1
+        outcome = play(Config.of(seed))
+        broken = [name for name in outcome.broken if name != "failure"]
+        if broken:
+            took_s = time.perf_counter() - began_s
+            found = {"seed": seed, "broken": broken, "tried": tried, "took_s": round(took_s, 1)}
+            sys.stdout.write(json.dumps(found))
+            return 0
+    sys.stdout.write(json.dumps({"tried": tried}))
+    return 0
+
+
+# --- the tool -----------------------------------------------------------------------------------
+
+
+def _planted(mutant: Mutant) -> str:
+    text = (ROOT / mutant.path).read_text("utf-8")
+    count = text.count(mutant.old)
+    assert count == 1, f"{mutant.name}: applies {count} times to {mutant.path}"
+    return text.replace(mutant.old, mutant.new)
+
+
+def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="pool-mutant-") as directory:
+        copy = Path(directory)
+        for name in _COPIED:
+            source, target = ROOT / name, copy / name
+            if source.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(source, target, ignore=ignored)
+            else:
+                shutil.copy(source, target)
+        (copy / mutant.path).write_text(_planted(mutant), "utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.verify.mutants", "--hunt", ",".join(mutant.needs)]
+            + ["--seeds", str(seeds)],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            return {"error": done.stderr[-500:]}
+        found: dict[str, Any] = json.loads(done.stdout)
+    if "seed" in found:
+        found["control"] = _is_control_clean(found["seed"])
+    return found
+
+
+def _is_control_clean(seed: int) -> bool:
+    from tests.verify.sim.config import Config
+    from tests.verify.sim.run import play
+
+    return play(Config.of(seed)).ok
+
+
+def _is_killed(found: dict[str, Any]) -> bool:
+    return bool(found.get("broken")) and bool(found.get("control"))
+
+
+def _row(mutant: Mutant, found: dict[str, Any]) -> str:
+    if _is_killed(found):
+        verdict = f"{', '.join(found['broken'])} | {found['seed']} | {found['tried']}"
+    else:
+        verdict = f"**survived** {found.get('error', '')} | - | {found.get('tried', 0)}"
+    star = " *" if mutant.is_named else ""
+    return f"| {mutant.name}{star} | {mutant.breaks} | `{mutant.path}` | {verdict} |"
+
+
+_HEAD: Final = """# Planted bugs
+
+What a verifier is worth is shown by what it catches.  Each of these bugs was planted alone, and the
+simulation (`make sim`) was run until an invariant fired; the same seed without the bug is clean.
+Those with a star are the classical ones that every such campaign must kill.  `make mutants` runs
+all of them and writes this page.
+
+| planted bug | what it breaks | where | killed by | seed | seeds tried |
+|---|---|---|---|---|---|
+"""
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.verify.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--hunt", help=argparse.SUPPRESS)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    if given.hunt is not None:
+        return _hunt([need for need in given.hunt.split(",") if need], given.seeds)
+    chosen = [m for m in MUTANTS if not given.names or m.name in given.names]
+    for mutant in chosen:
+        _planted(mutant)
+    rows, alive = [], 0
+    with ThreadPoolExecutor(given.jobs) as workers:
+        results = workers.map(lambda mutant: _run(mutant, given.seeds), chosen)
+        for mutant, found in zip(chosen, results, strict=True):
+            rows.append(_row(mutant, found))
+            alive += not _is_killed(found)
+            sys.stdout.write(f"{rows[-1]}  {found.get('took_s', '')}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{len(chosen) - alive} of {len(chosen)} mutants killed\n")
+    if not given.names:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(_HEAD + "\n".join(rows) + "\n", "utf-8")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

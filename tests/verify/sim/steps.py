@@ -1,0 +1,312 @@
+"""Crash after every step: kill a node right before and right after each command it sends.
+
+A scene is one transition (a dispatch, a settlement, a hand-off ...).  It is played once to count
+the commands that its actor sends, and then once for each of them: the process dies when that many
+have been carried out, or instead of the last one.  A new process takes its place, the world drains,
+and the checker must have nothing to say.
+
+    python -m tests.verify.sim.steps [SCENE ...]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import attrs
+
+from pool import Node
+from pool.errors import PoolError
+from pool.store import lane as lanes
+from pool.store import rmap
+from tests.verify.sim.config import Config
+from tests.verify.sim.faults import Fuse
+from tests.verify.sim.fleet import Boot, Plan
+from tests.verify.sim.run import Outcome, Simulation
+from tests.verify.sim.world import Process
+
+TTL_S: Final = 2.0
+ACTOR: Final = "n0"
+OTHER: Final = "n1"
+_BEGIN_S: Final = 1.0  # when the scene begins; nodes have joined by then
+_END_S: Final = 5.0  # until then a node of the scene may be killed
+_DOWN_S: Final = 0.5
+
+_PLAIN: Final[Plan] = {"s": 0.05, "fails": 0, "how": "raise", "pad": ""}
+
+
+@attrs.define(eq=False)
+class Stage:
+    """One world in which a scene is played."""
+
+    simulation: Simulation
+    jobs: int = 0
+    is_open: bool = True  # what the actor sends counts
+
+    def at(self, after_s: float, fn: Callable[..., object], *args: Any) -> None:
+        """Have something happen so long after the scene has begun."""
+        self.simulation.world.at(_BEGIN_S + after_s, fn, *args)
+
+    def boot(self, name: str) -> Boot:
+        """Return the process of a node."""
+        boot = self.simulation.fleet.boots[name]
+        assert boot is not None
+        return boot
+
+    def do(self, name: str, ask: Callable[[Boot, Node], Any]) -> None:
+        """Have a node do something, if it is there."""
+
+        async def op(boot: Boot) -> None:
+            if boot.node is not None:
+                try:
+                    await ask(boot, boot.node)
+                except PoolError as error:
+                    boot.record("event", extra={"event": "refused", "error": error.code})
+
+        boot = self.simulation.fleet.boots[name]
+        if boot is not None and boot.is_open:
+            boot.do(op)
+
+    def leave(self, down_s: float) -> None:
+        """Tell the actor to leave, if it is there."""
+        if self.simulation.fleet.boots[ACTOR] is not None:
+            self.simulation.faults.excuse("leave", ACTOR)
+            self.simulation.fleet.leave(ACTOR, down_s)
+
+    def crash(self, name: str, down_s: float) -> None:
+        """Kill a node, if it is there."""
+        if self.simulation.fleet.boots[name] is not None:
+            self.simulation.faults.excuse("crash", name)
+            self.simulation.fleet.crash(name, down_s)
+
+    def dispatch(self, by: str, to: str, name: str = "work", **plan: Any) -> None:
+        """Have a node dispatch a job to a key that another node is first for."""
+        key = self.key_of(to)
+        whole = {**_PLAIN, **plan}
+
+        async def ask(boot: Boot, node: Node) -> None:
+            await self.simulation.load._dispatch(boot, node, name, [(key, whole)], {})
+
+        self.do(by, ask)
+
+    def key_of(self, name: str) -> str:
+        """Return a new key that a node is first for."""
+        node = self.boot(name).node
+        assert node is not None
+        context = node._open_crew.context
+        mine = {worker.id for worker in node.workers if worker.label == name}
+        while True:
+            self.jobs += 1
+            key = f"step{self.jobs}"
+            first = context.targets(key, "work", lane=0, limit=1)
+            if first and first[0].id in mine:
+                return key
+
+
+Scene = Callable[[Stage], None]
+
+
+def _dispatch(stage: Stage) -> None:
+    stage.at(0.0, stage.dispatch, ACTOR, OTHER)
+
+
+def _start_and_settle(stage: Stage) -> None:
+    stage.at(0.0, stage.dispatch, OTHER, ACTOR)
+
+
+def _big_payload(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, pad="x" * 2000))
+
+
+def _retry(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, fails=2))
+
+
+def _park(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, fails=1, how="park"))
+
+
+def _time_out(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "limited", slow=1))
+
+
+def _stop(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=3.0))
+    stage.at(0.5, stage.do, ACTOR, _stop_last(stage))
+
+
+def _stop_last(stage: Stage) -> Callable[[Boot, Node], Any]:
+    async def ask(boot: Boot, node: Node) -> None:
+        await node.stop(f"step{stage.jobs}", "as asked", 5.0)
+
+    return ask
+
+
+def _be_stopped(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, s=3.0))
+    stage.at(0.5, stage.do, OTHER, _stop_last(stage))
+
+
+def _notify(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", trips=[], s=0.01, end=0.1))
+    for number in range(3):
+        stage.at(0.3 + 0.2 * number, stage.do, ACTOR, _tell(stage, number))
+
+
+def _tell(stage: Stage, number: int) -> Callable[[Boot, Node], Any]:
+    async def ask(boot: Boot, node: Node) -> None:
+        await node.notify(f"step{stage.jobs}", {"seq": number})
+
+    return ask
+
+
+def _hand_off(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", trips=[], s=0.01, end=0.1))
+    stage.at(0.3, stage.do, OTHER, _tell(stage, 0))
+    stage.at(0.6, stage.leave, 0.2)
+
+
+def _leave(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, s=0.3))
+    stage.at(0.1, stage.leave, 0.2)
+
+
+def _crash_of_other(stage: Stage) -> None:
+    """Have the actor fence and reap."""
+    for _ in range(3):
+        stage.at(0.0, lambda: stage.dispatch(ACTOR, OTHER, s=1.0))
+    stage.at(0.2, stage.crash, OTHER, 4.0)
+
+
+def _sweep(stage: Stage) -> None:
+    async def ask(boot: Boot, node: Node) -> None:
+        load = stage.simulation.load
+        await load._dispatch(boot, node, "work", [("late", _PLAIN)], {"delay_s": 0.5})
+
+    stage.at(0.0, stage.do, ACTOR, ask)
+
+
+def _join(stage: Stage) -> None:
+    """Have the actor begin anew, with a job waiting for somebody."""
+    stage.at(0.0, stage.crash, ACTOR, 0.1)
+
+
+SCENES: Final[dict[str, Scene]] = {
+    "dispatch": _dispatch,
+    "start and settle": _start_and_settle,
+    "fetch a payload": _big_payload,
+    "retry": _retry,
+    "park": _park,
+    "time out": _time_out,
+    "stop": _stop,
+    "be stopped": _be_stopped,
+    "notify": _notify,
+    "hand off": _hand_off,
+    "leave": _leave,
+    "reap": _crash_of_other,
+    "sweep": _sweep,
+    "join": _join,
+}
+_IDLE: Final = (lanes.RENEW, lanes.RECONCILE, rmap.PROBE, rmap.SNAPSHOT)
+_IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)
+
+
+def is_step(words: Sequence[bytes]) -> bool:
+    """Say whether a command is a step of something; renewals and reads go on all the time."""
+    if words[0] == b"EVALSHA":
+        return words[1] not in _IDLE_SHAS
+    return words[0] in (b"XADD", b"XTRIM", b"HGET")
+
+
+def _config(loops: Any) -> Config:
+    return Config(
+        seed=1,
+        loops=loops,
+        nodes=2,
+        lanes=1,
+        capacity=20,
+        ttl_s=TTL_S,
+        op_timeout_s=0.4,
+        chaos_s=_BEGIN_S + _END_S,
+        jobs=0,
+        services=0,
+        keys=1,
+        faults=(),
+        pace_s=1.0,
+    )
+
+
+class _Actor:
+    """Counts what the actor sends while the scene is played, and burns the fuse."""
+
+    def __init__(self, simulation: Simulation, calls: int, *, is_applied: bool) -> None:
+        self.sent = 0
+        self._simulation = simulation
+        self._calls = calls
+        self._is_applied = is_applied
+        self._has_burnt = False
+        simulation.weather.on_command = self._on_command
+
+    def arm(self) -> None:
+        """Begin to count."""
+        boot = self._simulation.fleet.boots[ACTOR]
+        if self._calls and boot is not None and not self._has_burnt:
+            self._has_burnt = True
+            fuse = Fuse(self._calls, self._is_applied, _DOWN_S, is_step)
+            self._simulation.weather.fuses[boot.process] = fuse
+
+    def _on_command(self, process: Process, words: Sequence[bytes]) -> None:
+        is_played = _BEGIN_S <= self._simulation.world.now_s < _BEGIN_S + _END_S
+        if process.node == ACTOR and is_played and is_step(words):
+            self.sent += 1
+
+
+def play(scene: Scene, loops: Any, calls: int, *, is_applied: bool) -> tuple[Outcome, int]:
+    """Play a scene; the actor dies at that command, 0: it lives.  Return what it sent, too."""
+    simulation = Simulation(_config(loops))
+    actor = _Actor(simulation, calls, is_applied=is_applied)
+    stage = Stage(simulation)
+    if scene is _join:
+        simulation.world.at(_BEGIN_S + 0.1 + 1e-9, actor.arm)
+    else:
+        simulation.world.at(_BEGIN_S, actor.arm)
+    scene(stage)
+    return simulation.play(), actor.sent
+
+
+def play_all(name: str, loops: Any) -> list[str]:
+    """Play a scene with a crash at each of its steps; return what was wrong."""
+    scene, wrong = SCENES[name], []
+    outcome, sent = play(scene, loops, 0, is_applied=True)
+    if not outcome.ok:
+        wrong.append(f"{name}, nobody dies: {_told(outcome)}")
+    for calls in range(1, sent + 1):
+        for is_applied in (True, False):
+            outcome, _ = play(scene, loops, calls, is_applied=is_applied)
+            if not outcome.ok:
+                when = "after" if is_applied else "before"
+                wrong.append(f"{name}, dies {when} command {calls}: {_told(outcome)}")
+    return wrong
+
+
+def _told(outcome: Outcome) -> str:
+    texts = [f"{v.invariant}: {v.text}" for v in outcome.report.violations[:3]]
+    return "; ".join([*texts, *outcome.failures])
+
+
+def main(names: Sequence[str]) -> int:
+    """Play the scenes named, or all."""
+    failed = 0
+    for name in names or SCENES:
+        for loops in ("asyncio", "trio"):
+            wrong = play_all(name, loops)
+            failed += bool(wrong)
+            sys.stdout.write(f"{name:20} {loops:8} {'ok' if not wrong else 'VIOLATED'}\n")
+            sys.stdout.write("".join(f"    {line}\n" for line in wrong))
+            sys.stdout.flush()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
