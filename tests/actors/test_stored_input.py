@@ -77,7 +77,9 @@ async def test_a_field_whose_name_is_no_text_ends_no_reader(fleet: Fleet) -> Non
 async def test_a_workers_entry_full_of_oddities_ends_no_node(fleet: Fleet) -> None:
     """D36: every node reads the map, so one such entry would have ended the fleet."""
     node = await fleet.node(handlers)
-    good = next(iter(fleet.crew(node).replica.items.values())).decode()
+    [entry] = fleet.crew(node).replica.items.values()
+    assert isinstance(entry, bytes)
+    good = entry.decode()
     oddities = [
         good.replace("[1]", "[1e999]"),
         good.replace("[1]", "[" * 5000),

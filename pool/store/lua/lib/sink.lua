@@ -1,11 +1,16 @@
 --[[
 sink: what a script that looks at the leases of a sink begins with.  Needs  keys state, leases.
 
-Gives  now (ms), text_of(number), holder_of(); and the names under which quiet knows these keys.
+Gives  now (ms), whole(text), text_of(number), holder_of(); and the names under which quiet knows these keys.
 ]]
 local sink_time = redis.call('TIME')
 local now = tonumber(sink_time[1]) * 1000 + math.floor(tonumber(sink_time[2]) / 1000)
 local lane, keepalive, journal = state, leases, nil
+
+-- A number that we wrote; what somebody else put there counts as 0.
+local function whole(text)
+  return text and #text <= 16 and tonumber(string.match(text, '^%d+$')) or 0
+end
 
 local function text_of(number)
   return string.format('%.0f', number)
