@@ -16,7 +16,6 @@ from pool import (
     StoreUnavailable,
     UnsupportedServer,
 )
-from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Fleet
@@ -99,5 +98,4 @@ async def test_a_pool_of_another_protocol_is_refused_before_anything_is_read(
         await fleet.node()
     assert fleet.client.hgetall(fleet.control.config) == before
     fleet.client.hset(fleet.control.config, "protocol", "1")
-    async with fault_proxy(fleet.url) as proxy:
-        await fleet.node(url=proxy.url)
+    await fleet.node()
