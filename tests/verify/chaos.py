@@ -203,7 +203,7 @@ async def _drain(world: World, bounds: Bounds) -> bool:
     """Have the producers finish; say whether all that was accepted has ended in time."""
     for producer in world.producers:
         await world.command(producer, do="finish")
-    deadline_s = bounds.quiet_s + FINISH_S
+    deadline_s = bounds.quiet_s + bounds.probation_s + FINISH_S
     finished = await world.until(
         lambda: all(world.has_said("finished", producer) for producer in world.producers),
         deadline_s,
@@ -211,9 +211,9 @@ async def _drain(world: World, bounds: Bounds) -> bool:
 
     def is_quiet() -> bool:
         with world.admin() as client:
-            return not dump.live_jobs(client, POOL) and not dump.claims(client, POOL)
+            return not dump.unfinished(client, POOL) and not dump.claims(client, POOL)
 
-    with anyio.move_on_after(bounds.quiet_s):
+    with anyio.move_on_after(bounds.quiet_s + bounds.probation_s):
         while not await in_thread(is_quiet):  # noqa: ASYNC110 - nodes change the store
             await anyio.sleep(0.1)
         return finished

@@ -46,10 +46,10 @@ def claims(client: redis.Redis, pool: str) -> list[str]:
     return sorted(name for name, text in fences.items() if text != b"done" and name != "sweeper")
 
 
-def live_jobs(client: redis.Redis, pool: str) -> list[str]:
-    """Return the keys of jobs that are not over; services are left out."""
+def unfinished(client: redis.Redis, pool: str) -> list[str]:
+    """Return the keys of jobs that are not over, and of services that do not run."""
     told = {key: _told(text) for key, text in _hash(client, Names(pool, 0).jobs).items()}
-    return [key for key, (_, _, kind) in told.items() if kind != "service"]
+    return [key for key, (_, *is_at) in told.items() if is_at != ["running", "service"]]
 
 
 def snapshot(client: redis.Redis, pool: str) -> dict[str, int]:

@@ -101,7 +101,7 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
     ended, live = view.ended, _live(view)
     for job, dispatch in view.accepted.items() if view.healed < math.inf else ():
         found.judged += 1
-        by = max(view.healed, dispatch.t) + bounds.quiet_s
+        by = max(view.healed, dispatch.t) + bounds.quiet_s + view.probation_s(job, bounds)
         if live.get(job) == "job":
             found.say(f"{job} of {dispatch.key!r} has not ended", dispatch)
         elif ended.get(job, 0.0) > by:
@@ -552,11 +552,12 @@ def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
 def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
     """What a killed process ran starts elsewhere within B; other faults meanwhile add to it.
 
-    If nobody was left, B counts from when the first one is back (G-06).
+    If nobody was left, B counts from when the first one is back, and a job on probation may have
+    to wait for a place (G-06).
     """
     for run, crash, took in takeovers(view):
         found.judged += 1
-        by = _allowed(view, bounds, crash)
+        by = _allowed(view, bounds, crash) + view.probation_s(run.start.job, bounds)
         if took > by + bounds.slack_s + bounds.room_s and _is_awaited(view, run, by):
             found.say(
                 f"{run.start.key!r} of {run.start.p} "

@@ -623,6 +623,18 @@ def nobody_was_left_for_a_while(s: Story) -> None:
     s.end("j1", by="b", epoch=11)
 
 
+@good("I18")
+def a_job_on_probation_waits_for_its_place(s: Story) -> None:
+    s.dispatch("j1")
+    for number, node in enumerate("abc"):
+        s.start("j1", by=node, epoch=10 + number)
+        s.crash(node)
+        s.at += 2.5
+    s.at += 20.0
+    s.start("j1", by="e", epoch=20)
+    s.end("j1", by="e", epoch=20)
+
+
 @bad("I18")
 def the_first_one_back_is_late(s: Story) -> None:
     s.say("join", p="a/1", nonce="Wa.1", extra={"worker": True})

@@ -25,6 +25,8 @@ class Bounds:
     limit_s: float = 30.0  # the longest run-time limit of any handler
     grace_s: float = 10.0
     room_s: float = 0.0  # how long a takeover may wait for a free slot, where those are few
+    crashes_max: int = 3  # a job that ended so many processes is on probation,
+    probation_s: float = 30.0  # and waits for a place at most this long
     slack_s: float = 0.25  # what a busy machine may add to anything
     keeps_outcomes: bool = True  # longer than the run lasts
     has_clock_faults: bool = False
@@ -179,6 +181,12 @@ class View:
             and fault.ended >= began
             and (not node or fault.target in ("", node))
         ]
+
+    def probation_s(self, job: str, bounds: Bounds) -> float:
+        """Return by how much longer a job may wait that was running in several dying processes."""
+        runs = self.by_job.get(job, ())
+        deaths = sum(run.end is None and run.start.p in self.died for run in runs)
+        return bounds.probation_s if deaths >= bounds.crashes_max else 0.0
 
     def is_gone(self, dispatch: Event) -> bool:
         """Say whether what this dispatch accepted may have been lost with the server's data."""
