@@ -251,7 +251,7 @@ def at_least_once(view: View, _: Bounds, found: Finding) -> None:
                 commit.event,
                 *shown,
             )
-        had = effects.get(commit.job)
+        had = effects.get(commit.job, [])
         is_refused = had and not any(e.type == "ok" and e.epoch == commit.epoch for e in had)
         # With lost data an older grant may stand again, below what the resource has seen.
         if is_refused and not _lost_between(view, 0.0, commit.order):
@@ -636,8 +636,9 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
         if dispatch and dispatch.extra.get("delay_s"):
             found.judged += 1
             asked = view.invoked.get(dispatch.idem)
-            is_early = asked and runs[0].start.t < asked.t + dispatch.extra["delay_s"] - 0.002
-            if is_early and not view.excuses(_SCHEDULES, asked.t, runs[0].start.t):
+            due_s = asked.t + dispatch.extra["delay_s"] if asked else 0.0
+            is_early = runs[0].start.t < due_s - 0.002
+            if is_early and not view.excuses(_SCHEDULES, dispatch.t, runs[0].start.t):
                 found.say(f"{job}: started before its delay was over", asked, runs[0].start)
         late = [run.start for run in runs if stored and run.start.t > stored.order + bounds.slack_s]
         if stored and late and stored.word != "done" and not _excused_start(view, bounds, late[0]):

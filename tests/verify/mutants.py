@@ -60,7 +60,8 @@ MUTANTS: Final = (
         breaks="a job is settled when its handler begins (an acknowledgement here only says that "
         "it begins, so settling early is the nearest thing)",
         path="pool/actors/worker.py",
-        old="        if not run.is_acknowledged:\n            self._box(run).acknowledge(run, now=False)",
+        old="        if not run.is_acknowledged:\n"
+        "            self._box(run).acknowledge(run, now=False)",
         new='        self._box(run).send(self._endings.edge(run, model.DONE, b"null"), None)',
     ),
     Mutant(
@@ -374,8 +375,10 @@ def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
                 shutil.copy(source, target)
         (copy / mutant.path).write_text(_planted(mutant), "utf-8")
         done = subprocess.run(
-            [sys.executable, "-m", "tests.verify.mutants", "--hunt", ",".join(mutant.needs)]
-            + ["--seeds", str(seeds)],
+            [
+                *(sys.executable, "-m", "tests.verify.mutants"),
+                *("--hunt", ",".join(mutant.needs), "--seeds", str(seeds)),
+            ],
             cwd=copy,
             env={**os.environ, "PYTHONPATH": str(copy)},
             capture_output=True,

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -126,7 +126,8 @@ def shrink(config: Config) -> Config:
     for name, least in (("jobs", 1), ("services", 0), ("nodes", 2), ("lanes", 1)):
         value: int = getattr(config, name)
         for fewer in dict.fromkeys((least, (value + least) // 2, value - 1)):
-            smaller = attrs.evolve(config, **{name: fewer})
+            change: Any = {name: fewer}
+            smaller = attrs.evolve(config, **change)
             if least <= fewer < value and fails(smaller):
                 config = smaller
                 break

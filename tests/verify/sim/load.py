@@ -136,7 +136,8 @@ class Load:
             if delay_s:
                 extra["delay_s"] = delay_s
             boot.record("dispatch", "invoke", key=key, idem=token, extra=extra)
-        via, answers = node.options(**options), []
+        via = node.options(**options)
+        answers: list[Any] = []
         try:
             if len(calls) == 1:
                 answers = [await via.dispatch(name, calls[0][0], tokens[0], calls[0][1])]
@@ -155,8 +156,9 @@ class Load:
                 extra["delay_s"] = delay_s
             if isinstance(answer, PoolError):
                 unknown = isinstance(answer, StoreUnavailable) and answer.maybe_done
-                type_ = "info" if unknown else "fail"
-                boot.record("dispatch", type_, err=answer.code, extra=extra, **facts)
+                boot.record(
+                    "dispatch", "info" if unknown else "fail", err=answer.code, extra=extra, **facts
+                )
             elif options.get("if_exists") == "attach" and self._is_foreign(answer, token):
                 boot.record("dispatch", "fail", err="ATTACHED", extra=extra, **facts)
             else:

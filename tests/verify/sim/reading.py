@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from pool.model.job import Record
 from pool.model.names import Control, Names
@@ -23,7 +23,7 @@ class Client:
     def hget(self, name: str, field: str) -> Any:
         return self._run("HGET", name, field)
 
-    def scan_iter(self, match: str, count: int) -> Iterator[bytes]:
+    def scan_iter(self, match: str, **_: int) -> Iterator[bytes]:
         prefix = match.removesuffix("*").encode()
         return iter([key for key in list(self._keyspace.keys) if key.startswith(prefix)])
 
@@ -31,7 +31,7 @@ class Client:
         assert transaction
         return Client(self._keyspace)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

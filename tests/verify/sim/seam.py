@@ -214,7 +214,7 @@ class SimSeam:
 
     def start(
         self,
-        name: str,
+        _: str,
         url: Url,
         body: Body,
         *,

@@ -1,6 +1,6 @@
 """The simulated server and the network to it: where every fault of the store's side happens.
 
-    wire --request--> (delay, lost) --> server: one command after another --> reply --> (delay, lost)
+    wire --request--> (delay, lost) --> server: command after command --reply--> (delay, lost)
 
 A connection ends for the client when it gives up, but what it had sent still arrives: an operation
 that timed out may be applied later.  The server's clock is its own, and can be stepped.  Everything

@@ -11,7 +11,7 @@ import redis
 
 from pool.model.job import Options
 from pool.model.names import Names
-from pool.store.lane import Admission, Edge, Lane, Target
+from pool.store.lane import Admission, Edge, Guard, Lane, Target
 from pool.store.scripts import ScriptCall
 from tests.verify.sim.keyspace import CommandError, Keyspace
 from tests.verify.sim.scripting import Scripts
@@ -57,15 +57,20 @@ class _Both:
         except CommandError as error:
             return str(error)
 
+    def _do(self, *words: Any) -> Any:
+        return self.client.execute_command(*words)  # type: ignore[no-untyped-call]
+
     def compare(self) -> None:
         """Everything that is stored must be the same."""
         for raw in self.client.scan_iter(match=f"{self.names.prefix}*", count=1000):
-            kind = self.client.type(raw)
+            kind: Any = self.client.type(raw)
+            real: Any
+            ours: Any
             if kind == b"stream":
-                real: Any = self.client.execute_command("XRANGE", raw, "-", "+")
+                real = self._do("XRANGE", raw, "-", "+")
                 ours = self.keyspace.run(b"XRANGE", raw, b"-", b"+")
             elif kind == b"zset":
-                real = self.client.execute_command("ZRANGE", raw, 0, -1, "WITHSCORES")
+                real = self._do("ZRANGE", raw, 0, -1, "WITHSCORES")
                 ours = self.keyspace.run(b"ZRANGE", raw, b"0", b"-1", b"WITHSCORES")
                 if real and isinstance(real[0], list | tuple):
                     real = [p for m, s in real for p in (m, b"%.17g" % float(s))]
@@ -161,7 +166,8 @@ def _random_call(
             y: Any = {"w": 2, "g": dice.choice(("", "r", "1"))}.get(letter, "")
             z: Any = {"g": dice.choice((b"", b"=state")), "w": "failed"}.get(letter, b"")
             edge = Edge(letter, key, int(record[5]), record[2], 60_000, x, y, z, record[3])
-            guard, owner = ("own", record[4]) if record[4] else ("free", "")
+            owner = record[4]
+            guard: Guard = "own" if owner else "free"
             return lane.advance(guard, owner, [edge], pending_s=TTL_S, targets=workers)
         case "pull":
             return lane.pull(worker, ["h", "s"], keys_max=4, pending_s=TTL_S)

@@ -1,4 +1,4 @@
-"""The simulation itself: it repeats, it differs, it finds nothing, and what it found stays found."""
+"""The simulation itself: it repeats, it differs, it finds nothing; what was found stays found."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Watch:
 
     def _on_call(
         self,
-        process: Process,
+        _: Process,
         sha: bytes,
         keys: Sequence[bytes],
         args: Sequence[bytes],

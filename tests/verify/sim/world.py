@@ -1,4 +1,4 @@
-"""Virtual time, and simulated processes: each has a real event loop of its own, asyncio's or trio's.
+"""Virtual time, and simulated processes, each with a real event loop of its own.
 
     world      a heap of what happens when; one dice per purpose; nothing else moves time
     process    one event loop, its threads, its monotonic clock (with an offset of its own)
@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import coroutine
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 import sniffio
@@ -132,26 +132,6 @@ class World:
             sys.set_asyncgen_hooks(*hooks)
 
 
-class Host(Protocol):
-    """One event loop, run from outside."""
-
-    kind: LoopKind
-    wakes_s: float  # when it wants to run next, in world time
-    is_over: bool
-
-    def start(self, main: Main) -> None:
-        """Begin with a task."""
-
-    def run(self) -> None:
-        """Run until there is nothing to do."""
-
-    def post(self, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-        """Have the loop call something; the loop must be run for that."""
-
-    def discard(self) -> None:
-        """Let go of everything."""
-
-
 class Process:
     """One simulated process."""
 
@@ -168,7 +148,8 @@ class Process:
         self.exit_code: int | None = None  # it ended itself
         self._is_ready = False
         self._deferred: list[Callable[[], object]] = []  # what its threads do when it thaws
-        self.host: Host = _AsyncioHost(self) if kind == "asyncio" else _TrioHost(self)
+        self.host: _AsyncioHost | _TrioHost
+        self.host = _AsyncioHost(self) if kind == "asyncio" else _TrioHost(self)
         world.processes.append(self)
 
     def start(self, main: Main) -> None:
@@ -339,6 +320,8 @@ def _make_task(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asy
 
 
 class _AsyncioHost:
+    """One event loop, run from outside until it has nothing to do."""
+
     kind: LoopKind = "asyncio"
 
     def __init__(self, process: Process) -> None:
@@ -392,6 +375,8 @@ class _VirtualClock(trio.abc.Clock):
 
 
 class _TrioHost:
+    """As `_AsyncioHost`; `wakes_s` is when it wants to run next, in world time."""
+
     kind: LoopKind = "trio"
 
     def __init__(self, process: Process) -> None:
