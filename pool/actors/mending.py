@@ -78,10 +78,12 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
         epochs[key] = record.epoch
         run, settled = runs.get(key), memory.of(key)
         meant = (record.epoch, record.id)
-        known = run.start if run is not None else starts.get(key)
+        known = [starts.get(key), run.start if run is not None else None]
+        if any(start is not None and (start.epoch, start.id) == meant for start in known):
+            continue  # it can, after all, or it runs here
         if settled is not None and (settled.epoch, settled.id) == meant:
             mending.resend.append(settled)
-        elif known is None or (known.epoch, known.id) != meant:
+        else:
             mending.release.append(Held(key, record.epoch, record.id, record.handler))
     for key, run in runs.items():
         # Another epoch is not ours either: a service would go on for ever under one that is lost.

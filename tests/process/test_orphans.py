@@ -154,7 +154,7 @@ ORPHANS = [
     Orphan(
         accepted_but_never_announced,
         "store/lua/renew.lua",
-        "tonumber(lane_had[3] or '0')",  # workers are told how many keys nobody has
+        "whole(lane_had[3])",  # workers are told how many keys nobody has
         "0",
     ),
     Orphan(
