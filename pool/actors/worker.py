@@ -181,7 +181,8 @@ class Worker(Actor[Told]):
 
     def _lane(self, lane: int, number: int, *, is_fenced: bool = False) -> _Lane:
         target = Target(self.id, number)
-        return _Lane(Outbox(self.context, lane, target, self.tell, is_fenced))
+        box = Outbox(self.context, lane, target, self.tell, is_fenced)
+        return _Lane(box, pulled_s=self.context.seam.clock())
 
     # --- messages -----------------------------------------------------------------------------
 
