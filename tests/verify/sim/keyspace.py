@@ -150,9 +150,29 @@ class Keyspace:
             found += self.keys.pop(key, None) is not None
         return found
 
-    def do_exists(self, key: bytes) -> Value:
+    def do_unlink(self, *keys: bytes) -> Value:
+        return self.do_del(*keys)
+
+    def do_exists(self, *keys: bytes) -> Value:
+        for key in keys:
+            self._expire(key)
+        return sum(key in self.keys for key in keys)
+
+    def do_type(self, key: bytes) -> Value:
         self._expire(key)
-        return int(key in self.keys)
+        value = self.keys.get(key)
+        return Status(b"none" if value is None else _KINDS[type(value)])
+
+    def do_pexpire(self, key: bytes, ttl_ms: Any) -> Value:
+        self._expire(key)
+        if key not in self.keys:
+            return 0
+        self.expires_ms[key] = self._now_us() // 1000 + int(ttl_ms)
+        return 1
+
+    def do_persist(self, key: bytes) -> Value:
+        self._expire(key)
+        return int(self.expires_ms.pop(key, None) is not None)
 
     def do_get(self, key: bytes) -> Value:
         self._expire(key)
@@ -235,6 +255,9 @@ class Keyspace:
         self._drop_if_empty(key, found)
         return gone
 
+    def do_sismember(self, key: bytes, member: bytes) -> Value:
+        return int(member in self._set(key))
+
     def do_scard(self, key: bytes) -> Value:
         return len(self._set(key))
 
@@ -249,6 +272,13 @@ class Keyspace:
 
     def do_zadd(self, key: bytes, *pairs: Any) -> Value:
         found = self._make(key, SortedSet)
+        if pairs[0] == b"NX":
+            pairs = tuple(
+                part
+                for score, member in zip(pairs[1::2], pairs[2::2], strict=True)
+                if member not in found.scores
+                for part in (score, member)
+            )
         scores = [float(score) for score in pairs[::2]]
         return sum(
             found.add(member, score) for score, member in zip(scores, pairs[1::2], strict=True)
@@ -298,6 +328,26 @@ class Keyspace:
             offset, count = int(options[at + 1]), int(options[at + 2])
             chosen = chosen[offset : offset + count if count >= 0 else None]
         return _ranked(chosen, b"WITHSCORES" in words)
+
+    def _by_lex(self, key: bytes, low: bytes, high: bytes) -> list[bytes]:
+        """Return the members between two bounds; all have the same score where that is asked."""
+        found = self._of(key, SortedSet)
+        return [
+            member
+            for _, member in ([] if found is None else found.order)
+            if (low == b"-" or member > low[1:] or (low[:1] == b"[" and member == low[1:]))
+            and (high == b"+" or member < high[1:] or (high[:1] == b"[" and member == high[1:]))
+        ]
+
+    def do_zrangebylex(self, key: bytes, low: bytes, high: bytes) -> Value:
+        return self._by_lex(key, low, high)
+
+    def do_zlexcount(self, key: bytes, low: bytes, high: bytes) -> Value:
+        return len(self._by_lex(key, low, high))
+
+    def do_zremrangebylex(self, key: bytes, low: bytes, high: bytes) -> Value:
+        members = self._by_lex(key, low, high)
+        return self.do_zrem(key, *members) if members else 0
 
     def do_zremrangebyrank(self, key: bytes, first: Any, last: Any) -> Value:
         found = self._of(key, SortedSet)
@@ -422,11 +472,25 @@ class Keyspace:
         return answer or None
 
 
+class Status(bytes):
+    """A reply that is a status: Lua sees it as a table."""
+
+
 class _Set(dict[bytes, None]):
     """A set; the type tells it from a hash."""
 
     def copy(self) -> _Set:
         return _Set(self)
+
+
+_KINDS = {
+    bytes: b"string",
+    dict: b"hash",
+    _Set: b"set",
+    SortedSet: b"zset",
+    deque: b"list",
+    Stream: b"stream",
+}
 
 
 def _copy(value: Any) -> Any:

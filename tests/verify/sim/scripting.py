@@ -13,11 +13,11 @@ from typing import Any
 
 from lupa import lua51
 
-from tests.verify.sim.keyspace import CommandError, Keyspace
+from tests.verify.sim.keyspace import CommandError, Keyspace, Status
 
 _FRAME = b"""
-local call, pcall_of, build = ...
-redis = { call = call, pcall = pcall_of }
+local call, pcall_of, sha1hex = ...
+redis = { call = call, pcall = pcall_of, sha1hex = sha1hex }
 function redis.error_reply(text) return { err = text } end
 function redis.status_reply(text) return { ok = text } end
 os, io, debug, package, require, dofile, loadfile, python = nil, nil, nil, nil, nil, nil, nil, nil
@@ -33,7 +33,7 @@ class Scripts:
         self._shas: dict[bytes, bytes] = {}
         self._keyspace: Keyspace
         self._table = self._lua.table_from
-        self._lua.execute(_FRAME, self._call, self._pcall)
+        self._lua.execute(_FRAME, self._call, self._pcall, _sha1hex)
 
     def load(self, source: bytes) -> bytes:
         """Compile a script, unless it is known; return its name."""
@@ -63,6 +63,8 @@ class Scripts:
         reply = self._keyspace.run(name, *words)
         if reply is None:
             return False  # as Lua sees a null
+        if type(reply) is Status:
+            return self._table({b"ok": bytes(reply)})
         return self._lists(reply) if type(reply) is list else reply
 
     def _pcall(self, name: bytes, *args: Any) -> Any:
@@ -99,6 +101,10 @@ class Scripts:
             answer.append(self._reply(each))
             at += 1
         return answer
+
+
+def _sha1hex(text: bytes) -> bytes:
+    return hashlib.sha1(text).hexdigest().encode()
 
 
 def _text(number: float) -> bytes:
