@@ -69,6 +69,7 @@ from pool.store.scripts import Command
 from pool.store.seam import Group, Reply
 from pool.store.stream import (
     BATCH_MAX,
+    Mended,
     Parked,
     StoredSink,
     StoredStream,
@@ -501,7 +502,7 @@ class Sink:
         if consumer != self.consumer or not self._is_joined:
             return
         self._asked_s = max(self._asked_s, asked_s)
-        is_holder, *waiting = reply
+        is_holder, waiting, keys = reply[0], reply[1 : len(sources) + 1], reply[len(sources) + 1 :]
         if -1 in waiting:
             self._join()
             return
@@ -509,6 +510,9 @@ class Sink:
             source.has_released = released > 0
             if is_holder:
                 self._mend(source)
+        for other in self._stored.others(keys, [source.of for source in sources]):
+            # Nobody who cleans may read it, and nobody else would clean there.
+            self._send(self._stored.mend(consumer, other), partial(self._tell_mended, other.name))
         self._look_for_released()
 
     # --- cleaning, and taking what was freed --------------------------------------------------
@@ -521,9 +525,18 @@ class Sink:
 
     def _on_mended(self, source: _Source, consumer: str, reply: Reply) -> None:
         source.is_mending = False
-        did, stream = mended(reply), source.of.name
-        if did.freed < 0:
+        did = self._tell_mended(source.of.name, reply)
+        if did.freed < 0 or consumer != self.consumer:
             return
+        if did.is_more:
+            self._mend(source)
+        source.has_released = source.has_released or did.freed > 0
+        self._look_for_released()
+
+    def _tell_mended(self, stream: str, reply: Reply) -> Mended:
+        did = mended(reply)
+        if did.freed < 0:
+            return did
         if did.freed or did.forgotten:
             self._access.emit(
                 SinkMended(sink=self.name, stream=stream, freed=did.freed, forgotten=did.forgotten)
@@ -532,12 +545,7 @@ class Sink:
             self._access.emit(SinkParked(sink=self.name, stream=stream, events=did.parked))
         if did.missed:
             self._access.emit(SinkMissed(sink=self.name, stream=stream, events=did.missed))
-        if consumer != self.consumer:
-            return
-        if did.is_more:
-            self._mend(source)
-        source.has_released = source.has_released or did.freed > 0
-        self._look_for_released()
+        return did
 
     def _look_for_released(self) -> None:
         for source in self._sources.values():

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from pool.errors import ConfigError
 from pool.model.names import Control, check_stream
 from pool.model.stream import FIRST, StreamEvent, event_of
 from pool.store.scripts import Script, ScriptCall, Word
@@ -163,6 +164,18 @@ class StoredSink:
 
     def renew(self, consumer: str, streams: Sequence[StoredStream]) -> ScriptCall:
         return RENEW(self._keys(streams), (self.name, consumer, self.ttl_ms))
+
+    def others(self, keys: Sequence[bytes], but: Sequence[StoredStream]) -> list[StoredStream]:
+        """Return the streams of these keys, without some; a key that is no stream is left out."""
+        prefix, known = self.control.stream(""), {stream.events for stream in but}
+        names = [key.decode(errors="replace") for key in keys]
+        found = []
+        for name in (each.removeprefix(prefix) for each in names if each not in known):
+            try:
+                found.append(StoredStream(self.control, name))
+            except ConfigError:
+                continue
+        return found
 
     def mend(self, consumer: str, stream: StoredStream) -> ScriptCall:
         keys = (*self._keys([stream]), stream.meta, self.parked)

@@ -132,6 +132,10 @@ class Bench:
         rows = self.client.xinfo_consumers(key or self.key, sink)
         return {row["name"].decode() for row in rows} - {"-"}
 
+    def state(self, sink: str = "billing") -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = self.client.hgetall(self.control.sink(sink))
+        return found
+
     def end_lease(self, consumer: str, sink: str = "billing") -> None:
         self.client.zadd(self.control.sink_leases(sink), {consumer: 1})
 

@@ -317,6 +317,23 @@ async def test_a_stale_consumer_is_cleaned_without_losing_what_it_held(bench: Be
     assert sum(mended.freed for mended in bench.all_seen(SinkMended)) == 150
 
 
+async def test_one_that_cleans_cleans_streams_too_that_it_does_not_read(bench: Bench) -> None:
+    """Consumers of one sink may read different streams; none of them is left behind."""
+    other = bench.control.stream("payments")
+    async with bench.stream() as orders, bench.stream("payments") as payments:
+        async with orders.sink("billing"):  # the first to come cleans
+            [entry_id] = await bench.add(payments, 1)
+            bench.client.xgroup_create(other, "billing", id="0")
+            bench.client.xreadgroup("billing", "dead", {other: ">"})
+            async with payments.sink("billing"):  # its stream is known from now on
+                await bench.until(lambda: other.encode() in str(bench.state()).encode())
+            bench.client.xgroup_createconsumer(other, "billing", "dead")
+            await bench.until(lambda: "dead" not in bench.consumers(key=other))
+            assert bench.pending(key=other)[entry_id][0] == "-"
+        async with payments.sink("billing") as again:
+            assert await bench.take_numbers(again, 1) == [1]
+
+
 async def test_one_of_five_cleans(bench: Bench) -> None:
     async with bench.stream() as stream, anyio.create_task_group() as tasks:
         sinks = [stream.sink("billing") for _ in range(5)]

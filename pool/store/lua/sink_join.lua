@@ -1,7 +1,7 @@
 --[[
 sink_join: give a consumer its lease, and make the groups that are missing.
 
-KEYS[1] state   hash  seen, quiet, ttl; holder: consumer|end
+KEYS[1] state   hash  seen, quiet, ttl; holder: consumer|end; k:KEY for each stream of any consumer
 KEYS[2] leases  zset  consumer -> lease end
 KEYS[...] streams     events, per stream of the consumer
 ARGV[1] group     bytes  the sink's name
@@ -13,7 +13,7 @@ ARGV[...] starts         per stream: where a group that is missing begins: an id
 Uses     sink, quiet, group
 Returns  per stream 1 if its group was made, else 0
 Errors   WRONGTYPE  foreign data under one of the keys
-Cost     O(streams); 4 commands, and up to 4 per stream
+Cost     O(streams); 4 commands, and up to 5 per stream
 Why Lua  the lease is there before the first read, or a cleaner would take the consumer for a stale one.
 
 The one place where a group may begin at the newest event: only its very first consumer asks for that.
@@ -33,6 +33,7 @@ for i = 3, #KEYS do
     redis.call('XGROUP', 'CREATE', KEYS[i], group, start == 'newest' and '$' or start, 'MKSTREAM')
   end
   redis.call('XGROUP', 'CREATECONSUMER', KEYS[i], group, consumer)
+  redis.call('HSET', state, 'k:' .. KEYS[i], '1') -- whoever cleans, cleans there too
   made[#made + 1] = was_there[i] and 0 or 1
 end
 return made

@@ -1,7 +1,7 @@
 --[[
 sink_mend: free what stale consumers hold and what nobody acknowledges; then forget the stale.
 
-KEYS[1] state   hash    seen, quiet, ttl; holder: consumer|end
+KEYS[1] state   hash    seen, quiet, ttl; holder: consumer|end; k:KEY for each stream of any consumer
 KEYS[2] leases  zset    consumer -> lease end
 KEYS[3] events  stream
 KEYS[4] meta    hash    missed:GROUP, trimmed
@@ -32,6 +32,7 @@ end
 redis.call('XLEN', parked)
 redis.call('HLEN', meta)
 if not has_group(events) then
+  redis.call('HDEL', state, 'k:' .. events) -- whoever reads it makes the group again, and says so
   return { -2, -2, -2, -2, -2 }
 end
 redis.call('ZREM', leases, '\n')

@@ -1,7 +1,7 @@
 --[[
 sink_renew: give a consumer more time; say whether it is the one that cleans, and what waits for anybody.
 
-KEYS[1] state   hash  seen, quiet, ttl; holder: consumer|end
+KEYS[1] state   hash  seen, quiet, ttl; holder: consumer|end; k:KEY for each stream of any consumer
 KEYS[2] leases  zset  consumer -> lease end
 KEYS[...] streams     events, per stream of the consumer
 ARGV[1] group     bytes  the sink's name
@@ -9,9 +9,10 @@ ARGV[2] consumer  str
 ARGV[3] ttl_ms    int    > 0
 
 Uses     sink, quiet, group
-Returns  1 if the caller cleans, else 0; then per stream how many released events wait, -1: no group
+Returns  1 if the caller cleans, else 0; then per stream how many released events wait, -1: no group;
+         then, for the one that cleans, the keys of all streams that consumers of this sink ever read
 Errors   POOLGONE <consumer>  it has no lease: others took over what it held
-Cost     O(streams * consumers); 6 commands, and 3 per stream
+Cost     O(streams * consumers); 7 commands, and 3 per stream
 Why Lua  a renewal that raced with a cleaner would otherwise revive whom it has just cleaned.
 ]]
 if not redis.call('ZSCORE', leases, consumer) then
@@ -37,5 +38,8 @@ local holder = holder_of()
 if not holder or holder == consumer then
   redis.call('HSET', state, 'holder', consumer .. '|' .. text_of(now + ttl_ms))
   answer[1] = 1
+  for _, field in ipairs(redis.call('HKEYS', state)) do
+    answer[#answer + 1] = string.match(field, '^k:(.*)$')
+  end
 end
 return answer
