@@ -8,8 +8,11 @@ SOURCES  = $(wildcard pool examples tests benchmarks)
 SECONDS ?= 60
 SEED    ?= 1
 MINUTES ?= 10
+SEEDS   ?= 100
+FIRST   ?= 0
+JOBS    ?= 2
 
-.PHONY: test demo lint fmt bench verify chaos chaos-each soak clean
+.PHONY: test demo lint fmt bench verify sim steps chaos chaos-each mutants soak clean
 
 test: lint
 	$(BIN)/python -m pytest
@@ -40,6 +43,18 @@ chaos-each: $(READY)
 
 soak: $(READY)
 	$(BIN)/python -m tests.verify.soak --minutes $(MINUTES) --seed $(SEED)
+
+# The whole fleet under virtual time and seeded faults; one seed again: --seed S [--shrink].
+sim: $(READY)
+	$(BIN)/python -m tests.verify.sim --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
+
+# A crash right before and right after each command of each transition.
+steps: $(READY)
+	$(BIN)/python -m tests.verify.sim.steps
+
+# Planted bugs, each of which the simulation must find; writes docs/mutants.md.
+mutants: $(READY)
+	$(BIN)/python -m tests.verify.mutants --jobs $(JOBS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -99,9 +99,8 @@ class Alone:
                 restarts_max=context.settings.restarts_max,
             ),
             on_lost=self._on_lost,
-            on_end=self._on_reader_end,
         )
-        self.maps.start()
+        self.maps.start(self._house.actors)
 
     def _on_lost(self) -> None:
         if not self._is_refounding:
@@ -122,11 +121,3 @@ class Alone:
                 context.incarnation = made.incarnation
                 context.emit(DataLost(pool=context.pool, incarnation=made.incarnation))
                 self.maps.follower.rejoin(made.incarnation)
-
-    def _on_reader_end(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._house.actors.start_soon(_raise, error)
-
-
-async def _raise(error: BaseException) -> None:
-    raise error

@@ -85,7 +85,6 @@ class Crew:
             context=context,
             supervisor=self._supervisor,
             on_lost=self.on_data_lost,
-            on_end=self._on_reader_end,
         )
         self.replica = self.maps.new_replica(WORKERS)
         self.dispatcher = Dispatcher(name="dispatcher", context=context)
@@ -130,7 +129,7 @@ class Crew:
 
     async def start(self) -> None:
         """Start everything but workers, and join the lanes as a client."""
-        self.maps.start()
+        self.maps.start(self._tasks)
         first: Actors = (self.replica, self.membership, self.dispatcher, self._listener)
         for actor in first:
             await self._supervisor.start(actor)
@@ -384,17 +383,8 @@ class Crew:
         self.dispatcher.lose()
         self.maps.follower.rejoin(self.context.incarnation)
 
-    def _on_reader_end(self, error: BaseException | None) -> None:
-        """The reader of map logs ended: by a bug of ours, and then the node ends with the cause."""
-        if error is not None and self._is_open:
-            self._tasks.start_soon(_raise, error)
-
 
 def infos_of(items: Mapping[bytes, Value]) -> tuple[WorkerInfo, ...]:
     """Return the workers that the map names; entries that cannot be read are left out."""
     infos = ((k, WorkerInfo.parse(text)) for k, text in items.items() if k != SHUTDOWN_KEY)
     return tuple(info for key, info in infos if info is not None and info.id.encode() == key)
-
-
-async def _raise(error: BaseException) -> None:
-    raise error

@@ -119,14 +119,16 @@ class KeepAlive(Actor[Message]):
     def begin(self) -> None:
         self.spawn(self._watch)
         if self._beside is None:
-            settings = self.context.settings
-            self._beside = self.context.seam.start(
-                "pool-keepalive",
-                self.context.url,
-                self._body,
-                socket_timeout_s=settings.socket_timeout_s,
-                on_end=self._on_end,
-            )
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        self._beside = self.context.seam.start(
+            "pool-keepalive",
+            self.context.url,
+            self._body,
+            socket_timeout_s=self.context.settings.socket_timeout_s,
+            on_end=self._on_end,
+        )
 
     def handle(self, message: Message) -> None:
         match message:
@@ -144,7 +146,7 @@ class KeepAlive(Actor[Message]):
             self.context.emit(StoreTroubled(during="renew", problem=problem))
             self._beside = None
             if self.state == "running":
-                self.begin()
+                self._start_thread()  # spawns nothing: on asyncio a callback cannot
 
     async def _watch(self) -> None:
         """Wake when the next lease needs a decision."""

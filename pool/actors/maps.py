@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import attrs
+from anyio.abc import TaskGroup
 
 from pool.actors.access import CLOSE_BUDGET_S
 from pool.actors.context import Context
@@ -35,11 +36,12 @@ class Maps:
     context: Context
     supervisor: Supervisor
     on_lost: Callable[[], object]  # the pool's data are gone
-    on_end: Callable[[BaseException | None], object]  # the reader of map logs ended
     follower: Follower = attrs.field(init=False)
     _held: dict[str, _Held] = attrs.field(init=False, factory=dict)
     _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
     _is_closed: bool = attrs.field(init=False, default=False)
+    _reader_error: BaseException | None = attrs.field(init=False, default=None)
+    _reader_ended: anyio.Event = attrs.field(init=False, factory=anyio.Event)
 
     @follower.default
     def _new_follower(self) -> Follower:
@@ -51,11 +53,12 @@ class Maps:
             incarnation=context.incarnation,
             settings=context.settings,
             emit=context.emit,
-            on_end=self.on_end,
+            on_end=self._on_reader_end,
         )
 
-    def start(self) -> None:
-        """Start reading."""
+    def start(self, tasks: TaskGroup) -> None:
+        """Start reading; should that end by a bug of ours, its error ends the group of tasks."""
+        tasks.start_soon(self._end_with_reader)
         self.follower.start()
 
     @asynccontextmanager
@@ -120,3 +123,14 @@ class Maps:
             emit=context.emit,
             on_lost=lambda _: self.on_lost(),
         )
+
+    def _on_reader_end(self, error: BaseException | None) -> None:
+        if error is not None:
+            # Not raised here, nor in a task begun here: this is a callback of the event loop.
+            self._reader_error = error
+            self._reader_ended.set()
+
+    async def _end_with_reader(self) -> None:
+        await self._reader_ended.wait()
+        assert self._reader_error is not None
+        raise self._reader_error

@@ -1,0 +1,122 @@
+"""What the simulation found in code that no fault of a seed reaches by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from pool.actors.keepalive import KeepAlive
+from pool.actors.mending import Held, compare
+from pool.actors.outbox import Memory
+from pool.actors.tail import Tail
+from pool.model import job as model
+from pool.model.job import Start
+from pool.store.answers import Owned
+from pool.store.lane import Edge
+from tests.verify.sim.campaign import told
+from tests.verify.sim.config import Config
+from tests.verify.sim.run import Simulation, play
+from tests.verify.sim.steps import SCENES, play_all
+
+LOOPS = ("asyncio", "trio")
+
+
+@attrs.frozen
+class _Failing:
+    """A port that fails a body of ours at its fourth read."""
+
+    port: Any
+    reads: list[int] = attrs.field(factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.port, name)
+
+    async def read(self, *args: Any, **kwargs: Any) -> Any:
+        self.reads.append(1)
+        if len(self.reads) > 3:
+            raise RuntimeError("planted")
+        return await self.port.read(*args, **kwargs)
+
+
+def _quiet(loops: Any) -> Config:
+    config = Config.of(0, loops)
+    return attrs.evolve(config, nodes=2, lanes=1, jobs=20, services=0, faults=(), ttl_s=2.0)
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+def test_a_renewal_thread_that_failed_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, loops: str
+) -> None:
+    """On asyncio its end is a callback, in which nothing can be spawned."""
+    body, failed = KeepAlive._body, []
+
+    async def fail_once(self: KeepAlive, port: Any) -> None:
+        if not failed:
+            failed.append(self)
+            raise RuntimeError("planted")
+        await body(self, port)
+
+    monkeypatch.setattr(KeepAlive, "_body", fail_once)
+    outcome = play(_quiet(loops))
+    assert [failure.partition(": ")[2] for failure in outcome.failures] == ["RuntimeError: planted"]
+    assert outcome.report.ok, told(outcome)
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+def test_a_node_ends_with_the_cause_when_its_reader_failed(
+    monkeypatch: pytest.MonkeyPatch, loops: str
+) -> None:
+    """It never reports itself healthy while its maps stand still."""
+
+    body = Tail._body
+
+    async def fail(self: Tail[Any], port: Any) -> None:
+        await body(self, _Failing(port) if self.name == "pool-maps" else port)
+
+    monkeypatch.setattr(Tail, "_body", fail)
+    simulation = Simulation(_quiet(loops))
+    simulation.fleet.start("n0")
+    process = simulation.fleet.process("n0")
+    assert process is not None
+    simulation.world.run(20.0)
+    failures = [str(failure) for failure in process.failures]
+    is_over = process.host.is_over
+    simulation.world.close()
+    assert is_over
+    assert failures == ["planted", "planted"]  # the thread's own end, and the node's
+
+
+def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
+    """A server that came back without its last writes holds what we no longer remember (G-05)."""
+    memory = Memory(keep_s=10.0)
+    memory.keep(Edge(model.DONE, "k", 7, "j2"), 0.0)
+    start = Start(
+        key="k",
+        epoch=5,
+        id="j1",
+        handler="h",
+        kind="job",
+        attempt=1,
+        flags="",
+        crashes=0,
+        accepted=5,
+        payload=b"",
+    )
+    mending = compare(
+        Owned(stamp=9, running={}, starts=[start], unreadable={}, lost={}), {}, memory
+    )
+    assert mending.release == [Held("k", 5, "j1", "h")]
+    assert not mending.adopt
+    assert not mending.resend
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_crash_after_a_step_loses_nothing(name: str) -> None:
+    """G-01, G-04, G-05: the actor dies before or after a command; half of the fleet is trio.
+
+    Each fifth of them here; `make steps` takes all.
+    """
+    wrong = play_all(name, "mixed", stride=5)
+    assert not wrong, "\n".join(wrong)
