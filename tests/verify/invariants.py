@@ -678,6 +678,8 @@ def cancels_hold(view: View, bounds: Bounds, found: Finding) -> None:
         found.judged += 1
         for run in view.by_job.get(event.job, ()):
             is_late = run.start.t > event.t or run.ended > event.t + bounds.slack_s
+            if is_late and _lost_between(view, event.t, run.start.t):
+                continue  # the stop was lost with the data
             if is_late and not view.excuses(
                 STOPS, run.start.t - bounds.ttl_s, event.t, run.start.node
             ):

@@ -175,9 +175,9 @@ class Faults:
             self._end(number)
         self._record("heal")
 
-    def excuse(self, kind: str, target: str) -> None:
-        """Write into the history that a fault happened which somebody else carries out."""
-        self._begin(kind, target, 0.0, _nothing, weight=2)
+    def excuse(self, kind: str, target: str, down_s: float) -> None:
+        """Write into the history that a node is away; it may make its jobs move, and move back."""
+        self._begin(kind, target, down_s, _nothing, weight=2)
 
     # --- one fault ---
 
@@ -207,8 +207,9 @@ class Faults:
                     self._weather.fuses[process] = fuse
             case "leave":
                 if self._fleet.process(target) is not None:
-                    self.excuse(kind, target)  # away, and back
-                    self._fleet.leave(target, ttl_s * dice.uniform(0.02, 1.0))
+                    down_s = ttl_s * dice.uniform(0.02, 1.0)
+                    self.excuse(kind, target, down_s)
+                    self._fleet.leave(target, down_s)
             case "pause" | "hang":
                 self._hold(kind, target, seconds)
             case "restart":
@@ -241,7 +242,7 @@ class Faults:
 
     def _crash(self, kind: str, target: str, down_s: float) -> None:
         if self._fleet.process(target) is not None:
-            self.excuse(kind, target)  # away, and back
+            self.excuse(kind, target, down_s)
             self._fleet.crash(target, down_s)
 
     def _on_fuse(self, process: Process, fuse: Fuse) -> None:

@@ -71,13 +71,13 @@ class Stage:
     def leave(self, down_s: float) -> None:
         """Tell the actor to leave, if it is there."""
         if self.simulation.fleet.boots[ACTOR] is not None:
-            self.simulation.faults.excuse("leave", ACTOR)
+            self.simulation.faults.excuse("leave", ACTOR, down_s)
             self.simulation.fleet.leave(ACTOR, down_s)
 
     def crash(self, name: str, down_s: float) -> None:
         """Kill a node, if it is there."""
         if self.simulation.fleet.boots[name] is not None:
-            self.simulation.faults.excuse("crash", name)
+            self.simulation.faults.excuse("crash", name, down_s)
             self.simulation.fleet.crash(name, down_s)
 
     def dispatch(self, by: str, to: str, name: str = "work", **plan: Any) -> None:
