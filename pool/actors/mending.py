@@ -13,7 +13,7 @@ import attrs
 
 from pool.actors.outbox import Memory
 from pool.actors.run import Run
-from pool.model.job import Start
+from pool.model.job import Record, Start
 from pool.store.answers import Owned
 from pool.store.lane import Edge
 
@@ -26,6 +26,7 @@ class Held:
     epoch: int
     id: str
     handler: str
+    record: Record | None = None  # where more is known than the start says
 
 
 @attrs.define(eq=False)
@@ -71,7 +72,7 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
         elif settled is not None and (settled.epoch, settled.id) == (record.epoch, record.id):
             mending.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:
-            mending.release.append(Held(key, record.epoch, record.id, record.handler))
+            mending.release.append(Held(key, record.epoch, record.id, record.handler, record))
     for key, record in theirs.lost.items():
         # Its start cannot be read from our stream any more.  Whether its payload still can is seen
         # by the script that takes it from us.
@@ -84,7 +85,7 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
         if settled is not None and (settled.epoch, settled.id) == meant:
             mending.resend.append(settled)
         else:
-            mending.release.append(Held(key, record.epoch, record.id, record.handler))
+            mending.release.append(Held(key, record.epoch, record.id, record.handler, record))
     for key, run in runs.items():
         # Another epoch is not ours either: a service would go on for ever under one that is lost.
         is_theirs = epochs.get(key) == run.start.epoch or key in theirs.unreadable

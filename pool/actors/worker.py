@@ -23,7 +23,7 @@ from pool.actors.context import Context
 from pool.actors.endings import Endings, outcome_text
 from pool.actors.handlers import Handlers
 from pool.actors.job import Inbox, Job, Message
-from pool.actors.mending import compare
+from pool.actors.mending import Held, compare
 from pool.actors.mover import Mover
 from pool.actors.observe import (
     CommitRefused,
@@ -45,7 +45,7 @@ from pool.actors.orders import (
     Ticked,
 )
 from pool.actors.outbox import RESEND_S, Answered, FlushDue, Memory, Outbox
-from pool.actors.outcome import outcome_ttl_ms
+from pool.actors.outcome import edge_of, outcome_ttl_ms
 from pool.actors.quarantine import quarantine
 from pool.actors.run import CANCELLED, LOST, Ending, Run, Why
 from pool.actors.slots import QUEUE_AHEAD, Slots
@@ -408,11 +408,12 @@ class Worker(Actor[Told]):
         self._slots.prepared(run)
 
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, word: str, rest: str) -> None:
-        if word == "TIMEDOUT" and run is not None:
-            run.why = "timeout"
-            run.edge = self._endings.timed_out(run)
-            box.send(run.edge, run)
-            return
+        if word == "TIMEDOUT":
+            if run is not None:
+                run.why = "timeout"
+                run.edge = self._endings.timed_out(run)
+                box.send(run.edge, run)
+            return  # without a run, reconciliation finds it again, and what it was told
         if word != "MOVED_ON":  # else its record names another handler by now: nothing was done
             self._memory.keep(edge, self.context.seam.clock())
         if word == "OK":
@@ -603,10 +604,7 @@ class Worker(Actor[Told]):
         for key, text in theirs.unreadable.items():
             self.spawn(self._quarantine, number, key, text)
         for held in mending.release:
-            ttl_ms = outcome_ttl_ms(self.context.settings)
-            edge = Edge(model.GRANT, held.key, held.epoch, held.id, ttl_ms)
-            edge.handler = held.handler
-            box.send(edge, None)
+            box.send(self._given_up(held), None)
         if mending.is_needed:
             self.context.emit(
                 ReconciliationMended(
@@ -617,6 +615,21 @@ class Worker(Actor[Told]):
                     cancelled=len(mending.cancel),
                 )
             )
+
+    def _given_up(self, held: Held) -> Edge:
+        """Return the edge that gives up what we own and do not know."""
+        record = held.record
+        if record is not None and record.intent.startswith("t"):
+            # Granting it is refused (TIMEDOUT): its attempt must end as timed out, and there is
+            # no run of ours that could be told so.
+            handler = self.handlers.get(record.handler)
+            options = handler.options if handler is not None else model.Options()
+            decision = model.after_timeout(record.attempt, options, self.context.seam.dice)
+            return edge_of(held.key, record, decision, self.context.settings)
+        ttl_ms = outcome_ttl_ms(self.context.settings)
+        edge = Edge(model.GRANT, held.key, held.epoch, held.id, ttl_ms)
+        edge.handler = held.handler
+        return edge
 
     async def _quarantine(self, number: int, key: str, text: bytes) -> None:
         """Park a job of ours whose record cannot be read; its handler is cancelled then."""

@@ -349,6 +349,12 @@ def after_failure(
     return Wait(delay_s, attempt + 1, error)
 
 
+def after_timeout(attempt: int, options: Options, dice: Dice) -> Park | Wait:
+    """Decide what follows an attempt that ran too long."""
+    error = "ran longer than timeout_s"
+    return after_failure(attempt, options, dice, cause="timed out", error=error)
+
+
 def recover(
     record: Record,
     options: Options,
@@ -367,9 +373,7 @@ def recover(
     if record.intent.startswith("s"):
         return Cancel(record.intent[1:])
     if record.intent.startswith("t"):
-        return after_failure(
-            record.attempt, options, dice, cause="timed out", error="ran longer than timeout_s"
-        )
+        return after_timeout(record.attempt, options, dice)
     if record.state == "pending":
         delay_s = requeue_delay(record.requeues, options.backoff_s, options.backoff_max_s, dice)
         return Wait(delay_s, record.attempt, record.error) if delay_s else Grant("r")

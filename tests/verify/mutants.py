@@ -169,7 +169,7 @@ MUTANTS: Final = (
         breaks="a reaper that died holds up its successor for ever",
         path="pool/store/lua/fence.lua",
         old="  redis.call('ZADD', keepalive, now + reap_ms, name)",
-        new="  redis.call('ZADD', keepalive, '+inf', name)",
+        new="  redis.call('ZADD', keepalive, now + 1000000000000, name)",
         needs=("crash", "crash-at-call"),
     ),
     Mutant(

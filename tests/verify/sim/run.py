@@ -39,7 +39,7 @@ class Outcome:
     events: list[Event]
     report: Report
     digest: str
-    problems: tuple[str, ...]  # payloads that were lost
+    problems: tuple[str, ...]  # what only the server's side shows: INVARIANT: text
     failures: tuple[str, ...]  # what no history tells: unhandled errors
     seen: frozenset[str]
     virtual_s: float
@@ -53,8 +53,8 @@ class Outcome:
     @property
     def broken(self) -> tuple[str, ...]:
         """What was violated, in short."""
-        lost = ("I10",) if self.problems else ()
-        return (*self.report.broken, *lost, *(("failure",) if self.failures else ()))
+        others = dict.fromkeys(problem.partition(":")[0] for problem in self.problems)
+        return (*self.report.broken, *others, *(("failure",) if self.failures else ()))
 
 
 class Simulation:

@@ -50,7 +50,8 @@ def test_a_renewal_thread_that_failed_is_started_again(
     monkeypatch: pytest.MonkeyPatch, loops: str
 ) -> None:
     """On asyncio its end is a callback, in which nothing can be spawned."""
-    body, failed = KeepAlive._body, []
+    body = KeepAlive._body
+    failed: list[KeepAlive] = []
 
     async def fail_once(self: KeepAlive, port: Any) -> None:
         if not failed:

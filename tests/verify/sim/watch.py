@@ -105,6 +105,9 @@ class Watch:
         lane = _lane(keys[0]) if keys else ""
         if script is lanes.ADVANCE:
             self._on_advance(lane, args, reply)
+            fenced = self.server.keyspace.keys.get(keys[2]) or {}
+            if args[1] == b"own" and isinstance(reply, list) and args[2] in fenced:
+                self.problems.append(f"I3: {args[2].decode()} was fenced, and was still obeyed")
         elif script is lanes.DISPATCH:
             items = _items(args, 3)
             for item in items:
