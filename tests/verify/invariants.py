@@ -443,7 +443,9 @@ def one_place(view: View, bounds: Bounds, found: Finding) -> None:
             found.judged += 1
             if last is not None and run.start.t < last.ended:
                 old, new = (last, run) if last.start.epoch <= run.start.epoch else (run, last)
-                is_excused = last.start.p != run.start.p and _is_residual(view, bounds, old, new)
+                is_excused = last.start.p != run.start.p and (
+                    _is_residual(view, bounds, old, new) or _is_reborn(view, run.start)
+                )
                 if not is_excused:
                     found.say(
                         f"{key!r} runs on {old.start.p} and on {new.start.p}",
