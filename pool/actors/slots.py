@@ -145,13 +145,23 @@ class Slots:
             if self.fill not in busy.then:
                 busy.then.append(self.fill)
             return False
-        if run.start.crashes >= self.context.settings.crashes_max:
-            # One at a time: if it kills its worker once more, its neighbours shall not be blamed.
-            is_taken = self._on_probation not in ("", run.key)
-            if is_taken and now_s - run.queued_s < PROBATION_WAIT_S:
-                return False
+        if self.is_kept_back(run):
+            return False
+        if self._is_suspect(run):
             self._on_probation = run.key
         return True
+
+    def is_kept_back(self, run: Run) -> bool:
+        """Whether it waits for another suspected poison job, which it does for a while.
+
+        One at a time: if it kills its worker once more, its neighbours shall not be blamed.
+        """
+        is_taken = self._on_probation not in ("", run.key)
+        waited_s = self.context.seam.clock() - run.queued_s
+        return self._is_suspect(run) and is_taken and waited_s < PROBATION_WAIT_S
+
+    def _is_suspect(self, run: Run) -> bool:
+        return run.start.crashes >= self.context.settings.crashes_max
 
     def _prepare(self, run: Run) -> None:
         """Fetch what its entry could not hold, and acknowledge first where that is asked for."""

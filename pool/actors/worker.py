@@ -502,12 +502,15 @@ class Worker(Actor[Told]):
         """Look after what time alone changes; once per renewal."""
         lane, settings = self._lanes[tick.lane], self.context.settings
         now_s = self.context.seam.clock()
+        self._slots.fill()  # what has waited for its time starts here rather than being released
         acknowledged = 0
         for run in self._in_lane(tick.lane):
             acknowledged += run.is_acknowledged
             if run.phase == "queued" and not lane.box.is_fenced:
-                # Others with a free slot shall have it.
-                if now_s - run.queued_s > settings.pending_timeout_s / 2 and not run.why:
+                # Others with a free slot shall have it.  Not what waits for a suspect: each of them
+                # would have it wait from the beginning, and with one suspect each for ever.
+                is_late = now_s - run.queued_s > settings.pending_timeout_s / 2
+                if is_late and not run.why and not self._slots.is_kept_back(run):
                     run.is_offered = True
                     self._cancel(run, "release")
             elif run.phase == "running":

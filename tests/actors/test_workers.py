@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
 import pytest
 
 from pool import Handlers, Job, JobExists, Node, PoolError
@@ -446,6 +447,18 @@ async def test_two_nodes_joining_and_leaving_by_turns_lose_nothing(
 # --- poison -------------------------------------------------------------------------------------
 
 
+def suspect(fleet: Fleet, keys: list[str]) -> None:
+    """Mark jobs that nobody owns as if three workers had died while they ran them."""
+    for key in keys:
+        text: Any = fleet.client.hget(fleet.names.jobs, key)
+        fields = text.decode().split("|")
+        fields[9] = "3"
+        fleet.client.hset(fleet.names.jobs, key, "|".join(fields))
+        record = fleet.record(key)
+        assert record is not None
+        assert record.crashes == 3
+
+
 async def test_suspected_poison_jobs_run_one_at_a_time(fleet: Fleet, diary: Diary) -> None:
     """A job that killed its worker often is on probation, so that it parks no neighbours."""
     release = anyio.Event()
@@ -460,14 +473,7 @@ async def test_suspected_poison_jobs_run_one_at_a_time(fleet: Fleet, diary: Diar
 
     for key in (*keys, "healthy"):
         await client.options(allow_unknown=True).dispatch("hold", key)
-    for key in keys:  # as if three workers had died while they ran it
-        text: Any = fleet.client.hget(fleet.names.jobs, key)
-        fields = text.decode().split("|")
-        fields[9] = "3"
-        fleet.client.hset(fleet.names.jobs, key, "|".join(fields))
-        record = fleet.record(key)
-        assert record is not None
-        assert record.crashes == 3
+    suspect(fleet, keys)
     node = await fleet.node(handlers)
     await diary.has("healthy")
     await diary.counts(2)
@@ -478,3 +484,33 @@ async def test_suspected_poison_jobs_run_one_at_a_time(fleet: Fleet, diary: Diar
     release.set()
     await diary.counts(5)
     assert sorted(diary.entries) == ["healthy", *keys, "later"]
+
+
+async def test_a_suspect_does_not_wait_for_ever_for_one_that_never_ends(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-05: services on probation wait for each other, but not from worker to worker for ever.
+
+    They wait for longer than a start may stay with a worker that has no slot for it.
+    """
+    settings = attrs.evolve(fleet.settings, lease_ttl_s=1.0)
+    wait_s = 2 * settings.pending_timeout_s
+    monkeypatch.setattr("pool.actors.slots.PROBATION_WAIT_S", wait_s)
+    keys = [f"k{n}" for n in range(3)]
+    handlers = Handlers()
+
+    @handlers.service("serve")
+    async def serve(job: Job) -> None:
+        diary.note(job.key)
+        await anyio.sleep_forever()
+
+    client = await fleet.node(lease_ttl_s=1.0)
+    for key in keys:
+        await client.options(allow_unknown=True).dispatch("serve", key)
+    suspect(fleet, keys)
+    await fleet.node(handlers, lease_ttl_s=1.0)
+    await diary.counts(1)
+    began_s = anyio.current_time()
+    await diary.counts(3)
+    assert wait_s * 0.5 < anyio.current_time() - began_s < wait_s + 2 * settings.renew_s + 1.0
+    assert sorted(diary.entries) == keys
