@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, Final
 
 import attrs
@@ -179,4 +180,14 @@ class Simulation:
 
 def play(config: Config) -> Outcome:
     """Play one seed."""
-    return Simulation(config).play()
+    # A world is thrown away as a whole: what was there before need not be looked at, nor what is
+    # made in it before its end.  A quarter of the time.
+    gc.freeze()
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return Simulation(config).play()
+    finally:
+        gc.unfreeze()
+        if was_collecting:
+            gc.enable()
