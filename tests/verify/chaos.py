@@ -69,7 +69,7 @@ class Plan:
             ttl_s=2.0,
             attempts_max=4,
             backoff_max_s=0.5,
-            limit_s=2.5,
+            limit_s=7.5,
             grace_s=2.0,
             queue_s=15.0,
             slack_s=0.5,
