@@ -113,9 +113,17 @@ async def leave(w: World, name: str) -> None:
 
 @fault("stop-short", "stop-long", weight=3)
 async def stop(w: World, name: str) -> None:
-    """SIGSTOP for half a lease, or for three."""
+    """SIGSTOP for half a lease, or for three.
+
+    Before the long one, jobs are started that end while the frozen owner still believes in its
+    lease: when it thaws it settles them at once, and by then the new owners are running them.
+    """
     lasts_s = w.ttl_s * (0.5 if name == "stop-short" else 3.0)
     with w.victim() as victim:
+        if victim and name == "stop-long":
+            late = [{"ms": 2500 * w.ttl_s, "key": _fresh(w, f"late-{i}")} for i in range(24)]
+            await _ask_for(w, "work", *late)
+            await anyio.sleep(2.25 * w.ttl_s)
         if victim:
             with w.fault(name, "pause", victim.name):
                 victim.signal(signal.SIGSTOP)
