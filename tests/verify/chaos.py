@@ -37,6 +37,14 @@ WARM_UP_S: Final = 3.0
 TOGETHER_MAX: Final = 3  # faults at the same time
 EVERY_S: Final = (2.0, 5.0)  # from one fault to the next
 LOSS_IN: Final = 3  # one seed in so many may lose the server's data: it excuses much
+# What the campaigns of `--each` must have seen together, else they have shown too little.
+MUST_SEE: Final = (
+    *("stale commit refused", "job taken over after a crash", "worker reaped"),
+    *("worker joined again", "self-fence fired", "resumed after a self-fence"),
+    *("hung loop reported", "handler outlived its lease", "data loss detected"),
+    *("dispatch of unknown outcome", "... that was accepted", "scripts were flushed"),
+    *("job parked", "job cancelled", "job retried", "job ran more than once"),
+)
 FINISH_S: Final = 45.0  # for what the producers wait for, behind the invariants' own bound
 
 
@@ -351,9 +359,11 @@ def main() -> int:
         seen.update(verdict.report.sometimes)
         sys.stdout.write((json.dumps(verdict.told()) if given.json else line(verdict)) + "\n")
         sys.stdout.flush()
+    unseen = [name for name in MUST_SEE if given.each and not seen[name]]
     if not given.json:
         _summary(program, seen, len(names), failed)
-    return 1 if failed else 0
+        sys.stdout.writelines(f"FAIL never seen: {name}\n" for name in unseen)
+    return 1 if failed or unseen else 0
 
 
 def _summary(program: ServerProgram, seen: Counter[str], count: int, failed: int) -> None:

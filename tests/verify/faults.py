@@ -292,10 +292,11 @@ async def client_kill(w: World, name: str) -> None:
 @fault("script-flush", weight=2)
 async def script_flush(w: World, name: str) -> None:
     """SCRIPT FLUSH under load."""
-    with w.fault(name, "drop"):
-        for _ in range(5):
-            await w.ask("SCRIPT", "FLUSH")
-            await anyio.sleep(0.1)
+    async with w.server_lock:
+        with w.fault(name, "drop"):
+            for _ in range(5):
+                await w.ask("SCRIPT", "FLUSH")
+                await anyio.sleep(0.1)
 
 
 @fault("client-pause-write", "client-pause-all", weight=2)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -242,10 +241,6 @@ class World:
 
         return await anyio.to_thread.run_sync(send)
 
-    def append_only_bytes(self) -> int:
-        """How large the append-only files are."""
-        return sum(p.stat().st_size for p in self.server.directory.rglob("*.aof"))
-
 
 @asynccontextmanager
 async def made(
@@ -334,11 +329,6 @@ def _served(program: ServerProgram, disk: Path | None, fsync: str) -> Iterator[E
     ) as server:
         yield server
         server.kill()  # what it still writes interests nobody
-
-
-def limit_files(pid: int, size_bytes: int) -> None:
-    """Limit the size of files that a process may write."""
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 
 
 in_thread: Final = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
