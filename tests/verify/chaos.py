@@ -64,6 +64,7 @@ class Plan:
     settings: dict[str, Any] = attrs.field(factory=dict)
     hurt: Hurt | None = None  # what to do instead of drawing faults
     keeps_outcomes: bool = True
+    slack_s: float = 0.5  # what this machine may add to every bound
 
     @property
     def name(self) -> str:
@@ -80,7 +81,7 @@ class Plan:
             limit_s=7.5,
             grace_s=2.0,
             queue_s=15.0,
-            slack_s=0.5,
+            slack_s=self.slack_s,
             keeps_outcomes=self.keeps_outcomes,
         )
 

@@ -249,7 +249,7 @@ def reply_loss(stage: Stage) -> None:
     _run(stage, _reply_loss, stage.server().url)
 
 
-async def _reply_loss(stage: Stage, url: str, jobs: int = 40) -> None:
+async def _reply_loss(stage: Stage, url: str, jobs: int = 25) -> None:
     handlers = Handlers()
     runs: Counter[str] = Counter()
     resent: list[Event] = []

@@ -32,7 +32,8 @@ def test_a_proof_holds(name: str, program: ServerProgram) -> None:
 
 def test_a_mixed_campaign_is_clean(program: ServerProgram, tmp_path: Path) -> None:
     """Real processes under a mixture of faults: no invariant is violated, and the page is whole."""
-    plan = Plan(seed=17, seconds=6.0, nodes=3, per_s=20.0, program=program)
+    # How long things take is judged by `make chaos`: here other tests may need the machine too.
+    plan = Plan(seed=17, seconds=6.0, nodes=3, per_s=20.0, program=program, slack_s=2.0)
     verdict = run(plan, tmp_path)
     assert verdict.ok, f"{verdict.troubles}\n{verdict.report.text()}"
     assert verdict.injected
