@@ -165,6 +165,9 @@ class _Source(Reading):
     of: StoredStream
     start: str  # where the group begins if it has to be made
     claimed: set[str] = attrs.field(factory=set)  # taken, and behind the position
+    # What the tail brought while a take was under way: what was taken is pending under our name,
+    # so a read of our own pending entries may bring it before the answer to the take does.
+    brought: set[str] = attrs.field(factory=set)
     is_mending: bool = False
     is_taking: bool = False
     has_released: bool = False
@@ -458,6 +461,7 @@ class Sink:
         dropped = self._feed.drop()
         for source in self._sources.values():
             source.claimed.clear()
+            source.brought.clear()
             source.is_mending = source.is_taking = source.has_released = False
         self._access.emit(SinkLapsed(sink=self.name, consumer=lapsed, dropped=len(dropped)))
 
@@ -552,6 +556,7 @@ class Sink:
             room = self._feed.room
             if source.has_released and not source.is_taking and room and self._is_joined:
                 source.is_taking = True
+                source.brought.clear()
                 count = min(room, BATCH_MAX)
                 call = self._stored.take(self.consumer, source.of, count)
                 answer = partial(self._on_taken, source, self.consumer, count)
@@ -565,7 +570,9 @@ class Sink:
         source.has_released = len(got) == count
         behind = order(source.position)
         source.claimed.update(entry_id for entry_id, _, _ in got if order(entry_id) > behind)
-        self._feed.push(self._items(source, got))
+        self._feed.push(
+            self._items(source, [each for each in got if each[0] not in source.brought])
+        )
 
     # --- what the tail brings -----------------------------------------------------------------
 
@@ -578,6 +585,8 @@ class Sink:
             new = [(id_, fields, 1) for id_, fields in entries if id_ not in source.claimed]
             behind = order(entries[-1][0])
             source.claimed = {id_ for id_ in source.claimed if order(id_) > behind}
+            if source.is_taking:
+                source.brought.update(entry_id for entry_id, _, _ in new)
             if self._tail.follows(source):
                 items.extend(self._items(source, new))
             else:

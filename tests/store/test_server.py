@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,7 +83,8 @@ class Watch:
     users_fd: int
 
     def wait_for_the_end(self) -> None:
-        assert self.connection.recv(1) == b""
+        with suppress(ConnectionResetError):  # it was killed with something of ours unread
+            assert self.connection.recv(1) == b""
         # The watcher holds this lock from before the server's end until its own.
         fcntl.flock(self.users_fd, fcntl.LOCK_EX)
         fcntl.flock(self.users_fd, fcntl.LOCK_UN)
