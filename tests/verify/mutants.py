@@ -83,7 +83,7 @@ MUTANTS: Final = (
         path="pool/store/lua/reap.lua",
         old="if redis.call('HGET', cleanup, identity) ~= claim then",
         new="if not redis.call('HGET', cleanup, identity) then",
-        needs=("pause", "crash"),
+        needs=("crash", "lossy-requests", "lossy-replies", "partition"),
     ),
     Mutant(
         name="retry without request id",
