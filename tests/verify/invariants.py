@@ -342,7 +342,9 @@ def order_per_key(view: View, bounds: Bounds, found: Finding) -> None:
         began[run.start.job] = run.start.t
         before = last.get(run.start.key)
         asked = view.invoked.get(before.idem) if before else None
-        if before and asked and dispatch.t < asked.t:
+        # Whoever has not heard yet that its data are lost may start what was accepted before.
+        is_lost = _lost_between(view, dispatch.t, run.start.t)
+        if before and asked and dispatch.t < asked.t and not is_lost:
             found.say(f"{run.start.job} started after {before.job}", dispatch, before, run.start)
         last[run.start.key] = dispatch
     _messages_in_order(view, found)

@@ -137,7 +137,7 @@ class Simulation:
             return
         asked = asked_s - boot.process.clock_offset_s
         if f == "join":
-            boot.record("join", nonce=name)
+            boot.record("join", nonce=name, extra={"worker": True})
         bounds = self.bounds()
         until = asked + bounds.ttl_s - bounds.margin_s
         boot.record("renew", nonce=name, extra={"asked": asked, "until": until})
