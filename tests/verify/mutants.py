@@ -228,8 +228,8 @@ MUTANTS: Final = (
         name="outcome forgotten by dispatch",
         breaks="a dispatch repeated after its job has ended makes it run again",
         path="pool/store/lua/dispatch.lua",
-        old="  if redis.call('EXISTS', result) == 1 then",
-        new="  if redis.call('EXISTS', result) == 2 then",
+        old="elseif redis.call('EXISTS', result) == 1 then",
+        new="elseif redis.call('EXISTS', result) == 2 then",
         needs=("lossy-replies",),
     ),
     Mutant(
@@ -265,9 +265,8 @@ MUTANTS: Final = (
         name="due jobs are not promoted",
         breaks="the sweeper looks after those with an owner only",
         path="pool/actors/sweeper.py",
-        old='            elif each.owner == "none" or (each.index == "pending" and '
-        'each.owner == "gone"):',
-        new='            elif each.index == "pending" and each.owner == "gone":',
+        old='            if each.owner == "none" or (each.index == "pending" and each.owner == "gone"):',
+        new='            if each.index == "pending" and each.owner == "gone":',
     ),
     Mutant(
         name="pull without counting",
