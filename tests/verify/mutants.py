@@ -329,7 +329,8 @@ MUTANTS: Final = (
 
 
 def _hunt(needs: Sequence[str], seeds: int) -> int:
-    """Play seeds until an invariant fires; print which, as JSON."""
+    """Play what was found before, then seeds, until an invariant fires; print which, as JSON."""
+    from tests.verify.sim.campaign import regressions
     from tests.verify.sim.config import Config
     from tests.verify.sim.run import play
 
@@ -341,13 +342,15 @@ def _hunt(needs: Sequence[str], seeds: int) -> int:
         return lacking, len(config.faults) * 3 + config.jobs * 0.1 + 20 / config.ttl_s
 
     began_s, tried = time.perf_counter(), 0
-    for seed in sorted(range(seeds), key=price):
+    drawn = (Config.of(seed) for seed in sorted(range(seeds), key=price))
+    for config in (*regressions(), *drawn):
         tried += 1
-        outcome = play(Config.of(seed))
+        outcome = play(config)
         broken = [name for name in outcome.broken if name != "failure"]
         if broken:
             took_s = time.perf_counter() - began_s
-            found = {"seed": seed, "broken": broken, "tried": tried, "took_s": round(took_s, 1)}
+            found = {"seed": config.seed, "broken": broken, "tried": tried}
+            found |= {"took_s": round(took_s, 1), "config": config.text()}
             sys.stdout.write(json.dumps(found))
             return 0
     sys.stdout.write(json.dumps({"tried": tried}))
@@ -390,16 +393,16 @@ def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
             return {"error": done.stderr[-500:]}
         found: dict[str, Any] = json.loads(done.stdout)
     if "seed" in found:
-        found["control"] = _is_control_clean(found["seed"])
+        found["control"] = _is_control_clean(found["config"])
     return found
 
 
-def _is_control_clean(seed: int) -> bool:
+def _is_control_clean(config: str) -> bool:
     from tests.verify.sim.config import Config
     from tests.verify.sim.run import play
 
     with _ONE_AT_A_TIME:
-        return play(Config.of(seed)).ok
+        return play(Config.parse(config)).ok
 
 
 def _is_killed(found: dict[str, Any]) -> bool:

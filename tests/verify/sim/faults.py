@@ -36,7 +36,7 @@ class Fleet(Protocol):
 
 
 @attrs.frozen(eq=False)
-class _Window:
+class Window:
     """A condition of the network, for one node or for all."""
 
     target: str
@@ -59,22 +59,22 @@ class Weather:
     """The network: latency, and whatever the present windows do to messages."""
 
     def __init__(self, dice: random.Random) -> None:
-        self.windows: dict[str, list[_Window]] = {kind: [] for kind in _WINDOWS}
+        self.windows: dict[str, list[Window]] = {kind: [] for kind in _WINDOWS}
         self.fuses: dict[Process, Fuse] = {}
         self.on_fuse: Callable[[Process, Fuse], object] = lambda *_: None
         self.on_command: Callable[[Process, Sequence[bytes]], object] = lambda *_: None
         self._dice = dice
         self._is_fair = True  # no window is open
 
-    def open(self, kind: str, window: _Window) -> None:
+    def open(self, kind: str, window: Window) -> None:
         self.windows[kind].append(window)
         self._is_fair = False
 
-    def close(self, kind: str, window: _Window) -> None:
+    def close(self, kind: str, window: Window) -> None:
         self.windows[kind].remove(window)
         self._is_fair = not any(self.windows.values())
 
-    def _met(self, kind: str, process: Process) -> _Window | None:
+    def _met(self, kind: str, process: Process) -> Window | None:
         for window in self.windows[kind]:
             if window.target in ("", process.node) and self._dice.random() < window.chance:
                 return window
@@ -187,7 +187,7 @@ class Faults:
         target = dice.choice(self._fleet.names)
         match kind:
             case "partition":
-                window = _Window(target, 1.0, 0.0, dice.choice(("", "", "requests", "replies")))
+                window = Window(target, 1.0, 0.0, dice.choice(("", "", "requests", "replies")))
                 name = f"{window.way}-lost" if window.way else "partition"
                 self._open(kind, window, seconds, name)
             case "slow" | "late" | "lossy-requests" | "lossy-replies" | "torn" | "resets":
@@ -195,7 +195,7 @@ class Faults:
                 size_s = ttl_s * dice.choice((0.02, 0.1, 0.4))
                 if kind == "late":
                     size_s = self._config.op_timeout_s * dice.choice((1.0, 3.0))
-                window = _Window(dice.choice((target, target, "")), chance, size_s)
+                window = Window(dice.choice((target, target, "")), chance, size_s)
                 self._open(kind, window, seconds, kind)
             case "crash":
                 self._crash(kind, target, ttl_s * dice.uniform(0.02, 2.0))
@@ -229,7 +229,7 @@ class Faults:
             case _:
                 raise AssertionError(kind)
 
-    def _open(self, kind: str, window: _Window, seconds: float, name: str) -> None:
+    def _open(self, kind: str, window: Window, seconds: float, name: str) -> None:
         self._weather.open(kind, window)
         self._begin(
             kind,

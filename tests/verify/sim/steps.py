@@ -151,10 +151,10 @@ def _be_stopped(stage: Stage) -> None:
 def _notify(stage: Stage) -> None:
     stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", trips=[], s=0.01, end=0.1))
     for number in range(3):
-        stage.at(0.3 + 0.2 * number, stage.do, ACTOR, _tell(stage, number))
+        stage.at(0.3 + 0.2 * number, stage.do, ACTOR, tell(stage, number))
 
 
-def _tell(stage: Stage, number: int) -> Callable[[Boot, Node], Any]:
+def tell(stage: Stage, number: int) -> Callable[[Boot, Node], Any]:
     async def ask(boot: Boot, node: Node) -> None:
         await node.notify(f"step{stage.jobs}", {"seq": number})
 
@@ -163,7 +163,7 @@ def _tell(stage: Stage, number: int) -> Callable[[Boot, Node], Any]:
 
 def _hand_off(stage: Stage) -> None:
     stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", trips=[], s=0.01, end=0.1))
-    stage.at(0.3, stage.do, OTHER, _tell(stage, 0))
+    stage.at(0.3, stage.do, OTHER, tell(stage, 0))
     stage.at(0.6, stage.leave, 0.2)
 
 

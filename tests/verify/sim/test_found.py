@@ -17,8 +17,10 @@ from pool.store.answers import Owned
 from pool.store.lane import Edge
 from tests.verify.sim.campaign import told
 from tests.verify.sim.config import Config
+from tests.verify.sim.faults import Window
 from tests.verify.sim.run import Simulation, play
-from tests.verify.sim.steps import SCENES, play_all
+from tests.verify.sim.steps import ACTOR, OTHER, SCENES, Stage, play_all, tell
+from tests.verify.sim.steps import play as play_scene
 
 LOOPS = ("asyncio", "trio")
 
@@ -111,6 +113,37 @@ def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
     assert mending.release == [Held("k", 5, "j1", "h")]
     assert not mending.adopt
     assert not mending.resend
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+@pytest.mark.parametrize("cut_s", [1.5, 1.6, 1.7, 1.8])
+def test_a_message_for_a_suspended_service_is_handled(loops: str, cut_s: float) -> None:
+    """Its signal finds no inbox; the service, started again, must look for itself (G-07)."""
+
+    def scene(stage: Stage) -> None:
+        window = Window(ACTOR, 1.0, 0.0)
+        weather = stage.simulation.weather
+        stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", trips=[], s=0.0, end=0.0))
+        stage.at(1.0, weather.open, "partition", window)
+        stage.at(1.2, stage.do, OTHER, tell(stage, 0))
+        stage.at(1.0 + cut_s, weather.close, "partition", window)
+
+    outcome, _ = play_scene(scene, loops, 0, is_applied=True)
+    assert outcome.report.broken.get("I2", 0) == 0, told(outcome)
+    assert [e.extra["seq"] for e in outcome.events if e.f == "note"] == [0]
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+def test_a_lane_left_by_a_late_join_keeps_nobody_out(loops: str) -> None:
+    """`config` decides, also when nobody of before is there to set the lane right (G-05)."""
+    simulation = Simulation(_quiet(loops))
+    run = simulation.server.keyspace.run
+    run(b"HSET", b"pool:{sim:0}:lane", b"incarnation", b"of-before")
+    simulation.fleet.start("n0")
+    simulation.world.run(5.0)
+    is_open = bool(simulation.fleet.open_boots())
+    simulation.world.close()
+    assert is_open
 
 
 @pytest.mark.parametrize("name", SCENES)
