@@ -265,8 +265,8 @@ MUTANTS: Final = (
         name="due jobs are not promoted",
         breaks="the sweeper looks after those with an owner only",
         path="pool/actors/sweeper.py",
-        old='            if each.owner == "none" or (each.index == "pending" and each.owner == "gone"):',
-        new='            if each.index == "pending" and each.owner == "gone":',
+        old='if each.owner == "none" or (each.index == "pending" and each.owner == "gone"):',
+        new='if each.index == "pending" and each.owner == "gone":',
     ),
     Mutant(
         name="pull without counting",
