@@ -27,6 +27,8 @@ from pool.store.seam import Beside, Body, Entries, Group, OnEnd, Port, Reply, Th
 from pool.store.url import Url
 from pool.store.wire import Server
 
+# What belongs to no operation: a reaper's look at a worker that has just come, whenever that is.
+BESIDE: Final = ("PING", "fence")
 # Nothing but the operation under measurement happens within this time: no renewal, no probe.
 QUIET: Final = Settings(lease_ttl_s=600.0)
 SHORT: Final = Settings(lease_ttl_s=1.0)
@@ -168,7 +170,7 @@ class _Stage:
         await self.settle_down()
         for side in of:
             seam, whose = (self.sent, "caller") if side == "client" else (self.done, "worker")
-            noted = Counter(name for name in seam.noted if name != "PING")
+            noted = Counter(name for name in seam.noted if name not in BESIDE)
             listed = ", ".join(f"{n} {call}" for call, n in sorted(noted.items()))
             self.figures[f"calls.{name}.{side}"] = Figure(
                 value=noted.total(), unit="calls", what=f"{what}, {whose}'s node", parts=listed
