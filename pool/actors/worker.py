@@ -285,8 +285,8 @@ class Worker(Actor[Told]):
     def _launch(self, run: Run) -> None:
         """Give a run what its handler sees; its slot calls the handler next."""
         start, settings = run.start, self.context.settings
-        # What was acknowledged before this start may have got messages since: their signals found
-        # no inbox here, and no later answer tells of them.
+        # Its flags say what was there at the grant.  One that was acknowledged before (it goes on
+        # after an outage, or had to be) may have missed since what was told while it had no inbox.
         run.inbox = Inbox(is_behind="i" in start.flags or run.is_acknowledged)
         run.job = Job(
             key=start.key,

@@ -95,6 +95,38 @@ async def test_handlers_stop_before_the_lease_can_end_and_go_on_as_they_were(
         await fleet.leave(node)
 
 
+async def test_a_service_that_goes_on_after_an_outage_is_told_what_it_had_not_handled(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-07: without waiting for another message to be sent."""
+    handlers = Handlers()
+    holds = True
+
+    @handlers.service("serve")
+    async def serve(job: Job) -> None:
+        nonlocal holds
+        async for message in job.notifications():
+            diary.note(message)
+            if holds:
+                holds = False
+                await anyio.sleep_forever()
+
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(handlers, url=proxy.url, lease_ttl_s=TTL_S)
+        ref = await node.dispatch("serve", "k")
+        await ref.started(timeout_s=5)
+        for message in ("first", "second"):
+            await node.notify("k", message)
+        await diary.has("first")
+        proxy.go_silent()
+        await fleet.seen(LeaseLost)
+        await proxy.heal()
+        await fleet.seen(LeaseResumed)
+        await diary.counts(3)
+        assert diary.entries == ["first", "first", "second"]
+        await fleet.leave(node)
+
+
 async def test_after_an_outage_of_two_leases_with_nobody_else_everything_is_where_it_was(
     fleet: Fleet, diary: Diary
 ) -> None:

@@ -588,7 +588,7 @@ def _allowed(view: View, bounds: Bounds, crash: float) -> float:
     by = view.served_from(crash, bounds.slack_s) + bounds.takeover_s
     while by < math.inf:
         others = [
-            fault.ended
+            view.served_from(fault.ended, bounds.slack_s) if fault.does == "crash" else fault.ended
             for fault in view.excuses(DISTURBS, crash - bounds.ttl_s, by)
             if abs(fault.began - crash) > bounds.slack_s or fault.does != "crash"
         ]

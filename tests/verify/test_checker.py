@@ -624,6 +624,22 @@ def nobody_was_left_for_a_while(s: Story) -> None:
 
 
 @good("I18")
+def nobody_was_left_once_more(s: Story) -> None:
+    for node in "ab":
+        s.say("join", p=f"{node}/1", nonce=f"W{node}.1", extra={"worker": True})
+    s.dispatch("j1")
+    s.start("j1")
+    s.crash("a")
+    s.at += 2.0
+    s.crash("b")
+    s.at += 9.0
+    s.say("join", p="e/1", nonce="We.1", extra={"worker": True})
+    s.at += 2.5
+    s.start("j1", by="e", epoch=11)
+    s.end("j1", by="e", epoch=11)
+
+
+@good("I18")
 def a_job_on_probation_waits_for_its_place(s: Story) -> None:
     s.dispatch("j1")
     for number, node in enumerate("abc"):
