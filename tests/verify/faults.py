@@ -469,7 +469,7 @@ async def poison(w: World, name: str) -> None:
 async def slow_consumers(w: World, name: str) -> None:
     """A burst of slow jobs: far more than there are slots."""
     with w.fault(name, "load"):
-        burst = [{"ms": 700, "key": _fresh(w, f"{name}-{i}")} for i in range(150)]
+        burst = [{"ms": 700, "key": _fresh(w, f"{name}-{i}")} for i in range(500)]
         await _ask_for(w, "work", *burst)
         await anyio.sleep(4.0)
 

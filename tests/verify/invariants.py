@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
@@ -27,6 +27,7 @@ from tests.verify.view import Bounds, Commit, Fault, Run, View
 
 STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})
 RESIDUAL: Final = frozenset({"pause", "stubborn", "clock"})  # G-03
+MOVED: Final = "service.moved"
 DISTURBS: Final = STOPS | {"store", "drop"}
 
 
@@ -285,11 +286,14 @@ def payload_is_kept(view: View, _: Bounds, found: Finding) -> None:
 
 @invariant("I11", "runs again only for a cause")
 def bounded_duplication(view: View, bounds: Bounds, found: Finding) -> None:
-    """Beyond one run per attempt, each needs a fault of a node that ran it, or of the server."""
+    """Beyond one run per attempt, each needs a fault of a node that ran it, or of the server; a
+    service may have been moved on purpose.
+    """
+    moves = Counter(e.key for e in view.of.get("event", ()) if e.extra.get("event") == MOVED)
     for job, runs in view.by_job.items():
         found.judged += 1
-        again = len(runs) - len({run.start.attempt for run in runs})
-        if not again:
+        again = len(runs) - len({run.start.attempt for run in runs}) - moves[runs[0].start.key]
+        if again <= 0:
             continue
         nodes = {run.start.node for run in runs}
         began = min(_known_at(view, runs[0].start), runs[0].start.t) - bounds.ttl_s

@@ -387,6 +387,15 @@ def one_call_made_two_jobs(s: Story) -> None:
     s.say("start", p="a/1", job="j9", idem="c-j1", key="k", epoch=30, nonce="Wa.1")
 
 
+@good("I11")
+def a_service_was_moved(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    s.start("j1")
+    s.end("j1", err="cancelled")
+    s.say("event", p="a/1", key="k", extra={"event": "service.moved", "target": "Wb.1"})
+    s.start("j1", by="b", epoch=11)
+
+
 @good("I13")
 def messages_come_in_order_and_again_after_a_move(s: Story) -> None:
     s.dispatch("j1", kind="service")

@@ -87,7 +87,7 @@ class World:
     server_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
     settings: Mapping[str, Any] = MappingProxyType({})
     per_s: float = 30.0
-    capacity: int = 12
+    capacity: int = 60  # so that takeovers do not wait for slots
     disk: Path | None = None  # a small file system of the server's own, if one could be made
     injected: dict[str, int] = attrs.field(factory=dict)
     impossible: dict[str, str] = attrs.field(factory=dict)  # fault -> why not on this machine
