@@ -20,7 +20,7 @@ import anyio
 import attrs
 import redis
 
-from tests.verify.world import Member, World, in_thread
+from tests.verify.world import Member, World, hurt, in_thread
 
 Hurt: TypeAlias = Callable[[World, str], Awaitable[None]]
 
@@ -211,58 +211,60 @@ async def swizzle(w: World, name: str) -> None:
 
 
 async def _swizzled(w: World, name: str, member: Member, after_s: float) -> None:
-    member.is_hurt = True
-    try:
+    with hurt(member):
         await anyio.sleep(after_s)
         with w.fault(name, "cut", member.name):
             await _cut_off(member, name, w.dice.uniform(0.5, 2.5) * w.ttl_s)
-    finally:
-        member.is_hurt = False
 
 
 @fault("partition-all")
 async def partition_all(w: World, name: str) -> None:
     """Nobody reaches the server, producers neither."""
     async with w.server_lock:
-        with w.fault(name, "store"):
+        well = [member for member in w.members.values() if not member.is_hurt]
+        with hurt(*well), w.fault(name, "store"):
             async with anyio.create_task_group() as tasks:
-                for member in w.members.values():
+                for member in well:
                     tasks.start_soon(_cut_off, member, name, 2.0 * w.ttl_s)
 
 
 @fault("cut-reply", weight=3)
 async def cut_reply(w: World, name: str) -> None:
     """Connections are reset in the middle of a reply, again and again; producers' too."""
-    member = w.dice.choice(list(w.members.values()))
-    with w.fault(name, "cut", member.name, weight=8):
-        for _ in range(8):
-            member.proxy.cut_after_bytes = w.dice.randrange(1, 400)
-            await anyio.sleep(w.dice.uniform(0.1, 0.5))
-        member.proxy.cut_after_bytes = None
+    with w.link() as member:
+        if member:
+            with w.fault(name, "cut", member.name, weight=8):
+                for _ in range(8):
+                    member.proxy.cut_after_bytes = w.dice.randrange(1, 400)
+                    await anyio.sleep(w.dice.uniform(0.1, 0.5))
+                member.proxy.cut_after_bytes = None
 
 
 @fault("slice", weight=2)
 async def slices(w: World, name: str) -> None:
     """Replies come in pieces of a byte or a few."""
-    member = w.dice.choice(list(w.members.values()))
-    with w.fault(name, "cut", member.name):  # a byte at a time may be too slow for a lease
-        member.proxy.slice_bytes = w.dice.choice([1, 2, 7])
-        await anyio.sleep(3.0)
-        member.proxy.slice_bytes = 0
+    with w.link() as member:
+        if member:
+            # A byte at a time may be too slow for a lease.
+            with w.fault(name, "cut", member.name):
+                member.proxy.slice_bytes = w.dice.choice([1, 2, 7])
+                await anyio.sleep(3.0)
+                member.proxy.slice_bytes = 0
 
 
 @fault("delay", "throttle", weight=2)
 async def delay(w: World, name: str) -> None:
     """A slow link: each piece of bytes waits, both ways; or little passes at a time."""
-    member = w.dice.choice(list(w.members.values()))
-    with w.fault(name, "cut", member.name, weight=3):
-        if name == "throttle":
-            member.proxy.slice_bytes, member.proxy.delay_s = 64, 0.02
-        else:
-            member.proxy.delay_s = w.dice.uniform(0.02, 0.15)
-        await anyio.sleep(2 * w.ttl_s)
-        with anyio.CancelScope(shield=True):
-            await member.proxy.heal()
+    with w.link() as member:
+        if member:
+            with w.fault(name, "cut", member.name, weight=3):
+                if name == "throttle":
+                    member.proxy.slice_bytes, member.proxy.delay_s = 64, 0.02
+                else:
+                    member.proxy.delay_s = w.dice.uniform(0.02, 0.15)
+                await anyio.sleep(2 * w.ttl_s)
+                with anyio.CancelScope(shield=True):
+                    await member.proxy.heal()
 
 
 @fault("flapping", weight=2)

@@ -210,11 +210,19 @@ class World:
             yield None
             return
         chosen = self.dice.choice(mortal)
-        chosen.is_hurt = True
-        try:
+        with hurt(chosen):
             yield chosen
-        finally:
-            chosen.is_hurt = False
+
+    @contextmanager
+    def link(self) -> Iterator[Member | None]:
+        """Yield a member, maybe a producer, whose link nothing else hurts now."""
+        well = [member for member in self.members.values() if not member.is_hurt]
+        if not well:
+            yield None
+            return
+        chosen = self.dice.choice(well)
+        with hurt(chosen):
+            yield chosen
 
     async def kill(self, member: Member, rest_s: float) -> None:
         """SIGKILL a member's process; the next one begins after `rest_s`."""
@@ -240,6 +248,18 @@ class World:
                 return client.execute_command(*command)  # type: ignore[no-untyped-call]
 
         return await anyio.to_thread.run_sync(send)
+
+
+@contextmanager
+def hurt(*members: Member) -> Iterator[None]:
+    """Keep other faults away: the end of one must not be taken for the end of another."""
+    for member in members:
+        member.is_hurt = True
+    try:
+        yield
+    finally:
+        for member in members:
+            member.is_hurt = False
 
 
 @asynccontextmanager
