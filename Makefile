@@ -12,10 +12,13 @@ SEEDS   ?= 100
 FIRST   ?= 0
 JOBS    ?= 2
 
-.PHONY: test demo lint fmt bench verify sim steps chaos chaos-each mutants soak clean
+.PHONY: test test-all demo lint fmt bench verify sim steps chaos chaos-each mutants soak clean
 
 test: lint
 	$(BIN)/python -m pytest
+
+# The tests hold short forms of all the others.
+test-all: test verify sim steps chaos chaos-each mutants
 
 demo: $(READY)
 	$(BIN)/pool demo
