@@ -337,19 +337,19 @@ class Membership(Actor[Message]):
 
         Each step may be done again, so that a failure between two of them leaves nothing behind.
         """
+        refused: set[int] = set()
         async with self._lock:
             while True:
                 state = self.context.lanes[lane]
                 try:
-                    await self._join_missing(state)
+                    await self._join_missing(state, refused)
                     await self._announce_all()
                     break
                 except StoreLost:
                     self.context.on_data_lost()
                     return
                 except Gone:
-                    for name in self._missing(state):
-                        self._raise(state, name)
+                    refused.add(lane)
                 except PoolError as error:
                     self.context.emit(StoreTroubled(during="join", problem=str(error)))
                 await anyio.sleep(RETRY_S)
@@ -358,6 +358,7 @@ class Membership(Actor[Message]):
     async def _refound(self) -> None:
         """Found the pool anew and join it, so that new work is served; try until that is done."""
         context, has_begun = self.context, False
+        refused: set[int] = set()
         try:
             async with self._lock:
                 while True:
@@ -371,9 +372,11 @@ class Membership(Actor[Message]):
                             has_begun = True
                             self._begin_anew(made)
                         for state, stale in zip(context.lanes, there, strict=True):
-                            await self._join_missing(state, stale=stale)
+                            await self._join_missing(state, refused, stale=stale)
                         await self._announce_all()
                         break
+                    except Gone:
+                        refused.update(state.number for state in context.lanes)
                     except PoolError as error:
                         context.emit(StoreTroubled(during="found", problem=str(error)))
                     await anyio.sleep(RETRY_S)
@@ -398,7 +401,18 @@ class Membership(Actor[Message]):
         names = [worker.target(state.number).name for worker in self.workers.values()]
         return [n for n in (*names, state.node.name) if (state.number, n) not in self._joined]
 
-    async def _join_missing(self, state: LaneState, *, stale: str = "") -> None:
+    async def _join_missing(self, state: LaneState, refused: set[int], *, stale: str = "") -> None:
+        """Join a lane with those that have no lease there; if it was refused, as others.
+
+        Refused means fenced, or asked for too late.  That may be the server's clock, which has
+        jumped: with the time that it told us last we would be too late for ever.
+        """
+        if state.number in refused:
+            asked_s = self.context.seam.clock()
+            state.tell_time((await found(self.context)).now_ms, asked_s)
+            for name in self._missing(state):
+                self._raise(state, name)
+            refused.discard(state.number)
         missing = set(self._missing(state))
         if missing:
             workers = {

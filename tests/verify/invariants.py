@@ -156,7 +156,8 @@ def epochs_are_unique(view: View, _: Bounds, found: Finding) -> None:
                     )
     for commit in view.outcomes.values():
         known = owners.get((commit.key, commit.epoch))
-        if known and commit.nonce and commit.nonce != known.nonce:
+        is_other = known and commit.nonce and commit.nonce != known.nonce
+        if known and is_other and not _is_reborn(view, commit.event):
             found.say(
                 f"{commit.key!r} epoch {commit.epoch}: ran on {known.nonce}, settled by "
                 f"{commit.nonce}",

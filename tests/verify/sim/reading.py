@@ -91,9 +91,14 @@ def records(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Record | Non
     return found
 
 
-def has_messages(keyspace: Keyspace) -> bool:
-    """Say whether any inbox holds an unhandled message."""
-    return any(b":inbox:" in key for key in keyspace.keys)
+def messages(keyspace: Keyspace) -> set[tuple[str, int]]:
+    """Return key and number of all messages that lie in an inbox."""
+    found = set()
+    for key, texts in keyspace.keys.items():
+        _, is_inbox, of = key.partition(b":inbox:")
+        for text in texts if is_inbox else ():
+            found.add((of.decode(), json.loads(text.split(b"|", 2)[2])["seq"]))
+    return found
 
 
 def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
