@@ -460,6 +460,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{name}: {text}  {report.nodeid.rpartition('::')[2]}")
 
 
+def fleet_server(program: ServerProgram, directory: Path) -> EmbeddedServer:
+    """Start a server that keeps its data, and that knows the user whom a fleet's members come as."""
+    # In a file, because the server of a fleet is killed and restarted.
+    users = directory / "users.acl"
+    users.write_text(f"user {POOL} on nopass {' '.join(rules(POOL))}\n")
+    return EmbeddedServer.start(program, persist=True, config={"aclfile": str(users)})
+
+
 @pytest.fixture
 def make_fleet(program: ServerProgram, tmp_path: Path) -> Iterator[MakeFleet]:
     """Yield what makes fleets, each with a server of its own; all are ended afterwards."""
@@ -469,11 +477,7 @@ def make_fleet(program: ServerProgram, tmp_path: Path) -> Iterator[MakeFleet]:
         def make(*, ttl_s: float = 1.0, package: Path = PACKAGE) -> Fleet:
             directory = tmp_path / str(next(numbers))
             directory.mkdir()
-            # In a file, because the server of a fleet is killed and restarted.
-            users = directory / "users.acl"
-            users.write_text(f"user {POOL} on nopass {' '.join(rules(POOL))}\n")
-            config = {"aclfile": str(users)}
-            server = stack.enter_context(EmbeddedServer.start(program, persist=True, config=config))
+            server = stack.enter_context(fleet_server(program, directory))
             fleet = Fleet(server, directory, package=package, ttl_s=ttl_s)
             stack.callback(fleet.close)
             return fleet

@@ -44,7 +44,7 @@ from pool.model.names import Names
 from pool.store.server import EmbeddedServer, ServerProgram
 from pool.testing import FaultProxy, audit, fault_proxy
 from tests.process import test_kill, test_leaving
-from tests.process.conftest import Fleet, Run
+from tests.process.conftest import Fleet, Run, fleet_server
 from tests.verify.chaos import program_for
 from tests.verify.world import POOL
 
@@ -76,7 +76,8 @@ class Stage:
         self._fleets += 1
         directory = self.directory / str(self._fleets)
         directory.mkdir()
-        fleet = Fleet(self.server(), directory, ttl_s=ttl_s)
+        server = self._stack.enter_context(fleet_server(self.program, directory))
+        fleet = Fleet(server, directory, ttl_s=ttl_s)
         self._stack.callback(fleet.close)
         return fleet
 

@@ -18,8 +18,8 @@ from tests.verify.sim.run import Outcome, play
 REGRESSIONS: Final = Path(__file__).parent.parent / "regressions.txt"
 ENOUGH: Final = 100  # seeds after which everything below must have been seen
 
-# What a set of seeds must have met; else its silence says little.  A late settlement that is answered
-# "timed out" is too rare for that: tests/store/test_advance_script.py has it.
+# What a set of seeds must have met; else its silence says little.  A late settlement that is
+# answered "timed out" is too rare for that: tests/store/test_advance_script.py has it.
 MUST_SEE: Final = (
     "stale commit refused",
     "commit repeated, same outcome",
