@@ -461,7 +461,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def fleet_server(program: ServerProgram, directory: Path) -> EmbeddedServer:
-    """Start a server that keeps its data, and that knows the user whom a fleet's members come as."""
+    """Start a server that keeps its data and knows the user whom a fleet's members come as."""
     # In a file, because the server of a fleet is killed and restarted.
     users = directory / "users.acl"
     users.write_text(f"user {POOL} on nopass {' '.join(rules(POOL))}\n")
