@@ -50,7 +50,9 @@ class Requests:
             try:
                 word, _, rest = (await self._call(call, is_sure=bool(prefix))).partition(" ")
             except StoreUnavailable as error:
-                if not error.maybe_done or prefix:
+                if prefix:  # what was sent first may be done, whatever became of the second
+                    raise attrs.evolve(error, maybe_done=True) from None
+                if not error.maybe_done:
                     raise
                 prefix = "!"  # it may be there already: have the script look
                 continue

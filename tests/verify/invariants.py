@@ -290,7 +290,8 @@ def bounded_duplication(view: View, bounds: Bounds, found: Finding) -> None:
     """Beyond one run per attempt, each needs a fault of a node that ran it, or of the server; a
     service may have been moved on purpose.
     """
-    moves = Counter(e.key for e in view.of.get("event", ()) if e.extra.get("event") == MOVED)
+    told = (e for e in view.of.get("event", ()) if e.extra.get("event") == MOVED)
+    moves = Counter(e.key or e.extra.get("key", "") for e in told)
     for job, runs in view.by_job.items():
         found.judged += 1
         again = len(runs) - len({run.start.attempt for run in runs}) - moves[runs[0].start.key]
@@ -818,7 +819,10 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         found.judged += 1
         by = fault.began + 2 * bounds.ttl_s + bounds.slack_s
         disturbed = view.excuses(DISTURBS - {"loss"}, fault.began - bounds.ttl_s, by)
-        if disturbed or view.events[-1].t < by:
+        again = any(
+            fault.began < other.began <= by for other in view.faults if other.does == "loss"
+        )
+        if disturbed or again or view.events[-1].t < by:
             continue
         asked = {
             event.idem
