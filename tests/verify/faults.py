@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -222,7 +222,12 @@ async def partition_all(w: World, name: str) -> None:
     """Nobody reaches the server, producers neither."""
     async with w.server_lock:
         well = [member for member in w.members.values() if not member.is_hurt]
-        with hurt(*well), w.fault(name, "store"):
+        with hurt(*well), ExitStack() as faults:
+            if len(well) == len(w.members):
+                faults.enter_context(w.fault(name, "store"))
+            else:  # whoever is frozen now may thaw, and will be the only one to reach the server
+                for member in well:
+                    faults.enter_context(w.fault(name, "cut", member.name))
             async with anyio.create_task_group() as tasks:
                 for member in well:
                     tasks.start_soon(_cut_off, member, name, 2.0 * w.ttl_s)
