@@ -19,8 +19,10 @@ async def quarantine(
     key: str,
     text: bytes,
     holder: str = "",
-) -> None:
+) -> bool:
     """Park a record as it was seen; one that can be read, only if it is not where it says.
+
+    Returns False if the server would not: asking again at once would be no use.
 
     Raises:
         StoreUnavailable, StoreLost, StorageFull: As for every call.
@@ -31,6 +33,7 @@ async def quarantine(
         reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
     except StoreFault as error:  # a key of the wrong type: that must not hold up the others
         context.emit(StoreTroubled(during="quarantine", problem=str(error)))
-        return
+        return False
     if reply.startswith(b"OK"):
         context.emit(RecordQuarantined(key=shown(key)))
+    return True

@@ -638,11 +638,12 @@ class Worker(Actor[Told]):
         """Park a job of ours whose record cannot be read; its handler is cancelled then."""
         state, name = self.context.lanes[number], self.target(number).name
         try:
-            await quarantine(self.context, state, key, text, name)
+            is_gone = await quarantine(self.context, state, key, text, name)
         except PoolError as error:
             self.context.emit(StoreTroubled(during="quarantine", problem=str(error)))
             return
-        self._reconcile(number)
+        if is_gone:
+            self._reconcile(number)
 
     # --- moving and leaving -------------------------------------------------------------------
 

@@ -214,8 +214,7 @@ class Link:
         if self._cancel_timer is not None:
             self._cancel_timer()
         self._timer_s = deadline_s
-        # A repeat whose pause took longer than planned comes with less than no time.
-        self._cancel_timer = self._loop.later(max(0.0, delay_s), self._on_timer)
+        self._cancel_timer = self._loop.later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         """Answer what is overdue; come back for the earliest of the others."""

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from pool import Handlers, Job, Node
-from pool.actors.observe import ActorCrashed, StoreTroubled
+from pool.actors.observe import ActorCrashed, RecordQuarantined, StoreTroubled
 from pool.model.rmap import Op, Set
 
 if TYPE_CHECKING:
@@ -110,3 +110,35 @@ async def test_a_start_without_its_entry_is_parked_as_malformed(fleet: Fleet) ->
     letter: Any = fleet.client.hget(fleet.names.letters, "lost-1")
     assert b"|malformed\nlost\nits payload is gone\n" in letter
     await is_well(fleet, node)
+
+
+async def test_what_cannot_even_be_parked_is_not_tried_in_a_circle(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """D34: its own reconciliation comes again by itself; nothing spins on it until then."""
+    mine = Handlers()
+
+    @mine.service("serve")
+    async def serve(job: Job) -> None:
+        diary.note(job.key)
+        await anyio.sleep_forever()
+
+    mine.job("echo")(echo.fn)
+    node = await fleet.node(mine)
+    ref = await node.dispatch(serve, "k")
+    await ref.started(timeout_s=5)
+    await fleet.until(lambda: (r := fleet.record("k")) and r.state == "running")
+    fleet.client.hset(fleet.names.jobs, "k", "junk")
+    fleet.client.set(fleet.names.parked, "foreign")
+    [worker] = fleet.crew(node).membership.workers.values()
+    worker._reconcile(0)
+    troubled = await fleet.seen(StoreTroubled)
+    assert troubled.during == "quarantine"
+    for _ in range(100):  # round trips, of which a circle would take two each time
+        await worker.context.link.execute("PING")
+    told = [event for event in fleet.all_seen(StoreTroubled) if event.during == "quarantine"]
+    assert len(told) < 3
+    fleet.client.delete(fleet.names.parked)
+    worker._reconcile(0)
+    await fleet.seen(RecordQuarantined)
+    await fleet.until(lambda: "k" not in worker.runs)
