@@ -125,7 +125,10 @@ class Reaper(Actor[Message]):
                     now_ms, is_done, held = holdings(reply)
                     if is_done:
                         break
-                    keys += await self._move(state, claim, held, now_ms)
+                    moved = await self._move(state, claim, held, now_ms)
+                    keys += moved
+                    if held and not moved:  # keys of other types: at once it would be the same
+                        await anyio.sleep(RETRY_S)
                 except Gone:
                     return  # another node holds it now
                 except StoreLost as error:
@@ -142,12 +145,13 @@ class Reaper(Actor[Message]):
     async def _move(
         self, state: LaneState, claim: Claim, held: Sequence[Holding], now_ms: int
     ) -> int:
-        settings, ranks = self.context.settings, Ranks()
+        """Move or park these; return how many of them could be."""
+        settings, ranks, parked = self.context.settings, Ranks(), 0
         edges: list[Edge] = []
         for holding in held:
-            record = holding.record
+            record, text = holding.record, holding.text
             if record is None:
-                await quarantine(self.context, state, holding.key, holding.text, claim.identity)
+                parked += await quarantine(self.context, state, holding.key, text, claim.identity)
                 continue
             decision = model.recover(
                 record,
@@ -168,7 +172,7 @@ class Reaper(Actor[Message]):
                 edge.x = ranking(ranks.of(targets))
             edges.append(edge)
         if not edges:
-            return 0
+            return parked
         call = state.lane.advance(
             "reap",
             claim.identity,
@@ -182,7 +186,8 @@ class Reaper(Actor[Message]):
         reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         _, *statuses = reply
         tell_all(self.tell_waiters, state.number, edges, statuses)
-        return len(edges)
+        refused: int = statuses.count(b"MALFORMED")
+        return parked + len(edges) - refused
 
     def _troubled(self, during: str, error: PoolError) -> None:
         if isinstance(error, StoreLost):

@@ -30,7 +30,9 @@ from pool import (
     Written,
     WrongValue,
 )
+from pool.actors.replica import Replica
 from pool.model.names import Control
+from pool.model.rmap import Probed
 from pool.store.rmap import StoredMap
 
 pytestmark = pytest.mark.anyio
@@ -356,9 +358,20 @@ async def test_opening_a_map_where_foreign_data_are_says_so(
 
 
 async def test_a_watcher_sees_every_revision_and_the_map_is_never_polled(
-    open_map: OpenMap, snapshots: list[str]
+    open_map: OpenMap, snapshots: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G-10: one snapshot to join, then only deltas; no Resync without a fault."""
+    probes: list[Probed] = []
+    probed = anyio.Event()
+    handle = Replica.handle
+
+    def note(self: Replica, message: Any) -> None:
+        handle(self, message)
+        if isinstance(message, Probed):
+            probes.append(message)
+            probed.set()
+
+    monkeypatch.setattr(Replica, "handle", note)
     async with open_map() as writer, open_map() as reader:
         with reader.watch() as watch:
             first = (await writer.set("n", "0")).revision
@@ -368,9 +381,12 @@ async def test_a_watcher_sees_every_revision_and_the_map_is_never_polled(
         assert changes == [
             Change(first + n, "n", str(n - 1) if n else None, str(n)) for n in range(300)
         ]
-        # Two probes later nothing more has been fetched: what is whole is not polled.
-        for _ in range(2):
-            await anyio.sleep(SETTINGS.renew_s)
+        # Two probes of each copy later nothing more has been fetched: what is whole is not polled.
+        enough = len(probes) + 4
+        with anyio.fail_after(PATIENCE_S):
+            while len(probes) < enough:
+                probed = anyio.Event()
+                await probed.wait()
         assert snapshots == ["flags", "flags"]
 
 

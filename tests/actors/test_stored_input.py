@@ -9,6 +9,7 @@ import pytest
 
 from pool import Handlers, Job, Node
 from pool.actors.observe import ActorCrashed, RecordQuarantined, StoreTroubled
+from pool.actors.reaper import Suspects
 from pool.model.rmap import Op, Set
 
 if TYPE_CHECKING:
@@ -142,3 +143,33 @@ async def test_what_cannot_even_be_parked_is_not_tried_in_a_circle(
     worker._reconcile(0)
     await fleet.seen(RecordQuarantined)
     await fleet.until(lambda: "k" not in worker.runs)
+
+
+async def test_a_key_that_cannot_be_moved_is_not_reaped_in_a_circle(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """D34: where it would wait is of another type.  It is tried now and then, and moves then."""
+    mine = Handlers()
+
+    @mine.service("serve")
+    async def serve(job: Job) -> None:
+        diary.note(job.epoch)
+        await anyio.sleep_forever()
+
+    node, other = await fleet.node(mine), await fleet.node()
+    ref = await node.dispatch(serve, "k")
+    await ref.started(timeout_s=5)
+    await fleet.until(lambda: (r := fleet.record("k")) and r.state == "running")
+    name, names = f"{node.workers[0].id}.1", fleet.names
+    fleet.client.set(names.unassigned("serve"), "foreign")
+    fleet.client.zrem(names.keepalive, name)
+    reaper = fleet.crew(other)._reaper
+    reaper.tell(Suspects(0, (name,)))
+    await fleet.until(lambda: b"|" in (fleet.client.hget(names.cleanup, name) or b""))
+    before = fleet.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    for _ in range(100):  # round trips, of which a circle would take two each time
+        await reaper.context.link.execute("PING")
+    assert fleet.client.info("commandstats")["cmdstat_evalsha"]["calls"] - before < 30
+    fleet.client.delete(names.unassigned("serve"))
+    await diary.counts(2)
+    assert diary.entries[1] > diary.entries[0]
