@@ -217,10 +217,12 @@ def first_write_wins(view: View, bounds: Bounds, found: Finding) -> None:
                 )
     if view.final is None or not bounds.keeps_outcomes:
         return
+    # A process that was frozen meanwhile tells after a loss what it had read before it.
+    gone = {commit.job for commit in view.settled} - first.keys()
     for event in view.of.get("result", ()):
         dispatch = view.accepted.get(event.job)
         is_told = event.type == "ok" or event.err in ("POOLPARKED", "POOLCANCELLED")
-        if is_told and dispatch and event.t > view.lost:
+        if is_told and dispatch and event.t > view.lost and event.job not in gone:
             found.judged += 1
             if event.job not in view.outcomes:
                 found.say(f"{event.job}: its outcome was told and is gone", event)
@@ -826,13 +828,15 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         )
         if disturbed or again or view.events[-1].t < by:
             continue
-        asked = {
-            event.idem
+        anew = {
+            event.idem: event.t
             for event in view.of.get("dispatch", ())
             if event.type == "invoke"
-            and fault.began + bounds.ttl_s < event.t < by - bounds.ttl_s / 4
+            and fault.began < event.t < by - bounds.ttl_s / 4
             and not event.extra.get("delay_s")
         }
+        # The last of it may have to wait for slots, behind what came just after the loss.
+        must = any(t > fault.began + bounds.ttl_s for t in anew.values())
         began = {run.start.idem for run in view.runs if fault.began < run.start.t <= by}
-        if asked and not asked & began:
+        if must and not anew.keys() & began:
             found.say(f"no new work within {2 * bounds.ttl_s} s of the loss", fault.event)

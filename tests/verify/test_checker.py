@@ -316,6 +316,22 @@ def an_outcome_vanished(s: Story) -> None:
     s.final()
 
 
+@good("I7")
+def a_frozen_caller_tells_after_a_loss_what_was_before_it(s: Story) -> None:
+    s.whole("j1")
+    s.fault("loss")
+    s.say("result", job="j1", result={"epoch": 10})
+    s.whole("j2")
+    s.final({"j2": ("done", 10, {"epoch": 10}, 0.6)})
+
+
+@bad("I7")
+def an_outcome_of_after_the_loss_vanished(s: Story) -> None:
+    s.fault("loss")
+    s.whole("j1")
+    s.final()
+
+
 @bad("I8")
 def it_is_done_and_never_ran(s: Story) -> None:
     s.dispatch("j1")
@@ -882,6 +898,17 @@ def it_serves_again(s: Story) -> None:
     s.fault("loss")
     s.at += 1.0
     s.whole("j1")
+
+
+@good("I29")
+def it_serves_again_and_the_last_waits_for_a_slot(s: Story) -> None:
+    s.fault("loss")
+    s.at += 1.0
+    s.whole("j1")
+    s.at += BOUNDS.ttl_s
+    s.dispatch("j2")
+    s.at += 10.0
+    s.whole("j3")
 
 
 @bad("I29")

@@ -14,6 +14,7 @@ from tests.verify.sim.config import FAULTS, Config
 from tests.verify.sim.server import Server
 from tests.verify.sim.world import Process, World
 
+_RARELY: Final = 0.05  # the chance of what a node hardly feels
 _LATENCY_S: Final = (0.0002, 0.002)  # of each way, when nothing is wrong
 _WINDOWS: Final = ("slow", "lossy-requests", "lossy-replies", "late", "torn", "resets", "partition")
 
@@ -191,7 +192,7 @@ class Faults:
                 name = f"{window.way}-lost" if window.way else "partition"
                 self._open(kind, window, seconds, name)
             case "slow" | "late" | "lossy-requests" | "lossy-replies" | "torn" | "resets":
-                chance = dice.choice((0.05, 0.3, 0.7)) if kind != "slow" else 1.0
+                chance = dice.choice((_RARELY, 0.3, 0.7)) if kind != "slow" else 1.0
                 size_s = ttl_s * dice.choice((0.02, 0.1, 0.4))
                 if kind == "late":
                     size_s = self._config.op_timeout_s * dice.choice((1.0, 3.0))
@@ -238,6 +239,8 @@ class Faults:
             lambda: self._weather.close(kind, window),
             name=name,
             weight=2 + 2 * math.ceil(seconds / self._config.ttl_s),
+            # A connection takes several requests to make again: reset often, it is never there.
+            does="cut" if kind == "resets" and window.chance > _RARELY else FAULTS[kind],
         )
 
     def _crash(self, kind: str, target: str, down_s: float) -> None:
@@ -292,11 +295,11 @@ class Faults:
         *,
         name: str = "",
         weight: int = 1,
+        does: str = "",
     ) -> None:
         self._numbers += 1
         number = self._numbers
-        does = FAULTS[kind]
-        extra = {"id": number, "kind": name or kind, "does": does, "target": target}
+        extra = {"id": number, "kind": name or kind, "does": does or FAULTS[kind], "target": target}
         self._record("fault", "invoke", extra={**extra, "weight": weight, "s": round(seconds, 3)})
         self._going[number] = end
         if seconds:
