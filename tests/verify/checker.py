@@ -89,7 +89,8 @@ def check(events: Iterable[Event], bounds: Bounds | None = None) -> Report:
     was_collecting = gc.isenabled()
     gc.disable()  # it would look at every event again and again: a third of all time
     try:
-        return _report(View.of_events(merged(events)), bounds or Bounds())
+        bounds = bounds or Bounds()
+        return _report(View.of_events(merged(events), bounds), bounds)
     finally:
         if was_collecting:
             gc.enable()
@@ -119,7 +120,7 @@ def sometimes(view: View) -> dict[str, int]:
     return {
         "stale commit refused": sum(e.type == "fail" for e in commits),
         "commit repeated, same outcome": sum(e.result == "repeat" for e in commits),
-        "job taken over after a crash": sum(took < float("inf") for *_, took in takeovers(view)),
+        "job taken over after a crash": sum(later is not None for *_, later in takeovers(view)),
         "worker reaped": len(view.of.get("reap", ())),
         "worker joined again": said["worker.fenced"],
         "self-fence fired": said["lease.lost"],
@@ -139,7 +140,7 @@ def sometimes(view: View) -> dict[str, int]:
 
 
 def _figures(view: View) -> dict[str, float]:
-    took = sorted(took - crash for _, crash, took in takeovers(view) if took < float("inf"))
+    took = sorted(later.start.t - crash for _, crash, later in takeovers(view) if later)
     figures = {"jobs accepted": float(len(view.accepted)), "runs": float(len(view.runs))}
     if took:
         figures["takeover p50 s"] = took[len(took) // 2]

@@ -566,32 +566,34 @@ def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
 def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
     """What a killed process ran starts elsewhere within B; other faults meanwhile add to it.
 
-    If nobody was left, B counts from when the first one is back, and a job on probation may have
-    to wait for a place (G-06).
+    If nobody was left, B counts from when the first one is back.  A job on probation may have to
+    wait for a place, and only while another one has it (G-06).
     """
-    for run, crash, took in takeovers(view):
+    for run, crash, later in takeovers(view):
         found.judged += 1
-        by = _allowed(view, bounds, crash) + view.probation_s(run.start.job, bounds)
-        if took > by + bounds.slack_s + bounds.room_s and _is_awaited(view, run, by):
+        took = later.start.t if later else math.inf
+        by = _allowed(view, bounds, crash) + bounds.slack_s + bounds.room_s
+        if run.marks >= bounds.crashes_max and (not later or view.is_kept_back(later, by, bounds)):
+            by += bounds.probation_s
+        if took > by and _is_awaited(view, run, by):
             found.say(
                 f"{run.start.key!r} of {run.start.p} "
-                + (f"started after {took - crash:.2f} s" if took < math.inf else "never started"),
+                + (f"started after {took - crash:.2f} s" if later else "never started"),
                 run.start,
+                later.start if later else None,
             )
 
 
-def takeovers(view: View) -> Iterator[tuple[Run, float, float]]:
-    """Yield what ran in a process that died, when it died, and when the key started elsewhere."""
-    for key, runs in view.by_key.items():
-        starts = [run.start for run in runs]
+def takeovers(view: View) -> Iterator[tuple[Run, float, Run | None]]:
+    """Yield what ran in a process that died, when it died, and how the key started elsewhere."""
+    for runs in view.by_key.values():
         for i, run in enumerate(runs):
             crash = view.died.get(run.start.p)
             if crash is None or run.end is not None or run.start.extra.get("poison"):
                 continue
-            if any(later.start.p == run.start.p for later in runs[i + 1 :]):
-                continue
-            after = (e.t for e in starts[i + 1 :] if e.p != run.start.p and e.key == key)
-            yield run, crash, min(after, default=math.inf)
+            rest = runs[i + 1 :]
+            if not any(later.start.p == run.start.p for later in rest):
+                yield run, crash, rest[0] if rest else None
 
 
 def _allowed(view: View, bounds: Bounds, crash: float) -> float:

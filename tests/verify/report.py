@@ -9,7 +9,7 @@ from typing import Any, Final
 from tests.verify.checker import Report, around
 from tests.verify.history import Event
 from tests.verify.invariants import INVARIANTS, NOT_YET
-from tests.verify.view import Fault, Run, View
+from tests.verify.view import Bounds, Fault, Run, View
 
 WIDTH: Final = 1160
 LEFT: Final = 70
@@ -40,7 +40,7 @@ def page(told: Mapping[str, Any], events: Sequence[Event], report: Report) -> st
         f"<h1>Campaign {escape(told['campaign'])}: {word}</h1>",
         f'<p class="dim">{escape(_headline(told, report))}</p>',
         "<h2>Time line</h2>",
-        _time_line(View.of_events(events)),
+        _time_line(View.of_events(events, Bounds())),
         "<h2>Invariants</h2>",
         _table(_invariants(report)),
         "<h2>Faults</h2>",

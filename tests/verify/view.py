@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import attrs
@@ -25,8 +26,9 @@ class Bounds:
     limit_s: float = 30.0  # the longest run-time limit of any handler
     grace_s: float = 10.0
     room_s: float = 0.0  # how long a takeover may wait for a free slot, where those are few
-    crashes_max: int = 3  # a job that ended so many processes is on probation,
+    crashes_max: int = 3  # a job with so many crash marks is on probation,
     probation_s: float = 30.0  # and waits for a place at most this long
+    crash_window_s: float = 600.0  # marks are forgotten by a run that lasts so long
     slack_s: float = 0.25  # what a busy machine may add to anything
     keeps_outcomes: bool = True  # longer than the run lasts
     has_clock_faults: bool = False
@@ -71,6 +73,8 @@ class Run:
     start: Event
     end: Event | None = None
     ended: float = math.inf  # its end, or that of its process
+    crashes: int = 0  # crash marks of its job when it began
+    marks: int = 0  # and afterwards: one more, or one, if its owner was lost while it had the job
 
 
 @attrs.frozen(kw_only=True)
@@ -113,6 +117,7 @@ class View:
     invoked: Mapping[str, Event]  # idem -> its dispatch invoke
     faults: Sequence[Fault]
     died: Mapping[str, float]  # process -> when it had ended
+    suspects: Mapping[str, Sequence[Run]]  # process -> what ran in it on probation
     process: Mapping[str, str]  # nonce, and nonce without its number -> process
     lives: Sequence[tuple[float, float]]  # of processes that take jobs: joined, ended
     settled: Sequence[Commit]  # what the store accepted, as it was recorded at that moment
@@ -123,7 +128,7 @@ class View:
     lost: float  # when data were last lost; what was accepted before may be gone
 
     @classmethod
-    def of_events(cls, events: Sequence[Event]) -> View:
+    def of_events(cls, events: Sequence[Event], bounds: Bounds) -> View:
         """Put a history in order; the events come by time."""
         of: dict[str, list[Event]] = defaultdict(list)
         for event in events:
@@ -135,6 +140,11 @@ class View:
         for run in runs:
             by_key[run.start.key].append(run)
             by_job[run.start.job].append(run)
+        _mark(by_job, _lost(of), died, bounds)
+        suspects: dict[str, list[Run]] = defaultdict(list)
+        for run in runs:
+            if run.crashes >= bounds.crashes_max:
+                suspects[run.start.p].append(run)
         faults = _faults(of["fault"])
         final = of["final_state"][-1] if of["final_state"] else None
         accepted: dict[str, Event] = {}
@@ -155,6 +165,7 @@ class View:
             invoked={e.idem: e for e in of["dispatch"] if e.type == "invoke"},
             faults=faults,
             died=died,
+            suspects=suspects,
             process=process,
             lives=[
                 (event.t, died.get(event.p, math.inf))
@@ -183,10 +194,21 @@ class View:
         ]
 
     def probation_s(self, job: str, bounds: Bounds) -> float:
-        """Return by how much longer a job may wait that was running in several dying processes."""
-        runs = self.by_job.get(job, ())
-        deaths = sum(run.end is None and run.start.p in self.died for run in runs)
-        return bounds.probation_s if deaths >= bounds.crashes_max else 0.0
+        """Return by how much longer a job may wait that comes to be on probation."""
+        marks = max((run.marks for run in self.by_job.get(job, ())), default=0)
+        return bounds.probation_s if marks >= bounds.crashes_max else 0.0
+
+    def is_kept_back(self, run: Run, began: float, bounds: Bounds) -> bool:
+        """Say whether a run on probation had to wait since `began`: until it started, another one
+        was on probation in its process all the time.
+        """
+        if run.crashes < bounds.crashes_max:
+            return False
+        until = began + bounds.slack_s
+        for other in self.suspects.get(run.start.p, ()):
+            if other.start.job != run.start.job and other.start.t <= until:
+                until = max(until, other.ended + bounds.slack_s)
+        return run.start.t <= until
 
     def is_gone(self, dispatch: Event) -> bool:
         """Say whether what this dispatch accepted may have been lost with the server's data."""
@@ -229,6 +251,47 @@ def _runs(
         if (ended := going.pop(number, None)) is not None:
             ended.end, ended.ended = event, event.t
     return runs, process
+
+
+def _lost(of: Mapping[str, Sequence[Event]]) -> dict[str, float]:
+    """Return nonce -> when its keys had been taken, as far as anybody said so."""
+    lost = {event.nonce: event.t for event in of.get("reap", ())}
+    for event in of.get("event", ()):  # who reaped it may have died before it could say so
+        if event.extra.get("event") == "worker.fenced":
+            lost.setdefault(event.extra["worker"], event.t)
+    return lost
+
+
+def _mark(
+    by_job: Mapping[str, Sequence[Run]],
+    lost: Mapping[str, float],
+    died: Mapping[str, float],
+    bounds: Bounds,
+) -> None:
+    """Count each job's crash marks: the owner was lost, by death or by eviction, and had the job.
+
+    It had if the same attempt went on elsewhere not before; what its owner gave up had ended there.
+    A killed process that has no successor in this history counts as well.
+    """
+    for runs in by_job.values():
+        marks, began = 0, -math.inf
+        for run, after in zip_longest(runs, runs[1:]):
+            start, next_start = run.start, after.start if after else None
+            run.crashes = run.marks = marks
+            if began == -math.inf:
+                began = start.t
+            if next_start and next_start.epoch == start.epoch:
+                continue  # it went on where it was
+            since, began = began, -math.inf
+            when = died.get(start.p, math.inf) if run.end is None else math.inf
+            when = min(when, lost.get(start.nonce, math.inf))
+            if next_start is None:
+                is_mark = when < math.inf
+            else:
+                took_s = bounds.reap_s + bounds.slack_s  # from the first key moved to the last
+                is_mark = next_start.attempt == start.attempt and next_start.t > when - took_s
+            if is_mark:
+                run.marks = marks = 1 + (0 if when - since >= bounds.crash_window_s else marks)
 
 
 def _faults(events: Iterable[Event]) -> list[Fault]:

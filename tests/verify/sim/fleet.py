@@ -29,6 +29,7 @@ ATTEMPTS_MAX: Final = 4
 BACKOFF_S: Final = 0.2
 BACKOFF_MAX_S: Final = 1.0
 GRACE_S: Final = 1.0
+CRASHES_MAX: Final = 50  # crashes here are faults; that poison is parked is tested elsewhere
 AFTER_S: Final = 0.3  # what `Retry` asks for
 
 Plan = dict[str, Any]
@@ -50,7 +51,7 @@ def settings_of(config: Config) -> Settings:
         grace_s=GRACE_S,
         settle_delay_s=min(0.5, config.ttl_s / 4),
         lanes=config.lanes,
-        crashes_max=50,  # crashes here are faults; that a poison job is parked is tested elsewhere
+        crashes_max=CRASHES_MAX,
         on_store_loss="fence" if config.on_store_loss == "fence" else "continue",
     )
 

@@ -15,6 +15,7 @@ from tests.verify.sim.faults import Faults, Weather
 from tests.verify.sim.fleet import (
     ATTEMPTS_MAX,
     BACKOFF_MAX_S,
+    CRASHES_MAX,
     GRACE_S,
     LIMIT_S,
     POOL,
@@ -164,6 +165,7 @@ class Simulation:
             backoff_max_s=BACKOFF_MAX_S,
             limit_s=max(LIMIT_S, 0.4 * config.ttl_s),
             grace_s=GRACE_S,
+            crashes_max=CRASHES_MAX,
             # Where slots are few, a job may be given to a worker whose slots are taken, and wait.
             room_s=0.0 if config.capacity > 10 else 60.0,
             has_clock_faults=any(kind.startswith("clock") for kind in config.faults),
