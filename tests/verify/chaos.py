@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import sys
@@ -17,12 +18,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import anyio
 import attrs
+import redis
 
 from pool.store.server import ServerProgram, find_servers
 from pool.testing import audit
@@ -35,6 +38,9 @@ from tests.verify.world import POOL, Member, World, in_thread, made
 
 WARM_UP_S: Final = 3.0
 TOGETHER_MAX: Final = 3  # faults at the same time
+STALL_S: Final = 0.25  # between two looks at how long threads waited for a processor,
+STALLED_S: Final = 0.05  # and what is worth telling of it
+LOOK_S: Final = 0.1  # between two looks at the leases, which are renewed every 0.4 s
 EVERY_S: Final = (2.0, 5.0)  # from one fault to the next
 LOSS_IN: Final = 3  # one seed in so many may lose the server's data: it excuses much
 # What the campaigns of `--each` must have seen together, else they have shown too little.
@@ -137,13 +143,15 @@ async def campaign(plan: Plan, directory: Path) -> Verdict:
             troubles.append("not every process joined at the beginning")
         await anyio.sleep(WARM_UP_S)
         async with anyio.create_task_group() as watchers:
+            watchers.start_soon(_watch_leases, world)
+            watchers.start_soon(_watch_processors, world)
             watchers.start_soon(_take_snapshots, world)
             await (plan.hurt or _hurt)(world, plan)
+            if not await world.all_up():
+                troubles.append("not every process was back after the chaos")
+            world.record("heal")
+            drained = await _drain(world, plan.bounds)
             watchers.cancel_scope.cancel()
-        if not await world.all_up():
-            troubles.append("not every process was back after the chaos")
-        world.record("heal")
-        drained = await _drain(world, plan.bounds)
         await _finish(world, drained, troubles)
     events = load(histories(directory))
     report = check(events, plan.bounds)
@@ -208,6 +216,61 @@ async def _take_snapshots(world: World) -> None:
             world.record("snapshot", extra=counters)
 
 
+async def _watch_leases(world: World) -> None:
+    """Write down what the server says of every lease; nodes say nothing of their renewals.
+
+    What is seen is the last renewal of the last 100 ms: it may hide one, and never invents one.
+    """
+    seen: dict[str, float] = {}
+
+    def look(client: redis.Redis) -> None:
+        asked_s = world.record.clock()  # the server reads its clock later: every lease ends later
+        now_s, ends = dump.leases(client, POOL)
+        if world.record.clock() - asked_s > LOOK_S:
+            return  # between asking and answer anything may have happened
+        for nonce, end_s in ends.items():
+            if seen.get(nonce) != end_s:
+                seen[nonce] = end_s
+                until = asked_s + end_s - now_s - 0.001  # it counts in whole milliseconds
+                extra = {"asked": until - world.ttl_s, "until": until}
+                world.record("lease", nonce=nonce, extra=extra)
+
+    with world.admin() as client:
+        while True:
+            with suppress(redis.RedisError):  # the server is hurt on purpose: the next look counts
+                await in_thread(look, client)
+            await anyio.sleep(LOOK_S)
+
+
+async def _watch_processors(world: World) -> None:
+    """Write down how long the campaign's threads were ready to run and had no processor.
+
+    Linux counts that for each thread: neither a process that is stopped or waits, nor one whose
+    threads wait for each other, counts.  On a machine without such counters nothing is excused.
+    """
+    before: dict[str, int] = {}
+
+    def look() -> dict[str, float]:
+        pids = {"driver/1": os.getpid(), "server": world.server.pid}
+        for member in world.members.values():
+            if member.process is not None:
+                pids[member.p] = member.process.pid
+        waited: dict[str, float] = {}
+        for p, pid in pids.items():
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                with suppress(OSError):  # it has ended meanwhile
+                    number = int(path.read_text().split()[1])
+                    since = before.get(str(path), number)
+                    before[str(path)] = number
+                    waited[p] = max(waited.get(p, 0.0), (number - since) / 1e9)
+        return {p: round(s, 3) for p, s in waited.items() if s >= STALLED_S}
+
+    while True:
+        await anyio.sleep(STALL_S)
+        if waited := await in_thread(look):
+            world.record("stall", "info", extra={"waited": waited})
+
+
 async def _drain(world: World, bounds: Bounds) -> bool:
     """Have the producers finish; say whether all that was accepted has ended in time."""
     for producer in world.producers:
@@ -231,6 +294,8 @@ async def _drain(world: World, bounds: Bounds) -> bool:
 
 async def _finish(world: World, drained: bool, troubles: list[str]) -> None:
     """Dump the state, have everybody leave, and look at what is left."""
+    if not await world.all_up():  # poison that had to wait for its place killed after the chaos
+        troubles.append("not every process was back after the drain")
     live = await _members(world, troubles)
 
     def state() -> dict[str, Any]:
@@ -259,14 +324,18 @@ async def _finish(world: World, drained: bool, troubles: list[str]) -> None:
 
 
 async def _members(world: World, troubles: list[str]) -> set[str]:
-    """Ask every process what it knows; returns the identities that they have."""
-    await anyio.sleep(world.ttl_s)  # twice as long as a replica needs to find out what it missed
-    for member in world.members.values():
-        member.signal(signal.SIGUSR1)
+    """Ask every process what it knows; returns the identities that they have.
+
+    Twice: when first asked they stop writing into the map, and nothing counts before.
+    """
     members = list(world.members.values())
-    said = await world.until(lambda: all(world.has_said("members", m) for m in members), 5.0)
-    if not said:
-        troubles.append("not every process said what it knows")
+    for _ in range(2):
+        for member in members:
+            world.forget("members", member)
+            member.signal(signal.SIGUSR1)
+        if not await world.until(lambda: all(world.has_said("members", m) for m in members), 5.0):
+            troubles.append("not every process said what it knows")
+        await anyio.sleep(world.ttl_s)  # what a replica needs to find out what it missed, twice
     live: set[str] = set()
     for event in load(histories(world.directory)):
         if event.f == "members":
@@ -319,6 +388,7 @@ def line(verdict: Verdict) -> str:
         f"{'ok  ' if verdict.ok else 'FAIL'} {verdict.plan.name:24} {verdict.took_s:5.1f} s, "
         f"{sum(verdict.injected.values()):2} faults, {figures['jobs accepted']:5.0f} jobs, "
         f"{figures['runs']:5.0f} runs, takeover max {figures.get('takeover max s', 0.0):4.2f} s, "
+        f"waited for processors {figures.get('waited for processors s', 0.0):.0f} s, "
         f"{verdict.report.events} events"
         + "".join(f"\n     {name}: {count}" for name, count in verdict.report.broken.items())
         + "".join(f"\n     harness: {trouble}" for trouble in verdict.troubles)

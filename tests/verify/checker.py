@@ -142,6 +142,8 @@ def sometimes(view: View) -> dict[str, int]:
 def _figures(view: View) -> dict[str, float]:
     took = sorted(later.start.t - crash for _, crash, later in takeovers(view) if later)
     figures = {"jobs accepted": float(len(view.accepted)), "runs": float(len(view.runs))}
+    if view.stalls[0]:
+        figures["waited for processors s"] = view.stalls[1][-1]
     if took:
         figures["takeover p50 s"] = took[len(took) // 2]
         figures["takeover p99 s"] = took[min(len(took) - 1, int(len(took) * 0.99))]

@@ -12,6 +12,7 @@ from pool.model.codec import decode_value
 from pool.model.job import Outcome, Record
 from pool.model.names import Control, Names
 from pool.testing import audit
+from tests.verify.service import SHARED
 
 TOGETHER: Final = 500  # keys read in one round trip
 # What a pool without nodes may have: histories and indexes of what is still to be done.
@@ -37,7 +38,13 @@ def state_of(client: redis.Redis, pool: str) -> dict[str, Any]:
             for name in _hash(client, Control(pool).map_data("workers"))
             if name.startswith("w")
         ),
+        "shared": _shared(client, pool),
     }
+
+
+def _shared(client: redis.Redis, pool: str) -> dict[str, str]:
+    items = _hash(client, Control(pool).map_data(SHARED))
+    return {key: value.decode() for key, value in items.items()}
 
 
 def claims(client: redis.Redis, pool: str) -> list[str]:
@@ -61,6 +68,22 @@ def snapshot(client: redis.Redis, pool: str) -> dict[str, int]:
         lane, live = pipe.execute()
     counters = {k.decode(): v.decode() for k, v in lane.items()}
     return {"live": live} | {k: int(v) for k, v in counters.items() if v.isdigit()}
+
+
+def leases(client: redis.Redis, pool: str) -> tuple[float, dict[str, float]]:
+    """Return the server's time, and until when each identity has its lease; both in seconds.
+
+    Of the fenced there is none: their entries say by when their reaper must have gone on.
+    """
+    n = Names(pool, 0)
+    with client.pipeline(transaction=True) as pipe:
+        pipe.time()
+        pipe.zrange(n.keepalive, 0, -1, withscores=True)
+        pipe.hkeys(n.cleanup)
+        (seconds, micros), ends, fenced = pipe.execute()
+    return seconds + micros / 1e6, {
+        name.decode(): end_ms / 1000 for name, end_ms in ends if name not in fenced
+    }
 
 
 def left_behind(client: redis.Redis, pool: str) -> list[str]:

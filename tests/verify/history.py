@@ -22,14 +22,21 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     effect    handler      ok: the fenced resource took it; fail: a higher epoch was there before
     disown    node         the node gave the key's epoch up, or knows that it lost it
     renew     node         a confirmed renewal: nonce.  extra: asked (t), until (t; own deadline)
+    lease     driver       the server's account of a renewal: nonce.  extra: asked (t; when it was
+                           renewed, or a moment before), until (t; it ends then, or a moment later)
     commit    store, node  ok: settled, result first | repeat.  extra: word, body.  fail: refused
     requeue   store        a reaper moved a job.  extra: dead (identity), fence
     lock      store        a reaper's claim: nonce (the dead identity).  extra: fence, holder
     reap      node         nothing is left of identity nonce.  extra: keys
     event     node         any other event of the product.  extra: event, and its facts
-    members   node         extra: workers (ids in its copy of the map)
+    members   node         extra: workers (ids in its copy of the map), shared (its copy of the
+                           shared map)
+    map       node         a write into the shared map: invoke, ok, fail or info.  key.  extra:
+                           value (of a set), revision (ok).  Key `total`: 1 was added
+    seen      node         a change of it came: key.  extra: revision, value.  info: it begins anew
     leave     driver       invoke: told to leave; ok: it has ended in peace
     exit      driver       process p has ended; result: its exit code
+    stall     driver       threads waited for a processor.  extra: waited {process, or `server`: s}
     snapshot  driver       extra: the lane's counters, and `live`: how many records there are
     fault     driver       invoke: it is in effect; ok: it is over.  extra: id, kind, does, target
                            (node name, empty: all), weight (how many faults this counts for)
@@ -50,9 +57,9 @@ what it may excuse:
 
 extra of final_state: drained (bool), now_ms (server time at t), jobs {key: [job id, state, kind]},
 outcomes {job id: {word, epoch, owner, attempt, ended_ms, value}}, problems [of the auditor],
-leases [identities in keepalive], live [identities that living processes have], unknown [keys of
-the pool that nobody can explain], claims [identities in cleanup that are not done], workers [ids in
-the map's truth].
+leases [identities in keepalive], live [identities that living processes have], unknown [keys of the
+pool that nobody can explain], claims [identities in cleanup that are not done], workers [ids in the
+map's truth], shared {key: value of the shared map}.
 """
 
 from __future__ import annotations
@@ -64,9 +71,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
+
+TOTAL: Final = (
+    "total"  # key of the shared map that everybody adds to; each name has its own besides
+)
 
 Type: TypeAlias = Literal["invoke", "ok", "fail", "info"]
 

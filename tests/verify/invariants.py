@@ -16,13 +16,13 @@ import json
 import math
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import attrs
 
-from tests.verify.history import Event
+from tests.verify.history import TOTAL, Event
 from tests.verify.view import Bounds, Commit, Fault, Run, View
 
 STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})
@@ -59,7 +59,6 @@ NOT_YET: Final = {
     "I28": "tenants with credentials of their own: comes with the generated access rules",
     "I12b": "idempotency keys do not exist yet; I12 judges the library's own repeats",
     "I13b": "the policies queue, replace and coalesce do not exist yet: a key has one live job",
-    "I24b": "maps of users' own do not exist yet; I24 judges the map of workers",
 }
 
 
@@ -102,7 +101,9 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
     ended, live = view.ended, _live(view)
     for job, dispatch in view.accepted.items() if view.healed < math.inf else ():
         found.judged += 1
-        by = max(view.healed, dispatch.t) + bounds.quiet_s + view.probation_s(job, bounds)
+        since = max(view.healed, dispatch.t)
+        by = since + bounds.quiet_s + view.probation_s(job, bounds)
+        by += view.slack_s(since, by, bounds) - bounds.slack_s
         if live.get(job) == "job":
             found.say(f"{job} of {dispatch.key!r} has not ended", dispatch)
         elif ended.get(job, 0.0) > by:
@@ -392,10 +393,12 @@ def _messages_in_order(view: View, found: Finding) -> None:
 # --- ownership -------------------------------------------------------------------------------
 
 
-def _windows(view: View, bounds: Bounds) -> dict[str, list[tuple[float, float]]]:
-    """Return nonce -> when its lease was good by its own clock, joined up."""
+def _windows(view: View, bounds: Bounds, f: str) -> dict[str, list[tuple[float, float]]]:
+    """Return nonce -> when its lease was good by its own clock (f renew), or by the server's (f
+    lease), joined up.
+    """
     windows: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for event in view.of.get("renew", ()):
+    for event in view.of.get(f, ()):
         if event.type != "ok":
             continue
         asked = event.extra.get("asked", event.t)
@@ -410,10 +413,16 @@ def _windows(view: View, bounds: Bounds) -> dict[str, list[tuple[float, float]]]
 
 @invariant("I4", "no two believe that they own a key")
 def one_believer(view: View, bounds: Bounds, found: Finding) -> None:
-    """By their own clocks, no two processes at once hold a good lease and an epoch of a key."""
+    """No two processes at once hold a good lease and an epoch of a key.
+
+    By their own clocks, if they say when they renewed; else by the server's account, which is
+    enough for one half: that nobody begins while another's lease is good (that who has lost his
+    lease stops is I26).  A frozen process is no excuse there: the server's clock goes on.
+    """
     if bounds.has_clock_faults or bounds.has_pauses:
         return
-    windows = _windows(view, bounds)
+    own = _windows(view, bounds, "renew")
+    windows, excuses = (own, RESIDUAL) if own else (_windows(view, bounds, "lease"), {"clock"})
     gone = {(e.p, e.key, e.epoch): e.t for e in view.of.get("disown", ())}
     for key, runs in view.by_key.items():
         last: tuple[float, Run] | None = None
@@ -430,7 +439,7 @@ def one_believer(view: View, bounds: Bounds, found: Finding) -> None:
             found.judged += 1
             before, owned = last or (-math.inf, run)
             is_both = owned.start.p != run.start.p and run.start.t < before
-            if is_both and not view.excuses(RESIDUAL | {"loss"}, owned.start.t, run.start.t):
+            if is_both and not view.excuses({"loss", *excuses}, owned.start.t, run.start.t):
                 found.say(
                     f"{key!r}: {owned.start.p} and {run.start.p} own it", owned.start, run.start
                 )
@@ -541,7 +550,7 @@ def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
     An outage of the server is no excuse: nobody may be evicted for it.
     """
     renewed: dict[str, list[float]] = defaultdict(list)
-    for event in view.of.get("renew", ()):
+    for event in (*view.of.get("renew", ()), *view.of.get("lease", ())):
         if event.type == "ok":
             renewed[event.nonce].append(event.extra.get("asked", event.t))
     for reap in view.of.get("reap", ()):
@@ -572,7 +581,8 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
     for run, crash, later in takeovers(view):
         found.judged += 1
         took = later.start.t if later else math.inf
-        by = _allowed(view, bounds, crash) + bounds.slack_s + bounds.room_s
+        by = _allowed(view, bounds, crash)
+        by += view.slack_s(crash, by, bounds) + bounds.room_s
         if run.marks >= bounds.crashes_max and (not later or view.is_kept_back(later, by, bounds)):
             by += bounds.probation_s
         if took > by and _is_awaited(view, run, by):
@@ -674,7 +684,8 @@ def limits_hold(view: View, bounds: Bounds, found: Finding) -> None:
         if not limit:
             continue
         found.judged += 1
-        by = run.start.t + limit + bounds.stop_budget_s + bounds.slack_s
+        by = run.start.t + limit + bounds.stop_budget_s
+        by += view.slack_s(run.start.t, by, bounds)
         if run.ended > by and not view.excuses(
             RESIDUAL | {"crash"}, run.start.t, by, run.start.node
         ):
@@ -693,7 +704,8 @@ def cancels_hold(view: View, bounds: Bounds, found: Finding) -> None:
             continue
         found.judged += 1
         for run in view.by_job.get(event.job, ()):
-            is_late = run.start.t > event.t or run.ended > event.t + bounds.slack_s
+            by = event.t + view.slack_s(event.t, event.t, bounds)
+            is_late = run.start.t > event.t or run.ended > by
             if is_late and _lost_between(view, event.t, run.start.t):
                 continue  # the stop was lost with the data
             if is_late and not view.excuses(
@@ -745,6 +757,78 @@ def maps_converge(view: View, _: Bounds, found: Finding) -> None:
                 found.say(f"{p} knows {sorted(event.extra['workers'])}, not {truth}", event)
 
 
+LATE_S: Final = 10.0  # a write whose outcome is unknown may still be applied so much later
+
+
+@invariant("I24b", "maps of users' own converge")
+def own_maps_converge(view: View, _: Bounds, found: Finding) -> None:
+    """At the end every copy is what Redis has, and that is what was accepted; on the way no copy
+    goes back, and all see the same change under the same revision (G-10).
+    """
+    if view.final is not None and "shared" in view.final.extra:
+        truth = view.final.extra["shared"]
+        for p, event in {event.p: event for event in view.of.get("members", ())}.items():
+            if view.died.get(p, math.inf) > view.final.t and "shared" in event.extra:
+                found.judged += 1
+                if event.extra["shared"] != truth:
+                    found.say(f"{p} has {event.extra['shared']}, not {truth}", event)
+        _accepted_writes(view, truth, found)
+    at: dict[str, Event] = {}
+    first: dict[tuple[int, str], Event] = {}
+    for event in view.of.get("seen", ()):
+        found.judged += 1
+        before, revision = at.get(event.p), event.extra["revision"]
+        if before and revision < before.extra["revision"] and not _is_forked(view, before, event):
+            found.say(f"{event.p} went back to revision {revision}", before, event)
+        at[event.p] = event
+        if event.type == "ok":
+            other = first.setdefault((revision, event.key), event)
+            is_other = other.extra["value"] != event.extra["value"]
+            if is_other and not _is_forked(view, other, event):
+                found.say(f"revision {revision} of {event.key!r} is two changes", other, event)
+
+
+def _is_forked(view: View, before: Event, after: Event) -> bool:
+    return _lost_between(view, before.t, after.t) or _is_reborn(view, after)
+
+
+def _accepted_writes(view: View, truth: Mapping[str, str], found: Finding) -> None:
+    """Judge what the map holds at the end by what was accepted after the last loss of data."""
+    last: dict[str, Event] = {}
+    unsure: dict[str, list[Event]] = defaultdict(list)
+    asked: dict[tuple[str, str], Event] = {}
+    added = maybe_added = 0
+    for event in view.of.get("map", ()):
+        if event.type == "invoke":
+            asked[event.p, event.key] = event
+        elif event.type != "info":
+            asked.pop((event.p, event.key), None)
+        if event.type == "ok":
+            last[event.key] = event
+            added += event.key == TOTAL
+        elif event.type == "info":
+            unsure[event.key].append(event)
+            asked.pop((event.p, event.key), None)
+            maybe_added += event.key == TOTAL
+    for event in asked.values():  # its process died before it was answered
+        unsure[event.key].append(event)
+        maybe_added += event.key == TOTAL
+    if view.lost == -math.inf and TOTAL in last:
+        found.judged += 1
+        total = int(truth.get(TOTAL, 0))
+        if not added <= total <= added + maybe_added:
+            found.say(
+                f"{added} were added, maybe {maybe_added} more, and it is {total}", view.final
+            )
+    for key, event in last.items():
+        if key == TOTAL or event.t <= view.lost:
+            continue
+        found.judged += 1
+        late = (e.extra["value"] for e in unsure[key] if e.t > event.t - LATE_S)
+        if truth.get(key) not in {event.extra["value"], *late}:
+            found.say(f"{key!r} is {truth.get(key)!r}, not {event.extra['value']!r}", event)
+
+
 @invariant("I25", "nothing fails in silence")
 def no_silence(view: View, bounds: Bounds, found: Finding) -> None:
     """No actor raised, and no process ended but by a fault, by leaving, or by its own rule."""
@@ -764,7 +848,7 @@ def no_silence(view: View, bounds: Bounds, found: Finding) -> None:
 @invariant("I26", "who cannot renew stops in time")
 def self_fence(view: View, bounds: Bounds, found: Finding) -> None:
     """Beyond its lease less the margin nothing of a node starts or goes on."""
-    windows = _windows(view, bounds)
+    windows = _windows(view, bounds, "renew")
     for run in view.runs:
         good = windows.get(run.start.nonce)
         if good is not None:
@@ -777,7 +861,8 @@ def self_fence(view: View, bounds: Bounds, found: Finding) -> None:
     for run in view.runs if cuts else ():
         by_node[run.start.node].append(run)
     for cut in cuts:
-        by = cut.began + bounds.ttl_s - bounds.margin_s + bounds.slack_s
+        by = cut.began + bounds.ttl_s - bounds.margin_s
+        by += view.slack_s(cut.began, by, bounds)
         if cut.ended <= by or view.excuses(RESIDUAL, cut.began - 1.0, cut.ended, cut.target):
             continue
         for run in by_node.get(cut.target, ()):
@@ -805,7 +890,8 @@ def clean_leave(view: View, bounds: Bounds, found: Finding) -> None:
     left = {event.p: event for event in view.of.get("leave", ()) if event.type == "ok"}
     disturbs = DISTURBS - {"leave"}
     for p, event in asked.items():
-        by = event.t + bounds.grace_s + bounds.ttl_s + bounds.slack_s
+        by = event.t + bounds.grace_s + bounds.ttl_s
+        by += view.slack_s(event.t, by, bounds)
         if view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node):
             continue
         found.judged += 1
@@ -823,7 +909,8 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         if fault.does != "loss":
             continue
         found.judged += 1
-        by = fault.began + 2 * bounds.ttl_s + bounds.slack_s
+        by = fault.began + 2 * bounds.ttl_s
+        by += view.slack_s(fault.began, by, bounds)
         disturbed = view.excuses(DISTURBS - {"loss"}, fault.began - bounds.ttl_s, by)
         again = any(
             fault.began < other.began <= by for other in view.faults if other.does == "loss"

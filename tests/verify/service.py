@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -35,11 +35,13 @@ from pool import (
     JobRef,
     Node,
     PoolError,
+    ReplicatedMap,
+    Resync,
     Retry,
     Settings,
     StoreUnavailable,
 )
-from tests.verify.history import Recorder, Sink, file_sink
+from tests.verify.history import TOTAL, Recorder, Sink, file_sink
 
 START_FAILED: Final = 3  # exit code: the store was not there when the process began
 ATTEMPTS = {"work": 4, "limited": 2, "plain": 4, "hurt": 3, "poison": 5}
@@ -48,6 +50,8 @@ KEYS = 150  # of jobs; a key that is live already refuses another job, and that 
 SERVICES = 8
 OUTSTANDING_MAX = 300  # jobs a producer waits for; more, and it holds its breath
 SAMPLE_S = 2.0
+SHARED: Final = "shared"  # a replicated map that every process writes and follows
+WRITE_EVERY_S = 1.0
 HOLD_PER_S = 30_000_000  # terms that `sum` adds in a second without letting go of the interpreter
 
 
@@ -371,6 +375,56 @@ class Producer:
                 self.record("notify", **about)
 
 
+# --- a map that all share --------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Sharing:
+    """Writes into the map, and writes down what this process's copy goes through."""
+
+    shared: ReplicatedMap[str]
+    record: Recorder
+    dice: random.Random
+    is_quiet: bool = False  # the campaign is over: what is in the map now stays
+
+    async def write(self) -> None:
+        """Overwrite the own key and add to the common one, again and again."""
+        own = self.record.p.partition("/")[0]
+        for number in range(1, sys.maxsize):
+            await anyio.sleep(self.dice.expovariate(1 / WRITE_EVERY_S))
+            if self.is_quiet:
+                return
+            if number % 2:
+                await self._write(own, f"{self.record.p}:{number}")
+            else:
+                await self._write(TOTAL, "")
+
+    async def _write(self, key: str, value: str) -> None:
+        about: dict[str, Any] = {"key": key, "extra": {"value": value}}
+        self.record("map", "invoke", **about)
+        try:
+            if key == TOTAL:
+                revision = (await self.shared.increment(key)).revision
+            else:
+                revision = (await self.shared.set(key, value)).revision
+        except StoreUnavailable as error:
+            self.record("map", "info" if error.maybe_done else "fail", err=error.code, **about)
+        except PoolError as error:
+            self.record("map", "fail", err=error.code, **about)
+        else:
+            self.record("map", key=key, extra={"value": value, "revision": revision})
+
+    async def follow(self) -> None:
+        """Write down every change as it comes."""
+        with self.shared.watch() as changes:
+            async for change in changes:
+                if isinstance(change, Resync):
+                    self.record("seen", "info", extra={"revision": change.revision})
+                else:
+                    extra = {"revision": change.revision, "value": change.new}
+                    self.record("seen", key=change.key, extra=extra)
+
+
 # --- the process -----------------------------------------------------------------------------
 
 
@@ -417,7 +471,9 @@ async def _commands() -> AsyncIterator[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def _told_to_leave(node: Node, record: Recorder, say: Any) -> AsyncIterator[anyio.Event]:
+async def _told_to_leave(
+    node: Node, record: Recorder, say: Any, sharing: Sharing
+) -> AsyncIterator[anyio.Event]:
     """Obey signals while the body runs; the event is set by SIGTERM."""
     leave = anyio.Event()
 
@@ -430,14 +486,35 @@ async def _told_to_leave(node: Node, record: Recorder, say: Any) -> AsyncIterato
                 else:
                     known = [info.id for info in node.workers]
                     mine = [info.id for info in node.workers if info.node == node.id]
-                    record("members", extra={"workers": known, "live": [node.id, *mine]})
+                    sharing.is_quiet = True
+                    facts = {"workers": known, "live": [node.id, *mine]}
+                    record("members", extra={**facts, "shared": sharing.shared.snapshot()})
                     say("members")
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(listen)
         tasks.start_soon(_sample, record)
+        tasks.start_soon(sharing.follow)
+        tasks.start_soon(sharing.write)
         yield leave
         tasks.cancel_scope.cancel()
+
+
+async def _work(
+    node: Node, cast: dict[str, Any], record: Recorder, say: Any, sharing: Sharing
+) -> None:
+    """Do this process's part until told to leave."""
+    async with _told_to_leave(node, record, say, sharing) as leave:
+        mine = [info.id for info in node.workers if info.node == node.id]
+        for identity in (node.id, *mine):
+            record("join", nonce=f"{identity}.1", extra={"worker": identity in mine})
+        say("ready")
+        if cast["role"] == "producer":
+            dice = random.Random(cast["seed"])
+            producer = Producer(node, record, dice, cast["per_s"], cast["serves"])
+            await producer.produce(_commands())
+            say("finished")
+        await leave.wait()
 
 
 async def main(cast: dict[str, Any]) -> int:
@@ -459,25 +536,15 @@ async def main(cast: dict[str, Any]) -> int:
         capacity=cast["capacity"],
         observers=(observer(record),),
     )
-    try:
-        await node.__aenter__()
-    except PoolError as error:
-        record("event", extra={"event": "start.failed", "error": str(error)})
-        return START_FAILED
-    try:
-        async with _told_to_leave(node, record, say) as leave:
-            mine = [info.id for info in node.workers if info.node == node.id]
-            for identity in (node.id, *mine):
-                record("join", nonce=f"{identity}.1", extra={"worker": identity in mine})
-            say("ready")
-            if cast["role"] == "producer":
-                dice = random.Random(cast["seed"])
-                producer = Producer(node, record, dice, cast["per_s"], cast["serves"])
-                await producer.produce(_commands())
-                say("finished")
-            await leave.wait()
-    finally:
-        await node.__aexit__(*sys.exc_info())
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(node)
+            shared = await stack.enter_async_context(node.map(SHARED))
+        except PoolError as error:
+            record("event", extra={"event": "start.failed", "error": str(error)})
+            return START_FAILED
+        sharing = Sharing(shared, record, random.Random(cast["seed"]))
+        await _work(node, cast, record, say, sharing)
     record("leave", "info")
     return 0
 

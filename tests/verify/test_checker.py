@@ -486,6 +486,37 @@ def leases_one_after_the_other(s: Story) -> None:
     s.end("j1", by="b", epoch=11)
 
 
+def leased(s: Story, by: str, asked: float) -> None:
+    s.say("lease", nonce=f"W{by}.1", extra={"asked": asked, "until": asked + 2.0})
+
+
+@good("I4", "I17")
+def a_frozen_process_is_replaced_when_its_lease_has_ended(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    leased(s, "a", 0.0)
+    leased(s, "a", 0.4)
+    leased(s, "b", 2.0)
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("pause", "a", lasts=2.5)
+    s.start("j1", by="b", epoch=11)
+    s.say("reap", p="b/1", nonce="Wa.1")
+    s.at += 0.1
+    s.end("j1", err="cancelled", effect=False)
+
+
+@bad("I4", "I17")
+def a_frozen_process_is_replaced_within_its_lease(s: Story) -> None:
+    leased(s, "a", 0.0)
+    leased(s, "a", 1.0)
+    leased(s, "b", 2.0)
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("pause", "a", lasts=2.5)
+    s.start("j1", by="b", epoch=11)
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
 @good("I4", "I14", "I15")
 def a_frozen_process_believes_for_too_long(s: Story) -> None:
     renewed(s, "a", 0.0, 3.0)
@@ -662,6 +693,43 @@ def nobody_was_left_once_more(s: Story) -> None:
     s.at += 2.5
     s.start("j1", by="e", epoch=11)
     s.end("j1", by="e", epoch=11)
+
+
+@good("I18")
+def a_takeover_waits_for_a_processor(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.crash()
+    for _ in range(4):
+        s.at += 0.75
+        s.say("stall", "info", extra={"waited": {"server": 0.2, "b/1": 0.2}})
+    s.at += 0.9
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+
+
+@bad("I18")
+def a_takeover_waits_for_longer_than_the_machine_was_busy(s: Story) -> None:
+    """Waits of one moment count once."""
+    s.dispatch("j1")
+    s.start("j1")
+    s.crash()
+    for _ in range(4):
+        s.at += 0.75
+        s.say("stall", "info", extra={"waited": {"server": 0.1, "d/1": 0.1, "b/1": 0.1}})
+    s.at += 0.9
+    s.start("j1", by="b", epoch=11)
+
+
+@bad("I20")
+def another_was_starved_on_purpose(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1", timeout_s=1.0)
+    s.say("fault", "invoke", extra={"id": "x", "does": "pause", "kind": "starve", "target": "b"})
+    for _ in range(4):
+        s.at += 0.6
+        s.say("stall", "info", extra={"waited": {"a/1": 0.1, "b/1": 0.6}})
+    s.end("j1")
 
 
 Lose = Callable[[Story, str], None]
@@ -878,6 +946,71 @@ def a_claim_is_left(s: Story) -> None:
 def a_copy_differs(s: Story) -> None:
     s.say("members", p="a/1", extra={"workers": ["Wa", "Wgone"]})
     s.final(workers=["Wa"])
+
+
+def wrote(s: Story, key: str, value: str = "", type_: str = "ok", **extra: Any) -> None:
+    about: dict[str, Any] = {"p": "a/1", "key": key}
+    s.say("map", "invoke", extra={"value": value}, **about)
+    s.say("map", type_, extra={"value": value, **extra}, **about)
+
+
+def has(s: Story, by: str, **items: str) -> None:
+    s.say("members", p=f"{by}/1", extra={"workers": [], "shared": items})
+
+
+@good("I24b")
+def copies_follow_a_map(s: Story) -> None:
+    wrote(s, "a", "1", revision=7)
+    wrote(s, "a", "2", type_="info")
+    wrote(s, "total", revision=8)
+    wrote(s, "total", type_="info")
+    for by in "ab":
+        s.say("seen", p=f"{by}/1", key="a", extra={"revision": 7, "value": "1"})
+        s.say("seen", "info", p=f"{by}/1", extra={"revision": 9})
+        has(s, by, a="2", total="2")
+    s.final(workers=[], shared={"a": "2", "total": "2"})
+
+
+@good("I24b")
+def a_map_begins_anew_after_a_loss(s: Story) -> None:
+    wrote(s, "a", "1", revision=7)
+    s.say("seen", p="b/1", key="a", extra={"revision": 7, "value": "1"})
+    s.fault("loss")
+    s.say("seen", "info", p="b/1", extra={"revision": 0})
+    has(s, "b")
+    s.final(workers=[], shared={})
+
+
+@bad("I24b")
+def a_copy_of_a_map_differs(s: Story) -> None:
+    has(s, "a", a="1")
+    s.final(workers=[], shared={"a": "2"})
+
+
+@bad("I24b")
+def an_accepted_write_is_gone(s: Story) -> None:
+    wrote(s, "a", "1", revision=7)
+    wrote(s, "a", "2", revision=8)
+    s.final(workers=[], shared={"a": "1"})
+
+
+@bad("I24b")
+def more_was_added_than_asked(s: Story) -> None:
+    wrote(s, "total", revision=7)
+    wrote(s, "total", type_="info")
+    s.final(workers=[], shared={"total": "3"})
+
+
+@bad("I24b")
+def a_copy_goes_back(s: Story) -> None:
+    for revision in (7, 6):
+        s.say("seen", p="a/1", key="a", extra={"revision": revision, "value": "1"})
+
+
+@bad("I24b")
+def one_revision_is_two_changes(s: Story) -> None:
+    for by in "ab":
+        s.say("seen", p=f"{by}/1", key="a", extra={"revision": 7, "value": by})
 
 
 @good("I25")

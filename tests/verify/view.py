@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -120,6 +121,7 @@ class View:
     suspects: Mapping[str, Sequence[Run]]  # process -> what ran in it on probation
     process: Mapping[str, str]  # nonce, and nonce without its number -> process
     lives: Sequence[tuple[float, float]]  # of processes that take jobs: joined, ended
+    stalls: tuple[Sequence[float], Sequence[float]]  # when told, and how long altogether until then
     settled: Sequence[Commit]  # what the store accepted, as it was recorded at that moment
     outcomes: Mapping[str, Commit]  # job id -> what the final dump says
     ended: Mapping[str, float]  # job id -> when it had ended, by the best account there is
@@ -172,6 +174,7 @@ class View:
                 for event in of["join"]
                 if event.extra.get("worker")
             ],
+            stalls=_stalls(of["stall"], faults),
             settled=settled,
             outcomes=outcomes,
             ended=_ended(of["result"], outcomes, settled),
@@ -192,6 +195,14 @@ class View:
             and fault.ended >= began
             and (not node or fault.target in ("", node))
         ]
+
+    def slack_s(self, began: float, ended: float, bounds: Bounds) -> float:
+        """Return what the machine may add to what should end then: threads were ready to run, and
+        waited so long for a processor.
+        """
+        told, total = self.stalls
+        waited = total[bisect_right(told, ended + bounds.slack_s)] - total[bisect_left(told, began)]
+        return bounds.slack_s + waited
 
     def probation_s(self, job: str, bounds: Bounds) -> float:
         """Return by how much longer a job may wait that comes to be on probation."""
@@ -292,6 +303,29 @@ def _mark(
                 is_mark = next_start.attempt == start.attempt and next_start.t > when - took_s
             if is_mark:
                 run.marks = marks = 1 + (0 if when - since >= bounds.crash_window_s else marks)
+
+
+def _stalls(
+    events: Iterable[Event], faults: Sequence[Fault]
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return when stalls were told, and the sum of the longest ones until before each of them.
+
+    A node that has little of a processor on purpose, or stands still, holds nobody else up.
+    """
+    pauses: dict[str, list[Fault]] = defaultdict(list)
+    for fault in faults:
+        if fault.does == "pause":
+            pauses[fault.target].append(fault)
+    told, total = [], [0.0]
+    for event in events:
+        longest = 0.0
+        for p, waited in event.extra["waited"].items():
+            hurt = pauses[p.partition("/")[0]]
+            if not any(f.began <= event.t and f.ended >= event.t - waited - 0.5 for f in hurt):
+                longest = max(longest, waited)
+        told.append(event.t)
+        total.append(total[-1] + longest)
+    return told, total
 
 
 def _faults(events: Iterable[Event]) -> list[Fault]:

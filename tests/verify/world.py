@@ -36,7 +36,7 @@ from pool.testing import FaultProxy, fault_proxy
 from tests.verify.history import Recorder, file_sink
 from tests.verify.service import START_FAILED
 
-READY_S: Final = 20.0
+READY_S: Final = 60.0  # to start Python six times beside others that need the machine
 LOOK_S: Final = 0.02
 ROOT: Final = Path(__file__).parents[2]
 POOL: Final = "chaos"
@@ -175,6 +175,10 @@ class World:
     async def all_up(self, within_s: float = READY_S) -> bool:
         """Wait until every member has joined."""
         return await self.until(lambda: all(m.is_up for m in self.members.values()), within_s)
+
+    def forget(self, what: str, member: Member) -> None:
+        """Forget that the member's process has said so."""
+        (self.directory / f"{what}-{member.p.replace('/', '-')}").unlink(missing_ok=True)
 
     def has_said(self, what: str, member: Member) -> bool:
         """Say whether the member's process has made the file that tells so."""
