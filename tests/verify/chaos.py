@@ -204,6 +204,7 @@ async def _take_snapshots(world: World) -> None:
 
     def take() -> dict[str, int] | None:
         with world.admin() as client:
+            world.look_for_refusals(client)
             return dump.snapshot(client, POOL)
 
     while True:
@@ -313,7 +314,9 @@ async def _finish(world: World, drained: bool, troubles: list[str]) -> None:
 
     def left() -> dict[str, Any]:
         with world.admin() as client:
+            world.look_for_refusals(client)
             return {
+                "refused": sorted(world.refused),
                 "unknown": dump.left_behind(client, POOL),
                 "claims": sorted({*found["claims"], *dump.claims(client, POOL)}),
                 "problems": found["problems"] + audit(client, POOL),

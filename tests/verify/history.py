@@ -59,7 +59,8 @@ extra of final_state: drained (bool), now_ms (server time at t), jobs {key: [job
 outcomes {job id: {word, epoch, owner, attempt, ended_ms, value}}, problems [of the auditor],
 leases [identities in keepalive], live [identities that living processes have], unknown [keys of the
 pool that nobody can explain], claims [identities in cleanup that are not done], workers [ids in the
-map's truth], shared {key: value of the shared map}.
+map's truth], refused [what the server would not let the pool's user do], shared {key: value of the
+shared map}.
 """
 
 from __future__ import annotations

@@ -56,7 +56,6 @@ class Finding:
 Check: TypeAlias = Callable[[View, Bounds, Finding], None]
 INVARIANTS: Final[dict[str, tuple[str, Check]]] = {}
 NOT_YET: Final = {
-    "I28": "tenants with credentials of their own: comes with the generated access rules",
     "I12b": "idempotency keys do not exist yet; I12 judges the library's own repeats",
     "I13b": "the policies queue, replace and coalesce do not exist yet: a key has one live job",
 }
@@ -900,6 +899,16 @@ def clean_leave(view: View, bounds: Bounds, found: Finding) -> None:
         for reap in view.of.get("reap", ()):
             if reap.t > event.t and view.process_of(reap.nonce) == p:
                 found.say(f"{p} left and was reaped", event, reap)
+
+
+@invariant("I28", "a pool keeps to its own")
+def within_its_rights(view: View, _: Bounds, found: Finding) -> None:
+    """Processes whose user may do what `pool acl` says, to this pool's keys, try nothing else."""
+    if view.final is None or "refused" not in view.final.extra:
+        return
+    found.judged += 1
+    for refused in view.final.extra["refused"]:
+        found.say(f"the server refused {refused}", view.final)
 
 
 @invariant("I29", "serves again after a loss of data")

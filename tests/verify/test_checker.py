@@ -916,10 +916,16 @@ def a_job_vanished_from_the_counters(s: Story) -> None:
     s.say("snapshot", extra={"dispatched": 9, "live": 3, "done": 4, "parked": 1})
 
 
-@good("I23", "I24")
+@good("I23", "I24", "I28")
 def a_tidy_end(s: Story) -> None:
     s.say("members", p="a/1", extra={"workers": ["Wa"]})
-    s.final(leases=["Wa.1"], live=["Wa.1"], problems=[], unknown=[], claims=[], workers=["Wa"])
+    tidy: dict[str, Any] = {"problems": [], "unknown": [], "claims": [], "refused": []}
+    s.final(leases=["Wa.1"], live=["Wa.1"], workers=["Wa"], **tidy)
+
+
+@bad("I28")
+def somebody_tried_more_than_the_pool_may(s: Story) -> None:
+    s.final(refused=["key other:jobs"])
 
 
 @bad("I23")

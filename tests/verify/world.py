@@ -31,6 +31,7 @@ import redis
 from anyio.abc import Process, TaskGroup
 
 import pool
+from pool.store.acl import rules
 from pool.store.server import EmbeddedServer, ServerProgram
 from pool.testing import FaultProxy, fault_proxy
 from tests.verify.history import Recorder, file_sink
@@ -84,6 +85,7 @@ class World:
     record: Recorder
     tasks: TaskGroup
     members: dict[str, Member] = attrs.field(factory=dict)
+    refused: set[str] = attrs.field(factory=set)  # what the server would not let the pool's user do
     server_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
     settings: Mapping[str, Any] = MappingProxyType({})
     per_s: float = 30.0
@@ -238,6 +240,12 @@ class World:
 
     # --- the server ---
 
+    def look_for_refusals(self, client: redis.Redis) -> None:
+        """Take over what the server's access log says of the pool's user; a restart empties it."""
+        for entry in client.acl_log():
+            if entry["username"] == POOL:
+                self.refused.add(f"{entry['reason']} {entry['object']}")
+
     @contextmanager
     def admin(self) -> Iterator[redis.Redis]:
         """Yield a connection that goes through no proxy."""
@@ -282,7 +290,7 @@ async def made(
     dice = random.Random(seed)
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(_small_disk())
-        server = stack.enter_context(_served(program, disk, fsync))
+        server = stack.enter_context(_served(program, disk, fsync, _users(directory)))
         record = Recorder("driver/1", file_sink(directory / "driver-1.jsonl"), time.monotonic)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         world = World(
@@ -300,7 +308,7 @@ async def made(
             world.impossible["disk-full"] = "no file system could be mounted"
         names = [f"n{i}" for i in range(1, nodes + 1)] + ["p1", "p2"]
         for number, name in enumerate(names):
-            proxy = await stack.enter_async_context(fault_proxy(server.url))
+            proxy = await stack.enter_async_context(fault_proxy(_as_user(server.url)))
             loop = ("asyncio", "trio")[(number + seed) % 2]
             role = "worker" if name.startswith("n") else "producer"
             world.members[name] = Member(name, role, loop, proxy)
@@ -340,9 +348,24 @@ def _runs(words: list[str]) -> bool:
     return done.returncode == 0
 
 
+def _users(directory: Path) -> Path:
+    """Write the server's list of users; the pool's may do what `pool acl` says, and no more."""
+    path = directory.resolve() / "users.acl"
+    everything = "user default on nopass ~* &* +@all"
+    path.write_text(f"{everything}\nuser {POOL} on >{POOL} {' '.join(rules(POOL))}\n", "utf-8")
+    return path
+
+
+def _as_user(url: str) -> str:
+    scheme, _, place = url.partition("://")
+    return f"{scheme}://{POOL}:{POOL}@{place}"
+
+
 @contextmanager
-def _served(program: ServerProgram, disk: Path | None, fsync: str) -> Iterator[EmbeddedServer]:
-    config = {"appendfsync": fsync, "maxclients": "200"}
+def _served(
+    program: ServerProgram, disk: Path | None, fsync: str, users: Path
+) -> Iterator[EmbeddedServer]:
+    config = {"appendfsync": fsync, "maxclients": "200", "aclfile": str(users)}
     if program.name == "redis":
         config["enable-debug-command"] = "local"
     with EmbeddedServer.start(
