@@ -415,8 +415,9 @@ def one_believer(view: View, bounds: Bounds, found: Finding) -> None:
     """No two processes at once hold a good lease and an epoch of a key.
 
     By their own clocks, if they say when they renewed; else by the server's account, which is
-    enough for one half: that nobody begins while another's lease is good (that who has lost his
-    lease stops is I26).  A frozen process is no excuse there: the server's clock goes on.
+    enough for one half: that no new owner begins while the lease of the one before is good (that
+    who has lost his lease begins nothing and stops is I15 and I26).  A frozen process is no excuse
+    there: the server's clock goes on.
     """
     if bounds.has_clock_faults or bounds.has_pauses:
         return
@@ -438,6 +439,8 @@ def one_believer(view: View, bounds: Bounds, found: Finding) -> None:
             found.judged += 1
             before, owned = last or (-math.inf, run)
             is_both = owned.start.p != run.start.p and run.start.t < before
+            if not own and run.start.epoch < owned.start.epoch:
+                continue
             if is_both and not view.excuses({"loss", *excuses}, owned.start.t, run.start.t):
                 found.say(
                     f"{key!r}: {owned.start.p} and {run.start.p} own it", owned.start, run.start

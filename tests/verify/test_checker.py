@@ -503,6 +503,8 @@ def a_frozen_process_is_replaced_when_its_lease_has_ended(s: Story) -> None:
     s.say("reap", p="b/1", nonce="Wa.1")
     s.at += 0.1
     s.end("j1", err="cancelled", effect=False)
+    s.start("j1")  # it was about to, when it froze; whether that is excused is for I15
+    s.end("j1", err="cancelled", effect=False)
 
 
 @bad("I4", "I17")
