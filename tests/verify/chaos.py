@@ -38,7 +38,7 @@ from tests.verify.world import POOL, Member, World, in_thread, made
 
 WARM_UP_S: Final = 3.0
 TOGETHER_MAX: Final = 3  # faults at the same time
-STALL_S: Final = 0.25  # between two looks at how long threads waited for a processor,
+STALL_S: Final = 0.5  # between two looks at how long threads waited for a processor,
 STALLED_S: Final = 0.05  # and what is worth telling of it
 LOOK_S: Final = 0.1  # between two looks at the leases, which are renewed every 0.4 s
 EVERY_S: Final = (2.0, 5.0)  # from one fault to the next

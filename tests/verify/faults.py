@@ -158,7 +158,7 @@ def _little_cpu(w: World, pid: int) -> Iterator[None]:
     except OSError:
         w.impossible.setdefault("starve", "no cpu cgroup: niceness and burners instead")
         os.setpriority(os.PRIO_PROCESS, pid, 19)
-        burn = [sys.executable, "-c", "while True: pass"]
+        burn = [sys.executable, "-c", "import os; os.setpriority(0, 0, 0)\nwhile True: pass"]
         burners = [subprocess.Popen(burn) for _ in range(3)]
         try:
             yield

@@ -503,8 +503,19 @@ def a_frozen_process_is_replaced_when_its_lease_has_ended(s: Story) -> None:
     s.say("reap", p="b/1", nonce="Wa.1")
     s.at += 0.1
     s.end("j1", err="cancelled", effect=False)
-    s.start("j1")  # it was about to, when it froze; whether that is excused is for I15
+
+
+@good("I4", "I15")
+def a_process_froze_when_it_was_about_to_start(s: Story) -> None:
+    leased(s, "a", 0.0)
+    leased(s, "b", 2.0)
+    s.dispatch("j1")
+    s.fault("pause", "a", lasts=2.5)
+    s.start("j1", by="b", epoch=11)
+    s.at += 0.1
+    s.start("j1")
     s.end("j1", err="cancelled", effect=False)
+    s.end("j1", by="b", epoch=11)
 
 
 @bad("I4", "I17")
