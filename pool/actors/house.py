@@ -44,10 +44,10 @@ class House:
         self._closed.set()
 
     async def abandon(self) -> None:
-        """Leave after a failure to open; the caller raises what failed."""
+        """Leave after a failure to open; raises what ended an actor, else the caller raises."""
         self.close()
         self._outer.cancel_scope.cancel()
-        await self._outer.__aexit__(None, None, None)
+        await self._end(None, None, None)
 
     async def leave(
         self,
@@ -57,11 +57,19 @@ class House:
     ) -> None:
         """Wait until nothing runs; raise what ended an actor for good, and a cancellation."""
         self.close()
+        if isinstance(error, anyio.get_cancelled_exc_class()):
+            await self._end(kind, error, traceback)
+        else:
+            await self._end(None, None, None)
+
+    async def _end(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         try:
-            if isinstance(error, anyio.get_cancelled_exc_class()):
-                await self._outer.__aexit__(kind, error, traceback)
-            else:
-                await self._outer.__aexit__(None, None, None)
+            await self._outer.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
             if len(group.exceptions) == 1:  # the actor that ended for good
                 raise group.exceptions[0] from None

@@ -238,7 +238,16 @@ class Membership(Actor[Message]):
             self.on_changed()
             try:
                 for state in self.context.lanes:
-                    await self._join(state, {worker.id: worker})
+                    try:
+                        await self._join(state, {worker.id: worker})
+                    except Gone:
+                        # Asked for too late, it seems: the server's clock has jumped.  The refused
+                        # call must never count, so another number is what joins.
+                        await self._tell_time(state)
+                        numbers[state.number] += 1
+                        worker.take_lanes(numbers)
+                        self.on_changed()
+                        await self._join(state, {worker.id: worker})
                 await self.announce(worker)
             except BaseException:
                 del self.workers[worker.id]
@@ -408,8 +417,7 @@ class Membership(Actor[Message]):
         jumped: with the time that it told us last we would be too late for ever.
         """
         if state.number in refused:
-            asked_s = self.context.seam.clock()
-            state.tell_time((await found(self.context)).now_ms, asked_s)
+            await self._tell_time(state)
             for name in self._missing(state):
                 self._raise(state, name)
             refused.discard(state.number)
@@ -421,6 +429,10 @@ class Membership(Actor[Message]):
                 if worker.target(state.number).name in missing
             }
             await self._join(state, workers, is_new=state.node.name in missing, stale=stale)
+
+    async def _tell_time(self, state: LaneState) -> None:
+        asked_s = self.context.seam.clock()
+        state.tell_time((await found(self.context)).now_ms, asked_s)
 
     async def _announce_all(self) -> None:
         for worker in list(self.workers.values()):

@@ -353,8 +353,10 @@ class Node(Dispatching):
             self._state = "closing"
             with anyio.CancelScope(shield=True):
                 await self._close()
-            await self._house.abandon()
-            self._state = "closed"
+            try:
+                await self._house.abandon()
+            finally:
+                self._state = "closed"
             raise
         self._state = "open"
         return self

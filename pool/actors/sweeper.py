@@ -82,7 +82,7 @@ class Sweeper(Actor[Deadline]):
             if not is_ours:
                 self._later(state.number, LOCK_S)
                 return
-            await self._look_after(state, found, now_ms)
+            is_stuck = not await self._look_after(state, found, now_ms)
         except PoolError as error:
             if isinstance(error, StoreLost):
                 self.context.on_data_lost()
@@ -91,32 +91,39 @@ class Sweeper(Actor[Deadline]):
             return
         if following_ms is not None:
             in_s = state.until_s(following_ms, self.context.seam.clock())
-            self._later(state.number, max(0.001, in_s))
+            self._later(state.number, max(RETRY_S if is_stuck else 0.001, in_s))
 
-    async def _look_after(self, state: LaneState, found: Sequence[Overdue], now_ms: int) -> None:
+    async def _look_after(self, state: LaneState, found: Sequence[Overdue], now_ms: int) -> bool:
+        """Do what is due; return whether anything could be done, so that more may follow at once.
+
+        Keys of other types may refuse: asked again at once, they would say the same.
+        """
+        done = 0 if found else 1
         moves: dict[str, list[tuple[Overdue, Record]]] = defaultdict(list)
         for each in found:
             record = each.record
             if record is None or each.index == "doubt":
-                await quarantine(self.context, state, each.key, each.text)
+                done += await quarantine(self.context, state, each.key, each.text)
                 continue
             if each.owner == "none" or (each.index == "pending" and each.owner == "gone"):
                 moves[record.owner].append((each, record))
             else:
-                await self._alone(self._remind(state, each, record))
+                done += await self._alone(self._remind(state, each, record))
             if each.owner == "gone":
                 self.on_suspect(state.number, record.owner)
         for owner, group in moves.items():
-            await self._alone(self._move(state, owner, group, now_ms))
+            done += await self._alone(self._move(state, owner, group, now_ms))
+        return done > 0
 
-    async def _alone(self, step: Awaitable[None]) -> None:
+    async def _alone(self, step: Awaitable[int]) -> int:
         """Do one step; what only it touches (a key of the wrong type) must not stop the others."""
         try:
-            await step
+            return await step
         except StoreFault as error:
             self.context.emit(StoreTroubled(during="sweep", problem=str(error)))
+            return 0
 
-    async def _remind(self, state: LaneState, each: Overdue, record: Record) -> None:
+    async def _remind(self, state: LaneState, each: Overdue, record: Record) -> int:
         """Tell the owner, and look again later."""
         settings = self.context.settings
         intent, again_s = "", settings.stop_budget_s
@@ -126,6 +133,7 @@ class Sweeper(Actor[Deadline]):
             intent = "t"
         call = state.lane.intend(each.key, record.id, record.owner, intent, again_s=again_s)
         await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+        return 1
 
     async def _move(
         self,
@@ -133,7 +141,7 @@ class Sweeper(Actor[Deadline]):
         owner: str,
         group: Sequence[tuple[Overdue, Record]],
         now_ms: int,
-    ) -> None:
+    ) -> int:
         settings, ranks = self.context.settings, Ranks()
         edges: list[Edge] = []
         for each, record in group:
@@ -156,3 +164,5 @@ class Sweeper(Actor[Deadline]):
         reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         _, *statuses = reply
         tell_all(self.tell_waiters, state.number, edges, statuses)
+        refused: int = statuses.count(b"MALFORMED")
+        return len(edges) - refused

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 from pool import Handlers, Job, Node, NotRunning, PoolError
 from pool.actors.observe import ActorCrashed, NodeJoined, NodeLeft
+from pool.actors.reaper import Reaper
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -320,6 +321,20 @@ async def test_a_worker_that_crashes_starts_what_it_ran_again_under_the_same_epo
     await diary.counts(2)
     assert diary.entries[0] == diary.entries[1]
     assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
+
+
+async def test_an_actor_that_crashes_while_its_node_opens_is_the_plain_cause(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(self: Reaper) -> None:
+        raise Bug
+
+    monkeypatch.setattr(Reaper, "begin", begin)
+    settings = attrs.evolve(fleet.settings, restarts_max=0)
+    node = Node(fleet.pool, fleet.url, handlers=handlers, settings=settings, observers=())
+    with pytest.raises(Bug):
+        await node.__aenter__()
+    assert node.state == "closed"
 
 
 async def test_an_actor_that_crashes_too_often_ends_the_node_with_the_cause(

@@ -75,6 +75,17 @@ async def test_a_failure_while_joining_anew_is_made_good(
     assert fleet.workers(node)[0].target(0).number == 2
 
 
+async def test_a_worker_joins_though_the_servers_clock_has_jumped(fleet: Fleet) -> None:
+    """G-08: by the time that the server told last, it asks for too late, whenever it asks."""
+    node = await fleet.node()
+    [state] = fleet.crew(node).context.lanes
+    state.tell_time(state.server_ms - 3_600_000, state.server_at_s)
+    worker = await node.add_worker(handlers)
+    assert await serves(node)
+    assert worker.target(0).number == 2
+    assert [info.incarnations for info in node.workers] == [(2,)]
+
+
 async def test_a_renewal_that_overtakes_a_leave_does_not_bring_the_worker_back(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pool import Handlers, Job, Node
 from pool.actors.observe import ActorCrashed, RecordQuarantined, StoreTroubled
 from pool.actors.reaper import Suspects
+from pool.actors.sweeper import RETRY_S
 from pool.model.rmap import Op, Set
 
 if TYPE_CHECKING:
@@ -143,6 +144,21 @@ async def test_what_cannot_even_be_parked_is_not_tried_in_a_circle(
     worker._reconcile(0)
     await fleet.seen(RecordQuarantined)
     await fleet.until(lambda: "k" not in worker.runs)
+
+
+async def test_what_cannot_be_swept_is_not_swept_in_a_circle(fleet: Fleet) -> None:
+    """D34: a whole sweep of what the server refuses to move.  It is looked at now and then."""
+    names = fleet.names
+    fleet.client.set(names.parked, "foreign")
+    fleet.client.hset(names.jobs, "k", "junk")
+    fleet.client.zadd(names.due, {"k:k": 1})
+    await fleet.node(sweep_batch=1)
+    assert (await fleet.seen(StoreTroubled)).during == "quarantine"
+    began_s = anyio.current_time()
+    await fleet.until(lambda: len(fleet.all_seen(StoreTroubled)) >= 4)
+    assert anyio.current_time() - began_s > 2 * RETRY_S
+    fleet.client.delete(names.parked)
+    await fleet.seen(RecordQuarantined)
 
 
 async def test_a_key_that_cannot_be_moved_is_not_reaped_in_a_circle(
