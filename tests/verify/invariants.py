@@ -5,7 +5,8 @@ one number is at once the order of owners and the fencing token.  `commit` is th
 that reach out of the pool write their effect to a resource that fences by epoch.
 
 What a fault excuses is written at the function, and only a fault of the history excuses anything:
-the residual windows of G-03 are `pause`, `stubborn` and `clock`.
+the residual windows of G-03 are `pause`, `stubborn` and `clock`.  Bounds of time grow besides by
+what threads waited for a processor (`View.slack_s`).
 
 Not judged:  see NOT_YET.
 """
