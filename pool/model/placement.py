@@ -44,7 +44,8 @@ class Candidate:
     """What placement knows of a worker.
 
     `label` is a human name that outlives a restart; a worker with the label of an earlier one
-    gets the keys of the earlier one.  `incarnations` holds one number per lane.
+    gets the keys of the earlier one, and shares them with it while both are there.
+    `incarnations` holds one number per lane.
     """
 
     id: str
@@ -69,12 +70,18 @@ class Candidates:
 
     def __init__(self, workers: Iterable[Candidate]) -> None:
         self.workers: Mapping[str, Candidate] = {worker.id: worker for worker in workers}
-        self._placed = _placed(self.workers)
+        self._placed = [  # in an order all processes share
+            (worker, hash_of(worker.label or id_) | 1)
+            for id_, worker in sorted(self.workers.items())
+            if not worker.is_draining  # such a one gives the place of its label up at once
+        ]
         self._tables: dict[str, _Table] = {}  # filled as handlers are asked for
 
     def first(self, key_hash: int, handler: str) -> str | None:
         """Return the id of the worker that should have the key; None if no worker may."""
         ids, table = self._of(handler)
+        if table.twins:
+            return table.ranked(key_hash, 1)[0]
         if len(ids) < 2:
             return ids[0] if ids else None
         scores = table.scores(key_hash)
@@ -83,6 +90,8 @@ class Candidates:
     def ranked(self, key_hash: int, handler: str, limit: int) -> tuple[str, ...]:
         """Return the ids of at most `limit` workers, the one that should have the key first."""
         ids, table = self._of(handler)
+        if table.twins:
+            return table.ranked(key_hash, limit)
         if len(ids) < 2:
             return ids[:limit]
         scores = table.scores(key_hash)
@@ -94,28 +103,42 @@ class Candidates:
     def _of(self, handler: str) -> tuple[tuple[str, ...], _Table]:
         table = self._tables.get(handler)
         if table is None:
-            placed = [p for p in self._placed if handler in p[0].handlers]
-            table = self._tables[handler] = _Table(placed)
+            places: dict[int, list[Candidate]] = {}
+            for worker, multiplier in self._placed:
+                if handler in worker.handlers:
+                    places.setdefault(multiplier, []).append(worker)
+            table = self._tables[handler] = _Table(places)
         return table.ids, table
 
 
 class _Table:
-    """The workers that know one handler, laid out for one multiplication."""
+    """The places for one handler, laid out for one multiplication.
 
-    __slots__ = ("_bytes", "_packed", "_rates", "_unpack", "ids")
+    A label has one place, also while several workers have it: the old and the new one during a
+    deployment, or all of them out of carelessness.  They share its keys by their ids, and the
+    greatest of their weights counts.  Were the second one given a place by its id, each step of a
+    deployment would move keys of all other nodes there, and away again when the old one leaves.
+    """
 
-    def __init__(self, placed: Sequence[tuple[Candidate, int]]) -> None:
-        self.ids = tuple(worker.id for worker, _ in placed)
-        packed = b"".join(multiplier.to_bytes(16, "little") for _, multiplier in placed)
+    __slots__ = ("_bytes", "_packed", "_rates", "_unpack", "ids", "twins")
+
+    def __init__(self, places: Mapping[int, Sequence[Candidate]]) -> None:
+        self.ids = tuple(workers[0].id for workers in places.values())
+        self.twins = {
+            n: _Table({hash_of(worker.id) | 1: (worker,) for worker in workers})
+            for n, workers in enumerate(places.values())
+            if len(workers) > 1
+        }
+        packed = b"".join(multiplier.to_bytes(16, "little") for multiplier in places)
         self._packed = int.from_bytes(packed, "little")
         self._bytes = len(packed)
-        self._unpack = Struct("<" + "Q8x" * len(placed)).unpack
-        weights = {worker.weight for worker, _ in placed}
+        self._unpack = Struct("<" + "Q8x" * len(places)).unpack
+        weights = [max(worker.weight for worker in workers) for workers in places.values()]
         # Equal weights cannot change the order, so they need no logarithms.
-        self._rates = [1 / worker.weight for worker, _ in placed] if len(weights) > 1 else None
+        self._rates = [1 / weight for weight in weights] if len(set(weights)) > 1 else None
 
     def scores(self, key_hash: int) -> Sequence[float]:
-        """Return one score per worker; the highest wins."""
+        """Return one score per place; the highest wins."""
         product = self._packed * (key_hash | 1)
         numbers: tuple[int, ...] = self._unpack(product.to_bytes(self._bytes, "little"))
         if self._rates is None:
@@ -124,17 +147,12 @@ class _Table:
         # clocks that run at the speed of the weights.
         return list(map(mul, map(math.log, map(mul, numbers, repeat(2.0**-64))), self._rates))
 
-
-def _placed(workers: Mapping[str, Candidate]) -> list[tuple[Candidate, int]]:
-    """Return each worker that takes keys with its multiplier, in an order all processes share."""
-    taken = {""}
-    placed = []
-    for _, worker in sorted(workers.items()):
-        if worker.is_draining:  # gives the place of its label up at once
-            continue
-        # A label has one place.  While two workers have the same (a restart before the old one
-        # was reaped, or carelessness), the second is placed by its id and not left without keys.
-        seed = worker.id if worker.label in taken else worker.label
-        taken.add(worker.label)
-        placed.append((worker, hash_of(seed) | 1))
-    return placed
+    def ranked(self, key_hash: int, limit: int) -> tuple[str, ...]:
+        """Return the ids of at most `limit` workers, where places may be shared."""
+        scores, found = self.scores(key_hash), list[str]()
+        for place in sorted(range(len(self.ids)), key=scores.__getitem__, reverse=True):
+            twins = self.twins.get(place)
+            found += twins.ranked(key_hash, limit) if twins else (self.ids[place],)
+            if len(found) >= limit:
+                break
+        return tuple(found[:limit])

@@ -36,15 +36,21 @@ def owners(workers: Iterable[Candidate], hashes: Iterable[int] = HASHES) -> list
 
 @st.composite
 def fleets(draw: st.DrawFn) -> list[Candidate]:
-    """Fleets of equal or of different weights, some workers labelled, some draining."""
+    """Fleets of equal or of different weights, some workers labelled, some draining.
+
+    Only workers of one weight share a label: of a shared place the greatest weight counts, so that
+    it changes when that worker leaves.
+    """
     ids = draw(st.lists(st.integers(0, 999).map("w{}".format), unique=True, max_size=12))
-    weight = draw(st.sampled_from([st.just(1.0), st.floats(0.001, 1000.0)]))
+    weight, shared = draw(
+        st.sampled_from([(st.just(1.0), "shared"), (st.floats(0.001, 1000.0), "")])
+    )
     return [
         Candidate(
             id_,
             draw(st.sampled_from([H, frozenset({"g"}), frozenset({"g", "h"})])),
             draw(weight),
-            draw(st.sampled_from(["", id_ + "-label"])),
+            draw(st.sampled_from(["", id_ + "-label", shared])),
             draw(st.integers(0, 4)) == 4,
         )
         for id_ in ids
@@ -208,6 +214,30 @@ def test_a_draining_worker_gives_its_label_up_at_once() -> None:
     both = owners([draining, Candidate("x0", H, label="pod-0"), *others])
     before = owners([Candidate("w0", H, label="pod-0"), *others])
     assert both == ["x0" if owner == "w0" else owner for owner in before]
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, 2.0, 5.0)])
+def test_a_rolling_deployment_moves_each_key_once(weights: tuple[float, ...]) -> None:
+    """Old and new worker of a label side by side: only its own keys move, each to the new one."""
+    size = 10
+    workers = [
+        Candidate(worker.id, H, worker.weight, f"pod-{worker.id}")
+        for worker in fleet(size, weights=weights)
+    ]
+    moves: Counter[int] = Counter()
+    hashes = HASHES[:2000]
+    before = owners(workers, hashes)
+    for n, old in enumerate(workers.copy()):
+        new = Candidate(f"x{99 - n}", H, old.weight, old.label)
+        for both_or_new in ([old, new], [new]):
+            after = owners([*workers[:n], *both_or_new, *workers[n + 1 :]], hashes)
+            moved = [i for i, owner in enumerate(after) if owner != before[i]]
+            assert {(before[i], after[i]) for i in moved} == {(old.id, new.id)}
+            moves.update(moved)
+            before = after
+        workers[n] = new
+    assert len(moves) == len(hashes)
+    assert set(moves.values()) == {1}
 
 
 def test_workers_that_share_a_label_still_share_the_keys() -> None:
