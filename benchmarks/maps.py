@@ -10,21 +10,17 @@ and shares with its 24 neighbours an interpreter, and so the time of one core.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 import attrs
 
 from benchmarks.probe import Probe
-from benchmarks.report import Report, Table, document
+from benchmarks.report import Report, Table
+from benchmarks.running import command_line, run
 from benchmarks.throughput import Member
-from pool.store.server import EmbeddedServer, find_server
 
 REPEATS: Final = 3
 COPIES: Final = (1, 10, 100)
@@ -96,15 +92,6 @@ class Bench:
             self.reads()
         return self.report
 
-    @contextmanager
-    def pool(self) -> Iterator[str]:
-        """Yield the name of a pool of its own, which is gone afterwards."""
-        name = f"bench-{secrets.token_hex(4)}"
-        try:
-            yield name
-        finally:
-            self.probe.forget(name)
-
     def member(self, pool: str) -> Member:
         """Start a process that writes, or holds copies."""
         return Member("copies", self.loop, pool, self.probe.url, module="benchmarks.copies")
@@ -113,7 +100,7 @@ class Bench:
 
     def writes(self) -> None:
         """One write after another, beside a bare HSET from the same process."""
-        with self.pool() as pool, self.member(pool) as writer:
+        with self.probe.pool() as pool, self.member(pool) as writer:
             writer.ask("hold", count=1)
             writer.ask("fill", keys=100, items=KEYS)
             writer.ask("latency", samples=WRITES // 10)  # scripts are loaded, caches warm
@@ -123,7 +110,7 @@ class Bench:
     def fan_out(self, copies: int) -> Cost:
         """Write at a fixed rate; return what the server did for each write."""
         note = self.report.note
-        with self.pool() as pool, ExitStack() as stack:
+        with self.probe.pool() as pool, ExitStack() as stack:
             snapshots = self._snapshots()
             writer = stack.enter_context(self.member(pool))
             writer.ask("hold", count=1)
@@ -163,7 +150,11 @@ class Bench:
     def joins(self) -> None:
         """Open maps of several sizes, each by itself."""
         for name, keys, items in (("empty", 0, 0), ("keys", KEYS, 0), ("items", 0, KEYS)):
-            with self.pool() as pool, self.member(pool) as writer, self.member(pool) as joiner:
+            with (
+                self.probe.pool() as pool,
+                self.member(pool) as writer,
+                self.member(pool) as joiner,
+            ):
                 writer.ask("hold", count=1)
                 writer.ask("fill", keys=keys, items=items)
                 for join_s in joiner.ask("hold", count=JOINS)["joins_s"]:
@@ -171,7 +162,7 @@ class Bench:
 
     def reads(self) -> None:
         """Read the local copy."""
-        with self.pool() as pool, self.member(pool) as reader:
+        with self.probe.pool() as pool, self.member(pool) as reader:
             reader.ask("hold", count=1)
             reader.ask("fill", keys=KEYS, items=0)
             for name, spent_ns in reader.ask("reads", keys=KEYS)["spent_ns"].items():
@@ -259,33 +250,12 @@ def offer(holders: Sequence[Member], writes: int, rate_per_s: float) -> Offered:
 
 def main() -> None:
     """Parse the command line, measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.maps", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument("--loop", choices=("asyncio", "trio", "both"), default="asyncio")
-    parser.add_argument(
-        "--url", help="a server to use (its figures must be ours alone); default: an embedded one"
+    run(
+        command_line("maps", __doc__).parse_args(),
+        lambda probe, loop: Bench(probe, loop).run(),
+        sizes=f"{KEYS} keys, lists of {KEYS}, up to {COPIES[-1]} copies",
+        repeats=REPEATS,
     )
-    given = parser.parse_args()
-    loops = ("asyncio", "trio") if given.loop == "both" else (given.loop,)
-    with ExitStack() as stack:
-        url = given.url
-        if url is None:
-            url = stack.enter_context(EmbeddedServer.start(find_server("path"))).url
-        probe = Probe(url)
-        stack.callback(probe.close)
-        began_s, load = time.monotonic(), os.getloadavg()
-        reports = [Bench(probe, loop).run() for loop in loops]
-        measured = document(
-            reports,
-            server=probe.server(),
-            transport=url.partition(":")[0],
-            sizes=f"{KEYS} keys, lists of {KEYS}, up to {COPIES[-1]} copies",
-            repeats=REPEATS,
-            load_before=[round(each, 2) for each in load],
-            seconds=time.monotonic() - began_s,
-        )
-    print(json.dumps(measured.as_json(), indent=2) if given.json else measured.as_text())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import attrs
@@ -82,6 +84,15 @@ class Probe:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"{done} of {jobs} jobs done after {limit_s} s")
             time.sleep(_POLL_S)
+
+    @contextmanager
+    def pool(self) -> Iterator[str]:
+        """Yield the name of a pool of its own, which is gone afterwards."""
+        name = f"bench-{secrets.token_hex(4)}"
+        try:
+            yield name
+        finally:
+            self.forget(name)
 
     def forget(self, pool: str) -> None:
         """Delete everything of a pool."""

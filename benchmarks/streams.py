@@ -11,20 +11,15 @@ the writer cannot add as many events as are offered, the next attempt offers hal
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import secrets
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from contextlib import ExitStack
+from typing import Final
 
 from benchmarks.probe import Probe
-from benchmarks.report import RAW, RAW_CPU, Report, Table, document
+from benchmarks.report import RAW, RAW_CPU, Report, Table
+from benchmarks.running import command_line, run
 from benchmarks.throughput import Member
 from pool.model.names import Control
-from pool.store.server import EmbeddedServer, find_server
 
 REPEATS: Final = 3
 EVENTS: Final = 20_000  # of one drain
@@ -78,15 +73,6 @@ class Bench:
         self.lag()
         return self.report
 
-    @contextmanager
-    def pool(self) -> Iterator[str]:
-        """Yield the name of a pool of its own, which is gone afterwards."""
-        name = f"bench-{secrets.token_hex(4)}"
-        try:
-            yield name
-        finally:
-            self.probe.forget(name)
-
     def member(self, role: str, pool: str) -> Member:
         """Start a process."""
         module = "benchmarks.stream_member"
@@ -112,7 +98,7 @@ class Bench:
         note("raw_xadd_pipelined_per_s", per_s)
         note("raw_xadd_pipelined_redis_cpu_us", cpu_us)
         note(RAW, self.probe.xadd_clients(10_000)[0])
-        with self.pool() as pool:
+        with self.probe.pool() as pool:
             key, client = self.fill(pool), self.probe.client
             client.xgroup_create(key, "raw", "0")
             began_s, got = time.monotonic(), 0
@@ -124,7 +110,7 @@ class Bench:
 
     def add(self) -> None:
         """Add events, nobody reading."""
-        with self.pool() as pool, self.member("writer", pool) as writer:
+        with self.probe.pool() as pool, self.member("writer", pool) as writer:
             for name, callers, events in (
                 ("add_one_by_one", 1, self.events // 10),
                 (f"add_{CALLERS}_callers", CALLERS, self.events),
@@ -138,7 +124,7 @@ class Bench:
     def drain(self, consumers: int, name: str, ack_max: int) -> None:
         """Have so many consumers take and acknowledge what is there."""
         note = self.report.note
-        with self.pool() as pool, ExitStack() as stack:
+        with self.probe.pool() as pool, ExitStack() as stack:
             key = self.fill(pool)
             members = [stack.enter_context(self.member("sink", pool)) for _ in range(consumers)]
             before = self.probe.usage()
@@ -163,7 +149,7 @@ class Bench:
         rate = RATE_PER_S
         while rate >= RATE_MIN_PER_S:
             with (
-                self.pool() as pool,
+                self.probe.pool() as pool,
                 self.member("reader", pool) as reader,
                 self.member("writer", pool) as writer,
             ):
@@ -184,36 +170,17 @@ class Bench:
 
 def main() -> None:
     """Parse the command line, measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.streams", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser = command_line("streams", __doc__)
     parser.add_argument("--events", type=int, default=EVENTS, help=f"per drain, default {EVENTS}")
-    parser.add_argument("--loop", choices=("asyncio", "trio", "both"), default="asyncio")
-    parser.add_argument(
-        "--url", help="a server to use (its figures must be ours alone); default: an embedded one"
-    )
     given = parser.parse_args()
     if given.events < 1000:
         parser.error("--events must be at least 1000: fewer are over before they can be measured")
-    loops = ("asyncio", "trio") if given.loop == "both" else (given.loop,)
-    with ExitStack() as stack:
-        url: Any = given.url
-        if url is None:
-            url = stack.enter_context(EmbeddedServer.start(find_server("path"))).url
-        probe = Probe(url)
-        stack.callback(probe.close)
-        began_s, load = time.monotonic(), os.getloadavg()
-        reports = [Bench(probe, loop, given.events).run() for loop in loops]
-        measured = document(
-            reports,
-            server=probe.server(),
-            transport=url.partition(":")[0],
-            sizes=f"{given.events} events a drain",
-            repeats=REPEATS,
-            load_before=[round(each, 2) for each in load],
-            seconds=time.monotonic() - began_s,
-        )
-    print(json.dumps(measured.as_json(), indent=2) if given.json else measured.as_text())
+    run(
+        given,
+        lambda probe, loop: Bench(probe, loop, given.events).run(),
+        sizes=f"{given.events} events a drain",
+        repeats=REPEATS,
+    )
 
 
 if __name__ == "__main__":
