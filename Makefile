@@ -11,8 +11,9 @@ MINUTES ?= 10
 SEEDS   ?= 100
 FIRST   ?= 0
 JOBS    ?= 2
+SCALE   ?= 1
 
-.PHONY: test test-all demo lint fmt bench verify sim steps chaos chaos-each mutants soak clean
+.PHONY: test test-all demo lint fmt bench bench-fleet verify sim steps chaos chaos-each mutants soak clean
 
 test: lint
 	$(BIN)/python -m pytest
@@ -34,6 +35,10 @@ fmt: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.throughput
+
+# What only a pool does, at the size of a fleet: takeovers, deployments, 100,000 services.
+bench-fleet: $(READY)
+	$(BIN)/python -m benchmarks.fleet --scale $(SCALE)
 
 verify: $(READY)
 	$(BIN)/python -m tests.verify.proofs
