@@ -352,6 +352,27 @@ async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
     assert diary.entries == [refs[0].job_id]
 
 
+async def test_each_of_very_many_has_time_for_its_second_try(fleet: Fleet) -> None:
+    """The time that a call has is counted from its turn: what stands before it uses none of it."""
+    count = 14_000
+    async with fault_proxy(fleet.url) as proxy:
+        client = await fleet.node(url=proxy.url, op_timeout_s=2.0, lease_ttl_s=10.0)
+        answers: list[JobRef[Any] | PoolError] = []
+
+        async def dispatch() -> None:
+            many = client.options(allow_unknown=True)
+            answers.extend(await many.dispatch_many("later", [f"k{n}" for n in range(count)]))
+
+        proxy.delay_s = 0.05  # 512 in each 0.1 s, so the last ones' turn is later than 2 s
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatch)
+            await fleet.until(lambda: fleet.client.hlen(fleet.names.jobs) > count - 1_000)
+            await proxy.cut()
+            await proxy.heal()
+    assert [answer for answer in answers if isinstance(answer, PoolError)] == []
+    assert len({answer.key for answer in answers if isinstance(answer, JobRef)}) == count
+
+
 async def test_a_cancelled_dispatch_disturbs_nobody_else(fleet: Fleet) -> None:
     """Its waiter is gone; the reply is read and dropped, and the connection goes on."""
     node = await fleet.node(handlers)
