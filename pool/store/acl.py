@@ -27,7 +27,8 @@ _STREAMS: Final = frozenset({"unlink", "xack", "xdel", "xlen", "xrange"})
 SENT: Final = _WIRE | _ACTORS | _LOOKING | _STREAMS
 
 _FAMILIES: Final = frozenset({"XGROUP", "XINFO"})  # each subcommand has a rule of its own
-_CALLED: Final = re.compile(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?")
+# At once, or for the whole batch (lib/batch.lua).
+_CALLED: Final = re.compile(r"(?:redis\.p?call|later)\('([A-Z]+)'(?:, '([A-Z]+)')?")
 
 
 def called() -> frozenset[str]:

@@ -68,9 +68,10 @@ def test_what_the_code_sends_is_what_the_rules_allow(redis_url: str) -> None:
 def test_every_call_of_a_script_names_its_command() -> None:
     """What the rules are read from leaves no call out."""
     sources = [path.read_text("utf-8") for path in (PACKAGE / "store/lua").rglob("*.lua")]
-    calls = sum(len(re.findall(r"redis\.p?call\b", text)) for text in sources)
-    named = sum(len(re.findall(r"redis\.p?call\('[A-Z]+'", text)) for text in sources)
-    assert calls == named > 100
+    calls = sum(len(re.findall(r"redis\.p?call\b|\blater\(", text)) for text in sources)
+    named = sum(len(re.findall(r"(?:redis\.p?call|\blater)\('[A-Z]+'", text)) for text in sources)
+    # The others are in lib/batch.lua: `later` itself, in its header too, and what it collects for.
+    assert calls - 5 == named > 100
 
 
 def test_nothing_dangerous_is_among_the_rules() -> None:

@@ -66,7 +66,7 @@ BANNED_IN_LUA = {
     "KEYS": r"call\('KEYS'",
     "SCAN": r"call\('[HSZ]?SCAN'",
     "XGROUP": r"call\('X(GROUP|READGROUP|ACK|AUTOCLAIM)'",
-    "XDEL": r"call\('XDEL'",
+    "XDEL": r"(call|later)\('XDEL'",
     "XTRIM": r"call\('XTRIM'",
     "MAXLEN": r"'MAXLEN'",
     "EXPIRE": r"call\('P?EXPIRE",

@@ -17,12 +17,12 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          flags: a attach to a live job, k the name need not be registered,
                          u take it without an owner when no target has room
 
-Uses     lane, record, place
+Uses     lane, record, batch, place
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) | FULL <queued> | UNKNOWN | NOROOM
          | MALFORMED (the key has a record that cannot be read, or unassigned:H is something else)
 Errors   POOLDATALOST <lane>  the pool's data are not those this caller joined
-Cost     O(1) per item; 5 commands each, 8 a call and one per handler
+Cost     O(1) per item; 1 command each, 12 a call and one per handler
 Why Lua  look-up, claim, record and announcement are one step, else a crash between two of them
          leaves a job that was accepted but never reaches a worker.  Dispatch is the grant.
 ]]
@@ -32,12 +32,19 @@ redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
 -- Reads that raise on a key of the wrong type must come before the first write; of one handler's keys
 -- that fails its own items alone.
-local unfit = {}
+local unfit, results = {}, {}
 for i = k + 1, #KEYS, 2 do
   if unfit[KEYS[i]] == nil then
     unfit[KEYS[i]] = not fits(KEYS[i], 'zset')
   end
+  results[#results + 1] = KEYS[i - 1]
 end
+-- Hardly ever has one of them an outcome: only then each is asked for by itself.
+local has_ended = false
+for i = 1, #results, ARGS_MAX do
+  has_ended = redis.call('EXISTS', unpack(results, i, math.min(i + ARGS_MAX - 1, #results))) > 0 or has_ended
+end
+read_records(arg, 8)
 local known = {}
 local answers = {}
 
@@ -47,10 +54,10 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   end
   if unfit[unassigned] then
     return 'MALFORMED'
-  elseif redis.call('EXISTS', result) == 1 then
+  elseif has_ended and redis.call('EXISTS', result) == 1 then
     return 'ENDED'
   end
-  local live = redis.call('HGET', jobs, key)
+  local live = record_of(key)
   if live then
     local r = parse(live)
     if not r then
@@ -81,7 +88,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   end
   if #payload > INLINE_BYTES_MAX then
     flag(r, 'p', true)
-    redis.call('HSET', payloads, key, payload)
+    later('HSET', payloads, key, payload)
   end
   queued = queued + 1
   tally('dispatched', 1)
@@ -93,10 +100,10 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     r[STATE], r[EPOCH] = 'W', stamp()
     flag(r, 'd', true)
     if not has(r, 'p') then
-      redis.call('HSET', payloads, key, payload)
+      later('HSET', payloads, key, payload)
     end
-    redis.call('HSET', jobs, key, pack(r))
-    redis.call('ZADD', due, now + delay_ms, 'k:' .. key)
+    later('HSET', jobs, key, pack(r))
+    later('ZADD', due, now + delay_ms, 'k:' .. key)
     tally('waiting', 1)
     return 'OK -'
   end
@@ -109,5 +116,6 @@ for a = arg, #ARGV, 8 do
     tonumber(ARGV[a + 5]), ARGV[a + 6], ARGV[a + 7], KEYS[k], KEYS[k + 1])
   k = k + 2
 end
+write_batch()
 close_lane()
 return answers

@@ -19,10 +19,10 @@ ARGV[4] target_count int   1: the worker itself
 ARGV[5] id           str   worker id
 ARGV[6] number       str   its incarnation in this lane
 
-Uses     lane, record, place
+Uses     lane, record, batch, place
 Returns  number of unassigned keys left, number of keys granted
 Errors   POOLDATALOST <lane>, POOLGONE <identity>
-Cost     O(handlers + granted * log n); 3 commands a key, 5 a call, 2 a handler
+Cost     O(handlers + granted * log n); 1 command a key, 14 a call, 2 a handler
 Why Lua  two workers would otherwise both take the oldest key.
 ]]
 local name = id .. '.' .. number
@@ -69,25 +69,23 @@ if #keys > 0 then
   tally('unassigned', -#keys)
   local texts = redis.call('HMGET', jobs, unpack(keys))
   local bodies = redis.call('HMGET', payloads, unpack(keys))
-  local moved, seen = {}, {}
+  local seen = {}
   for n, key in ipairs(keys) do
     local r = parse(texts[n])
     local is_whole = r and r[STATE] == 'U' and (bodies[n] or has(r, 'p'))
     if texts[n] and not is_whole and not seen[key] then
       -- The sweeper finds it there, and has it parked unless it stands where its record says.
-      redis.call('ZADD', due, now, 'k:' .. key)
+      later('ZADD', due, now, 'k:' .. key)
     elseif is_whole and not seen[key] then
       seen[key] = true
       if not has(r, 'p') then
-        moved[#moved + 1] = key
+        later('HDEL', payloads, key)
       end
       grant(key, r, target, bodies[n] or '')
       granted = granted + 1
     end
   end
-  if #moved > 0 then
-    redis.call('HDEL', payloads, unpack(moved))
-  end
 end
+write_batch()
 close_lane()
 return { whole(lane_had[3]) + (tallies['unassigned'] or 0), granted }

@@ -1,7 +1,7 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record; keys jobs, pending, due, payloads, blobs, parked, letters, journal; argument parked_ms; and of the
+Needs  lane, record, batch; keys jobs, pending, due, payloads, blobs, parked, letters, journal; argument parked_ms; and of the
 source (the record's owner) source_owned and source_stream.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
@@ -20,22 +20,22 @@ end
 -- Out of the indexes of its present state; the payload is the caller's to keep.
 local function lift(key, r, unassigned)
   if r[STATE] == 'P' then
-    redis.call('XDEL', source_stream, r[EPOCH] .. '-0')
-    redis.call('ZREM', pending, key)
+    later('XDEL', source_stream, r[EPOCH] .. '-0')
+    later('ZREM', pending, key)
   elseif r[STATE] == 'R' then
-    redis.call('SREM', source_owned, key)
+    later('SREM', source_owned, key)
   elseif r[STATE] == 'W' then
     tally('waiting', -1)
   else
-    redis.call('ZREM', unassigned, key)
+    later('ZREM', unassigned, key)
     tally('unassigned', -1)
   end
   if has(r, 'd') then
-    redis.call('ZREM', due, 'k:' .. key)
+    later('ZREM', due, 'k:' .. key)
     flag(r, 'd', false)
   end
   if r[STATE] ~= 'P' and not has(r, 'p') then
-    redis.call('HDEL', payloads, key)
+    later('HDEL', payloads, key)
   end
 end
 
@@ -61,15 +61,15 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   end
   lift(key, r, unassigned)
   if has(r, 'p') then
-    redis.call('HDEL', payloads, key)
+    later('HDEL', payloads, key)
   end
   if has(r, 'b') then
-    redis.call('HDEL', blobs, key)
+    later('HDEL', blobs, key)
   end
   if has(r, 'i') then
     redis.call('DEL', inbox)
   end
-  redis.call('HDEL', jobs, key)
+  later('HDEL', jobs, key)
   redis.call('SET', result, table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now), detail }, '|')
     .. '\n' .. body, 'PX', ttl_ms)
   tally(word, 1)

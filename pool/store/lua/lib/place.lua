@@ -1,7 +1,7 @@
 --[[
 place: give a key to the first open target with room, else leave it unassigned.
 
-Needs  lane, record; keys open, jobs, pending, payloads; argument pending_ms.
+Needs  lane, record, batch; keys open, jobs, pending, payloads; argument pending_ms.
 Targets come as  ARGV[a] = count, then (worker id, incarnation number) each, and
 KEYS[k], KEYS[k + 1], ... = stream:W, owned:W each; later they are named by their place in that list.
 A target counts only while `open` names the same incarnation: fencing and leaving take it out of
@@ -46,8 +46,8 @@ local function grant(key, r, target, payload)
   else
     redis.call('XADD', target.stream, r[EPOCH] .. '-0', 'k', key, 'm', meta, 'p', payload)
   end
-  redis.call('ZADD', pending, now + pending_ms, key)
-  redis.call('HSET', jobs, key, pack(r))
+  later('ZADD', pending, now + pending_ms, key)
+  later('HSET', jobs, key, pack(r))
 end
 
 local function unassign(key, r, payload, unassigned)
@@ -56,9 +56,9 @@ local function unassign(key, r, payload, unassigned)
   r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'U', '', stamp(), ''
   r[ACCEPTED] = first and '' or accepted
   if not has(r, 'p') then
-    redis.call('HSET', payloads, key, payload)
+    later('HSET', payloads, key, payload)
   end
-  redis.call('ZADD', unassigned, accepted_of(r), key)
-  redis.call('HSET', jobs, key, pack(r))
+  later('ZADD', unassigned, accepted_of(r), key)
+  later('HSET', jobs, key, pack(r))
   tally('unassigned', 1)
 end
