@@ -51,6 +51,7 @@ class FaultProxy:
     connections: int = 0  # accepted so far
     dropped_bytes: int = 0
     _upstream: Url = attrs.field(kw_only=True)
+    _host: str = attrs.field(kw_only=True)
     _tasks: TaskGroup = attrs.field(kw_only=True)
     _listening: anyio.CancelScope | None = attrs.field(init=False, default=None)
     _stopped: anyio.Event = attrs.field(init=False, factory=anyio.Event)
@@ -87,9 +88,9 @@ class FaultProxy:
         """Listen, after `refuse()` on the same port as before."""
         if self._listening is None:
             port = Url.parse(self.url).hosts[0][1] if self.url else 0
-            listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
+            listener = await anyio.create_tcp_listener(local_host=self._host, local_port=port)
             port = listener.extra(SocketAttribute.local_port)  # noqa: S610  (not Django's)
-            self.url = _address(self._upstream, port)
+            self.url = _address(self._upstream, self._host, port)
             self._stopped = anyio.Event()
             self._listening = await self._tasks.start(self._serve, listener)
 
@@ -179,8 +180,12 @@ class _Relay:
 
 
 @asynccontextmanager
-async def fault_proxy(upstream: str) -> AsyncIterator[FaultProxy]:
+async def fault_proxy(upstream: str, *, host: str = "127.0.0.1") -> AsyncIterator[FaultProxy]:
     """Run a proxy in front of the server at `upstream`; `proxy.url` is the address to use instead.
+
+    Args:
+        upstream: The server's address.
+        host: The address of this machine to listen at.
 
     Raises:
         ConfigError: The address is not that of a single server without TLS.
@@ -189,7 +194,7 @@ async def fault_proxy(upstream: str) -> AsyncIterator[FaultProxy]:
     if address.kind not in ("tcp", "unix"):
         raise ConfigError(setting="url", problem="a proxy takes a redis:// or unix:// address")
     async with anyio.create_task_group() as tasks:
-        proxy = FaultProxy("", upstream=address, tasks=tasks)
+        proxy = FaultProxy("", upstream=address, host=host, tasks=tasks)
         await proxy.listen()
         try:
             yield proxy
@@ -256,6 +261,6 @@ async def _dial(upstream: Url) -> SocketStream | _UnixStream:
     return await anyio.connect_tcp(*upstream.hosts[0])
 
 
-def _address(server: Url, port: int) -> str:
+def _address(server: Url, host: str, port: int) -> str:
     who = f"{quote(server.username, '')}:{quote(server.password, '')}@" if server.password else ""
-    return f"redis://{who}127.0.0.1:{port}/{server.db}"
+    return f"redis://{who}{host}:{port}/{server.db}"

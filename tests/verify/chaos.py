@@ -70,6 +70,7 @@ class Plan:
     settings: dict[str, Any] = attrs.field(factory=dict)
     hurt: Hurt | None = None  # what to do instead of drawing faults
     keeps_outcomes: bool = True
+    apart: bool = False  # each process in a network of its own
     slack_s: float = 0.5  # what this machine may add to every bound
 
     @property
@@ -109,6 +110,11 @@ class Verdict:
         """Whether nothing was wrong, with the pool or with the harness."""
         return self.report.ok and not self.troubles
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether every process had a network of its own."""
+        return self.plan.apart and "namespaces" not in self.impossible
+
     def told(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
         return {
@@ -118,6 +124,7 @@ class Verdict:
             "seconds": self.plan.seconds,
             "server": f"{self.plan.program.name} {self.plan.program.version}",
             "took_s": round(self.took_s, 1),
+            "network": "a namespace for each process" if self.is_apart else "loopback",
             "injected": self.injected,
             "not injected": {**NEVER, **self.impossible},
             "troubles": list(self.troubles),
@@ -138,6 +145,7 @@ async def campaign(plan: Plan, directory: Path) -> Verdict:
         fsync=fsync,
         per_s=plan.per_s,
         settings=plan.settings,
+        apart=plan.apart,
     ) as world:
         if not await world.all_up():
             troubles.append("not every process joined at the beginning")
@@ -151,8 +159,8 @@ async def campaign(plan: Plan, directory: Path) -> Verdict:
                 troubles.append("not every process was back after the chaos")
             world.record("heal")
             drained = await _drain(world, plan.bounds)
+            await _finish(world, drained, troubles)
             watchers.cancel_scope.cancel()
-        await _finish(world, drained, troubles)
     events = load(histories(directory))
     report = check(events, plan.bounds)
     verdict = Verdict(
@@ -269,7 +277,17 @@ async def _watch_processors(world: World) -> None:
     while True:
         await anyio.sleep(STALL_S)
         if waited := await in_thread(look):
+            world.waited_s += min(STALL_S, max(waited.values()))
             world.record("stall", "info", extra={"waited": waited})
+
+
+async def _rest(world: World, seconds: float) -> None:
+    """Wait so long, not counting what threads waited for a processor meanwhile."""
+    with anyio.move_on_after(FINISH_S):
+        while seconds > 0:
+            before_s = world.waited_s
+            await anyio.sleep(STALL_S)
+            seconds -= STALL_S - (world.waited_s - before_s)
 
 
 async def _drain(world: World, bounds: Bounds) -> bool:
@@ -336,9 +354,9 @@ async def _members(world: World, troubles: list[str]) -> set[str]:
         for member in members:
             world.forget("members", member)
             member.signal(signal.SIGUSR1)
-        if not await world.until(lambda: all(world.has_said("members", m) for m in members), 5.0):
+        if not await world.until(lambda: all(world.has_said("members", m) for m in members), 20.0):
             troubles.append("not every process said what it knows")
-        await anyio.sleep(world.ttl_s)  # what a replica needs to find out what it missed, twice
+        await _rest(world, world.ttl_s)  # what a replica needs to find out what it missed, twice
     live: set[str] = set()
     for event in load(histories(world.directory)):
         if event.f == "members":
@@ -392,6 +410,7 @@ def line(verdict: Verdict) -> str:
         f"{sum(verdict.injected.values()):2} faults, {figures['jobs accepted']:5.0f} jobs, "
         f"{figures['runs']:5.0f} runs, takeover max {figures.get('takeover max s', 0.0):4.2f} s, "
         f"waited for processors {figures.get('waited for processors s', 0.0):.0f} s, "
+        f"starved {figures.get('starved s, longest', 0.0):.0f} s, "
         f"{verdict.report.events} events"
         + "".join(f"\n     {name}: {count}" for name, count in verdict.report.broken.items())
         + "".join(f"\n     harness: {trouble}" for trouble in verdict.troubles)
@@ -409,6 +428,7 @@ def main() -> int:
     parser.add_argument("--each", action="store_true", help="every fault, each alone")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--rate", type=float, default=30.0, help="jobs dispatched in a second")
+    parser.add_argument("--apart", action="store_true", help="a network for each process (root)")
     parser.add_argument("--server", default="valkey", help="name of the server program")
     parser.add_argument("--into", type=Path, help="keep everything in this directory")
     parser.add_argument("--keep", action="store_true", help="keep good campaigns too")
@@ -427,6 +447,7 @@ def main() -> int:
             nodes=given.nodes,
             per_s=given.rate,
             program=program,
+            apart=given.apart,
         )
         verdict = run(plan, given.into, keep=given.keep)
         failed += not verdict.ok

@@ -144,6 +144,8 @@ def _figures(view: View) -> dict[str, float]:
     figures = {"jobs accepted": float(len(view.accepted)), "runs": float(len(view.runs))}
     if view.stalls[0]:
         figures["waited for processors s"] = view.stalls[1][-1]
+        starved = [fault.ended - fault.began for fault in view.faults if fault.kind == "starved"]
+        figures["starved s, longest"] = max(starved, default=0.0)
     if took:
         figures["takeover p50 s"] = took[len(took) // 2]
         figures["takeover p99 s"] = took[min(len(took) - 1, int(len(took) * 0.99))]

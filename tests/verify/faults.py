@@ -27,7 +27,7 @@ Hurt: TypeAlias = Callable[[World, str], Awaitable[None]]
 NEVER: Final = {
     "clock-step": "no preloaded clock here; simulation steps the server's clock",
     "power-loss": "no fsync-recording shim here; SIGKILL and lost writes stand in for it",
-    "packet-loss": "nodes are on loopback, each behind a fault proxy, not in namespaces",
+    "packet-loss": "a part of them needs the kernel's netem, which is not everywhere; all or none",
     "oom-kill": "the kernel's way to SIGKILL; SIGKILL is sent instead",
     "failover": "Sentinel and Cluster are not supported yet",
 }
@@ -190,14 +190,12 @@ async def partition(w: World, name: str) -> None:
 
 
 async def _cut_off(victim: Member, name: str, lasts_s: float) -> None:
-    proxy = victim.proxy
-    proxy.drop_requests = name != "replies-lost"
-    proxy.drop_replies = name != "requests-lost"
+    await victim.lose(requests=name != "replies-lost", replies=name != "requests-lost")
     try:
         await anyio.sleep(lasts_s)
     finally:
         with anyio.CancelScope(shield=True):
-            await proxy.heal()
+            await victim.find()
 
 
 @fault("swizzle", weight=1)

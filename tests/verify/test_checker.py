@@ -641,6 +641,51 @@ def reaped_within_its_lease(s: Story) -> None:
     s.say("reap", p="b/1", nonce="Wa.1")
 
 
+def starved(s: Story, p: str, lasts: float, waited: float) -> None:
+    """Tell that a process waited for a processor so much of each half second."""
+    until = s.at + lasts
+    while s.at < until:
+        s.at += 0.5
+        s.say("stall", "info", extra={"waited": {p: waited}})
+
+
+@good("I17", "I11", "I14")
+def a_starved_process_is_evicted(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    s.at = 20.0
+    s.dispatch("j1")
+    s.start("j1")
+    starved(s, "a/1", 3.0, 0.4)
+    s.start("j1", by="b", epoch=11)
+    s.say("reap", p="b/1", nonce="Wa.1")
+    s.end("j1", err="cancelled", effect=False)
+    s.end("j1", by="b", epoch=11)
+
+
+@bad("I17")
+def others_were_starved(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    s.at = 20.0
+    starved(s, "b/1", 3.0, 0.4)
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
+@bad("I17")
+def it_waited_a_little(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    s.at = 20.0
+    starved(s, "a/1", 3.0, 0.2)
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
+@bad("I17")
+def it_waited_for_a_moment(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    s.at = 20.0
+    starved(s, "a/1", 0.5, 0.5)
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
 @bad("I17")
 def evicted_for_an_outage_of_the_server(s: Story) -> None:
     s.say("join", p="a/1", nonce="Wa.1")

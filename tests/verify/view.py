@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from tests.verify.history import Event
 
+STARVED_S: Final = 0.25  # waited between two looks, which are half a second apart
+APART_S: Final = 1.2  # looks that are further from each other do not belong together
 TERMINAL_ERRORS = frozenset({"POOLPARKED", "POOLCANCELLED", "POOLEXPIRED"})
 
 
@@ -148,6 +150,8 @@ class View:
             if run.crashes >= bounds.crashes_max:
                 suspects[run.start.p].append(run)
         faults = _faults(of["fault"])
+        hurt = list(faults)  # on purpose; who had to wait for a processor all the same is one more
+        faults += _starved(of["stall"], bounds)
         final = of["final_state"][-1] if of["final_state"] else None
         accepted: dict[str, Event] = {}
         for event in of["dispatch"]:
@@ -174,7 +178,7 @@ class View:
                 for event in of["join"]
                 if event.extra.get("worker")
             ],
-            stalls=_stalls(of["stall"], faults),
+            stalls=_stalls(of["stall"], hurt),
             settled=settled,
             outcomes=outcomes,
             ended=_ended(of["result"], outcomes, settled),
@@ -326,6 +330,39 @@ def _stalls(
         told.append(event.t)
         total.append(total[-1] + longest)
     return told, total
+
+
+def _starved(events: Iterable[Event], bounds: Bounds) -> Iterator[Fault]:
+    """Yield as faults what the machine did: a process waited for more than half of the time, for
+    half a lease or longer.  The driver is everybody's network, and the server is the server.
+    """
+    stretches: dict[str, list[Event]] = defaultdict(list)
+
+    def told(p: str) -> Iterator[Fault]:
+        stretch = stretches.pop(p)
+        began, ended = stretch[0].t - STARVED_S, stretch[-1].t
+        node = p.partition("/")[0]
+        if ended - began >= bounds.ttl_s / 2:
+            yield Fault(
+                kind="starved",
+                does={"driver": "cut", "server": "store"}.get(node, "pause"),
+                target="" if node in ("driver", "server") else node,
+                weight=1 + int((ended - began) / (bounds.ttl_s / 2)),
+                began=began,
+                ended=ended,
+                event=stretch[0],
+            )
+
+    for event in events:
+        waiting = {p for p, waited in event.extra["waited"].items() if waited >= STARVED_S}
+        for p in [
+            p for p, s in stretches.items() if event.t - s[-1].t > APART_S or p not in waiting
+        ]:
+            yield from told(p)
+        for p in waiting:
+            stretches[p].append(event)
+    for p in list(stretches):
+        yield from told(p)
 
 
 def _faults(events: Iterable[Event]) -> list[Fault]:

@@ -35,6 +35,7 @@ from pool.store.acl import rules
 from pool.store.server import EmbeddedServer, ServerProgram
 from pool.testing import FaultProxy, fault_proxy
 from tests.verify.history import Recorder, file_sink
+from tests.verify.netns import Namespace, NoNamespaces, namespace
 from tests.verify.service import START_FAILED
 
 READY_S: Final = 60.0  # to start Python six times beside others that need the machine
@@ -52,6 +53,7 @@ class Member:
     role: str
     loop: str
     proxy: FaultProxy
+    net: Namespace | None = None  # its own network, where it has one
     boot: int = 0
     process: Process | None = None
     ready: anyio.Event = attrs.field(factory=anyio.Event)
@@ -68,6 +70,20 @@ class Member:
         """Whether its process has joined, and lives."""
         running = self.process is not None and self.process.returncode is None
         return running and self.ready.is_set()
+
+    async def lose(self, *, requests: bool, replies: bool) -> None:
+        """Lose what it sends to the server, or what comes from there, until `find()`."""
+        if self.net is not None:
+            await in_thread(partial(self.net.lose, requests=requests, replies=replies))
+        else:
+            self.proxy.drop_requests, self.proxy.drop_replies = requests, replies
+
+    async def find(self) -> None:
+        """Lose nothing more.  A proxy's connections are out of step, and reset; TCP's are not."""
+        if self.net is not None:
+            await in_thread(self.net.lose)
+        else:
+            await self.proxy.heal()
 
     def signal(self, number: signal.Signals) -> None:
         """Send its process a signal, if it lives."""
@@ -96,6 +112,7 @@ class World:
     impossible: dict[str, str] = attrs.field(factory=dict)  # fault -> why not on this machine
     spared: frozenset[str] = frozenset()  # names that are hurt, but never killed
     is_over: bool = False
+    waited_s: float = 0.0  # how long threads waited for a processor
     _ids: int = 0
 
     # --- the population ---
@@ -121,9 +138,10 @@ class World:
             member.rest_s = 0.3
 
     async def _run(self, member: Member, file_name: str) -> None:
+        words = [sys.executable, "-m", "tests.verify.service", json.dumps(self._cast(member))]
         with (self.directory / f"{file_name}.log").open("wb") as log:
             member.process = await anyio.open_process(
-                [sys.executable, "-m", "tests.verify.service", json.dumps(self._cast(member))],
+                words if member.net is None else member.net.command(words),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -286,8 +304,12 @@ async def made(
     ttl_s: float = 2.0,
     per_s: float = 30.0,
     settings: Mapping[str, Any] = MappingProxyType({}),
+    apart: bool = False,
 ) -> AsyncIterator[World]:
-    """Make the world: server, proxies, processes; all of it is gone afterwards."""
+    """Make the world: server, proxies, processes; all of it is gone afterwards.
+
+    `apart` gives each process a network of its own where this machine allows that.
+    """
     dice = random.Random(seed)
     async with AsyncExitStack() as stack:
         stack.enter_context(_above_the_nodes())
@@ -309,11 +331,19 @@ async def made(
         if disk is None:
             world.impossible["disk-full"] = "no file system could be mounted"
         names = [f"n{i}" for i in range(1, nodes + 1)] + ["p1", "p2"]
+        nets: list[Namespace] = []
+        if apart:
+            try:
+                nets = [stack.enter_context(namespace(at)) for at in range(len(names))]
+            except NoNamespaces as error:
+                world.impossible["namespaces"] = f"{error}; loopback, and proxies lose instead"
         for number, name in enumerate(names):
-            proxy = await stack.enter_async_context(fault_proxy(_as_user(server.url)))
+            net = nets[number] if nets else None
+            host = net.far_address if net else "127.0.0.1"
+            proxy = await stack.enter_async_context(fault_proxy(_as_user(server.url), host=host))
             loop = ("asyncio", "trio")[(number + seed) % 2]
             role = "worker" if name.startswith("n") else "producer"
-            world.members[name] = Member(name, role, loop, proxy)
+            world.members[name] = Member(name, role, loop, proxy, net)
         try:
             for member in world.members.values():
                 tasks.start_soon(world.keep, member)
