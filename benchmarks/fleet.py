@@ -168,6 +168,7 @@ def _backlog_rows(sizes: Sizes) -> Iterable[Row]:
     yield "queue_last_per_s", "queue: /s, last tenth", "queue_first_per_s"
     yield "queue_first_bytes", "queue: Redis bytes per job, first tenth", ""
     yield "queue_last_bytes", "queue: Redis bytes per job, last tenth", "queue_first_bytes"
+    yield "queue_repeated", "queue: dispatches that had to be repeated", ""
     yield "drain_first_per_s", "drain: /s, first tenth", ""
     yield "drain_least_per_s", "drain: /s, slowest tenth", "drain_first_per_s"
     yield "drain_last_per_s", "drain: /s, last tenth", "drain_first_per_s"
@@ -253,10 +254,12 @@ class Fleet:
         capacity: int = 100,
         workers: int = 1,
         ttl_s: float = DEFAULTS.lease_ttl_s,
+        at_once: int = 100,
     ) -> None:
         """Have a process enter nodes, without waiting for it."""
         settings = {"lease_ttl_s": ttl_s, "settle_delay_s": self._sizes.settle_s}
-        member.tell(do="join", names=names, capacity=capacity, workers=workers, settings=settings)
+        asked = {"capacity": capacity, "workers": workers, "settings": settings}
+        member.tell(do="join", names=names, at_once=at_once, **asked)
 
     def joined(self, member: Member, names: Sequence[str], **more: Any) -> int:
         """Have a process enter nodes; return its number."""
@@ -581,7 +584,7 @@ class Bench:
             worker.ask("leave", names=["web-0"])
             client = fleet.client()
             ask_all([client], "sees", workers=0)
-            rates, job_bytes = [], []
+            rates, job_bytes, repeated = [], [], 0
             empty = self.probe.usage().memory_bytes
             for n in range(TENTHS):
                 spent_ns, before = 0, self.probe.usage().memory_bytes
@@ -589,11 +592,13 @@ class Bench:
                     count = min(CHUNK, (n + 1) * tenth - first)
                     asked = {"handler": "tick", "prefix": "tick", "first": first, "count": count}
                     told = client.ask("dispatch", **asked)
+                    repeated += told["repeated"]
                     spent_ns += told["ended_ns"] - told["began_ns"]
                 rates.append(tenth / (spent_ns / 1e9))
                 job_bytes.append((self.probe.usage().memory_bytes - before) / tenth)
             self._note_tenths("queue", "per_s", rates)
             self._note_tenths("queue", "bytes", job_bytes)
+            note("queue_repeated", repeated)
 
             every = max(1, tenth // 100)
             worker.ask("count", every=every)
@@ -656,10 +661,10 @@ class Bench:
             members = fleet.start(-(-sizes.clients // per), "client")
             bare, connections = _rss(members), self._connections()
             began_ns = time.monotonic_ns()
-            for n, each in enumerate(members):
+            for n, each in enumerate(members):  # not all at once: their processes share the cores
                 names = [f"client-{n}-{k}" for k in range(min(per, sizes.clients - per * n))]
-                fleet.join(each, names)
-            joined_ns = max(each.hear()["at_ns"] for each in members)
+                fleet.joined(each, names, at_once=10)
+            joined_ns = time.monotonic_ns()
             ask_all(members, "sees", workers=1)
             note("clients_joined_s", (joined_ns - began_ns) / 1e9)
             note("clients_connections", (self._connections() - connections) / sizes.clients)
