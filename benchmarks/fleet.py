@@ -17,352 +17,24 @@ import os
 import random
 import signal
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
-from typing import Any, Final, Self, TypeAlias
+from typing import Final
 
 import attrs
 
+from benchmarks import fleet_rows as rows
+from benchmarks.fleet_processes import CHUNK, Fleet, ask_all, gaps_s
+from benchmarks.fleet_rows import Row, Sizes, ways
 from benchmarks.probe import Probe, Usage
 from benchmarks.report import Report, Table
 from benchmarks.running import command_line, run
 from benchmarks.throughput import Member
-from pool import Settings
 
-WAIT_S: Final = 60.0
-LOOK_S: Final = 0.05  # between two looks at how far a fleet has come
-ORDERS: Final = {"start_first": "new before old", "stop_first": "old before new"}
-CHUNK: Final = 10_000  # jobs in one `dispatch_many`
 TENTHS: Final = 10
 NODE_MAX: Final = 10_000  # the greatest capacity of one worker
 ROOM: Final = 1.2  # capacity over services: placement by hash is not even
-DEFAULTS: Final = Settings()
-
-Kept: TypeAlias = dict[str, list[int]]
-
-
-@attrs.frozen(kw_only=True)
-class Sizes:
-    """How large each scenario is."""
-
-    ttls_s: tuple[float, ...] = (1.0, DEFAULTS.lease_ttl_s)
-    settle_s: float = DEFAULTS.settle_delay_s
-    quiet_s: float = 2.5  # no service has moved for so long: none wants to
-    signals: tuple[str, ...] = ("sigkill", "sigstop")
-    kills: int = 5  # of each kind and TTL
-    services: int = 600  # of fleets of 3 that are killed, and of 2 that are left
-    exits: int = 5
-    deployments: tuple[int, ...] = (10, 50)  # nodes
-    services_per_node: int = 20
-    pauses_s: tuple[float, ...] = (0.0, 2.5)  # between two nodes; the second: first fleet alone
-    notes: int = 1_000
-    joiners: int = 100
-    joiners_before: int = 10
-    cold_keys: int = 10_000
-    cold_per_s: float = 500.0
-    hot_per_s: float = 1_000.0
-    hot_s: float = 5.0
-    repeats: int = 3  # of what is quick: cold keys with and without a hot one
-    queued: int = 1_000_000
-    live: int = 100_000
-    live_nodes: int = 10
-    clients: int = 1_000
-    results: int = 1_000
-    rest_s: float = 10.0  # one stretch
-    rests: int = 12
-    per_process: int = 50  # nodes of what has hundreds
-
-    def scaled(self, scale: float) -> Sizes:
-        """Return these sizes with counts multiplied; rates, times and TTLs stay."""
-
-        def of(count: int, least: int) -> int:
-            return max(least, round(count * scale))
-
-        return attrs.evolve(
-            self,
-            kills=of(self.kills, 1),
-            services=of(self.services, 30),
-            exits=of(self.exits, 1),
-            deployments=tuple(of(nodes, 2) for nodes in self.deployments),
-            notes=of(self.notes, 50),
-            joiners=of(self.joiners, 2),
-            joiners_before=of(self.joiners_before, 1),
-            cold_keys=of(self.cold_keys, 50),
-            repeats=of(self.repeats, 1),
-            queued=of(self.queued, 1_000),
-            live=of(self.live, 100),
-            live_nodes=of(self.live_nodes, 2),
-            clients=of(self.clients, 4),
-            results=of(self.results, 50),
-            rests=of(self.rests, 1),
-        )
-
-
-Row: TypeAlias = tuple[str, str, str]
-
-
-def _spread(name: str, title: str, base: str = "") -> Iterable[Row]:
-    for at in ("p50", "p99", "max"):
-        yield f"{name}_{at}_ms", f"{title}, {at} ms", f"{base}_{at}_ms" if base else ""
-
-
-def _takeover_rows(sizes: Sizes) -> Iterable[Row]:
-    for ttl_s in sizes.ttls_s:
-        ttl = f"ttl_{ttl_s:g}_s"
-        yield ttl, f"lease TTL {ttl_s:g} s", ""
-        for kind in sizes.signals:
-            for at in ("p50", "p99", "max"):
-                title = f"{kind.upper()} to first line elsewhere, {at} s"
-                yield f"takeover_ttl_{ttl_s:g}_{kind}_{at}_s", title, ttl
-
-
-def _handoff_rows(_: Sizes) -> Iterable[Row]:
-    yield from _spread("exit_gap", "planned exit: last line to first elsewhere")
-    yield from _spread("join_gap", "moved to a newcomer: last to first line")
-
-
-def _ways(sizes: Sizes) -> Iterable[tuple[str, int, str, float]]:
-    """Yield each way to deploy: its name, nodes, order, seconds between two nodes."""
-    for place, nodes in enumerate(sizes.deployments):
-        for pause_s in sizes.pauses_s[: 1 if place else None]:
-            for order in ORDERS:
-                pace = f"_{pause_s:g}_s_apart" if pause_s else ""
-                yield f"moves_{nodes}_{order}{pace}", nodes, order, pause_s
-
-
-def _deployment_rows(sizes: Sizes) -> Iterable[Row]:
-    for name, nodes, order, pause_s in _ways(sizes):
-        title = f"{nodes} nodes, {ORDERS[order]}" + (f", {pause_s:g} s apart" if pause_s else "")
-        yield f"{name}_mean", f"{title}: moves per service", ""
-        yield f"{name}_max", f"{title}: greatest", ""
-        yield f"{name}_over_2_percent", f"{title}: % over 2", ""
-
-
-def _notification_rows(_: Sizes) -> Iterable[Row]:
-    yield from _spread("notify_call", "notify: the call itself")
-    yield from _spread("notify_received", "notify to received")
-    yield from _spread("notify_answered", "notify, and notified back")
-
-
-def _joining_rows(sizes: Sizes) -> Iterable[Row]:
-    yield "join_joined_s", f"{sizes.joiners} nodes join: all joined, s", ""
-    yield "join_seen_s", "nodes join: all see all, s", ""
-    yield "join_settled_s", "nodes join: services settled, s", ""
-    yield "join_moved", "nodes join: services moved", ""
-    yield "join_moves_max", "nodes join: moves of one, greatest", ""
-
-
-def _hot_key_rows(sizes: Sizes) -> Iterable[Row]:
-    yield from _spread("cold_alone", f"{sizes.cold_keys:,} cold keys, notify to received")
-    yield from _spread("cold_beside_hot", "likewise beside the hot one", "cold_alone")
-    yield "cold_alone_per_s", "cold keys, notify /s by 100 callers", ""
-    yield "cold_beside_hot_per_s", "likewise beside the hot one", "cold_alone_per_s"
-    yield "hot_per_s", "hot key: notify /s accepted", ""
-
-
-def _backlog_rows(sizes: Sizes) -> Iterable[Row]:
-    yield "queue_first_per_s", f"queue {sizes.queued:,} jobs: /s, first tenth", ""
-    yield "queue_least_per_s", "queue: /s, slowest tenth", "queue_first_per_s"
-    yield "queue_last_per_s", "queue: /s, last tenth", "queue_first_per_s"
-    yield "queue_first_bytes", "queue: Redis bytes per job, first tenth", ""
-    yield "queue_last_bytes", "queue: Redis bytes per job, last tenth", "queue_first_bytes"
-    yield "queue_repeated", "queue: dispatches that had to be repeated", ""
-    yield "drain_first_per_s", "drain: /s, first tenth", ""
-    yield "drain_least_per_s", "drain: /s, slowest tenth", "drain_first_per_s"
-    yield "drain_last_per_s", "drain: /s, last tenth", "drain_first_per_s"
-    yield "drain_first_rss_mb", "drain: worker memory MB, after a tenth", ""
-    yield "drain_last_rss_mb", "drain: worker memory MB, at the end", "drain_first_rss_mb"
-    yield "drained_bytes", "drained: Redis bytes per job, at the end", ""
-
-
-def _live_rows(sizes: Sizes) -> Iterable[Row]:
-    yield "live_dispatched_per_s", f"{sizes.live:,} services: dispatched /s", ""
-    yield "live_started_per_s", "services: started /s", "live_dispatched_per_s"
-    yield "live_node_bytes", "services: bytes of process per service", ""
-    yield "live_redis_bytes", "services: Redis bytes per service", ""
-    yield from _rest_rows("live", "services", "node")
-
-
-def _client_rows(sizes: Sizes) -> Iterable[Row]:
-    yield "clients_joined_s", f"{sizes.clients:,} clients: all joined, s", ""
-    yield "clients_connections", "clients: connections, per client", ""
-    yield "clients_rss_mb", "clients: process memory MB, per client", ""
-    yield from _rest_rows("clients", "clients", "client")
-    yield from _spread("result_alone", "dispatch to result, one client")
-    yield from _spread("result_beside_clients", "likewise beside all clients", "result_alone")
-
-
-def _rest_rows(name: str, title: str, each: str) -> Iterable[Row]:
-    yield f"{name}_rest_reads_per_s", f"{title} at rest: calls /s, per {each}", ""
-    yield f"{name}_rest_commands_per_s", f"{title} at rest: commands /s, per {each}", ""
-    yield f"{name}_rest_server_percent", f"{title} at rest: CPU % of the server", ""
-    yield f"{name}_rest_node_percent", f"{title} at rest: CPU % per {each}", ""
-
-
-class Process(Member):
-    """A process of a fleet; see `fleet_member.py`."""
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-
-class Fleet:
-    """The processes of one pool, gone afterwards."""
-
-    def __init__(self, probe: Probe, loop: str, sizes: Sizes) -> None:
-        self._probe = probe
-        self._loop = loop
-        self._sizes = sizes
-        self._stack = ExitStack()
-        self.members: list[Member] = []  # those with workers
-
-    def __enter__(self) -> Self:
-        self._pool = self._stack.enter_context(self._probe.pool())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def start(self, count: int, role: str = "worker") -> list[Member]:
-        """Start so many processes."""
-        module = "benchmarks.fleet_member"
-        started: list[Member] = [
-            Process(role, self._loop, self._pool, self._probe.url, module=module)
-            for _ in range(count)
-        ]
-        for each in started:
-            self._stack.enter_context(each)
-        if role != "client":
-            self.members += started
-        return started
-
-    def client(self) -> Member:
-        """Start a process with one client node."""
-        [client] = self.start(1, "client")
-        self.joined(client, ["client"])
-        return client
-
-    def join(
-        self,
-        member: Member,
-        names: Sequence[str],
-        *,
-        capacity: int = 100,
-        workers: int = 1,
-        ttl_s: float = DEFAULTS.lease_ttl_s,
-        at_once: int = 100,
-    ) -> None:
-        """Have a process enter nodes, without waiting for it."""
-        settings = {"lease_ttl_s": ttl_s, "settle_delay_s": self._sizes.settle_s}
-        asked = {"capacity": capacity, "workers": workers, "settings": settings}
-        member.tell(do="join", names=names, at_once=at_once, **asked)
-
-    def joined(self, member: Member, names: Sequence[str], **more: Any) -> int:
-        """Have a process enter nodes; return its number."""
-        self.join(member, names, **more)
-        pid: int = member.hear()["pid"]
-        return pid
-
-    def kill_at_end(self, pids: Iterable[int]) -> None:
-        """Have processes killed when this ends: what they run is nobody's any more."""
-        for pid in pids:
-            self._stack.callback(os.kill, pid, signal.SIGKILL)
-
-    # --- services ---------------------------------------------------------------------------------
-
-    def serve(self, client: Member, handler: str, prefix: str, count: int) -> tuple[int, int]:
-        """Dispatch services and wait until they run; return when the first and last call was."""
-        told = [
-            client.ask(
-                "dispatch",
-                handler=handler,
-                prefix=prefix,
-                first=first,
-                count=min(CHUNK, count - first),
-            )
-            for first in range(0, count, CHUNK)
-        ]
-        self.wait_begun(count, self.members)
-        return told[0]["began_ns"], told[-1]["ended_ns"]
-
-    def wait_begun(self, count: int, members: Sequence[Member], limit_s: float = WAIT_S) -> None:
-        """Wait until so many services have begun since the last news, or give up when none does."""
-        progress, deadline_s = -1, time.monotonic() + limit_s
-        while (begun := sum(self._counts(members, "begun"))) < count:
-            if begun > progress:
-                progress, deadline_s = begun, time.monotonic() + limit_s
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{begun} of {count} services begun, none for {limit_s} s")
-            time.sleep(LOOK_S)
-
-    def settle(self) -> int:
-        """Return when the last service moved, once none has for a while."""
-        begun, since_s = -1, 0.0
-        while True:
-            if (now := sum(self._counts(self.members, "begun"))) != begun:
-                begun, since_s = now, time.monotonic()
-            if time.monotonic() - since_s > self._sizes.quiet_s:
-                return max(self._counts(self.members, "last_ns"))
-            time.sleep(LOOK_S)
-
-    def news(self) -> tuple[Kept, Kept]:
-        """Return when services began and ended since the last time, by key and in order."""
-        begun: Kept = defaultdict(list)
-        ended: Kept = defaultdict(list)
-        for member in self.members:
-            told = member.ask("news")
-            for kept, notes in ((begun, told["begun"]), (ended, told["ended"])):
-                for key, at_ns in notes:
-                    kept[key].append(at_ns)
-        for times_ns in (*begun.values(), *ended.values()):
-            times_ns.sort()
-        return begun, ended
-
-    def late_s(self) -> dict[str, list[float]]:
-        """Return how late each notification was since the last time, by the prefix of its key."""
-        late: dict[str, list[float]] = defaultdict(list)
-        for member in self.members:
-            for key, late_ns in member.ask("news")["late"]:
-                late[key.partition("-")[0]].append(late_ns / 1e9)
-        return late
-
-    def wait_late(self, count: int) -> None:
-        """Wait until so many notifications were received since the last news."""
-        deadline_s = time.monotonic() + WAIT_S
-        while (got := sum(self._counts(self.members, "late"))) < count:
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{got} of {count} notifications received after {WAIT_S} s")
-            time.sleep(LOOK_S)
-
-    @staticmethod
-    def _counts(members: Sequence[Member], what: str) -> list[int]:
-        return [each.ask("news", is_whole=False)[what] for each in members]
-
-
-def ask_all(members: Sequence[Member], do: str, **asked: Any) -> list[dict[str, Any]]:
-    """Ask all at once; return all answers."""
-    for each in members:
-        each.tell(do=do, **asked)
-    return [each.hear() for each in members]
-
-
-def gaps_s(begun: Mapping[str, Sequence[int]], ended: Mapping[str, Sequence[int]]) -> list[float]:
-    """Return how long each service that ended was nowhere, in seconds.
-
-    Raises:
-        RuntimeError: Some service did not begin again, or began before it had ended.
-    """
-    gaps: list[float] = []
-    for key, ends_ns in ended.items():
-        pairs = zip(ends_ns, begun.get(key, ()), strict=True)
-        gaps += [(begin_ns - end_ns) / 1e9 for end_ns, begin_ns in pairs]
-    if gaps and min(gaps) < 0:
-        raise RuntimeError(f"two owners at once, for {-min(gaps)} s")
-    return gaps
 
 
 class Bench:
@@ -372,8 +44,8 @@ class Bench:
         self.probe = probe
         self.loop = loop
         self.sizes = sizes
-        rows = chain.from_iterable(each.rows(sizes) for each in SCENARIOS.values())
-        self.report = Report(loop, Table("base", tuple(rows)))
+        shown = chain.from_iterable(each.rows(sizes) for each in SCENARIOS.values())
+        self.report = Report(loop, Table("base", tuple(shown)))
         self.dice = random.Random()
 
     def run(self, only: Iterable[str] = ()) -> Report:
@@ -443,7 +115,7 @@ class Bench:
 
     def deployment(self) -> None:
         """Replace each node of a fleet by one that has the same label."""
-        for name, nodes, order, pause_s in _ways(self.sizes):
+        for name, nodes, order, pause_s in ways(self.sizes):
             services = nodes * self.sizes.services_per_node
             with self.fleet() as fleet:
                 members = fleet.start(min(nodes, 5))
@@ -733,15 +405,15 @@ class Scenario:
 
 
 SCENARIOS: Final = {
-    "takeover": Scenario(Bench.takeover, _takeover_rows),
-    "handoff": Scenario(Bench.handoff, _handoff_rows),
-    "deployment": Scenario(Bench.deployment, _deployment_rows),
-    "notifications": Scenario(Bench.notifications, _notification_rows),
-    "joining": Scenario(Bench.joining, _joining_rows),
-    "hot_key": Scenario(Bench.hot_key, _hot_key_rows),
-    "backlog": Scenario(Bench.backlog, _backlog_rows),
-    "live_services": Scenario(Bench.live_services, _live_rows),
-    "clients": Scenario(Bench.clients, _client_rows),
+    "takeover": Scenario(Bench.takeover, rows.takeover_rows),
+    "handoff": Scenario(Bench.handoff, rows.handoff_rows),
+    "deployment": Scenario(Bench.deployment, rows.deployment_rows),
+    "notifications": Scenario(Bench.notifications, rows.notification_rows),
+    "joining": Scenario(Bench.joining, rows.joining_rows),
+    "hot_key": Scenario(Bench.hot_key, rows.hot_key_rows),
+    "backlog": Scenario(Bench.backlog, rows.backlog_rows),
+    "live_services": Scenario(Bench.live_services, rows.live_rows),
+    "clients": Scenario(Bench.clients, rows.client_rows),
 }
 
 

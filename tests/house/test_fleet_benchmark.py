@@ -9,7 +9,9 @@ from typing import Final
 
 import pytest
 
-from benchmarks.fleet import SCENARIOS, Bench, Sizes, gaps_s
+from benchmarks.fleet import SCENARIOS, Bench
+from benchmarks.fleet_processes import gaps_s
+from benchmarks.fleet_rows import Sizes
 from benchmarks.probe import Probe
 
 TINY: Final = Sizes(
