@@ -188,6 +188,7 @@ class Crew:
                 owns = len(worker.runs)
         self.membership.forget_worker(worker)
         await self._supervisor.stop(worker, CLOSE_BUDGET_S)
+        worker.abandon()
         return owns
 
     async def remove_workers(self, grace_s: float) -> int:

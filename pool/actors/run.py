@@ -54,6 +54,7 @@ class Run:
     blob: bytes | None = None
     state: bytes | None = None  # what its handler assigned before it was suspended
     then: list[Callable[[], None]] = attrs.field(factory=list)  # when the key is free here again
+    others: list[Callable[[], None]] = attrs.field(factory=list)  # ... for workers beside its own
 
     key: str = attrs.field(init=False)  # not a property: it is asked for 16 times a job
 

@@ -111,11 +111,18 @@ class Slots:
 
     def free(self, run: Run) -> None:
         """Let others have the key: no handler of this run is under way."""
-        if self.context.busy.get(run.key) is run:
-            del self.context.busy[run.key]
         if self._on_probation == run.key:
             self._on_probation = ""
+        self.leave(run)
         waiting, run.then = run.then, []
+        for fn in waiting:
+            fn()
+
+    def leave(self, run: Run) -> None:
+        """Let the other workers of this process have the key."""
+        if self.context.busy.get(run.key) is run:
+            del self.context.busy[run.key]
+        waiting, run.others = run.others, []
         for fn in waiting:
             fn()
 
@@ -142,8 +149,8 @@ class Slots:
             return False
         busy = self.context.busy.get(run.key)
         if busy is not None and busy is not run:
-            if self.fill not in busy.then:
-                busy.then.append(self.fill)
+            if self.fill not in busy.others:
+                busy.others.append(self.fill)
             return False
         if self.is_kept_back(run):
             return False
@@ -218,7 +225,11 @@ class Slots:
         began_s = clock()
         while True:
             run = slot.take()
-            ending = await execute(run, self._limiter)
+            try:
+                ending = await execute(run, self._limiter)
+            except BaseException:
+                self.leave(run)  # its worker was stopped, and has no say in it any more
+                raise
             self._idle.append(slot)
             self.on_end(run, ending)
             if slot.run is None:

@@ -175,6 +175,15 @@ class Worker(Actor[Told]):
             self._idle_bell = anyio.Event()
             await self._idle_bell.wait()
 
+    def abandon(self) -> None:
+        """Leave its keys to the other workers of this process; it has been stopped for good.
+
+        Where a handler has still not ended, that is done when it has.
+        """
+        for run in self.runs.values():
+            if run.scope is None:
+                self._slots.leave(run)
+
     def overrunning(self, lane: int) -> list[Run]:
         """Return the runs of a lane whose handlers have not ended though they were cancelled."""
         return [run for run in self._in_lane(lane) if run.phase == "running" and run.why]
@@ -396,8 +405,12 @@ class Worker(Actor[Told]):
         if word != "OK":
             if word != "STOPPED":
                 self._refused(run.key, run.start.epoch, word, rest)
+            is_marked = run.phase == "preparing" and run.why
             self._slots.unprepare(run)
-            self._cancel(run, "stop" if word == "STOPPED" else "refused", rest)
+            if word == "STOPPED" and is_marked:
+                self._conclude(run, CANCELLED)  # what marked it left its end to this answer
+            else:
+                self._cancel(run, "stop" if word == "STOPPED" else "refused", rest)
             return
         run.is_acknowledged = True
         flags, _, waiters = rest.partition(" ")

@@ -11,6 +11,8 @@ import pytest
 
 from pool import Handlers, Job, JobExists, Node, PoolError
 from pool.actors.observe import ServiceMoved
+from pool.actors.run import Run
+from pool.actors.slots import Slots
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -145,6 +147,90 @@ async def test_two_workers_of_one_node_never_run_a_key_at_once(fleet: Fleet, dia
     await diary.counts(2)
     assert [number for _, _, number in diary.entries] == [1, 1]
     await ref.stop(timeout_s=5)
+
+
+async def test_a_key_outlives_its_removed_worker_together_with_a_handler_that_does_not_end(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-02, G-05: the reapers give the key to a neighbour, which waits until the handler ends."""
+    handlers = Handlers()
+    release = anyio.Event()
+    running: Counter[str] = Counter()
+
+    @handlers.service("slow")
+    async def slow(job: Job) -> None:
+        running[job.key] += 1
+        diary.note("started", job.worker, running[job.key])
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await release.wait()
+            running[job.key] -= 1
+
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(slow, "k")
+    await diary.counts(1)
+    second = await node.add_worker(handlers)
+    first = next(worker for worker in fleet.workers(node) if worker.id != second.id)
+    await node.remove_worker(first, grace_s=0.0)
+    await fleet.until(lambda: "k" in second.runs)
+    assert running["k"] == 1
+    release.set()
+    await diary.counts(2)
+    assert [number for _, _, number in diary.entries] == [1, 1]
+    await ref.stop(timeout_s=5)
+
+
+async def test_a_key_whose_start_was_being_prepared_outlives_its_removed_worker(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-05: nobody would tell the neighbours in this process that the key is free again."""
+    handlers = Handlers()
+
+    @handlers.job("size")
+    async def size(job: Job, payload: bytes) -> list[Any]:
+        return [job.worker, len(payload)]
+
+    async def fetch_for_ever(self: Slots, run: Run) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(handlers)
+    [first] = fleet.workers(node)
+    with monkeypatch.context() as patch:
+        patch.setattr(Slots, "_fetch", fetch_for_ever)
+        ref = await node.dispatch(size, "k", b"x" * 2000)
+        await fleet.until(lambda: "k" in first.runs and first.runs["k"].phase == "preparing")
+    second = await node.add_worker(handlers)
+    await node.remove_worker(first, grace_s=0.0)
+    assert await ref.result(timeout_s=10) == [f"{second.id}.1", 2000]
+
+
+async def test_a_stop_that_overtakes_the_answer_to_an_acknowledgement_ends_the_job(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-05: what was asked to end before it began is not asked a second time."""
+    handlers = Handlers()
+
+    @handlers.job("never")
+    async def never(job: Job, payload: bytes) -> None:
+        raise AssertionError
+
+    async def fetch_for_ever(self: Slots, run: Run) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(Slots, "_fetch", fetch_for_ever)
+    node = await fleet.node(handlers)
+    [worker] = fleet.workers(node)
+    ref = await node.dispatch(never, "k", b"x" * 2000)
+    await fleet.until(lambda: "k" in worker.runs and worker.runs["k"].phase == "preparing")
+    run = worker.runs["k"]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ref.stop, "as asked", 10.0)
+        await fleet.until(lambda: run.why == "stop")
+        worker._on_acknowledged(run, "STOPPED", "as asked")
+    assert not worker.runs
+    assert (await ref.status()).state == "cancelled"
 
 
 # --- capacity -----------------------------------------------------------------------------------
