@@ -42,7 +42,8 @@ class Mutant:
     path: str
     old: str
     new: str
-    needs: tuple[str, ...] = ()  # faults without which it can hardly show; their seeds come first
+    # Faults, or `bursts` and `workers`, without which it can hardly show; their seeds come first.
+    needs: tuple[str, ...] = ()
     is_named: bool = False  # one of the eleven that every such campaign must kill
 
 
@@ -168,11 +169,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="claim without expiry",
-        breaks="a reaper that died holds up its successor for ever",
+        breaks="a reaper that died holds up its successor for a day (a claim for longer than any "
+        "lease may be is cut to one: that masks what is for ever)",
         path="pool/store/lua/fence.lua",
         old="  redis.call('ZADD', keepalive, now + reap_ms, name)",
-        new="  redis.call('ZADD', keepalive, now + 1000000000000, name)",
-        needs=("crash", "crash-at-call"),
+        new="  redis.call('ZADD', keepalive, now + 86400000, name)",
+        needs=("crash-in-reap",),
     ),
     Mutant(
         name="no quiet period",
@@ -288,7 +290,7 @@ MUTANTS: Final = (
         path="pool/actors/slots.py",
         old="        if busy is not None and busy is not run:",
         new="        if busy is not None and not busy.key:",
-        needs=("partition", "pause"),
+        needs=("change-worker", "stubborn"),
     ),
     Mutant(
         name="a lost signal is no gap",
@@ -297,7 +299,7 @@ MUTANTS: Final = (
         old="        if payload is None or before > self._last or self._is_behind or "
         "self._is_reading:",
         new="        if payload is None or self._is_behind or self._is_reading:",
-        needs=("leave", "partition"),
+        needs=("bursts",),
     ),
     Mutant(
         name="handled means all",
@@ -320,7 +322,7 @@ MUTANTS: Final = (
         path="pool/actors/mending.py",
         old="        else:  # the server went back",
         new="        elif not settled.epoch:  # the server went back",
-        needs=("lost-suffix",),
+        needs=("lost-since-grant",),
     ),
 )
 
@@ -338,8 +340,10 @@ def _hunt(needs: Sequence[str], seeds: int) -> int:
 
     def price(seed: int) -> tuple[int, float]:
         config = Config.of(seed)
-        lacking = len(wanted - set(config.faults))
-        return lacking, len(config.faults) * 3 + config.jobs * 0.1 + 20 / config.ttl_s
+        has = {*config.faults}
+        has |= {"bursts"} if config.bursts else set()
+        has |= {"workers"} if config.workers > 1 else set()
+        return len(wanted - has), len(config.faults) * 3 + config.jobs * 0.1 + 20 / config.ttl_s
 
     began_s, tried = time.perf_counter(), 0
     drawn = (Config.of(seed) for seed in sorted(range(seeds), key=price))
@@ -360,7 +364,8 @@ def _hunt(needs: Sequence[str], seeds: int) -> int:
 # --- the tool -----------------------------------------------------------------------------------
 
 
-def _planted(mutant: Mutant) -> str:
+def planted(mutant: Mutant) -> str:
+    """Return the text of its file with the bug in it."""
     text = (ROOT / mutant.path).read_text("utf-8")
     count = text.count(mutant.old)
     assert count == 1, f"{mutant.name}: applies {count} times to {mutant.path}"
@@ -377,7 +382,7 @@ def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
                 shutil.copytree(source, target, ignore=ignored)
             else:
                 shutil.copy(source, target)
-        (copy / mutant.path).write_text(_planted(mutant), "utf-8")
+        (copy / mutant.path).write_text(planted(mutant), "utf-8")
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "tests.verify.mutants"),
@@ -442,7 +447,7 @@ def main() -> int:
         return _hunt([need for need in given.hunt.split(",") if need], given.seeds)
     chosen = [m for m in MUTANTS if not given.names or m.name in given.names]
     for mutant in chosen:
-        _planted(mutant)
+        planted(mutant)
     rows, alive = [], 0
     with ThreadPoolExecutor(given.jobs) as workers:
         results = workers.map(lambda mutant: _run(mutant, given.seeds), chosen)

@@ -1,0 +1,21 @@
+"""Planted bugs: each can still be planted.  That the simulation finds it, `make mutants` shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.verify.mutants import MUTANTS, Mutant, planted
+from tests.verify.sim.config import FAULTS
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_still_applies(mutant: Mutant) -> None:
+    """Its text stands in the library exactly once, and what it makes of it can be read."""
+    text = planted(mutant)
+    if mutant.path.endswith(".py"):
+        compile(text, mutant.path, "exec")
+    assert set(mutant.needs) <= {*FAULTS, "bursts", "workers"}
+
+
+def test_planted_bugs_have_names_of_their_own() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
