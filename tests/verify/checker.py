@@ -132,6 +132,8 @@ def sometimes(view: View) -> dict[str, int]:
         "dispatch of unknown outcome": len(unknown),
         "... that was accepted": len(unknown & started),
         "scripts were flushed": kinds["script-flush"],
+        "reaper died with a claim in its hand": kinds["crash-in-reap"],
+        "worker was exchanged": kinds["change-worker"],
         "job parked": words["parked"],
         "job cancelled": words["cancelled"],
         "job retried": sum(run.start.attempt > 1 for run in view.runs),

@@ -127,6 +127,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "owner": outcome.owner,
         "attempt": outcome.attempt,
         "ended_ms": outcome.ended_ms,
+        "cause": outcome.cause,
         "value": value,
     }
 

@@ -24,7 +24,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     renew     node         a confirmed renewal: nonce.  extra: asked (t), until (t; own deadline)
     lease     driver       the server's account of a renewal: nonce.  extra: asked (t; when it was
                            renewed, or a moment before), until (t; it ends then, or a moment later)
-    commit    store, node  ok: settled, result first | repeat.  extra: word, body.  fail: refused
+    commit    store, node  ok: settled, result first | repeat.  extra: word, cause, body.  fail:
+                           refused
     requeue   store        a reaper moved a job.  extra: dead (identity), fence
     lock      store        a reaper's claim: nonce (the dead identity).  extra: fence, holder
     reap      node         nothing is left of identity nonce.  extra: keys
@@ -56,7 +57,7 @@ what it may excuse:
     load      it made work, and excuses nothing
 
 extra of final_state: drained (bool), now_ms (server time at t), jobs {key: [job id, state, kind]},
-outcomes {job id: {word, epoch, owner, attempt, ended_ms, value}}, problems [of the auditor],
+outcomes {job id: {word, epoch, owner, attempt, ended_ms, cause, value}}, problems [of the auditor],
 leases [identities in keepalive], live [identities that living processes have], unknown [keys of the
 pool that nobody can explain], claims [identities in cleanup that are not done], workers [ids in the
 map's truth], refused [what the server would not let the pool's user do], shared {key: value of the

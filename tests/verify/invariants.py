@@ -276,9 +276,16 @@ def no_phantom(view: View, _: Bounds, found: Finding) -> None:
                 found.say(f"{event.job} of {event.key!r} was never dispatched", event)
 
 
-@invariant("I10", "no payload is invented")
+@invariant("I10", "no payload is invented or lost")
 def payload_is_kept(view: View, _: Bounds, found: Finding) -> None:
-    """A handler is given what the dispatch gave."""
+    """A handler is given what the dispatch gave, and no job is parked for want of it."""
+    dump = view.final.extra.get("outcomes", {}) if view.final else {}
+    causes = {job: said.get("cause", "") for job, said in dump.items()}
+    causes.update({e.job: e.extra.get("cause", "") for e in view.of.get("commit", ())})
+    for job, cause in causes.items():
+        found.judged += 1
+        if cause in DAMAGED:
+            found.say(f"{job} was parked as {cause}", view.accepted.get(job), *_starts(view, job))
     for run in view.runs:
         dispatch = view.invoked.get(run.start.idem)
         given, sent = run.start.extra.get("digest"), dispatch and dispatch.extra.get("digest")
@@ -286,6 +293,14 @@ def payload_is_kept(view: View, _: Bounds, found: Finding) -> None:
             found.judged += 1
             if given != sent or run.start.key != dispatch.key:
                 found.say(f"{run.start.job}: another payload or key", dispatch, run.start)
+
+
+# Nothing but the library writes into the store of a campaign: only it can have damaged a job.
+DAMAGED: Final = frozenset({"malformed", "malformed payload"})
+
+
+def _starts(view: View, job: str) -> Iterator[Event]:
+    return (run.start for run in view.by_job.get(job, ()))
 
 
 @invariant("I11", "runs again only for a cause")

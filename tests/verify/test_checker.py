@@ -374,6 +374,30 @@ def the_payload_of_another_key_arrives(s: Story) -> None:
     s.start("j1", "other")
 
 
+@good("I10")
+def a_job_is_parked_after_its_last_attempt(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.end("j1", err="error", effect=False)
+    s.commit("j1", extra={"word": "parked", "cause": "RuntimeError: as planned"})
+
+
+@bad("I10")
+def a_job_is_parked_because_its_payload_is_gone(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.end("j1", err="error", effect=False)
+    s.commit("j1", extra={"word": "parked", "cause": "malformed"})
+
+
+@bad("I10")
+def a_job_was_parked_without_its_payload_says_the_dump(s: Story) -> None:
+    s.dispatch("j1")
+    s.heal()
+    s.final({"j1": ("parked", 10, None, 0.0)})
+    s.events[-1].extra["outcomes"]["j1"]["cause"] = "malformed payload"
+
+
 @good("I11", "I18", "I13", "I14", "I15")
 def a_crash_and_a_takeover(s: Story) -> None:
     s.dispatch("j1")

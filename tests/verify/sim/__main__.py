@@ -11,7 +11,7 @@ import pstats
 import sys
 from collections import Counter
 
-from tests.verify.sim.campaign import ENOUGH, MUST_SEE, campaign, remember, shrink, told, unseen
+from tests.verify.sim.campaign import MUST_SEE, RARE, campaign, remember, shrink, told, unseen
 from tests.verify.sim.config import Config
 from tests.verify.sim.run import play
 
@@ -35,7 +35,7 @@ def _many(given: argparse.Namespace) -> int:
     seen: Counter[str] = Counter()
     for line in lines:
         seen.update(line.seen)
-    for name in MUST_SEE:
+    for name in (*MUST_SEE, *RARE):
         sys.stdout.write(f"  sometimes  {name:46} {seen[name]:>7}\n")
     virtual_s = sum(line.virtual_s for line in lines)
     calls = sum(line.calls for line in lines)
@@ -44,7 +44,7 @@ def _many(given: argparse.Namespace) -> int:
         f"{virtual_s:.0f} virtual s, {calls} calls in {took_s:.1f} s: "
         f"{len(lines) / took_s:.2f} seeds/s\n"
     )
-    missing = unseen(lines) if len(lines) >= ENOUGH else []
+    missing = unseen(lines)
     for name in missing:
         sys.stdout.write(f"NEVER SEEN: {name}\n")
     sys.stdout.write(f"{len(bad)} of {len(lines)} seeds violated something\n")

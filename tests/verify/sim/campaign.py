@@ -6,7 +6,7 @@ import concurrent.futures
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,8 @@ from tests.verify.sim.config import Config, Loops
 from tests.verify.sim.run import Outcome, play
 
 REGRESSIONS: Final = Path(__file__).parent.parent / "regressions.txt"
-ENOUGH: Final = 100  # seeds after which everything below must have been seen
+ENOUGH: Final = 100  # seeds after which everything below must have been seen,
+ENOUGH_FOR_RARE: Final = 1000  # and after which what is rare must have been, too
 
 # What a set of seeds must have met; else its silence says little.  A late settlement that is
 # answered "timed out" is too rare for that: tests/store/test_advance_script.py has it.
@@ -43,6 +44,14 @@ MUST_SEE: Final = (
     "sweeper's lock was held",
     "dispatch repeated after its end",
     "a start was stopped by its acknowledgement",
+    "handler outlived its lease",
+    "reaper died with a claim in its hand",
+    "worker was exchanged",
+    "message behind one whose signal was lost",
+)
+RARE: Final = (
+    "key back before its former handler ended",
+    "older grant came back after lost data",
 )
 
 
@@ -103,12 +112,14 @@ def _play(config: Config) -> Line:
     return Line.of(play(config))
 
 
-def unseen(lines: Iterable[Line]) -> list[str]:
+def unseen(lines: Sequence[Line]) -> list[str]:
     """Return what a set of seeds should have met and did not."""
     seen: Counter[str] = Counter()
     for line in lines:
         seen.update(line.seen)
-    return [name for name in MUST_SEE if not seen[name]]
+    count = len(lines)
+    wanted = (*(MUST_SEE if count >= ENOUGH else ()), *(RARE if count >= ENOUGH_FOR_RARE else ()))
+    return [name for name in wanted if not seen[name]]
 
 
 def shrink(config: Config) -> Config:

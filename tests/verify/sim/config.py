@@ -36,6 +36,10 @@ FAULTS: Final = {
     "clock-back": "clock",
     "lost-suffix": "loss",  # the server comes back as it was some time ago
     "wipe": "loss",  # the server comes back empty
+    "lost-since-grant": "loss",  # ... as it was right after a key had been granted
+    "crash-in-reap": "crash",  # a process is gone, and so is whoever claims what it owned
+    "change-worker": "leave",  # a node removes a worker of its, and adds another
+    "stubborn": "stubborn",  # handlers go on for a while after they were cancelled
 }
 
 
@@ -57,6 +61,8 @@ class Config:
     faults: tuple[str, ...]
     pace_s: float  # on average, between two faults of one kind
     on_store_loss: str = "fence"
+    workers: int = 1  # of each node
+    bursts: bool = False  # messages come several at once, the first right behind their service
 
     @classmethod
     def of(cls, seed: int, loops: Loops | None = None) -> Config:
@@ -68,6 +74,7 @@ class Config:
         nodes, capacity = dice.randint(2, 4), dice.choice((1, 3, 10, 100))
         # With one node away there must be a slot left beside those that services hold.
         services = min(dice.choice((0, 1, 3, 6)), (nodes - 1) * capacity - 1)
+        faults = tuple(kind for kind in FAULTS if dice.random() < share)
         return cls(
             seed=seed,
             loops=loops or drawn,
@@ -80,9 +87,11 @@ class Config:
             jobs=dice.choice((10, 30, 60)),
             services=services,
             keys=dice.choice((5, 50, 1000)),
-            faults=tuple(kind for kind in FAULTS if dice.random() < share),
+            faults=faults,
             pace_s=dice.choice((4.0, 8.0, 15.0)),
             on_store_loss=dice.choice(("fence", "fence", "continue")),
+            workers=dice.choice((1, 1, 2)) if "change-worker" not in faults else 2,
+            bursts=dice.random() < 0.5,
         )
 
     def text(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
+from pool.store import lane as lanes
 from tests.verify.history import Recorder
 from tests.verify.sim.config import FAULTS, Config
 from tests.verify.sim.server import Server
@@ -16,6 +17,9 @@ from tests.verify.sim.world import Process, World
 
 _RARELY: Final = 0.05  # the chance of what a node hardly feels
 _LATENCY_S: Final = (0.0002, 0.002)  # of each way, when nothing is wrong
+_DISPATCH: Final = lanes.DISPATCH.sha.encode()
+_FENCE: Final = lanes.FENCE.sha.encode()
+_UNGRANTED: Final = (b"OK -", b"OK unassigned")
 _WINDOWS: Final = ("slow", "lossy-requests", "lossy-replies", "late", "torn", "resets", "partition")
 
 
@@ -34,6 +38,12 @@ class Fleet(Protocol):
 
     def leave(self, name: str, down_s: float) -> None:
         """Tell a node to leave; another one begins later."""
+
+    def cling(self, name: str, until_s: float) -> None:
+        """Have handlers that are cancelled go on until then; of one node, or of all."""
+
+    def change_worker(self, name: str, grace_s: float) -> None:
+        """Have a node remove a worker, if it has several, and add another."""
 
 
 @attrs.frozen(eq=False)
@@ -54,6 +64,7 @@ class Fuse:
     is_applied: bool  # whether that command is still carried out
     down_s: float
     counts: Callable[[Sequence[bytes]], bool] = lambda _: True
+    kind: str = "crash-at-call"
 
 
 class Weather:
@@ -62,6 +73,8 @@ class Weather:
     def __init__(self, dice: random.Random) -> None:
         self.windows: dict[str, list[Window]] = {kind: [] for kind in _WINDOWS}
         self.fuses: dict[Process, Fuse] = {}
+        self.traps: list[Fuse] = []  # for whoever claims next what a dead one owned
+        self.on_grant: list[Callable[[], object]] = []  # called once, when a key has been granted
         self.on_fuse: Callable[[Process, Fuse], object] = lambda *_: None
         self.on_command: Callable[[Process, Sequence[bytes]], object] = lambda *_: None
         self._dice = dice
@@ -118,8 +131,14 @@ class Weather:
             return False
         return True
 
-    def after(self, process: Process, words: Sequence[bytes]) -> None:
+    def after(self, process: Process, words: Sequence[bytes], reply: Any) -> None:
         self.on_command(process, words)
+        if self.traps and words[1] == _FENCE and isinstance(reply, list) and len(reply) > 1:
+            self.fuses[process] = self.traps.pop()
+        if self.on_grant and words[1] == _DISPATCH and _has_granted(reply):
+            for fn in self.on_grant:
+                fn()
+            self.on_grant.clear()
         fuse = self.fuses.get(process)
         if fuse is not None and fuse.counts(words):
             fuse.calls -= 1
@@ -129,6 +148,11 @@ class Weather:
     def _burn(self, process: Process, fuse: Fuse) -> None:
         del self.fuses[process]
         self.on_fuse(process, fuse)
+
+
+def _has_granted(reply: Any) -> bool:
+    answers = reply if isinstance(reply, list) else ()
+    return any(each.startswith(b"OK ") and each not in _UNGRANTED for each in answers)
 
 
 class Faults:
@@ -172,6 +196,8 @@ class Faults:
     def heal(self) -> None:
         """End every fault that is in effect."""
         self._weather.fuses.clear()
+        self._weather.traps.clear()
+        self._weather.on_grant.clear()
         for number in list(self._going):
             self._end(number)
         self._record("heal")
@@ -206,6 +232,20 @@ class Faults:
                     down_s = ttl_s * dice.uniform(0.02, 2.0)
                     fuse = Fuse(dice.randint(1, 30), dice.random() < 0.5, down_s)
                     self._weather.fuses[process] = fuse
+            case "crash-in-reap":
+                self._crash("crash", target, ttl_s * dice.uniform(0.02, 2.0))
+                calls, down_s = dice.randint(1, 4), ttl_s * dice.uniform(0.02, 2.0)
+                fuse = Fuse(calls, dice.random() < 0.5, down_s, kind=kind)
+                self._weather.traps.append(fuse)
+            case "change-worker":
+                if self._fleet.process(target) is not None:
+                    grace_s = dice.choice((0.0, 0.0, seconds))
+                    self.excuse(kind, target, grace_s + 2 * ttl_s)  # it may have to be reaped
+                    self._fleet.change_worker(target, grace_s)
+                    if "stubborn" in self._config.faults:  # until its keys have come back, too
+                        self._cling(target, grace_s + 4 * ttl_s)
+            case "stubborn":
+                self._cling(dice.choice((target, "")), seconds)
             case "leave":
                 if self._fleet.process(target) is not None:
                     down_s = ttl_s * dice.uniform(0.02, 1.0)
@@ -227,6 +267,9 @@ class Faults:
                 self._step_clock(kind, -seconds)
             case "wipe":
                 self._lose(kind, ({}, {}))
+            case "lost-since-grant":
+                since_s = dice.choice((0.05, 0.5, 2.0)) * dice.random()
+                self._weather.on_grant.append(lambda: self._lose_later(kind, since_s))
             case _:
                 raise AssertionError(kind)
 
@@ -250,7 +293,7 @@ class Faults:
 
     def _on_fuse(self, process: Process, fuse: Fuse) -> None:
         if self._fleet.process(process.node) is process:
-            self._crash("crash-at-call", process.node, fuse.down_s)
+            self._crash(fuse.kind, process.node, fuse.down_s)
 
     def _hold(self, kind: str, target: str, seconds: float) -> None:
         process = self._fleet.process(target)
@@ -262,6 +305,10 @@ class Faults:
         else:
             process.hang()
             self._begin(kind, target, seconds, process.unhang, weight=2)
+
+    def _cling(self, target: str, seconds: float) -> None:
+        self._fleet.cling(target, min(self._world.now_s + seconds, self._config.chaos_s))
+        self._begin("stubborn", target, seconds, _nothing)
 
     def _restart(self, seconds: float) -> None:
         if self._server.is_up:
@@ -277,6 +324,10 @@ class Faults:
     def _lose_from_now(self, at_s: float) -> None:
         saved = self._server.keyspace.copy_of_all()
         self._world.at(at_s, self._lose, "lost-suffix", saved)
+
+    def _lose_later(self, kind: str, after_s: float) -> None:
+        if self._world.now_s + after_s < self._config.chaos_s:
+            self._world.after(after_s, self._lose, kind, self._server.keyspace.copy_of_all())
 
     def _lose(self, kind: str, saved: Any) -> None:
         self._server.cut_all()

@@ -13,6 +13,7 @@ import attrs
 
 from pool import Cancel, Handlers, Job, Node, Park, Retry, Settings
 from pool.actors.observe import Event as Said
+from pool.actors.worker import Worker
 from pool.errors import PoolError
 from pool.model.names import lane_of
 from tests.verify.history import FencedResource, Recorder
@@ -67,6 +68,7 @@ class Boot:
     is_leaving: bool = False
     down_s: float = 0.1  # after it has left
     _is_told_to_leave: bool = False
+    _added: list[Worker] = attrs.field(factory=list)
     _ops: deque[Op] = attrs.field(factory=deque)
     _bell: Any = None
     _runs: int = 0
@@ -90,6 +92,25 @@ class Boot:
         self.is_leaving = True
         self.record("leave", "invoke")
         self.process.post(self._tell_leave)
+
+    def change_worker(self, grace_s: float) -> None:
+        """Have it remove the worker that it added first, and add another."""
+
+        async def op(_: Boot) -> None:
+            try:
+                if self.node is not None and self._added:
+                    await self.node.remove_worker(self._added.pop(0), grace_s=grace_s)
+                if self.node is not None:
+                    await self._add_worker(self.node)
+            except PoolError as error:
+                self.record("event", extra={"event": "worker.failed", "error": str(error)})
+
+        self.do(op)
+
+    async def _add_worker(self, node: Node) -> None:
+        capacity, version = self.fleet.config.capacity, self.process.host.kind
+        worker = await node.add_worker(self._handlers(), capacity=capacity, version=version)
+        self._added.append(worker)
 
     def _tell_leave(self) -> None:
         self._is_told_to_leave = True
@@ -129,6 +150,9 @@ class Boot:
             )
             try:
                 async with node:
+                    self._added.clear()
+                    for _ in range(config.workers - 1):
+                        await self._add_worker(node)
                     self.node = node
                     await self._serve()
                     self.node = None
@@ -183,6 +207,7 @@ class Boot:
                 await anyio.sleep(10 * LIMIT_S)
         except anyio.get_cancelled_exc_class():
             is_late = anyio.current_time() >= began_s + LIMIT_S - 1e-6
+            await self._cling()
             self.record("end", "fail", err="timeout" if is_late else "cancelled", **who)
             raise
         return await self._run(job, plan, who)
@@ -203,6 +228,7 @@ class Boot:
                     case _:
                         raise RuntimeError("as planned")
         except anyio.get_cancelled_exc_class():
+            await self._cling()
             self.record("end", "fail", err="cancelled", **who)
             raise
         except (Retry, Park, Cancel, RuntimeError) as error:
@@ -226,11 +252,19 @@ class Boot:
         except anyio.get_cancelled_exc_class():
             with job.ending():
                 await anyio.sleep(plan["end"])
+            await self._cling()
             self.record("end", "fail", err="cancelled", **who)
             raise
         except RuntimeError:
             self.record("end", "fail", err="error", **who)
             raise
+
+    async def _cling(self) -> None:
+        """Go on for as long as handlers of this node do so."""
+        left_s = self.fleet.clings_until_s[self.process.node] - self.fleet.world.now_s
+        if left_s > 0.0:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(left_s)
 
 
 class SimFleet:
@@ -245,6 +279,7 @@ class SimFleet:
         self.seams: dict[SimSeam, Boot] = {}
         self.names: Sequence[str] = [f"n{number}" for number in range(config.nodes)]
         self.boots: dict[str, Boot | None] = dict.fromkeys(self.names)
+        self.clings_until_s = dict.fromkeys(self.names, 0.0)
         self.is_closing = False
         self._counts = dict.fromkeys(self.names, 0)
         self._driver = watch.recorder("driver")
@@ -288,6 +323,16 @@ class SimFleet:
         if not boot.is_leaving:
             boot.leave()
             boot.down_s = down_s
+
+    def cling(self, name: str, until_s: float) -> None:
+        for each in (name,) if name else self.names:
+            self.clings_until_s[each] = max(until_s, self.clings_until_s[each])
+
+    def change_worker(self, name: str, grace_s: float) -> None:
+        boot = self.boots[name]
+        assert boot is not None
+        if boot.is_open:
+            boot.change_worker(grace_s)
 
     def on_left(self, boot: Boot) -> None:
         """A process has ended in peace."""

@@ -179,6 +179,9 @@ class Load:
             "end": dice.choice((0.0, 0.05, 0.2)),  # what it takes when cancelled
         }
         pace_s = self._config.chaos_s / 2 / (service.last + 1)
+        bursts = self._world.dice(f"bursts/{service.key}") if self._config.bursts else None
+        if bursts is not None:
+            plan["pad"] = "x" * bursts.choice((0, 1500))  # one that is fetched before the start
 
         async def ask(boot: Boot, node: Node) -> None:
             service.boot, service.is_told = boot, True  # unless it goes on below
@@ -186,17 +189,24 @@ class Load:
             if refs:
                 service.is_told = False
                 service.job = refs[0].job_id
-                self._world.after(pace_s, self._notify, service, dice, pace_s)
+                first_s = 0.0 if bursts is not None else pace_s
+                self._world.after(first_s, self._notify, service, dice, pace_s, bursts)
 
         self._ask(dice, ask, lambda: self._serve(service, dice))
 
-    def _notify(self, service: _Service, dice: random.Random, pace_s: float) -> None:
+    def _notify(
+        self,
+        service: _Service,
+        dice: random.Random,
+        pace_s: float,
+        bursts: random.Random | None,
+    ) -> None:
         if service.seq >= service.last or service.is_told:
             service.is_told = True
             return
 
         def later(seconds: float) -> None:
-            self._world.after(seconds, self._notify, service, dice, pace_s)
+            self._world.after(seconds, self._notify, service, dice, pace_s, bursts)
 
         boots = self._fleet.open_boots()
         if not boots:
@@ -206,6 +216,8 @@ class Load:
         service.boot = boot
         is_stop = dice.random() < 0.02
         next_s = dice.uniform(0.0, 2 * pace_s)
+        if bursts is not None and bursts.random() < 0.7:
+            next_s = 0.0
         service.seq += 1
 
         async def op(boot: Boot) -> None:

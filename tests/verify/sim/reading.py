@@ -119,13 +119,14 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         text = keyspace.run(b"GET", key) if found else None
         if text is not None:
             head, _, body = text.decode().partition("\n")
-            word, epoch, owner, attempt, ended_ms, _ = head.split("|", 5)
+            word, epoch, owner, attempt, ended_ms, cause = head.split("|", 5)
             outcomes[job.decode()] = {
                 "word": word,
                 "epoch": int(epoch),
                 "owner": f"{owner}@{_lane(key)}" if owner else "",
                 "attempt": int(attempt),
                 "ended_ms": int(ended_ms),
+                "cause": cause,
                 "value": json.loads(body) if word == "done" and body else body,
             }
     found_records = records(keyspace, pool, lanes)

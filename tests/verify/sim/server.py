@@ -46,8 +46,8 @@ class Network(Protocol):
     def before(self, process: Process, words: Words) -> bool:
         """Be told of a command that is about to be carried out; False: it is not."""
 
-    def after(self, process: Process, words: Words) -> None:
-        """Be told of a command that was carried out."""
+    def after(self, process: Process, words: Words, reply: Any) -> None:
+        """Be told of a command that was carried out, and how it was answered."""
 
 
 @attrs.define(eq=False)
@@ -190,7 +190,7 @@ class Server:
                 self._read(connection, words, answer)
                 return
             replies.append(self._run(process, words))
-            self.network.after(process, words)
+            self.network.after(process, words, replies[-1])
         self._wake()
         if len(replies) == len(commands):
             self._reply(connection, replies, answer)

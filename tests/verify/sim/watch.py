@@ -13,11 +13,16 @@ from typing import Any, Final
 
 import attrs
 
+from pool.actors.job import Inbox
 from pool.actors.keepalive import KeepAlive
 from pool.actors.membership import Membership
+from pool.actors.outbox import Outbox
+from pool.actors.run import Run
+from pool.actors.slots import Slots
+from pool.actors.worker import Worker
 from pool.errors import PoolError
 from pool.store import lane as lanes
-from pool.store.answers import renewal
+from pool.store.answers import Owned, renewal
 from pool.store.scripts import Script
 from tests.verify.history import Event, Recorder
 from tests.verify.sim.server import Server
@@ -78,9 +83,7 @@ class Watch:
         if found:
             job_id = job.decode()
             head, _, body = value.decode(errors="replace").partition("\n")
-            word, epoch, owner, attempt, _, detail = head.split("|")
-            if detail == "malformed payload":
-                self.problems.append(f"I10: the payload of {job_id} was lost")
+            word, epoch, owner, attempt, _, cause = head.split("|")
             self.settled.setdefault(job_id, word)
             self._store(
                 "commit",
@@ -90,7 +93,7 @@ class Watch:
                 attempt=int(attempt),
                 nonce=f"{owner}@{_lane(prefix)}" if owner else "",
                 result="first",
-                extra={"word": word, "body": body[:40]},
+                extra={"word": word, "cause": cause, "body": body[:40]},
             )
 
     def _on_call(
@@ -208,5 +211,39 @@ def watch_leases(tell: Callable[[Any, str, str, float], None]) -> Callable[[], N
     def end() -> None:
         KeepAlive._on_answer = answered  # type: ignore[method-assign]
         Membership._join = joined  # type: ignore[method-assign]
+
+    return end
+
+
+def watch_rare(seen: set[str]) -> Callable[[], None]:
+    """Note what nodes met that neither they nor the server tell; return what ends it."""
+    offered, may, mended = Inbox.offer, Slots._may_start, Worker._mend
+
+    def offer(self: Inbox, number: int, before: int, payload: bytes | None) -> None:
+        if before > self._last and not self._is_behind and not self._is_reading:
+            seen.add("message behind one whose signal was lost")
+        offered(self, number, before, payload)
+
+    def may_start(self: Slots, run: Run) -> bool:
+        if self.context.busy.get(run.key) not in (None, run):
+            seen.add("key back before its former handler ended")
+        return may(self, run)
+
+    def mend(self: Worker, number: int, box: Outbox, theirs: Owned) -> None:
+        for start in theirs.starts:
+            run, settled = self.runs.get(start.key), self._memory.of(start.key)
+            is_known = run is not None and run.start.epoch >= start.epoch
+            if not is_known and settled is not None and settled.epoch > start.epoch:
+                seen.add("older grant came back after lost data")
+        mended(self, number, box, theirs)
+
+    Inbox.offer = offer  # type: ignore[method-assign]
+    Slots._may_start = may_start  # type: ignore[method-assign]
+    Worker._mend = mend  # type: ignore[method-assign]
+
+    def end() -> None:
+        Inbox.offer = offered  # type: ignore[method-assign]
+        Slots._may_start = may  # type: ignore[method-assign]
+        Worker._mend = mended  # type: ignore[method-assign]
 
     return end
