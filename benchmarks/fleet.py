@@ -256,43 +256,53 @@ class Bench:
             worker.ask("leave", names=["web-0"])
             client = fleet.client()
             ask_all([client], "sees", workers=0)
-            rates, job_bytes, repeated = [], [], 0
+            rates, cpu_us, server_us, job_bytes, repeated = [], [], [], [], 0
             empty = self.probe.usage().memory_bytes
             for n in range(TENTHS):
-                spent_ns, before = 0, self.probe.usage().memory_bytes
+                spent_ns, before, began_cpu_s = 0, self.probe.usage(), _cpu([client])
                 for first in range(n * tenth, (n + 1) * tenth, CHUNK):
                     count = min(CHUNK, (n + 1) * tenth - first)
                     asked = {"handler": "tick", "prefix": "tick", "first": first, "count": count}
                     told = client.ask("dispatch", **asked)
                     repeated += told["repeated"]
                     spent_ns += told["ended_ns"] - told["began_ns"]
+                used = self.probe.usage() - before
                 rates.append(tenth / (spent_ns / 1e9))
-                job_bytes.append((self.probe.usage().memory_bytes - before) / tenth)
+                cpu_us.append(1e6 * (_cpu([client]) - began_cpu_s) / tenth)
+                server_us.append(used.cpu_us / tenth)
+                job_bytes.append(used.memory_bytes / tenth)
             self._note_tenths("queue", "per_s", rates)
+            self._note_tenths("queue", "client_cpu_us", cpu_us)
+            self._note_tenths("queue", "redis_cpu_us", server_us)
             self._note_tenths("queue", "bytes", job_bytes)
             note("queue_repeated", repeated)
 
             every = max(1, tenth // 100)
             worker.ask("count", every=every)
+            before = self.probe.usage()
             fleet.joined(worker, ["web-0.again"])
             jobs = -1
             while (now := worker.ask("counted")["jobs"]) < TENTHS * tenth:
                 if now == jobs:
                     raise RuntimeError(f"the drain stands still after {now} jobs")
                 jobs = now
-                time.sleep(1.0)
+                time.sleep(self.sizes.drain_look_s)
             told = worker.ask("counted")
+            used = self.probe.usage() - before
+            note("drain_redis_cpu_us", used.cpu_us / (TENTHS * tenth))
             note("drained_bytes", (self.probe.usage().memory_bytes - empty) / queued)
         if told["jobs"] != TENTHS * tenth:
             raise RuntimeError(f"{TENTHS * tenth} jobs were queued, {told['jobs']} runs began")
-        marks = list(zip(told["at_ns"], told["rss_bytes"], strict=True))
+        marks = told["marks"]
         cuts = [k * (len(marks) - 1) // TENTHS for k in range(TENTHS + 1)]
-        rates = [
-            every * (until - begin) / ((marks[until][0] - marks[begin][0]) / 1e9)
-            for begin, until in pairwise(cuts)
-        ]
+        rates, cpu_us = [], []
+        for begin, until in pairwise(cuts):
+            (began_ns, began_cpu_s, _), (ended_ns, ended_cpu_s, _) = marks[begin], marks[until]
+            rates.append(every * (until - begin) / ((ended_ns - began_ns) / 1e9))
+            cpu_us.append(1e6 * (ended_cpu_s - began_cpu_s) / (every * (until - begin)))
         self._note_tenths("drain", "per_s", rates)
-        self._note_tenths("drain", "rss_mb", [marks[cut][1] / 1e6 for cut in cuts[1:]])
+        self._note_tenths("drain", "worker_cpu_us", cpu_us)
+        self._note_tenths("drain", "rss_mb", [marks[cut][2] / 1e6 for cut in cuts[1:]])
 
     def live_services(self) -> None:
         """Have very many services live, and look at what they cost at rest."""
@@ -309,8 +319,17 @@ class Bench:
             ask_all([*members, client], "sees", workers=workers * sizes.live_nodes)
             empty, bare = self.probe.usage().memory_bytes, _rss(members)
             fleet.kill_at_end(pids)  # each would hand all it has over to the next
+            before, began_cpu_s, began_client_cpu_s = (
+                self.probe.usage(),
+                _cpu(members),
+                _cpu([client]),
+            )
             began_ns, dispatched_ns = fleet.serve(client, "live", "live", sizes.live)
             started_ns = fleet.settle()
+            used = self.probe.usage() - before
+            note("live_client_cpu_us", 1e6 * (_cpu([client]) - began_client_cpu_s) / sizes.live)
+            note("live_node_cpu_us", 1e6 * (_cpu(members) - began_cpu_s) / sizes.live)
+            note("live_redis_cpu_us", used.cpu_us / sizes.live)
             note("live_dispatched_per_s", sizes.live / ((dispatched_ns - began_ns) / 1e9))
             note("live_started_per_s", sizes.live / ((started_ns - began_ns) / 1e9))
             note("live_redis_bytes", (self.probe.usage().memory_bytes - empty) / sizes.live)

@@ -50,6 +50,7 @@ class Seen:
     every: int = 1
     jobs: int = 0
     jobs_ns: array[int] = attrs.field(factory=lambda: array("q"))
+    jobs_cpu_s: array[float] = attrs.field(factory=lambda: array("d"))
     jobs_rss: array[int] = attrs.field(factory=lambda: array("q"))
 
 
@@ -102,6 +103,7 @@ async def tick(_: Job) -> None:
     seen.jobs += 1
     if seen.jobs % seen.every == 0:
         seen.jobs_ns.append(time.monotonic_ns())
+        seen.jobs_cpu_s.append(time.process_time())
         seen.jobs_rss.append(rss_bytes())
 
 
@@ -287,8 +289,9 @@ async def count(_: Home, every: int) -> dict[str, Any]:
 
 
 async def counted(_: Home) -> dict[str, Any]:
-    """Tell when each noted job began, and what memory this process had."""
-    return {"jobs": seen.jobs, "at_ns": list(seen.jobs_ns), "rss_bytes": list(seen.jobs_rss)}
+    """Tell of each noted job when it began, and what this process had used by then."""
+    marks = list(zip(seen.jobs_ns, seen.jobs_cpu_s, seen.jobs_rss, strict=True))
+    return {"jobs": seen.jobs, "marks": marks}
 
 
 async def cost(_: Home) -> dict[str, Any]:

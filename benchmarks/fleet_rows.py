@@ -37,6 +37,7 @@ class Sizes:
     hot_s: float = 5.0
     repeats: int = 3  # of what is quick: cold keys with and without a hot one
     queued: int = 1_000_000
+    drain_look_s: float = 1.0
     live: int = 100_000
     live_nodes: int = 10
     clients: int = 1_000
@@ -141,12 +142,20 @@ def backlog_rows(sizes: Sizes) -> Iterable[Row]:
     yield "queue_first_per_s", f"queue {sizes.queued:,} jobs: /s, first tenth", ""
     yield "queue_least_per_s", "queue: /s, slowest tenth", "queue_first_per_s"
     yield "queue_last_per_s", "queue: /s, last tenth", "queue_first_per_s"
+    for what, title in (("client", "client"), ("redis", "Redis")):
+        first = f"queue_first_{what}_cpu_us"
+        yield first, f"queue: {title} CPU us per job, first tenth", ""
+        yield f"queue_last_{what}_cpu_us", f"queue: {title} CPU us per job, last tenth", first
     yield "queue_first_bytes", "queue: Redis bytes per job, first tenth", ""
     yield "queue_last_bytes", "queue: Redis bytes per job, last tenth", "queue_first_bytes"
     yield "queue_repeated", "queue: dispatches that had to be repeated", ""
     yield "drain_first_per_s", "drain: /s, first tenth", ""
     yield "drain_least_per_s", "drain: /s, slowest tenth", "drain_first_per_s"
     yield "drain_last_per_s", "drain: /s, last tenth", "drain_first_per_s"
+    yield "drain_first_worker_cpu_us", "drain: worker CPU us per job, first tenth", ""
+    first = "drain_first_worker_cpu_us"
+    yield "drain_last_worker_cpu_us", "drain: worker CPU us per job, last tenth", first
+    yield "drain_redis_cpu_us", "drain: Redis CPU us per job", ""
     yield "drain_first_rss_mb", "drain: worker memory MB, after a tenth", ""
     yield "drain_last_rss_mb", "drain: worker memory MB, at the end", "drain_first_rss_mb"
     yield "drained_bytes", "drained: Redis bytes per job, at the end", ""
@@ -156,6 +165,9 @@ def live_rows(sizes: Sizes) -> Iterable[Row]:
     """Of `live_services`."""
     yield "live_dispatched_per_s", f"{sizes.live:,} services: dispatched /s", ""
     yield "live_started_per_s", "services: started /s", "live_dispatched_per_s"
+    yield "live_client_cpu_us", "services: client CPU us per start", ""
+    yield "live_node_cpu_us", "services: node CPU us per start", ""
+    yield "live_redis_cpu_us", "services: Redis CPU us per start", ""
     yield "live_node_bytes", "services: bytes of process per service", ""
     yield "live_redis_bytes", "services: Redis bytes per service", ""
     yield from _rest_rows("live", "services", "node")
