@@ -51,8 +51,7 @@ class Fleet:
         """Start so many processes."""
         module = "benchmarks.fleet_member"
         started: list[Member] = [
-            Process(role, self._loop, self._pool, self._probe.url, module=module)
-            for _ in range(count)
+            Process(module, role, self._loop, self._pool, self._probe.url) for _ in range(count)
         ]
         for each in started:
             self._stack.enter_context(each)

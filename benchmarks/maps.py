@@ -94,7 +94,7 @@ class Bench:
 
     def member(self, pool: str) -> Member:
         """Start a process that writes, or holds copies."""
-        return Member("copies", self.loop, pool, self.probe.url, module="benchmarks.copies")
+        return Member("benchmarks.copies", "copies", self.loop, pool, self.probe.url)
 
     # --- the measurements -------------------------------------------------------------------------
 

@@ -73,6 +73,17 @@ class Probe:
             memory_bytes=info["used_memory"],
         )
 
+    def keys_bytes(self) -> int:
+        """Return what all keys hold: unlike `used_memory`, no buffers of connections."""
+        found = 0
+        keys = list(self.client.scan_iter(count=1000))
+        for first in range(0, len(keys), 1000):
+            pipeline = self.client.pipeline(transaction=False)
+            for key in keys[first : first + 1000]:
+                pipeline.memory_usage(key, samples=0)
+            found += sum(size or 0 for size in pipeline.execute())  # None: it expired meanwhile
+        return found
+
     def wait_done(self, pool: str, jobs: int, *, limit_s: float) -> int:
         """Return once so many jobs have ended as done; returns how often it had to ask."""
         lane, deadline_s, asked = Names(pool, 0).lane, time.monotonic() + limit_s, 0
@@ -115,6 +126,16 @@ class Probe:
         spent = self.usage() - before
         self.client.unlink(self._stream)
         return count / seconds, spent.cpu_us / count
+
+    def xadd_one_by_one(self, count: int) -> list[float]:
+        """Append `count` entries, one by one; return the us of each round trip."""
+        spent_us = []
+        for _ in range(count):
+            began_ns = time.monotonic_ns()
+            self.client.execute_command("XADD", self._stream, "*", *_RAW_FIELDS)
+            spent_us.append((time.monotonic_ns() - began_ns) / 1e3)
+        self.client.unlink(self._stream)
+        return spent_us
 
     def xadd_clients(self, count: int) -> tuple[float, float]:
         """Likewise from 50 connections, each of which waits for its answer before the next one."""

@@ -112,7 +112,7 @@ class Report:
 
     def latencies(self) -> dict[str, Latency]:
         """Return every latency."""
-        return {name: _latency(values) for name, values in self._samples.items()}
+        return {name: latency(values) for name, values in self._samples.items()}
 
     def ratios(self) -> dict[str, float]:
         """Return the figures that mean something beside the yardstick of the same run."""
@@ -124,7 +124,8 @@ class Report:
         }
 
 
-def _latency(values: Sequence[float]) -> Latency:
+def latency(values: Sequence[float]) -> Latency:
+    """Return the percentiles of samples, which are in microseconds."""
     ordered = sorted(values)
 
     def at(share: float) -> float:
@@ -156,8 +157,9 @@ class Document:
         return {**self.facts, "settings": attrs.asdict(pool.Settings()), "loops": loops}
 
     def as_text(self) -> str:
-        """Return tables, for people."""
-        return "\n".join([*self._heading(), *(line for r in self.reports for line in _table(r))])
+        """Return tables, for people; the ratios, which alone may be compared, come last."""
+        tables = (line for r in self.reports for part in (_table, _ratios) for line in part(r))
+        return "\n".join([*self._heading(), *tables])
 
     def _heading(self) -> Iterator[str]:
         facts = self.facts
@@ -197,7 +199,7 @@ def _table(report: Report) -> Iterator[str]:
         if name in figures:
             f = figures[name]
             ratio = f"{ratios[name]:7.2f}" if base else ""
-            yield f"{title:52} {_short(f.median)} {_short(f.min)} {_short(f.max)} {ratio}".rstrip()
+            yield f"{title:52} {short(f.median)} {short(f.min)} {short(f.max)} {ratio}".rstrip()
     if not report.latencies():
         return
     yield ""
@@ -208,7 +210,18 @@ def _table(report: Report) -> Iterator[str]:
         yield f"{title:52} {numbers} {timed.samples:8}"
 
 
-def _short(value: float) -> str:
+def _ratios(report: Report) -> Iterator[str]:
+    """Yield what may be compared with another run: what the bare server did, in the same one."""
+    ratios = report.ratios()
+    yield ""
+    yield f"{f'{report.loop}, against the bare server':52} {f'x {report.table.yardstick}':>10}"
+    for name, title, _ in report.table.rows:
+        if name in ratios:
+            yield f"{title:52} {ratios[name]:10.2f}"
+
+
+def short(value: float) -> str:
+    """Return a figure with as many digits as say something, ten characters wide."""
     return f"{value:10,.0f}" if abs(value) >= 100 else f"{value:10.3g}"
 
 

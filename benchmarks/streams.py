@@ -75,8 +75,7 @@ class Bench:
 
     def member(self, role: str, pool: str) -> Member:
         """Start a process."""
-        module = "benchmarks.stream_member"
-        return Member(role, self.loop, pool, self.probe.url, module=module)
+        return Member("benchmarks.stream_member", role, self.loop, pool, self.probe.url)
 
     def fill(self, pool: str) -> str:
         """Make a stream of events as `Stream.add` would; return its key."""

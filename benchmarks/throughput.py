@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from benchmarks.probe import Probe, Usage
@@ -30,6 +31,9 @@ from pool.store.server import EmbeddedServer, find_server
 REPEATS: Final = 3
 JOBS: Final = 10_000  # of one drain
 CALLERS: Final = 100
+MORE: Final = """\
+Replicated maps: python -m benchmarks.maps      Streams: python -m benchmarks.streams
+Beside other libraries: make bench-peers"""
 ANSWER_S: Final = 60.0
 IDLE_S: Final = 5.0
 OPEN_RATES: Final = (200.0, 1000.0)  # jobs per second
@@ -38,15 +42,16 @@ LATENCIES: Final = 300  # samples
 
 
 class Member:
-    """A member process, from this side; see `member.py`, and for streams `stream_member.py`."""
+    """A member process, from this side: a module that answers line by line, see `member.py`."""
 
     def __init__(
-        self, role: str, loop: str, pool: str, url: str, *, module: str = "benchmarks.member"
+        self, module: str, *words: str, python: str = sys.executable, at: Path | None = None
     ) -> None:
         # It ends in __exit__; what it logs is shown only if it fails.
         self._log: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, role, loop, pool, url],
+            [python, "-m", module, *words],
+            cwd=at,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -54,8 +59,13 @@ class Member:
         )
 
     def __enter__(self) -> Self:
-        self._hear()  # it is ready: everything is imported
+        self.first = self._hear()  # it is ready: everything is imported
         return self
+
+    def kill(self) -> None:
+        """Kill it, as a crash would."""
+        self._process.kill()
+        self._process.wait()
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
@@ -127,7 +137,7 @@ class Bench:
 
     def member(self, role: str, pool: str) -> Member:
         """Start a process."""
-        return Member(role, self.loop, pool, self.probe.url)
+        return Member("benchmarks.member", role, self.loop, pool, self.probe.url)
 
     # --- the measurements -------------------------------------------------------------------------
 
@@ -260,6 +270,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write JSON, too")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"per drain, default {JOBS}")
     parser.add_argument("--loop", choices=("asyncio", "trio", "both"), default="asyncio")
     parser.add_argument(
@@ -287,7 +298,11 @@ def main() -> None:
             load_before=[round(each, 2) for each in load],
             seconds=time.monotonic() - began_s,
         )
-    print(json.dumps(measured.as_json(), indent=2) if given.json else measured.as_text())
+    stored = json.dumps(measured.as_json(), indent=2)
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(stored + "\n", "utf-8")
+    print(stored if given.json else f"{measured.as_text()}\n\n{MORE}")
 
 
 if __name__ == "__main__":
