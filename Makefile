@@ -34,7 +34,12 @@ fmt: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.throughput
+	$(BIN)/python -m benchmarks.throughput --out build/bench.json
+
+# Beside arq, Celery and eight others, each in .peers/NAME; writes docs/benchmarks.md and its plots.
+# About 25 minutes; a short run that writes nothing: .venv/bin/python -m benchmarks.peers --quick
+bench-peers: $(READY)
+	$(BIN)/python -m benchmarks.peers --out docs/benchmarks.md
 
 # What only a pool does, at the size of a fleet: takeovers, deployments, 100,000 services.
 bench-fleet: $(READY)
@@ -65,7 +70,7 @@ mutants: $(READY)
 	$(BIN)/python -m tests.verify.mutants --jobs $(JOBS)
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find pool examples tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(READY): pyproject.toml

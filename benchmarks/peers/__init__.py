@@ -1,0 +1,1 @@
+"""This library beside others: `python -m benchmarks.peers`; see README.md one folder up."""

@@ -1,0 +1,109 @@
+"""This library beside others, on one machine in the same minutes: `python -m benchmarks.peers`.
+
+    python -m benchmarks.peers                                   # everything, about 25 minutes
+    python -m benchmarks.peers --quick --only ours,huey,saq      # one repetition of less
+    python -m benchmarks.peers --metrics dispatch,drain          # some measurements
+    python -m benchmarks.peers --out docs/benchmarks.md          # write the page, too
+    python -m benchmarks.peers --page RESULTS.json --out P.md    # write it again, measure nothing
+
+Each peer is installed into a virtual environment of its own, `.peers/NAME`, in its newest version.
+The page goes to standard output, or with --json the results.  README.md one folder up says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from benchmarks.peers.environments import OURS, PEERS
+from benchmarks.peers.measure import QUICK, TINY, Sizes
+from benchmarks.peers.metrics import Results
+from benchmarks.peers.page import loaded, page, write
+from benchmarks.peers.run import GROUPS, Comparison
+from benchmarks.report import document
+from pool.store.server import find_server
+
+ALL = (OURS, *sorted(PEERS))
+
+
+def results_of(comparison: Comparison, names: list[str], **facts: Any) -> Results:
+    """Return everything as it is stored."""
+    return {
+        **document([], **facts).facts,
+        "server": {"name": comparison.program.name, "version": comparison.program.version},
+        "sizes": attrs.asdict(comparison.sizes),
+        "peers": {name: _peer(comparison, name) for name in names},
+        "raw": {name: attrs.asdict(f) for name, f in comparison.raw.figures().items()},
+    }
+
+
+def _peer(comparison: Comparison, name: str) -> dict[str, Any]:
+    bench = comparison.benches.get(name)
+    unknown = {"versions": {}, "docs": "", "usual": "", "results": "", "safe": "", "cannot": {}}
+    figures = bench.report.figures() if bench else {}
+    return {
+        **(attrs.asdict(bench.peer) if bench else unknown),
+        "figures": {metric: attrs.asdict(figure) for metric, figure in figures.items()},
+        "errors": comparison.errors.get(name, {}),
+        "recoveries": comparison.recoveries.get(name, {}),
+    }
+
+
+def measure(sizes: Sizes, names: list[str], groups: list[str], *, is_upgrade: bool) -> Results:
+    """Run the comparison."""
+    began_s, load = time.monotonic(), os.getloadavg()
+    comparison = Comparison(find_server("path"), sizes, groups)
+    comparison.run(names, is_upgrade=is_upgrade)
+    return results_of(
+        comparison,
+        names,
+        load_before=[round(each, 2) for each in load],
+        seconds=time.monotonic() - began_s,
+    )
+
+
+def _some_of(known: tuple[str, ...]) -> Any:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := set(names) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def main() -> int:
+    """Parse the command line, measure, print; return 1 if an adapter failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="one repetition of less")
+    parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)  # for the tests
+    parser.add_argument("--only", type=_some_of(ALL), default=list(ALL), metavar="PEER,...")
+    parser.add_argument(
+        "--metrics", type=_some_of(GROUPS), default=list(GROUPS), metavar="GROUP,..."
+    )
+    parser.add_argument("--upgrade", action="store_true", help="get the newest versions first")
+    parser.add_argument("--json", action="store_true", help="print the results instead of the page")
+    parser.add_argument("--out", type=Path, metavar="PAGE.md", help="where to write the page")
+    parser.add_argument("--page", type=Path, metavar="RESULTS.json", help="measure nothing")
+    given = parser.parse_args()
+    if given.page:
+        results = loaded(given.page)
+    else:
+        sizes = TINY if given.tiny else QUICK if given.quick else Sizes()
+        results = measure(sizes, given.only, given.metrics, is_upgrade=given.upgrade)
+    if given.out:
+        write(results, given.out)
+    print(json.dumps(results, indent=1) if given.json else page(results, "."))
+    return int(any(peer["errors"] for peer in results["peers"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
