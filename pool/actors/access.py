@@ -29,7 +29,7 @@ CLOSE_BUDGET_S: Final = 5.0  # for each thread and actor, after the grace
 class Access:
     """A way to one pool in one store."""
 
-    url: Url
+    url: Url  # where the pool's control keys are; for those of a lane see `Url.at`
     settings: Settings
     seam: Seam
     link: Link
@@ -84,6 +84,8 @@ async def accessing(
     check_pool(pool)
     settings, seam = settings or Settings(), seam or Threads()
     address, server = await serve(Url.parse(url))
+    control = Control(pool)
+    address = address.at(control.prefix)
     try:
         link = await Link.open(seam, address, op_timeout_s=settings.op_timeout_s)
         try:
@@ -92,7 +94,7 @@ async def accessing(
                 settings=settings,
                 seam=seam,
                 link=link,
-                control=Control(pool),
+                control=control,
                 ids=seam.ids,
                 emit=partial(emit_to, tuple(observers)),
             )

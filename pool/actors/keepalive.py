@@ -3,6 +3,7 @@
     thread: renew all lanes in one pipeline --Renewed--> lease machine --> the lane's workers
             every TTL/5, after a failure TTL/20       \\-> earliest deadlines --> reaper, sweeper
 
+In a cluster each lane has a thread: a primary that hangs must not take the others' leases along.
 The thread knows nothing but the calls to send: a loop that hangs keeps its leases (or, under
 `on_overrun = "exit"`, loses its process), and a network that hangs cannot make the loop deaf.  An
 identity that the server does not know any more (GONE) joins again under its next number; what it
@@ -15,6 +16,7 @@ from when it was asked for, so it can only shorten what we believe.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 import anyio
@@ -28,6 +30,7 @@ from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Ti
 from pool.store.answers import Renewal, renewal
 from pool.store.scripts import ScriptCall
 from pool.store.seam import Beside, Port, Reply
+from pool.store.url import Url
 
 HUNG_S: Final = 1.0  # a loop that has not answered for so long is reported, with its stack
 _LOOK_S: Final = 0.25  # how often the thread looks whether the loop answers
@@ -36,8 +39,9 @@ EXIT_CODE: Final = 70  # of a process that ended itself because a handler outliv
 
 @attrs.frozen
 class _Plan:
-    """What the thread sends: one call per lane, and whom each call renews, in its order."""
+    """What one thread sends: one call per lane, and whom each call renews, in its order."""
 
+    lanes: tuple[int, ...] = ()
     calls: tuple[ScriptCall, ...] = ()
     identities: tuple[tuple[str, ...], ...] = ()
     closing: tuple[ScriptCall, ...] = ()  # what keeps new keys away while the loop hangs
@@ -48,6 +52,7 @@ class _Answer:
     """A round of renewals was answered, or not."""
 
     asked_s: float
+    url: Url
     plan: _Plan
     replies: Sequence[Reply]
 
@@ -78,13 +83,14 @@ class KeepAlive(Actor[Message]):
 
     context: Context
     on: LaneHandlers
-    _plan: _Plan = attrs.field(init=False, factory=_Plan)
-    _beside: Beside | None = attrs.field(init=False, default=None)
+    # One thread for each place where lanes are: one in all, but in a cluster one per lane.
+    _plans: dict[Url, _Plan] = attrs.field(init=False, factory=dict)
+    _threads: dict[Url, Beside] = attrs.field(init=False, factory=dict)
     _wake: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     _heard_s: float = attrs.field(init=False, default=0.0)
-    _is_hung: bool = attrs.field(init=False, default=False)
-    _is_asked: bool = attrs.field(init=False, default=False)  # to renew before the period is over
-    _was_away: bool = attrs.field(init=False, default=False)
+    _hung: set[Url] = attrs.field(init=False, factory=set)  # whose thread has seen the loop hang
+    _asked: set[Url] = attrs.field(init=False, factory=set)  # to renew before the period is over
+    _away: set[Url] = attrs.field(init=False, factory=set)
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -93,41 +99,54 @@ class KeepAlive(Actor[Message]):
 
         `closing` takes the workers out of `open`: it is sent when the loop hangs.
         """
-        ttl_s = self.context.settings.lease_ttl_s
-        self._plan = _Plan(
-            tuple(
-                state.lane.renew(names, ttl_s=ttl_s)
-                for state, names in zip(self.context.lanes, identities, strict=True)
-            ),
-            tuple(tuple(names) for names in identities),
-            tuple(closing),
-        )
+        for url in self._urls():
+            self._plans[url] = self._plan(url, identities, closing)
 
     def renew_now(self) -> None:
         """Do not wait for the next period."""
-        self._is_asked = True
-        if self._beside is not None:
-            self._beside.wake()
+        self._asked.update(self._threads)
+        for beside in self._threads.values():
+            beside.wake()
 
     async def aclose(self, budget_s: float) -> None:
-        """End the thread; twice is fine."""
-        if self._beside is not None:
-            await self._beside.aclose(budget_s)
+        """End the threads; twice is fine."""
+        async with anyio.create_task_group() as closing:
+            for beside in self._threads.values():
+                closing.start_soon(beside.aclose, budget_s)
 
     # --- on the loop --------------------------------------------------------------------------
 
     def begin(self) -> None:
         self.spawn(self._watch)
-        if self._beside is None:
-            self._start_thread()
+        for url in self._urls():
+            if url not in self._threads:
+                self._start_thread(url)
 
-    def _start_thread(self) -> None:
-        self._beside = self.context.seam.start(
+    def _urls(self) -> dict[Url, list[LaneState]]:
+        """Return the lanes by where they are."""
+        found: dict[Url, list[LaneState]] = {}
+        for state in self.context.lanes:
+            found.setdefault(self.context.url.at(state.lane.names.prefix), []).append(state)
+        return found
+
+    def _plan(
+        self, url: Url, identities: Sequence[Sequence[str]], closing: Sequence[ScriptCall]
+    ) -> _Plan:
+        states, ttl_s = self._urls()[url], self.context.settings.lease_ttl_s
+        return _Plan(
+            tuple(state.number for state in states),
+            tuple(state.lane.renew(identities[state.number], ttl_s=ttl_s) for state in states),
+            tuple(tuple(identities[state.number]) for state in states),
+            tuple(call for call in closing if self.context.url.at(call.keys[0]) == url),
+        )
+
+    def _start_thread(self, url: Url) -> None:
+        self._threads[url] = self.context.seam.start(
             "pool-keepalive",
-            self.context.url,
-            self._body,
+            url,
+            partial(self._body, url),
             socket_timeout_s=self.context.settings.socket_timeout_s,
-            on_end=self._on_end,
+            on_end=partial(self._on_end, url),
         )
 
     def handle(self, message: Message) -> None:
@@ -140,13 +159,13 @@ class KeepAlive(Actor[Message]):
                     self._step(state, Tick(now_s))
         self._wake.set()
 
-    def _on_end(self, error: BaseException | None) -> None:
+    def _on_end(self, url: Url, error: BaseException | None) -> None:
         if error is not None:
             problem = f"the renewal thread ended: {type(error).__name__}: {error}"
             self.context.emit(StoreTroubled(during="renew", problem=problem))
-            self._beside = None
+            del self._threads[url]
             if self.state == "running":
-                self._start_thread()  # spawns nothing: on asyncio a callback cannot
+                self._start_thread(url)  # spawns nothing: on asyncio a callback cannot
 
     async def _watch(self) -> None:
         """Wake when the next lease needs a decision."""
@@ -161,11 +180,14 @@ class KeepAlive(Actor[Message]):
 
     def _on_answer(self, answer: _Answer) -> None:
         now_s = self.context.seam.clock()
-        was_away = self._was_away
-        self._was_away = any(isinstance(reply, PoolError) for reply in answer.replies)
-        for state, names, reply in zip(
-            self.context.lanes, answer.plan.identities, answer.replies, strict=False
+        was_away = answer.url in self._away
+        self._away.discard(answer.url)
+        if any(isinstance(reply, PoolError) for reply in answer.replies):
+            self._away.add(answer.url)
+        for lane, names, reply in zip(
+            answer.plan.lanes, answer.plan.identities, answer.replies, strict=True
         ):
+            state = self.context.lanes[lane]
             if isinstance(reply, StoreLost):
                 self.context.on_data_lost()
                 return
@@ -213,33 +235,33 @@ class KeepAlive(Actor[Message]):
 
     def _heard(self) -> None:
         self._heard_s = self.context.seam.clock()
-        if self._is_hung:
-            self._is_hung = False
+        if self._hung:
+            self._hung.clear()
             self.on.on_answering()
 
     # --- in the thread ------------------------------------------------------------------------
 
-    async def _body(self, port: Port) -> None:
+    async def _body(self, url: Url, port: Port) -> None:
         settings, clock = self.context.settings, self.context.seam.clock
         self._heard_s = clock()
         while not port.closing:
-            self._is_asked = False  # first: what is asked for from here on is not in the plan
-            plan, asked_s = self._plan, clock()
+            self._asked.discard(url)  # first: what is asked for from here on is not in the plan
+            plan, asked_s = self._plans.get(url, _Plan()), clock()
             replies: Sequence[Reply] = ()
             if plan.calls:
                 replies = await port.run(plan.calls, timeout_s=settings.renew_timeout_s)
-                if not port.post(self._take, _Answer(asked_s, plan, replies)):
+                if not port.post(self._take, _Answer(asked_s, url, plan, replies)):
                     return
             failed = any(isinstance(reply, PoolError) for reply in replies)
             next_s = asked_s + (settings.renew_s / 4 if failed else settings.renew_s)
-            if not await self._look_after_loop(port, next_s):
+            if not await self._look_after_loop(url, port, next_s):
                 return
 
     def _take(self, answer: _Answer) -> None:
         self._heard()
         self.tell(answer)
 
-    async def _look_after_loop(self, port: Port, until_s: float) -> bool:
+    async def _look_after_loop(self, url: Url, port: Port, until_s: float) -> bool:
         """Sleep until the next round, and watch whether the loop still turns.
 
         False if it was closed without closing us: then nobody may think that this node lives.
@@ -247,22 +269,25 @@ class KeepAlive(Actor[Message]):
         clock, settings = self.context.seam.clock, self.context.settings
         while not port.closing:
             now_s = clock()
-            if now_s >= until_s or self._is_asked:
+            if now_s >= until_s or url in self._asked:
                 break
             if not port.post(self._heard):
                 return False
             await port.sleep(min(_LOOK_S, until_s - now_s))
             hung_s = clock() - self._heard_s
-            if hung_s > HUNG_S and not self._is_hung:
-                self._is_hung = True  # said once, however many rounds it lasts
-                self.context.emit(self._hung(hung_s))
+            if hung_s > HUNG_S and url not in self._hung:
+                is_first = not self._hung
+                self._hung.add(url)
+                if is_first:  # said once, however many rounds it lasts
+                    self.context.emit(self._hung_event(hung_s))
                 # What is granted now would wait for as long as the loop hangs.
-                await port.run(self._plan.closing, timeout_s=settings.renew_timeout_s)
+                closing = self._plans.get(url, _Plan()).closing
+                await port.run(closing, timeout_s=settings.renew_timeout_s)
             if hung_s > settings.lease_ttl_s - settings.margin_s and settings.on_overrun == "exit":
                 self.context.seam.end_process(EXIT_CODE)
         return True
 
-    def _hung(self, hung_s: float) -> Event:
+    def _hung_event(self, hung_s: float) -> Event:
         return LoopHung(
             node=self.context.node_id, hung_s=round(hung_s, 3), stack=self.context.seam.stack()
         )

@@ -48,7 +48,7 @@ class Listener(Actor[_Read]):
         A blocked read takes new ones up when joining writes to one that it knows.
         """
         while len(self._tails) <= state.number:
-            self._tails.append(self._new_tail(len(self._tails)))
+            self._tails.append(self._new_tail(self.context.lanes[len(self._tails)]))
         tail = self._tails[state.number]
         known = tail.readings
         tail.follow([known.get(name) or Reading(name, FIRST) for name in streams], at_once=False)
@@ -83,12 +83,12 @@ class Listener(Actor[_Read]):
         except PoolError:
             return  # the next one trims further
 
-    def _new_tail(self, lane: int) -> Tail[Reading]:
-        context = self.context
+    def _new_tail(self, state: LaneState) -> Tail[Reading]:
+        context, lane = self.context, state.number
         return Tail(
             name=f"pool-listener-{lane}",
             seam=context.seam,
-            url=context.url,
+            url=context.url.at(state.lane.names.prefix),
             settings=context.settings,
             count=READ_MAX,
             on_batch=lambda batch: self.tell(_Read(lane, batch)),

@@ -382,6 +382,8 @@ class Node(Dispatching):
     async def _open(self, actors: TaskGroup) -> None:
         settings, seam = self.settings, self._seam
         url, self._server = await serve(self._given_url)
+        control = Control(self.pool)
+        url = url.at(control.prefix)
         self._link = await Link.open(seam, url, op_timeout_s=settings.op_timeout_s)
         context = Context(
             url=url,
@@ -389,7 +391,7 @@ class Node(Dispatching):
             seam=seam,
             loop=seam.loop(),
             link=self._link,
-            control=Control(self.pool),
+            control=control,
             ids=seam.ids,
             node_id=seam.ids.next("n"),
             incarnation="",

@@ -167,6 +167,11 @@ class Control:
         return f"{self.prefix}sink-parked:{name}"
 
 
+def hash_tag(key: str) -> str:
+    """Return the part of one of these names that says in which group it is: `pool:{P:k}`."""
+    return key[: key.find("}") + 1]
+
+
 def key_patterns(pool: str) -> tuple[str, str]:
     """Return patterns, as access rules take them, of all keys of a pool and of no other's."""
     # Neither a brace nor a colon can stand in a pool's name: the second pattern ends its own.

@@ -76,6 +76,7 @@ async def fetch(pool: str, url: Url) -> Status:
         StoreUnavailable, AuthError, UnsupportedServer: The server cannot be asked.
         ConfigError: The address cannot work.
     """
+    url = url.at(Control(pool).prefix)
     link = await Link.open(Threads(), url, op_timeout_s=Settings().op_timeout_s)
     try:
         server = f"{link.server.name} {link.server.version}" if link.server else ""

@@ -18,7 +18,9 @@ from pool.model.names import check_pool, key_patterns
 
 # SCRIPT LOAD lets its user run any Lua, but that runs under these same rules.  A command without
 # subcommands may be narrowed to one first argument: the other sections of INFO tell of others.
-_WIRE: Final = frozenset({"ping", "info|memory", "script|load", "evalsha", "xread", "xreadgroup"})
+_WIRE: Final = frozenset(
+    {"ping", "info|memory", "cluster|slots", "script|load", "evalsha", "xread", "xreadgroup"}
+)
 _ACTORS: Final = frozenset({"hget", "hkeys", "lrange", "scard", "xadd", "xlen", "xtrim"})
 _LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "time", "zcard", "zrange"})  # pool status
 

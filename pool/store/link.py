@@ -8,6 +8,9 @@ while a batch is under way forms the next one.  So batches grow with the load by
 Deadlines are kept by the event loop, not by the thread, which may hang in a name look-up or wait
 for a server that does not answer: every call is answered when its time is up, whatever happens.
 One loop timer per link is enough for that; in a busy link it fires about once per time-out.
+
+In a cluster a link has others beside it, made when they are first needed: one for each hash tag,
+with a thread and a connection to the primary that has it.  Calls are passed on by their first key.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import anyio
 import attrs
 
 from pool.errors import AuthError, NotRunning, PoolError, StoreFault, StoreUnavailable
-from pool.store.scripts import Command, Script, Word
+from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.seam import Beside, Port, Seam
 from pool.store.url import Url
 from pool.store.wire import Reply, Server
@@ -57,7 +60,10 @@ class Link:
         self.server: Server | None = None
         self.connections = 0  # made so far: a change means that the server was away
         self._seam = seam
+        self._url = url
         self._where = url.where
+        self._is_of_cluster = url.kind == "cluster"
+        self._others: dict[str, Link] = {}  # by hash tag
         self._op_timeout_s = op_timeout_s
         # Half of a call's time: what can be repeated after a lost reply must have time left for it.
         self._reply_s = op_timeout_s / 2
@@ -76,6 +82,7 @@ class Link:
         self._opened = self._loop.waiter()
         self._is_opened = False
         self._drained = anyio.Event()
+        self._name: str
         self._beside: Beside
 
     @classmethod
@@ -96,11 +103,12 @@ class Link:
         Raises:
             StoreUnavailable: No connection within `op_timeout_s`.
             AuthError: The server refuses the credentials.
-            UnsupportedServer: It is too old, no master, in cluster mode, or may evict keys.
+            UnsupportedServer: It is too old, no master, may evict keys, or is in cluster mode and
+                the address does not say so.
             ConfigError: The address cannot work.
         """
         link = cls(seam, url, op_timeout_s=op_timeout_s, queued_max=queued_max)
-        link._beside = seam.start(name, url, link._work, on_end=link._on_end)
+        link._start(name)
         failed: Reply = StoreUnavailable(
             problem=f"{url.where} did not answer within {op_timeout_s:g} s", maybe_done=False
         )
@@ -113,6 +121,24 @@ class Link:
         if failed is not None:
             await link.aclose(_GIVE_UP_S)
             raise failed
+        return link
+
+    def _start(self, name: str) -> None:
+        self._name = name
+        self._beside = self._seam.start(name, self._url, self._work, on_end=self._on_end)
+
+    def at(self, key: str) -> Link:
+        """Return the link to where this key lives: this one, unless it leads to a cluster."""
+        url = self._url.at(key)
+        if url.tag in ("", self._url.tag):
+            return self
+        link = self._others.get(url.tag)
+        if link is None:
+            link = Link(
+                self._seam, url, op_timeout_s=self._op_timeout_s, queued_max=self._queued_max
+            )
+            link._start(self._name)  # what is called meanwhile waits for its connection
+            self._others[url.tag] = link
         return link
 
     async def call(
@@ -162,6 +188,11 @@ class Link:
             raise StoreUnavailable(
                 problem=f"not sent: {self._queued_max} calls wait already", maybe_done=False
             )
+        if self._is_of_cluster and (key := _key_of(command)):
+            link = self.at(key)
+            if link is not self:
+                link.send(command, on_reply, timeout_s=timeout_s)
+                return
         timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
         deadline_s = self._seam.clock() + timeout_s
         self._queue.append(_Call(command, on_reply, deadline_s))
@@ -176,8 +207,14 @@ class Link:
 
         What has no answer by then gets StoreUnavailable.
         """
-        started_s = self._seam.clock()
         self._is_closing = True
+        async with anyio.create_task_group() as closing:
+            for link in self._others.values():
+                closing.start_soon(link.aclose, budget_s)
+            await self._aclose(budget_s)
+
+    async def _aclose(self, budget_s: float) -> None:
+        started_s = self._seam.clock()
         if self._beside.state == "running" and self._waiting():
             with anyio.move_on_after(budget_s, shield=True):
                 await self._drained.wait()
@@ -359,3 +396,10 @@ class Link:
                     batch.append(call)
             self._flying = batch
         return batch, overdue
+
+
+def _key_of(command: Command) -> str:
+    """Return the key that says where a command goes; "" for one that has none, as PING."""
+    if isinstance(command, ScriptCall):
+        return command.keys[0]
+    return str(command[1]) if len(command) > 1 else ""

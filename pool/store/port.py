@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import attrs
 
 from pool.errors import PoolError, StoreFault, StoreUnavailable
-from pool.store.replies import NoScript
+from pool.store.replies import Moved, NoScript, from_words
 from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.wire import Lost, Reply, Server, pack
 
@@ -141,21 +141,16 @@ class WirePort:
 
     async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
         deadline_s = self._clock() + timeout_s
-        if not self.wire.is_open():
-            try:
-                await self.connect(timeout_s=timeout_s)
-            except PoolError as error:
-                return [_copy(error) for _ in calls]
-        replies = await self._send(calls, deadline_s)
-        lacking = [i for i, reply in enumerate(replies) if type(reply) is NoScript]
-        if not lacking:
+        replies = await self._try(calls, deadline_s)
+        refused = [i for i, reply in enumerate(replies) if type(reply) in (NoScript, Moved)]
+        if not refused:
             return replies
-        # Someone flushed the scripts.  What was refused for that has not been done, so it may be
-        # sent again, whatever it is.
+        # Someone flushed the scripts, or the keys have gone to another node of a cluster.  What
+        # was refused for that has not been done, so it may be sent again, whatever it is.
         self._loaded.clear()
-        again = await self._send([calls[i] for i in lacking], deadline_s)
-        for i, reply in zip(lacking, again, strict=True):
-            replies[i] = StoreFault(problem=str(reply)) if type(reply) is NoScript else reply
+        again = await self._try([calls[i] for i in refused], deadline_s)
+        for i, reply in zip(refused, again, strict=True):
+            replies[i] = _final(reply)
         return replies
 
     async def read(
@@ -193,9 +188,18 @@ class WirePort:
             raise (error.error if isinstance(error, Lost) else error) from None
         finally:
             self._interrupted = False
+        reply = _final(reply)
         if isinstance(reply, PoolError):
             raise reply
         return _entries(reply)
+
+    async def _try(self, calls: Sequence[Command], deadline_s: float) -> list[Reply]:
+        if not self.wire.is_open():
+            try:
+                await self.connect(timeout_s=deadline_s - self._clock())
+            except PoolError as error:
+                return [_copy(error) for _ in calls]
+        return await self._send(calls, deadline_s)
 
     async def _send(self, calls: Sequence[Command], deadline_s: float) -> list[Reply]:
         """Run the calls, after loading those of their scripts that this connection has not seen.
@@ -238,6 +242,17 @@ class WirePort:
 
 
 _PING = pack(("PING",))
+
+
+def _final(reply: Reply) -> Reply:
+    """Return what a reply means that nothing more is done about."""
+    match reply:
+        case NoScript():
+            return StoreFault(problem=str(reply))
+        case Moved():
+            return from_words(str(reply))
+        case _:
+            return reply
 
 
 def _copy(error: Any) -> Any:

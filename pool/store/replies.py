@@ -38,6 +38,10 @@ class NoScript(Exception):
     """The server does not have the script.  Never leaves the port: it loads and sends again."""
 
 
+class Moved(Exception):
+    """Another node of the cluster has these keys.  Never leaves the port: it sends again, there."""
+
+
 def _refused_now(text: str) -> PoolError:
     # The server looked at the command and did not run it: nothing is half done.
     return StoreUnavailable(problem=shown(text), maybe_done=False)
@@ -72,9 +76,12 @@ def _map_full(text: str) -> PoolError:
 _WORDS: dict[str, Callable[[str], PoolError]] = {
     **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), _refused_credentials),
     **dict.fromkeys(
-        ("LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "NOREPLICAS"),
-        _refused_now,
+        ("LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "READONLY", "NOREPLICAS"), _refused_now
     ),
+    # While a slot moves key by key, no node can run a script on it: half of its names are no key
+    # at all, and both nodes say TRYAGAIN.  ASK, for those that are, would help a single command.
+    **dict.fromkeys(("ASK", "TRYAGAIN"), _refused_now),
+    "MOVED": _refused_now,  # again, at the node that was named
     "UNBLOCKED": _refused_now,  # a blocked read ended because its server became a replica
     "OOM": _full,
     "MISCONF": _full,  # the server cannot persist, most often because its disk is full
@@ -102,7 +109,7 @@ _SENTENCES: dict[str, Callable[[str], PoolError]] = {
 }
 
 # After these the connection leads to a server that is the wrong one by now.
-_STALE = ("READONLY", "UNBLOCKED")
+_STALE = ("READONLY", "UNBLOCKED", "MOVED")
 
 
 def from_words(text: str) -> PoolError:

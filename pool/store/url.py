@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 import attrs
 
 from pool.errors import ConfigError
+from pool.model.names import hash_tag
 
 Kind = Literal["tcp", "tls", "unix", "sentinel", "cluster", "embedded"]
 
@@ -59,6 +60,7 @@ class Url:
     username: str = ""
     password: str = ""
     options: tuple[tuple[str, str], ...] = ()
+    tag: str = ""  # of a cluster: the keys whose primary is meant, `pool:{P:0}`
 
     @classmethod
     def parse(cls, text: object) -> Url:
@@ -84,6 +86,12 @@ class Url:
             raise _wrong("percent-encode '/', '?', '#' and '@' where a name or password has them")
         return cls(scheme=scheme, kind=kind, **_READERS[kind](parts))
 
+    def at(self, key: str) -> Url:
+        """Return where this key lives: in a cluster one of its primaries, else all is one place."""
+        if self.kind != "cluster":
+            return self
+        return attrs.evolve(self, tag=hash_tag(key))
+
     @property
     def where(self) -> str:
         """Return the place alone, for error texts: host:port, path or service."""
@@ -95,6 +103,8 @@ class Url:
                 return f"embedded server {self.path}".rstrip()
             case "sentinel":
                 return f"{self.service} (sentinels {places})"
+            case "cluster" if self.tag:
+                return f"{self.tag}... (cluster {places})"
             case _:
                 return places
 

@@ -1,12 +1,20 @@
 """One connection to a server: packed commands out, as many replies in, under one strict deadline.
 
-redis-py opens the socket (TCP, TLS, unix, and whom the sentinels call master); everything after
-that is ours.  Its own handshake takes up to five round trips, each with a time-out of its own,
-and its `read_response` starts the time-out again with every byte that arrives.  Ours is one
-round trip, and a deadline that slow bytes cannot stretch.
+redis-py opens the socket (TCP, TLS, unix), asks the sentinels who is master, and knows the slots
+of a cluster; everything after that is ours.  Its own handshake takes up to five round trips, each
+with a time-out of its own, and its `read_response` starts the time-out again with every byte that
+arrives.  Ours is one round trip, and a deadline that slow bytes cannot stretch.
 
-A Cluster needs a second form of this class: `RedisCluster.pipeline()` with
-`execute_command("EVALSHA", ...)` (its `evalsha` is refused) in place of `exchange`.
+Where there are several servers, every connection is one to whoever is primary *now*:
+
+    sentinel   ask the sentinels in turn, connect to whom they name, who must say it is the master
+    cluster    ask any node for CLUSTER SLOTS, connect to the primary of the slot of our tag
+
+Who answered last is asked first the next time; none of those asked may use up the time of all.
+A cluster's connection serves one hash tag, since nothing of ours ever touches two: so a primary
+that hangs holds up its own lanes and no other, and the order of calls is kept as it is everywhere.
+redis-py's RedisCluster would have one deadline per socket wait, not one per batch, and could not
+say of a broken batch which calls of it may have been done.
 """
 
 from __future__ import annotations
@@ -25,11 +33,12 @@ import hiredis
 from redis import connection as _redis_connection
 from redis import sentinel as _redis_sentinel
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer
-from pool.store.replies import NoScript, from_host, from_words, is_stale
+from pool.store.replies import Moved, NoScript, from_host, from_words, is_stale
 from pool.store.scripts import Word
 from pool.store.url import Url
 
@@ -37,13 +46,17 @@ from pool.store.url import Url
 _connections: Any = _redis_connection
 _sentinels: Any = _redis_sentinel
 
-# bytes, int, None, a list of these, or an error as a value: a PoolError (below the port, NoScript).
+# bytes, int, None, a list of these, or an error as a value: a PoolError (below the port also
+# NoScript and Moved).
 Reply: TypeAlias = Any
 
 _READ_BYTES = 65_536  # one recv; a reply of any size may take several
 _MINE_MIN = (7, 0)  # Redis below that lacks what our scripts and checks use
 _NO = ("0", "false", "no")  # what an address may say to switch an option off
 _NOT_YET = object()
+_GUIDES_MAX = 8  # who is asked, at most, where a primary is: in time for each to hang
+
+Address: TypeAlias = tuple[str, int]
 
 
 @attrs.frozen
@@ -79,6 +92,7 @@ class Wire:
         self._socket: socket.socket | None = None
         self._poll: select.poll | None = None
         self._buffer = bytearray(_READ_BYTES)
+        self._guides: list[Address] = list(url.hosts)  # whom to ask where the primary is
         self._stale = False
         # Between finding the socket and shutting it down, its descriptor must not be closed:
         # the number could belong to something else by then.
@@ -102,13 +116,68 @@ class Wire:
         Raises:
             StoreUnavailable: No connection within `timeout_s`, or the server is not ready yet.
             AuthError: It refuses the credentials.
-            UnsupportedServer: It is too old, no master, in cluster mode, or may evict keys.
+            UnsupportedServer: It is too old, no master, may evict keys, or is in cluster mode and
+                the address does not say so.
             ConfigError: The address cannot work.
         """
+        deadline_s = self._clock() + timeout_s
+        match self._url.kind:
+            case "sentinel":
+                await self._connect_to_master(deadline_s)
+            case "cluster":
+                await self._connect_to_slot(deadline_s)
+            case _:
+                await self._connect_to(None, timeout_s)
+
+    async def _connect_to_master(self, deadline_s: float) -> None:
+        """Connect to whom the first sentinel that knows calls master."""
+        failed: Exception = ConnectionError()
+        for i, guide in enumerate(self._guides):
+            # One part of the time is left for the connection itself.
+            share_s = (deadline_s - self._clock()) / (len(self._guides) - i + 1)
+            try:
+                named = _ask_sentinel(guide, self._url.service, share_s)
+            except (OSError, RedisError) as error:
+                failed = error
+                continue
+            self._guides.insert(0, self._guides.pop(i))
+            await self._connect_to(named, deadline_s - self._clock())
+            return
+        raise from_host(failed, self._url.where, maybe_done=False) from None
+
+    async def _connect_to_slot(self, deadline_s: float) -> None:
+        """Connect to the primary of our slot: where a node says of itself that it is that."""
+        slot = key_slot(self._url.tag.encode())
+        waiting, tried = list(self._guides), set[Address]()
+        failed: PoolError = StoreUnavailable(
+            problem=f"{self._url.where} has no primary", maybe_done=False
+        )
+        while waiting:
+            place = waiting.pop(0)
+            tried.add(place)
+            try:
+                slots = await self._connect_to(
+                    place, (deadline_s - self._clock()) / (len(waiting) + 1)
+                )
+            except PoolError as error:  # a node may also lack our user, and another have it
+                failed = error
+                continue
+            owner, others = _places(slots, slot, place)
+            if owner == place:
+                known = dict.fromkeys([place, *self._url.hosts, *others])
+                self._guides = list(known)[:_GUIDES_MAX]
+                return
+            if owner is not None and owner not in tried:
+                waiting = [owner, *(each for each in waiting if each != owner)]
+        self.close()
+        raise failed
+
+    async def _connect_to(self, place: Address | None, timeout_s: float) -> Reply:
+        """Open the socket and say hello; of a cluster, return what the node says of the slots."""
         self.close()
         deadline_s = self._clock() + timeout_s
         try:
-            connection = _dial(self._url, timeout_s)
+            connection = _dial(self._url, place, timeout_s)
             connection.connect()
         except (OSError, RedisError) as error:
             raise from_host(error, self._url.where, maybe_done=False) from None
@@ -123,7 +192,7 @@ class Wire:
             self._poll = select.poll()
             self._poll.register(found, select.POLLIN)
         try:
-            await self._greet(deadline_s - self._clock())
+            return await self._greet(deadline_s - self._clock())
         except Lost as lost:
             self.close()
             raise attrs.evolve(lost.error, maybe_done=False) from None
@@ -192,26 +261,38 @@ class Wire:
     def _error(self, text: str) -> Exception:
         if text.startswith("NOSCRIPT"):
             return NoScript(text)
+        if text.startswith("MOVED"):
+            self._stale = True
+            return Moved(text)
         self._stale = self._stale or is_stale(text)
         return from_words(text)
 
-    async def _greet(self, timeout_s: float) -> None:
+    async def _greet(self, timeout_s: float) -> Reply:
         """One round trip: protocol, login, name, database, and what server this is."""
         # No local variable here holds the password: traceback reports show them.
-        count = 3 if self._url.db else 2
-        *replies, memory = await self.exchange(
-            _greeting(self._url, self._name), count, timeout_s=timeout_s
-        )
+        url = self._url
+        packed, count = _greeting(url, self._name)
+        replies = await self.exchange(packed, count, timeout_s=timeout_s)
+        slots = replies.pop() if url.kind == "cluster" else None
+        *replies, memory = replies
         for reply in replies:
             if isinstance(reply, PoolError):
                 raise reply
-        self.server = _check(_facts(replies[0]), memory)
+        self.server = _check(_facts(replies[0]), memory, url)
+        if isinstance(slots, PoolError):
+            raise slots
+        return slots
 
 
-def _greeting(url: Url, name: str) -> bytes:
+def _greeting(url: Url, name: str) -> tuple[bytes, int]:
     login = ("AUTH", url.username or "default", url.password) if url.password else ()
-    chosen = pack(("SELECT", url.db)) if url.db else b""
-    return pack(("HELLO", 2, *login, "SETNAME", name)) + chosen + pack(("INFO", "memory"))
+    packed = [pack(("HELLO", 2, *login, "SETNAME", name))]
+    if url.db:
+        packed.append(pack(("SELECT", url.db)))
+    packed.append(pack(("INFO", "memory")))
+    if url.kind == "cluster":
+        packed.append(pack(("CLUSTER", "SLOTS")))
+    return b"".join(packed), len(packed)
 
 
 def pack(words: tuple[Word, ...]) -> bytes:
@@ -231,32 +312,47 @@ def _ours(_: object) -> None:
     """Stand in for redis-py's handshake: `_greet` does it, in one round trip."""
 
 
-def _dial(url: Url, timeout_s: float) -> Any:
-    common: dict[str, Any] = {
+def _common(timeout_s: float) -> dict[str, Any]:
+    if timeout_s <= 0:  # a socket would take that as "do not wait", or refuse it
+        raise TimeoutError
+    return {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),  # by itself redis-py repeats what may have been done
     }
-    options: dict[str, Any] = {**common, "redis_connect_func": _ours}
-    match url.kind:
-        case "unix":
-            return _connections.UnixDomainSocketConnection(path=url.path, **options)
-        case "tcp":
-            host, port = url.hosts[0]
-            return _connections.Connection(host=host, port=port, **options)
-        case "tls":
-            host, port = url.hosts[0]
-            return _connections.SSLConnection(host=host, port=port, **options, **_tls(url))
-        case "sentinel":
-            # Asked anew for every connection, so that a failover is followed.
-            sentinel = _sentinels.Sentinel(url.hosts, sentinel_kwargs={**common, "protocol": 2})
-            try:
-                host, port = sentinel.discover_master(url.service)
-            finally:
-                sentinel.close()
-            return _connections.Connection(host=host, port=port, **options)
-        case _:
-            raise ConfigError(setting="url", problem=f"{url.scheme}:// cannot be connected to yet")
+
+
+def _dial(url: Url, place: Address | None, timeout_s: float) -> Any:
+    options: dict[str, Any] = {**_common(timeout_s), "redis_connect_func": _ours}
+    if url.kind == "unix":
+        return _connections.UnixDomainSocketConnection(path=url.path, **options)
+    host, port = place or url.hosts[0]
+    if url.kind == "tls":
+        return _connections.SSLConnection(host=host, port=port, **options, **_tls(url))
+    return _connections.Connection(host=host, port=port, **options)
+
+
+def _ask_sentinel(guide: Address, service: str, timeout_s: float) -> Address:
+    """Ask one sentinel; it is not believed when it says that the master is down."""
+    options = {**_common(timeout_s), "protocol": 2}
+    sentinel = _sentinels.Sentinel([guide], sentinel_kwargs=options)
+    try:
+        host, port = sentinel.discover_master(service)
+    finally:
+        sentinel.close()
+    return str(host), int(port)
+
+
+def _places(slots: Reply, slot: int, asked: Address) -> tuple[Address | None, list[Address]]:
+    """Return from CLUSTER SLOTS who is primary of a slot, and who else there is."""
+    owner, others = None, list[Address]()
+    for low, high, *nodes in slots:
+        # A node that does not know its own address leaves it out: it is the one we asked.
+        places = [((node[0] or b"").decode() or asked[0], int(node[1])) for node in nodes]
+        others += places
+        if low <= slot <= high:
+            owner = places[0]
+    return owner, others
 
 
 def _tls(url: Url) -> dict[str, Any]:
@@ -293,14 +389,22 @@ def _facts(hello: Reply) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _check(facts: dict[str, str], memory: Reply) -> Server:
+def _check(facts: dict[str, str], memory: Reply, url: Url) -> Server:
     server = Server(facts["server"], facts["version"])
     called = f"{server.name} {server.version}"
     if tuple(int(n) for n in re.findall(r"\d+", server.version)[:2]) < _MINE_MIN:
         raise UnsupportedServer(problem=f"{called} is older than Redis 7.0")
-    if facts["mode"] != "standalone":
-        raise UnsupportedServer(problem=f"{called} runs in {facts['mode']} mode")
-    if facts["role"] != "master":
+    is_cluster = url.kind == "cluster"
+    if facts["mode"] != ("cluster" if is_cluster else "standalone"):
+        raise UnsupportedServer(
+            problem=f"{called} runs in {facts['mode']} mode and the address is {url.scheme}://"
+        )
+    # What a node of a cluster is, its slots say: a replica may be asked for them.
+    if facts["role"] != "master" and url.kind == "sentinel":
+        raise StoreUnavailable(
+            problem=f"whom the sentinels named is a {facts['role']} by now", maybe_done=False
+        )
+    if facts["role"] != "master" and not is_cluster:
         raise UnsupportedServer(problem=f"{called} is a {facts['role']}, not a master")
     # An ACL may forbid INFO; then `doctor` and the operator have to know.
     text = memory.decode() if isinstance(memory, bytes) else ""

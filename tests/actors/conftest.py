@@ -18,6 +18,7 @@ from pool.actors.worker import Worker
 from pool.model.job import Record
 from pool.model.names import Control, Names
 from pool.testing.audit import audit
+from tests.servers import connect
 
 PATIENCE_S = 10.0  # for what is bound to happen; nothing here takes that long
 LOOK_AGAIN_S = 0.01
@@ -194,7 +195,7 @@ class Fleet:
 @pytest.fixture
 def a_fleet(redis_url: str, pool_url: str, pool_name: str) -> Iterator[Fleet]:
     """Yield a fleet that is not running yet, for tests that choose when."""
-    with redis.Redis.from_url(redis_url) as client:
+    with connect(redis_url) as client:
         yield Fleet(pool_url, pool_name, client)
 
 

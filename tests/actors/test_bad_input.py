@@ -395,6 +395,7 @@ async def test_a_server_that_is_not_there_is_said_so_within_the_deadline(fleet: 
 
 
 @pytest.mark.anyio
+@pytest.mark.one_server
 async def test_a_server_that_says_nothing_is_said_so_within_the_deadline(fleet: Fleet) -> None:
     async with fault_proxy(fleet.url) as proxy:
         proxy.go_silent()
@@ -421,6 +422,7 @@ async def test_what_is_no_redis_is_said_so_within_the_deadline(fleet: Fleet) -> 
 
 
 @pytest.mark.anyio
+@pytest.mark.one_server
 async def test_wrong_credentials_are_said_so(fleet: Fleet) -> None:
     """D27: and the password is not in what is said."""
     user = f"bad-{fleet.pool}"
@@ -439,6 +441,7 @@ async def test_wrong_credentials_are_said_so(fleet: Fleet) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.one_server
 async def test_a_right_that_is_missing_is_named(fleet: Fleet) -> None:
     """D27: NOPERM on the keys of the pool."""
     user = f"bad-{fleet.pool}"

@@ -317,6 +317,7 @@ async def test_what_json_and_bytes_can_say_comes_back(
     assert type(result) is type(arrives)
 
 
+@pytest.mark.one_server
 async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
     fleet: Fleet, diary: Diary
 ) -> None:

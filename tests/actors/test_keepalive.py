@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pool.actors.worker import Worker
     from tests.actors.conftest import Diary, Fleet
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_server]  # a proxy stands before it
 
 TTL_S = 2.0
 

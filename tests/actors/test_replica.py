@@ -11,7 +11,6 @@ import anyio.lowlevel
 import anyio.to_thread
 import attrs
 import pytest
-import redis
 from anyio.abc import TaskGroup
 
 from pool.actors.follower import Follower, MapsReachable, MapsUnreachable
@@ -25,6 +24,7 @@ from pool.store.rmap import WRITE, StoredMap, entry_of
 from pool.store.seam import Threads
 from pool.store.server import EmbeddedServer
 from pool.store.url import Url
+from tests.servers import connect
 
 pytestmark = pytest.mark.anyio
 
@@ -110,10 +110,11 @@ class Fleet:
 async def joined(
     url: str, pool: str, settings: Settings = SETTINGS, *, admin_url: str = ""
 ) -> AsyncIterator[Fleet]:
-    control, seam, address = Control(pool), Threads(), Url.parse(url)
+    control, seam = Control(pool), Threads()
+    address = Url.parse(url).at(control.prefix)
     events: list[object] = []
     ended: list[BaseException | None] = []
-    with redis.Redis.from_url(admin_url or url) as client:
+    with connect(admin_url or url) as client:
         client.hset(control.config, "incarnation", "i1")
         link = await Link.open(seam, address, op_timeout_s=settings.op_timeout_s)
         follower = Follower(
@@ -245,6 +246,7 @@ async def test_one_that_joins_late_starts_from_what_is_there(open_fleet: Callabl
 # --- with faults ------------------------------------------------------------------------------
 
 
+@pytest.mark.one_server  # it writes by hand in a transaction
 async def test_a_delta_lost_before_others_is_a_gap_and_is_mended_at_once(
     open_fleet: Callable[[], Any],
 ) -> None:
@@ -266,6 +268,7 @@ async def test_a_delta_lost_before_others_is_a_gap_and_is_mended_at_once(
         assert [type(event) for event in fleet.events] == [MapResynced]
 
 
+@pytest.mark.one_server  # it writes by hand in a transaction
 async def test_a_lost_delta_that_none_follows_is_found_by_probing(
     open_fleet: Callable[[], Any],
 ) -> None:

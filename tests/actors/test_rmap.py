@@ -12,7 +12,6 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-import redis
 
 from pool import (
     Change,
@@ -34,6 +33,7 @@ from pool.actors.replica import Replica
 from pool.model.names import Control
 from pool.model.rmap import Probed
 from pool.store.rmap import StoredMap
+from tests.servers import connect
 
 pytestmark = pytest.mark.anyio
 
@@ -346,7 +346,7 @@ async def test_a_map_of_a_node_that_is_not_open_is_refused(redis_url: str, pool_
 async def test_opening_a_map_where_foreign_data_are_says_so(
     redis_url: str, pool_name: str, open_map: OpenMap
 ) -> None:
-    with redis.Redis.from_url(redis_url) as client:
+    with connect(redis_url) as client:
         client.set(Control(pool_name).map_data("flags"), "no hash")
     with anyio.fail_after(PATIENCE_S):
         with pytest.raises(Exception, match="POOLFAULT"):
@@ -412,7 +412,7 @@ async def test_what_a_watch_could_not_keep_may_be_that_the_server_went_back(
     stored = StoredMap(Control(pool_name), "flags")
     await flags.set_and_wait("a", "1")
     watch, seen = flags.watch(buffer_max=1), flags.watch()
-    with redis.Redis.from_url(redis_url) as client:
+    with connect(redis_url) as client:
         client.delete(stored.items, stored.meta, stored.log)
     with anyio.fail_after(PATIENCE_S):
         while not isinstance(await anext(seen), Resync):
@@ -558,7 +558,7 @@ async def test_any_node_of_the_pool_ends_a_map_that_nobody_holds(
     async with open_map(ttl_s=1.0) as writer:
         written = await writer.set("a", "1")
     async with open_map("another"), anyio.create_task_group() as tasks:
-        with redis.Redis.from_url(redis_url) as client, anyio.fail_after(PATIENCE_S):
+        with connect(redis_url) as client, anyio.fail_after(PATIENCE_S):
             ended = partial(client.xread, {stored.log: f"{written.revision}-0"}, block=5000)
             [[_, [(_, fields)]]] = await anyio.to_thread.run_sync(ended)
             assert fields[b"edits"] == b"*"
@@ -616,7 +616,7 @@ async def test_fifty_replicas_end_equal_after_a_thousand_writes_of_eight(
             for replica in replicas:
                 await replica.wait_for(last)
         snapshots = [replica.snapshot() for replica in replicas]
-        with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        with connect(redis_url, decode_responses=True) as client:
             strings = client.hgetall(stored.items)
             items = client.zcard(stored.lists)
         finished.set()

@@ -21,8 +21,9 @@ from pool.model.names import Control
 from pool.store.rmap import StoredMap
 from pool.store.server import EmbeddedServer
 from pool.testing import FaultProxy, fault_proxy
+from tests.servers import connect
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_server]  # a proxy stands before it
 
 SETTINGS = Settings(lease_ttl_s=1.0, op_timeout_s=0.6, retry_window_s=5.0)
 HEALED_S = 2.0  # the promise: from the end of the fault to an equal copy
@@ -91,7 +92,7 @@ async def opened(url: str, pool: str) -> AsyncIterator[Bench]:
         ReplicatedMap.open(url, "flags", pool=pool, settings=SETTINGS, observers=()) as near,
         anyio.create_task_group() as tasks,
     ):
-        with redis.Redis.from_url(url, decode_responses=True) as client:
+        with connect(url, decode_responses=True) as client:
             bench = Bench(proxy, client, StoredMap(Control(pool), "flags"), far, near)
             watch = far.watch()
 

@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 import attrs
 import pytest
-import redis
 
 from pool.actors.tail import FIRST, Batch, Reading, Tail
 from pool.errors import PoolError, StoreFault, StoreUnavailable
@@ -19,8 +18,9 @@ from pool.settings import Settings
 from pool.store.seam import Port, Threads
 from pool.store.url import Url
 from pool.testing.proxy import fault_proxy
+from tests.servers import connect
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 
 SETTINGS = Settings(lease_ttl_s=1.0)
 PATIENCE_S = 10.0
@@ -99,7 +99,7 @@ class Lowest(random.Random):
 
 @pytest.fixture
 def client(redis_url: str) -> Any:
-    with redis.Redis.from_url(redis_url) as client:
+    with connect(redis_url) as client:
         yield client
 
 

@@ -29,11 +29,12 @@ import redis
 
 import pool
 from pool.model.job import Record
-from pool.model.names import Control, Names
+from pool.model.names import Control, Names, lane_of
 from pool.store.acl import rules
 from pool.store.lane import Lane
 from pool.store.server import EmbeddedServer, ServerProgram, find_servers
 from pool.testing.audit import audit
+from tests.servers import ON, Cluster, Sentinels, connect, refusals, start, with_user
 
 PATIENCE_S = 10.0  # for what has no deadline of its own; nothing takes that long
 LOOK_AGAIN_S = 0.01
@@ -107,11 +108,12 @@ class Member:
 class Fleet:
     """The processes of one pool, its server, and the ledger."""
 
-    server: EmbeddedServer
+    place: EmbeddedServer | Cluster | Sentinels
     directory: Path
     package: Path = PACKAGE
     pool: str = POOL
     ttl_s: float = 1.0
+    lanes: int = 1
     lines: list[dict[str, Any]] = attrs.field(factory=list)
     members: dict[str, Member] = attrs.field(factory=dict)
     _read_bytes: int = 0
@@ -128,12 +130,17 @@ class Fleet:
         **settings: Any,
     ) -> list[Member]:
         """Start members at the same time; returns when all have joined, and know one another."""
-        usual = {"lease_ttl_s": self.ttl_s, "grace_s": 2.0, "settle_delay_s": 0.3}
+        usual = {
+            "lease_ttl_s": self.ttl_s,
+            "grace_s": 2.0,
+            "settle_delay_s": 0.3,
+            "lanes": self.lanes,
+        }
         begun = []
         for name in names:
             cast = {
                 "name": name,
-                "url": self.server.url.replace("://", f"://{POOL}:any@", 1),
+                "url": with_user(self.place.url, POOL, "any"),
                 "pool": self.pool,
                 "ledger": str(self._ledger),
                 "loop": ("asyncio", "trio")[len(self.members) % 2],
@@ -381,8 +388,20 @@ class Fleet:
     # --- the store ---
 
     @property
+    def server(self) -> EmbeddedServer:
+        """The server, where there is one."""
+        assert isinstance(self.place, EmbeddedServer)
+        return self.place
+
+    @property
+    def all_names(self) -> list[Names]:
+        """The keys of each lane."""
+        return [Names(self.pool, number) for number in range(self.lanes)]
+
+    @property
     def lane(self) -> Lane:
         """The operations of the only lane, for what a test does by hand."""
+        assert self.lanes == 1
         with self.client() as client:
             made: Any = client.hget(Control(self.pool).config, "incarnation")
         return Lane(Names(self.pool, 0), made.decode())
@@ -390,27 +409,28 @@ class Fleet:
     @contextlib.contextmanager
     def client(self) -> Iterator[redis.Redis]:
         """A connection of the test's own."""
-        with redis.Redis.from_url(self.server.url, socket_timeout=5.0) as client:
+        with connect(self.place.url, socket_timeout=5.0) as client:
             yield client
 
     def record(self, key: str) -> Record | None:
         """Return the record of a key's live job."""
         with self.client() as client:
-            text: Any = client.hget(Names(self.pool, 0).jobs, key)
+            text: Any = client.hget(Names(self.pool, lane_of(key, self.lanes)).jobs, key)
         return Record.parse(text) if text is not None else None
 
     def owners(self) -> dict[str, str]:
         """Return key -> the identity that owns it now, if any does."""
         with self.client() as client:
-            texts: Any = client.hgetall(Names(self.pool, 0).jobs)
-        records = {key.decode(): Record.parse(text) for key, text in texts.items()}
+            lanes: list[Any] = [client.hgetall(names.jobs) for names in self.all_names]
+        texts = {key.decode(): text for lane in lanes for key, text in lane.items()}
+        records = {key: Record.parse(text) for key, text in texts.items()}
         return {key: record.owner for key, record in records.items() if record and record.owner}
 
     def counter(self, name: str) -> int:
-        """Return one of the lane's counters."""
+        """Return one of the counters, of all lanes together."""
         with self.client() as client:
-            text: Any = client.hget(Names(self.pool, 0).lane, name)
-        return int(text or 0)
+            texts: list[Any] = [client.hget(names.lane, name) for names in self.all_names]
+        return sum(int(text or 0) for text in texts)
 
     def problems(self) -> list[str]:
         """Return what the auditor finds."""
@@ -422,8 +442,8 @@ class Fleet:
 
         And the members were refused nothing: their user has the rights that `pool acl` prints.
         """
-        with self.client() as client:
-            assert not client.acl_log()
+        nodes = [self.place] if isinstance(self.place, EmbeddedServer) else self.place.nodes()
+        assert not [each for node in nodes for each in refusals(node)]
         assert not self.overlaps(frozen=frozen)
         crashed = self.events("actor.crashed")
         assert not crashed, crashed
@@ -460,12 +480,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{name}: {text}  {report.nodeid.rpartition('::')[2]}")
 
 
-def fleet_server(program: ServerProgram, directory: Path) -> EmbeddedServer:
-    """Start a server that keeps its data and knows the user whom a fleet's members come as."""
-    # In a file, because the server of a fleet is killed and restarted.
+def fleet_users(directory: Path) -> str:
+    """Write the file of the user whom a fleet's members come as; returns its path."""
+    # A file, because the servers of a fleet are killed and restarted.
     users = directory / "users.acl"
     users.write_text(f"user {POOL} on nopass {' '.join(rules(POOL))}\n")
-    return EmbeddedServer.start(program, persist=True, config={"aclfile": str(users)})
+    return str(users)
+
+
+def fleet_server(program: ServerProgram, directory: Path) -> EmbeddedServer:
+    """Start a server that keeps its data and knows the user of a fleet."""
+    config = {"aclfile": fleet_users(directory)}
+    return EmbeddedServer.start(program, persist=True, config=config)
 
 
 @pytest.fixture
@@ -477,8 +503,14 @@ def make_fleet(program: ServerProgram, tmp_path: Path) -> Iterator[MakeFleet]:
         def make(*, ttl_s: float = 1.0, package: Path = PACKAGE) -> Fleet:
             directory = tmp_path / str(next(numbers))
             directory.mkdir()
-            server = stack.enter_context(fleet_server(program, directory))
-            fleet = Fleet(server, directory, package=package, ttl_s=ttl_s)
+            place: EmbeddedServer | Cluster | Sentinels
+            if ON == "single":
+                place = fleet_server(program, directory)
+            else:
+                place = start(ON, program, aclfile=fleet_users(directory))
+            stack.enter_context(place)
+            lanes = 3 if ON == "cluster" else 1
+            fleet = Fleet(place, directory, package=package, ttl_s=ttl_s, lanes=lanes)
             stack.callback(fleet.close)
             return fleet
 

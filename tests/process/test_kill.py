@@ -154,6 +154,7 @@ def test_a_node_frozen_for_three_leases_is_refused_and_works_again(
     fleet.is_sound(frozen=[victim])
 
 
+@pytest.mark.one_server
 def test_a_reaper_that_dies_with_the_claim_is_succeeded(fleet: Fleet, figures: Figures) -> None:
     """The claim of a dead holder ends, another node takes it with a higher fence (G-05, G-06)."""
     victim, survivor = fleet.start("a", "b")

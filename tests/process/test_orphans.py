@@ -101,7 +101,8 @@ def owner_without_a_lease(fleet: Fleet) -> None:
     fleet.until(lambda: (r := fleet.record("key")) is not None and r.state == "running")
     fleet.kill(victim)
     with fleet.client() as by_hand:
-        assert by_hand.zrem(fleet.lane.names.keepalive, f"{worker}.1") == 1
+        for names in fleet.all_names:
+            assert by_hand.zrem(names.keepalive, f"{worker}.1") == 1
     fleet.until(
         lambda: fleet.said("start", key="key", node="b"), within_s=4 * fleet.ttl_s, what=FOUND
     )
@@ -218,7 +219,8 @@ def test_a_live_worker_whose_lease_vanished_joins_again_and_its_keys_go_on(fleet
     fleet.until(lambda: all((r := fleet.record(k)) and r.state == "running" for k in keys))
     worker = fleet.said("ready", node="a")[0]["worker"][0]
     with fleet.client() as by_hand:
-        assert by_hand.zrem(fleet.lane.names.keepalive, f"{worker}.1") == 1
+        for names in fleet.all_names:
+            assert by_hand.zrem(names.keepalive, f"{worker}.1") == 1
     fleet.until(lambda: fleet.events("worker.fenced", node="a"), within_s=fleet.ttl_s)
 
     def again() -> bool:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from tests.process.conftest import Figures, Fleet, Member
 
+pytestmark = pytest.mark.one_server
+
 
 def at_work(fleet: Fleet, *, jobs: int, every_s: float = 0.005) -> tuple[Member, list[str], str]:
     """Start a client and two workers with 10 clocks, and begin to dispatch short jobs."""

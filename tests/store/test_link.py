@@ -517,7 +517,7 @@ async def test_a_server_that_may_evict_jobs_is_refused(own_server: EmbeddedServe
         ("redis://127.0.0.1:1", StoreUnavailable, "127.0.0.1:1 refused the connection"),
         ("redis://nowhere.invalid", StoreUnavailable, "nowhere.invalid:6379 has no address"),
         ("unix:///nowhere/redis.sock", StoreUnavailable, "/nowhere/redis.sock does not exist"),
-        ("redis+cluster://127.0.0.1:1", ConfigError, "cannot be connected to yet"),
+        ("redis+cluster://127.0.0.1:1,127.0.0.1:2", StoreUnavailable, "refused"),
         ("redis+sentinel://127.0.0.1:1/main", StoreUnavailable, "main"),
     ],
 )

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import anyio
 import attrs
 import pytest
-import redis
 
 from pool import Reader, Settings, Sink, Stream, StreamEvent
 from pool.model.names import Control
+from tests.servers import connect
 
 PATIENCE_S = 10.0
 LOOK_AGAIN_S = 0.01
@@ -145,5 +145,5 @@ class Bench:
 
 @pytest.fixture
 def bench(redis_url: str, pool_name: str) -> Iterator[Bench]:
-    with redis.Redis.from_url(redis_url) as client:
+    with connect(redis_url) as client:
         yield Bench(redis_url, pool_name, client)

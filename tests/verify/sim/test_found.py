@@ -55,11 +55,11 @@ def test_a_renewal_thread_that_failed_is_started_again(
     body = KeepAlive._body
     failed: list[KeepAlive] = []
 
-    async def fail_once(self: KeepAlive, port: Any) -> None:
+    async def fail_once(self: KeepAlive, url: Any, port: Any) -> None:
         if not failed:
             failed.append(self)
             raise RuntimeError("planted")
-        await body(self, port)
+        await body(self, url, port)
 
     monkeypatch.setattr(KeepAlive, "_body", fail_once)
     outcome = play(_quiet(loops))
