@@ -46,7 +46,7 @@ Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: 
          OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
          (its record cannot be read, or its inbox or unassigned:H is of another type)
 Errors   POOLDATALOST <lane>, POOLGONE <identity or claim>
-Cost     O(1) per item; settling straight from pending takes 1 command each and 4 for all
+Cost     O(1) per item; settling straight from pending takes 1 command each and 19 a call
 Why Lua  who may, what is, and what shall be are one step: two owners could otherwise both commit.
 ]]
 local FROM = { a = 'PR', l = 'R', s = 'PR', d = 'PR', c = 'PRWU', x = 'PRWU', w = 'PR', g = 'PRWU' }

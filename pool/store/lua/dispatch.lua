@@ -22,7 +22,7 @@ Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id>
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) | FULL <queued> | UNKNOWN | NOROOM
          | MALFORMED (the key has a record that cannot be read, or unassigned:H is something else)
 Errors   POOLDATALOST <lane>  the pool's data are not those this caller joined
-Cost     O(1) per item; 1 command each, 12 a call and one per handler
+Cost     O(1) per item; 1 command each, 11 a call, 3 a target, 2 a handler
 Why Lua  look-up, claim, record and announcement are one step, else a crash between two of them
          leaves a job that was accepted but never reaches a worker.  Dispatch is the grant.
 ]]

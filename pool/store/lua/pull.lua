@@ -22,7 +22,7 @@ ARGV[6] number       str   its incarnation in this lane
 Uses     lane, record, batch, place
 Returns  number of unassigned keys left, number of keys granted
 Errors   POOLDATALOST <lane>, POOLGONE <identity>
-Cost     O(handlers + granted * log n); 1 command a key, 14 a call, 2 a handler
+Cost     O(handlers + granted * log n); 1 command a key, 18 a call, 3 a handler
 Why Lua  two workers would otherwise both take the oldest key.
 ]]
 local name = id .. '.' .. number
