@@ -457,7 +457,14 @@ def one_believer(view: View, bounds: Bounds, found: Finding) -> None:
             is_both = owned.start.p != run.start.p and run.start.t < before
             if not own and run.start.epoch < owned.start.epoch:
                 continue
-            if is_both and not view.excuses({"loss", *excuses}, owned.start.t, run.start.t):
+            # A grant that the server lost is still started by whoever has read it, and ends when
+            # that is acknowledged or compared: as in I14.
+            lost = owned.start.t - 2 * bounds.ttl_s - bounds.slack_s
+            is_excused = is_both and (
+                view.excuses(excuses, owned.start.t, run.start.t)
+                or view.excuses({"loss"}, lost, run.start.t)
+            )
+            if is_both and not is_excused:
                 found.say(
                     f"{key!r}: {owned.start.p} and {run.start.p} own it", owned.start, run.start
                 )

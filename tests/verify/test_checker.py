@@ -510,6 +510,22 @@ def leases_one_after_the_other(s: Story) -> None:
     s.end("j1", by="b", epoch=11)
 
 
+@good("I4", "I14", "I15")
+def a_grant_that_the_server_lost_is_started_behind_the_next_one(s: Story) -> None:
+    renewed(s, "a", 0.0, 9.0)
+    renewed(s, "b", 0.0, 9.0)
+    s.dispatch("j1")
+    s.at += 0.3
+    s.fault("loss")
+    s.at += 0.3
+    s.start("j1", by="b", epoch=11)
+    s.at += 0.05
+    s.start("j1")
+    s.end("j1", err="cancelled", effect=False)
+    s.at += 0.05
+    s.end("j1", by="b", epoch=11)
+
+
 def leased(s: Story, by: str, asked: float) -> None:
     s.say("lease", nonce=f"W{by}.1", extra={"asked": asked, "until": asked + 2.0})
 
