@@ -21,11 +21,12 @@ import anyio
 import anyio.to_thread
 
 from benchmarks.openloop import offer
-from pool import Call, Handlers, Job, Node
+from pool import Call, Handlers, Job, Node, Settings
 
 Answer: TypeAlias = Callable[[dict[str, Any]], None]
 Serve: TypeAlias = Callable[[str, str, str, Answer], Awaitable[None]]
 
+LANES: Final = "BENCH_LANES"  # the environment's name for how many lanes the pool has
 PAUSE_S: Final = 0.005  # between two jobs of an idle pool: everything is at rest again by then
 WAIT_S: Final = 30.0
 
@@ -143,7 +144,9 @@ async def serve(role: str, pool: str, url: str, answer: Answer) -> None:
     """Be a member until standard input ends."""
     answer({"state": "ready"})
     await anyio.to_thread.run_sync(sys.stdin.readline)
-    async with Node(pool, url, handlers=handlers if role == "worker" else None) as node:
+    settings = Settings(lanes=int(os.environ.get(LANES, "1")))
+    mine = handlers if role == "worker" else None
+    async with Node(pool, url, handlers=mine, settings=settings) as node:
         answer({"state": "open"})
         while line := await anyio.to_thread.run_sync(sys.stdin.readline):
             asked = json.loads(line)

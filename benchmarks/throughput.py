@@ -19,11 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
+from benchmarks import lanes as lanes_bench
+from benchmarks.member import LANES
 from benchmarks.probe import Probe, Usage
 from benchmarks.report import JOBS_TABLE, Report, document
 from pool.store.server import EmbeddedServer, find_server
@@ -45,7 +47,12 @@ class Member:
     """A member process, from this side: a module that answers line by line, see `member.py`."""
 
     def __init__(
-        self, module: str, *words: str, python: str = sys.executable, at: Path | None = None
+        self,
+        module: str,
+        *words: str,
+        python: str = sys.executable,
+        at: Path | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         # It ends in __exit__; what it logs is shown only if it fails.
         self._log: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -56,6 +63,7 @@ class Member:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            env={**os.environ, **(env or {})},
         )
 
     def __enter__(self) -> Self:
@@ -265,6 +273,19 @@ class Bench:
         note(f"{name}_bytes", (used.bytes_in + used.bytes_out) / jobs)
 
 
+def compare_lanes(lanes: list[int], jobs: int) -> None:
+    """Measure and print what lanes are worth."""
+
+    def member(role: str, pool: str, url: str, count: int) -> Member:
+        env = {LANES: str(count)}
+        return Member("benchmarks.member", role, "asyncio", pool, url, env=env)
+
+    load, program = os.getloadavg()[0], find_server("path")
+    print(f"{os.cpu_count()} cores, load before {load:.1f}; {program.name} {program.version}")
+    found = lanes_bench.run(member, program, lanes=lanes, jobs=jobs, repeats=REPEATS)
+    print("\n".join(lanes_bench.lines(found)))
+
+
 def main() -> None:
     """Parse the command line, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput", description=__doc__)
@@ -276,7 +297,16 @@ def main() -> None:
     parser.add_argument(
         "--url", help="a server to use (its figures must be ours alone); default: an embedded one"
     )
+    parser.add_argument(
+        "--lanes",
+        type=int,
+        nargs="+",
+        help="compare pools of so many lanes instead, on one server and on a cluster",
+    )
     given = parser.parse_args()
+    if given.lanes:
+        compare_lanes(given.lanes, given.jobs)
+        return
     if given.jobs < 1000:
         parser.error("--jobs must be at least 1000: fewer are over before they can be measured")
     loops = ("asyncio", "trio") if given.loop == "both" else (given.loop,)
