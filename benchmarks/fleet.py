@@ -25,7 +25,7 @@ from typing import Final
 import attrs
 
 from benchmarks import fleet_rows as rows
-from benchmarks.fleet_processes import CHUNK, Fleet, ask_all, gaps_s
+from benchmarks.fleet_processes import CHUNK, WAIT_S, Fleet, ask_all, gaps_s
 from benchmarks.fleet_rows import Row, Sizes, ways
 from benchmarks.probe import Probe, Usage
 from benchmarks.report import Report, Table
@@ -281,12 +281,7 @@ class Bench:
             worker.ask("count", every=every)
             before = self.probe.usage()
             fleet.joined(worker, ["web-0.again"])
-            jobs = -1
-            while (now := worker.ask("counted")["jobs"]) < TENTHS * tenth:
-                if now == jobs:
-                    raise RuntimeError(f"the drain stands still after {now} jobs")
-                jobs = now
-                time.sleep(self.sizes.drain_look_s)
+            self._wait_drained(worker, TENTHS * tenth)
             told = worker.ask("counted")
             used = self.probe.usage() - before
             note("drain_redis_cpu_us", used.cpu_us / (TENTHS * tenth))
@@ -303,6 +298,15 @@ class Bench:
         self._note_tenths("drain", "per_s", rates)
         self._note_tenths("drain", "worker_cpu_us", cpu_us)
         self._note_tenths("drain", "rss_mb", [marks[cut][2] / 1e6 for cut in cuts[1:]])
+
+    def _wait_drained(self, worker: Member, jobs: int) -> None:
+        begun, deadline_s = 0, time.monotonic() + WAIT_S
+        while (now := worker.ask("counted")["jobs"]) < jobs:
+            if now > begun:
+                begun, deadline_s = now, time.monotonic() + WAIT_S
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{begun} of {jobs} jobs begun, none for {WAIT_S} s")
+            time.sleep(self.sizes.drain_look_s)
 
     def live_services(self) -> None:
         """Have very many services live, and look at what they cost at rest."""
