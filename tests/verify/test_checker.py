@@ -702,6 +702,26 @@ def a_starved_process_is_evicted(s: Story) -> None:
     s.end("j1", by="b", epoch=11)
 
 
+@good("I17", "I16")
+def who_was_evicted_is_forgotten_twice(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    s.at = 20.0
+    s.fault("cut", "a", lasts=3.0)
+    s.say("reap", p="b/1", nonce="Wa.1")
+    s.at += 9.5
+    s.fault("store")
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
+@good("I20")
+def it_was_starved_and_nobody_looked(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1", timeout_s=1.0)
+    s.at += 4.0
+    s.say("stall", "info", extra={"waited": {"a/1": 3.0, "driver/1": 0.9}})
+    s.end("j1", err="timeout")
+
+
 @bad("I17")
 def others_were_starved(s: Story) -> None:
     s.say("join", p="a/1", nonce="Wa.1")
@@ -1039,6 +1059,21 @@ def a_lease_is_left(s: Story) -> None:
 @bad("I23")
 def a_key_is_left(s: Story) -> None:
     s.final(unknown=["pool:{p:0}:stream:Wa.1"])
+
+
+@good("I23")
+def a_claim_is_kept_after_all(s: Story) -> None:
+    s.fault("pause", "a")
+    s.final(claims=["Wa.1"])
+    s.at += 1.0
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
+@bad("I23")
+def a_claim_is_kept_too_late(s: Story) -> None:
+    s.final(claims=["Wa.1"])
+    s.at += 1.0
+    s.say("reap", p="b/1", nonce="Wa.1")
 
 
 @bad("I23")

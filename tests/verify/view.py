@@ -14,7 +14,7 @@ import attrs
 from tests.verify.history import Event
 
 STARVED_S: Final = 0.25  # waited between two looks, which are half a second apart
-APART_S: Final = 1.2  # looks that are further from each other do not belong together
+APART_S: Final = 0.75  # two waits with more between them do not belong together
 TERMINAL_ERRORS = frozenset({"POOLPARKED", "POOLCANCELLED", "POOLEXPIRED"})
 
 
@@ -150,7 +150,6 @@ class View:
             if run.crashes >= bounds.crashes_max:
                 suspects[run.start.p].append(run)
         faults = _faults(of["fault"])
-        hurt = list(faults)  # on purpose; who had to wait for a processor all the same is one more
         faults += _starved(of["stall"], bounds)
         final = of["final_state"][-1] if of["final_state"] else None
         accepted: dict[str, Event] = {}
@@ -178,7 +177,7 @@ class View:
                 for event in of["join"]
                 if event.extra.get("worker")
             ],
-            stalls=_stalls(of["stall"], hurt),
+            stalls=_stalls(of["stall"], faults),
             settled=settled,
             outcomes=outcomes,
             ended=_ended(of["result"], outcomes, settled),
@@ -314,7 +313,7 @@ def _stalls(
 ) -> tuple[Sequence[float], Sequence[float]]:
     """Return when stalls were told, and the sum of the longest ones until before each of them.
 
-    A node that has little of a processor on purpose, or stands still, holds nobody else up.
+    A node that is starved or stands still is a fault of its own, and does not count twice.
     """
     pauses: dict[str, list[Fault]] = defaultdict(list)
     for fault in faults:
@@ -336,11 +335,10 @@ def _starved(events: Iterable[Event], bounds: Bounds) -> Iterator[Fault]:
     """Yield as faults what the machine did: a process waited for more than half of the time, for
     half a lease or longer.  The driver is everybody's network, and the server is the server.
     """
-    stretches: dict[str, list[Event]] = defaultdict(list)
+    stretches: dict[str, tuple[float, Event, float]] = {}  # since when, first and last told
 
     def told(p: str) -> Iterator[Fault]:
-        stretch = stretches.pop(p)
-        began, ended = stretch[0].t - STARVED_S, stretch[-1].t
+        began, first, ended = stretches.pop(p)
         node = p.partition("/")[0]
         if ended - began >= bounds.ttl_s / 2:
             yield Fault(
@@ -350,17 +348,18 @@ def _starved(events: Iterable[Event], bounds: Bounds) -> Iterator[Fault]:
                 weight=1 + int((ended - began) / (bounds.ttl_s / 2)),
                 began=began,
                 ended=ended,
-                event=stretch[0],
+                event=first,
             )
 
     for event in events:
-        waiting = {p for p, waited in event.extra["waited"].items() if waited >= STARVED_S}
-        for p in [
-            p for p, s in stretches.items() if event.t - s[-1].t > APART_S or p not in waiting
-        ]:
-            yield from told(p)
-        for p in waiting:
-            stretches[p].append(event)
+        waited = {p: s for p, s in event.extra["waited"].items() if s >= STARVED_S}
+        for p, (_, _, ended) in list(stretches.items()):
+            # The driver may have been starved too, and have looked late.
+            if event.t - waited.get(p, 0.0) - ended > APART_S or p not in waited:
+                yield from told(p)
+        for p, seconds in waited.items():
+            began, first, _ = stretches.get(p, (event.t - seconds, event, 0.0))
+            stretches[p] = began, first, event.t
     for p in list(stretches):
         yield from told(p)
 
