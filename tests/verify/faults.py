@@ -29,7 +29,7 @@ NEVER: Final = {
     "power-loss": "no fsync-recording shim here; SIGKILL and lost writes stand in for it",
     "packet-loss": "a part of them needs the kernel's netem, which is not everywhere; all or none",
     "oom-kill": "the kernel's way to SIGKILL; SIGKILL is sent instead",
-    "failover": "Sentinel and Cluster are not supported yet",
+    "failover": "one server here; make test-sentinel and make test-cluster have others take over",
 }
 
 
