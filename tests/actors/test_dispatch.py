@@ -353,6 +353,7 @@ async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
     assert diary.entries == [refs[0].job_id]
 
 
+@pytest.mark.one_server
 async def test_each_of_very_many_has_time_for_its_second_try(fleet: Fleet) -> None:
     """The time that a call has is counted from its turn: what stands before it uses none of it."""
     count = 14_000
