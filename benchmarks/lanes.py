@@ -22,7 +22,7 @@ from typing import Any, Final
 import attrs
 import redis
 
-from pool.model.names import Names
+from pool.model.names import Control, Names
 from pool.store.server import EmbeddedServer, ServerProgram
 from tests.servers import Cluster, connect
 
@@ -123,7 +123,8 @@ def _drained(url: str, pool: str, lanes: int, jobs: int) -> float:
 
 def _forget(url: str, pool: str) -> None:
     with connect(url) as client:
-        for key in list(client.scan_iter(match=f"pool:{{{pool}*", count=1000)):
+        everything = Control(pool).prefix.rpartition("}")[0]  # the lanes' tags begin like it
+        for key in list(client.scan_iter(match=f"{everything}*", count=1000)):
             client.unlink(key)
 
 
