@@ -959,12 +959,15 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         )
         if disturbed or again or view.events[-1].t < by:
             continue
+        dispatches = view.of.get("dispatch", ())
+        refused = {event.idem for event in dispatches if event.err == "POOLEXISTS"}
         anew = {
             event.idem: event.t
-            for event in view.of.get("dispatch", ())
+            for event in dispatches
             if event.type == "invoke"
             and fault.began < event.t < by - bounds.ttl_s / 4
             and not event.extra.get("delay_s")
+            and event.idem not in refused
         }
         # The last of it may have to wait for slots, behind what came just after the loss.
         must = any(t > fault.began + bounds.ttl_s for t in anew.values())

@@ -399,6 +399,8 @@ def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(done.stdout)
     if "seed" in found:
         found["control"] = _is_control_clean(found["config"])
+        if not found["control"]:
+            found["error"] = f"without it this is bad too: {found['config']}"
     return found
 
 

@@ -1238,6 +1238,17 @@ def it_serves_again_and_the_last_waits_for_a_slot(s: Story) -> None:
     s.whole("j3")
 
 
+@good("I29")
+def it_serves_again_what_was_not_lost(s: Story) -> None:
+    s.fault("loss")
+    s.at += 1.5 * BOUNDS.ttl_s
+    refused: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"digest": "x"}}
+    s.say("dispatch", "invoke", **refused)
+    s.say("dispatch", "fail", err="POOLEXISTS", **refused)
+    s.at += 10.0
+    s.whole("j2")
+
+
 @bad("I29")
 def it_serves_no_more(s: Story) -> None:
     s.fault("loss")
