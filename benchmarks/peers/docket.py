@@ -36,7 +36,8 @@ class OfDocket(AsyncAdapter):
 
     def docket(self) -> Docket:
         """Return a docket that knows both tasks."""
-        docket = Docket(name="bench", url=self.url)
+        # Each slot takes a connection; redis-py stops at 100 unless it is told, and jobs are stuck.
+        docket = Docket(name="bench", url=f"{self.url}?max_connections=5000")
         docket.register(noop)
         docket.register(held)
         return docket

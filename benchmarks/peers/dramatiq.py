@@ -34,7 +34,9 @@ class Dramatiq(BlockingAdapter):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.broker = RedisBroker(url=self.url, **(SAFE if self.is_safe else {}))
+        # Each thread takes a connection; redis-py stops at 100 unless it is told.
+        url = f"{self.url}?max_connections=5000"
+        self.broker = RedisBroker(url=url, **(SAFE if self.is_safe else {}))
         if self.has_results:
             self.broker.add_middleware(Results(backend=RedisBackend(url=self.url)))
         dramatiq.set_broker(self.broker)

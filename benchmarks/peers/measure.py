@@ -210,10 +210,6 @@ class Rest:
     stage: Stage
     _began: tuple[float, Usage, float] | None = attrs.field(init=False, default=None)
 
-    def prepare(self) -> None:
-        """Have it join and run a few jobs."""
-        self.stage.warm()
-
     def begin(self) -> None:
         """Count from now on."""
         cpu_s = self.stage.report(0)["process_cpu_s"]

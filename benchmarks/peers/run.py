@@ -8,13 +8,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, TypeAlias
 
 import attrs
 
-from benchmarks.peers.environments import prepare
+from benchmarks.peers.environments import ROOT, prepare
 from benchmarks.peers.measure import ROOM, Bench, Crash, Rest, Sizes, raw
 from benchmarks.peers.protocol import Setting
 from benchmarks.peers.stage import Peer
@@ -24,9 +23,8 @@ from pool.store.server import ServerProgram
 GROUPS: Final = ("dispatch", "drain", "latency", "load", "rest", "recovery")
 RAW: Final = "raw"
 RAW_COUNT: Final = 10_000
-TOGETHER: Final = 2  # processes start by twos: they take a core each
 SETTLE_S: Final = 2.0
-ONE_AFTER_ANOTHER_S: Final = 5.0  # a quick recovery is over before the next kill
+QUICK_S: Final = 3.0  # a recovery that takes no longer is over before the next peer starts
 LOOK_S: Final = 0.1
 _TABLE: Final = Table("", ())
 
@@ -71,7 +69,9 @@ class Comparison:
         # One peer's fault, whatever it is, must not cost the others their figures.
         except Exception as error:  # noqa: BLE001
             _say(f"{name}, {part}: {error}")
-            self.errors.setdefault(name, {})[part] = f"{type(error).__name__}: {error}"
+            # The last line says what; the others are paths of this machine.
+            last = str(error).strip().rpartition("\n")[2].replace(str(ROOT), ".")
+            self.errors.setdefault(name, {})[part] = f"{type(error).__name__}: {last}"
 
     def _once(self, name: str) -> None:
         bench = self.benches[name]
@@ -91,65 +91,62 @@ class Comparison:
 
     # --- side by side -----------------------------------------------------------------------------
 
-    def _prepare_all(self, made: Sequence[tuple[str, str, Rest | Crash]]) -> list[int]:
-        """Prepare all; return which of them are ready."""
-        ready: list[int] = []
-
-        def one(index: int) -> None:
-            name, part, each = made[index]
-            with self._guard(name, part):
-                each.stage.__enter__()
-                each.prepare()
-                ready.append(index)
-
-        with ThreadPoolExecutor(TOGETHER) as threads:
-            list(threads.map(one, range(len(made))))
-        return sorted(ready)
-
     def _rest(self) -> None:
         """All peers at rest at the same time, each with its own server: none does much."""
         _say("at rest")
-        made = [
-            (name, "rest", Rest(bench, bench.stage(slots=(0,))))
-            for name, bench in self.benches.items()
-        ]
+        ready: list[Rest] = []
         with ExitStack() as stack:
-            for _, _, each in made:
-                stack.callback(each.stage.close)
-            ready = self._prepare_all(made)
+            for name, bench in self.benches.items():
+                rest = Rest(bench, bench.stage())
+                stack.callback(rest.stage.close)
+                with self._guard(name, "rest"):
+                    rest.stage.__enter__()
+                    rest.stage.warm()
+                    ready.append(rest)
             time.sleep(SETTLE_S)
-            for index in ready:
-                made[index][2].begin()
+            for rest in ready:
+                rest.begin()
             time.sleep(self.sizes.rest_s)
-            for index in ready:
-                made[index][2].end()
+            for rest in ready:
+                with self._guard(rest.bench.peer.name, "rest"):
+                    rest.end()
 
     def _recovery(self, setting: Setting) -> None:
-        """All peers together: most of it is waiting.  The kills come one after another."""
+        """Kill one peer's worker after another's; what takes long is waited for side by side.
+
+        One at a time, because a lease of a second does not survive that everybody starts at once.
+        """
         _say(f"recovery, {setting} settings")
-        made = list(self._crashes(setting))
+        open_ones: list[tuple[str, str, Crash]] = []
         with ExitStack() as stack:
-            for _, _, crash in made:
+            for name, part, crash in self._crashes(setting):
                 stack.callback(crash.stage.close)
-            ready = [made[index] for index in self._prepare_all(made)]
-            time.sleep(SETTLE_S)
-            pause_s = ONE_AFTER_ANOTHER_S if setting == "safe" else 1.0
-            for name, part, crash in ready:
                 with self._guard(name, part):
+                    crash.stage.__enter__()
+                    crash.prepare()
+                    time.sleep(SETTLE_S)
                     crash.kill()
-                    end_s = time.monotonic() + pause_s
+                    open_ones.append((name, part, crash))
+                    end_s = time.monotonic() + QUICK_S
                     while not crash.look() and time.monotonic() < end_s:
                         time.sleep(LOOK_S)
-            open_ones = list(ready)
+                self._look_at(open_ones)
             while open_ones:
                 time.sleep(LOOK_S)
-                for name, part, crash in open_ones.copy():
-                    with self._guard(name, part):
-                        crash.look()
-                        if not crash.is_over:
-                            continue
-                        self.recoveries.setdefault(name, {})[part] = crash.end()
-                    open_ones.remove((name, part, crash))
+                self._look_at(open_ones)
+
+    def _look_at(self, open_ones: list[tuple[str, str, Crash]]) -> None:
+        """Take away what is over."""
+        for name, part, crash in open_ones.copy():
+            is_over = True  # so it is if looking fails
+            with self._guard(name, part):
+                crash.look()
+                is_over = crash.is_over
+                if is_over:
+                    self.recoveries.setdefault(name, {})[part] = crash.end()
+            if is_over:
+                open_ones.remove((name, part, crash))
+                crash.stage.close()
 
     def _crashes(self, setting: Setting) -> Iterator[tuple[str, str, Crash]]:
         infix = "_safe" if setting == "safe" else ""
