@@ -17,9 +17,7 @@ class Huey(BlockingAdapter):
 
     distributions: ClassVar[Words] = ("huey", "redis", "hiredis")
     docs: ClassVar[str] = "https://huey.readthedocs.io/en/latest/consumer.html"
-    usual: ClassVar[str] = (
-        "RedisHuey (blocking pop), 1 worker thread (the default, and the fastest)"
-    )
+    usual: ClassVar[str] = "RedisHuey (blocking pop), 1 worker thread (default)"
     results: ClassVar[str] = "store_none=True, notify_result=True"
     left: ClassVar[tuple[Words, ...]] = (("LLEN", f"huey.redis.{NAME}"),)
     cannot: ClassVar[Mapping[str, str]] = {
