@@ -22,7 +22,8 @@ from pool.actors.observe import StoreTroubled
 from pool.actors.outbox import RESEND_S, Outbox
 from pool.actors.run import CANCELLED, Ending, Run, execute
 from pool.errors import PoolError
-from pool.store.seam import Reply, Waiter
+from pool.model.job import Record
+from pool.store.seam import Waiter
 
 QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
 PROBATION_WAIT_S: Final = 30.0  # the longest that a suspected poison job waits for another one
@@ -191,19 +192,25 @@ class Slots:
         self._launch(run)
 
     async def _fetch(self, run: Run) -> None:
-        names, link = self.context.lanes[run.lane].lane.names, self.context.link
-        payload: Reply = run.payload
-        blob: Reply = None
+        names, start = self.context.lanes[run.lane].lane.names, run.start
+        places = (names.payloads, names.blobs, names.jobs)
         try:
-            if "p" in run.start.flags:
-                payload = await link.execute("HGET", names.payloads, run.key)
-            if "b" in run.start.flags:
-                blob = await link.execute("HGET", names.blobs, run.key)
+            payload, blob, text = await self.context.link.execute_all(
+                ("HGET", place, run.key) for place in places
+            )
         except PoolError as error:
             self.context.emit(StoreTroubled(during="fetch", problem=str(error)))
             await anyio.sleep(RESEND_S)
         else:
-            run.payload, run.blob = payload or b"", blob or b""
+            # What stands under the key may be another job's, where data were lost.  The record is
+            # read last; the answer to an acknowledgement says what became of ours.
+            record = Record.parse(text or b"")
+            if record is None or (record.id, record.epoch) != (start.id, start.epoch):
+                self.box_of(run).acknowledge(run, now=True)
+                return
+            if "p" in start.flags:
+                run.payload = payload or b""
+            run.blob = (blob if "b" in start.flags else None) or b""
         self.prepared(run)
 
     def _launch(self, run: Run) -> None:

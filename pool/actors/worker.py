@@ -508,6 +508,7 @@ class Worker(Actor[Told]):
         for run in self._in_lane(lane):
             if run.phase == "settling":
                 self._refused(run.key, run.start.epoch, "GONE", "")
+            run.then.clear()  # starts that were granted to who we were
             self._cancel(run, "gone")
         self._memory.clear(lambda key: self.context.lane_of(key).number == lane)
 

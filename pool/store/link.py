@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 import attrs
@@ -171,6 +171,18 @@ class Link:
     async def execute(self, *command: Word) -> Reply:
         """Run one plain command; errors as for `call()`."""
         return await self._once(command, self._op_timeout_s)
+
+    async def execute_all(self, commands: Iterable[Command]) -> list[Reply]:
+        """Run plain commands in one round trip, in their order; raises the first error of them."""
+        waiters = []
+        for command in commands:
+            waiters.append(self._loop.waiter())
+            self.send(command, waiters[-1].take)
+        replies = [await waiter.wait() for waiter in waiters]
+        for reply in replies:
+            if isinstance(reply, PoolError):
+                raise reply
+        return replies
 
     def send(self, command: Command, on_reply: OnReply, *, timeout_s: float | None = None) -> None:
         """Send a command without waiting; `on_reply` gets its reply on the event loop, once.

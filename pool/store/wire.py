@@ -271,8 +271,7 @@ class Wire:
         """One round trip: protocol, login, name, database, and what server this is."""
         # No local variable here holds the password: traceback reports show them.
         url = self._url
-        packed, count = _greeting(url, self._name)
-        replies = await self.exchange(packed, count, timeout_s=timeout_s)
+        replies = await self.exchange(*_greeting(url, self._name), timeout_s=timeout_s)
         slots = replies.pop() if url.kind == "cluster" else None
         *replies, memory = replies
         for reply in replies:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
 import pytest
 
 from pool import Handlers, Job, Node
-from pool.actors.observe import ActorCrashed, RecordQuarantined, StoreTroubled
+from pool.actors.observe import (
+    ActorCrashed,
+    CommitRefused,
+    RecordQuarantined,
+    StoreTroubled,
+)
 from pool.actors.reaper import Suspects
 from pool.actors.sweeper import RETRY_S
 from pool.model.rmap import Op, Set
@@ -189,3 +195,72 @@ async def test_a_key_that_cannot_be_moved_is_not_reaped_in_a_circle(
     fleet.client.delete(names.unassigned("serve"))
     await diary.counts(2)
     assert diary.entries[1] > diary.entries[0]
+
+
+async def test_a_start_from_before_a_loss_is_not_given_another_jobs_payload(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """Large payloads stand under their key: when data were lost, what is there may be older."""
+    mine = Handlers()
+    release = anyio.Event()
+
+    @mine.job("hold")
+    async def hold(job: Job) -> None:
+        await release.wait()
+
+    @mine.job("size")
+    async def size(job: Job, payload: bytes) -> None:
+        diary.note(payload[:1])
+
+    node = await fleet.node(mine, capacity=1)
+    [worker] = fleet.crew(node).membership.workers.values()
+    held = await node.dispatch(hold, "h")
+    await held.started(timeout_s=5)
+    await node.dispatch(size, "k", b"x" * 2000)
+    await fleet.until(lambda: "k" in worker.runs)
+    stored: Any = fleet.client.hget(fleet.names.payloads, "k")
+    assert stored.count(b"x") == 2000
+    with fleet.client.pipeline(transaction=True) as pipe:
+        pipe.hdel(fleet.names.jobs, "k")
+        pipe.zrem(fleet.names.pending, "k")
+        pipe.xdel(fleet.names.stream(f"{worker.id}.1"), f"{worker.runs['k'].start.epoch}-0")
+        pipe.hset(fleet.names.payloads, "k", stored.replace(b"x", b"y"))
+        pipe.execute()
+    release.set()
+    assert (await fleet.seen(CommitRefused)).key == "k"
+    await fleet.until(lambda: "k" not in worker.runs)
+    assert diary.entries == []
+    fleet.client.hdel(fleet.names.payloads, "k")
+    await (await node.dispatch(size, "k", b"z" * 2000)).result(timeout_s=5)
+    assert diary.entries == [b"z"]
+
+
+async def test_what_was_granted_to_a_lost_incarnation_does_not_start_under_the_next(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-02: it waits for the former handler of its key, which ends only after the lease is lost."""
+    mine = Handlers()
+    release = anyio.Event()
+
+    @mine.service("deaf")
+    async def deaf(job: Job) -> None:
+        diary.note(job.worker, job.epoch)
+        with anyio.CancelScope(shield=True):
+            await release.wait()
+        await anyio.sleep_forever()
+
+    node = await fleet.node(mine)
+    [worker] = fleet.crew(node).membership.workers.values()
+    await node.dispatch(deaf, "k")
+    await diary.counts(1)
+    run = worker.runs["k"]
+    worker._accept(0, attrs.evolve(run.start, epoch=run.start.epoch + 1))
+    assert run.then
+    await fleet.until(lambda: (r := fleet.record("k")) and r.state == "running")
+    fleet.client.zrem(fleet.names.keepalive, f"{worker.id}.1")
+    await fleet.until(lambda: worker.target(0).number == 2)
+    release.set()
+    await diary.counts(2)
+    [(first, epoch), (second, later)] = diary.entries
+    assert (first, second) == (f"{worker.id}.1", f"{worker.id}.2")
+    assert later > epoch + 1

@@ -306,7 +306,7 @@ def _starts(view: View, job: str) -> Iterator[Event]:
 @invariant("I11", "runs again only for a cause")
 def bounded_duplication(view: View, bounds: Bounds, found: Finding) -> None:
     """Beyond one run per attempt, each needs a fault of a node that ran it, or of the server; a
-    service may have been moved on purpose.
+    service may have been moved on purpose.  What was lost with the data may all be done again.
     """
     told = (e for e in view.of.get("event", ()) if e.extra.get("event") == MOVED)
     moves = Counter(e.key or e.extra.get("key", "") for e in told)
@@ -323,7 +323,9 @@ def bounded_duplication(view: View, bounds: Bounds, found: Finding) -> None:
             if fault.target in nodes or not fault.target
         ]
         deaths = sum(run.start.p in view.died for run in runs[:-1])
-        if again > max(sum(fault.weight for fault in causes), deaths):
+        losses = [fault.ended for fault in causes if fault.does == "loss"]
+        undone = sum(run.start.t <= max(losses, default=-math.inf) for run in runs)
+        if again > max(sum(fault.weight for fault in causes) + undone, deaths):
             found.say(
                 f"{job} of {runs[0].start.key!r} ran {len(runs)} times, {again} more than its "
                 f"attempts, for {len(causes)} faults",

@@ -436,6 +436,28 @@ def a_service_was_moved(s: Story) -> None:
     s.start("j1", by="b", epoch=11)
 
 
+@good("I11")
+def all_that_was_lost_is_done_again(s: Story) -> None:
+    s.dispatch("j1")
+    for attempt in (1, 2, 3, 4):
+        s.start("j1", epoch=9 + attempt, attempt=attempt)
+        s.end("j1", epoch=9 + attempt, attempt=attempt, err="error")
+    s.fault("loss")
+    for attempt in (1, 2, 3, 4):
+        s.start("j1", by="b", epoch=19 + attempt, attempt=attempt)
+        s.end("j1", by="b", epoch=19 + attempt, attempt=attempt, err="error")
+
+
+@bad("I11")
+def more_than_was_lost_is_done_again(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("loss")
+    s.at += 1.0
+    for epoch in (11, 12, 13, 14):
+        s.start("j1", by="b", epoch=epoch)
+
+
 @good("I13")
 def messages_come_in_order_and_again_after_a_move(s: Story) -> None:
     s.dispatch("j1", kind="service")
