@@ -95,13 +95,20 @@ def no_loss(view: View, _: Bounds, found: Finding) -> None:
 
 @invariant("I2", "nothing is stuck")
 def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
-    """Every job ends in time after `heal`; only a service may still be there at the end."""
+    """Every job ends in time after `heal`; only a service may still be there at the end.
+
+    Jobs that hurt their own process are tried again after `heal`: then time counts from the end of
+    the last such hurt that came before the job's end, as it evicts what waited there.
+    """
     if view.final is not None and not view.final.extra.get("drained", True):
         found.say("the run was ended by the harness, not by its last job", view.final)
     ended, live = view.ended, _live(view)
+    late = [f for f in view.faults if f.does == "pause" and f.ended > view.healed]
     for job, dispatch in view.accepted.items() if view.healed < math.inf else ():
         found.judged += 1
-        since = max(view.healed, dispatch.t)
+        end = ended.get(job, math.inf)
+        hurts = (f.ended for f in late if f.ended <= end)
+        since = max(view.healed, dispatch.t, max(hurts, default=0.0))
         by = since + bounds.quiet_s + view.probation_s(job, bounds)
         by += view.slack_s(since, by, bounds) - bounds.slack_s
         if live.get(job) == "job":

@@ -241,6 +241,23 @@ def a_job_ends_too_late_after_heal(s: Story) -> None:
     s.commit("j1")
 
 
+@good("I2")
+def a_job_waits_for_what_is_hurt_after_heal(s: Story) -> None:
+    s.dispatch("j1")
+    s.heal()
+    s.fault("pause", "b", lasts=50.0)
+    s.at += 1.0
+    s.start("j1")
+    s.end("j1")
+    s.commit("j1")
+
+
+@bad("I2")
+def a_job_ends_too_late_before_what_is_hurt_after_heal(s: Story) -> None:
+    a_job_ends_too_late_after_heal(s)
+    s.fault("pause", "b", lasts=50.0)
+
+
 @bad("I2")
 def the_harness_ended_the_run(s: Story) -> None:
     s.final(drained=False)
