@@ -613,15 +613,21 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
     """What a killed process ran starts elsewhere within B; other faults meanwhile add to it.
 
     If nobody was left, B counts from when the first one is back.  A job on probation may have to
-    wait for a place, and only while another one has it (G-06).
+    wait for a place, and only while another one has it (G-06); a fault of that time may have moved
+    it, or stopped its node, and it waits anew.
     """
     for run, crash, later in takeovers(view):
         found.judged += 1
         took = later.start.t if later else math.inf
         by = _allowed(view, bounds, crash)
         by += view.slack_s(crash, by, bounds) + bounds.room_s
-        if run.marks >= bounds.crashes_max and (not later or view.is_kept_back(later, by, bounds)):
-            by += bounds.probation_s
+        if run.marks >= bounds.crashes_max:
+            if not later or view.is_kept_back(later, by, bounds):
+                by += bounds.probation_s
+            elif view.excuses(DISTURBS, by, took):
+                wait_s = bounds.probation_s
+                by = _allowed(view, bounds, crash, wait_s) + wait_s
+                by += view.slack_s(crash, by, bounds) + bounds.room_s
         if took > by and _is_awaited(view, run, by):
             found.say(
                 f"{run.start.key!r} of {run.start.p} "
@@ -643,12 +649,13 @@ def takeovers(view: View) -> Iterator[tuple[Run, float, Run | None]]:
                 yield run, crash, rest[0] if rest else None
 
 
-def _allowed(view: View, bounds: Bounds, crash: float) -> float:
+def _allowed(view: View, bounds: Bounds, crash: float, wait_s: float = 0.0) -> float:
+    """Return by when what ran should be taken over, where a wait of `wait_s` may follow."""
     by = view.served_from(crash, bounds.slack_s) + bounds.takeover_s
     while by < math.inf:
         others = [
             view.served_from(fault.ended, bounds.slack_s) if fault.does == "crash" else fault.ended
-            for fault in view.excuses(DISTURBS, crash - bounds.ttl_s, by)
+            for fault in view.excuses(DISTURBS, crash - bounds.ttl_s, by + wait_s)
             if abs(fault.began - crash) > bounds.slack_s or fault.does != "crash"
         ]
         later = max(others, default=-math.inf) + bounds.takeover_s + bounds.reap_s

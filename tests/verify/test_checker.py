@@ -935,6 +935,24 @@ bad("I18")(on_probation(evicted, waits=40.0, place=True))  # longer than anythin
 bad("I18")(on_probation(evicted, waits=20.0, place=False))  # for nothing
 
 
+def interrupted(*, waits: float) -> Tell:
+    """Return the story of one whose wait on probation an outage interrupts."""
+
+    def tell(s: Story) -> None:
+        lost_thrice(s, "j1", "k", "abc", Story.crash)
+        s.at += 15.0
+        s.fault("store", lasts=6.0)
+        s.at += waits
+        s.start("j1", by="e", epoch=21)
+        s.end("j1", by="e", epoch=21)
+
+    return tell
+
+
+good("I18")(interrupted(waits=25.0))
+bad("I18")(interrupted(waits=60.0))
+
+
 @bad("I18")
 def what_was_moved_on_purpose_is_not_on_probation(s: Story) -> None:
     """Its former owners were evicted later: two of three marks are none of its own."""
