@@ -949,6 +949,27 @@ def interrupted(*, waits: float) -> Tell:
     return tell
 
 
+@good("I18")
+def it_was_evicted_by_one_that_died_at_once(s: Story) -> None:
+    """Nobody could say that it was reaped but its node, later."""
+    lost_thrice(s, "j0", "other", "lmn", evicted)
+    s.start("j0", "other", by="e", epoch=20)
+    s.dispatch("j1")
+    s.start("j1", by="a", epoch=10)
+    s.fault("cut", "a", lasts=3.0)
+    s.end("j1", by="a", epoch=10, err="cancelled", effect=False)
+    s.start("j1", by="b", epoch=11)
+    s.say("event", p="a/1", extra={"event": "worker.fenced", "worker": "Wa.1"})
+    evicted(s, "b")
+    s.end("j1", by="b", epoch=11, err="cancelled", effect=False)
+    s.start("j1", by="c", epoch=12)
+    s.crash("c")
+    s.at += 20.0
+    s.end("j0", "other", by="e", epoch=20)
+    s.start("j1", by="e", epoch=21)
+    s.end("j1", by="e", epoch=21)
+
+
 good("I18")(interrupted(waits=25.0))
 bad("I18")(interrupted(waits=60.0))
 
@@ -963,6 +984,7 @@ def what_was_moved_on_purpose_is_not_on_probation(s: Story) -> None:
         s.at += 0.1
         s.start("j1", by=node, epoch=30 + number)
         s.end("j1", by=node, epoch=30 + number, err="cancelled")
+        s.say("event", p=f"{node}/1", key="k", extra={"event": "service.moved", "target": "?"})
     s.at += 0.1
     s.start("j1", by="h", epoch=32)
     s.at += 5.0

@@ -144,7 +144,7 @@ class View:
         for run in runs:
             by_key[run.start.key].append(run)
             by_job[run.start.job].append(run)
-        _mark(by_job, _lost(of), died, bounds)
+        _mark(by_job, _Losses.of(of), died, bounds)
         suspects: dict[str, list[Run]] = defaultdict(list)
         for run in runs:
             if run.crashes >= bounds.crashes_max:
@@ -267,18 +267,38 @@ def _runs(
     return runs, process
 
 
-def _lost(of: Mapping[str, Sequence[Event]]) -> dict[str, float]:
-    """Return nonce -> when its keys had been taken, as far as anybody said so."""
-    lost = {event.nonce: event.t for event in of.get("reap", ())}
-    for event in of.get("event", ()):  # who reaped it may have died before it could say so
-        if event.extra.get("event") == "worker.fenced":
-            lost.setdefault(event.extra["worker"], event.t)
-    return lost
+@attrs.frozen
+class _Losses:
+    """Who lost its keys, and when, as far as anybody said so."""
+
+    lost: Mapping[str, float]  # nonce -> when the last of them had been taken, or it noticed
+    moved: Mapping[str, Sequence[float]]  # key -> when it was given away on purpose
+
+    @classmethod
+    def of(cls, of: Mapping[str, Sequence[Event]]) -> _Losses:
+        lost = {event.nonce: event.t for event in of.get("reap", ())}
+        moved: dict[str, list[float]] = defaultdict(list)
+        for event in of.get("event", ()):
+            match event.extra.get("event"):
+                case "worker.fenced":
+                    lost.setdefault(event.extra["worker"], event.t)
+                case "service.moved":
+                    moved[event.key or event.extra["key"]].append(event.t)
+        return cls(lost, moved)
+
+    def when(self, start: Event, after: Event | None) -> float:
+        """Return when a run's owner had lost its keys; `after` is the next start of the key."""
+        when = self.lost.get(start.nonce, math.inf)
+        if after is None or when == math.inf:
+            return when
+        # Who took this key may have died before it had the others, or could say so.
+        is_moved = any(start.t <= t <= after.t for t in self.moved.get(start.key, ()))
+        return when if is_moved else min(when, after.t)
 
 
 def _mark(
     by_job: Mapping[str, Sequence[Run]],
-    lost: Mapping[str, float],
+    losses: _Losses,
     died: Mapping[str, float],
     bounds: Bounds,
 ) -> None:
@@ -298,7 +318,7 @@ def _mark(
                 continue  # it went on where it was
             since, began = began, -math.inf
             when = died.get(start.p, math.inf) if run.end is None else math.inf
-            when = min(when, lost.get(start.nonce, math.inf))
+            when = min(when, losses.when(start, next_start))
             if next_start is None:
                 is_mark = when < math.inf
             else:
