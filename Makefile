@@ -13,10 +13,13 @@ FIRST   ?= 0
 JOBS    ?= 2
 SCALE   ?= 1
 
-.PHONY: test test-all test-cluster test-sentinel demo lint fmt bench bench-fleet verify sim steps chaos chaos-each mutants soak clean
+.PHONY: test test-all test-long test-cluster test-sentinel demo lint fmt bench bench-fleet verify sim steps chaos chaos-each mutants soak clean
 
 test: lint
 	$(BIN)/python -m pytest
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -m long
 
 # The guarantees of the kernel again: on three primaries of a cluster, and on a primary with a
 # replica and three sentinels.  `test` has the short forms.
@@ -24,7 +27,7 @@ test-cluster test-sentinel: $(READY)
 	POOL_TEST_ON=$(@:test-%=%) $(BIN)/python -m pytest tests/actors tests/process
 
 # The tests hold short forms of all the others.
-test-all: test test-cluster test-sentinel verify sim steps chaos chaos-each mutants
+test-all: test test-long test-cluster test-sentinel verify sim steps chaos chaos-each mutants
 
 demo: $(READY)
 	$(BIN)/pool demo

@@ -150,9 +150,10 @@ async def test_two_workers_of_one_node_never_run_a_key_at_once(fleet: Fleet, dia
 
 
 async def test_a_key_outlives_its_removed_worker_together_with_a_handler_that_does_not_end(
-    fleet: Fleet, diary: Diary
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G-02, G-05: the reapers give the key to a neighbour, which waits until the handler ends."""
+    monkeypatch.setattr("pool.actors.crew.CLOSE_BUDGET_S", 0.5)
     handlers = Handlers()
     release = anyio.Event()
     running: Counter[str] = Counter()
@@ -186,6 +187,7 @@ async def test_a_key_whose_start_was_being_prepared_outlives_its_removed_worker(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G-05: nobody would tell the neighbours in this process that the key is free again."""
+    monkeypatch.setattr("pool.actors.crew.CLOSE_BUDGET_S", 0.5)
     handlers = Handlers()
 
     @handlers.job("size")

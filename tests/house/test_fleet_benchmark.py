@@ -60,7 +60,12 @@ MUST_HOLD: Final[dict[str, dict[str, tuple[float, float]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+SHORT: Final = {"handoff", "notifications"}  # the others start many processes, or wait for leases
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in SHORT else pytest.mark.long) for n in SCENARIOS]
+)
 def test_each_scenario_measures_all_that_it_shows(name: str, redis_url: str) -> None:
     """And what must hold at any size holds at the smallest."""
     probe = Probe(redis_url)

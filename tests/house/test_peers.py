@@ -223,12 +223,14 @@ def measured(groups: str) -> dict[str, Any]:
 RECOVERY = {metric.name for metric in METRICS.values() if "recovery" in metric.part}
 
 
+@pytest.mark.long
 def test_the_harness_measures_us_and_the_bare_server() -> None:
     found = measured("dispatch,drain,latency,load,rest")
     assert found["peers"][OURS]["figures"].keys() >= METRICS.keys() - RECOVERY
     assert {metric.yardstick for metric in METRICS.values()} - {""} <= found["raw"].keys()
 
 
+@pytest.mark.long
 def test_the_harness_measures_our_recovery() -> None:
     """The survivor starts all that the killed worker ran, and nothing of its own again (G-06)."""
     told = measured("recovery")["peers"][OURS]["recoveries"]

@@ -109,9 +109,9 @@ def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("substitutions", "figure"),
     [
-        pytest.param(NO_FENCE, "stale_commits", id="no fence at settle"),
+        pytest.param(NO_FENCE, "stale_commits", id="no fence at settle", marks=pytest.mark.long),
         pytest.param(NO_REAPER, "lost", id="no reaper"),
-        pytest.param(SETTLE_TWICE, "settled_twice", id="settle twice"),
+        pytest.param(SETTLE_TWICE, "settled_twice", id="settle twice", marks=pytest.mark.long),
     ],
 )
 def test_a_broken_package_fails_the_demo(
