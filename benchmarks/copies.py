@@ -27,7 +27,7 @@ from benchmarks.openloop import offer
 from pool import ReplicatedMap, Resync, StoreUnavailable, Watch
 from pool.model.names import Control
 from pool.store.link import Link
-from pool.store.seam import Threads
+from pool.store.seam import Host
 from pool.store.url import Url
 
 MAP: Final = "flags"
@@ -125,7 +125,7 @@ class Process:
     async def latency(self, samples: int) -> dict[str, Any]:
         """Write one after another, each kind in turn, and a bare HSET through such a link."""
         target = self.copies[0].map
-        link = await Link.open(Threads(), Url.parse(self.url), op_timeout_s=2.0)
+        link = await Link.open(Host(), Url.parse(self.url), op_timeout_s=2.0)
         raw = Control(self.pool).map_data("raw")
         kinds: dict[str, Callable[[int], Awaitable[Any]]] = {
             "hset": lambda i: link.execute("HSET", raw, "switch", f"value {i:010}"),

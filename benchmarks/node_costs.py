@@ -23,7 +23,7 @@ from benchmarks.budget import Figure
 from pool import Call, Handlers, Job, Node, Settings
 from pool.actors.worker import Worker
 from pool.store.scripts import Command, ScriptCall
-from pool.store.seam import Beside, Body, Entries, Group, OnEnd, Port, Reply, Threads
+from pool.store.seam import Beside, Body, Entries, Group, Host, Port, Reply
 from pool.store.url import Url
 from pool.store.wire import Server
 
@@ -42,7 +42,7 @@ LOOK_AGAIN_S: Final = 0.002
 # --- what is sent ---------------------------------------------------------------------------------
 
 
-class Counting(Threads):
+class Counting(Host):
     """The production seam; it notes the name of every call, and every read that brought something.
 
     With `is_resting` it notes reads that brought nothing too.
@@ -53,21 +53,13 @@ class Counting(Threads):
         self.is_resting = is_resting
         self.noted: list[str] = []  # by all bodies; appending is one step
 
-    def start(
-        self,
-        name: str,
-        url: Url,
-        body: Body,
-        *,
-        socket_timeout_s: float = 5.0,
-        on_end: OnEnd | None = None,
-    ) -> Beside:
+    def start(self, name: str, url: Url, body: Body, **options: Any) -> Beside:
         """Start the body on a port that notes."""
 
         async def counted(port: Port) -> None:
             await body(_CountingPort(port, name, self))
 
-        return super().start(name, url, counted, socket_timeout_s=socket_timeout_s, on_end=on_end)
+        return super().start(name, url, counted, **options)
 
 
 @attrs.define(eq=False)

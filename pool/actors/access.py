@@ -18,7 +18,7 @@ from pool.model.ids import Ids
 from pool.model.names import Control, check_pool
 from pool.settings import Settings
 from pool.store.link import Link
-from pool.store.seam import Seam, Threads
+from pool.store.seam import Host, Seam
 from pool.store.server import EmbeddedServer, find_server
 from pool.store.url import Url
 
@@ -82,7 +82,7 @@ async def accessing(
         StoreUnavailable, AuthError, UnsupportedServer, NoServer: As for a node.
     """
     check_pool(pool)
-    settings, seam = settings or Settings(), seam or Threads()
+    settings, seam = settings or Settings(), seam or Host()
     address, server = await serve(Url.parse(url))
     control = Control(pool)
     address = address.at(control.prefix)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar, TypeVarTuple
 
 import anyio
@@ -40,6 +41,9 @@ class Actor(Generic[M]):
     # of 15, and an actor that never ran leaves nothing that must be closed.
     _inbox: deque[M] = attrs.field(init=False, factory=deque)
     _bell: anyio.Event | None = attrs.field(init=False, default=None)
+    _is_resting: bool = attrs.field(init=False, default=False)  # our task waits for the bell
+    _is_delivering: bool = attrs.field(init=False, default=False)  # handling in another's stack
+    _spawned: list[Callable[[], object]] = attrs.field(init=False, factory=list)
     _children: TaskGroup | None = attrs.field(init=False, default=None)
     _crash: Exception | None = attrs.field(init=False, default=None)
 
@@ -62,6 +66,28 @@ class Actor(Generic[M]):
         self._inbox.append(message)
         self._ring()
 
+    def deliver(self, message: M) -> None:
+        """Handle a message in the caller's stack if nothing else waits or runs, else as `tell()`.
+
+        Saves waking our task, which is a turn of the loop later.  For what callbacks of the loop
+        bring; not for one actor's message to another, but where a post is passed on.
+
+        Raises:
+            anyio.WouldBlock: As for `tell()`.
+        """
+        if not self._is_resting or self._inbox or self.state != "running":
+            self.tell(message)
+            return
+        self._is_resting, self._is_delivering = False, True
+        try:
+            self.handle(message)
+        except Exception as error:  # noqa: BLE001 - run() raises it
+            self._crash_by(error)
+        else:
+            self._is_resting = True
+        finally:
+            self._is_delivering = False
+
     def stop(self) -> None:
         """Take no more messages; those already in the inbox are still handled.  Twice is fine."""
         if self.state == "running":
@@ -77,7 +103,13 @@ class Actor(Generic[M]):
         What it raises ends the actor, as if `handle` had raised it.
         """
         assert self._children is not None, f"{self.name} is not running"
-        self._children.start_soon(self._watched, work, args, name=f"{self.name}/{work.__name__}")
+        start = self._children.start_soon
+        name = f"{self.name}/{work.__name__}"
+        if self._is_delivering:  # a callback of the loop cannot start tasks on asyncio
+            self._spawned.append(partial(start, self._watched, work, args, name=name))
+            self._ring()
+        else:
+            start(self._watched, work, args, name=name)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Handle messages until `stop()`; what `handle` raises ends the actor and is raised here.
@@ -95,6 +127,7 @@ class Actor(Generic[M]):
                 self._children.cancel_scope.cancel()
         finally:
             crash, self._crash, self._children = self._crash, None, None
+            self._spawned.clear()
             self.state = "ended" if crash is None else "crashed"
             self.ended(crash)
         if crash is not None:
@@ -113,16 +146,21 @@ class Actor(Generic[M]):
         self.begin()
         task_status.started()
         while True:
+            while self._spawned:
+                self._spawned.pop(0)()
             # Only what is there now: handlers that tell themselves must not starve the others.
             for _ in range(len(self._inbox)):
                 self.handle(self._inbox.popleft())
             if self.state == "stopping" and not self._inbox:
                 return
-            if self._inbox:
+            if self._inbox or self._spawned:
                 await anyio.lowlevel.checkpoint()
             else:
-                self._bell = anyio.Event()
-                await self._bell.wait()
+                self._bell, self._is_resting = anyio.Event(), True
+                try:
+                    await self._bell.wait()
+                finally:
+                    self._is_resting = False
 
     def _ring(self) -> None:
         if self._bell is not None:
@@ -135,6 +173,9 @@ class Actor(Generic[M]):
         try:
             await work(*args)
         except Exception as error:  # noqa: BLE001 - run() raises it
-            self._crash = self._crash or error
-            assert self._children is not None
-            self._children.cancel_scope.cancel()
+            self._crash_by(error)
+
+    def _crash_by(self, error: Exception) -> None:
+        self._crash = self._crash or error
+        assert self._children is not None
+        self._children.cancel_scope.cancel()

@@ -218,7 +218,7 @@ class Crew:
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
         return owns
 
-    async def close_threads(self) -> None:
+    async def close_connections(self) -> None:
         """End everything beside the loop, within a budget each.  Twice is fine."""
         self._is_open = False
         await self._listener.aclose(CLOSE_BUDGET_S)
@@ -330,12 +330,12 @@ class Crew:
 
     def _route_starts(self, lane: int, worker: Worker, entries: list[tuple[str, Fields]]) -> bool:
         starts = [Start.parse(entry_id, fields) for entry_id, fields in entries]
-        worker.tell(Granted(lane, [start for start in starts if start is not None]))
+        worker.deliver(Granted(lane, [start for start in starts if start is not None]))
         return False
 
     def _route_signals(self, lane: int, worker: Worker, entries: list[tuple[str, Fields]]) -> bool:
         for _, fields in entries:
-            worker.tell(Signalled(lane, fields))
+            worker.deliver(Signalled(lane, fields))
         return True
 
     def _route_replies(self, entries: list[tuple[str, Fields]]) -> bool:

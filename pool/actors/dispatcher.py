@@ -280,7 +280,7 @@ class Dispatcher(Actor[Message]):
         )
         lane.flights += 1
         try:
-            context.link.send(call, lambda reply: self.tell(_Admitted(number, batch, reply)))
+            context.link.send(call, lambda reply: self.deliver(_Admitted(number, batch, reply)))
         except PoolError as error:
             self.tell(_Admitted(number, batch, error))
 
@@ -365,7 +365,7 @@ class Dispatcher(Actor[Message]):
         state = self.context.lanes[number]
         call = state.lane.look(asked, node=state.node.name)
         try:
-            self.context.link.send(call, lambda reply: self.tell(_Looked(number, asked, reply)))
+            self.context.link.send(call, lambda reply: self.deliver(_Looked(number, asked, reply)))
         except PoolError as error:
             self.tell(_Looked(number, asked, error))
 

@@ -145,6 +145,7 @@ class KeepAlive(Actor[Message]):
             "pool-keepalive",
             url,
             partial(self._body, url),
+            has_thread=True,
             socket_timeout_s=self.context.settings.socket_timeout_s,
             on_end=partial(self._on_end, url),
         )

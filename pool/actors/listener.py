@@ -56,7 +56,7 @@ class Listener(Actor[_Read]):
             tail.start()
 
     async def aclose(self, budget_s: float) -> None:
-        """End the threads; twice is fine."""
+        """Stop reading; twice is fine."""
         for tail in self._tails:
             await tail.aclose(budget_s)
 
@@ -91,7 +91,7 @@ class Listener(Actor[_Read]):
             url=context.url.at(state.lane.names.prefix),
             settings=context.settings,
             count=READ_MAX,
-            on_batch=lambda batch: self.tell(_Read(lane, batch)),
+            on_batch=lambda batch: self.deliver(_Read(lane, batch)),
             on_trouble=self._on_trouble,
             on_end=partial(self._on_end, lane),
         )
@@ -104,6 +104,6 @@ class Listener(Actor[_Read]):
     def _on_end(self, lane: int, error: BaseException | None) -> None:
         if error is None or self.state != "running":
             return
-        problem = f"the listener's thread ended: {type(error).__name__}: {error}"
+        problem = f"reading ended: {type(error).__name__}: {error}"
         self.context.emit(StoreTroubled(during="listen", problem=problem))
         self._tails[lane].start()

@@ -61,7 +61,7 @@ from pool.store.answers import looked
 from pool.store.lane import Admission
 from pool.store.link import Link
 from pool.store.rmap import Life
-from pool.store.seam import Seam, Threads
+from pool.store.seam import Host, Seam
 from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
@@ -118,7 +118,7 @@ class Node(Dispatching):
         self._worker_args = (capacity, weight, label, version)
         _check_worker(capacity, weight, label, version)
         self._observers = tuple(observers)
-        self._seam: Seam = seam or Threads()
+        self._seam: Seam = seam or Host()
         self._state: State = "new"
         self._server: EmbeddedServer | None = None
         self._link: Link | None = None
@@ -418,7 +418,7 @@ class Node(Dispatching):
     async def _close(self) -> None:
         """End the actors, and what runs beside the loop."""
         if self._crew is not None:
-            await self._crew.close_threads()
+            await self._crew.close_connections()
         self._house.close()
         if self._link is not None:
             await self._link.aclose(CLOSE_BUDGET_S)

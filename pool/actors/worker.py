@@ -190,7 +190,7 @@ class Worker(Actor[Told]):
 
     def _lane(self, lane: int, number: int, *, is_fenced: bool = False) -> _Lane:
         target = Target(self.id, number)
-        box = Outbox(self.context, lane, target, self.tell, is_fenced)
+        box = Outbox(self.context, lane, target, self.deliver, is_fenced)
         return _Lane(box, pulled_s=self.context.seam.clock())
 
     # --- messages -----------------------------------------------------------------------------
@@ -567,7 +567,7 @@ class Worker(Actor[Told]):
             pending_s=self.context.settings.pending_timeout_s,
         )
         try:
-            self.context.link.send(call, lambda reply: self.tell(_Pulled(box, reply)))
+            self.context.link.send(call, lambda reply: self.deliver(_Pulled(box, reply)))
         except PoolError as error:
             self.tell(_Pulled(box, error))
 

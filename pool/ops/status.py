@@ -21,7 +21,7 @@ from pool.ops.inspect import Found, Identity, View
 from pool.settings import Settings
 from pool.store.link import Link
 from pool.store.rmap import StoredMap
-from pool.store.seam import Threads
+from pool.store.seam import Host
 from pool.store.server import EmbeddedServer, find_server
 from pool.store.url import Url
 
@@ -77,7 +77,7 @@ async def fetch(pool: str, url: Url) -> Status:
         ConfigError: The address cannot work.
     """
     url = url.at(Control(pool).prefix)
-    link = await Link.open(Threads(), url, op_timeout_s=Settings().op_timeout_s)
+    link = await Link.open(Host(), url, op_timeout_s=Settings().op_timeout_s)
     try:
         server = f"{link.server.name} {link.server.version}" if link.server else ""
         found = await inspect.find(link, pool)

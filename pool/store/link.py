@@ -1,21 +1,21 @@
 """The link: one connection, which sends everything that waits as one pipeline.
 
-    send() -> queue --(a batch)--> thread: connect, one pipeline --> one hop back -> on_reply ...
+    send() -> queue --(a batch)--> body: connect, one pipeline --> on_reply, on_reply ...
 
-There are no timers on the way: a call made on an idle link goes out at once, and what is asked
-while a batch is under way forms the next one.  So batches grow with the load by themselves.
+There are no timers on the way: a call made on an idle link goes out at once, from within `send()`,
+and what is asked while a batch is under way forms the next one.  So batches grow with the load by
+themselves.
 
-Deadlines are kept by the event loop, not by the thread, which may hang in a name look-up or wait
-for a server that does not answer: every call is answered when its time is up, whatever happens.
-One loop timer per link is enough for that; in a busy link it fires about once per time-out.
+Deadlines are kept beside the body, which may hang in a name look-up or wait for a server that does
+not answer: every call is answered when its time is up, whatever happens.  One loop timer per link
+is enough for that; in a busy link it fires about once per time-out.
 
 In a cluster a link has others beside it, made when they are first needed: one for each hash tag,
-with a thread and a connection to the primary that has it.  Calls are passed on by their first key.
+with a connection to the primary that has it.  Calls are passed on by their first key.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -44,7 +44,7 @@ class _Call:
     command: Command
     on_reply: OnReply
     deadline_s: float
-    is_sent: bool = False  # or about to be: the thread has it
+    is_sent: bool = False  # or about to be: the body has it
     is_answered: bool = False
 
     def answer(self, reply: Reply) -> None:
@@ -68,12 +68,9 @@ class Link:
         # Half of a call's time: what can be repeated after a lost reply must have time left for it.
         self._reply_s = op_timeout_s / 2
         self._queued_max = queued_max
-        self._queue: deque[_Call] = deque()  # the loop appends, the thread takes
-        self._flying: Sequence[_Call] = ()  # what the thread took last
-        # Held while a call goes from waiting to sent, and while one is found overdue: the answer
-        # to "may it have been done" must not change in between.
-        self._handover = threading.Lock()
-        self._is_idle = False  # the thread waits, or is about to: it must be woken
+        self._queue: deque[_Call] = deque()
+        self._flying: Sequence[_Call] = ()  # what the body took last
+        self._is_idle = False  # the body waits: it must be woken
         self._is_closing = False
         self._trouble = "the connection is being made"  # why calls wait, for error texts
         self._timer_s = float("inf")
@@ -269,12 +266,9 @@ class Link:
         """Answer what is overdue; come back for the earliest of the others."""
         self._cancel_timer, self._timer_s = None, float("inf")
         now_s = self._seam.clock()
-        with self._handover:
-            waiting = [*self._flying, *self._queue]
-            overdue = [c for c in waiting if c.deadline_s <= now_s and not c.is_answered]
-            left = [call for call in self._queue if call.deadline_s > now_s]
-            self._queue.clear()
-            self._queue.extend(left)
+        waiting = [*self._flying, *self._queue]
+        overdue = [c for c in waiting if c.deadline_s <= now_s and not c.is_answered]
+        self._queue = deque(call for call in self._queue if call.deadline_s > now_s)
         for call in overdue:
             call.answer(self._lost(call, self._trouble))
         deadlines = [call.deadline_s for call in waiting if not call.is_answered]
@@ -305,9 +299,8 @@ class Link:
 
     def _give_up(self, why: str, error: PoolError | None = None) -> None:
         """Answer everything that waits."""
-        with self._handover:
-            waiting = [*self._flying, *self._queue]
-            self._queue.clear()
+        waiting = [*self._flying, *self._queue]
+        self._queue.clear()
         for call in waiting:
             call.answer(attrs.evolve(error) if error else self._lost(call, why))
         if self._cancel_timer is not None:
@@ -328,9 +321,8 @@ class Link:
         self._settle_open(error)
         if isinstance(error, AuthError):
             # No use in waiting: the same credentials will be refused again.
-            with self._handover:
-                refused = list(self._queue)
-                self._queue.clear()
+            refused = list(self._queue)
+            self._queue.clear()
             for call in refused:
                 call.answer(attrs.evolve(error))
 
@@ -345,7 +337,7 @@ class Link:
             call.answer(self._lost(call, self._trouble))
         self._note_drained()
 
-    # --- in the thread ------------------------------------------------------------------------
+    # --- the body -----------------------------------------------------------------------------
 
     async def _work(self, port: Port) -> None:
         failures = 0
@@ -367,11 +359,8 @@ class Link:
         return self._seam.dice.uniform(0.0, min(_BACKOFF_S * 2.0 ** min(failures, 10), most_s))
 
     async def _rest(self, port: Port) -> None:
-        # First say that we rest, then look again: a call made meanwhile is either seen here, or
-        # its maker sees that we must be woken.
         self._is_idle = True
-        if not self._queue:
-            await port.wait()
+        await port.wait()
         self._is_idle = False
 
     async def _connect(self, port: Port) -> bool:
@@ -398,15 +387,14 @@ class Link:
         batch: list[_Call] = []
         overdue: list[_Call] = []
         now_s = self._seam.clock()
-        with self._handover:
-            for _ in range(min(len(self._queue), BATCH_MAX)):
-                call = self._queue.popleft()
-                if call.deadline_s <= now_s:
-                    overdue.append(call)
-                else:
-                    call.is_sent = True
-                    batch.append(call)
-            self._flying = batch
+        for _ in range(min(len(self._queue), BATCH_MAX)):
+            call = self._queue.popleft()
+            if call.deadline_s <= now_s:
+                overdue.append(call)
+            else:
+                call.is_sent = True
+                batch.append(call)
+        self._flying = batch
         return batch, overdue
 
 

@@ -1,17 +1,18 @@
-"""The thread's side of the seam: what a body can do while it runs in a thread of its own.
+"""The body's side of the seam: what a body can do with its connection and its bell.
 
 run      one pipeline, one deadline; scripts that the server lacks are loaded on the way
 read     a blocking read, which `interrupt()` ends by shutting its socket down
 wait     until `ring()`; also `sleep`, with a limit
 
-Only the wire and the bell block.  In a thread their methods never suspend; in a simulation they do,
-and everything here is the same.
+Only the wire and the bell wait.  In a thread their methods block and never suspend; on the loop and
+in a simulation they do suspend, and everything here is the same.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import attrs
@@ -278,6 +279,7 @@ def _entries(reply: Reply) -> Entries:
     ]
 
 
+@lru_cache(maxsize=256)  # nearly all are the same few
 def _name(field: bytes) -> str:
     """Return a field's name.  Ours are ASCII; a foreign one must not end the body that reads it."""
     return field.decode(errors="backslashreplace")

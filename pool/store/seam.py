@@ -1,19 +1,17 @@
-"""The seam: everything that blocks runs beside the event loop, behind these few names.
+"""The seam: everything that waits for the world runs behind these few names.
 
-A body is written once, as `async def body(port)`.  In production it runs in a thread of its own,
-where the port's methods block and never suspend; in a simulation the same body runs as a task.
-Clock and dice come from here too, so that a simulation can hold them still.
+A body is written once, as `async def body(port)`.  In production it is a strand, resumed by the
+event loop when its socket is ready, or it runs in a thread of its own, where the port's methods
+block and never suspend; a simulation drives the same bodies by itself.  Clock and dice come from
+here too, so that a simulation can hold them still.
 
-    event loop                        |  thread
+    event loop                        |  body
     Beside.wake / interrupt / aclose ---> Port.wait / sleep / read end
     fn runs on the loop  <--------------- Port.post(fn)
-
-This is the only module which knows asyncio and trio.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import sys
@@ -21,7 +19,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
@@ -29,8 +27,10 @@ import attrs
 
 from pool.errors import NotRunning
 from pool.model.ids import SEED_BYTES, Ids
+from pool.store.loops import Loop, Waiter, current_loop
 from pool.store.port import Entries, Group, ThreadBell, WirePort
 from pool.store.scripts import Command
+from pool.store.strand import Strand
 from pool.store.url import Url
 from pool.store.wire import Reply, Server, Wire
 
@@ -39,11 +39,11 @@ __all__ = [
     "Body",
     "Entries",
     "Group",
+    "Host",
     "Loop",
     "Port",
     "Reply",
     "Seam",
-    "Threads",
     "Waiter",
 ]
 
@@ -101,7 +101,7 @@ class Port(Protocol):
         """Wait until `wake()` or close; a `wake()` since the last wait or sleep counts."""
 
     def post(self, fn: Callable[..., object], *args: Any) -> bool:
-        """Have the event loop run `fn` soon; False when the loop is gone."""
+        """Have the event loop run `fn`, soon or at once; False when the loop is gone."""
 
 
 class Beside(Protocol):
@@ -110,7 +110,7 @@ class Beside(Protocol):
     state: Literal["running", "ended", "forked"]
 
     def wake(self) -> None:
-        """End the body's `wait` or `sleep`, now or when it comes to one.  From any thread."""
+        """End the body's `wait` or `sleep`, now or when it comes to one."""
 
     def interrupt(self) -> None:
         """End what the body waits for on its connection; the next use opens a new one."""
@@ -143,166 +143,16 @@ class Seam(Protocol):
         url: Url,
         body: Body,
         *,
+        has_thread: bool = False,
         socket_timeout_s: float = _SOCKET_TIMEOUT_S,
         on_end: OnEnd | None = None,
     ) -> Beside:
-        """Run `body` beside the loop until it returns or `aclose()`.
+        """Run `body` beside the loop's tasks until it returns or `aclose()`.
 
-        `on_end` runs on the loop when the body has ended, with the exception that ended it, if
-        any.  `socket_timeout_s` bounds each wait of `read` on its socket.
+        `has_thread` is for what must go on while the loop hangs.  `on_end` runs on the loop when
+        the body has ended, with the exception that ended it, if any.  `socket_timeout_s` bounds
+        each wait of `read` on its socket.
         """
-
-
-class Waiter(Protocol):
-    """A place for one reply.  A waiter that nobody waits for any more takes it all the same."""
-
-    def take(self, reply: Reply) -> None:
-        """Let `wait()` return this; at most once, on the loop's thread."""
-
-    def wait(self) -> Awaitable[Reply]:
-        """Wait for the reply.  Once, by one task."""
-
-
-class Loop(Protocol):
-    """What is spelled differently on each event loop."""
-
-    def post(self, fn: Callable[..., object], *args: Any) -> bool:
-        """Run `fn` soon, from any thread; False when the loop is gone."""
-
-    def later(self, delay_s: float, fn: Callable[[], object]) -> Callable[[], object]:
-        """Run `fn` after a delay, at once if that is past, without a task of ours.
-
-        Calling the result takes that back.
-        """
-
-    def close(self) -> None:
-        """Take back every timer that this object has made."""
-
-    def waiter(self) -> Waiter:
-        """Return a new waiter: 5 to 8 us cheaper than an `anyio.Event`, which is the half of what
-        a call costs the loop (measured: 12 against 4 us on asyncio, 13 against 8 on trio)."""
-
-
-# --- the loop's side --------------------------------------------------------------------------
-
-
-class _AsyncioWaiter:
-    __slots__ = ("_future",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._future: asyncio.Future[Reply] = loop.create_future()
-
-    def take(self, reply: Reply) -> None:
-        if not self._future.done():  # it is done when its caller was cancelled
-            self._future.set_result(reply)
-
-    def wait(self) -> Awaitable[Reply]:
-        return self._future
-
-
-@attrs.frozen
-class _Asyncio:
-    loop: asyncio.AbstractEventLoop
-    timers: set[asyncio.TimerHandle] = attrs.field(init=False, factory=set)
-
-    def post(self, fn: Callable[..., object], *args: Any) -> bool:
-        try:
-            self.loop.call_soon_threadsafe(fn, *args)
-        except RuntimeError:  # closed
-            return False
-        return True
-
-    def later(self, delay_s: float, fn: Callable[[], object]) -> Callable[[], object]:
-        def fire() -> None:
-            self.timers.discard(timer)
-            fn()
-
-        def cancel() -> None:
-            self.timers.discard(timer)
-            timer.cancel()
-
-        timer = self.loop.call_later(delay_s, fire)
-        self.timers.add(timer)
-        return cancel
-
-    def close(self) -> None:
-        for timer in self.timers:
-            timer.cancel()
-        self.timers.clear()
-
-    def waiter(self) -> Waiter:
-        return _AsyncioWaiter(self.loop)
-
-
-class _TrioWaiter:
-    __slots__ = ("_is_taken", "_lowlevel", "_reply", "_task")
-
-    def __init__(self, lowlevel: Any) -> None:
-        self._lowlevel = lowlevel
-        self._task: Any = None
-        self._reply: Reply = None
-        self._is_taken = False
-
-    def take(self, reply: Reply) -> None:
-        self._reply, self._is_taken = reply, True
-        if self._task is not None:
-            task, self._task = self._task, None
-            self._lowlevel.reschedule(task)
-
-    async def wait(self) -> Reply:
-        if not self._is_taken:
-            self._task = self._lowlevel.current_task()
-            await self._lowlevel.wait_task_rescheduled(self._abort)
-        return self._reply
-
-    def _abort(self, _: object) -> Any:
-        self._task = None
-        return self._lowlevel.Abort.SUCCEEDED
-
-
-@attrs.frozen
-class _Trio:
-    trio: Any  # the module: trio is optional, and this class is used only where it runs
-    token: Any
-    timers: set[Any] = attrs.field(init=False, factory=set)  # cancel scopes
-
-    def post(self, fn: Callable[..., object], *args: Any) -> bool:
-        try:
-            self.token.run_sync_soon(fn, *args)
-        except self.trio.RunFinishedError:
-            return False
-        return True
-
-    def later(self, delay_s: float, fn: Callable[[], object]) -> Callable[[], object]:
-        scope = self.trio.CancelScope()
-
-        async def nap() -> None:
-            with scope:
-                # What is overdue runs at once.  trio refuses a negative delay, and an error in a
-                # system task would end the program.
-                await self.trio.sleep(max(delay_s, 0.0))
-                self.timers.discard(scope)
-                fn()
-            self.timers.discard(scope)
-
-        self.timers.add(scope)
-        self.trio.lowlevel.spawn_system_task(nap)
-        cancel: Callable[[], object] = scope.cancel
-        return cancel
-
-    def close(self) -> None:
-        for scope in list(self.timers):
-            scope.cancel()
-
-    def waiter(self) -> Waiter:
-        return _TrioWaiter(self.trio.lowlevel)
-
-
-def _current_loop() -> Loop:
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_run():
-        return _Trio(trio, trio.lowlevel.current_trio_token())
-    return _Asyncio(asyncio.get_running_loop())
 
 
 # --- the thread's side ------------------------------------------------------------------------
@@ -369,13 +219,13 @@ def _drive(body: Coroutine[Any, Any, None]) -> None:
     raise AssertionError("a body awaited something that is not its port")
 
 
-class Threads:
-    """The production seam: each body in a daemon thread, real clock, real dice."""
+class Host:
+    """The production seam: sockets on the loop, or in daemon threads; real clock, real dice."""
 
     def __init__(self) -> None:
         self.dice = random.Random()
         self.ids = Ids(self.dice.randbytes(SEED_BYTES))
-        self._threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
+        self._running: weakref.WeakSet[_Thread | Strand] = weakref.WeakSet()
         self._forked = False
         self._loop_thread = 0  # the one that starts bodies
         _SEAMS.add(self)
@@ -389,7 +239,7 @@ class Threads:
         clock = staticmethod(time.monotonic)
 
     def loop(self) -> Loop:
-        return _current_loop()
+        return current_loop()
 
     def start(
         self,
@@ -397,21 +247,25 @@ class Threads:
         url: Url,
         body: Body,
         *,
+        has_thread: bool = False,
         socket_timeout_s: float = _SOCKET_TIMEOUT_S,
         on_end: OnEnd | None = None,
     ) -> Beside:
         if self._forked:
             raise NotRunning(state="forked")
         self._loop_thread = threading.get_ident()
+        loop = current_loop()
+        if not has_thread:
+            strand = Strand(url, name, loop, self.clock, socket_timeout_s, on_end)
+            self._running.add(strand)
+            strand.start(body)
+            return strand
         wire = Wire(url, name, self.clock)
-        running = _Thread(
-            WirePort(wire, ThreadBell(), _current_loop().post, self.clock, socket_timeout_s),
-            body,
-            on_end,
-        )
+        port = WirePort(wire, ThreadBell(), loop.post, self.clock, socket_timeout_s)
+        running = _Thread(port, body, on_end)
         # Daemon: a process may end although a thread of ours hangs in a name look-up.
         running.thread = threading.Thread(target=running.run, name=name, daemon=True)
-        self._threads.add(running)
+        self._running.add(running)
         running.thread.start()
         return running
 
@@ -427,12 +281,12 @@ class Threads:
         self._forked = True
         self.dice.seed()  # else parent and child would throw alike, and make the same ids
         self.ids.redraw(self.dice.randbytes(SEED_BYTES))
-        for running in list(self._threads):
+        for running in list(self._running):
             running.die()
 
 
 # The one global state of the package: fork handlers cannot be taken back, so there is one for all.
-_SEAMS: weakref.WeakSet[Threads] = weakref.WeakSet()
+_SEAMS: weakref.WeakSet[Host] = weakref.WeakSet()
 
 
 def _die_in_child() -> None:

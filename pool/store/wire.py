@@ -78,7 +78,7 @@ class Lost(Exception):
 
 
 class Wire:
-    """A connection that can be opened again and again.  One thread uses it.
+    """A connection that can be opened again and again.  One thread uses it, and it blocks that.
 
     Only `shut()` may be called from another thread, and `abandon()` in a forked child.
     """
@@ -136,7 +136,9 @@ class Wire:
             # One part of the time is left for the connection itself.
             share_s = (deadline_s - self._clock()) / (len(self._guides) - i + 1)
             try:
-                named = _ask_sentinel(guide, self._url.service, share_s)
+                named = await self._apart(
+                    _ask_sentinel, guide, self._url.service, share_s, discard=lambda _: None
+                )
             except (OSError, RedisError) as error:
                 failed = error
                 continue
@@ -177,8 +179,9 @@ class Wire:
         self.close()
         deadline_s = self._clock() + timeout_s
         try:
-            connection = _dial(self._url, place, timeout_s)
-            connection.connect()
+            connection = await self._apart(
+                _dial, self._url, place, timeout_s, discard=lambda late: late.disconnect()
+            )
         except (OSError, RedisError) as error:
             raise from_host(error, self._url.where, maybe_done=False) from None
         found: socket.socket = connection._sock  # redis-py has no public name for it
@@ -207,16 +210,15 @@ class Wire:
             Lost: The connection ended or the time was up; it is closed, and since bytes may have
                 reached the server, what has no reply yet may have been done.
         """
-        found, reader, clock = self._socket, self._reader, self._clock
+        found, reader = self._socket, self._reader
         replies: list[Reply] = []
         if found is None or timeout_s <= 0:
             # Lost, or too late, before anything was sent: between two exchanges of one operation.
             late = TimeoutError() if found else ConnectionError()
             raise Lost(from_host(late, self._url.where, maybe_done=False), replies)
-        deadline_s = clock() + timeout_s
+        deadline_s = self._clock() + timeout_s
         try:
-            found.settimeout(timeout_s)
-            found.sendall(packed)
+            await self._send(found, packed, deadline_s)
             while True:
                 reply = reader.gets()
                 if reply is not _NOT_YET:
@@ -224,11 +226,7 @@ class Wire:
                     if len(replies) == count:
                         return replies
                     continue
-                left_s = deadline_s - clock()
-                if left_s <= 0:
-                    raise TimeoutError
-                found.settimeout(left_s)
-                size = found.recv_into(self._buffer)
+                size = await self._receive(found, deadline_s)
                 if not size:
                     raise ConnectionError
                 reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]
@@ -257,6 +255,30 @@ class Wire:
         self._socket = None
         if connection is not None:
             connection.disconnect()  # shuts nothing down in another process than its own
+
+    # --- what blocks; another kind of wire has its own way to wait -----------------------------
+
+    async def _apart(
+        self, fn: Callable[..., Any], *args: Any, discard: Callable[[Any], object]
+    ) -> Any:
+        """Run what blocks for its own time; what it returns to nobody is discarded."""
+        del discard  # here somebody waits to the end
+        return fn(*args)
+
+    async def _send(self, found: socket.socket, packed: bytes, deadline_s: float) -> None:
+        found.settimeout(self._left_s(deadline_s))
+        found.sendall(packed)
+
+    async def _receive(self, found: socket.socket, deadline_s: float) -> int:
+        """Read into the buffer; 0 at the end of the connection."""
+        found.settimeout(self._left_s(deadline_s))
+        return found.recv_into(self._buffer)
+
+    def _left_s(self, deadline_s: float) -> float:
+        left_s = deadline_s - self._clock()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
 
     def _error(self, text: str) -> Exception:
         if text.startswith("NOSCRIPT"):
@@ -322,6 +344,12 @@ def _common(timeout_s: float) -> dict[str, Any]:
 
 
 def _dial(url: Url, place: Address | None, timeout_s: float) -> Any:
+    connection = _connection(url, place, timeout_s)
+    connection.connect()
+    return connection
+
+
+def _connection(url: Url, place: Address | None, timeout_s: float) -> Any:
     options: dict[str, Any] = {**_common(timeout_s), "redis_connect_func": _ours}
     if url.kind == "unix":
         return _connections.UnixDomainSocketConnection(path=url.path, **options)

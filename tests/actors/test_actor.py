@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 
@@ -149,3 +150,65 @@ async def test_an_actor_that_tells_itself_does_not_starve_the_others() -> None:
             await tasks.start(actor.run)
             await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
+
+
+# --- delivered in a callback --------------------------------------------------------------------
+
+
+async def test_what_is_delivered_to_one_at_rest_is_handled_at_once() -> None:
+    actor = Recorder(name="a")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        await anyio.wait_all_tasks_blocked()
+        actor.deliver(1)
+        assert actor.heard == [1]
+        actor.tell(2)
+        actor.deliver(3)
+        assert actor.heard == [1]  # never before what was told earlier
+        await anyio.wait_all_tasks_blocked()
+        assert actor.heard == [1, 2, 3]
+        actor.deliver(lambda self: (self.deliver(5), self.heard.append(4)))
+        assert actor.heard == [1, 2, 3, 4]  # one message at a time
+        await anyio.wait_all_tasks_blocked()
+        assert actor.heard == [1, 2, 3, 4, 5]
+        actor.stop()
+        actor.deliver(6)
+    actor.deliver(7)
+    assert (actor.heard, actor.crashes) == ([1, 2, 3, 4, 5], [None])
+
+
+async def test_a_crash_of_what_is_delivered_ends_the_actor_and_not_the_caller() -> None:
+    actor = Recorder(name="a")
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            with pytest.raises(Bug):
+                await actor.run()
+
+        tasks.start_soon(run)
+        await anyio.wait_all_tasks_blocked()
+        actor.deliver(crash)
+        actor.deliver(1)  # behind the crash: kept for the restart
+        assert actor.heard == []
+    assert actor.state == "crashed"
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        await anyio.wait_all_tasks_blocked()
+        assert actor.heard == [1]
+        actor.stop()
+
+
+async def test_what_is_spawned_by_what_is_delivered_runs_as_a_task_of_the_actor() -> None:
+    actor, names = Recorder(name="a"), list[str | None]()
+
+    async def work() -> None:
+        await anyio.lowlevel.checkpoint()
+        names.append(anyio.get_current_task().name)
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        await anyio.wait_all_tasks_blocked()
+        actor.deliver(lambda self: self.spawn(work))
+        await anyio.wait_all_tasks_blocked()
+        actor.stop()
+    assert names == ["a/work"]

@@ -21,7 +21,7 @@ from pool.model.rmap import Change, Delete, Deltas, Resync, Set, SetIfNotExists,
 from pool.settings import Settings
 from pool.store.link import Link
 from pool.store.rmap import WRITE, StoredMap, entry_of
-from pool.store.seam import Threads
+from pool.store.seam import Host
 from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 from tests.servers import connect
@@ -110,7 +110,7 @@ class Fleet:
 async def joined(
     url: str, pool: str, settings: Settings = SETTINGS, *, admin_url: str = ""
 ) -> AsyncIterator[Fleet]:
-    control, seam = Control(pool), Threads()
+    control, seam = Control(pool), Host()
     address = Url.parse(url).at(control.prefix)
     events: list[object] = []
     ended: list[BaseException | None] = []

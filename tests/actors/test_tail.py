@@ -15,7 +15,7 @@ from pool.actors.tail import FIRST, Batch, Reading, Tail
 from pool.errors import PoolError, StoreFault, StoreUnavailable
 from pool.model.backoff import reconnect_delay
 from pool.settings import Settings
-from pool.store.seam import Port, Threads
+from pool.store.seam import Host, Port
 from pool.store.url import Url
 from pool.testing.proxy import fault_proxy
 from tests.servers import connect
@@ -61,7 +61,7 @@ async def tailing(url: str, *streams: str, count: int = 10, **options: Any) -> A
     heard, ends = Heard(), list[BaseException | None]()
     tail = Tail[Reading](
         name="pool-tail",
-        seam=Threads(),
+        seam=Host(),
         url=Url.parse(url),
         settings=SETTINGS,
         count=count,
@@ -149,7 +149,7 @@ async def test_a_read_that_the_server_refuses_is_repeated_slowly(
     """A key of another type does not change in a round trip: nothing spins on it."""
     stream, good = f"pool:{{{pool_name}}}:s", f"pool:{{{pool_name}}}:good"
     client.set(stream, "of another type")
-    clock = Threads.clock
+    clock = Host.clock
 
     async with tailing(redis_url, stream, probe=ask, probe_every_s=60.0) as (tail, heard):
         began_s = clock()

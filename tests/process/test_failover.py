@@ -19,7 +19,7 @@ import redis
 
 from pool.model.names import Control, Names, lane_of
 from pool.store.link import Link
-from pool.store.seam import Threads
+from pool.store.seam import Host
 from pool.store.url import Url
 from tests.process.conftest import POOL, Fleet, fleet_users
 from tests.servers import (
@@ -289,7 +289,7 @@ def _appended(url: str, key: str, *, meanwhile: Callable[[], object] = lambda: N
     """Append to a list twice, by calls that are never repeated; returns the second reply."""
 
     async def append() -> Any:
-        link = await Link.open(Threads(), Url.parse(url).at(key), op_timeout_s=2.0)
+        link = await Link.open(Host(), Url.parse(url).at(key), op_timeout_s=2.0)
         try:
             assert await link.execute("RPUSH", key, "one") == 1
             await anyio.to_thread.run_sync(meanwhile)

@@ -55,6 +55,25 @@ async def test_a_node_works_through_tls(
         await works(pool_name, url.replace("rediss", "valkeys"))
 
 
+@handlers.job("give_back")
+async def give_back(job: Job, value: str) -> str:
+    return value
+
+
+@pytest.mark.anyio
+async def test_what_takes_many_records_of_tls_is_whole(
+    ca: Authority, serve_tls: Serve, pool_url: str, pool_name: str
+) -> None:
+    """A record is 16 KB, and the socket does not tell of those that TLS has read ahead."""
+    text = "0123456789" * 26_000
+    with serve_tls(server_side(ca)) as port:
+        url = address(pool_url, port, f"?ssl_ca_certs={ca.file}")
+        async with Node(pool_name, url, handlers=handlers, observers=()) as node:
+            refs = [await node.dispatch(give_back, f"k{n}", text) for n in range(5)]
+            for ref in refs:
+                assert await ref.result(timeout_s=5) == text
+
+
 @pytest.mark.anyio
 async def test_a_certificate_that_does_not_verify_is_refused(
     ca: Authority, serve_tls: Serve, pool_url: str, pool_name: str, tmp_path: Path

@@ -26,7 +26,7 @@ from pool.errors import (
 )
 from pool.store.link import Link
 from pool.store.scripts import Script
-from pool.store.seam import Threads
+from pool.store.seam import Host
 from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 from pool.testing.proxy import FaultProxy, fault_proxy
@@ -75,7 +75,7 @@ def key(pool_name: str) -> str:
 async def linked(url: str, **options: Any) -> AsyncIterator[Link]:
     options = {"op_timeout_s": OP_TIMEOUT_S, **options}
     with anyio.fail_after(PATIENCE_S):
-        link = await Link.open(Threads(), Url.parse(url), **options)
+        link = await Link.open(Host(), Url.parse(url), **options)
         try:
             yield link
         finally:
@@ -198,7 +198,7 @@ async def test_opening_to_a_dead_host_ends_in_time(redis_url: str) -> None:
             with pytest.raises(
                 StoreUnavailable, match=r"127\.0\.0\.1:\d+ did not answer"
             ) as failed:
-                await Link.open(Threads(), Url.parse(proxy.url), op_timeout_s=OP_TIMEOUT_S)
+                await Link.open(Host(), Url.parse(proxy.url), op_timeout_s=OP_TIMEOUT_S)
     assert not failed.value.maybe_done
 
 
@@ -399,7 +399,7 @@ async def test_a_demoted_master_is_left(own_server: EmbeddedServer, add: Script)
             with pytest.raises(StoreUnavailable, match="not a master"):
                 await link.call(add, ["{a}"], ["x"])
             with pytest.raises(UnsupportedServer, match="not a master"):
-                await Link.open(Threads(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
+                await Link.open(Host(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
             client.execute_command("REPLICAOF", "NO", "ONE")
         assert await link.call(add, ["{a}"], ["y"]) == b"y"
 
@@ -490,7 +490,7 @@ async def test_wrong_credentials_are_refused_without_showing_them(
             (f"unix://:canary-3@{path}", "WRONGPASS"),
         ):
             with pytest.raises(AuthError, match=said) as refused:
-                await Link.open(Threads(), Url.parse(address), op_timeout_s=PATIENCE_S)
+                await Link.open(Host(), Url.parse(address), op_timeout_s=PATIENCE_S)
             assert "canary" not in str(refused.value)
         async with linked(f"unix://:canary-2@{path}") as link:
             assert await link.execute("PING") == b"PONG"
@@ -507,7 +507,7 @@ async def test_a_server_that_may_evict_jobs_is_refused(own_server: EmbeddedServe
     with redis.Redis.from_url(own_server.url) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
     with pytest.raises(UnsupportedServer, match="allkeys-lru"):
-        await Link.open(Threads(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
+        await Link.open(Host(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
 
 
 @pytest.mark.anyio
@@ -525,7 +525,7 @@ async def test_an_address_that_leads_nowhere_says_why(
     address: str, kind: type[PoolError], said: str
 ) -> None:
     with anyio.fail_after(PATIENCE_S), pytest.raises(kind) as failed:
-        await Link.open(Threads(), Url.parse(address), op_timeout_s=PATIENCE_S)
+        await Link.open(Host(), Url.parse(address), op_timeout_s=PATIENCE_S)
     assert said in str(failed.value)
 
 
@@ -534,7 +534,7 @@ async def test_a_database_that_is_not_there_is_a_mistake_in_the_address(
     own_server: EmbeddedServer,
 ) -> None:
     with pytest.raises(ConfigError, match="no database of this number"):
-        await Link.open(Threads(), Url.parse(f"{own_server.url}?db=99"), op_timeout_s=PATIENCE_S)
+        await Link.open(Host(), Url.parse(f"{own_server.url}?db=99"), op_timeout_s=PATIENCE_S)
     async with linked(f"{own_server.url}?db=1") as link:
         await link.execute("SET", "a", 1)
     async with linked(own_server.url) as link:

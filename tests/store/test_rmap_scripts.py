@@ -57,7 +57,7 @@ from pool.store.rmap import (
     probe_call,
     probed,
 )
-from pool.store.seam import Threads
+from pool.store.seam import Host
 from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
@@ -132,7 +132,7 @@ class Store:
 @asynccontextmanager
 async def opened(url: str, pool: str, *, admin_url: str = "") -> AsyncIterator[Store]:
     control = Control(pool)
-    link = await Link.open(Threads(), Url.parse(url), op_timeout_s=5.0)
+    link = await Link.open(Host(), Url.parse(url), op_timeout_s=5.0)
     try:
         with redis.Redis.from_url(admin_url or url) as client:
             client.hset(control.config, mapping={"incarnation": INCARNATION, "protocol": 1})

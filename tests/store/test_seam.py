@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from pool.errors import Gone, NotRunning, PoolError, StoreUnavailable
-from pool.store.seam import Beside, Body, Entries, Port, Threads
+from pool.store.seam import Beside, Body, Entries, Host, Port
 from pool.store.url import Url
 from pool.testing.proxy import fault_proxy
 
@@ -24,7 +24,7 @@ PATIENCE_S = 10.0
 
 @asynccontextmanager
 async def running(url: str, body: Body, *, socket_timeout_s: float = 5.0) -> AsyncIterator[Beside]:
-    beside = Threads().start("pool-test", Url.parse(url), body, socket_timeout_s=socket_timeout_s)
+    beside = Host().start("pool-test", Url.parse(url), body, socket_timeout_s=socket_timeout_s)
     try:
         yield beside
     finally:
@@ -146,7 +146,7 @@ async def test_a_body_that_fails_tells_the_loop(redis_url: str) -> None:
         ended.set()
 
     with anyio.fail_after(PATIENCE_S):
-        beside = Threads().start("pool-test", Url.parse(redis_url), body, on_end=on_end)
+        beside = Host().start("pool-test", Url.parse(redis_url), body, on_end=on_end)
         await ended.wait()
         assert await beside.aclose(PATIENCE_S)
     assert [type(error) for error in told] == [Gone]
@@ -166,7 +166,7 @@ async def test_close_ends_a_body_in_any_wait_and_twice_is_fine(redis_url: str) -
 
     with anyio.fail_after(PATIENCE_S / 3):
         for body in (waits, sleeps, reads):
-            beside = Threads().start("pool-test", Url.parse(redis_url), body)
+            beside = Host().start("pool-test", Url.parse(redis_url), body)
             assert await beside.aclose(PATIENCE_S)
             assert await beside.aclose(PATIENCE_S)
 
@@ -187,7 +187,7 @@ def test_post_to_a_closed_loop_is_refused(redis_url: str, anyio_backend: str) ->
 
 
 def test_the_clock_counts_a_suspended_machine() -> None:
-    clock = Threads().clock
+    clock = Host().clock
     assert clock() <= clock()
     if sys.platform == "linux":
         up_s = float(Path("/proc/uptime").read_text().split()[0])
@@ -207,7 +207,7 @@ async def test_in_a_forked_child_everything_is_dead(redis_url: str) -> None:
         await port.wait()
 
     with redis.Redis.from_url(redis_url) as client:
-        seam = Threads()
+        seam = Host()
         number = seam.ids.next()
         beside = seam.start("pool-test", Url.parse(redis_url), body)
         await connected.wait()
@@ -223,7 +223,7 @@ async def test_in_a_forked_child_everything_is_dead(redis_url: str) -> None:
 @pytest.mark.parametrize("delay_s", [-1.0, 0.0, 0.001])
 async def test_what_is_overdue_runs_at_once(delay_s: float) -> None:
     """Under load a deadline may have passed before its timer is set."""
-    loop, rang = Threads().loop(), anyio.Event()
+    loop, rang = Host().loop(), anyio.Event()
     loop.later(delay_s, rang.set)
     with anyio.fail_after(PATIENCE_S):
         await rang.wait()
@@ -231,7 +231,7 @@ async def test_what_is_overdue_runs_at_once(delay_s: float) -> None:
     await anyio.lowlevel.checkpoint()
 
 
-def _what_a_child_sees(seam: Threads, beside: Beside, number: str, url: str) -> str:
+def _what_a_child_sees(seam: Host, beside: Beside, number: str, url: str) -> str:
     async def body(port: Port) -> None:
         raise AssertionError("started")
 

@@ -12,7 +12,7 @@ import pytest
 from pool import PoolError, Settings, Sink, StreamEvent
 from pool.errors import StoreUnavailable
 from pool.store.scripts import Command, ScriptCall
-from pool.store.seam import Beside, Body, Entries, Group, Port, Reply, Threads
+from pool.store.seam import Beside, Body, Entries, Group, Host, Port, Reply
 from pool.store.url import Url
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class MortalPort:
             raise StoreUnavailable(problem="dead", maybe_done=True)
 
 
-class MortalSeam(Threads):
+class MortalSeam(Host):
     """The world of that process."""
 
     def __init__(self, life: Life) -> None:

@@ -44,7 +44,7 @@ from pool.ops.demo.verdict import (
 from pool.ops.logs import configure
 from pool.settings import Settings
 from pool.store.link import Link
-from pool.store.seam import Threads
+from pool.store.seam import Host
 from pool.store.server import EmbeddedServer, find_server
 from pool.store.url import Url
 
@@ -412,7 +412,7 @@ class Conductor:
 
     async def _stored(self) -> dict[str, Stored]:
         """Fetch how all jobs ended, straight from Redis."""
-        link = await Link.open(Threads(), Url.parse(self.url), op_timeout_s=5.0)
+        link = await Link.open(Host(), Url.parse(self.url), op_timeout_s=5.0)
         try:
             found = await inspect.find(link, self.pool)
             assert found is not None

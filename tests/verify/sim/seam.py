@@ -10,9 +10,10 @@ import anyio
 
 from pool.errors import PoolError, StoreUnavailable
 from pool.model.ids import SEED_BYTES, Ids
+from pool.store.loops import current_loop
 from pool.store.port import WirePort
 from pool.store.replies import from_host
-from pool.store.seam import Beside, Body, Loop, OnEnd, Waiter, _current_loop
+from pool.store.seam import Beside, Body, Loop, OnEnd, Waiter
 from pool.store.url import Url
 from pool.store.wire import Lost, Reply
 from pool.store.wire import Server as ServerFacts
@@ -159,7 +160,7 @@ class _SimLoop:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._timers: dict[Timer, None] = {}
-        self._waiter = _current_loop().waiter
+        self._waiter = current_loop().waiter
 
     def post(self, fn: Callable[..., object], *args: Any) -> bool:
         return self._process.post(fn, *args)
@@ -218,6 +219,7 @@ class SimSeam:
         url: Url,
         body: Body,
         *,
+        has_thread: bool = False,  # noqa: ARG002 - each moves while the loop hangs: worse than real
         socket_timeout_s: float = _SOCKET_TIMEOUT_S,
         on_end: OnEnd | None = None,
     ) -> Beside:

@@ -1,0 +1,188 @@
+"""What runs on the loop is resumed by what it waits for, once, and never blocks the loop."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from pool.errors import StoreUnavailable
+from pool.store import wire
+from pool.store.link import Link
+from pool.store.seam import Beside, Body, Host, Port
+from pool.store.url import Url
+from pool.testing.proxy import fault_proxy
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 10.0
+SLACK_S = 0.35  # of a busy machine, on top of a deadline
+LARGE = b"x" * 3_000_000  # more than the buffers of two sockets hold
+
+
+def start(url: str, body: Body) -> Beside:
+    return Host().start("pool-test", Url.parse(url), body)
+
+
+async def test_what_no_buffer_holds_goes_out_and_comes_back(redis_url: str) -> None:
+    """Sending and reading in parts, while a server that takes its time holds nobody up."""
+    with anyio.fail_after(PATIENCE_S):
+        async with fault_proxy(redis_url) as proxy:
+            link = await Link.open(Host(), Url.parse(proxy.url), op_timeout_s=PATIENCE_S)
+            proxy.delay_s = 0.002
+            turns, done = 0, False
+
+            async def ask() -> None:
+                nonlocal done
+                assert await link.execute("ECHO", LARGE) == LARGE
+                done = True
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                while not done:
+                    await anyio.sleep(0.001)
+                    turns += 1
+            assert turns > 10
+            assert await link.execute("ECHO", b"y") == b"y"
+            await link.aclose(1.0)
+
+
+async def test_a_server_that_reads_nothing_costs_a_call_its_time_and_no_more(
+    redis_url: str,
+) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        async with fault_proxy(redis_url) as proxy:
+            link = await Link.open(Host(), Url.parse(proxy.url), op_timeout_s=0.4)
+            proxy.delay_s = 60.0
+            began_s = anyio.current_time()
+            with pytest.raises(StoreUnavailable) as lost:
+                await link.execute("ECHO", LARGE)
+            assert lost.value.maybe_done
+            assert anyio.current_time() - began_s < 0.4 + SLACK_S
+            proxy.delay_s = 0.0
+            assert await link.execute("PING") == b"PONG"  # on another connection
+            await link.aclose(1.0)
+
+
+async def test_who_rings_hears_nothing_before_he_has_rung(redis_url: str) -> None:
+    """A post made in a caller's stack waits until that has unwound, and keeps its place."""
+    heard: list[str] = []
+    waits = anyio.Event()
+
+    async def body(port: Port) -> None:
+        port.post(waits.set)
+        await port.wait()
+        port.post(heard.append, "first")
+        await port.run([("PING",)], timeout_s=PATIENCE_S)
+        port.post(heard.append, "second")
+
+    beside = start(redis_url, body)
+    with anyio.fail_after(PATIENCE_S):
+        await waits.wait()
+        beside.wake()
+        assert heard == []
+        while len(heard) < 2:
+            await anyio.lowlevel.checkpoint()
+    assert heard == ["first", "second"]
+    assert await beside.aclose(PATIENCE_S)
+
+
+async def test_a_post_runs_in_the_context_of_who_started(redis_url: str) -> None:
+    request = contextvars.ContextVar("request", default="none")
+    seen: list[str] = []
+    waits = anyio.Event()
+
+    async def body(port: Port) -> None:
+        port.post(waits.set)
+        await port.wait()
+        port.post(lambda: seen.append(request.get()))
+        await port.run([("PING",)], timeout_s=PATIENCE_S)
+        port.post(lambda: seen.append(request.get()))
+
+    token = request.set("opener")
+    beside = start(redis_url, body)
+    request.reset(token)
+    with anyio.fail_after(PATIENCE_S):
+        await waits.wait()
+        token = request.set("caller")
+        beside.wake()
+        request.reset(token)
+        while len(seen) < 2:
+            await anyio.lowlevel.checkpoint()
+    assert seen == ["opener", "opener"]
+    assert await beside.aclose(PATIENCE_S)
+
+
+async def test_a_nap_ends_in_time_also_behind_a_later_deadline(redis_url: str) -> None:
+    """One timer serves all waits: an earlier one arms it anew, and a late one is taken up again."""
+    spans: list[float] = []
+    seam = Host()
+
+    async def body(port: Port) -> None:
+        for nap_s in (0.05, 0.2, 0.05):
+            await port.run([("PING",)], timeout_s=0.1)
+            began_s = seam.clock()
+            await port.sleep(nap_s)
+            spans.append(seam.clock() - began_s - nap_s)
+
+    over = anyio.Event()
+    seam.start("pool-test", Url.parse(redis_url), body, on_end=lambda _: over.set())
+    with anyio.fail_after(PATIENCE_S):
+        await over.wait()
+    assert len(spans) == 3
+    assert all(-0.005 < late_s < SLACK_S for late_s in spans)
+
+
+async def test_a_look_up_that_hangs_holds_up_neither_the_loop_nor_the_end(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it still brings, when nobody waits any more, is closed."""
+    going_on, discarded = threading.Event(), anyio.Event()
+    dial = wire._dial
+
+    def hang(*args: Any) -> Any:
+        going_on.wait(PATIENCE_S)
+        connection = dial(*args)
+        disconnect = connection.disconnect
+
+        def noted(*args: Any) -> None:
+            disconnect(*args)
+            discarded.set()
+
+        connection.disconnect = noted
+        return connection
+
+    monkeypatch.setattr(wire, "_dial", hang)
+    with anyio.fail_after(PATIENCE_S):
+        began_s = anyio.current_time()
+        with pytest.raises(StoreUnavailable):
+            await Link.open(Host(), Url.parse(redis_url), op_timeout_s=0.2)
+        assert anyio.current_time() - began_s < 0.4 + SLACK_S  # its time, and that for closing
+        going_on.set()
+        await discarded.wait()
+
+
+async def test_an_error_of_a_body_ends_it_and_is_told_once(redis_url: str) -> None:
+    """In a caller's stack too: who rings is not to blame."""
+    told: list[BaseException | None] = []
+    waits = anyio.Event()
+
+    async def body(port: Port) -> None:
+        port.post(waits.set)
+        await port.wait()
+        raise ZeroDivisionError
+
+    beside = Host().start("pool-test", Url.parse(redis_url), body, on_end=told.append)
+    with anyio.fail_after(PATIENCE_S):
+        await waits.wait()
+        beside.wake()
+        while not told:
+            await anyio.lowlevel.checkpoint()
+        beside.wake()
+        beside.interrupt()
+        assert await beside.aclose(PATIENCE_S)
+    assert [type(error) for error in told] == [ZeroDivisionError]
