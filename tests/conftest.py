@@ -254,3 +254,10 @@ def _container(error: NoServer) -> Iterator[str]:
     with DockerContainer(_IMAGE).with_exposed_ports(6379) as container:
         wait_for_logs(container, "Ready to accept connections")
         yield f"redis://{container.get_container_host_ip()}:{container.get_exposed_port(6379)}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests measured; here, because workers of pytest-xdist have no terminal."""
+    for report in terminalreporter.stats.get("passed", ()):
+        for name, text in report.user_properties:
+            terminalreporter.write_line(f"{name}: {text}  {report.nodeid.rpartition('::')[2]}")

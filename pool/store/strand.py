@@ -151,13 +151,15 @@ class Strand:
                 discard(value)
 
         def arrive(value: Any, error: Exception | None) -> None:
+            thread.join()  # this was its last word: microseconds are left of it
             if self.is_parked_for(ticket):
                 self.resume(ticket, (value, error))
             elif error is None:
                 discard(value)
 
         # Daemon: a process may end although a thread of ours hangs in a name look-up.
-        threading.Thread(target=work, name=self.name, daemon=True).start()
+        thread = threading.Thread(target=work, name=self.name, daemon=True)
+        thread.start()
         value, error = await self.park(ticket)
         if error is not None:
             raise error

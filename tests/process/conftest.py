@@ -473,13 +473,6 @@ def figures(request: pytest.FixtureRequest) -> Figures:
     return keep
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the figures of these tests."""
-    for report in terminalreporter.stats.get("passed", ()):
-        for name, text in report.user_properties:
-            terminalreporter.write_line(f"{name}: {text}  {report.nodeid.rpartition('::')[2]}")
-
-
 def fleet_users(directory: Path) -> str:
     """Write the file of the user whom a fleet's members come as; returns its path."""
     # A file, because the servers of a fleet are killed and restarted.
