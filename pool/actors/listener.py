@@ -73,7 +73,8 @@ class Listener(Actor[_Read]):
                 continue  # of an identity that we no longer are
             if self.on_entries(message.lane, reading.stream, entries):
                 self._trim(reading.stream, entries[-1][0])
-        tail.taken(message.batch)
+        # A turn of the loop later: what has just been started shall not wait until we read again.
+        self.context.loop.later(0.0, partial(tail.taken, message.batch))
 
     def _trim(self, stream: str, last: str) -> None:
         ms, _, number = last.partition("-")
