@@ -42,8 +42,8 @@ class Actor(Generic[M]):
     _inbox: deque[M] = attrs.field(init=False, factory=deque)
     _bell: anyio.Event | None = attrs.field(init=False, default=None)
     _is_resting: bool = attrs.field(init=False, default=False)  # our task waits for the bell
-    _is_delivering: bool = attrs.field(init=False, default=False)  # handling in another's stack
-    _spawned: list[Callable[[], object]] = attrs.field(init=False, factory=list)
+    _is_awake: bool = attrs.field(init=False, default=False)  # our task runs, and no other
+    _spawned: deque[Callable[[], object]] = attrs.field(init=False, factory=deque)
     _children: TaskGroup | None = attrs.field(init=False, default=None)
     _crash: Exception | None = attrs.field(init=False, default=None)
 
@@ -78,15 +78,13 @@ class Actor(Generic[M]):
         if not self._is_resting or self._inbox or self.state != "running":
             self.tell(message)
             return
-        self._is_resting, self._is_delivering = False, True
+        self._is_resting = False
         try:
             self.handle(message)
         except Exception as error:  # noqa: BLE001 - run() raises it
             self._crash_by(error)
         else:
             self._is_resting = True
-        finally:
-            self._is_delivering = False
 
     def stop(self) -> None:
         """Take no more messages; those already in the inbox are still handled.  Twice is fine."""
@@ -105,11 +103,13 @@ class Actor(Generic[M]):
         assert self._children is not None, f"{self.name} is not running"
         start = self._children.start_soon
         name = f"{self.name}/{work.__name__}"
-        if self._is_delivering:  # a callback of the loop cannot start tasks on asyncio
+        if self._is_awake:
+            start(self._watched, work, args, name=name)
+        else:
+            # Our own task starts it: a callback of the loop, in whose stack we or whoever calls us
+            # may be, cannot start tasks on asyncio.
             self._spawned.append(partial(start, self._watched, work, args, name=name))
             self._ring()
-        else:
-            start(self._watched, work, args, name=name)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Handle messages until `stop()`; what `handle` raises ends the actor and is raised here.
@@ -143,14 +143,10 @@ class Actor(Generic[M]):
         """Answer those who wait, as nobody else will; called however the actor ended."""
 
     async def _loop(self, task_status: TaskStatus[None]) -> None:
-        self.begin()
+        self._turn(self.begin)
         task_status.started()
         while True:
-            while self._spawned:
-                self._spawned.pop(0)()
-            # Only what is there now: handlers that tell themselves must not starve the others.
-            for _ in range(len(self._inbox)):
-                self.handle(self._inbox.popleft())
+            self._turn(self._handle_all)
             if self.state == "stopping" and not self._inbox:
                 return
             if self._inbox or self._spawned:
@@ -161,6 +157,21 @@ class Actor(Generic[M]):
                     await self._bell.wait()
                 finally:
                     self._is_resting = False
+
+    def _turn(self, fn: Callable[[], object]) -> None:
+        """Do something in our own task, without a pause."""
+        self._is_awake = True
+        try:
+            fn()
+        finally:
+            self._is_awake = False
+
+    def _handle_all(self) -> None:
+        while self._spawned:
+            self._spawned.popleft()()
+        # Only what is there now: handlers that tell themselves must not starve the others.
+        for _ in range(len(self._inbox)):
+            self.handle(self._inbox.popleft())
 
     def _ring(self) -> None:
         if self._bell is not None:
@@ -176,6 +187,6 @@ class Actor(Generic[M]):
             self._crash_by(error)
 
     def _crash_by(self, error: Exception) -> None:
-        self._crash = self._crash or error
+        self._crash, self._is_resting = self._crash or error, False
         assert self._children is not None
         self._children.cancel_scope.cancel()

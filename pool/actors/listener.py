@@ -22,6 +22,7 @@ from pool.actors.tail import FIRST, Batch, Fields, Reading, Tail
 from pool.errors import PoolError, StoreUnavailable
 
 READ_MAX: Final = 1000  # entries of one stream in one read
+RESTART_S: Final = 0.1  # before a body that failed begins anew
 
 
 @attrs.frozen
@@ -107,4 +108,9 @@ class Listener(Actor[_Read]):
             return
         problem = f"reading ended: {type(error).__name__}: {error}"
         self.context.emit(StoreTroubled(during="listen", problem=problem))
-        self._tails[lane].start()
+        # After a while: what failed at once would fail again, and again.
+        self.context.loop.later(RESTART_S, partial(self._restart, self._tails[lane]))
+
+    def _restart(self, tail: Tail[Reading]) -> None:
+        if self.state == "running" and not tail.is_running:
+            tail.start()

@@ -60,6 +60,7 @@ class Outbox:
     lane: int
     target: Target
     tell: Callable[[Answered | FlushDue], object]
+    deliver: Callable[[Answered | FlushDue], object]  # likewise, from a callback of the loop
     is_fenced: bool = False  # nothing may be sent until a renewal succeeds
     is_flying: bool = False
     answered_s: float = 0.0  # when Redis last heard from us what we do
@@ -111,7 +112,7 @@ class Outbox:
             targets=ranks.targets,
         )
         try:
-            self.context.link.send(call, lambda reply: self.tell(Answered(self, batch, reply)))
+            self.context.link.send(call, lambda reply: self.deliver(Answered(self, batch, reply)))
         except PoolError as error:
             self.tell(Answered(self, batch, error))
 

@@ -215,12 +215,12 @@ class Tail(Generic[R]):
     async def _pause(self, port: Port, failures: int, error: PoolError) -> int:
         if port.closing:
             return failures
+        readings = self._readings
         port.post(self.on_trouble, error, failures)
         steps = failures if isinstance(error, StoreUnavailable) else failures + _FAULT_STEPS
         until_s = self.seam.clock() + reconnect_delay(steps, self.seam.dice)
         # Something else to read is worth a try at once; the word that a probe's answer was taken,
         # which may come late, is not.
-        readings = self._readings
         while readings is self._readings and not port.closing:
             left_s = until_s - self.seam.clock()
             if left_s <= 0:

@@ -190,7 +190,7 @@ class Worker(Actor[Told]):
 
     def _lane(self, lane: int, number: int, *, is_fenced: bool = False) -> _Lane:
         target = Target(self.id, number)
-        box = Outbox(self.context, lane, target, self.deliver, is_fenced)
+        box = Outbox(self.context, lane, target, self.tell, self.deliver, is_fenced)
         return _Lane(box, pulled_s=self.context.seam.clock())
 
     # --- messages -----------------------------------------------------------------------------

@@ -171,10 +171,14 @@ class Link:
 
     async def execute_all(self, commands: Iterable[Command]) -> list[Reply]:
         """Run plain commands in one round trip, in their order; raises the first error of them."""
-        waiters = []
+        waiters, links = [], dict[Link, None]()
         for command in commands:
             waiters.append(self._loop.waiter())
-            self.send(command, waiters[-1].take)
+            link = self._of(command)
+            link._enqueue(command, waiters[-1].take, self._op_timeout_s)
+            links[link] = None
+        for link in links:
+            link._ring()
         replies = [await waiter.wait() for waiter in waiters]
         for reply in replies:
             if isinstance(reply, PoolError):
@@ -190,26 +194,9 @@ class Link:
             StoreUnavailable: `queued_max` calls wait already; nothing was sent.
             NotRunning: The link is closed, or this process is a fork of the one that opened it.
         """
-        if self._is_closing or self._beside.state != "running":
-            state = self._beside.state
-            raise NotRunning(state="closed" if state != "forked" else state)
-        if len(self._queue) >= self._queued_max:
-            raise StoreUnavailable(
-                problem=f"not sent: {self._queued_max} calls wait already", maybe_done=False
-            )
-        if self._is_of_cluster and (key := _key_of(command)):
-            link = self.at(key)
-            if link is not self:
-                link.send(command, on_reply, timeout_s=timeout_s)
-                return
-        timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
-        deadline_s = self._seam.clock() + timeout_s
-        self._queue.append(_Call(command, on_reply, deadline_s))
-        if deadline_s < self._timer_s:
-            self._arm(deadline_s, timeout_s)
-        if self._is_idle:
-            self._is_idle = False
-            self._beside.wake()
+        link = self._of(command)
+        link._enqueue(command, on_reply, self._op_timeout_s if timeout_s is None else timeout_s)
+        link._ring()
 
     async def aclose(self, budget_s: float) -> None:
         """Close; calls made before may still be answered within the budget.  Twice is fine.
@@ -232,6 +219,30 @@ class Link:
         self._loop.close()
 
     # --- on the event loop --------------------------------------------------------------------
+
+    def _of(self, command: Command) -> Link:
+        """Return the link by which a command goes."""
+        if self._is_of_cluster and (key := _key_of(command)):
+            return self.at(key)
+        return self
+
+    def _enqueue(self, command: Command, on_reply: OnReply, timeout_s: float) -> None:
+        if self._is_closing or self._beside.state != "running":
+            state = self._beside.state
+            raise NotRunning(state="closed" if state != "forked" else state)
+        if len(self._queue) >= self._queued_max:
+            raise StoreUnavailable(
+                problem=f"not sent: {self._queued_max} calls wait already", maybe_done=False
+            )
+        deadline_s = self._seam.clock() + timeout_s
+        self._queue.append(_Call(command, on_reply, deadline_s))
+        if deadline_s < self._timer_s:
+            self._arm(deadline_s, timeout_s)
+
+    def _ring(self) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._beside.wake()
 
     async def _once(self, command: Command, timeout_s: float) -> Reply:
         waiter = self._loop.waiter()

@@ -245,7 +245,8 @@ class _TrioWatch:
                 self._armed = _TrioWaiter(self._trio.lowlevel)
                 if self._scope.cancel_called:  # armed and closed at once: the number is stale
                     return
-                await self._ready(self._number)
+                with suppress(OSError):  # whoever reads meets it again, and can tell of it
+                    await self._ready(self._number)
                 self._fn()
 
 

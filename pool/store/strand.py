@@ -37,6 +37,7 @@ OnEnd: TypeAlias = Callable[[BaseException | None], object]
 
 _LATE: Final = object()  # resumes whoever waited for something else until its deadline
 _NEVER: Final = float("inf")
+_AHEAD_MAX: Final = 16  # full buffers, 1 MB, that are read before others have a turn
 
 
 @coroutine
@@ -159,11 +160,17 @@ class Strand:
 
         # Daemon: a process may end although a thread of ours hangs in a name look-up.
         thread = threading.Thread(target=work, name=self.name, daemon=True)
-        thread.start()
-        value, error = await self.park(ticket)
-        if error is not None:
-            raise error
-        return value
+        try:
+            thread.start()
+        except RuntimeError as error:  # there are too many: like a host that cannot be reached
+            raise OSError(str(error)) from None
+        value, failed = await self.park(ticket)
+        try:
+            if failed is not None:
+                raise failed
+            return value
+        finally:
+            failed = None  # its traceback leads back here
 
     # --- driving ------------------------------------------------------------------------------
 
@@ -210,7 +217,10 @@ class Strand:
     def _run_posts(self) -> None:
         while self._posts:
             fn, args = self._posts.popleft()
-            fn(*args)
+            try:
+                fn(*args)
+            except Exception as error:  # noqa: BLE001  (the loop tells of it, as of any callback)
+                self.loop.post(_raise, error)
 
     def _arm(self, deadline_s: float) -> None:
         if self._cancel_timer is not None:
@@ -225,6 +235,10 @@ class Strand:
                 self._arm(self._deadline_s)
         elif self._waits_for is not None:
             self.resume(self._waits_for, _LATE)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 class _Bell:
@@ -256,7 +270,7 @@ class _LoopWire(Wire):
         super().__init__(url, strand.name, clock)
         self._strand = strand
         self._watch: Watch | None = None
-        self._may_have_more = False  # what is read may be at hand, without the socket's telling
+        self._ahead = 0  # so often we may read on without asking the loop
 
     def close(self) -> None:
         if self._watch is not None:
@@ -275,26 +289,42 @@ class _LoopWire(Wire):
             self._watch = self._strand.loop.watch(found, self._on_ready)
         left = memoryview(packed)
         while left:
+            self._left_s(deadline_s)
             try:
                 left = left[found.send(left) :]
             except (BlockingIOError, ssl.SSLWantWriteError):
                 await self._ready(deadline_s, is_write=True)
             except ssl.SSLWantReadError:
                 await self._ready(deadline_s)
-        self._may_have_more = False
+        self._ahead = 0
 
     async def _receive(self, found: socket.socket, deadline_s: float) -> int:
+        self._left_s(deadline_s)  # a stream of bytes without end does not stretch it
+        is_late, is_write = False, False
         while True:
-            if not self._may_have_more:
-                await self._ready(deadline_s)
+            if not self._ahead:
+                try:
+                    await self._ready(deadline_s, is_write=is_write)
+                except TimeoutError:
+                    # If the loop hung, the reply and its deadline came together: it is in time.
+                    is_late = True
             try:
                 size = found.recv_into(self._buffer)
-            except (BlockingIOError, ssl.SSLWantReadError):
-                self._may_have_more = False
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as wants:
+                if is_late:
+                    raise TimeoutError from None
+                is_write = isinstance(wants, ssl.SSLWantWriteError)
+                self._ahead = 0
                 continue
-            # TLS hands out a record at a time, and may hold the next one already.
-            self._may_have_more = size == len(self._buffer) or isinstance(found, ssl.SSLSocket)
+            self._ahead = self._reads_ahead(found, size)
             return size
+
+    def _reads_ahead(self, found: socket.socket, size: int) -> int:
+        if isinstance(found, ssl.SSLSocket) and found.pending():
+            return 1  # the rest of a record, of which the socket does not tell
+        if size < len(self._buffer):
+            return 0
+        return self._ahead - 1 if self._ahead else _AHEAD_MAX
 
     async def _ready(self, deadline_s: float, *, is_write: bool = False) -> None:
         if self._watch is None:  # the connection was closed meanwhile

@@ -263,7 +263,10 @@ def _scores(reply: Any) -> dict[str, float]:
 
 
 def _entries(reply: Any) -> dict[str, dict[str, bytes]]:
-    return {
-        _text(entry_id): {_text(name): value for name, value in fields.items()}
-        for entry_id, fields in reply
-    }
+    return {_text(entry_id): _fields(fields) for entry_id, fields in reply}
+
+
+def _fields(reply: Any) -> dict[str, bytes]:
+    # A pipeline of redis-py's cluster leaves them as they came: name, value, name, value ...
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return {_text(name): value for name, value in pairs}

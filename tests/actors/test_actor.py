@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251 - what differs under its own runner
 from typing import Any
 
 import anyio
@@ -212,3 +213,51 @@ async def test_what_is_spawned_by_what_is_delivered_runs_as_a_task_of_the_actor(
         await anyio.wait_all_tasks_blocked()
         actor.stop()
     assert names == ["a/work"]
+
+
+async def test_what_is_delivered_after_a_crash_waits_for_the_restart() -> None:
+    actor = Recorder(name="a")
+
+    async def fail() -> None:
+        raise Bug
+
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            with pytest.raises(Bug):
+                await actor.run()
+
+        tasks.start_soon(run)
+        await anyio.wait_all_tasks_blocked()
+        actor.tell(lambda self: self.spawn(fail))
+        while actor._crash is None:
+            await anyio.lowlevel.checkpoint()
+        actor.deliver("early")  # the task is cancelled, and has not ended
+        assert actor.heard == []
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        await anyio.wait_all_tasks_blocked()
+        assert actor.heard == ["early"]
+        actor.stop()
+
+
+def test_one_actor_may_have_another_spawn_from_a_callback() -> None:
+    """Under asyncio's own runner, where a callback of the loop cannot start tasks."""
+    one, other, done = Recorder(name="one"), Recorder(name="other"), list[str]()
+
+    async def work() -> None:
+        done.append("worked")
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(one.run)
+            await tasks.start(other.run)
+            await anyio.wait_all_tasks_blocked()
+            loop = asyncio.get_running_loop()
+            loop.call_soon(one.deliver, lambda _: other.spawn(work))
+            await anyio.wait_all_tasks_blocked()
+            one.stop()
+            other.stop()
+
+    asyncio.run(main())
+    assert (done, one.crashes, other.crashes) == (["worked"], [None], [None])

@@ -123,6 +123,21 @@ async def test_replies_are_bytes_numbers_lists_or_nothing(redis_url: str, key: s
 
 
 @pytest.mark.anyio
+async def test_commands_sent_together_are_one_round_trip(redis_url: str) -> None:
+    async with linked(redis_url) as link:
+        wire, counts = link._beside.port.wire, list[int]()  # type: ignore[attr-defined]
+        exchange = wire.exchange
+
+        async def counted(packed: bytes, count: int, **options: Any) -> Any:
+            counts.append(count)
+            return await exchange(packed, count, **options)
+
+        wire.exchange = counted
+        assert await link.execute_all([("ECHO", n) for n in range(3)]) == [b"0", b"1", b"2"]
+        assert counts == [3]
+
+
+@pytest.mark.anyio
 async def test_send_answers_in_order_with_values_and_errors(
     redis_url: str, key: str, add: Script, refuse: Script
 ) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251 - what differs under its own runner
 import contextvars
+import socket
 import threading
+import time
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -17,8 +21,6 @@ from pool.store.seam import Beside, Body, Host, Port
 from pool.store.url import Url
 from pool.testing.proxy import fault_proxy
 
-pytestmark = pytest.mark.anyio
-
 PATIENCE_S = 10.0
 SLACK_S = 0.35  # of a busy machine, on top of a deadline
 LARGE = b"x" * 3_000_000  # more than the buffers of two sockets hold
@@ -28,6 +30,7 @@ def start(url: str, body: Body) -> Beside:
     return Host().start("pool-test", Url.parse(url), body)
 
 
+@pytest.mark.anyio
 async def test_what_no_buffer_holds_goes_out_and_comes_back(redis_url: str) -> None:
     """Sending and reading in parts, while a server that takes its time holds nobody up."""
     with anyio.fail_after(PATIENCE_S):
@@ -51,6 +54,7 @@ async def test_what_no_buffer_holds_goes_out_and_comes_back(redis_url: str) -> N
             await link.aclose(1.0)
 
 
+@pytest.mark.anyio
 async def test_a_server_that_reads_nothing_costs_a_call_its_time_and_no_more(
     redis_url: str,
 ) -> None:
@@ -68,6 +72,7 @@ async def test_a_server_that_reads_nothing_costs_a_call_its_time_and_no_more(
             await link.aclose(1.0)
 
 
+@pytest.mark.anyio
 async def test_who_rings_hears_nothing_before_he_has_rung(redis_url: str) -> None:
     """A post made in a caller's stack waits until that has unwound, and keeps its place."""
     heard: list[str] = []
@@ -91,6 +96,7 @@ async def test_who_rings_hears_nothing_before_he_has_rung(redis_url: str) -> Non
     assert await beside.aclose(PATIENCE_S)
 
 
+@pytest.mark.anyio
 async def test_a_post_runs_in_the_context_of_who_started(redis_url: str) -> None:
     request = contextvars.ContextVar("request", default="none")
     seen: list[str] = []
@@ -117,6 +123,7 @@ async def test_a_post_runs_in_the_context_of_who_started(redis_url: str) -> None
     assert await beside.aclose(PATIENCE_S)
 
 
+@pytest.mark.anyio
 async def test_a_nap_ends_in_time_also_behind_a_later_deadline(redis_url: str) -> None:
     """One timer serves all waits: an earlier one arms it anew, and a late one is taken up again."""
     spans: list[float] = []
@@ -137,6 +144,7 @@ async def test_a_nap_ends_in_time_also_behind_a_later_deadline(redis_url: str) -
     assert all(-0.005 < late_s < SLACK_S for late_s in spans)
 
 
+@pytest.mark.anyio
 async def test_a_look_up_that_hangs_holds_up_neither_the_loop_nor_the_end(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +174,7 @@ async def test_a_look_up_that_hangs_holds_up_neither_the_loop_nor_the_end(
         await discarded.wait()
 
 
+@pytest.mark.anyio
 async def test_an_error_of_a_body_ends_it_and_is_told_once(redis_url: str) -> None:
     """In a caller's stack too: who rings is not to blame."""
     told: list[BaseException | None] = []
@@ -186,3 +195,124 @@ async def test_an_error_of_a_body_ends_it_and_is_told_once(redis_url: str) -> No
         beside.interrupt()
         assert await beside.aclose(PATIENCE_S)
     assert [type(error) for error in told] == [ZeroDivisionError]
+
+
+@pytest.mark.anyio
+async def test_a_reply_that_came_while_the_loop_hung_is_in_time(redis_url: str) -> None:
+    """Reply and deadline are found in the same turn: the socket is asked once more."""
+    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=0.4)
+    for _ in range(8):  # trio takes what is ready in any order
+        answers: list[object] = []
+        link.send(("PING",), answers.append)
+        time.sleep(0.25)  # noqa: ASYNC251, TID251 - longer than a server may take
+        while not answers:
+            await anyio.lowlevel.checkpoint()
+        assert answers == [b"PONG"]
+    assert link.connections == 1
+    await link.aclose(1.0)
+
+
+@pytest.mark.anyio
+async def test_bytes_without_end_stretch_no_deadline_and_leave_others_their_turn(
+    redis_url: str,
+) -> None:
+    """A server that sends faster than we read never lets a read wait."""
+    size_bytes = 2_000_000_000
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def flood() -> None:
+        with suppress(OSError), listener, listener.accept()[0] as client:
+            client.recv(65_536)
+            facts = b"server redis version 7.4.0 proto 2 mode standalone role master".split()
+            hello = b"".join(b"$%d\r\n%s\r\n" % (len(fact), fact) for fact in facts)
+            client.sendall(b"*%d\r\n%s$0\r\n\r\n" % (len(facts), hello))
+            client.recv(65_536)
+            client.sendall(b"$%d\r\n" % size_bytes)
+            while True:
+                client.sendall(LARGE)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
+    with anyio.fail_after(PATIENCE_S):
+        link = await Link.open(Host(), Url.parse(url), op_timeout_s=0.4)
+        began_s, turns = anyio.current_time(), 0
+        async with anyio.create_task_group() as tasks:
+
+            async def ask() -> None:
+                with pytest.raises(StoreUnavailable) as lost:
+                    await link.execute("GET", "x")
+                assert lost.value.maybe_done
+                assert anyio.current_time() - began_s < 0.4 + SLACK_S
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(ask)
+            while True:
+                await anyio.sleep(0.001)
+                turns += 1
+        assert turns > 5
+        await link.aclose(0.2)
+    thread.join(PATIENCE_S)
+
+
+@pytest.mark.anyio
+async def test_no_thread_to_be_had_is_a_server_that_cannot_be_reached(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("pool-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=0.4)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        link._beside.interrupt()
+        with pytest.raises(StoreUnavailable):
+            await link.execute("PING")
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            with suppress(StoreUnavailable):
+                assert await link.execute("PING") == b"PONG"
+                break
+    await link.aclose(1.0)
+
+
+@pytest.mark.parametrize("is_rung", [False, True])
+def test_a_post_that_raises_is_told_as_of_any_callback_and_stops_nothing(
+    redis_url: str, *, is_rung: bool
+) -> None:
+    """asyncio hands it to its exception handler; trio ends the program, as it always does."""
+    heard: list[str] = []
+    problems: list[dict[str, Any]] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: problems.append(told))
+        waits = anyio.Event()
+
+        async def body(port: Port) -> None:
+            port.post(waits.set)
+            await port.wait()
+            if not is_rung:
+                await port.run([("PING",)], timeout_s=PATIENCE_S)
+            port.post(fail)
+            port.post(heard.append, "behind it")
+            await port.run([("PING",)], timeout_s=PATIENCE_S)
+            port.post(heard.append, "later")
+
+        beside = start(redis_url, body)
+        with anyio.fail_after(PATIENCE_S):
+            await waits.wait()
+            beside.wake()
+            while len(heard) < 2:
+                await anyio.lowlevel.checkpoint()
+        assert await beside.aclose(PATIENCE_S)
+
+    asyncio.run(main())
+    assert heard == ["behind it", "later"]
+    assert [type(told["exception"]) for told in problems] == [ZeroDivisionError]
