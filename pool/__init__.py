@@ -15,12 +15,12 @@ from __future__ import annotations
 from pool.actors.dispatching import Call
 from pool.actors.handlers import Handler, Handlers, Runner
 from pool.actors.job import Cancel, Job, Park, Retry
-from pool.actors.membership import WorkerInfo
 from pool.actors.node import Node
 from pool.actors.observe import Event, log_observer
 from pool.actors.reader import Reader
 from pool.actors.ref import JobRef, Status
 from pool.actors.rmap import Change, Counted, ReplicatedMap, Resized, Watch, Written
+from pool.actors.roster import WorkerInfo
 from pool.actors.sink import Sink
 from pool.actors.stream import Stream
 from pool.errors import (

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from pool.actors.access import Access
+from pool.actors.roster import Roster
 from pool.model.lease import Lease
 from pool.model.names import key_hash, lane_of
 from pool.model.placement import Candidates
@@ -49,11 +50,16 @@ class Context(Access):
     node_id: str
     incarnation: str
     lanes: list[LaneState] = attrs.field(factory=list)
-    candidates: Candidates = attrs.field(factory=lambda: Candidates(()))
+    roster: Roster = attrs.field(factory=Roster)
     # key -> run: a key never starts here while an earlier handler of it still runs in this process
     busy: dict[str, Any] = attrs.field(factory=dict)
     on_data_lost: Callable[[], object] = attrs.field(default=lambda: None)
     on_due: Callable[[int, float], object] = attrs.field(default=lambda *_: None)
+
+    @property
+    def candidates(self) -> Candidates:
+        """Who may be given keys."""
+        return self.roster.candidates
 
     def lane_of(self, key: str) -> LaneState:
         """Return the lane of a key."""

@@ -8,7 +8,7 @@ Nothing here decides; a route that would have to wait is a message to an actor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context as LogContext
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -24,7 +24,7 @@ from pool.actors.handlers import Handlers
 from pool.actors.keepalive import KeepAlive, LaneHandlers
 from pool.actors.listener import Listener
 from pool.actors.maps import Maps
-from pool.actors.membership import SHUTDOWN_KEY, IdentityGone, Membership, PoolLost, WorkerInfo
+from pool.actors.membership import IdentityGone, Membership, PoolLost
 from pool.actors.orders import (
     Drain,
     Granted,
@@ -37,6 +37,7 @@ from pool.actors.orders import (
 )
 from pool.actors.reaper import LeaseEnds, Reaper, Suspects
 from pool.actors.requests import Requests
+from pool.actors.roster import SHUTDOWN_KEY, WorkerInfo
 from pool.actors.supervisor import Supervisor
 from pool.actors.sweeper import Deadline, Sweeper
 from pool.actors.tail import Fields
@@ -44,7 +45,6 @@ from pool.actors.worker import Worker
 from pool.errors import PoolError
 from pool.model.job import Start
 from pool.model.names import WORKERS
-from pool.model.placement import Candidates
 from pool.model.rmap import CompareAndDelete, Value
 from pool.store.answers import Founded, Renewal
 from pool.store.scripts import ScriptCall
@@ -366,8 +366,7 @@ class Crew:
 
     def _on_workers(self) -> None:
         """The `workers` map changed."""
-        infos = infos_of(self.replica.items)
-        self.context.candidates = Candidates([info.candidate for info in infos])
+        self.context.roster.update(self.replica.items)
         self._tell_workers(MembershipChanged(self.replica.revision))
         shutdown = self.replica.items.get(SHUTDOWN_KEY)
         is_new, self._shutdown_seen = shutdown != self._shutdown_seen, shutdown
@@ -383,9 +382,3 @@ class Crew:
         """The pool's data are gone: tell everybody who waits, and follow the new ones."""
         self.dispatcher.lose()
         self.maps.follower.rejoin(self.context.incarnation)
-
-
-def infos_of(items: Mapping[bytes, Value]) -> tuple[WorkerInfo, ...]:
-    """Return the workers that the map names; entries that cannot be read are left out."""
-    infos = ((k, WorkerInfo.parse(text)) for k, text in items.items() if k != SHUTDOWN_KEY)
-    return tuple(info for key, info in infos if info is not None and info.id.encode() == key)

@@ -12,9 +12,8 @@ copy of a join carries a "not after" on server time and is refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 import attrs
@@ -24,18 +23,16 @@ from pool.actors.context import Context, LaneState
 from pool.actors.observe import DataLost, StoreTroubled
 from pool.actors.orders import LaneLost, LeaseBack
 from pool.actors.replica import Replica
+from pool.actors.roster import WorkerInfo
 from pool.actors.worker import Worker
 from pool.errors import ConfigError, Gone, PoolError, StoreLost, UnsupportedServer
-from pool.model.job import DIGITS_MAX
 from pool.model.lease import Lease
 from pool.model.names import Names
-from pool.model.placement import Candidate
-from pool.model.rmap import Delete, Set, Value
+from pool.model.rmap import Delete, Set
 from pool.store.answers import Founded, founded
 from pool.store.lane import FOUND, PROTOCOL, Lane, Target
 
 RETRY_S: Final = 0.1
-SHUTDOWN_KEY: Final = b"!shutdown"  # in `workers`; no worker id begins like that
 
 
 @attrs.frozen
@@ -52,67 +49,6 @@ class PoolLost:
 
 
 Message: TypeAlias = IdentityGone | PoolLost
-
-
-@attrs.frozen(kw_only=True)
-class WorkerInfo:
-    """A worker of the fleet, as the `workers` map tells it."""
-
-    id: str
-    node: str
-    handlers: tuple[str, ...]
-    capacity: int
-    weight: float
-    label: str
-    version: str
-    is_draining: bool
-    incarnations: tuple[int, ...]
-
-    @property
-    def candidate(self) -> Candidate:
-        """What placement needs of it."""
-        return Candidate(
-            self.id,
-            frozenset(self.handlers),
-            self.weight,
-            self.label,
-            self.is_draining,
-            self.incarnations,
-        )
-
-    def pack(self) -> bytes:
-        """Return what stands in the map."""
-        return json.dumps(attrs.asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def parse(cls, text: Value) -> WorkerInfo | None:
-        """Return the worker, or None when the text is not one; unknown fields are left out."""
-        try:
-            known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
-            fields = {a.name: known[a.name] for a in attrs.fields(cls)}
-            fields["handlers"] = tuple(fields["handlers"])
-            fields["incarnations"] = tuple(fields["incarnations"])
-            info = cls(**fields)
-            is_one = info.is_whole and info.candidate is not None
-        except (ValueError, TypeError, KeyError, RecursionError, PoolError):
-            return None
-        return info if is_one else None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether its fields are what a node writes: every node reads what any of them wrote."""
-        texts = (self.id, self.node, self.label, self.version, *self.handlers)
-        numbers = (self.capacity, *self.incarnations)
-        checks = [
-            all(type(text) is str for text in texts),
-            self.id,
-            # A lone surrogate cannot be sent, nor hashed: `encode()` raises, as a ValueError.
-            "".join(texts).encode(),
-            all(type(number) is int and 0 <= number < 10**DIGITS_MAX for number in numbers),
-            type(self.weight) in (int, float),
-            type(self.is_draining) is bool,
-        ]
-        return all(checks)
 
 
 async def found(context: Context, *, any_lanes: bool = False) -> Founded:

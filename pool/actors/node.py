@@ -21,12 +21,12 @@ from anyio.abc import TaskGroup
 
 from pool.actors.access import CLOSE_BUDGET_S, serve
 from pool.actors.context import Context
-from pool.actors.crew import Crew, infos_of
+from pool.actors.crew import Crew
 from pool.actors.dispatcher import Accepted, Dispatcher, Waiting
 from pool.actors.dispatching import Dispatching, DispatchOptions
 from pool.actors.handlers import Handler, Handlers
 from pool.actors.house import House
-from pool.actors.membership import SHUTDOWN_KEY, WorkerInfo, found
+from pool.actors.membership import found
 from pool.actors.observe import (
     Event,
     NodeJoined,
@@ -40,6 +40,7 @@ from pool.actors.observe import (
 from pool.actors.ref import JobRef, Status, status_of, wait_stopped
 from pool.actors.replica import Replica
 from pool.actors.rmap import ReplicatedMap, V
+from pool.actors.roster import SHUTDOWN_KEY, WorkerInfo
 from pool.actors.stream import Stream, make_stream
 from pool.actors.worker import Worker
 from pool.errors import (
@@ -148,7 +149,7 @@ class Node(Dispatching):
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
         """The workers of the fleet, from the local copy of the `workers` map."""
-        return infos_of(self._open_crew.replica.items)
+        return self._open_crew.context.roster.workers
 
     def options(
         self,

@@ -54,6 +54,11 @@ class Candidate:
     label: str = ""
     is_draining: bool = False
     incarnations: tuple[int, ...] = (1,)
+    multiplier: int = attrs.field(init=False, repr=False, eq=False)
+
+    @multiplier.default
+    def _(self) -> int:
+        return hash_of(self.label or self.id) | 1
 
     def name_in(self, lane: int) -> str:
         """Return the name under which the worker acts in that lane."""
@@ -71,8 +76,8 @@ class Candidates:
     def __init__(self, workers: Iterable[Candidate]) -> None:
         self.workers: Mapping[str, Candidate] = {worker.id: worker for worker in workers}
         self._placed = [  # in an order all processes share
-            (worker, hash_of(worker.label or id_) | 1)
-            for id_, worker in sorted(self.workers.items())
+            worker
+            for _, worker in sorted(self.workers.items())
             if not worker.is_draining  # such a one gives the place of its label up at once
         ]
         self._tables: dict[str, _Table] = {}  # filled as handlers are asked for
@@ -104,9 +109,9 @@ class Candidates:
         table = self._tables.get(handler)
         if table is None:
             places: dict[int, list[Candidate]] = {}
-            for worker, multiplier in self._placed:
+            for worker in self._placed:
                 if handler in worker.handlers:
-                    places.setdefault(multiplier, []).append(worker)
+                    places.setdefault(worker.multiplier, []).append(worker)
             table = self._tables[handler] = _Table(places)
         return table.ids, table
 

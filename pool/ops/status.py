@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import attrs
 
-from pool.actors.membership import WorkerInfo
+from pool.actors.roster import WorkerInfo
 from pool.errors import ConfigError
 from pool.model.names import WORKERS, Control, check_pool
 from pool.ops import inspect

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 import redis
 
-from pool.actors.membership import WorkerInfo
+from pool.actors.roster import WorkerInfo
 from pool.errors import PayloadEncodingError
 from pool.model.codec import decode_call, decode_value, encode_call, encode_value
 from pool.model.job import Options, Outcome, Record, Start, after_failure, recover
