@@ -23,6 +23,7 @@ import anyio
 import attrs
 
 from pool.errors import AuthError, NotRunning, PoolError, StoreFault, StoreUnavailable
+from pool.model.names import hash_tag
 from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.seam import Beside, Port, Seam
 from pool.store.url import Url
@@ -126,16 +127,15 @@ class Link:
 
     def at(self, key: str) -> Link:
         """Return the link to where this key lives: this one, unless it leads to a cluster."""
-        url = self._url.at(key)
-        if url.tag in ("", self._url.tag):
+        tag = hash_tag(key) if self._is_of_cluster else ""
+        if tag in ("", self._url.tag):
             return self
-        link = self._others.get(url.tag)
+        link = self._others.get(tag)
         if link is None:
-            link = Link(
-                self._seam, url, op_timeout_s=self._op_timeout_s, queued_max=self._queued_max
-            )
+            url, timeout_s = self._url.at(key), self._op_timeout_s
+            link = Link(self._seam, url, op_timeout_s=timeout_s, queued_max=self._queued_max)
             link._start(self._name)  # what is called meanwhile waits for its connection
-            self._others[url.tag] = link
+            self._others[tag] = link
         return link
 
     async def call(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -9,7 +11,7 @@ from pool.actors.roster import SHUTDOWN_KEY, Roster, WorkerInfo
 from pool.model.rmap import Value
 
 
-def worker(name: str, **changes: object) -> WorkerInfo:
+def worker(name: str, **changes: Any) -> WorkerInfo:
     info = WorkerInfo(
         id=name,
         node="n1",
@@ -40,7 +42,7 @@ def test_what_cannot_be_read_is_left_out() -> None:
 
 def test_a_change_is_seen_by_whoever_asks_next() -> None:
     roster = Roster()
-    assert roster.workers == ()
+    assert not roster.workers
     roster.update(entries(worker("w1"), worker("w2")))
     assert roster.candidates.ranked(1, "h", 9) != ()
     roster.update(entries(worker("w1"), worker("w2", is_draining=True)))
