@@ -30,7 +30,7 @@ class Alarms:
             self._due_s[lane] = due_s
             self._bell.set()
 
-    async def ring(self, look: Callable[[int], Awaitable[None]]) -> None:
+    async def ring(self, look: Callable[[int], Awaitable[object]]) -> None:
         """Look at each lane when its alarm is due, for ever."""
         while True:
             for lane, due_s in list(self._due_s.items()):

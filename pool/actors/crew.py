@@ -45,6 +45,7 @@ from pool.actors.worker import Worker
 from pool.errors import PoolError
 from pool.model.job import Start
 from pool.model.names import WORKERS
+from pool.model.placement import Candidate
 from pool.model.rmap import CompareAndDelete, Value
 from pool.store.answers import Founded, Renewal
 from pool.store.scripts import ScriptCall
@@ -284,9 +285,15 @@ class Crew:
         if not isinstance(entry, bytes) or info is None or lane >= len(info.incarnations):
             return
         if name == info.candidate.name_in(lane):
-            self._tasks.start_soon(self._forget_entry, worker_id, entry)
+            self._tasks.start_soon(self._forget_entry, worker_id, entry, info.candidate, lane)
 
-    async def _forget_entry(self, worker_id: bytes, entry: bytes) -> None:
+    async def _forget_entry(
+        self, worker_id: bytes, entry: bytes, worker: Candidate, reaped: int
+    ) -> None:
+        # Without its entry nobody looks for it any more in lanes where it lost its lease too.
+        for lane in range(len(worker.incarnations)):
+            if lane != reaped and not await self._reaper.doom(lane, worker.name_in(lane)):
+                return
         try:
             await self.replica.write([CompareAndDelete(worker_id, entry)], repeatable=True)
         except PoolError:

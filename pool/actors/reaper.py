@@ -83,13 +83,21 @@ class Reaper(Actor[Message]):
     def _spread(self) -> float:
         return self.context.seam.dice.uniform(0.0, SPREAD_S)
 
-    async def _fence(self, lane: int) -> None:
-        """Claim what has ended in a lane, and reap what was claimed."""
+    async def doom(self, lane: int, name: str) -> bool:
+        """See to it that an identity ends in a lane: it has a lease there, or one that has ended.
+
+        False when the store could not be told: whoever looks for orphans next comes to it again.
+        """
+        self._suspects[lane] = {**self._suspects.get(lane, {}), name: None}
+        return await self._fence(lane)
+
+    async def _fence(self, lane: int) -> bool:
+        """Claim what has ended in a lane, and reap what was claimed; False if nothing was done."""
         state, settings = self.context.lanes[lane], self.context.settings
         if not state.lease.is_good(self.context.seam.clock()):
             # We have not heard from the store for long: our own lease may have ended with others'.
             self._alarms.set_by(lane, RETRY_S)
-            return
+            return False
         suspects = self._suspects.pop(state.number, {})
         call = state.lane.fence(
             state.node.name,
@@ -104,7 +112,7 @@ class Reaper(Actor[Message]):
             self._troubled("fence", error)
             self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
             self._alarms.set_by(lane, RETRY_S)
-            return
+            return False
         earliest_ms, claimed = claims(reply)
         if earliest_ms is not None:
             in_s = max(0.0, state.until_s(earliest_ms, self.context.seam.clock()))
@@ -113,6 +121,7 @@ class Reaper(Actor[Message]):
             if (state.number, claim.identity) not in self._reaping:
                 self._reaping.add((state.number, claim.identity))
                 self.spawn(self._reap, state, claim)
+        return True
 
     async def _reap(self, state: LaneState, claim: Claim) -> None:
         """Move everything that a fenced identity owned, then forget it."""

@@ -41,6 +41,7 @@ LOOK_AGAIN_S = 0.01
 POOL = "fleet"  # of all fleets, and the name of the user whom their members come as
 MEMBER = Path(__file__).with_name("member.py")
 PACKAGE = Path(pool.__file__).parent
+LANES = 3 if ON == "cluster" else 1
 
 T = TypeVar("T")
 
@@ -453,7 +454,9 @@ class Fleet:
 class MakeFleet(Protocol):
     """What makes fleets."""
 
-    def __call__(self, *, ttl_s: float = 1.0, package: Path = PACKAGE) -> Fleet: ...
+    def __call__(
+        self, *, ttl_s: float = 1.0, package: Path = PACKAGE, lanes: int = LANES
+    ) -> Fleet: ...
 
 
 class Figures(Protocol):
@@ -493,7 +496,7 @@ def make_fleet(program: ServerProgram, tmp_path: Path) -> Iterator[MakeFleet]:
     with contextlib.ExitStack() as stack:
         numbers = itertools.count()
 
-        def make(*, ttl_s: float = 1.0, package: Path = PACKAGE) -> Fleet:
+        def make(*, ttl_s: float = 1.0, package: Path = PACKAGE, lanes: int = LANES) -> Fleet:
             directory = tmp_path / str(next(numbers))
             directory.mkdir()
             place: EmbeddedServer | Cluster | Sentinels
@@ -502,7 +505,6 @@ def make_fleet(program: ServerProgram, tmp_path: Path) -> Iterator[MakeFleet]:
             else:
                 place = start(ON, program, aclfile=fleet_users(directory))
             stack.enter_context(place)
-            lanes = 3 if ON == "cluster" else 1
             fleet = Fleet(place, directory, package=package, ttl_s=ttl_s, lanes=lanes)
             stack.callback(fleet.close)
             return fleet

@@ -210,6 +210,27 @@ def test_no_job_is_orphaned(orphan: Orphan, make_fleet: MakeFleet, tmp_path: Pat
         orphan.story(broken)
 
 
+def test_an_owner_without_a_lease_in_any_lane_is_found_in_each(make_fleet: MakeFleet) -> None:
+    """G-05: reaped in one lane, it must not be forgotten before the others know of its end."""
+    fleet = make_fleet(lanes=3)
+    victim = fleet.start("a")[0]
+    jobs = fleet.dispatch(victim, "clock", [f"clock-{i}" for i in range(12)])
+    fleet.are_running(jobs)
+    worker = fleet.said("ready", node="a")[0]["worker"][0]
+    fleet.until(lambda: all((r := fleet.record(k)) and r.state == "running" for k in jobs))
+    fleet.start("b")
+    fleet.kill(victim)
+    with fleet.client() as by_hand:
+        for names in fleet.all_names:
+            by_hand.zrem(names.keepalive, f"{worker}.1")
+    fleet.until(
+        lambda: {run.key for run in fleet.runs(jobs) if run.node == "b"} == set(jobs),
+        within_s=6 * fleet.ttl_s,
+        what=FOUND,
+    )
+    fleet.is_sound()
+
+
 def test_a_live_worker_whose_lease_vanished_joins_again_and_its_keys_go_on(fleet: Fleet) -> None:
     """G-05: its former identity is reaped, though no lease of that will ever end."""
     client = fleet.start("client", is_client=True)[0]

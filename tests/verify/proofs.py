@@ -70,14 +70,16 @@ class Stage:
         made = EmbeddedServer.start(self.program, persist=True)
         return self._stack.enter_context(made)
 
-    def make_fleet(self, *, ttl_s: float = TTL_S, package: Path | None = None) -> Fleet:
+    def make_fleet(
+        self, *, ttl_s: float = TTL_S, package: Path | None = None, lanes: int = 1
+    ) -> Fleet:
         """Return a fleet without members, on a server of its own."""
         assert package is None
         self._fleets += 1
         directory = self.directory / str(self._fleets)
         directory.mkdir()
         server = self._stack.enter_context(fleet_server(self.program, directory))
-        fleet = Fleet(server, directory, ttl_s=ttl_s)
+        fleet = Fleet(server, directory, ttl_s=ttl_s, lanes=lanes)
         self._stack.callback(fleet.close)
         return fleet
 
