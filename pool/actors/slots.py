@@ -145,8 +145,7 @@ class Slots:
             self.free(run)
 
     def _may_start(self, run: Run) -> bool:
-        now_s = self.context.seam.clock()
-        if self.box_of(run).is_fenced or not self.context.lanes[run.lane].lease.is_good(now_s):
+        if not self._has_lease(run):
             return False
         busy = self.context.busy.get(run.key)
         if busy is not None and busy is not run:
@@ -158,6 +157,10 @@ class Slots:
         if self._is_suspect(run):
             self._on_probation = run.key
         return True
+
+    def _has_lease(self, run: Run) -> bool:
+        now_s = self.context.seam.clock()
+        return not self.box_of(run).is_fenced and self.context.lanes[run.lane].lease.is_good(now_s)
 
     def is_kept_back(self, run: Run) -> bool:
         """Whether it waits for another suspected poison job, which it does for a while.
@@ -232,13 +235,18 @@ class Slots:
         began_s = clock()
         while True:
             run = slot.take()
-            try:
-                ending = await execute(run, self._limiter)
-            except BaseException:
-                self.leave(run)  # its worker was stopped, and has no say in it any more
-                raise
-            self._idle.append(slot)
-            self.on_end(run, ending)
+            if not run.why and not self._has_lease(run):
+                # Whoever ran before it held the loop up, longer than the lease lasted.
+                self._idle.append(slot)
+                self.requeue(run)
+            else:
+                try:
+                    ending = await execute(run, self._limiter)
+                except BaseException:
+                    self.leave(run)  # its worker was stopped, and has no say in it any more
+                    raise
+                self._idle.append(slot)
+                self.on_end(run, ending)
             if slot.run is None:
                 slot.bell = self.context.loop.waiter()
                 await slot.bell.wait()

@@ -10,7 +10,7 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from pool import Handlers, Job, StoreLost, StoreUnavailable
+from pool import Handlers, Job, PoolError, StoreLost, StoreUnavailable
 from pool.actors.crew import Crew
 from pool.actors.observe import (
     DataLost,
@@ -326,6 +326,37 @@ async def test_a_handler_that_blocks_the_loop_is_reported_with_the_place_and_kee
     assert "block_the_loop" in hung.stack
     assert diary.entries == ["start"]
     assert fleet.all_seen(WorkerFenced) == []
+
+
+async def test_what_was_to_start_behind_a_handler_that_outlasted_the_lease_does_not(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-02: it had its slot while the lease was good, and its turn comes when that is not."""
+    handlers = Handlers()
+    begun: list[bool] = []
+
+    async with fault_proxy(fleet.url) as proxy:
+
+        def has_lease() -> bool:
+            assert node._crew is not None
+            context = node._crew.context
+            return context.lanes[0].lease.is_good(context.seam.clock())
+
+        @handlers.job("block")
+        async def block_the_loop(job: Job) -> None:
+            begun.append(has_lease())
+            if len(begun) == 1:
+                # The proxy is of this loop too, so renewals get nowhere meanwhile.
+                time.sleep(1.5 * TTL_S)  # noqa: ASYNC251, TID251 - what a careless handler does
+
+        node = await fleet.node(handlers, url=proxy.url, lease_ttl_s=TTL_S)
+        client = await fleet.node(lease_ttl_s=TTL_S)
+        refs = await client.dispatch_many("block", ["k1", "k2", "k3"])
+        for ref in refs:
+            assert not isinstance(ref, PoolError)
+            await ref.result(timeout_s=20)
+    assert all(begun)
+    assert len(begun) >= 3
 
 
 async def test_a_blocking_call_in_a_thread_keeps_nobody_waiting(fleet: Fleet, diary: Diary) -> None:
