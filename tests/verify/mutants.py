@@ -196,9 +196,9 @@ MUTANTS: Final = (
         name="start without a lease",
         breaks="a worker does not look at its lease before it starts a job",
         path="pool/actors/slots.py",
-        old="        if self.box_of(run).is_fenced or not "
-        "self.context.lanes[run.lane].lease.is_good(now_s):",
-        new="        if self.box_of(run).is_fenced and not now_s:",
+        old="        return not self.box_of(run).is_fenced and "
+        "self.context.lanes[run.lane].lease.is_good(now_s)",
+        new="        return not self.box_of(run).is_fenced or bool(now_s)",
         needs=("partition",),
     ),
     Mutant(
