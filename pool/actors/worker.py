@@ -427,8 +427,12 @@ class Worker(Actor[Told]):
                 run.edge = self._endings.timed_out(run)
                 box.send(run.edge, run)
             return  # without a run, reconciliation finds it again, and what it was told
-        if word != "MOVED_ON":  # else its record names another handler by now: nothing was done
-            self._memory.keep(edge, self.context.seam.clock())
+        if word == "MOVED_ON" and rest != edge.handler:
+            # Nothing was done: its record names another handler than the start did.
+            edge.handler = rest
+            box.send(edge, run)
+            return
+        self._memory.keep(edge, self.context.seam.clock())
         if word == "OK":
             if edge.letter == model.WAIT:
                 self.context.on_due(box.lane, int(edge.x) / 1000)

@@ -104,6 +104,47 @@ async def test_a_workers_entry_full_of_oddities_ends_no_node(fleet: Fleet) -> No
     await is_well(fleet, node)
 
 
+async def test_an_older_record_that_names_another_handler_goes_to_who_has_that(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-05: who had given it up under its former name was refused, and did so for ever."""
+    mine, others, gate = Handlers(), Handlers(), anyio.Event()
+
+    @mine.job("hold")
+    async def hold(job: Job) -> None:
+        await gate.wait()
+
+    @others.job("echo")
+    async def slow(job: Job, value: Any) -> None:
+        await anyio.sleep_forever()
+
+    @others.job("other")
+    async def other(job: Job, value: Any) -> str:
+        return f"{value} by {job.handler}"
+
+    mine.job("echo")(echo.fn)
+    node = await fleet.node(mine, capacity=1, lease_ttl_s=1.0)
+    [worker] = fleet.crew(node).membership.workers.values()
+    await (await node.dispatch(hold, "h")).started(timeout_s=5)
+    ref = await node.dispatch(echo, "k", "v")
+    await fleet.until(lambda: "k" in worker.runs)
+    text: Any = fleet.client.hget(fleet.names.jobs, "k")
+    second = await fleet.node(others, lease_ttl_s=1.0)
+    [lent] = fleet.crew(second).membership.workers.values()
+    worker._cancel(worker.runs["k"], "release")
+    await fleet.until(lambda: (r := fleet.record("k")) and r.state == "running")
+    fields = text.replace(b"|echo|", b"|other|").split(b"|")
+    fields[7] += b"p"
+    with fleet.client.pipeline(transaction=True) as pipe:
+        pipe.hset(fleet.names.jobs, "k", b"|".join(fields))
+        pipe.srem(fleet.names.owned(f"{lent.id}.1"), "k")
+        pipe.zadd(fleet.names.pending, {"k": 1})
+        pipe.execute()
+    assert await ref.result(timeout_s=10) == "v by other"
+    assert not fleet.all_seen(ActorCrashed)
+    gate.set()
+
+
 async def test_a_start_without_its_entry_is_parked_as_malformed(fleet: Fleet) -> None:
     """G-05: its owner was reminded of it for ever, and could never start it."""
     node = await fleet.node(handlers, lease_ttl_s=1.0)

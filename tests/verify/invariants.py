@@ -712,6 +712,8 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
                 found.say(f"{job}: started before its delay was over", asked, runs[0].start)
         late = [run.start for run in runs if stored and run.start.t > stored.order + bounds.slack_s]
         if stored and late and stored.word != "done" and not _excused_start(view, bounds, late[0]):
+            if _lost_between(view, stored.order, late[0].t):
+                continue  # its end was lost with the data
             found.say(f"{job}: started after it was {stored.word}", late[0])
 
 

@@ -1059,6 +1059,35 @@ def it_runs_after_it_was_parked(s: Story) -> None:
     s.final({"j1": ("parked", 9, None, 5.0)})
 
 
+@good("I19")
+def it_runs_again_when_its_end_was_lost(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1", epoch=9)
+    s.end("j1", epoch=9, err="park")
+    s.commit("j1", epoch=9, extra={"word": "parked"})
+    s.at += 5.0
+    s.fault("loss")
+    s.at += 5.0
+    s.start("j1")
+    s.end("j1", err="park")
+    s.commit("j1", extra={"word": "parked"})
+    s.final({"j1": ("parked", 10, None, 0.0)})
+
+
+@bad("I19")
+def it_runs_again_after_a_loss_before_its_end(s: Story) -> None:
+    s.fault("loss")
+    s.at += 5.0
+    s.dispatch("j1")
+    s.start("j1")
+    s.end("j1", err="park")
+    s.commit("j1", extra={"word": "parked"})
+    s.at += 5.0
+    s.start("j1", epoch=11)
+    s.end("j1", epoch=11, err="park")
+    s.final({"j1": ("parked", 10, None, 5.0)})
+
+
 @bad("I20")
 def it_runs_past_its_limit(s: Story) -> None:
     s.dispatch("j1")
