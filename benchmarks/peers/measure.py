@@ -33,6 +33,7 @@ class Sizes:
     samples: int = 200
     samples_s: float = 3.0  # fewer samples rather than longer
     open_s: float = 1.5
+    alone_s: float = 15.0  # since the client ended; longer than ours is remembered
     rest_s: float = 20.0
     running: tuple[int, ...] = (20, 1_000)
     recovery_s: float = 120.0
@@ -53,7 +54,14 @@ QUICK: Final = Sizes(
     watch_s=3.0,
 )
 TINY: Final = attrs.evolve(
-    QUICK, drain_s=0.01, jobs_min=100, jobs_max=100, samples=10, rest_s=1.0, watch_s=0.5
+    QUICK,
+    drain_s=0.01,
+    jobs_min=100,
+    jobs_max=100,
+    samples=10,
+    alone_s=1.0,
+    rest_s=1.0,
+    watch_s=0.5,
 )
 
 
@@ -204,11 +212,16 @@ def raw(program: ServerProgram, report: Report, *, count: int) -> None:
 
 @attrs.define
 class Rest:
-    """A worker with nothing to do."""
+    """A worker with nothing to do, and nobody else there."""
 
     bench: Bench
     stage: Stage
     _began: tuple[float, Usage, float] | None = attrs.field(init=False, default=None)
+
+    def prepare(self) -> None:
+        """Have the worker run a few jobs, and the client end."""
+        self.stage.warm()
+        self.stage.client.kill()
 
     def begin(self) -> None:
         """Count from now on."""

@@ -101,9 +101,9 @@ class Comparison:
                 stack.callback(rest.stage.close)
                 with self._guard(name, "rest"):
                     rest.stage.__enter__()
-                    rest.stage.warm()
+                    rest.prepare()
                     ready.append(rest)
-            time.sleep(SETTLE_S)
+            time.sleep(self.sizes.alone_s)
             for rest in ready:
                 rest.begin()
             time.sleep(self.sizes.rest_s)

@@ -118,7 +118,14 @@ def results(**peers: dict[str, Any]) -> dict[str, Any]:
         "versions": {"pool": "1"},
         "load_before": [0.0],
         "server": {"name": "valkey", "version": "9"},
-        "sizes": {"repeats": 3, "drain_s": 1, "rest_s": 1, "recovery_s": 120, "watch_s": 1},
+        "sizes": {
+            "repeats": 3,
+            "drain_s": 1,
+            "alone_s": 1,
+            "rest_s": 1,
+            "recovery_s": 120,
+            "watch_s": 1,
+        },
         "peers": peers,
         "raw": {"raw_50_connections_per_s": {"median": 100.0, "min": 1.0, "max": 200.0}},
     }
