@@ -33,7 +33,8 @@ import attrs
 
 from benchmarks.probe import Probe
 from benchmarks.throughput import Bench
-from pool.store.server import EmbeddedServer, find_server
+from pool.store.program import find_server
+from pool.store.server import EmbeddedServer
 
 ROOT: Final = Path(__file__).parents[1]
 ROUNDS: Final = 5

@@ -23,7 +23,8 @@ import attrs
 import redis
 
 from pool.model.names import Control, Names
-from pool.store.server import EmbeddedServer, ServerProgram
+from pool.store.program import ServerProgram
+from pool.store.server import EmbeddedServer
 from tests.servers import Cluster, connect
 
 Usages = list[float]  # CPU us of each server

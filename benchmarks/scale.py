@@ -22,7 +22,8 @@ from benchmarks.probe import Probe
 from pool import Call, JobRef, Node, Settings
 from pool.actors.roster import Roster, WorkerInfo
 from pool.model.names import key_hash
-from pool.store.server import EmbeddedServer, find_server
+from pool.store.program import find_server
+from pool.store.server import EmbeddedServer
 
 REST_S: Final = 10.0
 SETTLE_S: Final = 3.0

@@ -19,10 +19,11 @@ from pool.actors.node import Node
 from pool.actors.observe import Event, log_observer
 from pool.actors.reader import Reader
 from pool.actors.ref import JobRef, Status
-from pool.actors.rmap import Change, Counted, ReplicatedMap, Resized, Watch, Written
+from pool.actors.rmap import Counted, ReplicatedMap, Resized, Written
 from pool.actors.roster import WorkerInfo
 from pool.actors.sink import Sink
 from pool.actors.stream import Stream
+from pool.actors.watch import Change, Watch
 from pool.errors import (
     AuthError,
     ConfigError,

@@ -27,8 +27,9 @@ import redis
 
 from pool.errors import NoServer
 from pool.store.acl import rules
+from pool.store.program import ServerProgram, find_server
 from pool.store.scripts import Script, ScriptCall, Word
-from pool.store.server import EmbeddedServer, ServerProgram, find_server
+from pool.store.server import EmbeddedServer
 from tests.servers import ON, connect, start, with_user
 
 _DOCKER_ANSWERS_S = 2

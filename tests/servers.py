@@ -24,7 +24,8 @@ import redis
 from redis.cluster import RedisCluster
 from redis.sentinel import Sentinel
 
-from pool.store.server import EmbeddedServer, ServerProgram
+from pool.store.program import ServerProgram
+from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
 PATIENCE_S: Final = 20.0  # for an election and for what a starting process takes on a busy machine

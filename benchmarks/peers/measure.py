@@ -17,7 +17,8 @@ from benchmarks.peers.protocol import CALLERS
 from benchmarks.peers.stage import Peer, Stage, free_port
 from benchmarks.probe import Probe, Usage
 from benchmarks.report import Report, latency
-from pool.store.server import EmbeddedServer, ServerProgram
+from pool.store.program import ServerProgram
+from pool.store.server import EmbeddedServer
 
 SHARES: Final = (25, 50, 75)  # % of the measured capacity
 

@@ -18,8 +18,9 @@ from pool.model.ids import Ids
 from pool.model.names import Control, check_pool
 from pool.settings import Settings
 from pool.store.link import Link
+from pool.store.program import find_server
 from pool.store.seam import Host, Seam
-from pool.store.server import EmbeddedServer, find_server
+from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
 CLOSE_BUDGET_S: Final = 5.0  # for each thread and actor, after the grace

@@ -39,9 +39,10 @@ from pool.actors.observe import (
 )
 from pool.actors.ref import JobRef, Status, status_of, wait_stopped
 from pool.actors.replica import Replica
-from pool.actors.rmap import ReplicatedMap, V
+from pool.actors.rmap import ReplicatedMap
 from pool.actors.roster import SHUTDOWN_KEY, WorkerInfo
 from pool.actors.stream import Stream, make_stream
+from pool.actors.watch import V
 from pool.actors.worker import Worker
 from pool.errors import (
     ConfigError,

@@ -12,43 +12,29 @@ later, and a waiter is released by its own channel or by its own cancellation.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Self, TypeAlias, TypeVar, overload
+from typing import Any, Final, Generic, Literal, Self, TypeAlias, overload
 
-import anyio
 import attrs
 
 from pool.actors.alone import Alone
 from pool.actors.observe import Observer, log_observer
 from pool.actors.replica import Replica
+from pool.actors.watch import WATCH_MAX, V, Watch, reader_of, text_of
 from pool.errors import ConfigError, InvalidOption, NotRunning, WrongValue, shown
 from pool.model import rmap as model
 from pool.model.names import WORKERS, check_map, check_pool
-from pool.model.rmap import Resync
 from pool.settings import Settings
 from pool.store.rmap import OPS_MAX, Life
 from pool.store.url import Url
 
-WATCH_MAX: Final = 4096  # changes that a watch keeps for a reader who is slow
 WHOLE_MAX: Final = 2**53 - 1  # what `increment` counts to, on both sides of 0
 
 _WHOLE: Final = re.compile(rb"-?[0-9]+")  # as the script for `increment` sees it
 
-V = TypeVar("V", bound=str | bytes)
 Held: TypeAlias = Callable[[], AbstractAsyncContextManager[Replica]]
-
-
-@attrs.frozen
-class Change(Generic[V]):
-    """What one revision did to one key: a string, a list as a tuple, or None for absent."""
-
-    revision: int
-    key: str
-    old: V | tuple[V, ...] | None
-    new: V | tuple[V, ...] | None
 
 
 @attrs.frozen
@@ -82,68 +68,6 @@ class Resized:
     size: int
 
 
-class Watch(Generic[V]):
-    """The changes of a map from when it was made, for one reader: `async for change in watch`.
-
-    It ends when it, or its map, is closed.  A reader that is more than `buffer_max` changes behind
-    loses those, and is told a `Resync` instead: then the map itself says how things are.
-    """
-
-    def __init__(self, replica: Replica, values: type[V], buffer_max: int) -> None:
-        self._replica = replica
-        self._value_of = _reader_of(values)
-        self._buffer: deque[model.Change | Resync] = deque()
-        self._buffer_max = buffer_max
-        self._revision = replica.revision  # of the last change that was read
-        self._is_behind = False
-        self._is_forked = False  # the server went back among what was not kept
-        self.is_closed = False
-        self._bell = anyio.Event()
-        self._unwatch = replica.watch(self._hear)
-
-    def close(self) -> None:
-        """Hear no more; what was heard already can still be read.  Twice is fine."""
-        self._unwatch()
-        self.is_closed = True
-        self._bell.set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Change[V] | Resync:
-        while not self._buffer and not self._is_behind:
-            if self.is_closed:
-                raise StopAsyncIteration
-            if self._bell.is_set():
-                self._bell = anyio.Event()
-            await self._bell.wait()
-        if self._is_behind:
-            before, self._revision = self._revision, self._replica.revision
-            resync = Resync("overflow", self._revision, before, self._is_forked)
-            self._is_behind = self._is_forked = False
-            return resync
-        news = self._buffer.popleft()
-        self._revision = news.revision
-        if isinstance(news, Resync):
-            return news
-        old, new = self._value_of(news.old), self._value_of(news.new)
-        return Change(news.revision, _text(news.key), old, new)
-
-    def _hear(self, news: model.Change | Resync) -> None:
-        self._buffer.append(news)
-        if self._is_behind or len(self._buffer) > self._buffer_max:
-            self._is_behind = True
-            self._is_forked |= any(isinstance(e, Resync) and e.is_fork for e in self._buffer)
-            self._buffer.clear()
-        self._bell.set()
-
-
 class ReplicatedMap(Generic[V]):
     """A small map that every node of a fleet holds a copy of: feature flags, routes, settings.
 
@@ -170,7 +94,7 @@ class ReplicatedMap(Generic[V]):
             raise InvalidOption(option="values", value=repr(values), problem="str or bytes")
         self.name = name
         self._values = values
-        self._value_of = _reader_of(values)
+        self._value_of = reader_of(values)
         self._life = life
         self._held = held
         self._stack = AsyncExitStack()
@@ -343,7 +267,7 @@ class ReplicatedMap(Generic[V]):
 
     def keys(self) -> Iterator[str]:
         """Iterate over the keys as of now, whatever is written meanwhile."""
-        return map(_text, self._open.items)
+        return map(text_of, self._open.items)
 
     def values(self) -> Iterator[V | tuple[V, ...]]:
         """Iterate over the values (strings, and lists as tuples) as of now."""
@@ -352,7 +276,7 @@ class ReplicatedMap(Generic[V]):
     def items(self) -> Iterator[tuple[str, V | tuple[V, ...]]]:
         """Iterate over keys and values (strings, and lists as tuples) as of now."""
         items = self._open.items
-        return ((_text(key), self._value_of(value)) for key, value in items.items())
+        return ((text_of(key), self._value_of(value)) for key, value in items.items())
 
     def snapshot(self) -> dict[str, V | tuple[V, ...]]:
         """Return everything as of `revision`.  O(keys), without waiting."""
@@ -539,22 +463,5 @@ def _bytes(what: str, given: str | bytes) -> bytes:
         raise InvalidOption(option=what, value=shown(given), problem=problem) from None
 
 
-def _text(given: bytes) -> str:
-    return given.decode("utf-8", "surrogateescape")
-
-
 def _shown(key: str | bytes) -> str:
     return shown(repr(key))
-
-
-def _reader_of(values: type[V]) -> Callable[[model.Value | None], Any]:
-    """Return what turns stored values into those that people see."""
-    if values is bytes:
-        return lambda value: value
-
-    def read(value: model.Value | None) -> Any:
-        if value is None:
-            return None
-        return _text(value) if isinstance(value, bytes) else tuple(map(_text, value))
-
-    return read

@@ -8,7 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from pool.store.server import EmbeddedServer, find_server
+from pool.store.program import find_server
+from pool.store.server import EmbeddedServer
 
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 

@@ -20,9 +20,10 @@ from pool.ops import inspect
 from pool.ops.inspect import Found, Identity, View
 from pool.settings import Settings
 from pool.store.link import Link
+from pool.store.program import find_server
 from pool.store.rmap import StoredMap
 from pool.store.seam import Host
-from pool.store.server import EmbeddedServer, find_server
+from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
 _WORKERS_SHOWN = 50  # as text; JSON holds them all

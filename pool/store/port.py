@@ -13,8 +13,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
+import anyio
 import attrs
 
 from pool.errors import PoolError, StoreFault, StoreUnavailable
@@ -22,6 +23,7 @@ from pool.store.replies import Moved, NoScript, from_words
 from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.wire import Lost, Reply, Server, pack
 
+OnEnd: TypeAlias = Callable[[BaseException | None], object]
 Entries: TypeAlias = list[tuple[str, list[tuple[str, dict[str, bytes]]]]]
 
 
@@ -283,3 +285,42 @@ def _entries(reply: Reply) -> Entries:
 def _name(field: bytes) -> str:
     """Return a field's name.  Ours are ASCII; a foreign one must not end the body that reads it."""
     return field.decode(errors="backslashreplace")
+
+
+class Handle:
+    """The loop's side of one running body, as far as it does not matter what runs it."""
+
+    port: WirePort
+
+    def __init__(self, on_end: OnEnd | None) -> None:
+        self.state: Literal["running", "ended", "forked"] = "running"
+        self._on_end = on_end
+        self._over = anyio.Event()
+
+    def wake(self) -> None:
+        self.port.ring()
+
+    def interrupt(self) -> None:
+        self.port.interrupt()
+
+    async def aclose(self, budget_s: float) -> bool:
+        if self.state == "running":
+            self.port.closing = True
+            self.port.ring()
+            self.port.interrupt()
+            with anyio.move_on_after(budget_s, shield=True):
+                await self._over.wait()
+        return self.state != "running"
+
+    def die(self) -> None:
+        """Be the copy in a forked child: nothing runs, and the connection is the parent's."""
+        self.state = "forked"
+        self.port.closing = True
+        self.port.wire.abandon()
+
+    def _end(self, error: BaseException | None) -> None:
+        """The body has ended: the last that the loop hears of it."""
+        self.state = "ended"
+        self._over.set()
+        if self._on_end is not None:
+            self._on_end(error)

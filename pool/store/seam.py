@@ -22,13 +22,10 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
-import anyio
-import attrs
-
 from pool.errors import NotRunning
 from pool.model.ids import SEED_BYTES, Ids
 from pool.store.loops import Loop, Waiter, current_loop
-from pool.store.port import Entries, Group, ThreadBell, WirePort
+from pool.store.port import Entries, Group, Handle, OnEnd, ThreadBell, WirePort
 from pool.store.scripts import Command
 from pool.store.strand import Strand
 from pool.store.url import Url
@@ -41,6 +38,7 @@ __all__ = [
     "Group",
     "Host",
     "Loop",
+    "OnEnd",
     "Port",
     "Reply",
     "Seam",
@@ -48,7 +46,6 @@ __all__ = [
 ]
 
 Body: TypeAlias = Callable[["Port"], Coroutine[Any, Any, None]]
-OnEnd: TypeAlias = Callable[[BaseException | None], object]
 
 _STACK_FRAMES = 6  # the innermost ones: where it hangs, and who called that
 _SOCKET_TIMEOUT_S = 5.0  # half of the default lease TTL, as in Settings
@@ -158,57 +155,32 @@ class Seam(Protocol):
 # --- the thread's side ------------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
-class _Thread:
+class _Thread(Handle):
     """One thread that runs one body on one port."""
 
-    port: WirePort
-    body: Body
-    on_end: OnEnd | None
-    state: Literal["running", "ended", "forked"] = "running"
-    thread: threading.Thread = attrs.field(init=False)
-    _over: anyio.Event = attrs.field(init=False, factory=anyio.Event)
-
-    def wake(self) -> None:
-        self.port.ring()
-
-    def interrupt(self) -> None:
-        self.port.interrupt()
+    def __init__(self, name: str, port: WirePort, body: Body, on_end: OnEnd | None) -> None:
+        super().__init__(on_end)
+        self.port = port
+        self._body = body
+        # Daemon: a process may end although a thread of ours hangs in a name look-up.
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     async def aclose(self, budget_s: float) -> bool:
-        if self.state == "running":
-            self.port.closing = True
-            self.port.ring()
-            self.port.interrupt()
-            with anyio.move_on_after(budget_s, shield=True):
-                await self._over.wait()
+        is_over = await super().aclose(budget_s)
         if self.state == "ended":
             self.thread.join()  # its last word was that it ended: microseconds are left of it
-        return self.state != "running"
+        return is_over
 
-    def run(self) -> None:
-        """What the thread does."""
+    def _run(self) -> None:
         caught: Exception | None = None
         try:
-            _drive(self.body(self.port))
+            _drive(self._body(self.port))
         except Exception as error:  # noqa: BLE001  (passed on below, whatever it is)
             caught = error
         self.port.wire.close()
         heard = self.port.post(self._end, caught)
-        if caught is not None and not (heard and self.on_end):
+        if caught is not None and not (heard and self._on_end):
             raise caught  # nobody else will tell: threading's hook prints it
-
-    def die(self) -> None:
-        """Be the copy in a forked child: no thread, and a connection that is the parent's."""
-        self.state = "forked"
-        self.port.closing = True
-        self.port.wire.abandon()
-
-    def _end(self, caught: Exception | None) -> None:
-        self.state = "ended"
-        self._over.set()
-        if self.on_end is not None:
-            self.on_end(caught)
 
 
 def _drive(body: Coroutine[Any, Any, None]) -> None:
@@ -262,9 +234,7 @@ class Host:
             return strand
         wire = Wire(url, name, self.clock)
         port = WirePort(wire, ThreadBell(), loop.post, self.clock, socket_timeout_s)
-        running = _Thread(port, body, on_end)
-        # Daemon: a process may end although a thread of ours hangs in a name look-up.
-        running.thread = threading.Thread(target=running.run, name=name, daemon=True)
+        running = _Thread(name, port, body, on_end)
         self._running.add(running)
         running.thread.start()
         return running

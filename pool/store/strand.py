@@ -24,16 +24,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from types import coroutine
-from typing import Any, Final, Literal, TypeAlias
-
-import anyio
+from typing import Any, Final
 
 from pool.store.loops import Watch, WatchingLoop
-from pool.store.port import WirePort
+from pool.store.port import Handle, OnEnd, WirePort
 from pool.store.url import Url
 from pool.store.wire import Wire
-
-OnEnd: TypeAlias = Callable[[BaseException | None], object]
 
 _LATE: Final = object()  # resumes whoever waited for something else until its deadline
 _NEVER: Final = float("inf")
@@ -45,7 +41,7 @@ def _parked() -> Generator[None, Any, Any]:
     return (yield)
 
 
-class Strand:
+class Strand(Handle):
     """The handle of one body; all of it belongs to the loop's thread."""
 
     def __init__(
@@ -57,11 +53,10 @@ class Strand:
         socket_timeout_s: float,
         on_end: OnEnd | None,
     ) -> None:
-        self.state: Literal["running", "ended", "forked"] = "running"
+        super().__init__(on_end)
         self.name = name
         self.loop = loop
         self._clock = clock
-        self._on_end = on_end
         wire = _LoopWire(url, self, clock)
         self.port = WirePort(wire, _Bell(self), self._post, clock, socket_timeout_s)
         self._body: Coroutine[Any, Any, None]
@@ -73,7 +68,6 @@ class Strand:
         self._cancel_timer: Callable[[], object] | None = None
         self._is_direct = False  # the loop resumed us, and nobody's call is in the stack
         self._posts: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._over = anyio.Event()
 
     def start(self, body: Callable[[WirePort], Coroutine[Any, Any, None]]) -> None:
         """Begin, soon."""
@@ -83,27 +77,9 @@ class Strand:
 
     # --- the handle ---------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        self.port.ring()
-
-    def interrupt(self) -> None:
-        self.port.interrupt()
-
-    async def aclose(self, budget_s: float) -> bool:
-        if self.state == "running":
-            self.port.closing = True
-            self.port.ring()
-            self.port.interrupt()
-            with anyio.move_on_after(budget_s, shield=True):
-                await self._over.wait()
-        return self.state != "running"
-
     def die(self) -> None:
-        """Be the copy in a forked child: nothing is resumed, and the connection is the parent's."""
-        self.state = "forked"
-        self.port.closing = True
         self._waits_for = None
-        self.port.wire.abandon()
+        super().die()
 
     # --- what the body waits for --------------------------------------------------------------
 
@@ -196,11 +172,8 @@ class Strand:
         self._post(self._end, error)
 
     def _end(self, error: BaseException | None) -> None:
-        self.state = "ended"
-        self._over.set()
-        if self._on_end is not None:
-            self._on_end(error)
-        elif error is not None:
+        super()._end(error)
+        if error is not None and self._on_end is None:
             raise error  # nobody else will tell
 
     def _post(self, fn: Callable[..., object], *args: Any) -> bool:

@@ -43,7 +43,7 @@ from pool.model.rmap import Op, Set
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
-    from pool.store.server import ServerProgram
+    from pool.store.program import ServerProgram
     from tests.actors.conftest import Diary, Fleet
 
 handlers = Handlers()

@@ -18,7 +18,7 @@ from pool.store.server import EmbeddedServer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pool.store.server import ServerProgram
+    from pool.store.program import ServerProgram
 
 BUDGET = Budget(value=20, unit="commands", why="a dispatch")
 OF_A_NODE = ("calls.", "python.")

@@ -32,7 +32,8 @@ from pool.model.job import Record
 from pool.model.names import Control, Names, lane_of
 from pool.store.acl import rules
 from pool.store.lane import Lane
-from pool.store.server import EmbeddedServer, ServerProgram, find_servers
+from pool.store.program import ServerProgram, find_servers
+from pool.store.server import EmbeddedServer
 from pool.testing.audit import audit
 from tests.servers import ON, Cluster, Sentinels, connect, refusals, start, with_user
 

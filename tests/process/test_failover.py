@@ -34,7 +34,8 @@ from tests.servers import (
 )
 
 if TYPE_CHECKING:
-    from pool.store.server import EmbeddedServer, ServerProgram
+    from pool.store.program import ServerProgram
+    from pool.store.server import EmbeddedServer
     from tests.process.conftest import Figures, Member
 
 pytestmark = pytest.mark.one_server  # they bring their own

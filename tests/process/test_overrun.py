@@ -12,7 +12,8 @@ import pytest
 
 import pool
 from pool.actors.keepalive import EXIT_CODE
-from pool.store.server import EmbeddedServer, ServerProgram
+from pool.store.program import ServerProgram
+from pool.store.server import EmbeddedServer
 
 PATIENCE_S = 20.0
 MEMBER = """

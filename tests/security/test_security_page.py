@@ -15,7 +15,7 @@ from pool import AuthError, Handlers, Job, Node
 from pool.store.server import EmbeddedServer
 
 if TYPE_CHECKING:
-    from pool.store.server import ServerProgram
+    from pool.store.program import ServerProgram
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/security.md").read_text("utf-8")

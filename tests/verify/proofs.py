@@ -41,7 +41,8 @@ from pool import (
     Settings,
 )
 from pool.model.names import Names
-from pool.store.server import EmbeddedServer, ServerProgram
+from pool.store.program import ServerProgram
+from pool.store.server import EmbeddedServer
 from pool.testing import FaultProxy, audit, fault_proxy
 from tests.process import test_kill, test_leaving
 from tests.process.conftest import Fleet, Run, fleet_server

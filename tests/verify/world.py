@@ -32,7 +32,8 @@ from anyio.abc import Process, TaskGroup
 
 import pool
 from pool.store.acl import rules
-from pool.store.server import EmbeddedServer, ServerProgram
+from pool.store.program import ServerProgram
+from pool.store.server import EmbeddedServer
 from pool.testing import FaultProxy, fault_proxy
 from tests.verify.history import Recorder, file_sink
 from tests.verify.netns import Namespace, NoNamespaces, namespace

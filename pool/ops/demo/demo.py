@@ -44,8 +44,9 @@ from pool.ops.demo.verdict import (
 from pool.ops.logs import configure
 from pool.settings import Settings
 from pool.store.link import Link
+from pool.store.program import find_server
 from pool.store.seam import Host
-from pool.store.server import EmbeddedServer, find_server
+from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
 _LOOK_S: Final = 0.05  # between two looks at the ledger

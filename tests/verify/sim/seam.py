@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, Literal
-
-import anyio
+from typing import Any
 
 from pool.errors import PoolError, StoreUnavailable
 from pool.model.ids import SEED_BYTES, Ids
 from pool.store.loops import current_loop
-from pool.store.port import WirePort
+from pool.store.port import Handle, WirePort
 from pool.store.replies import from_host
 from pool.store.seam import Beside, Body, Loop, OnEnd, Waiter
 from pool.store.url import Url
@@ -115,43 +113,22 @@ class SimBell:
         self._rung = False
 
 
-class _SimBeside:
+class _SimBeside(Handle):
     """One body that runs beside the loop of its process."""
 
     def __init__(self, process: Process, on_end: OnEnd | None) -> None:
-        self.state: Literal["running", "ended", "forked"] = "running"
+        super().__init__(on_end)
         self.thread = Thread(process, self._ended)
-        self.port: WirePort
         self._process = process
-        self._on_end = on_end
-        self._over = anyio.Event()
-
-    def wake(self) -> None:
-        self.port.ring()
-
-    def interrupt(self) -> None:
-        self.port.interrupt()
-
-    async def aclose(self, budget_s: float) -> bool:
-        if self.state == "running":
-            self.port.closing = True
-            self.port.ring()
-            self.port.interrupt()
-            with anyio.move_on_after(budget_s, shield=True):
-                await self._over.wait()
-        return self.state != "running"
 
     def _ended(self, error: BaseException | None) -> None:
         self.port.wire.close()
         self._process.post(self._end, error)
 
     def _end(self, error: BaseException | None) -> None:
-        self.state = "ended"
-        self._over.set()
         if error is not None and not isinstance(error, PoolError):
             self._process.failures.append(error)
-        if self._on_end is not None:
-            self._on_end(error)
+        super()._end(error)
 
 
 class _SimLoop:
