@@ -63,10 +63,12 @@ class Outbox:
     deliver: Callable[[Answered | FlushDue], object]  # likewise, from a callback of the loop
     is_fenced: bool = False  # nothing may be sent until a renewal succeeds
     is_flying: bool = False
+    is_held: bool = False  # nothing is under way, and nothing shall be
     answered_s: float = 0.0  # when Redis last heard from us what we do
     _acks: dict[str, Run] = attrs.field(factory=dict)
     _edges: deque[Sent] = attrs.field(factory=deque)
     _has_ack_timer: bool = False
+    _on_held: Callable[[], object] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -99,7 +101,13 @@ class Outbox:
 
     def flush(self) -> None:
         """Send what waits, unless a batch is under way."""
-        if self.is_flying or self.is_fenced or not (self._acks or self._edges):
+        if self.is_flying or self.is_held:
+            return
+        if self._on_held is not None:
+            on_held, self._on_held, self.is_held = self._on_held, None, True
+            on_held()
+            return
+        if self.is_fenced or not (self._acks or self._edges):
             return
         batch, ranks = self._take()
         self.is_flying = True
@@ -115,6 +123,20 @@ class Outbox:
             self.context.link.send(call, lambda reply: self.deliver(Answered(self, batch, reply)))
         except PoolError as error:
             self.tell(Answered(self, batch, error))
+
+    def hold(self, on_held: Callable[[], object]) -> None:
+        """Call back once no batch is under way, and send none until `release()`.
+
+        What Redis says we own can be compared with what we do only then: of a batch under way
+        nobody knows which side has heard, and under load there always is one.
+        """
+        self._on_held = on_held
+        self.flush()
+
+    def release(self) -> None:
+        """Go on."""
+        self.is_held = False
+        self.flush()
 
     def on_due(self, due: FlushDue) -> None:
         """Go on after a pause."""

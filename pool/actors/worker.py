@@ -590,7 +590,7 @@ class Worker(Actor[Told]):
         lane = self._lanes[number]
         if not lane.is_reconciling and self.state == "running":
             lane.is_reconciling = True
-            self.spawn(self._compare, number, lane)
+            lane.box.hold(partial(self.spawn, self._compare, number, lane))
 
     async def _compare(self, number: int, lane: _Lane) -> None:
         asked, lane.asked = lane.asked, set()
@@ -601,14 +601,15 @@ class Worker(Actor[Told]):
             self.context.emit(StoreTroubled(during="reconcile", problem=str(error)))
             if isinstance(error, StoreLost):
                 self.context.on_data_lost()
-            return
+        else:
+            if self._lanes[number] is lane:
+                lane.reconciled_s, lane.odd = self.context.seam.clock(), 0
+                self._mend(number, lane.box, owned(reply))
+                self._fill()
         finally:
             lane.is_reconciling = False
-        # With a batch under way either side may be the older one: the next renewal tells.
-        if self._lanes[number] is lane and not lane.box.has_edges:
-            lane.reconciled_s, lane.odd = self.context.seam.clock(), 0
-            self._mend(number, lane.box, owned(reply))
-            self._fill()
+            if self._lanes[number] is lane:
+                lane.box.release()
 
     def _mend(self, number: int, box: Outbox, theirs: Owned) -> None:
         mending = compare(theirs, {run.key: run for run in self._in_lane(number)}, self._memory)

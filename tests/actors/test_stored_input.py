@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -159,6 +160,30 @@ async def test_a_start_without_its_entry_is_parked_as_malformed(fleet: Fleet) ->
     letter: Any = fleet.client.hget(fleet.names.letters, "lost-1")
     assert b"|malformed\nlost\nits payload is gone\n" in letter
     await is_well(fleet, node)
+
+
+async def test_a_lost_start_is_found_however_busy_its_owner_is(fleet: Fleet) -> None:
+    """G-05: while one batch followed another, what Redis said we own was never looked at."""
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    [worker] = fleet.crew(node).membership.workers.values()
+    await is_well(fleet, node)
+    stamp: Any = fleet.client.hget(fleet.names.lane, "stamp")
+
+    async def load(caller: int) -> None:
+        for n in count():
+            await node.dispatch(echo, f"{caller}-{n}")
+
+    async with anyio.create_task_group() as callers:
+        for caller in range(50):
+            callers.start_soon(load, caller)
+        await fleet.until(lambda: int(fleet.client.hget(fleet.names.lane, "done") or 0) > 500)
+        with fleet.client.pipeline(transaction=True) as pipe:
+            record = f"P|j|lost-1|echo|{worker.id}.1|{int(stamp)}|1||||||||"
+            pipe.hset(fleet.names.jobs, "lost", record)
+            pipe.zadd(fleet.names.pending, {"lost": 1})
+            pipe.execute()
+        await fleet.until(lambda: fleet.record("lost") is None)
+        callers.cancel_scope.cancel()
 
 
 async def test_what_cannot_even_be_parked_is_not_tried_in_a_circle(
