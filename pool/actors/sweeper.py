@@ -15,7 +15,7 @@ deadline where it was.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -56,6 +56,8 @@ class Sweeper(Actor[Deadline]):
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
     on_suspect: Callable[[int, str], object]  # lane and an owner without a lease
     _alarms: Alarms = attrs.field(init=False)
+    # Per lane, how many of the earliest could not be dealt with: the next look is behind them.
+    _skipped: Counter[int] = attrs.field(init=False, factory=Counter)
 
     @_alarms.default
     def _no_alarms(self) -> Alarms:
@@ -75,7 +77,8 @@ class Sweeper(Actor[Deadline]):
         state = self.context.lanes[lane]
         link, settings = self.context.link, self.context.settings
         try:
-            call = state.lane.sweep(state.node.name, lock_s=LOCK_S, keys_max=settings.sweep_batch)
+            skip, keys_max = self._skipped[lane], settings.sweep_batch
+            call = state.lane.sweep(state.node.name, lock_s=LOCK_S, keys_max=keys_max, skip=skip)
             reply = await link.call(call.script, call.keys, call.args, repeatable=True)
             now_ms, following_ms, is_ours, found = overdue(reply)
             state.tell_time(now_ms, self.context.seam.clock())
@@ -83,13 +86,16 @@ class Sweeper(Actor[Deadline]):
                 self._later(state.number, LOCK_S)
                 return
             is_stuck = not await self._look_after(state, found, now_ms)
+            self._skipped[lane] = skip + keys_max if is_stuck else 0
         except PoolError as error:
             if isinstance(error, StoreLost):
                 self.context.on_data_lost()
             self.context.emit(StoreTroubled(during="sweep", problem=str(error)))
             self._later(state.number, RETRY_S)
             return
-        if following_ms is not None:
+        if skip:
+            self._later(state.number, RETRY_S)
+        elif following_ms is not None:
             in_s = state.until_s(following_ms, self.context.seam.clock())
             self._later(state.number, max(RETRY_S if is_stuck else 0.001, in_s))
 

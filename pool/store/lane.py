@@ -92,7 +92,7 @@ REAP: Final = Script.load(
 SWEEP: Final = Script.load(
     "sweep",
     keys=("lane", "keepalive", "cleanup", "jobs", "pending", "due", "handlers"),
-    args=("incarnation", "holder", "lock_ms", "keys_max"),
+    args=("incarnation", "holder", "lock_ms", "keys_max", "skip"),
 )
 INTEND: Final = Script.load(
     "intend",
@@ -347,11 +347,11 @@ class Lane:
             keys, (self.incarnation, who, claim.claim, _ms(reap_s), forget_ms, REAP_KEYS_MAX)
         )
 
-    def sweep(self, holder: str, *, lock_s: float, keys_max: int) -> ScriptCall:
+    def sweep(self, holder: str, *, lock_s: float, keys_max: int, skip: int = 0) -> ScriptCall:
         """Take the sweeper's lock and list what is overdue; read the reply with `overdue()`."""
         n = self.names
         keys = (n.lane, n.keepalive, n.cleanup, n.jobs, n.pending, n.due, n.handlers)
-        return SWEEP(keys, (self.incarnation, holder, _ms(lock_s), keys_max))
+        return SWEEP(keys, (self.incarnation, holder, _ms(lock_s), keys_max, skip))
 
     def intend(
         self, key: str, job_id: str, owner: str, intent: str, *, again_s: float

@@ -233,6 +233,22 @@ async def test_what_cannot_be_swept_is_not_swept_in_a_circle(fleet: Fleet) -> No
     await fleet.seen(RecordQuarantined)
 
 
+async def test_what_cannot_be_swept_hides_nothing_behind_it(fleet: Fleet) -> None:
+    """G-05: a whole sweep of what the server refuses to move was all that was ever looked at."""
+    names = fleet.names
+    fleet.client.set(names.unassigned("other"), "foreign")
+    for n in range(3):
+        record = f"W|j|stuck-{n}|other||1{n}|1|dp||||||||"
+        fleet.client.hset(names.jobs, f"stuck-{n}", record)
+        fleet.client.hset(names.payloads, f"stuck-{n}", "[]")
+        fleet.client.zadd(names.due, {f"k:stuck-{n}": n})
+    node = await fleet.node(handlers, sweep_batch=1)
+    ref = await node.options(delay_s=0.05).dispatch(echo, "k", 1)
+    assert await ref.result(timeout_s=10) == 1
+    assert not fleet.all_seen(ActorCrashed)
+    fleet.is_audited = False  # nobody can mend a key of another type
+
+
 async def test_a_key_that_cannot_be_moved_is_not_reaped_in_a_circle(
     fleet: Fleet, diary: Diary
 ) -> None:

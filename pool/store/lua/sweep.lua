@@ -12,6 +12,7 @@ ARGV[1] incarnation  str
 ARGV[2] holder       str   identity of the sweeper
 ARGV[3] lock_ms      int   how long the lock holds
 ARGV[4] keys_max     int   how many at most
+ARGV[5] skip         int   how many of the earliest to leave out: nothing could be done about them
 
 Uses     lane, record
 Returns  server ms, earliest deadline left (ms; -1: none; -2: another node sweeps), then per overdue key:
@@ -24,8 +25,8 @@ Why Lua  SetIfNotExists with an expiry on the server's clock; two sweepers would
 redis.call('ZCARD', keepalive)
 redis.call('HLEN', jobs)
 redis.call('HLEN', handlers)
-local due_had = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, keys_max)
-local pending_had = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, keys_max)
+local due_had = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', skip, keys_max)
+local pending_had = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', skip, keys_max)
 local held_by, held_until = string.match(redis.call('HGET', cleanup, 'sweeper') or '', '^(.*)|(%d+)$')
 -- Later than any lock could end means that the clock went back: then it is nobody's.
 if held_by and held_by ~= holder and tonumber(held_until) > now and tonumber(held_until) <= now + lock_ms then
