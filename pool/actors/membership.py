@@ -192,10 +192,14 @@ class Membership(Actor[Message]):
 
     async def announce(self, worker: Worker) -> None:
         """Write a worker's entry of `workers`, and wait until our own copy has it."""
-        written = await self.replica.write(
-            [Set(worker.id.encode(), self.info(worker).pack())], repeatable=True
-        )
-        await self.replica.wait_for(written.revision)
+        while True:
+            written = await self.replica.write(
+                [Set(worker.id.encode(), self.info(worker).pack())], repeatable=True
+            )
+            try:
+                return await self.replica.wait_for(written.revision)
+            except StoreLost:
+                continue  # the server lost this write; if it lost the pool, the next one says so
 
     def info(self, worker: Worker) -> WorkerInfo:
         """Return what is announced of a worker."""

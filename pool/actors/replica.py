@@ -79,6 +79,7 @@ class _Waiter:
     incarnation: str
     event: anyio.Event = attrs.field(factory=anyio.Event)
     error: PoolError | None = None
+    missed: int = 0  # probes in a row that did not find the revision
 
     def release(self, error: PoolError | None = None) -> None:
         self.error = error
@@ -165,10 +166,11 @@ class Replica(Actor[Message]):
             raise
 
     async def wait_for(self, revision: int) -> None:
-        """Wait until the local copy has reached this revision.
+        """Wait until the local copy has reached this revision, which a write has returned.
 
         Raises:
-            StoreLost: The server went back, or lost the pool: the revision may never come.
+            StoreLost: The server went back, or lost the pool, or two probes in a row did not find
+                the revision there: it may never come.
             NotRunning: The map was closed.
         """
         if self.is_synced and self.revision >= revision:
@@ -215,6 +217,8 @@ class Replica(Actor[Message]):
             case _:
                 if isinstance(message, Probed):
                     self._is_lost = False  # the server holds our incarnation
+                    if message.at is not None:
+                        self._miss(message.at.revision)
                 self._step(message)
         if self._is_overflowed:
             self._is_overflowed = False
@@ -295,6 +299,19 @@ class Replica(Actor[Message]):
             for waiter in waiters:
                 waiter.release(attrs.evolve(error))
         self._waiters.clear()
+
+    def _miss(self, there: int) -> None:
+        """Fail those who wait for what the server does not have.
+
+        It may have lost a write before this copy had seen it: then its history looks unbroken.
+        The first probe may have been under way before the write; the second was not.
+        """
+        for revision, waiters in list(self._waiters.items()):
+            for waiter in list(waiters):
+                waiter.missed = waiter.missed + 1 if revision > there else 0
+                if waiter.missed > 1:
+                    waiter.release(StoreLost(pool=self.stored.control.pool))
+                    self._forget(revision, waiter)
 
     def _fail_forked(self, incarnation_before: str) -> None:
         """Fail those who wait for a revision of a history that has ended."""

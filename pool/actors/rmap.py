@@ -298,10 +298,11 @@ class ReplicatedMap(Generic[V]):
         return watch
 
     async def wait_for(self, revision: int) -> None:
-        """Wait until this copy has reached a revision.
+        """Wait until this copy has reached a revision that a write, anybody's, has returned.
 
         Raises:
-            StoreLost: The server went back, or lost its data: the revision may never come.
+            StoreLost: The server went back, or lost its data, or does not have the revision (it is
+                asked twice, a renewal period apart): it may never come.
             NotRunning: The map was closed.
         """
         await self._open.wait_for(revision)

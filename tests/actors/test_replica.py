@@ -309,6 +309,21 @@ async def test_a_server_that_went_back_is_followed_and_those_who_wait_for_more_a
         assert dict(replica.items) == {b"a": b"1", b"b": b"2"}
 
 
+async def test_a_write_that_the_server_lost_before_we_saw_it_is_not_waited_for_for_ever(
+    open_fleet: Callable[[], Any],
+) -> None:
+    """Its history looks unbroken to us: only that it does not have the revision says so."""
+    async with open_fleet() as fleet:
+        replica = await fleet.join()
+        written = await replica.write([Set(b"a", b"1")])
+        await replica.wait_for(written.revision)
+        with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost):
+            await replica.wait_for(written.revision + 1)
+        assert not replica._waiters
+        with anyio.fail_after(PATIENCE_S):
+            await replica.wait_for((await replica.write([Set(b"a", b"2")])).revision)
+
+
 async def test_a_foreign_entry_in_the_log_costs_a_snapshot_a_period_and_no_drift(
     open_fleet: Callable[[], Any],
 ) -> None:
