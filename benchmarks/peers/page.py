@@ -50,8 +50,8 @@ figures of two machines, or of two hours, say nothing.
 - **Redis CPU**: user and system time of the server process. **Commands**: those within scripts
   count. **Round trips**: times at which the server found something to read on a connection.
 - **Redis bytes**: `MEMORY USAGE` of all keys, by job.
-- **At rest**: a worker with nothing to do for {rest_s:g} s, {alone_s:g} s after the last client has
-  gone. A call is a round trip.
+- **At rest**: a worker with nothing to do for {rest_s:g} s, some time after its client has gone. A
+  call is a round trip.
 - **Recovery**: a worker is killed (SIGKILL) with all its slots in use, another one is idle. Until
   the last of its jobs has begun there, {recovery_s:g} s at most. Meanwhile the other one runs
   jobs of its own, until {watch_s:g} s later: a *live job started again* is one of those. Soonest

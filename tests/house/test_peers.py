@@ -121,7 +121,6 @@ def results(**peers: dict[str, Any]) -> dict[str, Any]:
         "sizes": {
             "repeats": 3,
             "drain_s": 1,
-            "alone_s": 1,
             "rest_s": 1,
             "recovery_s": 120,
             "watch_s": 1,
