@@ -163,7 +163,8 @@ def test_a_failover_loses_nothing_that_was_replicated(
 
     # The former primary is back as a replica: nobody's calls go there.
     before.restart()
-    until(lambda: has_all(before, place.primary(key)), "the former primary follows")
+    # A sentinel asks every 10 s what a server is, and mends it when that was wrong for 8 s.
+    until(lambda: has_all(before, place.primary(key)), "the former primary follows", within_s=60)
     with admin(before) as client_of_it:
         told: Any = client_of_it.client_list()
     assert [each["name"] for each in told if each["name"].startswith("pool-")] == []
