@@ -217,8 +217,6 @@ class Replica(Actor[Message]):
             case _:
                 if isinstance(message, Probed):
                     self._is_lost = False  # the server holds our incarnation
-                    if message.at is not None:
-                        self._miss(message.at.revision)
                 self._step(message)
         if self._is_overflowed:
             self._is_overflowed = False
@@ -231,6 +229,8 @@ class Replica(Actor[Message]):
 
     def _receive(self, message: Message) -> None:
         """Be told from outside.  Of what finds no place, only that it was missed is kept."""
+        if isinstance(message, Probed) and message.at is not None:
+            self._miss(message.at.revision)
         try:
             self.tell(message)
         except anyio.WouldBlock:
@@ -304,7 +304,8 @@ class Replica(Actor[Message]):
         """Fail those who wait for what the server does not have.
 
         It may have lost a write before this copy had seen it: then its history looks unbroken.
-        The first probe may have been under way before the write; the second was not.
+        The first probe may have been under way before the write; the second one was not, since it
+        is not sent before we are here for the first, however long our mailbox is.
         """
         for revision, waiters in list(self._waiters.items()):
             for waiter in list(waiters):

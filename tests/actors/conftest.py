@@ -137,17 +137,18 @@ class Fleet:
 
     # --- looking ---
 
-    async def seen(self, kind: type[E], times: int = 1) -> E:
-        """Wait for an event of this kind; return the last one."""
+    async def seen(self, kind: type[E], times: int = 1, **fields: object) -> E:
+        """Wait for an event of this kind, with these fields; return the last one."""
+        await self.events.until(lambda _: len(self.all_seen(kind, **fields)) >= times)
+        return self.all_seen(kind, **fields)[-1]
 
-        def found(entries: list[Any]) -> list[E]:
-            return [event for event in entries if isinstance(event, kind)]
-
-        await self.events.until(lambda entries: len(found(entries)) >= times)
-        return found(self.events.entries)[-1]
-
-    def all_seen(self, kind: type[E]) -> list[E]:
-        return [event for event in self.events.entries if isinstance(event, kind)]
+    def all_seen(self, kind: type[E], **fields: object) -> list[E]:
+        return [
+            event
+            for event in self.events.entries
+            if isinstance(event, kind)
+            and all(getattr(event, name) == value for name, value in fields.items())
+        ]
 
     async def until(self, is_so: Callable[[], object | Awaitable[object]]) -> None:
         """Look again until it is so: for what only the server knows."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from pool import Handlers, Job, Node, PoolError, StoreUnavailable
 from pool.actors.membership import IdentityGone, Membership
 from pool.actors.observe import DataLost, StoreTroubled, WorkerFenced
+from pool.actors.replica import Replica
+from pool.model.rmap import Doubted
+from tests.actors.conftest import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Fleet
@@ -53,7 +57,7 @@ async def test_a_failure_between_joining_and_announcing_is_made_good(
     announce_fails_once.clear()
     fleet.crew(node).membership.tell(IdentityGone(0, worker.target(0).name))
     assert (await fleet.seen(WorkerFenced)).worker == f"{worker.id}.1"
-    assert (await fleet.seen(StoreTroubled)).during == "join"
+    await fleet.seen(StoreTroubled, during="join")
     await fleet.until(lambda: serves(node))
     assert worker.target(0).number == 2
     await fleet.until(lambda: [w.incarnations for w in node.workers] == [(2,)])
@@ -111,3 +115,42 @@ async def test_a_renewal_that_overtakes_a_leave_does_not_bring_the_worker_back(
     await node.remove_worker(fleet.workers(node)[0])
     await fleet.until(lambda: not node.workers)
     assert fleet.all_seen(WorkerFenced) == []
+
+
+@pytest.mark.parametrize("has_one", [False, True])  # else the map itself is gone
+async def test_an_announcement_that_the_server_lost_is_written_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, has_one: bool
+) -> None:
+    """The write, and its loss, fall into the time of a snapshot: we waited for it for ever."""
+    node = await fleet.node(handlers if has_one else None)
+    before = {info.id for info in node.workers}
+    lost = anyio.Event()
+    real_write, real_fetch = Replica.write, Replica._fetch
+
+    async def write(self: Replica, ops: Any, **more: Any) -> Any:
+        if lost.is_set():
+            return await real_write(self, ops, **more)
+        self._step(Doubted("overflow"))
+        keys = (self.stored.meta, self.stored.items, self.stored.log)
+        older = [fleet.client.dump(key) for key in keys]
+        written = await real_write(self, ops, **more)
+        with fleet.client.pipeline(transaction=True) as pipe:
+            pipe.delete(*keys)
+            for key, value in zip(keys, older, strict=True):
+                if value is not None:
+                    pipe.restore(key, 0, value)
+            pipe.execute()
+        lost.set()
+        return written
+
+    async def fetch(self: Replica, ask: int) -> None:
+        await lost.wait()
+        await real_fetch(self, ask)
+
+    monkeypatch.setattr(Replica, "write", write)
+    monkeypatch.setattr(Replica, "_fetch", fetch)
+    with anyio.fail_after(PATIENCE_S):
+        worker = await node.add_worker(handlers)
+    assert lost.is_set()
+    assert {info.id for info in node.workers} == {worker.id, *before}
+    assert await serves(node)

@@ -147,7 +147,7 @@ async def test_an_async_stop_may_wait_although_the_job_is_cancelled(
 ) -> None:
     class Slow(Async):
         async def stop(self, key: str) -> None:
-            await anyio.sleep(0.05)
+            await anyio.lowlevel.checkpoint()
             await super().stop(key)
 
     handlers = Handlers()

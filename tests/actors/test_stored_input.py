@@ -77,7 +77,7 @@ async def test_a_field_whose_name_is_no_text_ends_no_reader(fleet: Fleet) -> Non
     for stream in (fleet.names.stream(worker), fleet.names.signal(worker)):
         fleet.client.xadd(stream, {b"\xff\xfe": b"x"})
     await is_well(fleet, node)
-    assert not [event for event in fleet.all_seen(StoreTroubled) if event.during == "listen"]
+    assert fleet.all_seen(StoreTroubled, during="listen") == []
     # An entry that starts no job is dropped when the worker compares what it has.
     await node.dispatch(echo, "more")
     fleet.client.xtrim(fleet.names.stream(worker), maxlen=0)
@@ -206,12 +206,10 @@ async def test_what_cannot_even_be_parked_is_not_tried_in_a_circle(
     fleet.client.set(fleet.names.parked, "foreign")
     [worker] = fleet.crew(node).membership.workers.values()
     worker._reconcile(0)
-    troubled = await fleet.seen(StoreTroubled)
-    assert troubled.during == "quarantine"
+    await fleet.seen(StoreTroubled, during="quarantine")
     for _ in range(100):  # round trips, of which a circle would take two each time
         await worker.context.link.execute("PING")
-    told = [event for event in fleet.all_seen(StoreTroubled) if event.during == "quarantine"]
-    assert len(told) < 3
+    assert len(fleet.all_seen(StoreTroubled, during="quarantine")) < 3
     fleet.client.delete(fleet.names.parked)
     worker._reconcile(0)
     await fleet.seen(RecordQuarantined)
@@ -225,9 +223,9 @@ async def test_what_cannot_be_swept_is_not_swept_in_a_circle(fleet: Fleet) -> No
     fleet.client.hset(names.jobs, "k", "junk")
     fleet.client.zadd(names.due, {"k:k": 1})
     await fleet.node(sweep_batch=1)
-    assert (await fleet.seen(StoreTroubled)).during == "quarantine"
+    await fleet.seen(StoreTroubled, during="quarantine")
     began_s = anyio.current_time()
-    await fleet.until(lambda: len(fleet.all_seen(StoreTroubled)) >= 4)
+    await fleet.seen(StoreTroubled, times=4, during="quarantine")
     assert anyio.current_time() - began_s > 2 * RETRY_S
     fleet.client.delete(names.parked)
     await fleet.seen(RecordQuarantined)
