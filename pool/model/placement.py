@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import mul
 from struct import Struct
+from typing import Final
 
 import attrs
 
@@ -29,6 +30,7 @@ from pool.model.ids import incarnation
 from pool.model.names import key_hash as hash_of
 
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1000.0
+FEW: Final = 32  # places of many that are sorted, where no more of them are asked for
 
 
 def _is_weight(_: object, attribute: attrs.Attribute[float], value: float) -> None:
@@ -99,11 +101,7 @@ class Candidates:
             return table.ranked(key_hash, limit)
         if len(ids) < 2:
             return ids[:limit]
-        scores = table.scores(key_hash)
-        if limit == 1:
-            return (ids[scores.index(max(scores))],)
-        best = sorted(range(len(ids)), key=scores.__getitem__, reverse=True)  # stable: ties too
-        return tuple([ids[i] for i in best[:limit]])
+        return tuple([ids[place] for place in table.best(key_hash, limit)])
 
     def _of(self, handler: str) -> tuple[tuple[str, ...], _Table]:
         table = self._tables.get(handler)
@@ -125,7 +123,7 @@ class _Table:
     deployment would move keys of all other nodes there, and away again when the old one leaves.
     """
 
-    __slots__ = ("_bytes", "_packed", "_rates", "_unpack", "ids", "twins")
+    __slots__ = ("_bytes", "_cut", "_packed", "_rates", "_unpack", "ids", "twins")
 
     def __init__(self, places: Mapping[int, Sequence[Candidate]]) -> None:
         self.ids = tuple(workers[0].id for workers in places.values())
@@ -141,6 +139,11 @@ class _Table:
         weights = [max(worker.weight for worker in workers) for workers in places.values()]
         # Equal weights cannot change the order, so they need no logarithms.
         self._rates = [1 / weight for weight in weights] if len(set(weights)) > 1 else None
+        # Of many places, some FEW have scores over it, whatever the key.
+        # An int for ints: a comparison with a float takes thrice as long.
+        self._cut: float = (
+            -FEW / sum(weights) if self._rates else 2**64 - 2**64 * FEW // max(len(weights), 1)
+        )
 
     def scores(self, key_hash: int) -> Sequence[float]:
         """Return one score per place; the highest wins."""
@@ -152,10 +155,23 @@ class _Table:
         # clocks that run at the speed of the weights.
         return list(map(mul, map(math.log, map(mul, numbers, repeat(2.0**-64))), self._rates))
 
+    def best(self, key_hash: int, limit: int) -> list[int]:
+        """Return at most `limit` places, the highest score first; of equals the earlier one."""
+        scores = self.scores(key_hash)
+        if limit == 1:
+            return [scores.index(max(scores))]
+        places: Sequence[int] = range(len(scores))
+        if len(scores) > 2 * FEW:
+            cut = self._cut
+            few = [place for place, score in enumerate(scores) if score > cut]
+            if len(few) >= limit:
+                places = few
+        return sorted(places, key=scores.__getitem__, reverse=True)[:limit]  # stable: ties too
+
     def ranked(self, key_hash: int, limit: int) -> tuple[str, ...]:
         """Return the ids of at most `limit` workers, where places may be shared."""
-        scores, found = self.scores(key_hash), list[str]()
-        for place in sorted(range(len(self.ids)), key=scores.__getitem__, reverse=True):
+        found = list[str]()
+        for place in self.best(key_hash, limit):
             twins = self.twins.get(place)
             found += twins.ranked(key_hash, limit) if twins else (self.ids[place],)
             if len(found) >= limit:

@@ -81,6 +81,22 @@ def test_the_order_of_the_copy_does_not_matter(
     )
 
 
+@pytest.mark.parametrize("size", [60, 70, 1000])
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, 2.0), (1000.0, *[0.001] * 400)])
+def test_the_first_few_of_many_are_the_first_of_all(size: int, weights: tuple[float, ...]) -> None:
+    """Only those over a cut are sorted; where they are too few, all are."""
+    workers = [
+        *fleet(size, weights=weights),
+        *(Candidate(f"twin-{i}", H, label=f"pair-{i // 2}") for i in range(20)),
+    ]
+    candidates = Candidates(workers)
+    for number in HASHES[:300]:
+        order = candidates.ranked(number, "h", len(workers))
+        assert len(order) == len(workers)
+        for limit in (1, 8, 9, 40):
+            assert candidates.ranked(number, "h", limit) == order[:limit]
+
+
 def test_nobody_knows_the_handler() -> None:
     candidates = Candidates(fleet(3))
     assert candidates.first(1, "other") is None
