@@ -343,6 +343,7 @@ async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
         async def dispatch() -> None:
             refs.append(await client.dispatch(once, "k"))
 
+        await fleet.until(lambda: fleet.crew(client).context.link._is_idle)
         proxy.drop_replies = True
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dispatch)

@@ -111,9 +111,10 @@ def test_a_node_frozen_for_three_leases_is_refused_and_works_again(
     long = fleet.dispatch(client, "held", [f"long-{i}" for i in range(30)], str(gate))
     clocks = fleet.dispatch(client, "clock", [f"clock-{i}" for i in range(10)])
     fleet.are_running([*long, *clocks])
-    # These sleep until a moment in the freeze at which its lease is still good: when it goes on
-    # they return at once, and are settled before the node has had time to notice.
-    naps = fleet.dispatch(client, "nap", [f"nap-{i}" for i in range(30)], 0.4 * fleet.ttl_s)
+    # These are let go in the freeze: when it goes on they return at once, and are settled before
+    # the node has had time to notice.
+    let_go = fleet.directory / "let_go"
+    naps = fleet.dispatch(client, "held", [f"nap-{i}" for i in range(30)], str(let_go))
     fleet.are_running(naps)
     frozen_s = victim.signal(signal.SIGSTOP)
     its_naps = held_by(fleet, victim, [*naps])
@@ -122,6 +123,7 @@ def test_a_node_frozen_for_three_leases_is_refused_and_works_again(
     assert its_others
     took = fleet.took_over([*its_naps, *its_others], frozen_s, victim, within_s=fleet.ttl_s + 1.0)
     figures("takeover", took)
+    let_go.touch()
     results = fleet.results(client, naps)
     fleet.passes(frozen_s, 3 * fleet.ttl_s)
     continued_s = victim.signal(signal.SIGCONT)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.process.conftest import Figures, Fleet, MakeFleet, Run
 
-AT_ONCE_S = 0.8  # far below the lease, which is 5 s where it matters
+AT_ONCE_S = 2.0  # far below the lease, which is 5 s where it matters
 
 
 def moves(fleet: Fleet, keys: Iterable[str]) -> dict[str, list[tuple[Run, Run]]]:

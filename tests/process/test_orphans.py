@@ -77,13 +77,15 @@ def running_when_its_worker_died(fleet: Fleet) -> None:
 
 def finished_but_not_settled(fleet: Fleet) -> None:
     """Its handler returned, and its worker died before the settlement was on the wire."""
+    gate = fleet.directory / "gate"
     client = fleet.start("client", is_client=True)[0]
     victim = fleet.start("a", trap="settle")[0]
-    jobs = fleet.dispatch(client, "nap", ["key"], 0.4)
+    jobs = fleet.dispatch(client, "held", ["key"], str(gate))
     fleet.are_running(jobs)
     fleet.start("b")
+    gate.touch()
     fleet.died(victim)
-    assert [run.how for run in fleet.runs(jobs)] == ["returned"]
+    assert fleet.runs(jobs)[0].how == "returned"
     fleet.until(
         lambda: fleet.said("start", key="key", node="b"), within_s=fleet.ttl_s + 1.0, what=FOUND
     )

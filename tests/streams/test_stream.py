@@ -207,7 +207,8 @@ async def test_a_node_has_streams_on_its_own_connection(bench: Bench) -> None:
         clients = len(bench.client.client_list())
         stream = node.stream("orders", length_max=5)
         await bench.add(stream, *range(7))
-        assert len(bench.client.client_list()) == clients
+        # One that was made anew meanwhile may be there twice, for a moment.
+        await bench.until(lambda: len(bench.client.client_list()) <= clients)
         async with same.reader() as reader, stream.sink("billing") as sink:
             assert await bench.take_numbers(reader, 5) == [2, 3, 4, 5, 6]
             assert await bench.take_numbers(sink, 5) == [2, 3, 4, 5, 6]
