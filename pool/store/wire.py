@@ -150,13 +150,12 @@ class Wire:
     async def _connect_to_slot(self, deadline_s: float) -> None:
         """Connect to the primary of our slot: where a node says of itself that it is that."""
         slot = key_slot(self._url.tag.encode())
-        waiting, tried = list(self._guides), set[Address]()
+        waiting, named = list(self._guides), set[Address]()
         failed: PoolError = StoreUnavailable(
             problem=f"{self._url.where} has no primary", maybe_done=False
         )
         while waiting:
             place = waiting.pop(0)
-            tried.add(place)
             try:
                 slots = await self._connect_to(
                     place, (deadline_s - self._clock()) / (len(waiting) + 1)
@@ -169,7 +168,9 @@ class Wire:
                 known = dict.fromkeys([place, *self._url.hosts, *others])
                 self._guides = list(known)[:_GUIDES_MAX]
                 return
-            if owner is not None and owner not in tried:
+            # Once more if it was asked in vain before: it may only be slower than its share.
+            if owner is not None and owner not in named:
+                named.add(owner)
                 waiting = [owner, *(each for each in waiting if each != owner)]
         self.close()
         raise failed

@@ -101,6 +101,8 @@ class Member:
 
     def signal(self, number: signal.Signals) -> float:
         """Send a signal; returns when."""
+        if number == signal.SIGTERM:
+            self.is_expected_to_live = False
         at_s = time.monotonic()
         self.process.send_signal(number)
         return at_s
@@ -195,7 +197,6 @@ class Fleet:
 
     def has_left(self, member: Member) -> None:
         """Wait for the end of a member that was told to leave."""
-        member.is_expected_to_live = False
         code = member.process.wait(PATIENCE_S)
         member.died_s = time.monotonic()
         assert code == 0, f"{member.name} ended with {code}: {member.log.read_text()[-2000:]}"

@@ -7,6 +7,7 @@ stories, and those of `actors`, run there too: `make test-cluster`, `make test-s
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -330,3 +331,29 @@ def test_a_sentinel_or_node_that_hangs_cannot_use_up_the_time_of_a_connection(
             assert _appended(f"{before}://{address}{hosts}", key) == 2
         finally:
             thaw(first)
+
+
+def test_a_primary_that_needs_more_than_its_share_of_the_time_is_asked_once_more(
+    program: ServerProgram,
+) -> None:
+    """It was asked first, in vain; then the others say that it has our slot."""
+    key, op_timeout_s = "pool:{p:0}:list", 3.0  # of which it has a third as one of three
+
+    async def push(url: str) -> object:
+        link = await Link.open(Host(), Url.parse(url).at(key), op_timeout_s=op_timeout_s)
+        try:
+            return await link.execute("RPUSH", key, "x")
+        finally:
+            await link.aclose(1.0)
+
+    with Cluster.start(program) as place:
+        slow = place.primary(key)
+        others = [each for each in place.processes if each is not slow]
+        hosts = ",".join(f"127.0.0.1:{each.tcp_port}" for each in (slow, *others))
+        freeze(slow)
+        thawing = threading.Timer(op_timeout_s / 2, thaw, [slow])
+        thawing.start()
+        try:
+            assert anyio.run(push, f"redis+cluster://{hosts}") == 1
+        finally:
+            thawing.join()
