@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 import anyio
 import anyio.lowlevel
@@ -52,6 +52,14 @@ import attrs
 
 from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, StreamsUnreachable
 from pool.actors.feed import STREAMS_MAX, Feed
+from pool.actors.sink_events import (
+    SinkLapsed,
+    SinkMended,
+    SinkMissed,
+    SinkParked,
+    SinkRemade,
+    SinkTroubled,
+)
 from pool.actors.tail import Batch, Fields, Reading, Tail
 from pool.errors import Gone, InvalidOption, NotRunning, PoolError, StoreUnavailable
 from pool.model.ids import incarnation
@@ -85,77 +93,6 @@ GRACE_MAX_S: Final = 7 * 86_400.0
 DELIVERIES_MAX: Final = 10
 DELIVERIES_HIGH: Final = 10_000
 PARKED_FETCHED_MAX: Final = 10_000
-
-
-@attrs.frozen(kw_only=True)
-class SinkMended:
-    """Events of stale consumers, or unacknowledged for too long, were freed for others."""
-
-    event: ClassVar[str] = "sink.mended"
-    level: ClassVar[str] = "warning"
-
-    sink: str
-    stream: str
-    freed: int
-    forgotten: int  # consumers
-
-
-@attrs.frozen(kw_only=True)
-class SinkParked:
-    """Events were given up after too many deliveries; they wait among the parked."""
-
-    event: ClassVar[str] = "sink.parked"
-    level: ClassVar[str] = "error"
-
-    sink: str
-    stream: str
-    events: int
-
-
-@attrs.frozen(kw_only=True)
-class SinkMissed:
-    """A length cap took events that were not acknowledged yet."""
-
-    event: ClassVar[str] = "sink.missed"
-    level: ClassVar[str] = "error"
-
-    sink: str
-    stream: str
-    events: int
-
-
-@attrs.frozen(kw_only=True)
-class SinkRemade:
-    """The group was gone (key deleted, FLUSHALL, data lost) and was made again, from the oldest."""
-
-    event: ClassVar[str] = "sink.remade"
-    level: ClassVar[str] = "error"
-
-    sink: str
-    stream: str
-
-
-@attrs.frozen(kw_only=True)
-class SinkLapsed:
-    """A consumer's lease could not be confirmed, or was ended; it joins under another name."""
-
-    event: ClassVar[str] = "sink.lapsed"
-    level: ClassVar[str] = "warning"
-
-    sink: str
-    consumer: str
-    dropped: int  # buffered events; they are given again, to somebody
-
-
-@attrs.frozen(kw_only=True)
-class SinkTroubled:
-    """A background call of a sink was refused; it is repeated."""
-
-    event: ClassVar[str] = "sink.troubled"
-    level: ClassVar[str] = "warning"
-
-    sink: str
-    problem: str
 
 
 @attrs.define(eq=False, kw_only=True)
