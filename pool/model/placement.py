@@ -91,8 +91,7 @@ class Candidates:
             return table.ranked(key_hash, 1)[0]
         if len(ids) < 2:
             return ids[0] if ids else None
-        scores = table.scores(key_hash)
-        return ids[scores.index(max(scores))]
+        return ids[table.best(key_hash, 1)[0]]
 
     def ranked(self, key_hash: int, handler: str, limit: int) -> tuple[str, ...]:
         """Return the ids of at most `limit` workers, the one that should have the key first."""

@@ -20,6 +20,7 @@ from pool import (
     PoolFull,
     UnknownHandler,
 )
+from pool.actors.dispatcher import Dispatcher
 from pool.store.scripts import ScriptCall, Word
 from pool.testing.proxy import fault_proxy
 
@@ -352,6 +353,26 @@ async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
         assert await refs[0].result(timeout_s=5) == refs[0].job_id
         await fleet.leave(client)
     assert diary.entries == [refs[0].job_id]
+
+
+@pytest.mark.parametrize(("lanes", "slice_"), [(1, 256), (3, 768), (8, 1024)])
+async def test_many_are_prepared_by_slices_so_that_others_have_their_turn(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, lanes: int, slice_: int
+) -> None:
+    """One call of each lane is carried out while the next is encoded; the loop is not held long."""
+    sizes = list[int]()
+    real = Dispatcher.admit
+
+    def admit(self: Dispatcher, items: Any) -> Any:
+        sizes.append(len(items))
+        return real(self, items)
+
+    monkeypatch.setattr(Dispatcher, "admit", admit)
+    client = await fleet.node(lanes=lanes)
+    many = client.options(allow_unknown=True)
+    answers = await many.dispatch_many("later", [f"k{n}" for n in range(2000)])
+    assert [each for each in answers if not isinstance(each, JobRef)] == []
+    assert sizes == [slice_] * (2000 // slice_) + [2000 % slice_]
 
 
 @pytest.mark.one_server

@@ -17,7 +17,16 @@ from pool.actors.follower import Follower, MapsReachable, MapsUnreachable
 from pool.actors.replica import MapResynced, Replica
 from pool.errors import NotRunning, StoreFault, StoreLost, StoreUnavailable
 from pool.model.names import Control
-from pool.model.rmap import Change, Delete, Deltas, Resync, Set, SetIfNotExists, Value
+from pool.model.rmap import (
+    Change,
+    Delete,
+    Deltas,
+    Probed,
+    Resync,
+    Set,
+    SetIfNotExists,
+    Value,
+)
 from pool.settings import Settings
 from pool.store.link import Link
 from pool.store.rmap import WRITE, StoredMap, entry_of
@@ -322,6 +331,22 @@ async def test_a_write_that_the_server_lost_before_we_saw_it_is_not_waited_for_f
         assert not replica._waiters
         with anyio.fail_after(PATIENCE_S):
             await replica.wait_for((await replica.write([Set(b"a", b"2")])).revision)
+
+
+async def test_what_was_probed_before_a_write_says_nothing_of_it(
+    open_fleet: Callable[[], Any],
+) -> None:
+    """However long it waited in the mailbox: two old probes failed those who waited since."""
+    async with open_fleet() as fleet:
+        replica = await fleet.join()
+        written = await replica.write([Set(b"a", b"1")])
+        await replica.wait_for(written.revision)
+        for _ in range(2):
+            replica._receive(Probed(replica._copy.state.at, is_fresh=False))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(replica.write, [Set(b"a", b"2")])
+            with anyio.fail_after(PATIENCE_S):
+                await replica.wait_for(written.revision + 1)
 
 
 async def test_a_foreign_entry_in_the_log_costs_a_snapshot_a_period_and_no_drift(
