@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, Self, TypeAlias
 
-from benchmarks.fleet_rows import DEFAULTS, Sizes
+from benchmarks.fleet_rows import Sizes
 from benchmarks.probe import Probe
 from benchmarks.throughput import Member
+from pool.model.timing import TTL_DEFAULT_S
 
 WAIT_S: Final = 60.0
 LOOK_S: Final = 0.05  # between two looks at how far a fleet has come
@@ -72,7 +73,7 @@ class Fleet:
         *,
         capacity: int = 100,
         workers: int = 1,
-        ttl_s: float = DEFAULTS.lease_ttl_s,
+        ttl_s: float = TTL_DEFAULT_S,
         at_once: int = 100,
     ) -> None:
         """Have a process enter nodes, without waiting for it."""

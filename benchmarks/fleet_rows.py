@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from pool import Settings
+from pool.model.timing import TTL_DEFAULT_S
 
 ORDERS: Final = {"start_first": "new before old", "stop_first": "old before new"}
 DEFAULTS: Final = Settings()
@@ -18,7 +19,7 @@ Row: TypeAlias = tuple[str, str, str]  # figure, title, the figure it is divided
 class Sizes:
     """How large each scenario is."""
 
-    ttls_s: tuple[float, ...] = (1.0, DEFAULTS.lease_ttl_s)
+    ttls_s: tuple[float, ...] = (1.0, TTL_DEFAULT_S)
     settle_s: float = DEFAULTS.settle_delay_s
     quiet_s: float = 2.5  # no service has moved for so long: none wants to
     signals: tuple[str, ...] = ("sigkill", "sigstop")

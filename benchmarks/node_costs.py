@@ -22,6 +22,7 @@ import attrs
 from benchmarks.budget import Figure
 from pool import Call, Handlers, Job, Node, Settings
 from pool.actors.worker import Worker
+from pool.model.timing import Timing
 from pool.store.scripts import Command, ScriptCall
 from pool.store.seam import Beside, Body, Entries, Group, Host, Port, Reply
 from pool.store.url import Url
@@ -32,6 +33,7 @@ BESIDE: Final = ("PING", "fence")
 # Nothing but the operation under measurement happens within this time: no renewal, no probe.
 QUIET: Final = Settings(lease_ttl_s=600.0)
 SHORT: Final = Settings(lease_ttl_s=1.0)
+SHORT_RENEW_S: Final = Timing(1.0).renew_s
 PERIODS: Final = 7
 BATCH: Final = 32
 JOBS: Final = 512  # over which Python is counted
@@ -97,10 +99,13 @@ class _CountingPort:
         positions: Mapping[str, str],
         *,
         block_s: float,
+        timeout_s: float,
         count: int,
         group: Group | None = None,
     ) -> Entries:
-        got = await self.port.read(positions, block_s=block_s, count=count, group=group)
+        got = await self.port.read(
+            positions, block_s=block_s, timeout_s=timeout_s, count=count, group=group
+        )
         if got or self.seam.is_resting:
             self.seam.noted.append(f"read by {self.name}")
         return got
@@ -332,7 +337,7 @@ async def rest_costs(url: str, pool: str) -> dict[str, Figure]:
         async with Node(pool, url, handlers=handlers, settings=SHORT, observers=(), seam=seam):
             seam.noted.clear()
             while True:
-                await anyio.sleep(SHORT.renew_s / 2)
+                await anyio.sleep(SHORT_RENEW_S / 2)
                 noted = list(seam.noted)
                 if noted.count("renew") >= PERIODS + 2:
                     break

@@ -1,6 +1,6 @@
 """How a node behaves: one frozen class, every number with its unit and both bounds.
 
-All times derive from the lease TTL; what is set by hand is checked against it in one place.
+What derives from the lease TTL is in `pool.model.timing`: the TTL is the pool's, and may change.
 README's table is printed from the metadata here.
 """
 
@@ -32,10 +32,11 @@ def _is_count(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     _bounded(attribute, value, (int,))
 
 
-def seconds(default: float, doc: str, *, low: float, high: float) -> float:
-    """A duration in seconds, bounded on both sides: nothing is unlimited."""
+def seconds(default: float | None, doc: str, *, low: float, high: float) -> Any:
+    """A duration in seconds, bounded on both sides: nothing is unlimited; None only by default."""
     meta = {"doc": doc, "unit": "s", "low": low, "high": high}
-    return attrs.field(default=default, validator=_is_seconds, metadata=meta)
+    check = _is_seconds if default is not None else attrs.validators.optional(_is_seconds)
+    return attrs.field(default=default, validator=check, metadata=meta)
 
 
 def count(default: int, doc: str, *, unit: str, low: int, high: int) -> int:
@@ -62,9 +63,10 @@ def choice(default: str, doc: str, *options: str) -> Any:
 class Settings:
     """How a node behaves.  Immutable; `attrs.evolve()` makes a changed copy."""
 
-    lease_ttl_s: float = seconds(
-        10.0,
-        "A node silent for this long loses its jobs; all other times derive from it.",
+    lease_ttl_s: float | None = seconds(
+        None,
+        "A node silent for this long loses its jobs; all other times derive from it. "
+        "Who founds a pool without one gives it 10 s.",
         low=1.0,
         high=3600.0,
     )
@@ -143,48 +145,6 @@ class Settings:
         "continue",
     )
 
-    # --- derived from the TTL; none of them is set by hand ---
-
-    @property
-    def renew_s(self) -> float:
-        """How often leases are renewed."""
-        return self.lease_ttl_s / 5
-
-    @property
-    def renew_timeout_s(self) -> float:
-        """When one renewal counts as failed."""
-        return self.lease_ttl_s / 10
-
-    @property
-    def stop_budget_s(self) -> float:
-        """How long handlers have to end when a lease cannot be renewed."""
-        return self.lease_ttl_s / 4
-
-    @property
-    def margin_s(self) -> float:
-        """By how much we stop before the server would count our lease as ended."""
-        return max(0.05, 0.035 * self.lease_ttl_s)
-
-    @property
-    def block_s(self) -> float:
-        """How long one blocking read waits."""
-        return self.lease_ttl_s / 4
-
-    @property
-    def socket_timeout_s(self) -> float:
-        """How long any one wait on a socket may take."""
-        return self.lease_ttl_s / 2
-
-    @property
-    def pending_timeout_s(self) -> float:
-        """By when a granted job must have been acknowledged."""
-        return self.lease_ttl_s
-
-    @property
-    def reap_s(self) -> float:
-        """How long a reaper may be silent before another one takes over."""
-        return max(0.5, self.lease_ttl_s / 4)
-
     def __attrs_post_init__(self) -> None:
         if self.retry_window_s <= 2 * self.op_timeout_s:
             # A call is repeated for at most op_timeout_s, and what it did must be known by then.
@@ -193,7 +153,3 @@ class Settings:
                 problem=f"retry_window_s ({self.retry_window_s}) must be more than twice "
                 f"op_timeout_s ({self.op_timeout_s})",
             )
-        # Three renewals may fail before handlers are stopped; true for every TTL by derivation.
-        usable_s = self.lease_ttl_s - self.margin_s - self.stop_budget_s
-        assert 3 * self.renew_s + self.renew_timeout_s <= usable_s + 1e-9
-        assert self.block_s < self.socket_timeout_s < self.lease_ttl_s

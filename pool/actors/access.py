@@ -16,6 +16,7 @@ import attrs
 from pool.actors.observe import Event, Observer, emit_to
 from pool.model.ids import Ids
 from pool.model.names import Control, check_pool
+from pool.model.timing import TTL_DEFAULT_S, Timing
 from pool.settings import Settings
 from pool.store.link import Link
 from pool.store.program import find_server
@@ -37,6 +38,15 @@ class Access:
     control: Control
     ids: Ids
     emit: Callable[[Event], object]
+    timing: Timing = attrs.field()  # by the TTL that counts now: ask at the moment of use
+
+    @timing.default
+    def _first_timing(self) -> Timing:
+        return Timing(self.settings.lease_ttl_s or TTL_DEFAULT_S)
+
+    def timing_now(self) -> Timing:
+        """Return the times as they are now; for parts that know nothing else of us."""
+        return self.timing
 
     @property
     def pool(self) -> str:

@@ -174,8 +174,8 @@ class Crew:
 
     async def remove_worker(self, worker: Worker, grace_s: float) -> int:
         """Drain a worker and have it leave; return how many keys were left to the reapers."""
-        settings = self.context.settings
-        budget_s = grace_s + settings.stop_budget_s + 2 * settings.op_timeout_s
+        settings, timing = self.context.settings, self.context.timing
+        budget_s = grace_s + timing.stop_budget_s + 2 * settings.op_timeout_s
         worker.is_draining = True
         owns = 0
         with anyio.move_on_after(budget_s + settings.op_timeout_s, shield=True):
@@ -258,9 +258,9 @@ class Crew:
 
     def _look_for_orphans(self, state: LaneState, now_s: float) -> None:
         """Now and then, have the announced identities checked for a lease (G-05)."""
-        if now_s - self._suspects_s < 2 * self.context.settings.lease_ttl_s:
+        if now_s - self._suspects_s < 2 * self.context.timing.ttl_s:
             return
-        spread_s = self.context.seam.dice.uniform(0, self.context.settings.lease_ttl_s)
+        spread_s = self.context.seam.dice.uniform(0, self.context.timing.ttl_s)
         self._suspects_s = now_s + spread_s
         known = self.context.candidates.workers.values()
         names = [c.name_in(state.number) for c in known if state.number < len(c.incarnations)]

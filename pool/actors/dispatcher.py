@@ -275,7 +275,7 @@ class Dispatcher(Actor[Message]):
         call = context.lanes[number].lane.dispatch(
             items,
             ranks.targets,
-            pending_s=settings.pending_timeout_s,
+            pending_s=context.timing.pending_timeout_s,
             queued_jobs_max=max(1, settings.queued_jobs_max // len(context.lanes)),
         )
         lane.flights += 1

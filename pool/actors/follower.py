@@ -20,6 +20,7 @@ from pool.actors.tail import Batch, Reading, StreamEntry, Tail
 from pool.errors import PoolError, StoreLost
 from pool.model.names import Control
 from pool.model.rmap import Deltas, Position, Probed
+from pool.model.timing import Timing
 from pool.settings import Settings
 from pool.store.rmap import StoredMap, delta_of, entry_of, expire_calls, probe_call, probed
 from pool.store.seam import Port, Seam
@@ -83,6 +84,7 @@ class Follower:
     control: Control
     incarnation: str
     settings: Settings
+    timing: Callable[[], Timing]
     emit: Callable[[Event], object]
     on_end: Callable[[BaseException | None], object]  # the body ended; without an error: closed
     _tail: Tail[_Reading] = attrs.field(init=False)
@@ -93,12 +95,11 @@ class Follower:
             name="pool-maps",
             seam=self.seam,
             url=self.url,
-            settings=self.settings,
+            timing=self.timing,
             count=READ_MAX,
             decode=_deltas,
             on_batch=self._on_batch,
             probe=self._probe,
-            probe_every_s=self.settings.renew_s,
             on_probed=self._on_probed,
             on_trouble=self._on_trouble,
             on_back=self._on_back,

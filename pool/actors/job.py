@@ -13,6 +13,7 @@ import attrs
 from pool.errors import InvalidOption, PayloadEncodingError
 from pool.model.codec import check_size, decode_value, encode_value
 from pool.model.job import Kind
+from pool.model.timing import Timing
 
 SECONDS_MAX: Final = 365 * 86_400.0  # of a delay, a backoff or a time limit
 
@@ -141,7 +142,7 @@ class Job:
     worker: str
     _state: bytes | None = attrs.field(repr=False)
     _state_bytes_max: int = attrs.field(repr=False)
-    _stop_budget_s: float = attrs.field(repr=False)
+    _timing: Callable[[], Timing] = attrs.field(repr=False)
     _inbox: Inbox = attrs.field(repr=False)
     _read_inbox: ReadInbox = attrs.field(repr=False)
     _on_handled: Callable[[int], object] = attrs.field(repr=False)
@@ -198,7 +199,7 @@ class Job:
 
     def ending(self) -> anyio.CancelScope:
         """Return a scope for clean-up that must await: shielded, within the stop budget."""
-        deadline_s = anyio.current_time() + self._stop_budget_s
+        deadline_s = anyio.current_time() + self._timing().stop_budget_s
         return anyio.CancelScope(shield=True, deadline=deadline_s)
 
     def handed_over(self) -> bytes | None:

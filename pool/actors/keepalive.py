@@ -132,7 +132,7 @@ class KeepAlive(Actor[Message]):
     def _plan(
         self, url: Url, identities: Sequence[Sequence[str]], closing: Sequence[ScriptCall]
     ) -> _Plan:
-        states, ttl_s = self._urls()[url], self.context.settings.lease_ttl_s
+        states, ttl_s = self._urls()[url], self.context.timing.ttl_s
         return _Plan(
             tuple(state.number for state in states),
             tuple(state.lane.renew(identities[state.number], ttl_s=ttl_s) for state in states),
@@ -146,7 +146,6 @@ class KeepAlive(Actor[Message]):
             url,
             partial(self._body, url),
             has_thread=True,
-            socket_timeout_s=self.context.settings.socket_timeout_s,
             on_end=partial(self._on_end, url),
         )
 
@@ -243,18 +242,19 @@ class KeepAlive(Actor[Message]):
     # --- in the thread ------------------------------------------------------------------------
 
     async def _body(self, url: Url, port: Port) -> None:
-        settings, clock = self.context.settings, self.context.seam.clock
+        context, clock = self.context, self.context.seam.clock
         self._heard_s = clock()
         while not port.closing:
             self._asked.discard(url)  # first: what is asked for from here on is not in the plan
             plan, asked_s = self._plans.get(url, _Plan()), clock()
             replies: Sequence[Reply] = ()
             if plan.calls:
-                replies = await port.run(plan.calls, timeout_s=settings.renew_timeout_s)
+                replies = await port.run(plan.calls, timeout_s=context.timing.renew_timeout_s)
                 if not port.post(self._take, _Answer(asked_s, url, plan, replies)):
                     return
             failed = any(isinstance(reply, PoolError) for reply in replies)
-            next_s = asked_s + (settings.renew_s / 4 if failed else settings.renew_s)
+            renew_s = context.timing.renew_s
+            next_s = asked_s + (renew_s / 4 if failed else renew_s)
             if not await self._look_after_loop(url, port, next_s):
                 return
 
@@ -283,8 +283,9 @@ class KeepAlive(Actor[Message]):
                     self.context.emit(self._hung_event(hung_s))
                 # What is granted now would wait for as long as the loop hangs.
                 closing = self._plans.get(url, _Plan()).closing
-                await port.run(closing, timeout_s=settings.renew_timeout_s)
-            if hung_s > settings.lease_ttl_s - settings.margin_s and settings.on_overrun == "exit":
+                await port.run(closing, timeout_s=self.context.timing.renew_timeout_s)
+            timing = self.context.timing
+            if hung_s > timing.ttl_s - timing.margin_s and settings.on_overrun == "exit":
                 self.context.seam.end_process(EXIT_CODE)
         return True
 

@@ -91,7 +91,7 @@ class Listener(Actor[_Read]):
             name=f"pool-listener-{lane}",
             seam=context.seam,
             url=context.url.at(state.lane.names.prefix),
-            settings=context.settings,
+            timing=context.timing_now,
             count=READ_MAX,
             on_batch=lambda batch: self.deliver(_Read(lane, batch)),
             on_trouble=self._on_trouble,

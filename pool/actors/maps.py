@@ -52,6 +52,7 @@ class Maps:
             control=context.control,
             incarnation=context.incarnation,
             settings=context.settings,
+            timing=context.timing_now,
             emit=context.emit,
             on_end=self._on_reader_end,
         )

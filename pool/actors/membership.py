@@ -100,19 +100,19 @@ class Membership(Actor[Message]):
 
     def make_lanes(self, made: Founded) -> None:
         """Set the lanes up as the pool was found; node numbers rise when it was found anew."""
-        context, settings = self.context, self.context.settings
+        context, timing = self.context, self.context.timing
         context.incarnation = made.incarnation
         before = {state.number: state.node.number for state in context.lanes}
         now_s = context.seam.clock()
         context.lanes[:] = [
             LaneState(
                 number=k,
-                lane=Lane(Names(context.pool, k), made.incarnation, settings.parked_ttl_s),
+                lane=Lane(Names(context.pool, k), made.incarnation, context.settings.parked_ttl_s),
                 node=Target(context.node_id, before.get(k, 0) + 1),
                 lease=Lease(
-                    ttl_s=settings.lease_ttl_s,
-                    margin_s=settings.margin_s,
-                    stop_budget_s=settings.stop_budget_s,
+                    ttl_s=timing.ttl_s,
+                    margin_s=timing.margin_s,
+                    stop_budget_s=timing.stop_budget_s,
                     asked_s=now_s,
                 ),
                 server_ms=made.now_ms,
@@ -419,7 +419,7 @@ class Membership(Actor[Message]):
             options,
             is_new=is_new,
             not_after_ms=not_after_ms,
-            ttl_s=settings.lease_ttl_s,
+            ttl_s=context.timing.ttl_s,
             stale=stale,
         )
         reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
@@ -430,6 +430,6 @@ class Membership(Actor[Message]):
             state.lease = attrs.evolve(state.lease, asked_s=asked_s, phase="held")
 
     async def _leave(self, state: LaneState, who: Target) -> int:
-        call = state.lane.leave([who], ttl_s=self.context.settings.lease_ttl_s)
+        call = state.lane.leave([who], ttl_s=self.context.timing.ttl_s)
         [status] = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         return int(status.split(b" ")[1]) if status.startswith(b"OWNS") else 0

@@ -116,7 +116,7 @@ class Outbox:
             "own",
             self.target.name,
             [edge for edge, _ in batch],
-            pending_s=self.context.settings.pending_timeout_s,
+            pending_s=self.context.timing.pending_timeout_s,
             targets=ranks.targets,
         )
         try:
@@ -210,19 +210,18 @@ class Outbox:
 class Memory:
     """What a worker settled lately: a settlement that a server lost is sent again, never redone."""
 
-    keep_s: float
     # A plain dict finds its oldest entry by walking over all that were deleted before it.
     _kept: OrderedDict[str, tuple[Edge, float]] = attrs.field(factory=OrderedDict)
     _bytes: int = 0
 
-    def keep(self, edge: Edge, now_s: float) -> None:
-        """Remember how an epoch of ours ended."""
+    def keep(self, edge: Edge, now_s: float, keep_s: float) -> None:
+        """Remember how an epoch of ours ended; what is older than `keep_s` is forgotten."""
         self._drop(edge.key)
         self._kept[edge.key] = (edge, now_s)
         self._bytes += _size(edge)
         while self._kept:
             oldest = next(iter(self._kept))
-            is_young = self._kept[oldest][1] > now_s - self.keep_s
+            is_young = self._kept[oldest][1] > now_s - keep_s
             if is_young and len(self._kept) <= MEMORY_MAX and self._bytes <= MEMORY_BYTES_MAX:
                 return
             self._drop(oldest)

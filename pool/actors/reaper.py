@@ -93,7 +93,7 @@ class Reaper(Actor[Message]):
 
     async def _fence(self, lane: int) -> bool:
         """Claim what has ended in a lane, and reap what was claimed; False if nothing was done."""
-        state, settings = self.context.lanes[lane], self.context.settings
+        state, timing = self.context.lanes[lane], self.context.timing
         if not state.lease.is_good(self.context.seam.clock()):
             # We have not heard from the store for long: our own lease may have ended with others'.
             self._alarms.set_by(lane, RETRY_S)
@@ -101,8 +101,8 @@ class Reaper(Actor[Message]):
         suspects = self._suspects.pop(state.number, {})
         call = state.lane.fence(
             state.node.name,
-            ttl_s=settings.lease_ttl_s,
-            reap_s=settings.reap_s,
+            ttl_s=timing.ttl_s,
+            reap_s=timing.reap_s,
             claims_max=CLAIMS_MAX,
             suspects=tuple(suspects),
         )
@@ -125,10 +125,11 @@ class Reaper(Actor[Message]):
 
     async def _reap(self, state: LaneState, claim: Claim) -> None:
         """Move everything that a fenced identity owned, then forget it."""
-        settings, link, keys = self.context.settings, self.context.link, 0
+        link, keys = self.context.link, 0
         try:
             while True:
-                call = state.lane.reap(claim, ttl_s=settings.lease_ttl_s, reap_s=settings.reap_s)
+                timing = self.context.timing
+                call = state.lane.reap(claim, ttl_s=timing.ttl_s, reap_s=timing.reap_s)
                 try:
                     reply = await link.call(call.script, call.keys, call.args, repeatable=True)
                     now_ms, is_done, held = holdings(reply)
@@ -155,7 +156,7 @@ class Reaper(Actor[Message]):
         self, state: LaneState, claim: Claim, held: Sequence[Holding], now_ms: int
     ) -> int:
         """Move or park these; return how many of them could be."""
-        settings, ranks, parked = self.context.settings, Ranks(), 0
+        settings, timing, ranks, parked = self.context.settings, self.context.timing, Ranks(), 0
         edges: list[Edge] = []
         for holding in held:
             record, text = holding.record, holding.text
@@ -186,10 +187,10 @@ class Reaper(Actor[Message]):
             "reap",
             claim.identity,
             edges,
-            pending_s=settings.pending_timeout_s,
+            pending_s=timing.pending_timeout_s,
             targets=ranks.targets,
             claim=claim.claim,
-            reap_s=settings.reap_s,
+            reap_s=timing.reap_s,
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
         reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)

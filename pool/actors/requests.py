@@ -83,7 +83,7 @@ class Requests:
         owner = self._owners.get(key, "")
         for _ in range(TRIES_MAX):
             call = state.lane.intend(
-                key, job_id, owner, "s" + cause, again_s=settings.stop_budget_s
+                key, job_id, owner, "s" + cause, again_s=self.context.timing.stop_budget_s
             )
             word, _, rest = (await self._call(call, is_sure=True)).partition(" ")
             match word:
@@ -106,8 +106,8 @@ class Requests:
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was stopped")
 
     async def _cancel(self, lane: int, edge: Edge) -> bool:
-        state, settings = self.context.lanes[lane], self.context.settings
-        call = state.lane.advance("free", "", [edge], pending_s=settings.pending_timeout_s)
+        state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
+        call = state.lane.advance("free", "", [edge], pending_s=pending_s)
         reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         tell_all(self.tell_waiters, lane, [edge], reply[1:])
         return bool(reply[1].startswith((b"OK", b"REPEAT")))

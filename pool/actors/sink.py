@@ -142,7 +142,6 @@ class Sink:
     ) -> None:
         check_number("grace_s", grace_s, (int, float), GRACE_MIN_S, GRACE_MAX_S)
         check_number("deliveries_max", deliveries_max, (int,), 1, DELIVERIES_HIGH)
-        settings = access.settings
         self.name = name
         self._access = access
         self._filter = Filter.of(topics, pattern, where)
@@ -151,7 +150,7 @@ class Sink:
         self._stored = StoredSink(
             control=access.control,
             name=name,
-            ttl_ms=round(settings.lease_ttl_s * 1000),
+            ttl_ms=access.timing.ttl_ms,
             grace_ms=round(grace_s * 1000),
             deliveries_max=deliveries_max,
         )
@@ -169,7 +168,7 @@ class Sink:
             name="pool-sink",
             seam=access.seam,
             url=access.url,
-            settings=settings,
+            timing=access.timing_now,
             count=1,
             on_batch=self._on_batch,
             on_trouble=self._on_trouble,
@@ -361,8 +360,8 @@ class Sink:
 
     def _is_good(self, now_s: float) -> bool:
         """Say whether what we hold is surely ours.  Asks the clock: a tick may come late."""
-        settings = self._access.settings
-        return self._is_joined and now_s - self._asked_s < settings.lease_ttl_s - settings.margin_s
+        timing = self._access.timing
+        return self._is_joined and now_s - self._asked_s < timing.ttl_s - timing.margin_s
 
     def _is_ours(self, item: _Item) -> bool:
         now_s = self._access.seam.clock()
@@ -375,7 +374,7 @@ class Sink:
         )
 
     def _arm(self) -> None:
-        self._cancel_tick = self._loop.later(self._access.settings.renew_s, self._tick)
+        self._cancel_tick = self._loop.later(self._access.timing.renew_s, self._tick)
 
     def _tick(self) -> None:
         if self._state != "open":

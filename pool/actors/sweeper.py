@@ -131,10 +131,10 @@ class Sweeper(Actor[Deadline]):
 
     async def _remind(self, state: LaneState, each: Overdue, record: Record) -> int:
         """Tell the owner, and look again later."""
-        settings = self.context.settings
-        intent, again_s = "", settings.stop_budget_s
+        timing = self.context.timing
+        intent, again_s = "", timing.stop_budget_s
         if each.index == "pending":
-            again_s = settings.pending_timeout_s
+            again_s = timing.pending_timeout_s
         elif not record.intent and each.owner == "live":
             intent = "t"
         call = state.lane.intend(each.key, record.id, record.owner, intent, again_s=again_s)
@@ -164,9 +164,8 @@ class Sweeper(Actor[Deadline]):
                 targets = self.context.targets(each.key, record.handler, lane=state.number)
                 edge.x = ranking(ranks.of(targets))
             edges.append(edge)
-        call = state.lane.advance(
-            "free", owner, edges, pending_s=settings.pending_timeout_s, targets=ranks.targets
-        )
+        pending_s = self.context.timing.pending_timeout_s
+        call = state.lane.advance("free", owner, edges, pending_s=pending_s, targets=ranks.targets)
         reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         _, *statuses = reply
         tell_all(self.tell_waiters, state.number, edges, statuses)

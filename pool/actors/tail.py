@@ -26,7 +26,7 @@ import attrs
 
 from pool.errors import PoolError, StoreUnavailable
 from pool.model.backoff import reconnect_delay
-from pool.settings import Settings
+from pool.model.timing import Timing
 from pool.store.seam import Beside, Group, Port, Seam
 from pool.store.url import Url
 
@@ -74,7 +74,7 @@ class Tail(Generic[R]):
     name: str
     seam: Seam
     url: Url
-    settings: Settings
+    timing: Callable[[], Timing]
     count: int  # entries of one stream in one read
     on_batch: Callable[[Batch[R]], object]  # someone must call `taken()` for it
     on_end: Callable[[BaseException | None], object]  # the body ended; without an error: closed
@@ -82,7 +82,6 @@ class Tail(Generic[R]):
     on_back: Callable[[int], object] = lambda _: None  # reading again, after so many failures
     decode: Callable[[R, list[StreamEntry]], object] = _as_they_are
     probe: Callable[[Port, Sequence[R], bool], Awaitable[Any]] | None = None  # True: after failures
-    probe_every_s: float = 0.0
     on_probed: Callable[[Any], object] = lambda _: None
     _readings: Mapping[str, R] = attrs.field(init=False, factory=dict)  # by stream
     _beside: Beside | None = attrs.field(init=False, default=None)
@@ -112,7 +111,6 @@ class Tail(Generic[R]):
             self.name,
             self.url,
             self._body,
-            socket_timeout_s=self.settings.socket_timeout_s,
             on_end=self._ended,
         )
 
@@ -159,7 +157,7 @@ class Tail(Generic[R]):
     # --- beside the loop ----------------------------------------------------------------------
 
     async def _body(self, port: Port) -> None:
-        probe_s = self.seam.clock() + self.probe_every_s
+        probe_s = self.seam.clock() + self.timing().renew_s
         failures = 0  # since the connection was last known to be good
         while not port.closing:
             readings = tuple(self._readings.values())
@@ -171,7 +169,7 @@ class Tail(Generic[R]):
             try:
                 if self.probe is not None and (failures or left_s <= 0):
                     answer = await self.probe(port, readings, failures > 0)
-                    probe_s = self.seam.clock() + self.probe_every_s
+                    probe_s = self.seam.clock() + self.timing().renew_s
                 else:
                     batch = await self._read(port, readings, left_s)
             except PoolError as error:
@@ -188,9 +186,13 @@ class Tail(Generic[R]):
         group = self.group
         is_new = group is not None and (self._has_lost_none or group.is_no_ack)
         positions = {s: ">" if is_new else reading.position for s, reading in by_stream.items()}
-        block_s = max(_BLOCK_MIN_S, min(self.settings.block_s, left_s))
+        timing = self.timing()
+        block_s = max(_BLOCK_MIN_S, min(timing.block_s, left_s))
         self._has_lost_none = False
-        got = await port.read(positions, block_s=block_s, count=self.count, group=group)
+        timeout_s = timing.socket_timeout_s
+        got = await port.read(
+            positions, block_s=block_s, timeout_s=timeout_s, count=self.count, group=group
+        )
         got = [(stream, entries) for stream, entries in got if entries]
         # New entries came: the reply was not lost.  None of those given to us lie behind our
         # position: no earlier reply was.  All else is doubtful, as is a read that was interrupted.

@@ -131,7 +131,7 @@ class Worker(Actor[Told]):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self._endings = Endings(self.context)
-        self._memory = Memory(keep_s=2 * self.context.settings.lease_ttl_s)
+        self._memory = Memory()
         self._mover = Mover(self.context, self.id)
         self._slots = Slots(
             context=self.context,
@@ -309,7 +309,7 @@ class Worker(Actor[Told]):
             state=run.blob or None if run.state is None else run.state,
             is_stated=run.state is not None,
             state_bytes_max=settings.state_bytes_max,
-            stop_budget_s=settings.stop_budget_s,
+            timing=self.context.timing_now,
             inbox=run.inbox,
             read_inbox=partial(self._read_inbox, run),
             on_handled=partial(self._on_handled, run),
@@ -432,7 +432,7 @@ class Worker(Actor[Told]):
             edge.handler = rest
             box.send(edge, run)
             return
-        self._memory.keep(edge, self.context.seam.clock())
+        self._memory.keep(edge, self.context.seam.clock(), 2 * self.context.timing.ttl_s)
         if word == "OK":
             if edge.letter == model.WAIT:
                 self.context.on_due(box.lane, int(edge.x) / 1000)
@@ -518,7 +518,7 @@ class Worker(Actor[Told]):
 
     def _on_tick(self, tick: Ticked) -> None:
         """Look after what time alone changes; once per renewal."""
-        lane, settings = self._lanes[tick.lane], self.context.settings
+        lane, timing = self._lanes[tick.lane], self.context.timing
         now_s = self.context.seam.clock()
         self._slots.fill()  # what has waited for its time starts here rather than being released
         acknowledged = 0
@@ -527,7 +527,7 @@ class Worker(Actor[Told]):
             if run.phase == "queued" and not lane.box.is_fenced:
                 # Others with a free slot shall have it.  Not what waits for a suspect: each of them
                 # would have it wait from the beginning, and with one suspect each for ever.
-                is_late = now_s - run.queued_s > settings.pending_timeout_s / 2
+                is_late = now_s - run.queued_s > timing.pending_timeout_s / 2
                 if is_late and not run.why and not self._slots.is_kept_back(run):
                     run.is_offered = True
                     self._cancel(run, "release")
@@ -535,22 +535,22 @@ class Worker(Actor[Told]):
                 self._limit(run, now_s)
         if lane.box.is_empty and lane.box.answered_s < tick.asked_s:
             lane.odd = lane.odd + 1 if acknowledged != tick.acknowledged else 0
-        overdue = now_s - lane.reconciled_s > 10 * settings.lease_ttl_s
+        overdue = now_s - lane.reconciled_s > 10 * timing.ttl_s
         if lane.odd >= 2 or tick.was_away or (overdue and self.runs):
             self._reconcile(tick.lane)
-        if now_s - lane.pulled_s > 10 * settings.lease_ttl_s:
+        if now_s - lane.pulled_s > 10 * timing.ttl_s:
             self._pull(tick.lane)  # whatever the lane counts
         self._fill()
 
     def _limit(self, run: Run, now_s: float) -> None:
         """Write the run-time limit into `due` once a job has lasted: then others can enforce it."""
         assert run.handler is not None
-        timeout_s, settings = run.handler.options.timeout_s, self.context.settings
+        timeout_s, timing = run.handler.options.timeout_s, self.context.timing
         if timeout_s is None or run.is_limited or not run.is_acknowledged:
             return
-        if now_s - run.began_s >= settings.renew_s / 2:
+        if now_s - run.began_s >= timing.renew_s / 2:
             run.is_limited = True
-            left_s = run.began_s + timeout_s + settings.stop_budget_s - now_s
+            left_s = run.began_s + timeout_s + timing.stop_budget_s - now_s
             edge = self._endings.edge(run, model.LIMIT, max(1, round(left_s * 1000)))
             self._box(run).send(edge, None)
 
@@ -568,7 +568,7 @@ class Worker(Actor[Told]):
             box.target,
             self.handlers,
             keys_max=QUEUE_AHEAD,
-            pending_s=self.context.settings.pending_timeout_s,
+            pending_s=self.context.timing.pending_timeout_s,
         )
         try:
             self.context.link.send(call, lambda reply: self.deliver(_Pulled(box, reply)))

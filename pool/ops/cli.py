@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--label", default="", help="a name that outlives restarts: keys come back")
     run.add_argument("--loop", choices=["asyncio", "trio"], default="asyncio")
     defaults = Settings()
-    run.add_argument("--ttl", type=float, default=defaults.lease_ttl_s, help="lease TTL, seconds")
+    run.add_argument("--ttl", type=float, help="lease TTL, seconds (default: the pool's)")
     run.add_argument(
         "--grace", type=float, default=defaults.grace_s, help="for finite jobs, seconds"
     )

@@ -105,7 +105,6 @@ class WirePort:
         bell: AnyBell,
         post: Callable[..., bool],
         clock: Callable[[], float],
-        socket_timeout_s: float,
     ) -> None:
         self.closing = False
         self.wire = wire
@@ -113,7 +112,6 @@ class WirePort:
         self.ring = bell.ring
         self._bell = bell
         self._clock = clock
-        self._socket_timeout_s = socket_timeout_s
         self._interrupted = False
         self._is_good = False  # the connection was open when it was last used
         self._loaded: set[str] = set()  # scripts that this connection's server is known to have
@@ -161,12 +159,13 @@ class WirePort:
         positions: Mapping[str, str],
         *,
         block_s: float,
+        timeout_s: float,
         count: int,
         group: Group | None = None,
     ) -> Entries:
         # Longer than the block, or every quiet read would look like a lost connection; and a block
         # of 0 would mean for ever.
-        assert 0.001 <= block_s < self._socket_timeout_s
+        assert 0.001 <= block_s < timeout_s
         words: tuple[Word, ...] = ("XREAD",)
         if group is not None:
             words = ("XREADGROUP", "GROUP", group.name, group.consumer)
@@ -178,12 +177,12 @@ class WirePort:
                     # It broke while nobody read: whoever follows something must hear of it, since
                     # another server may answer next.
                     raise StoreUnavailable(problem="the connection was closed", maybe_done=False)
-                await self.connect(timeout_s=self._socket_timeout_s)
+                await self.connect(timeout_s=timeout_s)
             if self._interrupted:
                 self._is_good = False
                 return []
             packed = pack((*words, *positions.keys(), *positions.values()))
-            [reply] = await self.wire.exchange(packed, 1, timeout_s=self._socket_timeout_s)
+            [reply] = await self.wire.exchange(packed, 1, timeout_s=timeout_s)
         except (Lost, StoreUnavailable) as error:
             self._is_good = False
             if self._interrupted:

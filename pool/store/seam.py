@@ -48,7 +48,6 @@ __all__ = [
 Body: TypeAlias = Callable[["Port"], Coroutine[Any, Any, None]]
 
 _STACK_FRAMES = 6  # the innermost ones: where it hangs, and who called that
-_SOCKET_TIMEOUT_S = 5.0  # half of the default lease TTL, as in Settings
 
 
 class Port(Protocol):
@@ -79,11 +78,13 @@ class Port(Protocol):
         positions: Mapping[str, str],
         *,
         block_s: float,
+        timeout_s: float,
         count: int,
         group: Group | None = None,
     ) -> Entries:
         """Wait up to `block_s` for entries behind these positions (stream name -> last id).
 
+        `timeout_s`, which is longer, is when a connection counts as lost on which nothing came.
         Returns [] when there are none, or when interrupted.  As a consumer of a group: `>` is a
         position, and at any other one it is the consumer's own pending entries that are read.
 
@@ -141,14 +142,12 @@ class Seam(Protocol):
         body: Body,
         *,
         has_thread: bool = False,
-        socket_timeout_s: float = _SOCKET_TIMEOUT_S,
         on_end: OnEnd | None = None,
     ) -> Beside:
         """Run `body` beside the loop's tasks until it returns or `aclose()`.
 
         `has_thread` is for what must go on while the loop hangs.  `on_end` runs on the loop when
-        the body has ended, with the exception that ended it, if any.  `socket_timeout_s` bounds
-        each wait of `read` on its socket.
+        the body has ended, with the exception that ended it, if any.
         """
 
 
@@ -220,7 +219,6 @@ class Host:
         body: Body,
         *,
         has_thread: bool = False,
-        socket_timeout_s: float = _SOCKET_TIMEOUT_S,
         on_end: OnEnd | None = None,
     ) -> Beside:
         if self._forked:
@@ -228,12 +226,12 @@ class Host:
         self._loop_thread = threading.get_ident()
         loop = current_loop()
         if not has_thread:
-            strand = Strand(url, name, loop, self.clock, socket_timeout_s, on_end)
+            strand = Strand(url, name, loop, self.clock, on_end)
             self._running.add(strand)
             strand.start(body)
             return strand
         wire = Wire(url, name, self.clock)
-        port = WirePort(wire, ThreadBell(), loop.post, self.clock, socket_timeout_s)
+        port = WirePort(wire, ThreadBell(), loop.post, self.clock)
         running = _Thread(name, port, body, on_end)
         self._running.add(running)
         running.thread.start()

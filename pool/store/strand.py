@@ -50,7 +50,6 @@ class Strand(Handle):
         name: str,
         loop: WatchingLoop,
         clock: Callable[[], float],
-        socket_timeout_s: float,
         on_end: OnEnd | None,
     ) -> None:
         super().__init__(on_end)
@@ -58,7 +57,7 @@ class Strand(Handle):
         self.loop = loop
         self._clock = clock
         wire = _LoopWire(url, self, clock)
-        self.port = WirePort(wire, _Bell(self), self._post, clock, socket_timeout_s)
+        self.port = WirePort(wire, _Bell(self), self._post, clock)
         self._body: Coroutine[Any, Any, None]
         # What a post runs shall find what is logged with everything else of this node.
         self._context = contextvars.copy_context()

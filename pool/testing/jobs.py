@@ -11,6 +11,7 @@ from typing import Any
 from pool.actors.job import Inbox, Job, Message
 from pool.model.codec import encode_value
 from pool.model.job import Kind
+from pool.model.timing import Timing
 
 
 def make_job(
@@ -53,7 +54,7 @@ def make_job(
         worker="test.1",
         state=None if state is None else encode_value(state),
         state_bytes_max=65_536,
-        stop_budget_s=1.0,
+        timing=Timing,
         inbox=Inbox(is_behind=bool(messages)),
         read_inbox=read_inbox,
         on_handled=lambda _: None,

@@ -22,6 +22,7 @@ from pool.actors.observe import (
     WorkerFenced,
     WorkerReaped,
 )
+from pool.model.timing import Timing
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
@@ -76,10 +77,10 @@ async def test_handlers_stop_before_the_lease_can_end_and_go_on_as_they_were(
         await diary.counts(2)
         _, epoch, attempt, ended_s = diary.entries[1]
         # The last renewal that was heard was asked for before the silence.
-        assert ended_s - silent_s < TTL_S - fleet.settings.margin_s
+        assert ended_s - silent_s < TTL_S - Timing(TTL_S).margin_s
         lost = fleet.all_seen(LeaseLost)
         assert [event.ttl_s for event in lost] == [TTL_S]
-        assert lost[0].silent_s >= TTL_S - fleet.settings.stop_budget_s - 0.1
+        assert lost[0].silent_s >= TTL_S - Timing(TTL_S).stop_budget_s - 0.1
         await proxy.heal()
         await diary.counts(3)
         assert diary.entries[2][:3] == ("start", epoch, attempt)

@@ -27,6 +27,7 @@ from pool.model.rmap import (
     SetIfNotExists,
     Value,
 )
+from pool.model.timing import TTL_DEFAULT_S, Timing
 from pool.settings import Settings
 from pool.store.link import Link
 from pool.store.rmap import WRITE, StoredMap, entry_of
@@ -132,6 +133,7 @@ async def joined(
             control=control,
             incarnation="i1",
             settings=settings,
+            timing=lambda: Timing(settings.lease_ttl_s or TTL_DEFAULT_S),
             emit=events.append,
             on_end=ended.append,
         )

@@ -14,7 +14,7 @@ import pytest
 from pool.actors.tail import FIRST, Batch, Reading, Tail
 from pool.errors import PoolError, StoreFault, StoreUnavailable
 from pool.model.backoff import reconnect_delay
-from pool.settings import Settings
+from pool.model.timing import Timing
 from pool.store.seam import Host, Port
 from pool.store.url import Url
 from pool.testing.proxy import fault_proxy
@@ -22,7 +22,8 @@ from tests.servers import connect
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 
-SETTINGS = Settings(lease_ttl_s=1.0)
+TIMING = Timing(1.0)
+SELDOM = Timing(600.0)  # probes no more often than every 10 s
 PATIENCE_S = 10.0
 
 
@@ -57,13 +58,15 @@ class Heard:
 
 
 @asynccontextmanager
-async def tailing(url: str, *streams: str, count: int = 10, **options: Any) -> AsyncIterator[Any]:
+async def tailing(
+    url: str, *streams: str, count: int = 10, timing: Timing = TIMING, **options: Any
+) -> AsyncIterator[Any]:
     heard, ends = Heard(), list[BaseException | None]()
     tail = Tail[Reading](
         name="pool-tail",
         seam=Host(),
         url=Url.parse(url),
-        settings=SETTINGS,
+        timing=lambda: timing,
         count=count,
         on_batch=heard.keep(heard.batches),
         on_probed=heard.keep(heard.probes),
@@ -151,7 +154,7 @@ async def test_a_read_that_the_server_refuses_is_repeated_slowly(
     client.set(stream, "of another type")
     clock = Host.clock
 
-    async with tailing(redis_url, stream, probe=ask, probe_every_s=60.0) as (tail, heard):
+    async with tailing(redis_url, stream, probe=ask, timing=SELDOM) as (tail, heard):
         began_s = clock()
         for tries in range(1, 4):
             await heard.until(lambda: len(heard.troubles) == tries)  # noqa: B023
@@ -176,7 +179,7 @@ async def test_after_a_lost_connection_it_probes_before_it_reads_on(
 
     async with (
         fault_proxy(redis_url) as proxy,
-        tailing(proxy.url, stream, probe=ask, probe_every_s=60.0) as (tail, heard),
+        tailing(proxy.url, stream, probe=ask, timing=SELDOM) as (tail, heard),
     ):
         add(client, stream, 1)
         await heard.until(lambda: len(heard.batches) == 1)

@@ -6,13 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import attrs
 import pytest
 
 from pool import Handlers, Job, JobExists, Node, PoolError
 from pool.actors.observe import ServiceMoved
 from pool.actors.run import Run
 from pool.actors.slots import Slots
+from pool.model.timing import Timing
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -586,8 +586,8 @@ async def test_a_suspect_does_not_wait_for_ever_for_one_that_never_ends(
 
     They wait for longer than a start may stay with a worker that has no slot for it.
     """
-    settings = attrs.evolve(fleet.settings, lease_ttl_s=1.0)
-    wait_s = 2 * settings.pending_timeout_s
+    timing = Timing(1.0)
+    wait_s = 2 * timing.pending_timeout_s
     monkeypatch.setattr("pool.actors.slots.PROBATION_WAIT_S", wait_s)
     keys = [f"k{n}" for n in range(3)]
     handlers = Handlers()
@@ -605,5 +605,5 @@ async def test_a_suspect_does_not_wait_for_ever_for_one_that_never_ends(
     await diary.counts(1)
     began_s = anyio.current_time()
     await diary.counts(3)
-    assert wait_s * 0.5 < anyio.current_time() - began_s < wait_s + 2 * settings.renew_s + 1.0
+    assert wait_s * 0.5 < anyio.current_time() - began_s < wait_s + 2 * timing.renew_s + 1.0
     assert sorted(diary.entries) == keys

@@ -52,7 +52,12 @@ def settings_rows() -> Iterator[tuple[str, ...]]:
         meta: Any = field.metadata
         if "low" in meta:
             bounds = f"{meta['low']:,.12g} to {meta['high']:,.12g} {meta['unit']}".strip()
-            yield f"`{field.name}`", f"{field.default:,.12g}", bounds, meta["doc"]
+            yield (
+                f"`{field.name}`",
+                "the pool's" if field.default is None else f"{field.default:,.12g}",
+                bounds,
+                meta["doc"],
+            )
         else:
             yield f"`{field.name}`", str(field.default), meta["unit"], meta["doc"]
 

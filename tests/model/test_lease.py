@@ -22,7 +22,7 @@ from pool.model.lease import (
     StopJobs,
     Tick,
 )
-from pool.settings import Settings
+from pool.model.timing import Timing
 
 TTL_S = 10.0
 LEASE = Lease(ttl_s=TTL_S, margin_s=0.5, stop_budget_s=2.5, asked_s=0.0)  # soft 7.0, hard 9.5
@@ -129,14 +129,14 @@ def test_no_job_starts_late_although_no_tick_came() -> None:
 @given(st.floats(1.0, 3600.0))
 def test_the_settings_make_a_lease(ttl_s: float) -> None:
     """Three renewals may fail before anything is stopped."""
-    settings = Settings(lease_ttl_s=ttl_s)
+    timing = Timing(ttl_s)
     lease = Lease(
-        ttl_s=settings.lease_ttl_s,
-        margin_s=settings.margin_s,
-        stop_budget_s=settings.stop_budget_s,
+        ttl_s=timing.ttl_s,
+        margin_s=timing.margin_s,
+        stop_budget_s=timing.stop_budget_s,
         asked_s=0.0,
     )
-    assert 3 * settings.renew_s + settings.renew_timeout_s <= lease.soft_s + 1e-9
+    assert 3 * timing.renew_s + timing.renew_timeout_s <= lease.soft_s + 1e-9
     assert lease.soft_s < lease.hard_s < ttl_s
 
 

@@ -23,8 +23,8 @@ PATIENCE_S = 10.0
 
 
 @asynccontextmanager
-async def running(url: str, body: Body, *, socket_timeout_s: float = 5.0) -> AsyncIterator[Beside]:
-    beside = Host().start("pool-test", Url.parse(url), body, socket_timeout_s=socket_timeout_s)
+async def running(url: str, body: Body) -> AsyncIterator[Beside]:
+    beside = Host().start("pool-test", Url.parse(url), body)
     try:
         yield beside
     finally:
@@ -79,12 +79,14 @@ async def test_a_blocked_read_is_ended_by_interrupt(redis_url: str, pool_name: s
 
     async def body(port: Port) -> None:
         for done in step:
-            entries = await port.read({stream: "0"}, block_s=PATIENCE_S / 2, count=10)
+            entries = await port.read(
+                {stream: "0"}, block_s=PATIENCE_S / 2, timeout_s=PATIENCE_S, count=10
+            )
             port.post(seen.append, entries)
             port.post(done.set)
 
     with anyio.fail_after(PATIENCE_S / 3), redis.Redis.from_url(redis_url) as client:
-        async with running(redis_url, body, socket_timeout_s=PATIENCE_S) as beside:
+        async with running(redis_url, body) as beside:
             while not client.info("clients")["blocked_clients"]:
                 await anyio.lowlevel.checkpoint()
             beside.interrupt()
@@ -103,7 +105,8 @@ async def test_a_quiet_read_ends_with_nothing(redis_url: str, pool_name: str) ->
 
     async def body(port: Port) -> None:
         port.post(
-            seen.append, await port.read({f"pool:{{{pool_name}}}:s": "0"}, block_s=0.01, count=1)
+            seen.append,
+            await port.read({f"pool:{{{pool_name}}}:s": "0"}, block_s=0.01, timeout_s=5.0, count=1),
         )
         port.post(done.set)
 
@@ -120,7 +123,7 @@ async def test_a_read_that_loses_its_server_says_so(redis_url: str, pool_name: s
 
     async def body(port: Port) -> None:
         try:
-            await port.read({f"pool:{{{pool_name}}}:s": "0"}, block_s=0.5, count=1)
+            await port.read({f"pool:{{{pool_name}}}:s": "0"}, block_s=0.5, timeout_s=1.0, count=1)
         except StoreUnavailable as error:
             port.post(failed.append, error)
         port.post(done.set)
@@ -128,7 +131,7 @@ async def test_a_read_that_loses_its_server_says_so(redis_url: str, pool_name: s
     with anyio.fail_after(PATIENCE_S):
         async with fault_proxy(redis_url) as proxy:
             proxy.cut_after_bytes = 500  # inside the answer to INFO, or in what comes next
-            async with running(proxy.url, body, socket_timeout_s=1.0):
+            async with running(proxy.url, body):
                 await done.wait()
     assert len(failed) == 1
 
@@ -162,7 +165,7 @@ async def test_close_ends_a_body_in_any_wait_and_twice_is_fine(redis_url: str) -
         await port.sleep(60.0)
 
     async def reads(port: Port) -> None:
-        await port.read({"pool:{t}:none": "0"}, block_s=4.0, count=1)
+        await port.read({"pool:{t}:none": "0"}, block_s=4.0, timeout_s=5.0, count=1)
 
     with anyio.fail_after(PATIENCE_S / 3):
         for body in (waits, sleeps, reads):

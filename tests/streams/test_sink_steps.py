@@ -68,13 +68,16 @@ class MortalPort:
         positions: Mapping[str, str],
         *,
         block_s: float,
+        timeout_s: float,
         count: int,
         group: Group | None = None,
     ) -> Entries:
         self._check()
         # A read that brings nothing is no step: it changes nothing.
         block_s = min(block_s, 0.02)
-        entries = await self.port.read(positions, block_s=block_s, count=count, group=group)
+        entries = await self.port.read(
+            positions, block_s=block_s, timeout_s=timeout_s, count=count, group=group
+        )
         if entries and any(found for _, found in entries):
             self.life.spend("read")
         self._check()

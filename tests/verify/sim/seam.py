@@ -18,7 +18,6 @@ from pool.store.wire import Server as ServerFacts
 from tests.verify.sim.server import Connection, Server
 from tests.verify.sim.world import Process, Thread, Timer
 
-_SOCKET_TIMEOUT_S = 5.0
 _FACTS = ServerFacts("simulated", "7.2")
 
 
@@ -197,7 +196,6 @@ class SimSeam:
         body: Body,
         *,
         has_thread: bool = False,  # noqa: ARG002 - each moves while the loop hangs: worse than real
-        socket_timeout_s: float = _SOCKET_TIMEOUT_S,
         on_end: OnEnd | None = None,
     ) -> Beside:
         process = self._process
@@ -207,7 +205,6 @@ class SimSeam:
             SimBell(beside.thread),
             process.post,
             self.clock,
-            socket_timeout_s,
         )
         beside.thread.start(body(beside.port))
         return beside

@@ -93,8 +93,8 @@ def test_a_node_ends_with_the_cause_when_its_reader_failed(
 
 def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
     """A server that came back without its last writes holds what we no longer remember (G-05)."""
-    memory = Memory(keep_s=10.0)
-    memory.keep(Edge(model.DONE, "k", 7, "j2"), 0.0)
+    memory = Memory()
+    memory.keep(Edge(model.DONE, "k", 7, "j2"), 0.0, 10.0)
     start = Start(
         key="k",
         epoch=5,
