@@ -70,16 +70,26 @@ class Context(Access):
     ) -> tuple[Target, ...]:
         """Return the workers for a key, the one that should have it first, without `but`."""
         ranked = self.candidates.ranked(key_hash(key), handler, limit + bool(but))
-        return self.as_targets([w for w in ranked if w != but][:limit], lane)
+        wanted = [w for w in ranked if w != but][:limit]
+        found = self.as_targets(wanted, lane)
+        return found if len(found) == len(wanted) else self._wider(key, handler, lane, limit, but)
+
+    def _wider(self, key: str, handler: str, lane: int, limit: int, but: str) -> tuple[Target, ...]:
+        """Return the same where some of the first have not joined the lane, which is rare."""
+        asked = limit + bool(but)
+        while True:
+            asked *= 2
+            ranked = self.candidates.ranked(key_hash(key), handler, asked)
+            found = self.as_targets([w for w in ranked if w != but], lane)
+            if len(found) >= limit or len(ranked) < asked:
+                return found[:limit]
 
     def as_targets(self, workers: Sequence[str], lane: int) -> tuple[Target, ...]:
         """Return these workers under their names in a lane."""
-        known: Any = self.candidates.workers
-        return tuple(
-            Target(w, known[w].incarnations[lane])
-            for w in workers
-            if lane < len(known[w].incarnations)
-        )
+        known = self.candidates.workers
+        # As Candidate.is_in(), without a call: of each dispatch and each grant.
+        there = [w for w in workers if known[w].incarnations[lane : lane + 1] > (0,)]
+        return tuple([Target(w, known[w].incarnations[lane]) for w in there])
 
 
 class Ranks:

@@ -72,7 +72,7 @@ class Crew:
         self._on_shutdown = on_shutdown
         self._shutdown_seen: Value | None = None
         self._is_open = False
-        self._suspects_s = 0.0
+        self._suspects_s: dict[int, float] = {}  # by lane
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
         self._supervisor = Supervisor(
             tasks=tasks,
@@ -258,12 +258,13 @@ class Crew:
 
     def _look_for_orphans(self, state: LaneState, now_s: float) -> None:
         """Now and then, have the announced identities checked for a lease (G-05)."""
-        if now_s - self._suspects_s < 2 * self.context.timing.ttl_s:
+        looked_s = self._suspects_s.get(state.number, float("-inf"))
+        if now_s - looked_s < 2 * self.context.timing.ttl_s:
             return
         spread_s = self.context.seam.dice.uniform(0, self.context.timing.ttl_s)
-        self._suspects_s = now_s + spread_s
+        self._suspects_s[state.number] = now_s + spread_s
         known = self.context.candidates.workers.values()
-        names = [c.name_in(state.number) for c in known if state.number < len(c.incarnations)]
+        names = [c.name_in(state.number) for c in known if c.is_in(state.number)]
         if names:
             self._reaper.tell(Suspects(state.number, names))
 
@@ -291,9 +292,17 @@ class Crew:
         self, worker_id: bytes, entry: bytes, worker: Candidate, reaped: int
     ) -> None:
         # Without its entry nobody looks for it any more in lanes where it lost its lease too.
-        for lane in range(len(worker.incarnations)):
-            if lane != reaped and not await self._reaper.doom(lane, worker.name_in(lane)):
-                return
+        doomed: list[bool] = []
+
+        async def doom(lane: int) -> None:
+            doomed.append(await self._reaper.doom(lane, worker.name_in(lane)))
+
+        async with anyio.create_task_group() as tasks:
+            for lane in range(len(worker.incarnations)):
+                if lane != reaped and worker.is_in(lane):
+                    tasks.start_soon(doom, lane)
+        if not all(doomed):
+            return
         try:
             await self.replica.write([CompareAndDelete(worker_id, entry)], repeatable=True)
         except PoolError:

@@ -68,7 +68,7 @@ class Reaper(Actor[Message]):
 
     def begin(self) -> None:
         self._reaping.clear()
-        self.spawn(self._alarms.ring, self._fence)
+        self.spawn(self._alarms.ring, self._fence, self.spawn)
 
     def handle(self, message: Message) -> None:
         match message:

@@ -64,7 +64,7 @@ class Sweeper(Actor[Deadline]):
         return Alarms(self.context.seam.clock)
 
     def begin(self) -> None:
-        self.spawn(self._alarms.ring, self._sweep)
+        self.spawn(self._alarms.ring, self._sweep, self.spawn)
 
     def handle(self, message: Deadline) -> None:
         self._alarms.set_by(message.lane, message.in_s)

@@ -47,7 +47,7 @@ class Candidate:
 
     `label` is a human name that outlives a restart; a worker with the label of an earlier one
     gets the keys of the earlier one, and shares them with it while both are there.
-    `incarnations` holds one number per lane.
+    `incarnations` holds one number per lane; 0: it has not joined that lane.
     """
 
     id: str
@@ -61,6 +61,10 @@ class Candidate:
     @multiplier.default
     def _(self) -> int:
         return hash_of(self.label or self.id) | 1
+
+    def is_in(self, lane: int) -> bool:
+        """Say whether the worker has joined that lane."""
+        return lane < len(self.incarnations) and self.incarnations[lane] > 0
 
     def name_in(self, lane: int) -> str:
         """Return the name under which the worker acts in that lane."""

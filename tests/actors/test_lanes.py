@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool import Call, ConfigError, Handlers, Job, JobRef, StoreLost
-from pool.model.names import lane_of
+from pool.actors.observe import WorkerReaped
+from pool.actors.roster import WorkerInfo
+from pool.model.names import Names, lane_of
+from pool.model.placement import Candidate, Candidates
+from pool.model.rmap import Set
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -100,3 +104,42 @@ async def test_a_pool_that_lost_its_data_is_joined_anew_in_all_lanes(
 
     for key in ("k0", "k1", "k2", "k3", "k4", "k5"):
         await fleet.until(partial(serves, key))
+
+
+async def test_an_orphan_is_found_in_whichever_lane_it_is(fleet: Fleet) -> None:
+    """G-05: its lease in lane 0 is good, in lane 1 it never was, in lane 2 it is gone."""
+    node = await fleet.node(lanes=LANES, lease_ttl_s=1.0)
+    crew = fleet.crew(node)
+    fleet.client.zadd(Names(fleet.pool, 0).keepalive, {"ghost.1": 9e12})
+    ghost = WorkerInfo(
+        id="ghost",
+        node="n0",
+        handlers=("h",),
+        capacity=1,
+        weight=1.0,
+        label="",
+        version="",
+        is_draining=False,
+        incarnations=(1, 0, 1),
+    )
+    await crew.replica.write([Set(b"ghost", ghost.pack())])
+    await fleet.seen(WorkerReaped, identity="ghost.1")
+    await fleet.until(lambda: not node.workers)
+    fleet.client.zadd(Names(fleet.pool, 0).keepalive, {"ghost.1": 1})
+    await fleet.seen(WorkerReaped, 2)
+    assert {each.identity for each in fleet.all_seen(WorkerReaped)} == {"ghost.1"}
+
+
+async def test_a_worker_that_has_not_joined_a_lane_is_nobodys_target_there(fleet: Fleet) -> None:
+    """It announces 0 for that lane; the next in rank is first there."""
+    node = await fleet.node(lanes=LANES)
+    context = fleet.crew(node).context
+    of = partial(Candidate, handlers=frozenset(["h"]))
+    context.roster._candidates = Candidates(
+        [of(f"w{n}", incarnations=(1, 0 if n else 1, 1)) for n in range(20)]
+    )
+    for n in range(20):
+        key = f"k{n}"
+        assert [t.id for t in context.targets(key, "h", lane=1, limit=1)] == ["w0"]
+        assert context.targets(key, "h", lane=1, limit=8, but="w0") == ()
+        assert len(context.targets(key, "h", lane=2, limit=8)) == 8
