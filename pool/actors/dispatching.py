@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, overload
 
+import anyio.lowlevel
 import attrs
 
 from pool.actors.dispatcher import BATCH_MAX, Accepted, Dispatcher, Pending
@@ -169,6 +170,7 @@ class Dispatching:
         size = min(BATCH_MAX * len(self._home.dispatcher.context.lanes), SLICE_MAX)
         for first in range(0, len(given), size):
             taken = self._admit(handler, given[first : first + size])
+            await anyio.lowlevel.checkpoint()  # the link sends it before the next one is prepared
             answers += await self._answers(under_way)
             under_way = taken
         return answers + await self._answers(under_way)

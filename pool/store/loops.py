@@ -2,19 +2,18 @@
 either of them.
 
 post     from any thread          later    a timer without a task of ours
-waiter   a place for one reply    watch    a callback when a socket can be read, or written
+waiter   a place for one reply    spawn    a task that belongs to no group
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from typing import Any, Protocol
 
 import attrs
+import sniffio
 
 from pool.store.wire import Reply
 
@@ -49,21 +48,18 @@ class Loop(Protocol):
         a call costs the loop (measured: 12 against 4 us on asyncio, 13 against 8 on trio)."""
 
 
-class WatchingLoop(Loop, Protocol):
-    """A loop that also knows sockets; a simulated one has none."""
+class TaskLoop(Loop, Protocol):
+    """A loop that also runs tasks; a simulation drives its bodies by itself."""
 
-    def watch(self, found: socket.socket, fn: Callable[[], object]) -> Watch:
-        """Have `fn` called whenever the armed watch's socket is ready; on the loop's thread."""
+    def again(self) -> TaskLoop:
+        """Return the same loop with timers of its own."""
 
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> object:
+        """Begin a task that belongs to nobody, soon; whoever needs it holds what this returns.
 
-class Watch(Protocol):
-    """An eye on a socket.  `anyio.wait_readable` needs a task, and wakes it a turn later."""
-
-    def arm(self, *, is_write: bool = False) -> None:
-        """Call back once, when the socket can be read (or written) without waiting."""
-
-    def close(self) -> None:
-        """Forget the socket, which can be closed then; twice is fine."""
+        From callbacks, too, and with no task group around: a link is opened before a node's, and
+        another one by whoever first calls for its part of a cluster.
+        """
 
 
 class _AsyncioWaiter:
@@ -113,44 +109,11 @@ class _Asyncio:
     def waiter(self) -> Waiter:
         return _AsyncioWaiter(self.loop)
 
-    def watch(self, found: socket.socket, fn: Callable[[], object]) -> Watch:
-        return _AsyncioWatch(self.loop, found.fileno(), fn)
+    def again(self) -> _Asyncio:
+        return _Asyncio(self.loop)
 
-
-@attrs.define(eq=False)
-class _AsyncioWatch:
-    loop: asyncio.AbstractEventLoop
-    number: int
-    fn: Callable[[], object]
-    _is_armed: bool = False
-    _is_reading: bool = False  # it stays registered from one answer to the next
-
-    def arm(self, *, is_write: bool = False) -> None:
-        if is_write:
-            self.loop.add_writer(self.number, self._on_writable)
-            return
-        self._is_armed = True
-        if not self._is_reading:
-            self._is_reading = True
-            self.loop.add_reader(self.number, self._on_readable)
-
-    def close(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and has forgotten all
-            self.loop.remove_reader(self.number)
-            self.loop.remove_writer(self.number)
-        self._is_armed = self._is_reading = False
-
-    def _on_readable(self) -> None:
-        if self._is_armed:
-            self._is_armed = False
-            self.fn()
-        else:  # the other side has closed: whoever uses the socket next finds that out
-            self._is_reading = False
-            self.loop.remove_reader(self.number)
-
-    def _on_writable(self) -> None:
-        self.loop.remove_writer(self.number)
-        self.fn()
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> object:
+        return self.loop.create_task(work())
 
 
 class _TrioWaiter:
@@ -216,43 +179,21 @@ class _Trio:
     def waiter(self) -> Waiter:
         return _TrioWaiter(self.trio.lowlevel)
 
-    def watch(self, found: socket.socket, fn: Callable[[], object]) -> Watch:
-        return _TrioWatch(self.trio, found.fileno(), fn)
+    def again(self) -> _Trio:
+        return _Trio(self.trio, self.token)
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> object:
+        return self.trio.lowlevel.spawn_system_task(work, context=copy_context())
 
 
-class _TrioWatch:
-    def __init__(self, trio: Any, number: int, fn: Callable[[], object]) -> None:
-        self._trio = trio
-        self._number = number
-        self._fn = fn
-        self._ready: Any = None  # what to wait for, once armed
-        self._armed = _TrioWaiter(trio.lowlevel)
-        self._scope = trio.CancelScope()
-        trio.lowlevel.spawn_system_task(self._pump)
+def current_loop() -> TaskLoop:
+    """Return the event loop that runs the present task.
 
-    def arm(self, *, is_write: bool = False) -> None:
-        lowlevel = self._trio.lowlevel
-        self._ready = lowlevel.wait_writable if is_write else lowlevel.wait_readable
-        self._armed.take(None)
+    Raises:
+        sniffio.AsyncLibraryNotFoundError: No task runs; it may be a callback of asyncio's.
+    """
+    if sniffio.current_async_library() == "trio":
+        import trio
 
-    def close(self) -> None:
-        self._scope.cancel()  # takes the socket from epoll before this returns
-
-    async def _pump(self) -> None:
-        with self._scope:
-            while True:
-                await self._armed.wait()
-                self._armed = _TrioWaiter(self._trio.lowlevel)
-                if self._scope.cancel_called:  # armed and closed at once: the number is stale
-                    return
-                with suppress(OSError):  # whoever reads meets it again, and can tell of it
-                    await self._ready(self._number)
-                self._fn()
-
-
-def current_loop() -> WatchingLoop:
-    """Return the event loop that runs here."""
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_run():
         return _Trio(trio, trio.lowlevel.current_trio_token())
     return _Asyncio(asyncio.get_running_loop())

@@ -1,9 +1,9 @@
 """The seam: everything that waits for the world runs behind these few names.
 
-A body is written once, as `async def body(port)`.  In production it is a strand, resumed by the
-event loop when its socket is ready, or it runs in a thread of its own, where the port's methods
-block and never suspend; a simulation drives the same bodies by itself.  Clock and dice come from
-here too, so that a simulation can hold them still.
+A body is written once, as `async def body(port)`.  In production it is a task of the event loop, or
+it runs in a thread of its own, where the port's methods block and never suspend; a simulation
+drives the same bodies by itself.  Clock and dice come from here too, so that a simulation can hold
+them still.
 
     event loop                        |  body
     Beside.wake / interrupt / aclose ---> Port.wait / sleep / read end
@@ -20,14 +20,17 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, Protocol, TypeAlias
+
+import sniffio
 
 from pool.errors import NotRunning
 from pool.model.ids import SEED_BYTES, Ids
-from pool.store.loops import Loop, Waiter, current_loop
+from pool.store.loops import Loop, TaskLoop, Waiter, current_loop
 from pool.store.port import Entries, Group, Handle, OnEnd, ThreadBell, WirePort
 from pool.store.scripts import Command
-from pool.store.strand import Strand
+from pool.store.task import Task
 from pool.store.url import Url
 from pool.store.wire import Reply, Server, Wire
 
@@ -196,9 +199,10 @@ class Host:
     def __init__(self) -> None:
         self.dice = random.Random()
         self.ids = Ids(self.dice.randbytes(SEED_BYTES))
-        self._running: weakref.WeakSet[_Thread | Strand] = weakref.WeakSet()
+        self._running: weakref.WeakSet[_Thread | Task] = weakref.WeakSet()
         self._forked = False
         self._loop_thread = 0  # the one that starts bodies
+        self._loop: TaskLoop | None = None  # as found last
         _SEAMS.add(self)
 
     if hasattr(time, "CLOCK_BOOTTIME"):
@@ -209,8 +213,11 @@ class Host:
     else:
         clock = staticmethod(time.monotonic)
 
-    def loop(self) -> Loop:
-        return current_loop()
+    def loop(self) -> TaskLoop:
+        with suppress(sniffio.AsyncLibraryNotFoundError):  # in a callback, it is the one of before
+            self._loop = current_loop()
+        assert self._loop is not None, "no event loop runs here"
+        return self._loop.again()
 
     def start(
         self,
@@ -224,12 +231,12 @@ class Host:
         if self._forked:
             raise NotRunning(state="forked")
         self._loop_thread = threading.get_ident()
-        loop = current_loop()
+        loop = self.loop()
         if not has_thread:
-            strand = Strand(url, name, loop, self.clock, on_end)
-            self._running.add(strand)
-            strand.start(body)
-            return strand
+            task = Task(url, name, loop, self.clock, on_end)
+            self._running.add(task)
+            task.start(body)
+            return task
         wire = Wire(url, name, self.clock)
         port = WirePort(wire, ThreadBell(), loop.post, self.clock)
         running = _Thread(name, port, body, on_end)

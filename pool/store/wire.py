@@ -1,9 +1,10 @@
 """One connection to a server: packed commands out, as many replies in, under one strict deadline.
 
-redis-py opens the socket (TCP, TLS, unix), asks the sentinels who is master, and knows the slots
-of a cluster; everything after that is ours.  Its own handshake takes up to five round trips, each
-with a time-out of its own, and its `read_response` starts the time-out again with every byte that
-arrives.  Ours is one round trip, and a deadline that slow bytes cannot stretch.
+redis-py asks the sentinels who is master, and knows which slot of a cluster a key is in; the socket
+is ours, as no public name of its connections leads to theirs.  Their handshake takes up to five
+round trips, each with a time-out of its own, and their `read_response` starts the time-out again
+with every byte that arrives.  Ours is one round trip, and a deadline that slow bytes cannot
+stretch.
 
 Where there are several servers, every connection is one to whoever is primary *now*:
 
@@ -30,7 +31,6 @@ from typing import Any, TypeAlias
 
 import attrs
 import hiredis
-from redis import connection as _redis_connection
 from redis import sentinel as _redis_sentinel
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
@@ -42,8 +42,7 @@ from pool.store.replies import Moved, NoScript, from_host, from_words, is_stale
 from pool.store.scripts import Word
 from pool.store.url import Url
 
-# redis-py annotates neither module in a way that a strict checker takes.
-_connections: Any = _redis_connection
+# redis-py does not annotate this module in a way that a strict checker takes.
 _sentinels: Any = _redis_sentinel
 
 # bytes, int, None, a list of these, or an error as a value: a PoolError (below the port also
@@ -88,7 +87,6 @@ class Wire:
         self._url = url
         self._name = re.sub(r"[^!-~]+", "-", name)  # CLIENT LIST cannot hold other characters
         self._clock = clock
-        self._connection: Any = None
         self._socket: socket.socket | None = None
         self._poll: select.poll | None = None
         self._buffer = bytearray(_READ_BYTES)
@@ -180,18 +178,15 @@ class Wire:
         self.close()
         deadline_s = self._clock() + timeout_s
         try:
-            connection = await self._apart(
-                _dial, self._url, place, timeout_s, discard=lambda late: late.disconnect()
-            )
-        except (OSError, RedisError) as error:
+            found = await self._apart(_dial, self._url, place, timeout_s, discard=_hang_up)
+        except OSError as error:
             raise from_host(error, self._url.where, maybe_done=False) from None
-        found: socket.socket = connection._sock  # redis-py has no public name for it
         self._reader = hiredis.Reader(
             replyError=self._error, protocolError=ConnectionError, notEnoughData=_NOT_YET
         )
         self._stale = False
         with self._guard:
-            self._connection, self._socket = connection, found
+            self._socket = found
         if not isinstance(found, ssl.SSLSocket) and hasattr(select, "poll"):
             self._poll = select.poll()
             self._poll.register(found, select.POLLIN)
@@ -233,7 +228,9 @@ class Wire:
                 reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]
         except OSError as error:
             self.close()
-            raise Lost(from_host(error, self._url.where, maybe_done=True), replies) from None
+            # What comes too late may have been ended by shutting the socket.
+            cause = TimeoutError() if self._clock() >= deadline_s else error
+            raise Lost(from_host(cause, self._url.where, maybe_done=True), replies) from None
 
     def shut(self) -> None:
         """End whatever waits on the socket, from another thread; the next use opens it again."""
@@ -244,18 +241,16 @@ class Wire:
     def close(self) -> None:
         """Close the connection; twice is fine."""
         with self._guard:
-            connection, self._connection = self._connection, None
-            self._socket = None
+            found, self._socket = self._socket, None
         self._poll = None
-        if connection is not None:
-            connection.disconnect()
+        if found is not None:
+            _hang_up(found)
 
     def abandon(self) -> None:
         """Close the descriptor in a forked child: the connection is the parent's, and stays up."""
-        connection, self._connection = self._connection, None
-        self._socket = None
-        if connection is not None:
-            connection.disconnect()  # shuts nothing down in another process than its own
+        found, self._socket = self._socket, None
+        if found is not None:
+            found.close()
 
     # --- what blocks; another kind of wire has its own way to wait -----------------------------
 
@@ -330,39 +325,47 @@ def _shut(found: socket.socket) -> None:
         socket.socket.shutdown(found, socket.SHUT_RDWR)
 
 
-def _ours(_: object) -> None:
-    """Stand in for redis-py's handshake: `_greet` does it, in one round trip."""
+def _hang_up(found: socket.socket) -> None:
+    _shut(found)
+    found.close()
 
 
-def _common(timeout_s: float) -> dict[str, Any]:
+def _dial(url: Url, place: Address | None, timeout_s: float) -> socket.socket:
+    """Open a socket to a place, or to where the address leads; it does not block any more."""
     if timeout_s <= 0:  # a socket would take that as "do not wait", or refuse it
         raise TimeoutError
-    return {
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
-        "retry": Retry(NoBackoff(), 0),  # by itself redis-py repeats what may have been done
-    }
-
-
-def _dial(url: Url, place: Address | None, timeout_s: float) -> Any:
-    connection = _connection(url, place, timeout_s)
-    connection.connect()
-    return connection
-
-
-def _connection(url: Url, place: Address | None, timeout_s: float) -> Any:
-    options: dict[str, Any] = {**_common(timeout_s), "redis_connect_func": _ours}
+    host, port = place or (url.hosts[0] if url.hosts else ("", 0))
+    context = _tls(url) if url.kind == "tls" else None  # first: its files may be unusable
     if url.kind == "unix":
-        return _connections.UnixDomainSocketConnection(path=url.path, **options)
-    host, port = place or url.hosts[0]
-    if url.kind == "tls":
-        return _connections.SSLConnection(host=host, port=port, **options, **_tls(url))
-    return _connections.Connection(host=host, port=port, **options)
+        found = socket.socket(socket.AF_UNIX)
+    else:
+        found = socket.create_connection((host, port), timeout_s)
+    try:
+        if url.kind == "unix":
+            found.settimeout(timeout_s)
+            found.connect(url.path)
+        else:
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if context is not None:
+            found = context.wrap_socket(found, server_hostname=host)
+    except BaseException:
+        found.close()
+        raise
+    found.setblocking(False)
+    return found
 
 
 def _ask_sentinel(guide: Address, service: str, timeout_s: float) -> Address:
     """Ask one sentinel; it is not believed when it says that the master is down."""
-    options = {**_common(timeout_s), "protocol": 2}
+    if timeout_s <= 0:
+        raise TimeoutError
+    options = {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),  # by itself redis-py asks again and again
+        "protocol": 2,
+    }
     sentinel = _sentinels.Sentinel([guide], sentinel_kwargs=options)
     try:
         host, port = sentinel.discover_master(service)
@@ -383,17 +386,14 @@ def _places(slots: Reply, slot: int, asked: Address) -> tuple[Address | None, li
     return owner, others
 
 
-def _tls(url: Url) -> dict[str, Any]:
-    given: dict[str, Any] = dict(url.options)
-    _check_files(given.get("ssl_ca_certs"), given.get("ssl_certfile"), given.get("ssl_keyfile"))
-    if "ssl_check_hostname" in given:
-        given["ssl_check_hostname"] = given["ssl_check_hostname"].lower() not in _NO
-    return {**given, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
-
-
-def _check_files(ca: str | None, certificate: str | None, key: str | None) -> None:
-    """Refuse files that cannot be used: in a handshake it would look like the server's fault."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def _tls(url: Url) -> ssl.SSLContext:
+    """Return what a handshake needs; files that cannot be used are refused before it, since in it
+    they would look like the server's fault."""
+    given = dict(url.options)
+    ca, certificate, key = (given.get(f"ssl_{of}") for of in ("ca_certs", "certfile", "keyfile"))
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = given.get("ssl_check_hostname", "").lower() not in _NO
     named = ""
     try:
         if ca is not None:
@@ -409,6 +409,7 @@ def _check_files(ca: str | None, certificate: str | None, key: str | None) -> No
         why = getattr(error, "strerror", None) or "its key may need a passphrase"
         problem = f"{named} cannot be used: {why}"
         raise ConfigError(setting="url", problem=problem) from None
+    return context
 
 
 def _facts(hello: Reply) -> dict[str, str]:

