@@ -1,9 +1,9 @@
 """Every exception pool raises on purpose.  Floor 0: imports nothing of ours.
 
-Five families say whose turn it is: `UsageError` (mend the call), `RefusedError` (the pool said
-no), `LostError` (we no longer own what we tried to change), `StoreError` (Redis), `HandlerError`
-(the job's own outcome).  One leaf is one stable code, and where a script can answer it, the code
-is the word that the script uses.
+Six families say whose turn it is: `UsageError` (mend the call), `RefusedError` (the pool said
+no), `LostError` (we no longer own what we tried to change), `StoreError` (Redis), `NodeError` (the
+node itself failed), `HandlerError` (the job's own outcome).  One leaf is one stable code, and where
+a script can answer it, the code is the word that the script uses.
 """
 
 from __future__ import annotations
@@ -348,6 +348,27 @@ class StoreFault(StoreError):
     code: ClassVar[str] = "POOLFAULT"
     hint: ClassVar[str] = "this may be a bug in pool, or foreign data under its keys"
 
+    problem: str
+
+
+# --- the node itself ------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NodeError(PoolError):
+    """The node cannot go on."""
+
+    code: ClassVar[str] = "POOLNODE"
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class PartEnded(NodeError):
+    """A part of the node ended though nobody had asked it to."""
+
+    code: ClassVar[str] = "POOLPART"
+    hint: ClassVar[str] = "report it with the lines of actor.crashed before; start the node again"
+
+    part: str
     problem: str
 
 

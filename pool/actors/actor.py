@@ -19,6 +19,9 @@ import anyio.lowlevel
 import attrs
 from anyio.abc import TaskGroup, TaskStatus
 
+from pool.errors import PartEnded
+from pool.store.loops import is_asked_for, is_cancellation, strays
+
 M = TypeVar("M")
 Ts = TypeVarTuple("Ts")
 
@@ -45,7 +48,7 @@ class Actor(Generic[M]):
     _is_awake: bool = attrs.field(init=False, default=False)  # our task runs, and no other
     _spawned: deque[Callable[[], object]] = attrs.field(init=False, factory=deque)
     _children: TaskGroup | None = attrs.field(init=False, default=None)
-    _crash: Exception | None = attrs.field(init=False, default=None)
+    _crash: BaseException | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         assert 0 < self.inbox_max < math.inf  # an unbounded inbox only hides overload
@@ -81,7 +84,7 @@ class Actor(Generic[M]):
         self._is_resting = False
         try:
             self.handle(message)
-        except Exception as error:  # noqa: BLE001 - run() raises it
+        except BaseException as error:  # noqa: BLE001 - run() raises it
             self._crash_by(error)
         else:
             self._is_resting = True
@@ -114,19 +117,30 @@ class Actor(Generic[M]):
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Handle messages until `stop()`; what `handle` raises ends the actor and is raised here.
 
-        After such an end it may be run again.  After `stop()` it returns at once.
+        After such an end it may be run again.  After `stop()` it returns at once.  Whatever else
+        ends it, but a cancel scope of the caller's, is a crash too: see `PartEnded`.
         """
         if self.state == "ended":
             task_status.started()
             return
         assert self.state in ("new", "crashed"), f"{self.name} runs already"
-        self.state = "running"
+        self.state, is_asked = "running", False
         try:
             async with anyio.create_task_group() as self._children:
                 await self._watched(self._loop, (task_status,))
                 self._children.cancel_scope.cancel()
+            state: str = self.state  # stop() has changed it, which mypy cannot see
+            is_asked = state == "stopping"
+        except BaseException as error:
+            is_asked = is_cancellation(error) and is_asked_for()
+            if is_asked:
+                raise
+            self._crash = self._crash or error
         finally:
             crash, self._crash, self._children = self._crash, None, None
+            if crash is None and not is_asked:
+                # A child that is cancelled before it begins ends its group without a word.
+                crash = PartEnded(part=self.name, problem="it returned")
             self._spawned.clear()
             self.state = "ended" if crash is None else "crashed"
             self.ended(crash)
@@ -139,24 +153,29 @@ class Actor(Generic[M]):
     def handle(self, message: M) -> None:
         raise NotImplementedError
 
-    def ended(self, crash: Exception | None) -> None:
+    def ended(self, crash: BaseException | None) -> None:
         """Answer those who wait, as nobody else will; called however the actor ended."""
 
     async def _loop(self, task_status: TaskStatus[None]) -> None:
+        cancels = strays()
         self._turn(self.begin)
         task_status.started()
         while True:
             self._turn(self._handle_all)
             if self.state == "stopping" and not self._inbox:
                 return
-            if self._inbox or self._spawned:
-                await anyio.lowlevel.checkpoint()
-            else:
-                self._bell, self._is_resting = anyio.Event(), True
-                try:
+            try:
+                if self._inbox or self._spawned:
+                    await anyio.lowlevel.checkpoint()
+                else:
+                    self._bell, self._is_resting = anyio.Event(), True
                     await self._bell.wait()
-                finally:
-                    self._is_resting = False
+            except anyio.get_cancelled_exc_class():
+                if is_asked_for():
+                    raise
+                await cancels.absorb()
+            finally:
+                self._is_resting = False
 
     def _turn(self, fn: Callable[[], object]) -> None:
         """Do something in our own task, without a pause."""
@@ -183,10 +202,17 @@ class Actor(Generic[M]):
         """Run `work`; its error is kept and ends the actor, and no exception group hides it."""
         try:
             await work(*args)
-        except Exception as error:  # noqa: BLE001 - run() raises it
-            self._crash_by(error)
+        except GeneratorExit:
+            raise  # the loop is thrown away
+        except BaseException as error:
+            if not is_cancellation(error):
+                self._crash_by(error)
+            elif is_asked_for():
+                raise
+            else:
+                self._crash_by(PartEnded(part=self.name, problem="a stranger cancelled its task"))
 
-    def _crash_by(self, error: Exception) -> None:
+    def _crash_by(self, error: BaseException) -> None:
         self._crash, self._is_resting = self._crash or error, False
         assert self._children is not None
         self._children.cancel_scope.cancel()

@@ -89,15 +89,18 @@ class Alone:
             emit=access.emit,
         )
         context.incarnation = (await found(context, any_lanes=True)).incarnation
+        supervisor = Supervisor(
+            tasks=self._house.actors,
+            log_context=copy_context(),
+            emit=context.emit,
+            dice=context.seam.dice,
+            restarts_max=context.settings.restarts_max,
+            on_interrupt=self._house.interrupt,
+        )
+        supervisor.begin()
         self.maps = Maps(
             context=context,
-            supervisor=Supervisor(
-                tasks=self._house.actors,
-                log_context=copy_context(),
-                emit=context.emit,
-                dice=context.seam.dice,
-                restarts_max=context.settings.restarts_max,
-            ),
+            supervisor=supervisor,
             on_lost=self._on_lost,
         )
         self.maps.start(self._house.actors)

@@ -54,6 +54,7 @@ class Context(Access):
     # key -> run: a key never starts here while an earlier handler of it still runs in this process
     busy: dict[str, Any] = attrs.field(factory=dict)
     on_data_lost: Callable[[], object] = attrs.field(default=lambda: None)
+    on_interrupt: Callable[[KeyboardInterrupt], object] = attrs.field(default=lambda _: None)
     on_due: Callable[[int, float], object] = attrs.field(default=lambda *_: None)
 
     @property

@@ -66,10 +66,12 @@ class Crew:
         tasks: TaskGroup,
         log_context: LogContext,
         on_shutdown: Callable[[], object],
+        on_interrupt: Callable[[KeyboardInterrupt], object],
     ) -> None:
         self.context = context
         self._tasks = tasks
         self._on_shutdown = on_shutdown
+        self._end_by = on_interrupt
         self._shutdown_seen: Value | None = None
         self._is_open = False
         self._suspects_s: dict[int, float] = {}  # by lane
@@ -80,6 +82,7 @@ class Crew:
             emit=context.emit,
             dice=context.seam.dice,
             restarts_max=context.settings.restarts_max,
+            on_interrupt=self._on_interrupt,
         )
         context.incarnation = made.incarnation
         self.maps = Maps(
@@ -124,12 +127,19 @@ class Crew:
         self.requests = Requests(context=context, tell_waiters=self._tell_waiters)
         context.on_due = lambda lane, in_s: self._sweeper.tell(Deadline(lane, in_s))
         context.on_data_lost = self.on_data_lost
+        context.on_interrupt = self._on_interrupt
         self.membership.make_lanes(made)
+
+    @property
+    def down(self) -> tuple[str, ...]:
+        """The names of the parts that are down at the moment; see `Supervisor`."""
+        return self._supervisor.down
 
     # --- start and stop -----------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start everything but workers, and join the lanes as a client."""
+        self._supervisor.begin()
         self.maps.start(self._tasks)
         first: Actors = (self.replica, self.membership, self.dispatcher, self._listener)
         for actor in first:
@@ -388,6 +398,12 @@ class Crew:
         is_new, self._shutdown_seen = shutdown != self._shutdown_seen, shutdown
         if is_new and shutdown is not None and self._is_open:
             self._on_shutdown()
+
+    def _on_interrupt(self, error: KeyboardInterrupt) -> None:
+        """Have the node drain and leave, and raise this at its end; from here on nothing starts."""
+        for worker in self.membership.workers.values():
+            worker.is_draining = True
+        self._end_by(error)
 
     def on_data_lost(self) -> None:
         """A call was answered that the pool's data are not there; it may be one of before."""

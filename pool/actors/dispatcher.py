@@ -230,7 +230,7 @@ class Dispatcher(Actor[Message]):
                 self.look_again()
                 self._ask_again_later()
 
-    def ended(self, crash: Exception | None) -> None:
+    def ended(self, crash: BaseException | None) -> None:
         if crash is not None:
             return  # it will be run again
         error = NotRunning(state="closed")

@@ -16,6 +16,7 @@ from pool.model import job as model
 from pool.model.codec import check_size, encode_value
 from pool.model.job import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, one_line
 from pool.store.lane import Edge
+from pool.store.loops import is_cancellation
 
 
 @attrs.frozen
@@ -31,9 +32,15 @@ class Endings:
 
     def edge_for(self, run: Run, ending: Ending) -> Edge:
         """Return what shall become of the job of a run that has ended while it was ours."""
-        start = run.start
         if run.why == "timeout":
             return self.timed_out(run)
+        try:
+            return self._judged(run, ending)
+        except Exception as error:  # noqa: BLE001 - what a handler returns and raises is user code
+            return self._failed(run, "failed", _told(error))
+
+    def _judged(self, run: Run, ending: Ending) -> Edge:
+        start = run.start
         match ending:
             # A result counts although we wanted the handler to end; a service that returns because
             # it was cancelled is not done.
@@ -110,11 +117,21 @@ class Endings:
         return edge
 
 
-def _told(error: Exception) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - its text is user code too
-        return f"{type(error).__name__}, whose text cannot be had"
+def _told(error: BaseException) -> str:
+    """Return what is kept of an error: one of a group is the first that has a cause of its own."""
+    others = 0
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        others += len(error.exceptions) - 1
+        error = error.exceptions[0]
+    name = type(error).__name__
+    if is_cancellation(error):
+        text = "cancelled by itself or by its own tasks"
+    else:
+        try:
+            text = str(error)
+        except BaseException:  # noqa: BLE001 - its text is user code too
+            return f"{name}, whose text cannot be had"
+    return f"{name}: {text}" + (f" (and {others} more)" if others else "")
 
 
 def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:

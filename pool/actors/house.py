@@ -2,7 +2,8 @@
 
 outer group:  the body, and the house      cancelling the body does not end the actors before
 house:        the actors, shielded         they have left; an actor that ends for good cancels
-                                           the body, and its error comes out of the block
+                                           the body, and its error comes out of the block; so does
+                                           KeyboardInterrupt, once all have left in order
 """
 
 from __future__ import annotations
@@ -19,25 +20,31 @@ from anyio.abc import TaskGroup, TaskStatus
 class House:
     """Opened, then closed, then left; each once, by the task that opened it."""
 
-    actors: TaskGroup  # start actors here
     _outer: TaskGroup
     _closed: anyio.Event
+    actors: TaskGroup = attrs.field(init=False)  # start actors here
+    # Whether an actor ended for good, so that nobody is left who could leave in order.
+    has_crashed: bool = attrs.field(init=False, default=False)
+    _interrupt: KeyboardInterrupt | None = attrs.field(init=False, default=None)
 
     @classmethod
     async def open(cls) -> Self:
         """Begin.  Whoever opened it must close and leave it."""
-        outer, closed = anyio.create_task_group(), anyio.Event()
+        outer = anyio.create_task_group()
         await outer.__aenter__()
         try:
-            return cls(await outer.start(_live, closed), outer, closed)
+            house = cls(outer, anyio.Event())
+            house.actors = await outer.start(house._live)
+            return house
         except BaseException as error:
             await outer.__aexit__(type(error), error, error.__traceback__)
             raise
 
-    @property
-    def has_crashed(self) -> bool:
-        """Whether an actor ended for good, so that nobody is left who could leave in order."""
-        return self._outer.cancel_scope.cancel_called
+    def interrupt(self, error: KeyboardInterrupt) -> None:
+        """Cancel the body, so that it leaves in order; this is raised when it has left."""
+        if self._interrupt is None:
+            self._interrupt = error
+            self._outer.cancel_scope.cancel()
 
     def close(self) -> None:
         """Cancel what still runs.  Twice is fine."""
@@ -48,6 +55,8 @@ class House:
         self.close()
         self._outer.cancel_scope.cancel()
         await self._end(None, None, None)
+        if self._interrupt is not None:
+            raise self._interrupt
 
     async def leave(
         self,
@@ -61,6 +70,8 @@ class House:
             await self._end(kind, error, traceback)
         else:
             await self._end(None, None, None)
+        if self._interrupt is not None:
+            raise self._interrupt
 
     async def _end(
         self,
@@ -72,18 +83,18 @@ class House:
             await self._outer.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
             if len(group.exceptions) == 1:  # the actor that ended for good
-                raise group.exceptions[0] from None
+                raise group.exceptions[0] from group.exceptions[0].__cause__
             raise
 
-
-async def _live(closed: anyio.Event, *, task_status: TaskStatus[TaskGroup]) -> None:
-    with anyio.CancelScope(shield=True):
-        try:
-            async with anyio.create_task_group() as actors:
-                task_status.started(actors)
-                await closed.wait()
-                actors.cancel_scope.cancel()
-        except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
+    async def _live(self, *, task_status: TaskStatus[TaskGroup]) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                async with anyio.create_task_group() as actors:
+                    task_status.started(actors)
+                    await self._closed.wait()
+                    actors.cancel_scope.cancel()
+            except BaseException as error:
+                self.has_crashed = True
+                if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+                    raise error.exceptions[0] from error.exceptions[0].__cause__
+                raise

@@ -68,7 +68,7 @@ from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
 CAPACITY_MAX: Final = 10_000
-State = Literal["new", "opening", "open", "draining", "drained", "closing", "closed"]
+State = Literal["new", "opening", "open", "troubled", "draining", "drained", "closing", "closed"]
 
 
 class Node(Dispatching):
@@ -144,8 +144,12 @@ class Node(Dispatching):
 
     @property
     def state(self) -> State:
-        """new, opening, open, draining, drained, closing or closed."""
-        return self._state
+        """new, opening, open, troubled, draining, drained, closing or closed.
+
+        `troubled` is open with a part that has crashed and does not run again yet.
+        """
+        is_troubled = self._state == "open" and self._crew is not None and self._crew.down
+        return "troubled" if is_troubled else self._state
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
@@ -405,6 +409,7 @@ class Node(Dispatching):
             tasks=actors,
             log_context=copy_context(),
             on_shutdown=lambda: actors.start_soon(self.drain),
+            on_interrupt=self._house.interrupt,
         )
         await self._crew.start()
         if self._handlers is not None and len(self._handlers):

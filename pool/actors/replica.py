@@ -222,7 +222,7 @@ class Replica(Actor[Message]):
             self._is_overflowed = False
             self._step(Doubted("overflow"))
 
-    def ended(self, crash: Exception | None) -> None:
+    def ended(self, crash: BaseException | None) -> None:
         self.follower.unfollow(self.stored)
         error = crash if isinstance(crash, PoolError) else NotRunning(state=self.state)
         self._fail(error)

@@ -24,6 +24,7 @@ from pool.errors import PayloadEncodingError
 from pool.model.codec import decode_call
 from pool.model.job import Start
 from pool.store.lane import Edge
+from pool.store.loops import is_asked_for, is_cancellation
 
 # Why a handler was cancelled.  With the last two the job is not ours any more.
 Why: TypeAlias = Literal["", "stop", "timeout", "release", "lease", "gone", "refused"]
@@ -49,6 +50,7 @@ class Run:
     is_limited: bool = False  # its run-time limit is written into `due`
     edge: Edge | None = None  # how it shall end, once that is decided
     target: str = ""  # of a service that moves: to whom
+    is_apart: bool = False  # its slot's task was cancelled, it may be by a former run: another one
     is_offered: bool = False  # released because it waited: whoever has a free slot shall have it
     payload: bytes | None = None
     blob: bytes | None = None
@@ -75,9 +77,19 @@ class Returned:
 
 @attrs.define(eq=False)
 class Raised:
-    """It raised; what that means depends on what it raised."""
+    """It raised; what that means depends on what it raised.
 
-    error: Exception
+    A cancellation that we did not ask for is an error like any other: of this job alone.
+    """
+
+    error: BaseException
+
+
+@attrs.define(eq=False)
+class Interrupted:
+    """It raised KeyboardInterrupt: Ctrl-C, for all that can be seen, which is for the node."""
+
+    error: KeyboardInterrupt
 
 
 @attrs.define(eq=False)
@@ -93,11 +105,11 @@ class Cancelled:
 
 
 CANCELLED: Final = Cancelled()
-Ending: TypeAlias = Returned | Raised | Unreadable | Cancelled
+Ending: TypeAlias = Returned | Raised | Interrupted | Unreadable | Cancelled
 
 
 @coroutine
-def _apart(coro: Any, context: LogContext) -> Generator[Any, Any, Any]:
+def _apart(coro: Any, context: LogContext) -> Generator[Any, Any, Ending]:
     """Await a handler in a context of its own: slots are shared, a tenant bound to it must not be.
 
     A task per job would do that too, and cost more than most jobs.
@@ -107,15 +119,28 @@ def _apart(coro: Any, context: LogContext) -> Generator[Any, Any, Any]:
         try:
             waits_for = context.run(step, value)
         except StopIteration as end:
-            return end.value
+            return Returned(end.value)
+        except GeneratorExit as error:
+            return Raised(error)  # the handler's own: the end of our coroutine comes in below
         try:
             step, value = coro.send, (yield waits_for)
+        except GeneratorExit:
+            context.run(coro.close)
+            raise
         except BaseException as error:  # noqa: BLE001 - cancellation above all: it is the handler's
             step, value = coro.throw, error
 
 
+def _in_thread(call: Callable[[], Any]) -> Ending:
+    """Call a plain handler: not every error can be raised across threads as it is."""
+    try:
+        return Returned(call())
+    except BaseException as error:  # noqa: BLE001 - user code: every error is an outcome
+        return Raised(error)
+
+
 async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
-    """Call a run's handler; whatever it does, this returns."""
+    """Call a run's handler; whatever it does, this returns, unless we are to end ourselves."""
     handler, job = run.handler, run.job
     assert handler is not None
     assert job is not None
@@ -134,16 +159,34 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
             if run.why:
                 scope.cancel()
             if handler.is_async:
-                value = await _apart(handler.fn(job, *args, **kwargs), context)
+                ending = await _apart(handler.fn(job, *args, **kwargs), context)
             else:
                 call = partial(handler.fn, job, *args, **kwargs)
-                value = await anyio.to_thread.run_sync(call, limiter=limiter)
-            ending = Returned(value)
-    except Exception as error:  # noqa: BLE001 - user code: every error is an outcome
+                ending = await anyio.to_thread.run_sync(_in_thread, call, limiter=limiter)
+    except GeneratorExit:
+        raise  # our own coroutine is being closed
+    except BaseException as error:
+        if is_cancellation(error) and is_asked_for():
+            raise
         ending = Raised(error)
     run.scope = None
+    if isinstance(ending, Raised):
+        ending = _judged(ending, is_cancelled=scope.cancel_called)
     if scope.cancel_called and not run.why:
         run.why = "timeout"  # only the deadline cancels without a reason
     is_late = scope.cancel_called and anyio.current_time() >= scope.deadline
     # What comes too late does not count, whatever else was asked of it since.
     return CANCELLED if is_late and isinstance(ending, Returned) else ending
+
+
+def _judged(ending: Raised, *, is_cancelled: bool) -> Ending:
+    error = ending.error
+    if isinstance(error, Exception):
+        return ending
+    if is_cancelled and is_cancellation(error):
+        return CANCELLED  # a stranger's came together with ours, or it was raised in a thread
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted(error)
+    if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is not None:
+        return Interrupted(KeyboardInterrupt())
+    return ending

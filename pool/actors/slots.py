@@ -20,9 +20,10 @@ from pool.actors.context import Context
 from pool.actors.handlers import Handlers
 from pool.actors.observe import StoreTroubled
 from pool.actors.outbox import RESEND_S, Outbox
-from pool.actors.run import CANCELLED, Ending, Run, execute
+from pool.actors.run import CANCELLED, Ending, Raised, Run, execute
 from pool.errors import PoolError
 from pool.model.job import Record
+from pool.store.loops import Strays, is_asked_for, is_cancellation, strays
 from pool.store.seam import Waiter
 
 QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
@@ -220,7 +221,7 @@ class Slots:
         run.phase, run.began_s = "running", self.context.seam.clock()
         self._launched_s = run.began_s
         self.on_launch(run)
-        if self._idle:
+        if self._idle and not run.is_apart:
             slot = self._idle.pop()
             slot.run = run
             if slot.bell is not None:
@@ -232,7 +233,7 @@ class Slots:
 
     async def _serve(self, slot: _Slot) -> None:
         clock = self.context.seam.clock
-        began_s = clock()
+        began_s, cancels, is_used = clock(), strays(), False
         while True:
             run = slot.take()
             if not run.why and not self._has_lease(run):
@@ -245,13 +246,44 @@ class Slots:
                 except BaseException:
                     self.leave(run)  # its worker was stopped, and has no say in it any more
                     raise
+                if cancels.has_any():
+                    await self._retire(run, ending, cancels, is_used=is_used)
+                    return
+                is_used = True
                 self._idle.append(slot)
                 self.on_end(run, ending)
-            if slot.run is None:
-                slot.bell = self.context.loop.waiter()
-                await slot.bell.wait()
+            if slot.run is None or clock() - began_s > SLICE_S:
+                await self._rest(slot, cancels)
                 began_s = clock()
-            elif clock() - began_s > SLICE_S:
-                # Handlers that never wait would keep everything else from running.
-                await anyio.lowlevel.checkpoint()
-                began_s = clock()
+
+    async def _retire(self, run: Run, ending: Ending, cancels: Strays, *, is_used: bool) -> None:
+        """End a slot whose task somebody has cancelled: those who know it may do so again.
+
+        If it ran others before, one of them may have done it late.  The job that it hit is not to
+        blame, and runs again at once, where nobody else has been.
+        """
+        self._made -= 1
+        if is_used and isinstance(ending, Raised) and is_cancellation(ending.error):
+            run.is_apart = True
+            self.requeue(run)
+            self.fill()
+        else:
+            self.on_end(run, ending)
+        await cancels.absorb()
+
+    async def _rest(self, slot: _Slot, cancels: Strays) -> None:
+        """Wait for the next run; if there is one, only let others have a turn."""
+        while True:
+            try:
+                if slot.run is None:
+                    slot.bell = self.context.loop.waiter()
+                    await slot.bell.wait()
+                else:
+                    # Handlers that never wait would keep everything else from running.
+                    await anyio.lowlevel.checkpoint()
+            except anyio.get_cancelled_exc_class():
+                if is_asked_for():
+                    raise
+                await cancels.absorb()  # of a run that has ended
+            if slot.run is not None:
+                return

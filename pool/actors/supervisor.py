@@ -1,16 +1,21 @@
-"""Starts actors in order, restarts one that crashed, and stops them in the opposite order.
+r"""Starts actors in order, restarts one that crashed, and stops them in the opposite order.
 
-A crash is a bug of ours or foreign data.  The actor is run again after a pause, with its mailbox as
-it was; when that has happened `restarts_max` times within a minute, the node ends with the cause:
-it never reports itself healthy with a dead loop.
+    running --stop()--> ended                                  asked for
+       |  \--raises, or returns unasked--> down --pause--> running again, same mailbox
+       |                                    \-- restarts_max in a minute: the node ends by it
+       \--KeyboardInterrupt--> running again at once, while the node leaves in order
+
+A crash is a bug of ours or foreign data; so is an end that nobody asked for, such as a stranger's
+cancellation of one of its tasks.  While a part is down the node says so (`down`): it never reports
+itself healthy with a dead loop.  Whoever keeps other parts (bodies beside the loop) counts their
+crashes likewise: `restarts()`, `fell()`, `rose()`, and `fail()` at the end.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from contextvars import Context as LogContext
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import attrs
@@ -18,9 +23,9 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from pool.actors.actor import Actor
 from pool.actors.observe import ActorCrashed, Event
-from pool.model.backoff import Dice, reconnect_delay
-
-WINDOW_S: Final = 60.0
+from pool.errors import NotRunning, PartEnded
+from pool.model.backoff import Dice, Restarts
+from pool.store.loops import is_asked_for, is_cancellation, strays
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -32,14 +37,75 @@ class Supervisor:
     emit: Callable[[Event], object]
     dice: Dice
     restarts_max: int
+    on_interrupt: Callable[[KeyboardInterrupt], object]  # has the node leave in order
     _ended: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)
+    _down: set[str] = attrs.field(init=False, factory=set)
+    _cause: BaseException | None = attrs.field(init=False, default=None)
+    _failed: anyio.Event = attrs.field(init=False, factory=anyio.Event)
+
+    # --- for all parts ------------------------------------------------------------------------
+
+    @property
+    def down(self) -> tuple[str, ...]:
+        """The names of the parts that are down: crashed, and not running again yet."""
+        return tuple(sorted(self._down))
+
+    def restarts(self) -> Restarts:
+        """Return what counts the crashes of one part."""
+        return Restarts(self.restarts_max, self.dice)
+
+    def fell(self, part: str, error: BaseException, restarts: Restarts) -> float | None:
+        """A part has crashed: tell; return the pause before its next start.
+
+        None if that was one too many: the node ends with this cause.
+        """
+        self._down.add(part)
+        pause_s = restarts.crashed(anyio.current_time())
+        told = f"{type(error).__name__}: {error}"
+        self.emit(ActorCrashed(actor=part, error=told, restarts=restarts.count))
+        if pause_s is None:
+            self.fail(error if isinstance(error, Exception) else _unasked(part, error))
+        return pause_s
+
+    def rose(self, part: str) -> None:
+        """A part runs again, or has been stopped."""
+        self._down.discard(part)
+
+    def fail(self, error: Exception) -> None:
+        """End the node with this cause; the first one counts.  Also from a callback of the loop."""
+        if self._cause is None:
+            self._cause = error
+            self._failed.set()
+
+    def begin(self) -> None:
+        """From here on `fail()` is heeded."""
+        self.tasks.start_soon(self._wait_for_failure)
+
+    async def _wait_for_failure(self) -> None:
+        cancels = strays()
+        while self._cause is None:
+            try:
+                await self._failed.wait()
+            except anyio.get_cancelled_exc_class():
+                if is_asked_for():
+                    raise
+                await cancels.absorb()
+        raise self._cause
+
+    # --- for actors ---------------------------------------------------------------------------
 
     async def start(self, actor: Actor[Any]) -> None:
-        """Run an actor until it is stopped; returns when it takes messages."""
+        """Run an actor until it is stopped; returns when it takes messages.
+
+        Raises:
+            NotRunning: Some part has ended for good, and the node with it.
+        """
         self._ended[actor.name] = anyio.Event()
         ready = anyio.Event()
         self.log_context.run(self.tasks.start_soon, self._keep, actor, ready)
         await ready.wait()
+        if self._cause is not None:
+            raise NotRunning(state="closing")
 
     async def stop(self, actor: Actor[Any], budget_s: float) -> bool:
         """Stop an actor; False if it has not ended within the budget.  Twice is fine."""
@@ -52,38 +118,64 @@ class Supervisor:
         return ended.is_set()
 
     async def _keep(self, actor: Actor[Any], ready: anyio.Event) -> None:
-        crashes: deque[float] = deque()
+        restarts, cancels, ended = self.restarts(), strays(), self._ended[actor.name]
         try:
             while True:
-                try:
-                    await actor.run(task_status=_Ready(ready))
+                crash = await self._run(actor, ready)
+                if crash is None:
                     return
-                except Exception as error:
-                    now_s = anyio.current_time()
-                    crashes.append(now_s)
-                    while crashes[0] < now_s - WINDOW_S:
-                        crashes.popleft()
-                    self.emit(
-                        ActorCrashed(
-                            actor=actor.name,
-                            error=f"{type(error).__name__}: {error}",
-                            restarts=len(crashes),
-                        )
-                    )
-                    if len(crashes) > self.restarts_max:
+                pause_s: float | None = 0.0
+                if isinstance(crash, KeyboardInterrupt):  # on trio it comes wherever we are
+                    self.on_interrupt(crash)
+                else:
+                    pause_s = self.fell(actor.name, crash, restarts)
+                del crash  # its traceback leads back here
+                if pause_s is None:
+                    return
+                try:
+                    await anyio.sleep(pause_s)
+                    await cancels.absorb()
+                except anyio.get_cancelled_exc_class():
+                    if is_asked_for():
                         raise
-                    await anyio.sleep(reconnect_delay(len(crashes) - 1, self.dice))
+                    await cancels.absorb()
         finally:
+            actor.stop()  # one that is not run again answers whoever waits
+            if self._cause is None:
+                self.rose(actor.name)
             ready.set()
-            self._ended.pop(actor.name).set()
+            if self._ended.get(actor.name) is ended:
+                del self._ended[actor.name]
+            ended.set()
+
+    async def _run(self, actor: Actor[Any], ready: anyio.Event) -> BaseException | None:
+        """Run an actor until it ends; return what ended it, None if it was asked to."""
+        try:
+            await actor.run(task_status=_Ready(self, actor.name, ready))
+        except GeneratorExit:
+            raise  # the loop is thrown away
+        except BaseException as error:
+            if is_cancellation(error) and is_asked_for():
+                raise
+            return error
+        return None
+
+
+def _unasked(part: str, error: BaseException) -> PartEnded:
+    ended = PartEnded(part=part, problem=f"{type(error).__name__}: {error}")
+    ended.__cause__ = error
+    return ended
 
 
 @attrs.frozen
 class _Ready(TaskStatus[None]):
     """Tells `start` that the actor takes messages; again after each restart."""
 
+    supervisor: Supervisor
+    name: str
     event: anyio.Event
 
     def started(self, value: None = None) -> None:  # noqa: ARG002 - anyio's signature
         """Say so."""
+        self.supervisor.rose(self.name)
         self.event.set()

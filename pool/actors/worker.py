@@ -47,7 +47,7 @@ from pool.actors.orders import (
 from pool.actors.outbox import RESEND_S, Answered, FlushDue, Memory, Outbox
 from pool.actors.outcome import edge_of, outcome_ttl_ms
 from pool.actors.quarantine import quarantine
-from pool.actors.run import CANCELLED, LOST, Ending, Run, Why
+from pool.actors.run import CANCELLED, LOST, Ending, Interrupted, Run, Why
 from pool.actors.slots import QUEUE_AHEAD, Slots
 from pool.errors import Gone, PoolError, StoreLost, StoreUnavailable
 from pool.model import job as model
@@ -340,6 +340,10 @@ class Worker(Actor[Told]):
 
     def _conclude(self, run: Run, ending: Ending) -> None:
         """Decide what becomes of a run whose handler has ended, or never began."""
+        if isinstance(ending, Interrupted):
+            # First: from here on we drain, and take back nothing of what is released.
+            self.context.on_interrupt(ending.error)
+            run.why, ending = run.why or "release", CANCELLED
         if self.runs.get(run.key) is run:
             if run.why in LOST:
                 self._forget(run)

@@ -6,12 +6,17 @@ Brooker, "Exponential Backoff And Jitter", AWS 2015: the names full and equal ji
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import deque
+from typing import Final, Protocol
+
+import attrs
 
 _DOUBLINGS_MAX = 1000  # 2.0**1000 is still a float; any sane cap is reached long before
 
 RECONNECT_BASE_S = 0.05
 RECONNECT_CAP_S = 1.0  # the shortest lease: the store's return is never noticed later than that
+
+WINDOW_S: Final = 60.0  # in which too many crashes of one part end the node
 
 
 class Dice(Protocol):
@@ -59,3 +64,29 @@ def _ceiling(tries: int, base_s: float, cap_s: float) -> float:
     assert tries >= 1
     assert 0 < base_s <= cap_s
     return min(cap_s, base_s * 2.0 ** min(tries - 1, _DOUBLINGS_MAX))
+
+
+@attrs.define(eq=False)
+class Restarts:
+    """How often one part has crashed lately, and so: when it is started again, or that it is not.
+
+    A part is an actor, or a body beside the loop.  One policy for all of them.
+    """
+
+    restarts_max: int  # within WINDOW_S
+    dice: Dice
+    _crashes: deque[float] = attrs.field(init=False, factory=deque)
+
+    @property
+    def count(self) -> int:
+        """How many crashes were counted within the last window."""
+        return len(self._crashes)
+
+    def crashed(self, now_s: float) -> float | None:
+        """Count a crash; return the pause before the next start, None if there shall be none."""
+        self._crashes.append(now_s)
+        while self._crashes[0] < now_s - WINDOW_S:
+            self._crashes.popleft()
+        if self.count > self.restarts_max:
+            return None
+        return reconnect_delay(self.count - 1, self.dice)

@@ -64,13 +64,16 @@ async def serve(
     """
     # Before the node opens: a signal that comes meanwhile must not leave a half-open node behind.
     with anyio.open_signal_receiver(*_SIGNALS) as signals:
-        async with node:
-            await on_ready()
-            why = await _told(node, signals)
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
-            on_leaving(why)
-            await node.drain()
+        try:
+            async with node:
+                await on_ready()
+                why = await _told(node, signals)
+                for number in _SIGNALS:
+                    signal.signal(number, signal.SIG_DFL)
+                on_leaving(why)
+                await node.drain()
+        except KeyboardInterrupt:  # a handler raised it: the node has left as for the signal
+            on_leaving("KeyboardInterrupt")
 
 
 async def _told(node: Node, signals: AsyncIterator[signal.Signals]) -> str:

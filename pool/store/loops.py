@@ -8,10 +8,12 @@ waiter   a place for one reply    spawn    a task that belongs to no group
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from typing import Any, Protocol
 
+import anyio
 import attrs
 import sniffio
 
@@ -60,6 +62,19 @@ class TaskLoop(Loop, Protocol):
         From callbacks, too, and with no task group around: a link is opened before a node's, and
         another one by whoever first calls for its part of a cluster.
         """
+
+
+class Strays(Protocol):
+    """The cancellations of one task that no cancel scope asked for.
+
+    On asyncio whoever knows a task can cancel it, and a handler knows the one that runs it.
+    """
+
+    def has_any(self) -> bool:
+        """Whether one came, delivered or not, and was not taken back."""
+
+    async def absorb(self) -> None:
+        """Be as if none had come; raises only the cancellation that a scope around us asked for."""
 
 
 class _AsyncioWaiter:
@@ -116,6 +131,29 @@ class _Asyncio:
         return self.loop.create_task(work())
 
 
+@attrs.frozen
+class _AsyncioStrays:
+    task: asyncio.Task[Any]
+    before: int  # that many had been asked for when we began
+
+    def has_any(self) -> bool:
+        return self.task.cancelling() > self.before
+
+    async def absorb(self) -> None:
+        while True:
+            while self.task.cancelling() > self.before:
+                self.task.uncancel()
+            try:
+                # Before Python 3.13 `uncancel` leaves what was not delivered: it comes here.
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                if is_asked_for():
+                    raise
+            else:
+                if not self.has_any():
+                    return
+
+
 class _TrioWaiter:
     __slots__ = ("_is_taken", "_lowlevel", "_reply", "_task")
 
@@ -140,6 +178,14 @@ class _TrioWaiter:
     def _abort(self, _: object) -> Any:
         self._task = None
         return self._lowlevel.Abort.SUCCEEDED
+
+
+class _TrioStrays:
+    def has_any(self) -> bool:
+        return False
+
+    async def absorb(self) -> None:
+        return  # who raises the cancellation of another scope has it caught; nothing is pending
 
 
 @attrs.frozen
@@ -197,3 +243,22 @@ def current_loop() -> TaskLoop:
 
         return _Trio(trio, trio.lowlevel.current_trio_token())
     return _Asyncio(asyncio.get_running_loop())
+
+
+def strays() -> Strays:
+    """Return what watches the present task for cancellations which no scope asked for."""
+    if sniffio.current_async_library() == "trio":
+        return _TrioStrays()
+    task = asyncio.current_task()
+    assert task is not None
+    return _AsyncioStrays(task, task.cancelling())
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Whether it is what cancels tasks on this event loop."""
+    return isinstance(error, anyio.get_cancelled_exc_class())
+
+
+def is_asked_for() -> bool:
+    """Whether a cancel scope around us is cancelled: any other cancellation is a stranger's."""
+    return anyio.current_effective_deadline() == -math.inf

@@ -21,7 +21,7 @@ class Recorder(Actor[Any]):
 
     heard: list[Any] = attrs.field(factory=list)
     begun: int = 0
-    crashes: list[Exception | None] = attrs.field(factory=list)
+    crashes: list[BaseException | None] = attrs.field(factory=list)
 
     def begin(self) -> None:
         self.begun += 1
@@ -32,7 +32,7 @@ class Recorder(Actor[Any]):
         else:
             self.heard.append(message)
 
-    def ended(self, crash: Exception | None) -> None:
+    def ended(self, crash: BaseException | None) -> None:
         self.crashes.append(crash)
 
 

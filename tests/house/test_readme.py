@@ -35,6 +35,7 @@ _FAMILIES = {
     errors.RefusedError: "The pool said no",
     errors.LostError: "It is no longer ours",
     errors.StoreError: "Redis",
+    errors.NodeError: "The node itself",
     errors.HandlerError: "How the job ended",
 }
 

@@ -202,6 +202,27 @@ MUTANTS: Final = (
         needs=("partition",),
     ),
     Mutant(
+        name="a stranger's cancellation is taken for ours",
+        breaks="a handler that cancels itself ends its slot, and its worker with it",
+        path="pool/actors/run.py",
+        old="        if is_cancellation(error) and is_asked_for():",
+        new="        if is_cancellation(error):",
+    ),
+    Mutant(
+        name="only errors are failed attempts",
+        breaks="SystemExit and its like end the worker's actor instead of the attempt",
+        path="pool/actors/run.py",
+        old="        if is_cancellation(error) and is_asked_for():",
+        new="        if not isinstance(error, Exception):",
+    ),
+    Mutant(
+        name="a quiet end is a stop",
+        breaks="an actor that ended without being asked is taken for one that was stopped",
+        path="pool/actors/actor.py",
+        old="            if crash is None and not is_asked:",
+        new="            if crash is None and not is_asked and False:",
+    ),
+    Mutant(
         name="the living are reaped",
         breaks="a lease counts as ended when half of it is left",
         path="pool/store/lua/fence.lua",

@@ -1,0 +1,409 @@
+"""Handlers that end in ways nobody asked for: a failed attempt of that job, and of no other."""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251 - what only its tasks can do
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from pool import Handlers, Job, JobParked, Node, Retry
+from pool.actors.observe import ActorCrashed, AttemptFailed
+from pool.actors.run import _apart
+
+if TYPE_CHECKING:
+    from tests.actors.conftest import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+ONLY_ASYNCIO = "tasks that anybody may cancel are asyncio's"
+
+
+class Own(BaseException):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+
+class NoParent(Retry):
+    def __init__(self) -> None:  # as users write it, without the parent's
+        pass
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+# --- on both event loops --------------------------------------------------------------------------
+
+WAYS: dict[str, tuple[Callable[[], BaseException], str]] = {
+    "exit": (lambda: SystemExit(3), "SystemExit: 3"),
+    "generator": (lambda: GeneratorExit("mine"), "GeneratorExit: mine"),
+    "own": (lambda: Own("x"), "Own: x"),
+    "group": (lambda: BaseExceptionGroup("g", [Own("x"), OSError("y")]), "Own: x (and 1 more)"),
+    "nested": (lambda: ExceptionGroup("g", [ExceptionGroup("h", [OSError("y")])]), "OSError: y"),
+    "mute": (Mute, "Mute, whose text cannot be had"),
+    "stop": (lambda: StopIteration(7), "StopIteration: 7"),
+    "order": (NoParent, "AttributeError"),
+}
+
+
+def handlers_of(diary: Diary) -> Handlers:
+    handlers = Handlers()
+
+    @handlers.job("ill", attempts_max=2, backoff_s=0.001, backoff_max_s=0.002)
+    async def ill(job: Job, way: str) -> None:
+        diary.note("ill", job.attempt)
+        await anyio.lowlevel.checkpoint()
+        fail(WAYS[way][0]())
+
+    @handlers.job("plain", attempts_max=2, backoff_s=0.001, backoff_max_s=0.002)
+    def plain(job: Job, way: str) -> None:
+        fail(WAYS[way][0]())
+
+    @handlers.job("well")
+    async def well(job: Job) -> str:
+        return "well"
+
+    @handlers.service("neighbour")
+    async def neighbour(job: Job) -> None:
+        diary.note("neighbour began")
+        await anyio.sleep_forever()
+
+    return handlers
+
+
+async def with_neighbour(fleet: Fleet, diary: Diary, handlers: Handlers, **options: Any) -> Node:
+    node = await fleet.node(handlers, **options)
+    await node.dispatch("neighbour", "neighbour")
+    await diary.has("neighbour began")
+    return node
+
+
+async def nobody_else_suffered(fleet: Fleet, diary: Diary, node: Node) -> None:
+    """Neighbours, slots and leases are untouched."""
+    assert node.state == "open"
+    assert diary.entries.count("neighbour began") == 1
+    assert (await node.status("neighbour")).state == "running"
+    assert not fleet.all_seen(ActorCrashed)
+    refs = [await node.dispatch("well", f"w{i}") for i in range(3)]
+    assert [await ref.result(timeout_s=5) for ref in refs] == ["well"] * 3
+
+
+@pytest.mark.parametrize("name", ["ill", "plain"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_whatever_a_handler_raises_is_a_failed_attempt_of_its_job_alone(
+    fleet: Fleet, diary: Diary, name: str, way: str
+) -> None:
+    node = await with_neighbour(fleet, diary, handlers_of(diary))
+    ref = await node.dispatch(name, "k", way)
+    with pytest.raises(JobParked) as parked:
+        await ref.result(timeout_s=5)
+    wanted = WAYS[way][1]
+    if way == "stop" and name == "ill":
+        wanted = "RuntimeError: coroutine raised StopIteration"  # Python's own word for it
+    assert wanted in parked.value.last_error
+    assert parked.value.attempts == 2
+    await nobody_else_suffered(fleet, diary, node)
+
+
+async def test_a_cancellation_that_was_caught_and_raised_again_later_is_its_own(
+    fleet: Fleet, diary: Diary
+) -> None:
+    handlers = handlers_of(diary)
+
+    @handlers.job("again", attempts_max=1)
+    async def again(job: Job) -> None:
+        caught: list[BaseException] = []
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await anyio.sleep_forever()
+            except BaseException as error:
+                caught.append(error)
+                raise
+        raise caught[0]
+
+    node = await with_neighbour(fleet, diary, handlers)
+    ref = await node.dispatch("again", "k")
+    with pytest.raises(JobParked) as parked:
+        await ref.result(timeout_s=5)
+    assert "cancelled by itself or by its own tasks" in parked.value.last_error
+    await nobody_else_suffered(fleet, diary, node)
+
+
+# --- asyncio: tasks that anybody may cancel -------------------------------------------------------
+
+
+async def awaits_a_cancelled_task(job: Job) -> None:
+    task = asyncio.ensure_future(anyio.sleep_forever())
+    await anyio.lowlevel.checkpoint()
+    task.cancel()
+    await task
+
+
+async def gathers_a_cancelled_one(job: Job) -> None:
+    task = asyncio.ensure_future(anyio.sleep_forever())
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await asyncio.gather(task, anyio.sleep(5))
+
+
+async def cancels_itself(job: Job) -> None:
+    current().cancel()
+    await anyio.sleep(5)
+
+
+async def cancels_itself_often(job: Job) -> None:
+    for _ in range(3):
+        current().cancel()
+    try:
+        await anyio.sleep(5)
+    finally:
+        current().cancel()
+
+
+async def is_cancelled_later(job: Job) -> None:
+    asyncio.get_running_loop().call_later(0.01, current().cancel)
+    await anyio.sleep(5)
+
+
+async def in_a_group(job: Job) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(awaits_a_cancelled_task, job)
+        raise OSError("beside")
+
+
+def current() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        awaits_a_cancelled_task,
+        gathers_a_cancelled_one,
+        cancels_itself,
+        cancels_itself_often,
+        is_cancelled_later,
+    ],
+)
+@pytest.mark.parametrize("capacity", [2, 10])
+async def test_a_cancellation_that_nobody_asked_for_is_a_failed_attempt(
+    anyio_backend: str,
+    fleet: Fleet,
+    diary: Diary,
+    fn: Callable[[Job], Awaitable[None]],
+    capacity: int,
+) -> None:
+    if anyio_backend != "asyncio":
+        pytest.skip(ONLY_ASYNCIO)
+    handlers = handlers_of(diary)
+    handlers.job("ill-2", attempts_max=2, backoff_s=0.001)(fn)
+    node = await with_neighbour(fleet, diary, handlers, capacity=capacity)
+    for key in ("a", "b"):
+        ref = await node.dispatch("ill-2", key)
+        with pytest.raises(JobParked) as parked:
+            await ref.result(timeout_s=5)
+        assert parked.value.last_error == "CancelledError: cancelled by itself or by its own tasks"
+        assert parked.value.attempts == 2
+        await nobody_else_suffered(fleet, diary, node)
+
+
+async def test_a_stop_of_one_job_does_not_take_along_another_that_shares_its_future(
+    anyio_backend: str, fleet: Fleet, diary: Diary
+) -> None:
+    """An asyncio future that a cancelled task awaits is cancelled for everybody."""
+    if anyio_backend != "asyncio":
+        pytest.skip(ONLY_ASYNCIO)
+    handlers, shared = handlers_of(diary), asyncio.get_running_loop().create_future()
+
+    @handlers.job("shares", attempts_max=1)
+    async def shares(job: Job) -> None:
+        diary.note("shares", job.key)
+        await shared
+
+    node = await with_neighbour(fleet, diary, handlers)
+    first, second = await node.dispatch(shares, "a"), await node.dispatch(shares, "b")
+    await diary.counts(3)
+    await first.stop(timeout_s=5)
+    with pytest.raises(JobParked) as parked:
+        await second.result(timeout_s=5)
+    assert "cancelled by itself" in parked.value.last_error
+    await nobody_else_suffered(fleet, diary, node)
+
+
+@pytest.mark.parametrize("late_s", [None, 0.0, 0.001, 0.02])
+async def test_a_cancellation_that_comes_when_its_handler_has_returned_hits_nobody(
+    anyio_backend: str, fleet: Fleet, diary: Diary, late_s: float | None
+) -> None:
+    """What it returned counts; the next one in its slot, idle or busy, does not pay for it."""
+    if anyio_backend != "asyncio":
+        pytest.skip(ONLY_ASYNCIO)
+    handlers = handlers_of(diary)
+
+    @handlers.job("late")
+    async def late(job: Job) -> str:
+        if late_s is None:
+            current().cancel()
+        elif late_s:
+            asyncio.get_running_loop().call_later(late_s, current().cancel)
+        else:
+            asyncio.get_running_loop().call_soon(current().cancel)
+        return "returned"
+
+    @handlers.job("next", attempts_max=1)
+    async def next_one(job: Job) -> int:
+        await anyio.sleep(0.03)
+        return job.attempt
+
+    node = await with_neighbour(fleet, diary, handlers, capacity=2)
+    for i in range(3):
+        ref = await node.dispatch(late, f"l{i}")
+        after = await node.dispatch(next_one, f"n{i}")
+        assert await ref.result(timeout_s=5) == "returned"
+        assert await after.result(timeout_s=5) == 1
+    await nobody_else_suffered(fleet, diary, node)
+    assert not fleet.all_seen(AttemptFailed)
+
+
+async def test_a_resting_slot_that_somebody_cancels_goes_on(
+    anyio_backend: str, fleet: Fleet, diary: Diary
+) -> None:
+    if anyio_backend != "asyncio":
+        pytest.skip(ONLY_ASYNCIO)
+    handlers, slots = handlers_of(diary), []
+
+    @handlers.job("known")
+    async def known(job: Job) -> None:
+        slots.append(current())
+
+    node = await with_neighbour(fleet, diary, handlers, capacity=2)
+    for i in range(5):
+        await (await node.dispatch(known, f"k{i}")).result(timeout_s=5)
+        slots[-1].cancel()
+        await anyio.lowlevel.checkpoint()
+        slots[-1].cancel()
+    await nobody_else_suffered(fleet, diary, node)
+    assert not any(slot.done() for slot in slots)
+
+
+async def test_a_stop_counts_though_the_handler_cancels_itself_too(
+    anyio_backend: str, fleet: Fleet, diary: Diary
+) -> None:
+    if anyio_backend != "asyncio":
+        pytest.skip(ONLY_ASYNCIO)
+    handlers = handlers_of(diary)
+
+    @handlers.job("both", attempts_max=1)
+    async def both(job: Job) -> None:
+        try:
+            diary.note("both")
+            await anyio.sleep_forever()
+        finally:
+            current().cancel()
+
+    node = await with_neighbour(fleet, diary, handlers)
+    ref = await node.dispatch(both, "k")
+    await diary.has("both")
+    await ref.stop(cause="enough", timeout_s=5)
+    assert (await ref.status()).state == "cancelled"
+    await nobody_else_suffered(fleet, diary, node)
+
+
+# --- KeyboardInterrupt: the node's ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["alone", "in a group", "in a thread"])
+async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
+    fleet: Fleet, diary: Diary, way: str
+) -> None:
+    """Its keys go to others without a burnt attempt, and it comes out of the block."""
+    handlers = Handlers()
+    errors: dict[str, BaseException] = {
+        "alone": KeyboardInterrupt(),
+        "in a group": BaseExceptionGroup("g", [OSError("x"), KeyboardInterrupt()]),
+        "in a thread": KeyboardInterrupt(),
+    }
+    victim: list[str] = []
+
+    def run(job: Job) -> tuple[int, str]:
+        if job.node == victim[0]:
+            raise errors[way]
+        return job.attempt, job.node
+
+    @handlers.job("keys", attempts_max=1)
+    async def keys(job: Job) -> tuple[int, str]:
+        return run(job)
+
+    @handlers.job("held", attempts_max=1)
+    async def held(job: Job) -> tuple[int, str]:
+        diary.note("held", job.node)
+        if job.node == victim[0]:
+            await anyio.sleep_forever()
+        return job.attempt, job.node
+
+    handlers.job("plain", attempts_max=1)(run)
+    left = anyio.Event()
+
+    async def body(node: Node) -> None:
+        async with node:
+            victim.append(node.id)
+            await node.dispatch("held", "h")
+            await diary.has("held", node.id)
+            await node.dispatch("plain" if way == "in a thread" else "keys", "k")
+            await anyio.sleep_forever()
+
+    async def interrupted(node: Node) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            await body(node)
+        diary.note(node.state)
+        left.set()
+
+    client = await fleet.node()
+    settings = client.settings
+    node = Node(fleet.pool, fleet.url, handlers=handlers, settings=settings, observers=())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(interrupted, node)
+        with anyio.fail_after(8):
+            await left.wait()
+    assert diary.entries[-1] == "closed"
+    for key in ("h", "k"):
+        record = fleet.record(key)
+        assert record is not None
+        assert (record.attempt, record.crashes, record.owner) == (1, 0, "")
+    other = await fleet.node(handlers)
+    await fleet.until(lambda: fleet.record("h") is None and fleet.record("k") is None)
+    assert ("held", other.id) in diary.entries
+
+
+def test_the_end_of_a_handlers_coroutine_is_not_its_error() -> None:
+    """A loop that is thrown away closes what it ran: nothing may go on then."""
+    ended: list[str] = []
+
+    class Never:
+        def __await__(self) -> Any:
+            yield
+
+    async def handler() -> None:
+        try:
+            await Never()
+        finally:
+            ended.append("handler")
+
+    async def slot() -> None:
+        await _apart(handler(), copy_context())
+        ended.append("slot went on")
+
+    coro = slot()
+    coro.send(None)
+    coro.close()
+    assert ended == ["handler"]
