@@ -13,18 +13,21 @@ import gc
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
+from tests.verify import edges  # noqa: F401 - it registers invariants
 from tests.verify.history import Event, fenced, merged, read
 from tests.verify.invariants import INVARIANTS, NOT_YET, Finding, Violation, takeovers
 from tests.verify.view import Bounds, View
 
 __all__ = ["Bounds", "Report", "Violation", "check", "load", "sometimes"]
 
+# What the code is known to violate until its mend has landed: told, and not counted, unless asked.
+KNOWN_RED: Final = frozenset({"I30", "I32"})
 SHOWN_MAX: Final = 20  # violations that are printed with what happened around them
 AROUND_MAX: Final = 14
 AROUND_S: Final = 2.0
@@ -37,6 +40,7 @@ class Report:
 
     events: int
     violations: tuple[Violation, ...]
+    known: tuple[Violation, ...]  # of what the code is known to violate still: KNOWN_RED
     judged: Mapping[str, int]  # per invariant; 0: this history says nothing of it
     sometimes: Mapping[str, int]
     figures: Mapping[str, float]
@@ -58,6 +62,7 @@ class Report:
             "events": self.events,
             "broken": self.broken,
             "violations": [f"{v.invariant}: {v.text}" for v in self.violations[:SHOWN_MAX]],
+            "known": dict(Counter(violation.invariant for violation in self.known)),
             "judged": dict(self.judged),
             "sometimes": dict(self.sometimes),
             "figures": dict(self.figures),
@@ -68,7 +73,10 @@ class Report:
         lines = [f"{self.events} events, {'ok' if self.ok else 'VIOLATED'}"]
         for name, (meaning, _) in INVARIANTS.items():
             wrong = self.broken.get(name, 0)
-            said = f"{wrong} VIOLATIONS" if wrong else "ok" if self.judged[name] else "not judged"
+            red = sum(violation.invariant == name for violation in self.known)
+            said = "ok" if self.judged[name] else "not judged"
+            if wrong or red:
+                said = f"{wrong} VIOLATIONS" if wrong else f"{red} violations, known"
             lines.append(f"  {name:4} {meaning:45} {self.judged[name]:>9} judged  {said}")
         lines += [f"  {name:4} not applicable yet: {why}" for name, why in NOT_YET.items()]
         for name, count in self.sometimes.items():
@@ -84,28 +92,37 @@ class Report:
         return "\n".join(lines)
 
 
-def check(events: Iterable[Event], bounds: Bounds | None = None) -> Report:
+def check(
+    events: Iterable[Event], bounds: Bounds | None = None, *, known_red: Collection[str] = KNOWN_RED
+) -> Report:
     """Judge a history; the events may come in any order."""
     was_collecting = gc.isenabled()
     gc.disable()  # it would look at every event again and again: a third of all time
     try:
         bounds = bounds or Bounds()
-        return _report(View.of_events(merged(events), bounds), bounds)
+        return _report(View.of_events(merged(events), bounds), bounds, known_red)
     finally:
         if was_collecting:
             gc.enable()
 
 
-def _report(view: View, bounds: Bounds) -> Report:
+def _report(view: View, bounds: Bounds, known_red: Collection[str]) -> Report:
     findings = [Finding(name) for name in INVARIANTS]
     for finding in findings:
         INVARIANTS[finding.invariant][1](view, bounds, finding)
+    wrong = [wrong for finding in findings for wrong in finding.wrong]
+    exact = {finding.invariant: finding.exact for finding in findings}
     return Report(
         events=len(view.events),
-        violations=tuple(wrong for finding in findings for wrong in finding.wrong),
+        violations=tuple(each for each in wrong if each.invariant not in known_red),
+        known=tuple(each for each in wrong if each.invariant in known_red),
         judged={finding.invariant: finding.judged for finding in findings},
         sometimes=sometimes(view),
-        figures=_figures(view),
+        figures={
+            **_figures(view),
+            "takeovers judged": float(next(f.judged for f in findings if f.invariant == "I18")),
+            "takeovers judged at exactly B": float(exact["I18"]),
+        },
     )
 
 

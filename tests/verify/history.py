@@ -5,11 +5,13 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
 `write` in append mode: what was written before a SIGKILL stays.  In simulation a list takes them.
 
     f         by           what it says (type ok unless given); fields beside key, job, epoch, ...
-    dispatch  producer     invoke before the call, then ok (job), fail (err; nothing was done) or
+    dispatch  producer     (this, result, cancel, notify: extra within_s of the invoke says within
+                           what it must return; who cancelled its own call says info, CANCELLED)
+                           invoke before the call, then ok (job), fail (err; nothing was done) or
                            info (err; unknown).  idem: the call's own token, carried in the payload.
                            extra: digest, kind job|service, attempts_max, delay_s, poison
     result    producer     ok (result), fail (err POOLPARKED | POOLCANCELLED | ...), info (unknown)
-    cancel    producer     invoke, then ok: the job has ended, or fail
+    cancel    producer     invoke, then ok: the job has ended, fail: nothing was done, or info
     notify    producer     invoke, then ok | fail | info.  extra: seq, rising per key
     join      node         nonce, an owner's identity that this process has now.  extra: worker
                            (bool: it takes jobs)
@@ -27,9 +29,11 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     commit    store, node  ok: settled, result first | repeat.  extra: word, cause, body.  fail:
                            refused
     requeue   store        a reaper moved a job.  extra: dead (identity), fence
-    lock      store        a reaper's claim: nonce (the dead identity).  extra: fence, holder
+    lock      store        a reaper's claim: nonce (the dead identity).  extra: fence, holder, by
+                           (its process; of a reap likewise)
     reap      node         nothing is left of identity nonce.  extra: keys
     event     node         any other event of the product.  extra: event, and its facts
+    health    driver       extra: state (of the node), dead [its parts that do not run]
     members   node         extra: workers (ids in its copy of the map), shared (its copy of the
                            shared map)
     map       node         a write into the shared map: invoke, ok, fail or info.  key.  extra:
@@ -40,7 +44,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     stall     driver       threads waited for a processor.  extra: waited {process, or `server`: s}
     snapshot  driver       extra: the lane's counters, and `live`: how many records there are
     fault     driver       invoke: it is in effect; ok: it is over.  extra: id, kind, does, target
-                           (node name, empty: all), weight (how many faults this counts for)
+                           (node name, empty: all), lane (empty: all), weight (how many faults
+                           this counts for); of a loss since: as of when the data are
     heal      driver       no fault is in effect any more
     final_state  driver    extra: see `final` below
 
@@ -54,13 +59,15 @@ what it may excuse:
     store     the server was away, frozen, restarted or refused
     drop      connections or scripts were taken away, the server stayed
     clock     a clock jumped                              loss   the server lost data
+    full      the server's memory was up: it took nothing new, and that excuses nothing else
     load      it made work, and excuses nothing
 
 extra of final_state: drained (bool), now_ms (server time at t), jobs {key: [job id, state, kind]},
 outcomes {job id: {word, epoch, owner, attempt, ended_ms, cause, value}}, problems [of the auditor],
 leases [identities in keepalive], live [identities that living processes have], unknown [keys of the
 pool that nobody can explain], claims [identities in cleanup that are not done], workers [ids in the
-map's truth], refused [what the server would not let the pool's user do], shared {key: value of the
+map's truth], takes {identity: how many keys it takes}, working [identities of workers that live],
+refused [what the server would not let the pool's user do], shared {key: value of the
 shared map}.
 """
 

@@ -24,12 +24,10 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from tests.verify.history import TOTAL, Event
-from tests.verify.view import Bounds, Commit, Fault, Run, View
+from tests.verify.view import CUTS_OFF, DISTURBS, HANGS, STOPS, Bounds, Commit, Fault, Run, View
 
-STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})
 RESIDUAL: Final = frozenset({"pause", "stubborn", "clock"})  # G-03
 MOVED: Final = "service.moved"
-DISTURBS: Final = STOPS | {"store", "drop"}
 
 
 @attrs.frozen
@@ -47,6 +45,7 @@ class Finding:
 
     invariant: str
     judged: int = 0  # of what it speaks of, in this history; a clean 0 proves nothing
+    exact: int = 0  # of these, at the promised bound, to which no fault added anything
     wrong: list[Violation] = attrs.field(factory=list)
 
     def say(self, text: str, *events: Event | None) -> None:
@@ -120,7 +119,7 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
 @invariant("I3", "one committing owner")
 def one_committer(view: View, bounds: Bounds, found: Finding) -> None:
     """The epochs of a key's settlements never fall in the order in which the store took them."""
-    if not view.settled and (bounds.has_clock_faults or view.excuses({"clock"}, 0, math.inf)):
+    if not view.settled and view.excuses({"clock"}, 0, math.inf):
         return  # the dump orders by the server's clock, which jumped
     highest: dict[str, Commit] = {}
     for commit in view.commits:
@@ -387,15 +386,17 @@ def _messages_in_order(view: View, found: Finding) -> None:
     unsure = {(e.job, e.extra["seq"]) for e in view.of.get("notify", ()) if e.type == "info"}
     in_run: dict[tuple[str, Any], int] = {}
     first: dict[str, set[int]] = defaultdict(set)
-    sent = {(e.job, e.extra["seq"]): e.t for e in view.of.get("notify", ()) if e.type == "invoke"}
+    sent = {(e.job, e.extra["seq"]): e for e in view.of.get("notify", ()) if e.type == "invoke"}
     for event in view.of.get("note", ()):
         found.judged += 1
         seq, run = event.extra["seq"], (event.p, event.extra.get("run"))
         if (event.job, seq) in unsure:
             continue
-        asked, last = sent.get((event.job, seq), event.t), in_run.get(run, -1)
-        # A repeated call may be accepted twice when its first copy was handled, or late.
-        if seq <= last and not view.excuses(DISTURBS, asked, event.t):
+        asked, last = sent.get((event.job, seq), event), in_run.get(run, -1)
+        # A repeated call may be accepted twice when its first copy was handled, or late; and
+        # messages come again, where what was handled was not told to the server in time.
+        nodes = {asked.node, event.node}
+        if seq <= last and not view.hurts(DISTURBS, asked.t, event.t, nodes):
             found.say(f"{event.key!r}: message {seq} after {last} in one run", event)
         in_run[run] = seq
         handled = first[event.job]
@@ -444,16 +445,12 @@ def one_believer(view: View, bounds: Bounds, found: Finding) -> None:
     who has lost his lease begins nothing and stops is I15 and I26).  A frozen process is no excuse
     there: the server's clock goes on.
     """
-    if bounds.has_clock_faults or bounds.has_pauses:
-        return
     own = _windows(view, bounds, "renew")
     windows, excuses = (own, RESIDUAL) if own else (_windows(view, bounds, "lease"), {"clock"})
     gone = {(e.p, e.key, e.epoch): e.t for e in view.of.get("disown", ())}
     for key, runs in view.by_key.items():
         last: tuple[float, Run] | None = None
         for run in runs:
-            if run.start.extra.get("outlives"):
-                continue
             until = min(
                 gone.get((run.start.p, key, run.start.epoch), math.inf),
                 run.ended,
@@ -469,9 +466,11 @@ def one_believer(view: View, bounds: Bounds, found: Finding) -> None:
             # A grant that the server lost is still started by whoever has read it, and ends when
             # that is acknowledged or compared: as in I14.
             lost = owned.start.t - 2 * bounds.ttl_s - bounds.slack_s
+            began = owned.start.t - bounds.ttl_s
             is_excused = is_both and (
-                view.excuses(excuses, owned.start.t, run.start.t)
-                or view.excuses({"loss"}, lost, run.start.t)
+                view.excuses(excuses, began, run.start.t, owned.start.node)
+                or view.excuses(excuses, began, run.start.t, run.start.node)
+                or view.loses(lost, run.start.t, key)
             )
             if is_both and not is_excused:
                 found.say(
@@ -493,13 +492,13 @@ def one_place(view: View, bounds: Bounds, found: Finding) -> None:
     for key, runs in view.by_key.items():
         last: Run | None = None
         for run in runs:
-            if run.start.extra.get("outlives"):  # told to go on when the store is away
-                continue
             found.judged += 1
             if last is not None and run.start.t < last.ended:
                 old, new = (last, run) if last.start.epoch <= run.start.epoch else (run, last)
                 is_excused = last.start.p != run.start.p and (
-                    _is_residual(view, bounds, old, new) or _is_reborn(view, run.start)
+                    _is_residual(view, bounds, old, new)
+                    or _outlives(view, bounds, old, new)
+                    or _is_reborn(view, run.start)
                 )
                 if not is_excused:
                     found.say(
@@ -512,12 +511,22 @@ def one_place(view: View, bounds: Bounds, found: Finding) -> None:
                 last = run
 
 
+def _outlives(view: View, bounds: Bounds, old: Run, new: Run) -> bool:
+    """Say whether the old one was told to go on while the store is away, and it was, for it."""
+    away = {"cut", "store", "drop"}
+    began = max(old.start.t, new.start.t - 2 * bounds.ttl_s)
+    return bool(
+        old.start.extra.get("outlives")
+        and view.excuses(away, began, max(began, min(old.ended, new.start.t)), old.start.node)
+    )
+
+
 def _is_residual(view: View, bounds: Bounds, old: Run, new: Run) -> bool:
     began = new.start.t - 2 * bounds.ttl_s - bounds.slack_s
     ended = min(old.ended, new.start.t + bounds.slack_s)
     return bool(
         view.excuses(RESIDUAL, began, max(ended, new.start.t), old.start.node)
-        or view.excuses({"loss"}, began, new.start.t)
+        or view.loses(began, new.start.t, new.start.key)
     )
 
 
@@ -573,7 +582,8 @@ def one_reaper(view: View, _: Bounds, found: Finding) -> None:
     for event in view.of.get("reap", ()):
         found.judged += 1
         before = done.setdefault((event.nonce, event.extra.get("lane", 0)), event)
-        if before is not event and not view.excuses(DISTURBS, before.t - 10.0, event.t):
+        hands = {e.extra.get("by", e.p).partition("/")[0] for e in (before, event)}
+        if before is not event and not view.hurts(DISTURBS, before.t - 10.0, event.t, hands):
             found.say(f"{event.nonce} was reaped twice", before, event)
 
 
@@ -593,8 +603,9 @@ def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
         found.judged += 1
         asked = renewed.get(reap.nonce, [])
         last = asked[at - 1] if (at := bisect(asked, reap.t)) else -math.inf
-        is_early = last + bounds.ttl_s > reap.t and not bounds.has_clock_faults
-        if is_early and not view.excuses({"clock", "loss"}, last, reap.t):
+        is_early = last + bounds.ttl_s > reap.t
+        # A step shortly before it was renewed is noticed only then, and leases are cut to a TTL.
+        if is_early and not view.excuses({"clock", "loss"}, last - 2 * bounds.ttl_s, reap.t):
             found.say(f"{reap.nonce} was reaped within its lease", reap)
         process, is_again = view.process_of(reap.nonce), reap.nonce in gone
         gone.add(reap.nonce)
@@ -610,28 +621,31 @@ def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
 
 @invariant("I18", "takeover is in time")
 def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
-    """What a killed process ran starts elsewhere within B; other faults meanwhile add to it.
+    """What ran where nothing runs any more (a process that was killed, or stands still, or is cut
+    off for longer than its lease) starts elsewhere within B; what else happens to the server, or
+    to whoever had it in hand meanwhile, adds to it.
 
     If nobody was left, B counts from when the first one is back.  A job on probation may have to
     wait for a place, and only while another one has it (G-06); a fault of that time may have moved
     it, or stopped its node, and it waits anew.
     """
-    for run, crash, later in takeovers(view):
+    for run, crash, later in (*takeovers(view), *_stood(view, bounds)):
         found.judged += 1
         took = later.start.t if later else math.inf
-        by = _allowed(view, bounds, crash)
+        by = due_by(view, bounds, run, crash)
+        found.exact += by <= crash + bounds.takeover_s
         by += view.slack_s(crash, by, bounds) + bounds.room_s
         if run.marks >= bounds.crashes_max:
             if not later or view.is_kept_back(later, by, bounds):
                 by += bounds.probation_s
             elif view.excuses(DISTURBS, by, took):
-                wait_s = bounds.probation_s
-                by = _allowed(view, bounds, crash, wait_s) + wait_s
+                by = due_by(view, bounds, run, crash, bounds.probation_s) + bounds.probation_s
                 by += view.slack_s(crash, by, bounds) + bounds.room_s
         if took > by and _is_awaited(view, run, by):
             found.say(
                 f"{run.start.key!r} of {run.start.p} "
-                + (f"started after {took - crash:.2f} s" if later else "never started"),
+                + (f"started after {took - crash:.2f} s" if later else "never started")
+                + f", not within {by - crash:.2f} s",
                 run.start,
                 later.start if later else None,
             )
@@ -649,20 +663,46 @@ def takeovers(view: View) -> Iterator[tuple[Run, float, Run | None]]:
                 yield run, crash, rest[0] if rest else None
 
 
-def _allowed(view: View, bounds: Bounds, crash: float, wait_s: float = 0.0) -> float:
-    """Return by when what ran should be taken over, where a wait of `wait_s` may follow."""
-    by = view.served_from(crash, bounds.slack_s) + bounds.takeover_s
-    while by < math.inf:
-        others = [
-            view.served_from(fault.ended, bounds.slack_s) if fault.does == "crash" else fault.ended
-            for fault in view.excuses(DISTURBS, crash - bounds.ttl_s, by + wait_s)
-            if abs(fault.began - crash) > bounds.slack_s or fault.does != "crash"
-        ]
-        later = max(others, default=-math.inf) + bounds.takeover_s + bounds.reap_s
-        if later <= by:
-            return by
-        by = later
-    return by
+def _stood(view: View, bounds: Bounds) -> Iterator[tuple[Run, float, Run | None]]:
+    """Yield what ran where a node stood still, or was cut off, until its lease must have ended."""
+    faults = [f for f in view.faults if f.is_end and f.does != "crash" and f.target]
+    for fault in faults:
+        by = fault.began + bounds.takeover_s + bounds.slack_s
+        for run in view.runs if fault.ended > by else ():
+            if (
+                run.start.node == fault.target
+                and run.start.t < fault.began < run.ended
+                and view.died.get(run.start.p, math.inf) > by
+                and not run.start.extra.get("poison")
+            ):
+                rest = (r for r in view.by_key[run.start.key] if r.start.t > run.start.t)
+                yield run, fault.began, next((r for r in rest if r.start.p != run.start.p), None)
+
+
+def due_by(view: View, bounds: Bounds, run: Run, since: float, more_s: float = 0.0) -> float:
+    """Return by when what ran should be taken over, where a wait of `more_s` may follow."""
+    claims = view.of.get("lock", ())
+
+    def involved(by: float) -> set[str]:
+        """Return who claimed its dead owner until then, and to whom it was granted."""
+        if not claims:  # this history does not tell
+            return {node for node in view.lives_of if node != run.start.node}
+        holders = {
+            e.extra["by"].partition("/")[0]
+            for e in claims
+            if e.nonce == run.start.nonce and since <= e.t <= by and "by" in e.extra
+        }
+        return holders | view.granted(run.start.key, since, by)
+
+    return view.due_by(
+        since,
+        bounds.takeover_s,
+        bounds,
+        involved=involved,
+        but=run.start.node,
+        lane=view.lane_of(run.start.key),
+        more_s=more_s,
+    )
 
 
 def _is_awaited(view: View, run: Run, by: float) -> bool:
@@ -689,9 +729,9 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
             if attempts_max and run.start.attempt > attempts_max:
                 found.say(f"{job}: attempt {run.start.attempt} of {attempts_max}", run.start)
         for before, after in pairwise(runs):
-            if after.start.attempt > before.start.attempt + 1 and not view.excuses(
-                DISTURBS, before.start.t, after.start.t
-            ):
+            nodes = {before.start.node, after.start.node}
+            is_skipped = after.start.attempt > before.start.attempt + 1
+            if is_skipped and not view.hurts(DISTURBS, before.start.t, after.start.t, nodes):
                 found.say(f"{job}: an attempt is missing", before.start, after.start)
             wait = before.end.extra.get("after_s", 0.0) if before.end else 0.0
             is_next = after.start.attempt == before.start.attempt + 1
@@ -782,12 +822,14 @@ def no_leaks(view: View, _: Bounds, found: Finding) -> None:
     last = view.final.extra
     for problem in last.get("problems", ()):
         found.say(f"auditor: {problem}", view.final)
-    is_hurt = view.excuses(DISTURBS - {"leave"}, view.final.t - 3.0, view.final.t)
-    reaped = {event.nonce for event in view.of.get("reap", ()) if event.t > view.final.t}
+    reaped = {e.nonce: e.node for e in view.of.get("reap", ()) if e.t > view.final.t}
     for name in ("unknown", "claims"):
         for left in last.get(name, ()):
-            if name == "claims" and is_hurt and left in reaped:
-                continue
+            if name == "claims" and left in reaped:
+                nodes = {view.process_of(left).partition("/")[0], reaped[left]}
+                does = DISTURBS - {"leave"}
+                if view.hurts(does, view.final.t - 3.0, view.final.t, nodes):
+                    continue
             found.say(f"{name}: {left} is left", view.final)
     for lease in sorted({*last.get("leases", ())} - {*last.get("live", ())}):
         found.say(f"the lease of {lease} is left, and nobody has that name", view.final)
@@ -879,19 +921,40 @@ def _accepted_writes(view: View, truth: Mapping[str, str], found: Finding) -> No
             found.say(f"{key!r} is {truth.get(key)!r}, not {event.extra['value']!r}", event)
 
 
+def _is_garbled(view: View, event: Event) -> bool:
+    """Say whether what this node is answered may not be readable."""
+    found = view.excuses({"drop"}, event.t - 1.0, event.t, event.node)
+    return any(fault.kind == "garbage" for fault in found)
+
+
+OVERRAN: Final = 70  # how a process ends whose handler outlived its lease, if it is told to
+
+
 @invariant("I25", "nothing fails in silence")
 def no_silence(view: View, bounds: Bounds, found: Finding) -> None:
     """No actor raised, and no process ended but by a fault, by leaving, or by its own rule."""
     for event in view.of.get("event", ()):
         found.judged += 1
-        if event.extra.get("event") == "actor.crashed":
+        # What cannot be read is answered by a restart; that it comes back is for I33.
+        is_crash = event.extra.get("event") == "actor.crashed"
+        if is_crash and not _is_garbled(view, event):
             found.say(f"an actor of {event.p} raised: {event.extra.get('error')}", event)
     left = {event.p for event in view.of.get("leave", ()) if event.type == "ok"}
     for event in view.of.get("exit", ()):
         found.judged += 1
-        if event.p not in left and not view.excuses(
-            {"crash", "leave"}, event.t - bounds.grace_s - bounds.ttl_s, event.t, event.node
-        ):
+        began = event.t - bounds.grace_s - bounds.ttl_s
+        killed = view.excuses({"crash", "leave"}, began, event.t, event.node)
+        overran = view.excuses({"pause", "stubborn"}, began - bounds.ttl_s, event.t, event.node)
+        by_rule = event.result == OVERRAN and any(
+            fault.does == "stubborn" or fault.kind in HANGS for fault in overran
+        )
+        told = _is_garbled(view, event) and any(
+            crash.p == event.p
+            and event.t - 1.0 <= crash.t <= event.t
+            and crash.extra.get("event") == "actor.crashed"
+            for crash in view.of.get("event", ())
+        )
+        if event.p not in left and not (by_rule or told) and all(f.kind == "exit" for f in killed):
             found.say(f"{event.p} ended with {event.result}, and nobody had killed it", event)
 
 
@@ -930,9 +993,6 @@ def self_fence(view: View, bounds: Bounds, found: Finding) -> None:
                 )
 
 
-CUTS_OFF: Final = frozenset({"partition", "requests-lost", "replies-lost"})  # nothing gets through
-
-
 @invariant("I27", "leaving is clean")
 def clean_leave(view: View, bounds: Bounds, found: Finding) -> None:
     """A process that leaves ends in time, and nobody has to reap it."""
@@ -940,13 +1000,19 @@ def clean_leave(view: View, bounds: Bounds, found: Finding) -> None:
     left = {event.p: event for event in view.of.get("leave", ()) if event.type == "ok"}
     disturbs = DISTURBS - {"leave"}
     for p, event in asked.items():
-        by = event.t + bounds.grace_s + bounds.ttl_s
+        wait_s = bounds.grace_s + bounds.ttl_s
+        by = event.t + wait_s
+        hurt = view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node)
+        while hurt and (later := max(fault.ended for fault in hurt) + wait_s) > by:
+            by = later
+            hurt = view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node)
         by += view.slack_s(event.t, by, bounds)
-        if view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node):
-            continue
+        was_killed = any(f.does == "crash" and f.target == event.node for f in hurt)
         found.judged += 1
-        if p not in left or left[p].t > by:
+        if not was_killed and by < view.events[-1].t and (p not in left or left[p].t > by):
             found.say(f"{p} did not leave in time", event, left.get(p))
+        if hurt:
+            continue
         for reap in view.of.get("reap", ()):
             if reap.t > event.t and view.process_of(reap.nonce) == p:
                 found.say(f"{p} left and was reaped", event, reap)
@@ -971,11 +1037,13 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         found.judged += 1
         by = fault.began + 2 * bounds.ttl_s
         by += view.slack_s(fault.began, by, bounds)
-        disturbed = view.excuses(DISTURBS - {"loss"}, fault.began - bounds.ttl_s, by)
+        began = fault.began - bounds.ttl_s
+        disturbed = view.hurts(DISTURBS - {"loss"}, began, by, ())
+        well = view.well(began, by) if view.lives else set()
         again = any(
             fault.began < other.began <= by for other in view.faults if other.does == "loss"
         )
-        if disturbed or again or view.events[-1].t < by:
+        if disturbed or again or view.events[-1].t < by or (view.lives and not well):
             continue
         dispatches = view.of.get("dispatch", ())
         refused = {event.idem for event in dispatches if event.err == "POOLEXISTS"}
@@ -986,9 +1054,11 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
             and fault.began < event.t < by - bounds.ttl_s / 4
             and not event.extra.get("delay_s")
             and event.idem not in refused
+            and view.lane_of(event.key) in ("", fault.lane or view.lane_of(event.key))
+            and (not well or view.granted(event.key, fault.began, by) <= well)
         }
         # The last of it may have to wait for slots, behind what came just after the loss.
         must = any(t > fault.began + bounds.ttl_s for t in anew.values())
-        began = {run.start.idem for run in view.runs if fault.began < run.start.t <= by}
-        if must and not anew.keys() & began:
+        started = {run.start.idem for run in view.runs if fault.began < run.start.t <= by}
+        if must and not anew.keys() & started:
             found.say(f"no new work within {2 * bounds.ttl_s} s of the loss", fault.event)

@@ -7,6 +7,7 @@ for an invariant without a bad history.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -220,6 +221,7 @@ def accepted_after_the_loss_it_is_nowhere(s: Story) -> None:
 @good("I2")
 def a_service_lives_on(s: Story) -> None:
     s.dispatch("j1", kind="service")
+    s.start("j1")
     s.heal()
     s.final(jobs={"k": ["j1", "running", "service"]})
 
@@ -478,6 +480,7 @@ def more_than_was_lost_is_done_again(s: Story) -> None:
 @good("I13")
 def messages_come_in_order_and_again_after_a_move(s: Story) -> None:
     s.dispatch("j1", kind="service")
+    s.start("j1")
     for seq in (1, 2, 3):
         s.say("notify", key="k", job="j1", extra={"seq": seq})
     for run, seqs in ((1, (1, 2)), (2, (2, 3))):
@@ -504,7 +507,9 @@ def a_message_comes_twice_in_one_run(s: Story) -> None:
 
 @good("I13")
 def a_message_is_sent_again_because_its_answer_was_lost(s: Story) -> None:
+    s.say("notify", "invoke", key="k", job="j1", extra={"seq": 2})
     s.fault("cut", "d", kind="cut-reply")
+    s.say("notify", key="k", job="j1", extra={"seq": 2})
     for _ in range(2):
         s.say("note", p="a/1", job="j1", extra={"seq": 2, "run": 1})
 
@@ -1171,6 +1176,7 @@ def a_key_is_left(s: Story) -> None:
 
 @good("I23")
 def a_claim_is_kept_after_all(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
     s.fault("pause", "a")
     s.final(claims=["Wa.1"])
     s.at += 1.0
@@ -1276,6 +1282,42 @@ def a_process_ended_by_itself(s: Story) -> None:
     s.say("exit", p="a/1", result=1)
 
 
+def garbled(s: Story, node: str) -> None:
+    s.fault("drop", node, kind="garbage")
+    s.say("event", p="a/1", extra={"event": "actor.crashed", "error": "KeyError", "restarts": 6})
+    s.at += 0.5
+    s.say("exit", p="a/1", result=1)
+
+
+@good("I25")
+def it_ended_with_its_cause_as_nothing_could_be_read(s: Story) -> None:
+    garbled(s, "a")
+
+
+@bad("I25")
+def another_could_not_read(s: Story) -> None:
+    garbled(s, "b")
+
+
+@bad("I25")
+def it_ended_without_its_cause(s: Story) -> None:
+    s.fault("drop", "a", kind="garbage")
+    s.say("exit", p="a/1", result=1)
+
+
+@good("I25")
+def it_ended_as_a_handler_blocked_its_loop(s: Story) -> None:
+    s.fault("pause", "a", kind="block", lasts=3.0)
+    s.say("exit", p="a/1", result=70)
+
+
+@bad("I25")
+def it_ended_as_it_stood_still(s: Story) -> None:
+    """As `pool run` did after a SIGSTOP."""
+    s.fault("pause", "a", lasts=3.0)
+    s.say("exit", p="a/1", result=70)
+
+
 @bad("I26")
 def it_starts_without_a_lease(s: Story) -> None:
     renewed(s, "a", 0.0, 1.9)
@@ -1342,8 +1384,9 @@ def it_serves_again_and_the_last_waits_for_a_slot(s: Story) -> None:
     s.whole("j1")
     s.at += BOUNDS.ttl_s
     s.dispatch("j2")
-    s.at += 10.0
-    s.whole("j3")
+    s.at += 2.5
+    s.start("j2", epoch=11)
+    s.end("j2", epoch=11)
 
 
 @good("I29")
@@ -1366,6 +1409,662 @@ def it_serves_no_more(s: Story) -> None:
     s.whole("j1")
 
 
+# --- edges -----------------------------------------------------------------------------------
+
+
+def refused(s: Story, job: str, err: str, key: str = "k") -> None:
+    facts: dict[str, Any] = {"key": key, "idem": f"c-{job}", "extra": {"digest": "x"}}
+    s.say("dispatch", "invoke", **facts)
+    s.say("dispatch", "fail", err=err, **facts)
+
+
+@good("I30")
+def what_was_refused_never_runs(s: Story) -> None:
+    s.whole("j1")
+    refused(s, "j2", "POOLEXISTS")
+    refused(s, "j3", "POOLUNAVAILABLE", "other")
+
+
+@good("I30")
+def whether_it_was_done_is_not_known(s: Story) -> None:
+    facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"digest": "x"}}
+    s.say("dispatch", "invoke", **facts)
+    s.say("dispatch", "info", err="POOLUNAVAILABLE", **facts)
+    s.start("j1")
+    s.end("j1")
+    refused(s, "j2", "POOLFULL", "other")
+
+
+@bad("I30")
+def what_surely_failed_ran(s: Story) -> None:
+    refused(s, "j1", "POOLUNAVAILABLE")
+    s.start("j1")
+    s.end("j1")
+
+
+@bad("I30")
+def what_surely_failed_ran_beside_its_repeat(s: Story) -> None:
+    refused(s, "j1", "POOLUNAVAILABLE")
+    s.whole("j2", epoch=11)
+    s.start("j1", epoch=12)
+    s.end("j1", epoch=12)
+
+
+@bad("I30")
+def its_very_job_existed(s: Story) -> None:
+    facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"digest": "x"}}
+    s.say("dispatch", "invoke", **facts)
+    s.start("j1")
+    s.say("dispatch", "fail", err="POOLEXISTS", **facts)
+    s.end("j1")
+
+
+@bad("I30")
+def a_refused_message_was_handled(s: Story) -> None:
+    s.whole("j1")
+    s.say("notify", "fail", key="k", job="j1", err="POOLUNAVAILABLE", extra={"seq": 1})
+    s.say("note", p="a/1", key="k", job="j1", extra={"seq": 1, "run": 1})
+
+
+@bad("I1", "I2")
+def a_lost_job_is_said_to_have_ended(s: Story) -> None:
+    """`OutcomeExpired` for what nobody ever ran, and nothing was lost."""
+    s.dispatch("j1")
+    s.at += 1.0
+    s.say("result", "info", job="j1", key="k", err="POOLEXPIRED")
+    s.heal()
+    s.final(drained=False)
+
+
+@good("I1")
+def what_was_lost_is_said_to_have_ended(s: Story) -> None:
+    s.dispatch("j1")
+    s.fault("loss")
+    s.at += 1.0
+    s.say("result", "info", job="j1", key="k", err="POOLEXPIRED")
+    s.final()
+
+
+def lose_since(s: Story, since: float, lane: str = "") -> None:
+    extra = {"id": "l", "does": "loss", "kind": "x", "target": "", "since": since, "lane": lane}
+    s.say("fault", "invoke", extra=extra)
+    s.say("fault", "ok", extra=extra)
+
+
+@good("I1")
+def only_the_last_writes_were_lost(s: Story) -> None:
+    s.at = 5.0
+    s.dispatch("j1")
+    s.at = 6.0
+    lose_since(s, 4.9)
+    s.final()
+
+
+@bad("I1")
+def it_was_accepted_long_before_what_was_lost(s: Story) -> None:
+    s.at = 1.0
+    s.dispatch("j1")
+    s.at = 6.0
+    lose_since(s, 4.9)
+    s.final()
+
+
+@bad("I1")
+def another_lane_was_lost(s: Story) -> None:
+    s.dispatch("j1")
+    s.say("own", key="k", epoch=10, nonce="Wa.1@0")
+    s.at = 6.0
+    lose_since(s, -math.inf, "1")
+    s.final()
+
+
+def stop(s: Story, type_: str = "", **about: Any) -> None:
+    s.say("cancel", "invoke", key="k", job="j1")
+    if type_:
+        s.say("cancel", type_, key="k", job="j1", **about)
+
+
+def cancelled(s: Story) -> None:
+    s.start("j1")
+    s.end("j1", err="cancelled", effect=False)
+    s.commit("j1", extra={"word": "cancelled"})
+
+
+@good("I31")
+def who_was_stopped_had_been_asked_to(s: Story) -> None:
+    s.dispatch("j1")
+    stop(s)
+    cancelled(s)
+    s.say("cancel", key="k", job="j1")
+
+
+@good("I31")
+def a_stop_whose_outcome_is_unknown_is_carried_out(s: Story) -> None:
+    s.dispatch("j1")
+    stop(s, "info", err="POOLUNAVAILABLE")
+    cancelled(s)
+
+
+@good("I31")
+def a_handler_cancels_its_own_job(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.end("j1", err="cancel", effect=False)
+    s.commit("j1", extra={"word": "cancelled"})
+
+
+@bad("I31")
+def nobody_had_asked_for_it(s: Story) -> None:
+    s.dispatch("j1")
+    cancelled(s)
+
+
+@bad("I31")
+def a_stop_that_was_denied_is_carried_out(s: Story) -> None:
+    s.dispatch("j1")
+    stop(s, "fail", err="POOLNOJOB")
+    cancelled(s)
+
+
+@bad("I31")
+def the_stop_came_later(s: Story) -> None:
+    s.dispatch("j1")
+    cancelled(s)
+    s.at += 1.0
+    stop(s)
+
+
+@good("I31")
+def a_limit_was_reached(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1", timeout_s=1.5)
+    s.at += 1.5
+    s.end("j1", err="timeout", effect=False)
+    s.commit("j1", extra={"word": "parked", "cause": "timed out"})
+
+
+@bad("I31")
+def a_limit_strikes_too_early(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1", timeout_s=1.5)
+    s.at += 0.1
+    s.end("j1", err="timeout", effect=False)
+
+
+@bad("I31")
+def it_is_parked_for_a_limit_that_was_not_reached(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1", timeout_s=1.5)
+    s.at += 0.1
+    s.end("j1", err="cancelled", effect=False)
+    s.commit("j1", extra={"word": "parked", "cause": "timed out"})
+
+
+def called(s: Story, f: str = "result", within_s: float = 2.0, p: str = "d/1") -> None:
+    s.say(f, "invoke", p=p, key="k", job="j1", extra={"within_s": within_s})
+
+
+def answered(s: Story, f: str = "result", p: str = "d/1") -> None:
+    s.say(f, "info", p=p, key="k", job="j1", err="TIMEOUT")
+
+
+@good("I32")
+def calls_are_answered(s: Story) -> None:
+    called(s)
+    called(s, p="e/1")
+    s.at += 2.0
+    answered(s)
+    s.crash("e")
+    s.at += 9.0
+    s.heal()
+
+
+@good("I32")
+def its_asker_stood_still(s: Story) -> None:
+    called(s)
+    s.fault("pause", "d", lasts=5.0)
+    s.at += 1.0
+    answered(s)
+
+
+@bad("I32")
+def another_stood_still(s: Story) -> None:
+    called(s)
+    s.fault("pause", "e", lasts=5.0)
+    s.at += 1.0
+    answered(s)
+
+
+@bad("I32")
+def a_result_never_comes(s: Story) -> None:
+    called(s)
+    s.at += 9.0
+    s.heal()
+
+
+@bad("I32")
+def a_call_is_left_when_its_node_leaves(s: Story) -> None:
+    called(s, "dispatch", within_s=60.0)
+    s.say("leave", "invoke")
+    s.at += 1.0
+    s.say("leave")
+    s.heal()
+
+
+@bad("I32")
+def a_stop_is_answered_too_late(s: Story) -> None:
+    called(s, "cancel")
+    s.at += 5.0
+    answered(s, "cancel")
+
+
+def health(s: Story, *dead: str, state: str = "open") -> None:
+    s.say("health", "info", p="a/1", extra={"state": state, "dead": list(dead)})
+
+
+@good("I33")
+def a_part_is_started_again(s: Story) -> None:
+    health(s, "link")
+    s.at += 2.0
+    health(s)
+    s.at += 2.0
+    health(s, "link")
+    health(s, "link", state="closed")
+    s.at += 9.0
+    health(s, "link", state="closed")
+
+
+@bad("I33")
+def a_part_stays_dead_and_the_node_says_open(s: Story) -> None:
+    for _ in range(4):
+        health(s, "link")
+        s.at += 2.0
+
+
+@bad("I33")
+def a_part_stays_dead_while_another_stands_still(s: Story) -> None:
+    health(s, "link")
+    s.fault("pause", "b", lasts=6.0)
+    health(s, "link")
+
+
+def joined(s: Story, *nodes: str) -> None:
+    for node in nodes:
+        s.say("join", p=f"{node}/1", nonce=f"W{node}.1", extra={"worker": True})
+    s.at += 10.0
+
+
+@good("I34")
+def it_waits_for_a_killed_worker(s: Story) -> None:
+    joined(s, "a", "b")
+    s.dispatch("j1")
+    s.say("own", key="k", epoch=10, nonce="Wa.1")
+    s.at += 0.1
+    s.crash()
+    s.at += 2.9
+    s.say("own", key="k", epoch=11, nonce="Wb.1")
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+
+
+@bad("I34")
+def it_waits_in_an_idle_fleet(s: Story) -> None:
+    s.dispatch("j1")
+    s.at += 40.0
+    s.start("j1")
+    s.end("j1")
+
+
+@bad("I34")
+def it_never_begins(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    s.at += 40.0
+    s.final(jobs={"k": ["j1", "pending", "service"]})
+
+
+@bad("I34")
+def it_waits_while_others_are_hurt(s: Story) -> None:
+    """It was granted to one to whom nothing happened."""
+    joined(s, "a", "b")
+    s.dispatch("j1")
+    s.say("own", key="k", epoch=10, nonce="Wb.1")
+    for _ in range(4):
+        s.fault("cut", "c", lasts=2.0)
+    s.start("j1", by="b")
+
+
+@good("I34")
+def it_waits_for_a_server_that_is_away(s: Story) -> None:
+    joined(s, "a", "b")
+    s.dispatch("j1")
+    s.fault("store", lasts=8.0)
+    s.at += 2.0
+    s.start("j1", by="b")
+    s.end("j1", by="b")
+
+
+@bad("I34")
+def it_waits_behind_a_loop_that_hangs(s: Story) -> None:
+    joined(s, "a", "b")
+    s.dispatch("j1")
+    s.say("own", key="k", epoch=10, nonce="Wa.1")
+    s.fault("pause", "a", kind="hang", lasts=6.0)
+    s.start("j1")
+
+
+@bad("I34")
+def a_retry_is_forgotten(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.end("j1", err="retry", after_s=0.5, effect=False)
+    s.at += 8.0
+    s.start("j1", epoch=11, attempt=2)
+
+
+@good("I18")
+def a_frozen_worker_is_replaced(s: Story) -> None:
+    joined(s, "a", "b")
+    s.dispatch("j1")
+    s.start("j1")
+    s.at += 0.1
+    s.say("fault", "invoke", extra={"id": 9, "does": "pause", "kind": "pause", "target": "a"})
+    s.at += 2.9
+    s.start("j1", by="b", epoch=11)
+    s.at += 3.0
+    s.say("fault", "ok", extra={"id": 9})
+    s.end("j1", err="cancelled", effect=False)
+    s.end("j1", by="b", epoch=11)
+
+
+@bad("I18")
+def a_frozen_worker_is_replaced_late(s: Story) -> None:
+    joined(s, "a", "b")
+    s.dispatch("j1")
+    s.start("j1")
+    s.at += 0.1
+    s.say("fault", "invoke", extra={"id": 9, "does": "pause", "kind": "pause", "target": "a"})
+    s.at += 5.0
+    s.start("j1", by="b", epoch=11)
+    s.at += 3.0
+    s.say("fault", "ok", extra={"id": 9})
+    s.end("j1", by="b", epoch=11)
+
+
+@bad("I18")
+def who_was_cut_off_is_never_replaced(s: Story) -> None:
+    joined(s, "a", "b")
+    s.dispatch("j1")
+    s.start("j1")
+    s.at += 0.1
+    s.fault("cut", "a", kind="partition", lasts=9.0)
+    s.at += 1.0
+    s.heal()
+
+
+def brief_drops(s: Story, node: str) -> None:
+    """Tell of a death, and then of another node, again and again."""
+    joined(s, "a", "b", "c")
+    s.dispatch("j1")
+    s.say("own", key="k", epoch=10, nonce="Wa.1")
+    s.start("j1")
+    s.crash("a")
+    s.say("lock", nonce="Wa.1", extra={"fence": 1, "holder": "x", "by": "b/1"})
+    s.say("own", key="k", epoch=11, nonce="Wb.1")
+    for _ in range(3):
+        s.at += 2.0
+        s.fault("drop", node)
+    s.at += 2.5
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+
+
+@good("I18")
+def a_takeover_is_delayed_by_drops_where_it_goes(s: Story) -> None:
+    brief_drops(s, "b")
+
+
+@bad("I18")
+def a_takeover_is_excused_by_drops_at_another_node(s: Story) -> None:
+    brief_drops(s, "c")
+
+
+@good("I4")
+def another_node_froze_at_another_time(s: Story) -> None:
+    leased(s, "a", 0.0)
+    leased(s, "b", 2.5)
+    s.dispatch("j1")
+    s.start("j1")
+    s.at = 0.5
+    s.fault("drop", "a")
+    s.end("j1", err="cancelled", effect=False)
+    s.fault("pause", "c", lasts=2.0)
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+
+
+@bad("I4")
+def two_believe_while_a_third_one_is_frozen(s: Story) -> None:
+    renewed(s, "a", 0.0, 3.0)
+    renewed(s, "b", 0.0, 3.0)
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("pause", "c", lasts=1.0)
+    s.start("j1", by="b", epoch=11)
+
+
+@good("I14")
+def it_goes_on_while_the_store_is_away(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    s.start("j1", outlives=True)
+    s.fault("store", lasts=4.0)
+    s.start("j1", by="b", epoch=11)
+
+
+@bad("I14")
+def it_goes_on_though_the_store_is_there(s: Story) -> None:
+    s.at = 20.0
+    s.dispatch("j1", kind="service")
+    s.start("j1", outlives=True)
+    s.at += 4.0
+    s.start("j1", by="b", epoch=11)
+
+
+@bad("I13")
+def a_message_comes_twice_for_a_fault_of_another(s: Story) -> None:
+    s.say("notify", "invoke", key="k", job="j1", extra={"seq": 2})
+    s.fault("cut", "c")
+    s.say("notify", key="k", job="j1", extra={"seq": 2})
+    for _ in range(2):
+        s.say("note", p="a/1", job="j1", extra={"seq": 2, "run": 1})
+
+
+@bad("I16")
+def reaped_twice_while_another_is_hurt(s: Story) -> None:
+    s.say("reap", nonce="Wa.1", p="b/1")
+    s.fault("cut", "d")
+    s.say("reap", nonce="Wa.1", p="c/1")
+
+
+@bad("I19")
+def an_attempt_is_skipped_while_another_is_hurt(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("drop", "d")
+    s.end("j1", err="error")
+    s.start("j1", epoch=11, attempt=3)
+
+
+@bad("I23")
+def a_claim_is_kept_while_another_is_hurt(s: Story) -> None:
+    s.say("join", p="a/1", nonce="Wa.1")
+    s.fault("pause", "c")
+    s.final(claims=["Wa.1"])
+    s.at += 1.0
+    s.say("reap", p="b/1", nonce="Wa.1")
+
+
+@good("I27")
+def it_leaves_when_the_server_is_back(s: Story) -> None:
+    s.say("leave", "invoke", p="a/1")
+    s.fault("store", lasts=3.0)
+    s.at += 3.0
+    s.say("leave", p="a/1")
+    s.at += 9.0
+    s.heal()
+
+
+@bad("I27")
+def it_does_not_leave_when_the_server_is_back(s: Story) -> None:
+    s.say("leave", "invoke", p="a/1")
+    s.fault("store", lasts=3.0)
+    s.at += 9.0
+    s.heal()
+
+
+@bad("I29")
+def it_serves_no_more_while_one_of_many_is_hurt(s: Story) -> None:
+    joined(s, "a", "b")
+    s.fault("loss")
+    s.at += 1.5 * BOUNDS.ttl_s
+    s.fault("drop", "b")
+    s.dispatch("j0")
+    s.say("own", key="k", epoch=10, nonce="Wa.1")
+    s.at += 10.0
+    s.whole("j1")
+
+
+@good("I35")
+def a_service_is_back(s: Story) -> None:
+    joined(s, "a", "b")
+    s.dispatch("j1", kind="service")
+    s.start("j1")
+    s.crash("a")
+    s.at += 2.9
+    s.start("j1", by="b", epoch=11)
+
+
+def down(*, waits: float, does: str = "", target: str = "") -> Tell:
+    """Return the story of a job that was evicted, and waits."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b", "e")
+        s.dispatch("j1")
+        s.start("j1")
+        s.fault("cut", "a", lasts=1.5)
+        s.end("j1", err="cancelled", effect=False)
+        if does:
+            s.fault(does, target, lasts=2.0)
+        s.at += waits
+        s.start("j1", by="e", epoch=21)
+        s.end("j1", by="e", epoch=21)
+        s.heal()
+
+    return tell
+
+
+good("I35")(down(waits=4.0))
+good("I35")(down(waits=6.0, does="store"))
+bad("I35")(down(waits=9.0))
+bad("I35")(down(waits=7.0, does="drop", target="z"))
+
+
+@bad("I35")
+def it_never_runs_again(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    s.start("j1")
+    s.end("j1", err="cancelled", effect=False)
+    s.at += 30.0
+    s.final(jobs={"k": ["j1", "unassigned", "service"]})
+
+
+def kills(times: int, *, loss: bool = False) -> Tell:
+    """Return the story of a job that ends its process so often."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j1")
+        for number in range(times):
+            s.start("j1", by=f"n{number}", epoch=10 + number, poison=True)
+            s.crash(f"n{number}")
+            if loss and number == 2:
+                s.fault("loss")
+            s.at += 0.1
+
+    return tell
+
+
+good("I36")(kills(4))
+good("I36")(kills(6, loss=True))
+bad("I36")(kills(5))
+bad("I36")(kills(8))
+bad("I36")(kills(8, loss=True))
+
+
+def waited_for(s: Story, *, waits: float) -> None:
+    s.dispatch("j1")
+    called(s, within_s=60.0)
+    s.start("j1")
+    s.end("j1")
+    s.commit("j1")
+    s.at += waits
+    s.say("result", job="j1", key="k", result=1)
+
+
+@good("I37")
+def the_result_comes_soon(s: Story) -> None:
+    waited_for(s, waits=1.0)
+
+
+@bad("I37")
+def the_result_comes_late(s: Story) -> None:
+    waited_for(s, waits=3.0)
+
+
+@good("I37")
+def its_signal_was_lost(s: Story) -> None:
+    s.fault("drop", "a")
+    waited_for(s, waits=6.0)
+
+
+@bad("I37")
+def another_signal_was_lost(s: Story) -> None:
+    s.fault("drop", "c")
+    waited_for(s, waits=6.0)
+
+
+@bad("I37")
+def its_signal_was_lost_and_it_did_not_ask(s: Story) -> None:
+    s.fault("drop", "a")
+    waited_for(s, waits=9.0)
+
+
+@good("I38")
+def all_run_and_take_keys(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    s.start("j1")
+    s.final(jobs={"k": ["j1", "running", "service"]}, takes={"Wa.1": 9}, working=["Wa.1"])
+
+
+@bad("I38")
+def a_service_does_not_run(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    s.start("j1")
+    s.end("j1", err="error", effect=False)
+    s.final(jobs={"k": ["j1", "running", "service"]})
+
+
+@bad("I38")
+def a_service_runs_where_nobody_lives(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    s.start("j1")
+    s.crash("a")
+    s.final(jobs={"k": ["j1", "running", "service"]})
+
+
+@bad("I38")
+def a_worker_stays_closed(s: Story) -> None:
+    s.final(takes={"Wa.1": 9, "Wb.1": 0}, working=["Wa.1", "Wb.1"])
+
+
 # --- the tests -------------------------------------------------------------------------------
 
 
@@ -1381,7 +2080,8 @@ def _told(stories: dict[str, list[Tell]]) -> list[Any]:
 def test_a_good_history_is_judged_and_passes(name: str, tell: Tell) -> None:
     story = Story()
     tell(story)
-    report = check(story.events, BOUNDS)
+    # What a probation adds to a takeover is still excused (I18), and nobody likes it (I35).
+    report = check(story.events, BOUNDS, known_red={"I35"} if name == "I18" else ())
     assert report.ok, report.text(story.events)
     assert report.judged[name] > 0
 
@@ -1390,7 +2090,7 @@ def test_a_good_history_is_judged_and_passes(name: str, tell: Tell) -> None:
 def test_a_bad_history_violates_its_invariant(name: str, tell: Tell) -> None:
     story = Story()
     tell(story)
-    report = check(story.events, BOUNDS)
+    report = check(story.events, BOUNDS, known_red=())
     assert name in report.broken, report.text(story.events)
     assert not report.ok
     assert f"{name} (" in report.text(story.events)
@@ -1404,7 +2104,7 @@ def test_every_invariant_has_been_seen_to_fire() -> None:
 
 def test_every_invariant_of_the_list_is_judged_or_named_as_not_yet() -> None:
     known = set(INVARIANTS) | set(NOT_YET)
-    assert {f"I{number}" for number in range(1, 29)} <= known
+    assert {f"I{number}" for number in range(1, 39)} <= known
     assert not set(INVARIANTS) & set(NOT_YET)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -15,7 +15,14 @@ from tests.verify.history import Event
 
 STARVED_S: Final = 0.25  # waited between two looks, which are half a second apart
 APART_S: Final = 0.75  # two waits with more between them do not belong together
-TERMINAL_ERRORS = frozenset({"POOLPARKED", "POOLCANCELLED", "POOLEXPIRED"})
+TERMINAL_ERRORS: Final = frozenset({"POOLPARKED", "POOLCANCELLED"})
+EXPIRED: Final = "POOLEXPIRED"  # says that a job has ended only where that may be forgotten
+STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})
+DISTURBS: Final = STOPS | {"store", "drop"}
+CUTS_OFF: Final = frozenset({"partition", "requests-lost", "replies-lost"})  # nothing gets through
+HANGS: Final = frozenset(
+    {"hang", "block", "observer", "block-loop", "hold-gil"}
+)  # its lease goes on
 
 
 @attrs.frozen(kw_only=True)
@@ -34,8 +41,7 @@ class Bounds:
     crash_window_s: float = 600.0  # marks are forgotten by a run that lasts so long
     slack_s: float = 0.25  # what a busy machine may add to anything
     keeps_outcomes: bool = True  # longer than the run lasts
-    has_clock_faults: bool = False
-    has_pauses: bool = False
+    call_s: float = 5.0  # how long any call may take whose deadline the history does not tell
 
     @property
     def margin_s(self) -> float:
@@ -91,6 +97,14 @@ class Fault:
     began: float
     ended: float
     event: Event
+    lane: str = ""  # it is for; empty: for all
+    since: float = -math.inf  # of a loss: as of when the data are that came back
+
+    @property
+    def is_end(self) -> bool:
+        """Whether its node is gone from the moment when it began, as far as others see."""
+        is_still = self.does == "pause" and self.kind not in HANGS
+        return self.does == "crash" or is_still or self.kind in CUTS_OFF
 
 
 @attrs.frozen(kw_only=True)
@@ -105,6 +119,7 @@ class Commit:
     nonce: str
     order: float
     event: Event
+    cause: str = ""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -123,6 +138,9 @@ class View:
     suspects: Mapping[str, Sequence[Run]]  # process -> what ran in it on probation
     process: Mapping[str, str]  # nonce, and nonce without its number -> process
     lives: Sequence[tuple[float, float]]  # of processes that take jobs: joined, ended
+    lives_of: Mapping[str, Sequence[tuple[float, float]]]  # ... by node
+    grants: Mapping[str, Sequence[Event]]  # key -> own
+    lanes: Mapping[str, str]  # key -> lane
     stalls: tuple[Sequence[float], Sequence[float]]  # when told, and how long altogether until then
     settled: Sequence[Commit]  # what the store accepted, as it was recorded at that moment
     outcomes: Mapping[str, Commit]  # job id -> what the final dump says
@@ -152,6 +170,18 @@ class View:
         faults = _faults(of["fault"])
         faults += _starved(of["stall"], bounds)
         final = of["final_state"][-1] if of["final_state"] else None
+        lives: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for event in of["join"]:
+            if event.extra.get("worker"):
+                lives[event.node].append((event.t, died.get(event.p, math.inf)))
+        grants: dict[str, list[Event]] = defaultdict(list)
+        for event in of["own"]:
+            grants[event.key].append(event)
+        lanes = {
+            event.key: event.nonce.rpartition("@")[2]
+            for event in (*of["own"], *of["start"])
+            if "@" in event.nonce
+        }
         accepted: dict[str, Event] = {}
         for event in of["dispatch"]:
             if event.type == "ok":
@@ -172,22 +202,25 @@ class View:
             died=died,
             suspects=suspects,
             process=process,
-            lives=[
-                (event.t, died.get(event.p, math.inf))
-                for event in of["join"]
-                if event.extra.get("worker")
-            ],
+            lives=[life for each in lives.values() for life in each],
+            lives_of=lives,
+            grants=grants,
+            lanes=lanes,
             stalls=_stalls(of["stall"], faults),
             settled=settled,
             outcomes=outcomes,
-            ended=_ended(of["result"], outcomes, settled),
+            ended=_ended(
+                [e for e in of["result"] if _says_ended(e, accepted, losses, bounds)],
+                outcomes,
+                settled,
+            ),
             final=final,
             healed=of["heal"][-1].t if of["heal"] else math.inf,
             lost=max(losses, default=-math.inf),
         )
 
     def excuses(
-        self, does: Collection[str], began: float, ended: float, node: str = ""
+        self, does: Collection[str], began: float, ended: float, node: str = "", lane: str = ""
     ) -> list[Fault]:
         """Return the faults of these kinds in effect within a time; on this node, or on any."""
         return [
@@ -197,7 +230,90 @@ class View:
             and fault.began <= ended
             and fault.ended >= began
             and (not node or fault.target in ("", node))
+            and (not lane or fault.lane in ("", lane))
         ]
+
+    def hurts(
+        self,
+        does: Collection[str],
+        began: float,
+        ended: float,
+        nodes: Collection[str],
+        lane: str = "",
+    ) -> list[Fault]:
+        """Return the faults of these kinds within a time that the server had, or these nodes."""
+        found = self.excuses(does, began, ended, lane=lane)
+        return [fault for fault in found if not fault.target or fault.target in nodes]
+
+    def well(self, began: float, ended: float, but: str = "") -> set[str]:
+        """Return the nodes that took jobs all that time, and that nothing happened to."""
+        nodes = {
+            node
+            for node, lives in self.lives_of.items()
+            if node != but and any(joined <= began and end > ended for joined, end in lives)
+        }
+        return nodes - {fault.target for fault in self.excuses(DISTURBS, began, ended)}
+
+    def due_by(
+        self,
+        since: float,
+        wait_s: float,
+        bounds: Bounds,
+        *,
+        involved: Callable[[float], Collection[str]],
+        but: str = "",
+        lane: str = "",
+        more_s: float = 0.0,
+    ) -> float:
+        """Return by when something must have happened that takes `wait_s` if nothing disturbs it.
+
+        Each fault of the server begins it anew when it is over, and so does one of a node that had
+        it in hand (`involved`, until a time): at once, if others must then see that the node is
+        gone.  Only while no node is well that could have it, any node's fault counts.
+        """
+        by = self.served_from(since, bounds.slack_s) + wait_s
+        while by < math.inf:
+            found = [
+                fault
+                for fault in self.excuses(DISTURBS, since - bounds.ttl_s, by + more_s, lane=lane)
+                # What made it wait may itself be there as a fault.
+                if abs(fault.began - since) > bounds.slack_s or not but or fault.target != but
+            ]
+            if self.well(since - bounds.ttl_s, by, but):
+                hands = involved(by)
+                ends = [
+                    fault.began if fault.target and fault.is_end else fault.ended
+                    for fault in found
+                    if not fault.target or fault.target in hands
+                ]
+            else:
+                ends = [
+                    self.served_from(fault.ended, bounds.slack_s)
+                    if fault.does == "crash"
+                    else fault.ended
+                    for fault in found
+                ]
+            again = max(ends, default=-math.inf) + wait_s + bounds.reap_s
+            if again <= by:
+                return by
+            by = again
+        return by
+
+    def granted(self, key: str, began: float, ended: float) -> set[str]:
+        """Return the nodes to which a key was granted within a time."""
+        return {
+            self.process_of(event.nonce).partition("/")[0]
+            for event in self.grants.get(key, ())
+            if began <= event.t <= ended
+        }
+
+    def lane_of(self, key: str) -> str:
+        """Return the lane of a key, as far as a grant or a start has told it."""
+        return self.lanes.get(key, "")
+
+    def loses(self, began: float, ended: float, key: str = "") -> bool:
+        """Say whether data were lost within a time that this key may have been among."""
+        return bool(self.excuses({"loss"}, began, ended, lane=self.lane_of(key) if key else ""))
 
     def slack_s(self, began: float, ended: float, bounds: Bounds) -> float:
         """Return what the machine may add to what should end then: threads were ready to run, and
@@ -226,7 +342,15 @@ class View:
 
     def is_gone(self, dispatch: Event) -> bool:
         """Say whether what this dispatch accepted may have been lost with the server's data."""
-        return dispatch.t <= self.lost
+        asked = self.invoked.get(dispatch.idem, dispatch)
+        lane = self.lane_of(dispatch.key)
+        return any(
+            fault.since <= dispatch.t
+            and asked.t <= fault.ended
+            and (not lane or fault.lane in ("", lane))
+            for fault in self.faults
+            if fault.does == "loss"
+        )
 
     def process_of(self, nonce: str) -> str:
         """Return the process of an owner's identity; empty if it never said who it is.
@@ -395,6 +519,8 @@ def _faults(events: Iterable[Event]) -> list[Fault]:
             began=event.t,
             ended=over.get(event.extra["id"], math.inf),
             event=event,
+            lane=str(event.extra.get("lane", "")),
+            since=event.extra.get("since", -math.inf),
         )
         for event in events
         if event.type == "invoke"
@@ -411,6 +537,7 @@ def _settled(event: Event) -> Commit:
         nonce=event.nonce,
         order=event.t,
         event=event,
+        cause=event.extra.get("cause", ""),
     )
 
 
@@ -436,18 +563,30 @@ def _outcomes(
             # The server's clock may have jumped since: what was recorded at the time is better.
             order=settled.get(job, final.t - (now_ms - said["ended_ms"]) / 1000),
             event=final,
+            cause=said.get("cause", ""),
         )
     return dict(sorted(outcomes.items(), key=lambda item: (item[1].order, item[1].epoch)))
+
+
+def _says_ended(
+    event: Event, accepted: Mapping[str, Event], losses: Sequence[float], bounds: Bounds
+) -> bool:
+    """Say whether an answer tells that its job has ended.
+
+    Outcomes that are kept for longer than the run expire only when they are lost; whoever says so
+    of another one has lost the job.
+    """
+    if event.err != EXPIRED:
+        return event.type == "ok" or event.err in TERMINAL_ERRORS
+    dispatch = accepted.get(event.job)
+    was_lost = dispatch and any(dispatch.t <= lost <= event.t for lost in losses)
+    return bool(was_lost) or not bounds.keeps_outcomes
 
 
 def _ended(
     results: Iterable[Event], outcomes: Mapping[str, Commit], settled: Sequence[Commit]
 ) -> dict[str, float]:
-    ended = {
-        event.job: event.t
-        for event in results
-        if event.type == "ok" or event.err in TERMINAL_ERRORS
-    }
+    ended = {event.job: event.t for event in results}
     for job, outcome in outcomes.items():
         ended[job] = min(outcome.order, ended.get(job, math.inf))
     ended.update({commit.job: commit.order for commit in reversed(settled)})

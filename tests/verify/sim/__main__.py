@@ -26,7 +26,7 @@ def _one(config: Config, *, is_shrunk: bool) -> int:
 
 def _many(given: argparse.Namespace) -> int:
     seeds = range(given.first, given.first + given.seeds)
-    lines, took_s = campaign(seeds, loops=given.loops, jobs=given.jobs)
+    lines, took_s = campaign(seeds, loops=given.loops, jobs=given.jobs, is_all=given.all)
     bad = [line for line in lines if line.broken]
     for line in bad:
         sys.stdout.write(line.report + "\n\n")
@@ -57,6 +57,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--all", action="store_true", help="with what is known to be red")
     parser.add_argument("--loops", choices=("asyncio", "trio", "mixed"))
     parser.add_argument("--seed", type=int, help="only this one, told in full")
     parser.add_argument("--config", help="a configuration as it was printed, instead of a seed")
@@ -65,7 +66,8 @@ def main() -> int:
     parser.add_argument("--profile", action="store_true", help="print where the time went")
     given = parser.parse_args()
     if given.seed is not None or given.config:
-        config = Config.parse(given.config) if given.config else Config.of(given.seed, given.loops)
+        drawn = Config.of(given.seed or 0, given.loops, is_all=given.all)
+        config = Config.parse(given.config) if given.config else drawn
         return _one(config, is_shrunk=given.shrink)
     if not given.profile:
         return _many(given)

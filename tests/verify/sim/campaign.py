@@ -134,6 +134,10 @@ def shrink(config: Config) -> Config:
         without = attrs.evolve(config, faults=tuple(k for k in config.faults if k != kind))
         if fails(without):
             config = without
+    for name in config.shapes:
+        without = attrs.evolve(config, shapes=tuple(k for k in config.shapes if k != name))
+        if fails(without):
+            config = without
     for name, least in (("jobs", 1), ("services", 0), ("nodes", 2), ("lanes", 1)):
         value: int = getattr(config, name)
         for fewer in dict.fromkeys((least, (value + least) // 2, value - 1)):
@@ -164,9 +168,9 @@ def remember(config: Config, why: str) -> None:
 
 
 def campaign(
-    seeds: range, *, loops: Loops | None = None, jobs: int = 1
+    seeds: range, *, loops: Loops | None = None, jobs: int = 1, is_all: bool = False
 ) -> tuple[list[Line], float]:
     """Play all seeds; return them, and how long it took."""
     began_s = time.perf_counter()
-    lines = list(run((Config.of(seed, loops) for seed in seeds), jobs))
+    lines = list(run((Config.of(seed, loops, is_all=is_all) for seed in seeds), jobs))
     return lines, time.perf_counter() - began_s

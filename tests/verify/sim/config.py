@@ -14,6 +14,10 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 Loops: TypeAlias = Literal["asyncio", "trio", "mixed"]
+SPARSE_S: Final = 15.0  # between faults where they are sparse
+CHAOS_S: Final = 40.0  # how long such a seed goes wrong
+MARKS_MANY: Final = 50  # crashes are faults here: without poison they give nobody up
+MARKS_FEW: Final = 3
 
 # kind -> what it does, in the history's words
 FAULTS: Final = {
@@ -40,7 +44,50 @@ FAULTS: Final = {
     "crash-in-reap": "crash",  # a process is gone, and so is whoever claims what it owned
     "change-worker": "leave",  # a node removes a worker of its, and adds another
     "stubborn": "stubborn",  # handlers go on for a while after they were cancelled
+    # Those of the edges are drawn by dice of their own: older seeds keep the faults they had.
+    "freeze-all": "pause",  # all processes stand still, several times in a row
+    "garbage": "drop",  # some replies are not what was asked for, or cannot be read at all
+    "full": "full",  # the server's memory is up: it takes nothing that grows
+    "lost-index": "store",  # a key or a member is deleted from what can be made again
+    "lane-stall": "store",  # the server of one lane stands still
+    "lane-restart": "store",  # it is away for a while
+    "lane-wipe": "loss",  # it comes back empty
 }
+EDGES: Final = (
+    *("freeze-all", "garbage", "full", "lost-index", "lane-stall", "lane-restart", "lane-wipe"),
+)
+LANES: Final = frozenset({"lane-stall", "lane-restart", "lane-wipe"})  # of lanes that are apart
+
+# What is hurt not by a fault of the calendar but by those who are there.
+HURTS: Final = {
+    "block": "pause",  # a handler blocks its loop
+    "observer": "pause",  # an observer does
+    "interrupt": "leave",  # a handler raises KeyboardInterrupt, and its node leaves
+    "poison": "crash",  # a handler ends its process
+    "exit": "crash",  # the library does, because a handler outlived its lease
+}
+DOES: Final = {**FAULTS, **HURTS}
+
+# What else makes seeds differ; each has some of them.
+SHAPES: Final = {
+    "sparse": "one or two kinds of fault, far apart, and room for everything",
+    "ill": "handlers end in every way that Python has",
+    "calls": "calls are in flight while their node leaves, and are cancelled",
+    "poison": "few crash marks are enough, and some jobs end their process at once",
+    "blocks": "handlers block their loop, before or after they are acknowledged",
+    "settings": "each node has settings of its own, but for the TTL",
+    "exits": "nodes end when a handler outlives its lease",
+    "observers": "observers raise, and block their loop",
+    "apart": "each lane has a server of its own",
+}
+# Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
+# only where everything is asked for (`--all`).
+KNOWN_RED: Final = frozenset(
+    {
+        *("freeze-all", "garbage", "full", "lost-index", "lane-stall", "lane-restart", "lane-wipe"),
+        *("ill", "calls", "poison", "blocks", "exits", "observers", "apart"),
+    }
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -63,10 +110,47 @@ class Config:
     on_store_loss: str = "fence"
     workers: int = 1  # of each node
     bursts: bool = False  # messages come several at once, the first right behind their service
+    shapes: tuple[str, ...] = ()
+    is_all: bool = False  # what is known to be red is drawn, and judged, too
+
+    @property
+    def crashes_max(self) -> int:
+        """How many crash marks a job may have."""
+        return MARKS_FEW if "poison" in self.shapes else MARKS_MANY
 
     @classmethod
-    def of(cls, seed: int, loops: Loops | None = None) -> Config:
+    def of(cls, seed: int, loops: Loops | None = None, *, is_all: bool = False) -> Config:
         """Draw everything from the seed."""
+        config = cls._dense(seed, loops)
+        dice = random.Random(f"edges/{seed}")
+        share = dice.choice((0.0, 0.1, 0.2, 0.4, 1.0))
+        edges = tuple(kind for kind in EDGES if dice.random() < share)
+        share = dice.choice((0.0, 0.2, 0.2, 0.4))
+        shapes = tuple(name for name in SHAPES if dice.random() < share)
+        if dice.random() < 0.25:
+            kinds = dice.sample([*FAULTS], dice.choice((1, 1, 2)))
+            shapes = ("sparse", *(name for name in shapes if name != "sparse"))[:2]
+            config = attrs.evolve(
+                config, faults=(), pace_s=SPARSE_S, chaos_s=CHAOS_S, capacity=100, workers=1
+            )
+            edges = tuple(kind for kind in FAULTS if kind in kinds)
+        else:
+            shapes = tuple(name for name in shapes if name != "sparse")
+        faults = tuple(kind for kind in FAULTS if kind in {*config.faults, *edges})
+        if not is_all:
+            faults = tuple(kind for kind in faults if kind not in KNOWN_RED)
+            shapes = tuple(name for name in shapes if name not in KNOWN_RED)
+        lanes = config.lanes
+        if LANES & {*faults}:
+            shapes = (*(name for name in shapes if name != "apart"), "apart")
+        if "apart" in shapes:
+            lanes = max(lanes, dice.choice((2, 3, 8)))
+        workers = 2 if "change-worker" in faults else config.workers
+        config = attrs.evolve(config, faults=faults, shapes=shapes, workers=workers, lanes=lanes)
+        return attrs.evolve(config, is_all=is_all)
+
+    @classmethod
+    def _dense(cls, seed: int, loops: Loops | None) -> Config:
         dice = random.Random(f"config/{seed}")
         drawn: Loops = dice.choice(("asyncio", "trio", "mixed"))
         share = dice.choice((0.0, 0.1, 0.2, 0.2, 0.35, 0.5, 1.0))
@@ -74,7 +158,7 @@ class Config:
         nodes, capacity = dice.randint(2, 4), dice.choice((1, 3, 10, 100))
         # With one node away there must be a slot left beside those that services hold.
         services = min(dice.choice((0, 1, 3, 6)), (nodes - 1) * capacity - 1)
-        faults = tuple(kind for kind in FAULTS if dice.random() < share)
+        faults = tuple(kind for kind in FAULTS if kind not in EDGES and dice.random() < share)
         return cls(
             seed=seed,
             loops=loops or drawn,
@@ -102,4 +186,5 @@ class Config:
     def parse(cls, text: str) -> Config:
         """Return what `text()` wrote."""
         facts: dict[str, Any] = json.loads(text)
-        return cls(**{**facts, "faults": tuple(facts["faults"])})
+        facts |= {name: tuple(facts.get(name, ())) for name in ("faults", "shapes")}
+        return cls(**facts)

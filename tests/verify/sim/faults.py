@@ -9,18 +9,32 @@ from typing import Any, Final, Protocol
 
 import attrs
 
+from pool.model.names import Names, hash_tag
 from pool.store import lane as lanes
+from pool.store.replies import from_words
 from tests.verify.history import Recorder
-from tests.verify.sim.config import FAULTS, Config
+from tests.verify.sim.config import DOES, FAULTS, Config
+from tests.verify.sim.keyspace import SortedSet
 from tests.verify.sim.server import Server
 from tests.verify.sim.world import Process, World
 
+POOL: Final = "sim"
 _RARELY: Final = 0.05  # the chance of what a node hardly feels
 _LATENCY_S: Final = (0.0002, 0.002)  # of each way, when nothing is wrong
 _DISPATCH: Final = lanes.DISPATCH.sha.encode()
 _FENCE: Final = lanes.FENCE.sha.encode()
 _UNGRANTED: Final = (b"OK -", b"OK unassigned")
-_WINDOWS: Final = ("slow", "lossy-requests", "lossy-replies", "late", "torn", "resets", "partition")
+_WINDOWS: Final = (
+    *("slow", "lossy-requests", "lossy-replies", "late", "torn", "resets", "partition", "garbage"),
+)
+# What no command of ours is answered with; some cannot even be read.
+_GARBAGE: Final[tuple[Any, ...]] = (
+    *(None, 17, -1, b"", b"?", [], [None], [[b"x", 1]], [b"OK", [b"OK"]], {b"a": [1]}),
+    *("ERR what", "POOLMAPFULL", "POOLVALUE", "POOLWHAT", "BUSY Redis is busy", "LOADING", "OOM"),
+)
+# Which keys can be made again from records; of whom one member is taken away, or all.
+_INDEXES: Final = ("open", "owned", "due", "handlers", "pending", "unassigned", "keepalive")
+_FOUND_TTLS: Final = 3.0  # within which what lacks in an index must have been found
 
 
 class Fleet(Protocol):
@@ -41,6 +55,9 @@ class Fleet(Protocol):
 
     def cling(self, name: str, until_s: float) -> None:
         """Have handlers that are cancelled go on until then; of one node, or of all."""
+
+    def alive(self) -> Sequence[str]:
+        """Return the identities that living processes have in their lanes."""
 
     def change_worker(self, name: str, grace_s: float) -> None:
         """Have a node remove a worker, if it has several, and add another."""
@@ -121,6 +138,17 @@ class Weather:
         if self._is_fair or count < 2 or not self._met("torn", process):
             return count
         return self._dice.randrange(1, count)
+
+    def garbled(self, process: Process, replies: list[Any]) -> list[Any]:
+        if self._is_fair or not replies or not self._met("garbage", process):
+            return replies
+        at, garbage = self._dice.randrange(len(replies)), self._dice.choice(_GARBAGE)
+        what: Any = from_words(garbage) if isinstance(garbage, str) else garbage
+        return [*replies[:at], what, *replies[at + 1 :]]
+
+    def greeted(self, process: Process) -> None:
+        if not self._is_fair and self._met("garbage", process):
+            raise ValueError("a greeting that cannot be read")
 
     def before(self, process: Process, words: Sequence[bytes]) -> bool:
         fuse = self.fuses.get(process)
@@ -206,6 +234,11 @@ class Faults:
         """Write into the history that a node is away; it may make its jobs move, and move back."""
         self._begin(kind, target, down_s, _nothing, weight=2)
 
+    def block(self, kind: str, process: Process, seconds: float) -> None:
+        """Hang a process's loop from inside of it."""
+        process.hang()
+        self._begin(kind, process.node, seconds, process.unhang, weight=2)
+
     # --- one fault ---
 
     def _strike(self, kind: str, dice: random.Random) -> None:
@@ -217,7 +250,9 @@ class Faults:
                 window = Window(target, 1.0, 0.0, dice.choice(("", "", "requests", "replies")))
                 name = f"{window.way}-lost" if window.way else "partition"
                 self._open(kind, window, seconds, name)
-            case "slow" | "late" | "lossy-requests" | "lossy-replies" | "torn" | "resets":
+            case (
+                "slow" | "late" | "lossy-requests" | "lossy-replies" | "torn" | "resets" | "garbage"
+            ):
                 chance = dice.choice((_RARELY, 0.3, 0.7)) if kind != "slow" else 1.0
                 size_s = ttl_s * dice.choice((0.02, 0.1, 0.4))
                 if kind == "late":
@@ -253,13 +288,22 @@ class Faults:
                     self._fleet.leave(target, down_s)
             case "pause" | "hang":
                 self._hold(kind, target, seconds)
+            case "freeze-all":
+                self._freeze_all(dice.randint(1, 5), seconds)
+            case "full":
+                self._fill(seconds)
+            case "lost-index":
+                self._lose_index(dice)
+            case "lane-stall" | "lane-restart" | "lane-wipe":
+                self._hurt_lane(kind, dice, seconds)
             case "restart":
                 self._restart(seconds / 2)
             case "stall":
-                self._server.stall(min(seconds, self._config.chaos_s - self._world.now_s))
-                self._begin(kind, "", seconds, self._server.go_on)
+                seconds = min(seconds, self._config.chaos_s - self._world.now_s)
+                self._begin(kind, "", seconds, self._each(Server.go_on))
+                self._each(lambda server: server.stall(seconds))()
             case "script-flush":
-                self._server.flush_scripts()
+                self._each(Server.flush_scripts)()
                 self._begin(kind, "", 0.0, _nothing)
             case "clock-forward":
                 self._step_clock(kind, seconds)
@@ -306,15 +350,87 @@ class Faults:
             process.hang()
             self._begin(kind, target, seconds, process.unhang, weight=2)
 
+    def _freeze_all(self, times: int, seconds: float) -> None:
+        """Have all processes stand still, and go on for a while, so often."""
+        held = [
+            process
+            for name in self._fleet.names
+            if (process := self._fleet.process(name)) and not process.is_frozen
+        ]
+        for process in held:
+            process.freeze()
+
+        def thaw() -> None:
+            for process in held:
+                process.thaw()
+
+        self._begin("freeze-all", "", seconds, thaw, weight=2)
+        again_s = seconds + self._config.ttl_s * 1.2
+        if times > 1 and self._world.now_s + again_s < self._config.chaos_s:
+            self._world.after(again_s, self._freeze_all, times - 1, seconds)
+
     def _cling(self, target: str, seconds: float) -> None:
         self._fleet.cling(target, min(self._world.now_s + seconds, self._config.chaos_s))
         self._begin("stubborn", target, seconds, _nothing)
 
     def _restart(self, seconds: float) -> None:
         if self._server.is_up:
-            self._server.stop()
+            self._each(Server.stop)()
             weight = 2 + math.ceil(seconds / self._config.ttl_s)
-            self._begin("restart", "", seconds, self._server.start, weight=weight)
+            self._begin("restart", "", seconds, self._each(Server.start), weight=weight)
+
+    def _each(self, fn: Callable[[Server], object]) -> Callable[[], object]:
+        """Return what does something to all servers."""
+        return lambda: [fn(server) for server in self._server.all]
+
+    def _fill(self, seconds: float) -> None:
+        def be(is_full: bool) -> Callable[[Server], object]:
+            return lambda server: setattr(server, "is_full", is_full)
+
+        self._each(be(True))()
+        self._begin("full", "", seconds, self._each(be(False)))
+
+    def _lose_index(self, dice: random.Random) -> None:
+        """Delete a key, or a member of it, that records tell how to make again."""
+        keys, kind = self._server.keyspace.keys, dice.choice(_INDEXES)
+        named = [key for key in keys if key.partition(b"}:")[2].split(b":")[0] == kind.encode()]
+        if not named:
+            return
+        key = dice.choice(sorted(named))
+        value = keys[key]
+        members = sorted(value.scores if isinstance(value, SortedSet) else value)
+        if kind == "keepalive":  # whose lease is gone and who lives would have to join again
+            alive = {name.encode() for name in self._fleet.alive()}
+            members = [member for member in members if member not in alive]
+        elif dice.random() < 0.5:
+            del keys[key]
+            members = []
+        if members:
+            remove = b"ZREM" if isinstance(value, SortedSet) else b"HDEL"
+            remove = b"SREM" if kind == "owned" else remove
+            self._server.keyspace.run(remove, key, dice.choice(members))
+        self._begin("lost-index", "", _FOUND_TTLS * self._config.ttl_s, _nothing)
+
+    def _hurt_lane(self, kind: str, dice: random.Random, seconds: float) -> None:
+        """Hurt the server of one lane alone."""
+        number = dice.randrange(self._config.lanes)
+        prefix = Names(POOL, number).prefix
+        server, lane = self._server.at(hash_tag(prefix)), str(number)
+        weight = 2 + math.ceil(seconds / self._config.ttl_s)
+        match kind:
+            case "lane-stall":
+                seconds = min(seconds, self._config.chaos_s - self._world.now_s)
+                server.stall(seconds)
+                self._begin(kind, "", seconds, server.go_on, weight=weight, lane=lane)
+            case "lane-restart" if server.is_up:
+                server.stop()
+                self._begin(kind, "", seconds / 2, server.start, weight=weight, lane=lane)
+            case "lane-wipe":
+                server.cut_all()
+                server.flush_scripts()
+                for key in [k for k in server.keyspace.keys if k.startswith(prefix.encode())]:
+                    server.keyspace.run(b"DEL", key)
+                self._begin(kind, "", 0.0, _nothing, weight=3, lane=lane)
 
     def _step_clock(self, kind: str, seconds: float) -> None:
         step_us = round(seconds * 1_000_000)
@@ -323,17 +439,18 @@ class Faults:
 
     def _lose_from_now(self, at_s: float) -> None:
         saved = self._server.keyspace.copy_of_all()
-        self._world.at(at_s, self._lose, "lost-suffix", saved)
+        self._world.at(at_s, self._lose, "lost-suffix", saved, self._world.now_s)
 
     def _lose_later(self, kind: str, after_s: float) -> None:
         if self._world.now_s + after_s < self._config.chaos_s:
-            self._world.after(after_s, self._lose, kind, self._server.keyspace.copy_of_all())
+            saved, since = self._server.keyspace.copy_of_all(), self._world.now_s
+            self._world.after(after_s, self._lose, kind, saved, since)
 
-    def _lose(self, kind: str, saved: Any) -> None:
-        self._server.cut_all()
-        self._server.flush_scripts()
+    def _lose(self, kind: str, saved: Any, since: float = -math.inf) -> None:
+        self._each(Server.cut_all)()
+        self._each(Server.flush_scripts)()
         self._server.keyspace.restore(saved)
-        self._begin(kind, "", 0.0, _nothing, weight=3)
+        self._begin(kind, "", 0.0, _nothing, weight=3, since=since)
 
     # --- in the history ---
 
@@ -347,10 +464,21 @@ class Faults:
         name: str = "",
         weight: int = 1,
         does: str = "",
+        lane: str = "",
+        since: float = -math.inf,
     ) -> None:
         self._numbers += 1
         number = self._numbers
-        extra = {"id": number, "kind": name or kind, "does": does or FAULTS[kind], "target": target}
+        extra: dict[str, Any] = {
+            "id": number,
+            "kind": name or kind,
+            "does": does or DOES[kind],
+            "target": target,
+        }
+        if lane:
+            extra["lane"] = lane
+        if since > -math.inf:
+            extra["since"] = since
         self._record("fault", "invoke", extra={**extra, "weight": weight, "s": round(seconds, 3)})
         self._going[number] = end
         if seconds:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import anyio
 import attrs
+from anyio.abc import TaskGroup
 
 from pool import Cancel, Handlers, Job, Node, Park, Retry, Settings
 from pool.actors.observe import Event as Said
@@ -18,22 +20,37 @@ from pool.errors import PoolError
 from pool.model.names import lane_of
 from tests.verify.history import FencedResource, Recorder
 from tests.verify.sim.config import Config
+from tests.verify.sim.faults import POOL
 from tests.verify.sim.seam import SimSeam
 from tests.verify.sim.server import Server
 from tests.verify.sim.watch import Watch
-from tests.verify.sim.world import LoopKind, Process, World
+from tests.verify.sim.world import (
+    CancelledError,
+    LoopKind,
+    Process,
+    World,
+    cancel_oneself,
+    shared_future,
+)
 
-POOL: Final = "sim"
 URL: Final = "redis://simulated:6379"
+APART: Final = "redis+cluster://simulated:7000"  # each hash tag has a server of its own
 LIMIT_S: Final = 1.5  # run-time limit of `limited`
 ATTEMPTS_MAX: Final = 4
 BACKOFF_S: Final = 0.2
 BACKOFF_MAX_S: Final = 1.0
 GRACE_S: Final = 1.0
-CRASHES_MAX: Final = 50  # crashes here are faults; that poison is parked is tested elsewhere
 AFTER_S: Final = 0.3  # what `Retry` asks for
+ANSWER_S: Final = 1.0  # within this after a node has left, its calls must have been answered
+_SEEN_S: Final = 0.5  # what an observer may block its loop for, in TTL
 
 Plan = dict[str, Any]
+
+
+class Odd(BaseException):
+    """What no code of the library names."""
+
+
 Op = Callable[["Boot"], Coroutine[Any, Any, None]]
 
 
@@ -42,9 +59,9 @@ def digest(plan: Plan) -> str:
     return hashlib.sha1(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def settings_of(config: Config) -> Settings:
-    """Return how the nodes of a seed behave."""
-    return Settings(
+def settings_of(config: Config, name: str = "") -> Settings:
+    """Return how a node of a seed behaves: as all others, unless it has settings of its own."""
+    settings = Settings(
         lease_ttl_s=config.ttl_s,
         op_timeout_s=config.op_timeout_s,
         retry_window_s=max(30.0, 3 * config.op_timeout_s),
@@ -52,9 +69,25 @@ def settings_of(config: Config) -> Settings:
         grace_s=GRACE_S,
         settle_delay_s=min(0.5, config.ttl_s / 4),
         lanes=config.lanes,
-        crashes_max=CRASHES_MAX,
+        crashes_max=config.crashes_max,
         on_store_loss="fence" if config.on_store_loss == "fence" else "continue",
     )
+    dice = random.Random(f"settings/{config.seed}/{name}")
+    if "settings" in config.shapes:
+        settings = attrs.evolve(
+            settings,
+            op_timeout_s=config.op_timeout_s * dice.choice((0.5, 1.0, 2.0)),
+            grace_s=dice.choice((0.0, 0.3, GRACE_S)),
+            settle_delay_s=dice.choice((0.0, 0.2, 1.0)),
+            sweep_batch=dice.choice((5, 256, 2000)),
+            restarts_max=dice.choice((0, 5, 20)),
+            result_ttl_s=dice.choice((300.0, 600.0)),
+            retry_window_s=dice.choice((30.0, 60.0)),
+            messages_max=dice.choice((100, 1000)),
+        )
+    if "exits" in config.shapes and dice.random() < 0.5:
+        settings = attrs.evolve(settings, on_overrun="exit")
+    return settings
 
 
 @attrs.define(eq=False)
@@ -65,13 +98,22 @@ class Boot:
     process: Process
     record: Recorder
     node: Node | None = None  # while it is open
+    current: Node | None = None  # also before and after
     is_leaving: bool = False
+    is_left: bool = False  # in peace
+    is_ill: bool = False  # parts of it were dead when it was last looked at
     down_s: float = 0.1  # after it has left
     _is_told_to_leave: bool = False
     _added: list[Worker] = attrs.field(factory=list)
     _ops: deque[Op] = attrs.field(factory=deque)
     _bell: Any = None
     _runs: int = 0
+    _going: int = 0  # what it was asked to do and is not done
+    _dice: random.Random = attrs.field(init=False)
+    _shared: Any = None  # what several handlers wait for
+
+    def __attrs_post_init__(self) -> None:
+        self._dice = self.fleet.world.dice(f"boot/{self.process.name}")
 
     @property
     def is_open(self) -> bool:
@@ -120,15 +162,30 @@ class Boot:
         self._ops.append(op)
         self._bell.set()
 
-    async def _serve(self) -> None:
+    async def _serve(self, tasks: TaskGroup) -> None:
         """Start what comes, until told to leave."""
-        async with anyio.create_task_group() as tasks:
-            while not self._is_told_to_leave:
-                while self._ops:
-                    tasks.start_soon(self._ops.popleft(), self)
-                self._bell = anyio.Event()
-                await self._bell.wait()
+        while not self._is_told_to_leave:
+            while self._ops:
+                tasks.start_soon(self._do, self._ops.popleft())
+            self._bell = anyio.Event()
+            await self._bell.wait()
+        if "calls" not in self.fleet.config.shapes:
             tasks.cancel_scope.cancel()
+
+    async def _do(self, op: Op) -> None:
+        self._going += 1
+        try:
+            await op(self)
+        finally:
+            self._going -= 1
+
+    async def _be_answered(self) -> None:
+        """Wait until whatever was asked of the node has been answered, as it should be at once."""
+        with anyio.move_on_after(ANSWER_S):
+            while True:
+                if not self._going:
+                    return
+                await anyio.sleep(ANSWER_S / 10)
 
     async def main(self) -> None:
         """Be a service: open a node, try again if that fails, leave when told to."""
@@ -139,24 +196,29 @@ class Boot:
         while not self._is_told_to_leave:
             node = Node(
                 POOL,
-                URL,
+                APART if "apart" in config.shapes else URL,
                 handlers=self._handlers(),
-                settings=settings_of(config),
+                settings=settings_of(config, self.process.node),
                 capacity=config.capacity,
                 label=self.process.node,
                 version=kind,
                 observers=(self._observe,),
                 seam=seam,
             )
+            self.current = node
             try:
-                async with node:
-                    self._added.clear()
-                    for _ in range(config.workers - 1):
-                        await self._add_worker(node)
-                    self.node = node
-                    await self._serve()
-                    self.node = None
-            except PoolError as error:
+                async with anyio.create_task_group() as calls:
+                    async with node:
+                        self._added.clear()
+                        for _ in range(config.workers - 1):
+                            await self._add_worker(node)
+                        self.node = node
+                        await self._serve(calls)
+                        self.node = None
+                    await self._be_answered()
+                    calls.cancel_scope.cancel()
+            except* PoolError as group:
+                error = group.exceptions[0]
                 self.node = None
                 self.record("event", extra={"event": "node.failed", "error": str(error)})
                 await anyio.sleep(seam.dice.uniform(0.1, 0.5))
@@ -164,6 +226,21 @@ class Boot:
         self.fleet.on_left(self)
 
     def _observe(self, said: Said) -> None:
+        self._tell(said)
+        # `loop.hung` comes from the thread that saw it, which an observer must not hold up here.
+        if "observers" in self.fleet.config.shapes and said.event != "loop.hung":
+            match self._dice.random():
+                case x if x < 0.1:
+                    raise RuntimeError("an observer, as planned")
+                case x if x < 0.2:
+                    self.block("observer", self._dice.uniform(0.0, _SEEN_S))
+
+    def block(self, kind: str, ttls: float) -> None:
+        """Hang its loop from now on, as whoever calls something that blocks does."""
+        if self.process.is_running:
+            self.fleet.faults.block(kind, self.process, ttls * self.fleet.config.ttl_s)
+
+    def _tell(self, said: Said) -> None:
         facts = {k: v for k, v in attrs.asdict(said).items() if isinstance(v, (str, int, float))}
         self.record("event", extra={"event": said.event, **facts})
 
@@ -179,6 +256,7 @@ class Boot:
         handlers.job("work", **retries)(self._work)
         handlers.job("limited", timeout_s=LIMIT_S, **retries)(self._limited)
         handlers.service("feed", backoff_s=BACKOFF_S, backoff_max_s=BACKOFF_MAX_S)(self._feed)
+        handlers.job("poison", **retries)(self._poison)
         return handlers
 
     def _begun(self, job: Job, idem: str, plan: Plan, **extra: Any) -> dict[str, Any]:
@@ -198,6 +276,14 @@ class Boot:
     async def _work(self, job: Job, idem: str, plan: Plan) -> list[Any]:
         who = self._begun(job, idem, plan, attempts_max=ATTEMPTS_MAX)
         return await self._run(job, plan, who)
+
+    async def _poison(self, job: Job, idem: str, plan: Plan) -> None:
+        """End the process, whatever else runs in it: at once, or when it has been acknowledged."""
+        self._begun(job, idem, plan, attempts_max=ATTEMPTS_MAX, poison=True)
+        if plan["s"]:
+            await anyio.sleep(plan["s"])
+        self.fleet.die(self, "poison", plan["down_s"])
+        await anyio.sleep_forever()
 
     async def _limited(self, job: Job, idem: str, plan: Plan) -> list[Any]:
         who = self._begun(job, idem, plan, attempts_max=ATTEMPTS_MAX, timeout_s=LIMIT_S)
@@ -225,19 +311,72 @@ class Boot:
                         raise Park("as planned")
                     case "cancel":
                         raise Cancel("as planned")
-                    case _:
+                    case "block":
+                        self.block("block", plan["blocks"])
+                        await anyio.sleep(0.0)
+                    case "shared":
+                        await self._wait_with_others(job)
+                    case "raise":
                         raise RuntimeError("as planned")
+                    case how:
+                        self._misbehave(how, who)
+                        await anyio.sleep(0.01)  # who cancelled himself is, here
         except anyio.get_cancelled_exc_class():
-            await self._cling()
-            self.record("end", "fail", err="cancelled", **who)
+            is_own = "is_own" in who or (self._shared is not None and self._shared.cancelled())
+            if not is_own:
+                await self._cling()
+            who.pop("is_own", None)
+            self.record("end", "fail", err="error" if is_own else "cancelled", **who)
             raise
-        except (Retry, Park, Cancel, RuntimeError) as error:
+        except (Retry, Park, Cancel) as error:
             self.record("end", "fail", err=type(error).__name__.lower(), **who)
             raise
+        except BaseException as error:
+            if not isinstance(error, GeneratorExit) or error.args:  # else it is thrown away
+                self.record("end", "fail", err="error", **who)
+            raise
+        is_late = who.pop("is_own", False)
+        if is_late:  # it cancels itself when nothing is left to be cancelled
+            cancel_oneself()
         taken = self.fleet.resource.takes(job.key, job.epoch)
         self.record("effect", "ok" if taken else "fail", **who)
         self.record("end", **who)
         return [who["idem"], job.epoch, job.attempt]
+
+    def _misbehave(self, how: str, who: dict[str, Any]) -> None:
+        """End as nobody should; cancelling oneself is a matter of asyncio's tasks."""
+        is_asyncio = self.process.host.kind == "asyncio"
+        match how:
+            case "exit":
+                raise SystemExit(3)
+            case "generator":
+                raise GeneratorExit("as planned")
+            case "group":
+                raise BaseExceptionGroup("as planned", [Odd(), RuntimeError("as planned")])
+            case "interrupt":
+                self.fleet.faults.excuse("interrupt", self.process.node, self.fleet.config.ttl_s)
+                self.process.is_interrupted = True
+                raise KeyboardInterrupt
+            case "cancelled" if is_asyncio:
+                who["is_own"] = True
+                raise CancelledError
+            case "self-cancel" if is_asyncio:
+                who["is_own"] = True
+                cancel_oneself()
+            case "late-cancel" if is_asyncio:
+                who["is_own"] = True
+            case _:
+                raise Odd
+
+    async def _wait_with_others(self, job: Job) -> None:
+        """Wait for what other jobs wait for, too: who of them is cancelled takes it from all."""
+        if self.process.host.kind == "trio":
+            raise Odd
+        if self._shared is None or self._shared.done():
+            self._shared = shared_future(1.0)
+        if len(job.key) % 2:  # half of them are impatient
+            self.process.after(0.3, self._shared.cancel)
+        await self._shared
 
     async def _feed(self, job: Job, idem: str, plan: Plan) -> None:
         goes_on = {"outlives": True} if self.fleet.config.on_store_loss == "continue" else {}
@@ -280,6 +419,7 @@ class SimFleet:
         self.names: Sequence[str] = [f"n{number}" for number in range(config.nodes)]
         self.boots: dict[str, Boot | None] = dict.fromkeys(self.names)
         self.clings_until_s = dict.fromkeys(self.names, 0.0)
+        self.faults: Any = None  # who writes down what hurts; given when there is one
         self.is_closing = False
         self._counts = dict.fromkeys(self.names, 0)
         self._driver = watch.recorder("driver")
@@ -295,6 +435,8 @@ class SimFleet:
         process = Process(self.world, f"{name}/{self._counts[name]}", kind)
         boot = Boot(self, process, self._recorder(process))
         self.boots[name] = boot
+        process.on_end = lambda: self.world.after(0.0, self._ended_oddly, boot)
+        process.on_exit = lambda code: self._exited(boot, code, self.config.ttl_s / 10)
         process.start(boot.main)
 
     def _recorder(self, process: Process) -> Recorder:
@@ -311,11 +453,30 @@ class SimFleet:
     def crash(self, name: str, down_s: float) -> None:
         boot = self.boots[name]
         assert boot is not None
-        self.boots[name] = None
         boot.process.kill()
+        self._exited(boot, -9, down_s)
+
+    def die(self, boot: Boot, kind: str, down_s: float) -> None:
+        """End a process from inside of it, at once."""
+        self.faults.excuse(kind, boot.process.node, down_s)
+        self.crash(boot.process.node, down_s)
+
+    def _exited(self, boot: Boot, code: int, down_s: float) -> None:
+        name = boot.process.node
+        if self.boots[name] is not boot:
+            return
+        self.boots[name] = None
         self.server.hang_up(boot.process)
-        self._driver("exit", p=boot.process.name, result=-9)
+        if code > 0:  # its own decision: the checker knows when that is right
+            self.faults.excuse("exit", name, down_s)
+        self._driver("exit", p=boot.process.name, result=code)
         self.world.after(down_s, self.start, name)
+
+    def _ended_oddly(self, boot: Boot) -> None:
+        """Its main task has ended; where it had not been told to, that is an exit, too."""
+        if not boot.process.is_dead and not boot.is_left:
+            boot.process.kill()
+            self._exited(boot, 1, self.config.ttl_s / 10)
 
     def leave(self, name: str, down_s: float) -> None:
         boot = self.boots[name]
@@ -336,6 +497,7 @@ class SimFleet:
 
     def on_left(self, boot: Boot) -> None:
         """A process has ended in peace."""
+        boot.is_left = True
         name = boot.process.node
         self.world.after(0.0, self._ended, name, boot)
 
@@ -344,6 +506,16 @@ class SimFleet:
             self.boots[name] = None
             self._driver("exit", p=boot.process.name, result=0)
             self.world.after(boot.down_s, self.start, name)
+
+    def alive(self) -> list[str]:
+        """Return the identities that living processes have in their lanes."""
+        names: list[str] = []
+        for boot in self.boots.values():
+            node = boot.current if boot is not None else None
+            if node is not None and node._crew is not None:
+                for lane in node._crew.membership.identities():
+                    names += lane
+        return names
 
     def open_boots(self) -> list[Boot]:
         """Return those that can be asked to do something."""

@@ -20,6 +20,14 @@ _WRONG: Final = "WRONGTYPE Operation against a key holding the wrong kind of val
 _LAST: Final = (2**64 - 1, 2**64 - 1)
 
 
+# What the server refuses when its memory is up, and what it counts as a write.
+GROWING: Final = frozenset({b"SET", b"HSET", b"HINCRBY", b"SADD", b"ZADD", b"RPUSH", b"XADD"})
+WRITING: Final = GROWING | {
+    *(b"DEL", b"UNLINK", b"PEXPIRE", b"PERSIST", b"HDEL", b"SREM", b"ZREM", b"LPOP", b"XDEL"),
+    *(b"XTRIM", b"ZREMRANGEBYLEX", b"ZREMRANGEBYRANK"),
+}
+
+
 class CommandError(Exception):
     """An error reply; its text is what a client would get."""
 

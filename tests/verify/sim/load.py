@@ -10,14 +10,22 @@ import anyio
 import attrs
 
 from pool import Call, Node
-from pool.errors import PoolError, StoreUnavailable
+from pool.errors import NotStopped, PoolError, StoreFault, StoreLost, StoreUnavailable
 from tests.verify.sim.config import Config
 from tests.verify.sim.fleet import ATTEMPTS_MAX, Boot, Plan, SimFleet, digest
 from tests.verify.sim.world import World
 
 _AGAIN_S: Final = 0.5  # when no node can be asked
 _RESULT_S: Final = 40.0
+_STOP_S: Final = 10.0
+_DEADLINES: Final = 2.0  # how many of its own deadlines a call may take that goes on elsewhere
 _MESSAGES_MAX: Final = 25
+GIVEN_UP: Final = "CANCELLED"  # its caller was
+_ILL: Final = (
+    *("base", "exit", "generator", "group", "interrupt", "cancelled", "self-cancel"),
+    *("late-cancel", "shared", "shared"),
+)
+_BLOCKS: Final = (0.5, 0.9, 1.5, 3.0)  # TTL that a handler blocks its loop for
 
 Ask: TypeAlias = Callable[[Boot, Node], Coroutine[Any, Any, None]]
 
@@ -62,6 +70,10 @@ class Load:
             service = _Service(f"s{number}", last=dice.randint(0, _MESSAGES_MAX))
             self.services.append(service)
             self._world.at(dice.uniform(0.1, config.chaos_s / 2), self._serve, service, dice)
+        for number in range(2 if "poison" in config.shapes else 0):
+            dice = self._world.dice(f"poison/{number}")
+            at_s = dice.uniform(0.1, config.chaos_s / 2)
+            self._world.at(at_s, self._poison, f"p{number}", dice)
 
     @property
     def is_over(self) -> bool:
@@ -86,6 +98,15 @@ class Load:
 
     # --- jobs ---
 
+    def _poison(self, key: str, dice: random.Random) -> None:
+        down_s = self._config.ttl_s * dice.uniform(0.02, 0.5)
+        plan: Plan = {"s": dice.choice((0.0, 0.0, 0.001, 0.3)), "down_s": down_s}
+
+        async def ask(boot: Boot, node: Node) -> None:
+            await self._dispatch(boot, node, "poison", [(key, plan)], {})
+
+        self._ask(dice, ask, lambda: self._poison(key, dice))
+
     def _jobs(self, dice: random.Random) -> None:
         config = self._config
         count = dice.choice((1, 1, 1, 1, 2, 8))
@@ -94,6 +115,8 @@ class Load:
             (f"k{dice.randrange(config.keys)}", _job_plan(dice, name, config.ttl_s))
             for _ in range(count)
         ]
+        for _, plan in calls:
+            _make_ill(plan, dice if config.shapes else None, config.shapes)
         options: dict[str, Any] = {}
         if dice.random() < 0.15:
             options["delay_s"] = round(dice.uniform(0.1, 3.0), 3)
@@ -102,8 +125,14 @@ class Load:
         wants_result, stops = dice.random() < 0.5, dice.random() < 0.12
         stop_s = dice.uniform(0.0, 2.0)
 
+        gives_up_s = 1000.0
+        if "calls" in config.shapes and dice.random() < 0.2:
+            gives_up_s = dice.choice((0.0, 0.001, 0.01, 1.0))
+
         async def ask(boot: Boot, node: Node) -> None:
-            refs = await self._dispatch(boot, node, name, calls, options)
+            refs: list[Any] = []
+            with anyio.move_on_after(gives_up_s):
+                refs = await self._dispatch(boot, node, name, calls, options)
             if stops and refs:
                 await anyio.sleep(stop_s)
                 await _stop(boot, node, refs[0])
@@ -135,6 +164,7 @@ class Load:
             extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max}
             if delay_s:
                 extra["delay_s"] = delay_s
+            extra["within_s"] = _within_s(node)
             boot.record("dispatch", "invoke", key=key, idem=token, extra=extra)
         via = node.options(**options)
         answers: list[Any] = []
@@ -146,6 +176,10 @@ class Load:
                 answers = await via.dispatch_many(name, made)
         except PoolError as error:
             answers = [error] * len(calls)
+        except anyio.get_cancelled_exc_class():
+            for token, (key, _) in zip(tokens, calls, strict=True):
+                boot.record("dispatch", "info", key=key, idem=token, err=GIVEN_UP)
+            raise
         finally:
             self.asking.pop(batch, None)
         accepted = []
@@ -155,7 +189,7 @@ class Load:
             if delay_s:
                 extra["delay_s"] = delay_s
             if isinstance(answer, PoolError):
-                unknown = isinstance(answer, StoreUnavailable) and answer.maybe_done
+                unknown = _is_unknown(answer)
                 boot.record(
                     "dispatch", "info" if unknown else "fail", err=answer.code, extra=extra, **facts
                 )
@@ -228,11 +262,15 @@ class Load:
                 await _stop_key(boot, boot.node, service)
                 return
             facts: dict[str, Any] = {"key": service.key, "job": service.job, "extra": {"seq": seq}}
-            boot.record("notify", "invoke", **facts)
+            asked = {**facts, "extra": {"seq": seq, "within_s": _within_s(boot.node)}}
+            boot.record("notify", "invoke", **asked)
             try:
                 await boot.node.notify(service.key, {"seq": seq})
+            except anyio.get_cancelled_exc_class():
+                boot.record("notify", "info", err=GIVEN_UP, **facts)
+                raise
             except PoolError as error:
-                unknown = isinstance(error, StoreUnavailable) and error.maybe_done
+                unknown = _is_unknown(error)
                 boot.record("notify", "info" if unknown else "fail", err=error.code, **facts)
                 if unknown:
                     return  # nothing more: it may arrive behind those that follow
@@ -257,11 +295,25 @@ def _job_plan(dice: random.Random, name: str, ttl_s: float) -> Plan:
     return plan
 
 
+def _make_ill(plan: Plan, dice: random.Random | None, shapes: Sequence[str]) -> None:
+    """Have some handlers misbehave, where this seed has such."""
+    if dice is None or "how" not in plan:
+        return
+    if "ill" in shapes and dice.random() < 0.3:
+        plan["how"], plan["fails"] = dice.choice(_ILL), max(1, plan["fails"])
+    elif "blocks" in shapes and dice.random() < 0.1:
+        plan["how"], plan["fails"], plan["s"] = "block", 1, dice.choice((0.0, 0.0, 0.3))
+        plan["blocks"] = dice.choice(_BLOCKS)
+
+
 async def _result(boot: Boot, ref: Any) -> None:
     facts: dict[str, Any] = {"key": ref.key, "job": ref.job_id}
-    boot.record("result", "invoke", **facts)
+    boot.record("result", "invoke", extra={"within_s": _RESULT_S}, **facts)
     try:
         value = await ref.result(timeout_s=_RESULT_S)
+    except anyio.get_cancelled_exc_class():
+        boot.record("result", "info", err=GIVEN_UP, **facts)
+        raise
     except PoolError as error:
         is_told = error.code in ("POOLPARKED", "POOLCANCELLED")
         boot.record("result", "fail" if is_told else "info", err=error.code, **facts)
@@ -272,22 +324,40 @@ async def _result(boot: Boot, ref: Any) -> None:
 
 
 async def _stop(boot: Boot, node: Node, ref: Any) -> None:
-    facts: dict[str, Any] = {"key": ref.key, "job": ref.job_id}
-    boot.record("cancel", "invoke", **facts)
-    try:
-        await ref.stop("as asked", 10.0)
-    except PoolError as error:
-        boot.record("cancel", "fail", err=error.code, **facts)
-    else:
-        boot.record("cancel", **facts)
+    await stop(boot, node, ref.key, ref.job_id, lambda: ref.stop("as asked", _STOP_S))
 
 
 async def _stop_key(boot: Boot, node: Node, service: _Service) -> None:
-    facts: dict[str, Any] = {"key": service.key, "job": service.job}
-    boot.record("cancel", "invoke", **facts)
+    key = service.key
+    await stop(boot, node, key, service.job, lambda: node.stop(key, "as asked", _STOP_S))
+
+
+async def stop(
+    boot: Boot, node: Node, key: str, job: str, call: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Stop a job, and write down what was said of it: refused is what surely was not done."""
+    facts: dict[str, Any] = {"key": key, "job": job}
+    boot.record("cancel", "invoke", extra={"within_s": _STOP_S + _within_s(node)}, **facts)
     try:
-        await node.stop(service.key, "as asked", 10.0)
+        await call()
+    except (NotStopped, StoreLost) as error:
+        boot.record("cancel", "info", err=error.code, **facts)
     except PoolError as error:
-        boot.record("cancel", "fail", err=error.code, **facts)
+        boot.record("cancel", "info" if _is_unknown(error) else "fail", err=error.code, **facts)
+    except anyio.get_cancelled_exc_class():
+        boot.record("cancel", "info", err=GIVEN_UP, **facts)
+        raise
     else:
         boot.record("cancel", **facts)
+
+
+def _is_unknown(error: PoolError) -> bool:
+    """Say whether what was asked may have been done: what was answered cannot be read, or lost."""
+    return isinstance(error, StoreFault) or (
+        isinstance(error, StoreUnavailable) and error.maybe_done
+    )
+
+
+def _within_s(node: Node) -> float:
+    """Return within what any call to the store must return."""
+    return _DEADLINES * node.settings.op_timeout_s

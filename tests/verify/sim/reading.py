@@ -106,11 +106,15 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
     leases: list[str] = []
     claims: list[str] = []
     outcomes: dict[str, Any] = {}
+    takes: dict[str, int] = {}
     for number in range(lanes):
         names = Names(pool, number)
         cleanup = keyspace.keys.get(names.cleanup.encode(), {})
         done = {name for name, claim in cleanup.items() if claim == b"done"}
         claims += [n.decode() for n in cleanup if n not in done and n != b"sweeper"]
+        for worker, text in keyspace.keys.get(names.open.encode(), {}).items():
+            incarnation, _, keys = text.decode().partition("|")
+            takes[f"{worker.decode()}.{incarnation}@{number}"] = int(keys or 0)
         keepalive = keyspace.keys.get(names.keepalive.encode())
         if keepalive is not None:
             leases += [name.decode() for name in keepalive.scores if name not in done]
@@ -138,6 +142,7 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         "problems": problems(keyspace, pool),
         "leases": sorted(set(leases)),
         "claims": claims,
+        "takes": takes,
         "unknown": [],
         "workers": sorted(name.decode() for name in workers if not name.startswith(b"!")),
     }

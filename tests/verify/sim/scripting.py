@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from lupa import lua51
 
-from tests.verify.sim.keyspace import CommandError, Keyspace, Status
+from tests.verify.sim.keyspace import GROWING, WRITING, CommandError, Keyspace, Status
 
 _FRAME = b"""
 local call, pcall_of, sha1hex = ...
@@ -24,6 +24,9 @@ os, io, debug, package, require, dofile, loadfile, python = nil, nil, nil, nil, 
 """
 
 
+OOM: Final = "OOM command not allowed when used memory > 'maxmemory'."
+
+
 class Scripts:
     """One Lua interpreter with every script that was ever loaded into it."""
 
@@ -32,6 +35,7 @@ class Scripts:
         self._compiled: dict[bytes, Any] = {}
         self._shas: dict[bytes, bytes] = {}
         self._keyspace: Keyspace
+        self._is_full = False  # memory is up, and the script has not written yet
         self._table = self._lua.table_from
         self._lua.execute(_FRAME, self._call, self._pcall, _sha1hex)
 
@@ -47,10 +51,19 @@ class Scripts:
         return sha
 
     def run(
-        self, keyspace: Keyspace, sha: bytes, keys: Sequence[bytes], args: Sequence[bytes]
+        self,
+        keyspace: Keyspace,
+        sha: bytes,
+        keys: Sequence[bytes],
+        args: Sequence[bytes],
+        *,
+        is_full: bool = False,
     ) -> Any:
-        """Run a script; an error reply is raised as `CommandError`."""
-        self._keyspace = keyspace
+        """Run a script; an error reply is raised as `CommandError`.
+
+        As in the server memory is checked until the script's first write, and never again.
+        """
+        self._keyspace, self._is_full = keyspace, is_full
         table = self._table
         try:
             reply = self._compiled[sha](table(keys), table(args))
@@ -59,6 +72,10 @@ class Scripts:
         return self._reply(reply)
 
     def _call(self, name: bytes, *args: Any) -> Any:
+        if self._is_full:
+            if name in GROWING:
+                raise CommandError(OOM)
+            self._is_full = name not in WRITING
         words = [arg if type(arg) is bytes else _text(arg) for arg in args]
         reply = self._keyspace.run(name, *words)
         if reply is None:

@@ -48,6 +48,7 @@ class SimWire:
         await thread.park(there_s + back_s)
         if not self._remote.is_up:
             raise self._unavailable(ConnectionRefusedError())
+        network.greeted(process)
         self._connection = self._remote.connect(thread)
         self.server = _FACTS
 
@@ -62,7 +63,7 @@ class SimWire:
         connection.ticket = None
         replies: list[Reply] = got if isinstance(got, list) else []
         if len(replies) == count:
-            return replies
+            return self._remote.network.garbled(thread.process, replies)
         self.close()
         error = got if isinstance(got, OSError) else TimeoutError()
         raise Lost(from_host(error, self._where, maybe_done=True), replies) from None
@@ -120,6 +121,11 @@ class _SimBeside(Handle):
         self.thread = Thread(process, self._ended)
         self._process = process
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended, and nobody had told it to."""
+        return self.thread.is_over and not self.port.closing
+
     def _ended(self, error: BaseException | None) -> None:
         self.port.wire.close()
         self._process.post(self._end, error)
@@ -173,8 +179,13 @@ class SimSeam:
     def __init__(self, process: Process, remote: Server) -> None:
         self.dice: random.Random = process.world.dice(f"dice/{process.name}")
         self.ids = Ids(self.dice.randbytes(SEED_BYTES))
+        self.bodies: dict[str, _SimBeside] = {}  # the last one of each name
         self._process = process
         self._remote = remote
+
+    def dead(self) -> list[str]:
+        """Return the bodies that have ended, and nobody had told them to."""
+        return [name for name, beside in self.bodies.items() if beside.is_dead]
 
     def clock(self) -> float:
         return self._process.clock()
@@ -186,12 +197,12 @@ class SimSeam:
         return "somewhere"
 
     def end_process(self, code: int) -> None:
-        self._process.exit_code = code
         self._process.kill()
+        self._process.on_exit(code)
 
     def start(
         self,
-        _: str,
+        name: str,
         url: Url,
         body: Body,
         *,
@@ -201,10 +212,11 @@ class SimSeam:
         process = self._process
         beside = _SimBeside(process, on_end)
         beside.port = WirePort(
-            SimWire(self._remote, beside.thread, url.where),
+            SimWire(self._remote.at(url.tag), beside.thread, url.where),
             SimBell(beside.thread),
             process.post,
             self.clock,
         )
+        self.bodies[f"{name} {url.tag}".strip()] = beside
         beside.thread.start(body(beside.port))
         return beside

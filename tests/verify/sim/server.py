@@ -17,8 +17,8 @@ import attrs
 import hiredis
 
 from pool.store.replies import NoScript, from_words
-from tests.verify.sim.keyspace import CommandError, Keyspace
-from tests.verify.sim.scripting import Scripts
+from tests.verify.sim.keyspace import GROWING, CommandError, Keyspace
+from tests.verify.sim.scripting import OOM, Scripts
 from tests.verify.sim.world import Process, Thread, Timer, World
 
 EPOCH_US: Final = 1_700_000_000_000_000  # the server's clock when the world begins
@@ -49,6 +49,12 @@ class Network(Protocol):
     def after(self, process: Process, words: Words, reply: Any) -> None:
         """Be told of a command that was carried out, and how it was answered."""
 
+    def garbled(self, process: Process, replies: list[Any]) -> list[Any]:
+        """Return the replies as they arrive, as a wire reads them: it may raise."""
+
+    def greeted(self, process: Process) -> None:
+        """Read the answer to a greeting, as a wire does: it may raise."""
+
 
 @attrs.define(eq=False)
 class Connection:
@@ -74,11 +80,20 @@ class _Blocked:
 
 
 class Server:
-    """One server of the simulated world."""
+    """One server of the simulated world; where they are apart, the one of the control keys.
 
-    def __init__(self, world: World, dice: random.Random) -> None:
+    Those of the lanes are servers of their own then, with connections, scripts and troubles of
+    their own.  Their keys lie in one keyspace, in which no two of them have any in common.
+    """
+
+    def __init__(self, world: World, dice: random.Random, first: Server | None = None) -> None:
         self.world = world
-        self.keyspace = Keyspace(self.now_us, dice)
+        self.lanes: dict[str, Server] = {}  # by hash tag
+        self.is_apart = False
+        self.is_full = False  # its memory is up
+        self._dice = dice
+        self._first = first or self
+        self.keyspace: Keyspace = first.keyspace if first else Keyspace(self.now_us, dice)
         self.network: Network
         self.on_call: OnCall = lambda *_: None
         self.clock_step_us = 0
@@ -89,6 +104,20 @@ class Server:
         self._loaded: dict[bytes, None] = {}
         self._connections: dict[Connection, None] = {}
         self._blocked: dict[_Blocked, None] = {}
+
+    def at(self, tag: str) -> Server:
+        """Return the server of a hash tag."""
+        if not self.is_apart or not tag.partition(":")[2].count(":"):
+            return self
+        if tag not in self.lanes:
+            self.lanes[tag] = lane = Server(self.world, self._dice, self)
+            lane.network, lane.on_call = self.network, self.on_call
+        return self.lanes[tag]
+
+    @property
+    def all(self) -> list[Server]:
+        """All servers there are."""
+        return [self, *self.lanes.values()]
 
     def now_us(self) -> int:
         """Return the server's own time."""
@@ -154,8 +183,9 @@ class Server:
 
     def hang_up(self, process: Process) -> None:
         """A process is gone; what it had sent still arrives."""
-        for connection in [each for each in self._connections if each.process is process]:
-            self.close(connection)
+        for server in self.all:
+            for connection in [each for each in server._connections if each.process is process]:
+                server.close(connection)
 
     def send(self, connection: Connection, packed: bytes, answer: Callable[[Any], object]) -> None:
         """Carry a pipeline to the server; `answer` gets each reply, or an OSError at the end."""
@@ -209,7 +239,7 @@ class Server:
             answer(replies)
 
     def _run(self, process: Process, words: Words) -> Any:
-        self.calls += 1
+        self._first.calls += 1
         name = words[0]
         try:
             if name == b"EVALSHA":
@@ -218,7 +248,8 @@ class Server:
                     return NoScript("NOSCRIPT No matching script. Please use EVAL.")
                 keys, args = words[3 : 3 + count], words[3 + count :]
                 try:
-                    reply = SCRIPTS.run(self.keyspace, sha, keys, args)
+                    is_full = self.is_full
+                    reply = SCRIPTS.run(self.keyspace, sha, keys, args, is_full=is_full)
                 except CommandError as error:
                     self.on_call(process, sha, keys, args, error)
                     raise
@@ -228,6 +259,8 @@ class Server:
                 sha = SCRIPTS.load(words[2])
                 self._loaded[sha] = None
                 return sha
+            if self.is_full and name.upper() in GROWING:
+                raise CommandError(OOM)
             return self.keyspace.run(name, *words[1:])
         except CommandError as error:
             return from_words(str(error))

@@ -23,6 +23,7 @@ from pool.store import rmap
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Fuse
 from tests.verify.sim.fleet import Boot, Plan
+from tests.verify.sim.load import stop
 from tests.verify.sim.run import Outcome, Simulation
 from tests.verify.sim.world import Process
 
@@ -138,7 +139,9 @@ def _stop(stage: Stage) -> None:
 
 def _stop_last(stage: Stage) -> Callable[[Boot, Node], Any]:
     async def ask(boot: Boot, node: Node) -> None:
-        await node.stop(f"step{stage.jobs}", "as asked", 5.0)
+        key = f"step{stage.jobs}"
+        job = next((j for j, k in stage.simulation.watch.key_of.items() if k == key), "")
+        await stop(boot, node, key, job, lambda: node.stop(key, "as asked", 5.0))
 
     return ask
 

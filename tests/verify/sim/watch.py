@@ -98,7 +98,7 @@ class Watch:
 
     def _on_call(
         self,
-        _: Process,
+        process: Process,
         sha: bytes,
         keys: Sequence[bytes],
         args: Sequence[bytes],
@@ -123,7 +123,7 @@ class Watch:
         elif script is lanes.FENCE and isinstance(reply, list):
             for name, claim in zip(reply[1::2], reply[2::2], strict=True):
                 holder, _, fence = claim.decode().rpartition("|")
-                facts = {"fence": int(fence), "holder": holder}
+                facts = {"fence": int(fence), "holder": holder, "by": process.name}
                 self._store("lock", nonce=f"{name.decode()}@{lane}", extra=facts)
         elif script is lanes.SWEEP and isinstance(reply, list):
             if len(reply) > 2:
@@ -135,7 +135,7 @@ class Watch:
         elif script is lanes.REAP:
             self._use_claim(lane, args[1].decode(), args[2].decode())
         if script is lanes.REAP and isinstance(reply, list) and reply[-1] == b"FORGOTTEN":
-            self._store("reap", nonce=f"{args[1].decode()}@{lane}")
+            self._store("reap", nonce=f"{args[1].decode()}@{lane}", extra={"by": process.name})
 
     def _use_claim(self, lane: str, dead: str, claim: str) -> None:
         """Write that a claim was good enough for a call: none of an older one may be, after it."""
@@ -189,8 +189,8 @@ def watch_leases(tell: Callable[[Any, str, str, float], None]) -> Callable[[], N
     answered, joined = KeepAlive._on_answer, Membership._join
 
     def on_answer(self: KeepAlive, answer: Any) -> None:
-        each = zip(answer.plan.identities, answer.replies, strict=False)
-        for lane, (names, reply) in enumerate(each):
+        plan = answer.plan
+        for lane, names, reply in zip(plan.lanes, plan.identities, answer.replies, strict=False):
             if not isinstance(reply, PoolError):
                 counts = renewal(reply).counts
                 for name, count in zip(names, counts, strict=True):

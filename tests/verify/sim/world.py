@@ -30,6 +30,7 @@ import trio
 from anyio._backends import _asyncio as anyio_asyncio
 from trio._core import _run as trio_run
 
+CancelledError: Final = asyncio.CancelledError
 Main: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 LoopKind: TypeAlias = Literal["asyncio", "trio"]
 
@@ -145,7 +146,9 @@ class Process:
         self.is_hung = False
         self.failures: list[BaseException | str] = []
         self.result: Any = None
-        self.exit_code: int | None = None  # it ended itself
+        self.on_end: Callable[[], object] = lambda: None  # its main task has ended
+        self.on_exit: Callable[[int], object] = lambda _: None  # it ended itself, at once
+        self.is_interrupted = False  # by its user: whatever it ends with is in order
         self._is_ready = False
         self._deferred: list[Callable[[], object]] = []  # what its threads do when it thaws
         self.host: _AsyncioHost | _TrioHost
@@ -158,8 +161,12 @@ class Process:
         async def run() -> None:
             try:
                 self.result = await main()
-            except Exception as error:  # noqa: BLE001 - it is looked at by whoever runs the world
-                self.failures.append(error)
+            except GeneratorExit:
+                raise  # the world is thrown away
+            except BaseException as error:  # noqa: BLE001 - it is looked at by who runs the world
+                if not self.is_interrupted:
+                    self.failures.append(error)
+            self.on_end()
 
         self.host.start(run)
         self.make_ready()
@@ -200,6 +207,10 @@ class Process:
         self.make_ready()
         return True
 
+    def after(self, delay_s: float, fn: Callable[..., object]) -> None:
+        """Have its loop call something later."""
+        self.world.after(delay_s, self.post, fn)
+
     def in_thread(self, fn: Callable[[], object]) -> None:
         """Do something in one of its threads: now, when it thaws, or never."""
         if self.is_dead:
@@ -223,8 +234,9 @@ class Process:
         self._go_on()
 
     def hang(self) -> None:
-        """Stop its loop only."""
+        """Stop its loop only; from inside of it, at its next turn."""
         self.is_hung = True
+        self.host.stand()
         self.world.look_again()
 
     def unhang(self) -> None:
@@ -239,6 +251,7 @@ class Process:
     def kill(self) -> None:
         """Nothing of it moves any more."""
         self.is_dead = True
+        self.host.stand()
         self._deferred.clear()
         self.world.look_again()
 
@@ -313,6 +326,18 @@ class _VirtualLoop(asyncio.BaseEventLoop):
         pass
 
 
+def cancel_oneself() -> None:
+    """Cancel the present task, as a handler on asyncio may."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+def shared_future(seconds: float) -> asyncio.Future[None]:
+    """Return what several handlers may wait for; who of them is cancelled takes it from all."""
+    return asyncio.ensure_future(asyncio.sleep(seconds))
+
+
 def _make_task(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
     task = _Task(coro, loop=loop, **kwargs)
     task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -342,7 +367,20 @@ class _AsyncioHost:
         self._main = self._loop.create_task(main())
 
     def run(self) -> None:
-        self._loop.run_until_idle()
+        try:
+            self._loop.run_until_idle()
+        except (KeyboardInterrupt, SystemExit) as error:
+            # As `asyncio.run` does: all tasks are cancelled, and may end in order.
+            if not self._process.is_interrupted:
+                self._process.failures.append(error)
+            for task in sorted(asyncio.all_tasks(self._loop), key=hash):
+                task.cancel()
+            self._process.make_ready()
+
+    def stand(self) -> None:
+        """Do nothing more, if it runs."""
+        if self._loop.is_running():
+            self._loop.stop()
 
     def post(self, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._loop.call_soon(fn, *args)
@@ -408,7 +446,7 @@ class _TrioHost:
             timeout_s: float = 0.0
             spins = 0
             try:
-                while timeout_s <= 0.0 and spins < SPINS_MAX:
+                while timeout_s <= 0.0 and spins < SPINS_MAX and not self._stands():
                     spins += 1
                     timeout_s = self._loop.send([] if self._has_begun else None)
                     self._has_begun = True
@@ -417,6 +455,12 @@ class _TrioHost:
                 return
             busy_s = self._process.world.now_s + SPIN_S
             self.wakes_s = self._clock.wakes_s if timeout_s > 0.0 else busy_s
+
+    def stand(self) -> None:
+        """Do nothing more: each turn asks."""
+
+    def _stands(self) -> bool:
+        return self._process.is_hung or self._process.is_dead
 
     def post(self, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._inbox.append((fn, args))

@@ -1,0 +1,336 @@
+"""The invariants of the edges: causes, answers, parts, and how long anybody may be down.
+
+What happened must have been asked for, or its limit reached; whoever asks is answered; nothing is
+dead inside of what says that it is open; and nobody waits for longer than was promised, whatever
+happened to others.  As in `invariants.py` excuses name the node, the lane and the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
+from typing import Final
+
+from tests.verify.history import Event
+from tests.verify.invariants import Finding, due_by, invariant
+from tests.verify.view import DISTURBS, HANGS, Bounds, Commit, Run, View
+
+INNOCENT_S: Final = 5.0  # beyond B: innocents are back within TTL + 6 s (DESIGN 13.8)
+RESULT_S: Final = 1.0  # from the commit to its waiter
+ASK_AGAIN_S: Final = 5.0  # a waiter whose signal was lost asks by itself
+CALLS: Final = frozenset({"dispatch", "result", "cancel", "notify", "map"})
+
+
+# --- causes ----------------------------------------------------------------------------------
+
+
+@invariant("I30", "what was refused is not done")
+def refused_is_not_done(view: View, _: Bounds, found: Finding) -> None:
+    """A dispatch that surely failed never starts, `JobExists` included; a message that was surely
+    refused is never handled.
+    """
+    began = {run.start.idem: run.start for run in reversed(view.runs)}
+    for event in view.of.get("dispatch", ()):
+        if event.type == "fail":
+            found.judged += 1
+            if start := began.get(event.idem):
+                asked = view.invoked.get(event.idem, event)
+                if not view.loses(asked.t, event.t, event.key):
+                    found.say(f"{event.idem} failed with {event.err}, and ran", event, start)
+    handled = {(e.job, e.extra["seq"]): e for e in view.of.get("note", ())}
+    for event in view.of.get("notify", ()):
+        if event.type == "fail":
+            found.judged += 1
+            note = handled.get((event.job, event.extra["seq"]))
+            if note is not None and not view.loses(event.t, note.t, event.key):
+                found.say(f"message {event.extra['seq']} failed with {event.err}", event, note)
+
+
+@invariant("I31", "nothing ends without its cause")
+def causes(view: View, bounds: Bounds, found: Finding) -> None:
+    """Cancelled means that somebody asked; a stop that was refused is not carried out; a time-out
+    means that the limit was reached.
+    """
+    asked: dict[str, list[Event]] = defaultdict(list)
+    for event in view.of.get("cancel", ()):
+        asked[event.job].append(event)
+    for commit in view.commits:
+        runs = view.by_job.get(commit.job, ())
+        if commit.word == "cancelled":
+            found.judged += 1
+            own = any(run.end is not None and run.end.err == "cancel" for run in runs)
+            if not own and not _was_asked(asked[commit.job], commit.order + bounds.slack_s):
+                why = "was refused" if asked[commit.job] else "nobody had asked"
+                shown = (commit.event, *asked[commit.job][-1:])
+                found.say(f"{commit.job} was cancelled, and {why}", *shown)
+        elif commit.word == "parked" and commit.cause == "timed out":
+            found.judged += 1
+            _judge_limit(view, bounds, found, commit, runs)
+    for run in view.runs:
+        limit, end = run.start.extra.get("timeout_s"), run.end
+        if end is not None and end.err == "timeout":
+            found.judged += 1
+            if not limit or end.t < run.start.t + limit - 0.002:
+                took = end.t - run.start.t
+                found.say(f"{run.start.job} timed out after {took:.2f} s of {limit}", end)
+
+
+def _was_asked(stops: Collection[Event], by: float) -> bool:
+    """Say whether one stop at least was asked for by then, and was not refused."""
+    asked = [event for event in stops if event.type == "invoke" and event.t <= by]
+    refused = [event for event in stops if event.type == "fail"]
+    return len(asked) > len(refused) or any(event.type in ("ok", "info") for event in stops)
+
+
+def _judge_limit(
+    view: View, bounds: Bounds, found: Finding, commit: Commit, runs: Collection[Run]
+) -> None:
+    of_it = [run.start for run in runs if run.start.attempt == commit.attempt]
+    limit = next((s.extra["timeout_s"] for s in of_it if s.extra.get("timeout_s")), 0.0)
+    since = min((start.t for start in of_it), default=math.inf)
+    if limit and commit.order >= since + limit - 0.002:
+        return
+    if view.hurts({"clock", "loss"}, since - limit, commit.order, (), view.lane_of(commit.key)):
+        return  # the server's own deadline is kept by its clock
+    took = commit.order - since
+    found.say(f"{commit.job} timed out after {took:.2f} s of {limit}", commit.event, *of_it)
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+@invariant("I32", "every call returns")
+def calls_return(view: View, bounds: Bounds, found: Finding) -> None:
+    """Each call of a process that lives has its end within its deadline, and before the process
+    has left; while a process stands still, so does its deadline.
+    """
+    left = {event.p: event.t for event in view.of.get("leave", ()) if event.type == "ok"}
+    last = view.events[-1].t if view.events else 0.0
+    for asked, ended in _calls(view):
+        found.judged += 1
+        within = asked.extra.get("within_s", bounds.call_s if ended is None else math.inf)
+        by = asked.t + within
+        over = min(view.died.get(asked.p, math.inf), last)
+        stood = [f for f in view.excuses({"pause"}, asked.t, over, asked.node) if f.target]
+        for fault in (*stood, *(f for f in view.excuses({"pause"}, asked.t, over) if not f.target)):
+            by += max(0.0, min(fault.ended, over) - max(fault.began, asked.t))
+        by += view.slack_s(asked.t, asked.t if by == math.inf else by, bounds)
+        at = ended.t if ended is not None else math.inf
+        gone = left.get(asked.p, math.inf)
+        if at > gone and view.died.get(asked.p, math.inf) >= gone:
+            found.say(f"{asked.f} of {asked.key!r} was not answered when {asked.p} left", asked)
+        elif at > by and over > by:
+            took = f"after {at - asked.t:.2f} s" if ended else "never"
+            found.say(f"{asked.f} of {asked.key!r} returned {took}, not in {within} s", asked)
+
+
+def _calls(view: View) -> Iterator[tuple[Event, Event | None]]:
+    """Yield each call and its end."""
+    for f in CALLS:
+        going: dict[tuple[object, ...], list[Event]] = defaultdict(list)
+        for event in view.of.get(f, ()):
+            which = event.p, event.idem or (event.key, event.job, event.extra.get("seq"))
+            if event.type == "invoke":
+                going[which].append(event)
+            elif going[which]:
+                yield going[which].pop(0), event
+        for left in going.values():
+            for event in left:
+                yield event, None
+
+
+@invariant("I33", "what says open is alive")
+def parts_live(view: View, bounds: Bounds, found: Finding) -> None:
+    """No part of a node is dead for longer than a restart takes while the node says `open`."""
+    since: dict[tuple[str, str], Event] = {}
+    for event in view.of.get("health", ()):
+        found.judged += 1
+        dead = set(event.extra["dead"]) if event.extra["state"] == "open" else set()
+        for p, part in [each for each in since if each[0] == event.p and each[1] not in dead]:
+            del since[p, part]
+        for part in sorted(dead):
+            first = since.setdefault((event.p, part), event)
+            stood = view.hurts({"pause"}, first.t, event.t, {event.node})
+            late = event.t - first.t - sum(min(f.ended, event.t) - f.began for f in stood)
+            if first.t < math.inf and late > bounds.takeover_s + bounds.slack_s:
+                found.say(f"{part} of {event.p} is dead, and the node says open", first, event)
+                since[event.p, part] = _SAID
+
+
+_SAID: Final = Event(n=0, t=math.inf, p="", type="ok", f="health")
+
+
+# --- how long anybody waits ------------------------------------------------------------------
+
+
+@invariant("I34", "what is accepted begins in time")
+def begins_in_time(view: View, bounds: Bounds, found: Finding) -> None:
+    """Within B of its acceptance, or of the end of its delay, a job is started where there is room,
+    also if it was granted to a loop that hangs; so it is within B of the end of a retry's wait.
+    """
+    for job, dispatch in view.accepted.items():
+        asked = view.invoked.get(dispatch.idem, dispatch)
+        runs = view.by_job.get(job, ())
+        delay_s = dispatch.extra.get("delay_s", 0.0)
+        due = max(dispatch.t, asked.t + delay_s)
+        found.judged += 1
+        _judge_wait(view, bounds, found, dispatch, due, runs[0].start if runs else None)
+        for run, after in pairwise(runs):
+            if run.end is None or after.start.attempt != run.start.attempt + 1:
+                continue
+            found.judged += 1
+            wait_s = run.end.extra.get("after_s", bounds.backoff_max_s)
+            _judge_wait(view, bounds, found, run.end, run.end.t + wait_s, after.start)
+
+
+def _judge_wait(
+    view: View, bounds: Bounds, found: Finding, event: Event, due: float, start: Event | None
+) -> None:
+    key, took = event.key, start.t if start else math.inf
+    job = start.job if start else event.job
+    if took <= due + bounds.takeover_s or view.ended.get(job, math.inf) <= due + bounds.takeover_s:
+        return
+    if view.is_gone(event) if event.f == "dispatch" else view.loses(event.t, took, key):
+        return
+    # The grant comes before its answer.
+    asked = view.invoked.get(event.idem, event) if event.f == "dispatch" else event
+    since = asked.t
+    by = view.due_by(
+        due,
+        bounds.takeover_s,
+        bounds,
+        involved=lambda by: _not_hung(view, key, since, by),
+        lane=view.lane_of(key),
+    )
+    by += view.slack_s(due, by, bounds) + bounds.room_s
+    by += view.probation_s(job, bounds)
+    at_end = view.final.t if view.final else view.events[-1].t
+    if took > by and view.ended.get(job, math.inf) > by and by < at_end:
+        waited = f"began after {took - due:.2f} s" if start else "never began"
+        found.say(f"{job} of {key!r} {waited}, not within {by - due:.2f} s", event, start)
+
+
+def _not_hung(view: View, key: str, since: float, by: float) -> set[str]:
+    """Return to whom a key was granted, but for those whose loop only hangs: that is no excuse."""
+    nodes = view.granted(key, since, by)
+    hung = {f.target for f in view.excuses({"pause"}, since, by) if f.kind in HANGS}
+    hurt = {f.target for f in view.excuses(DISTURBS, since, by) if f.kind not in HANGS}
+    return nodes - (hung - hurt)
+
+
+@invariant("I35", "innocents are back soon")
+def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
+    """Whatever ended a run from outside (its process died, its lease ended, its node left), the key
+    runs again within TTL + 6 s, on probation or not (DESIGN 13.8).
+    """
+    stopped = {event.job for event in view.of.get("cancel", ())}
+    last = view.final.t if view.final else view.events[-1].t if view.events else 0.0
+    for runs in view.by_key.values():
+        for at, run in enumerate(runs):
+            died = view.died.get(run.start.p)
+            if run.end is None and died is not None:
+                since = died
+            elif run.end is not None and run.end.err == "cancelled":
+                since = run.end.t
+            else:
+                continue
+            later = runs[at + 1] if at + 1 < len(runs) else None
+            if run.start.extra.get("poison") or run.start.job in stopped:
+                continue
+            found.judged += 1
+            took = later.start.t if later else math.inf
+            if took <= since + bounds.takeover_s + INNOCENT_S or (later and later.start.t < since):
+                continue
+            by = due_by(view, bounds, run, since) + INNOCENT_S
+            by += view.slack_s(since, by, bounds) + bounds.room_s
+            if run.end is not None and run.start.extra.get("timeout_s"):
+                by += bounds.backoff_max_s
+            is_late = took > by and by < last and view.ended.get(run.start.job, math.inf) > by
+            if is_late and not view.loses(run.start.t - bounds.ttl_s, by, run.start.key):
+                said = f"after {took - since:.2f} s" if later else "never"
+                shown = (run.start, run.end, later.start if later else None)
+                found.say(f"{run.start.key!r} was back {said}", *shown)
+
+
+@invariant("I36", "poison kills few")
+def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
+    """A job that ends its process does so at most `crashes_max` + 1 times, however it does."""
+    for job, runs in view.by_job.items():
+        killed = [run for run in runs if run.start.extra.get("poison") and run.end is None]
+        deaths = [run for run in killed if run.start.p in view.died]
+        if not deaths:
+            continue
+        found.judged += 1
+        lane = view.lane_of(runs[0].start.key)
+        losses = view.excuses({"loss"}, deaths[0].start.t, deaths[-1].start.t, lane=lane)
+        # Its marks may be lost with the data, and then it begins anew.
+        starts = [-math.inf, *(fault.ended for fault in losses), math.inf]
+        for began, ended in pairwise(starts):
+            here = [run.start for run in deaths if began < run.start.t <= ended]
+            if len(here) > bounds.crashes_max + 1:
+                found.say(f"{job} ended {len(here)} processes", here[0], here[-1])
+
+
+@invariant("I37", "results come soon")
+def results_come_soon(view: View, bounds: Bounds, found: Finding) -> None:
+    """Who waits for a result has it 1 s after the commit; where a signal may have been lost, when
+    it has asked again.
+    """
+    settled: dict[str, Commit] = {}
+    for commit in view.settled:
+        settled.setdefault(commit.job, commit)
+    for asked, ended in _calls(view):
+        commit_of = settled.get(asked.job) if asked.f == "result" else None
+        if commit_of is None:
+            continue
+        found.judged += 1
+        since = max(asked.t, commit_of.order)
+        at = ended.t if ended is not None else math.inf
+        by = since + RESULT_S + view.slack_s(since, since + RESULT_S, bounds)
+        if at <= by:
+            continue
+        lane = view.lane_of(asked.key)
+        settler = view.process_of(commit_of.nonce).partition("/")[0]
+        nodes = {asked.node, settler}
+        began = asked.t - bounds.ttl_s
+        if not settler or view.hurts(DISTURBS, began, by, nodes, lane):
+            by += ASK_AGAIN_S
+            while hurt := view.hurts(DISTURBS, began, by, {asked.node}, lane):
+                later = max(f.ended for f in hurt) + ASK_AGAIN_S + RESULT_S + bounds.ttl_s
+                if later <= by:
+                    break
+                by = later
+        gone = min(view.died.get(asked.p, math.inf), view.events[-1].t)
+        told = ended is not None and ended.err == "CANCELLED"
+        if at > by and gone > by and not (told and at <= since):
+            said = f"{at - since:.2f} s" if ended else "for ever"
+            found.say(f"result of {asked.job} took {said}", asked, commit_of.event, ended)
+
+
+@invariant("I38", "at the end all is as it should be")
+def all_is_well(view: View, _: Bounds, found: Finding) -> None:
+    """Each service runs exactly once, in a process that lives, and each living worker takes keys
+    in each lane.
+    """
+    if view.final is None:
+        return
+    at = view.final.t
+    for key, (job, state, kind) in view.final.extra.get("jobs", {}).items():
+        if kind != "service":
+            continue
+        found.judged += 1
+        going = [
+            run
+            for run in view.by_key.get(key, ())
+            if run.start.job == job and run.start.t <= at and run.ended > at
+        ]
+        if len(going) != 1:
+            shown = (run.start for run in going)
+            found.say(f"service {key!r} ({state}) runs {len(going)} times", view.final, *shown)
+    takes: Mapping[str, int] = view.final.extra.get("takes", {})
+    for worker in view.final.extra.get("working", ()):
+        found.judged += 1
+        if takes.get(worker, 0) <= 0:
+            found.say(f"{worker} lives, and takes no keys", view.final)
