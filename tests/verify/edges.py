@@ -206,6 +206,9 @@ def _judge_wait(
     )
     by += view.slack_s(due, by, bounds) + bounds.room_s
     by += view.probation_s(job, bounds)
+    # Until there is pool time (DESIGN 13.10) what is kept by the server's clock waits for it.
+    back = view.excuses({"clock"}, since, by)
+    by += sum(max(0.0, -fault.event.extra.get("step_s", 0.0)) for fault in back)
     at_end = view.final.t if view.final else view.events[-1].t
     if took > by and view.ended.get(job, math.inf) > by and by < at_end:
         waited = f"began after {took - due:.2f} s" if start else "never began"

@@ -1752,6 +1752,28 @@ def it_waits_behind_a_loop_that_hangs(s: Story) -> None:
     s.start("j1")
 
 
+def stepped(s: Story, step_s: float) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.end("j1", err="retry", after_s=0.5, effect=False)
+    extra = {"id": 9, "does": "clock", "kind": "clock", "target": "", "step_s": step_s}
+    s.say("fault", "invoke", extra=extra)
+    s.say("fault", "ok", extra=extra)
+    s.at += 12.0
+    s.start("j1", epoch=11, attempt=2)
+    s.end("j1", epoch=11, attempt=2)
+
+
+@good("I34")
+def the_clock_by_which_it_waits_was_set_back(s: Story) -> None:
+    stepped(s, -9.0)
+
+
+@bad("I34")
+def the_clock_by_which_it_waits_was_set_back_a_little(s: Story) -> None:
+    stepped(s, -2.0)
+
+
 @bad("I34")
 def a_retry_is_forgotten(s: Story) -> None:
     s.dispatch("j1")

@@ -435,7 +435,7 @@ class Faults:
     def _step_clock(self, kind: str, seconds: float) -> None:
         step_us = round(seconds * 1_000_000)
         self._server.clock_step_us += step_us
-        self._begin(kind, "", 0.0, _nothing, weight=2)
+        self._begin(kind, "", 0.0, _nothing, weight=2, step_s=seconds)
 
     def _lose_from_now(self, at_s: float) -> None:
         saved = self._server.keyspace.copy_of_all()
@@ -466,6 +466,7 @@ class Faults:
         does: str = "",
         lane: str = "",
         since: float = -math.inf,
+        step_s: float = 0.0,
     ) -> None:
         self._numbers += 1
         number = self._numbers
@@ -477,6 +478,8 @@ class Faults:
         }
         if lane:
             extra["lane"] = lane
+        if step_s:
+            extra["step_s"] = round(step_s, 3)
         if since > -math.inf:
             extra["since"] = since
         self._record("fault", "invoke", extra={**extra, "weight": weight, "s": round(seconds, 3)})
