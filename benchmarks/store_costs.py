@@ -20,7 +20,7 @@ from benchmarks.desk import Cost, Desk
 from pool.model.job import Options, Record
 from pool.model.names import Control, Names
 from pool.store.answers import claims
-from pool.store.lane import Admission, Edge, Guard, Lane, Target
+from pool.store.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
 from pool.store.rmap import LIST, WRITE, StoredMap, probe_call
 from pool.store.scripts import Command, ScriptCall, Word
 from pool.store.stream import StoredSink, StoredStream
@@ -74,6 +74,7 @@ class _LaneBench:
     names: Names = attrs.field(init=False, factory=lambda: Names(POOL, 0))
     lane: Lane = attrs.field(init=False)
     _jobs: int = 0
+    _renewals: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.lane = Lane(self.names, INCARNATION)
@@ -119,6 +120,12 @@ class _LaneBench:
         flat = self.desk.do("HGETALL", self.names.jobs)
         parsed = {k.decode(): Record.parse(v) for k, v in zip(flat[::2], flat[1::2], strict=True)}
         return {key: record for key, record in parsed.items() if record is not None}
+
+    def renewal(self, workers: Sequence[Target], *, handlers: int = 0) -> ScriptCall:
+        self._renewals += 1
+        takes = {NODE.name: IS_NODE} | {worker.name: ROOM for worker in workers}
+        known = {f"{HANDLER}-{n}": Options() for n in range(handlers)}
+        return self.lane.renew(takes, known, seq=self._renewals, ttl_s=TTL_S)
 
     def edges(self, letter: str, x: Word = b"", y: Word = b"", z: Word = b"") -> list[Edge]:
         """Return one edge for every job there is."""
@@ -243,7 +250,7 @@ def _takeover(desk: Desk, costs: Costs) -> None:
     bench.join(WORKERS[1:2], is_new=False)
     bench.run(bench.dispatch(TAKEN))
     bench.run(bench.advance(bench.edges("a")))
-    bench.run(bench.lane.renew([NODE.name, WORKERS[1].name], ttl_s=TTL_S))
+    bench.run(bench.renewal(WORKERS[1:2]))
     desk.do("ZADD", bench.names.keepalive, 1, WORKER.name)
     cost, [reply] = desk.run(bench.lane.fence(NODE.name, ttl_s=TTL_S, reap_s=1.0, claims_max=10))
     [claim] = claims(reply)[1]
@@ -286,9 +293,13 @@ def _renewals(desk: Desk, costs: Costs) -> None:
     bench = _LaneBench(desk)
     bench.join(WORKERS[1:], is_new=False)
     for count, whose in ((1, "1 worker"), (10, "10 workers")):
-        call = bench.lane.renew([who.name for who in (NODE, *WORKERS[:count])], ttl_s=TTL_S)
-        bench.run(call)
+        bench.run(bench.renewal(WORKERS[:count]))
+        call = bench.renewal(WORKERS[:count])
         costs.note(f"renew.{count}", bench.run(call), 1, f"one renewal of a node with {whose}")
+    bench.run(bench.renewal(WORKERS[:1], handlers=10))
+    call = bench.renewal(WORKERS[:1], handlers=10)
+    what = "one renewal of a node with 1 worker that says which 10 handlers it knows"
+    costs.note("renew.handlers", bench.run(call), 1, what)
 
 
 # --- maps and streams -----------------------------------------------------------------------------

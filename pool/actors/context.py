@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from pool.actors.access import Access
+from pool.actors.hang import Door
 from pool.actors.roster import Roster
 from pool.model.lease import Lease
 from pool.model.names import key_hash, lane_of
@@ -29,6 +30,7 @@ class LaneState:
     lane: Lane
     node: Target
     lease: Lease
+    door: Door = attrs.field(factory=Door)
     unassigned: int = 0  # as of the last answer that told
     server_ms: int = 0  # server time, as of ...
     server_at_s: float = 0.0  # ... this moment of our own clock

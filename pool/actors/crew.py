@@ -48,7 +48,6 @@ from pool.model.names import WORKERS
 from pool.model.placement import Candidate
 from pool.model.rmap import CompareAndDelete, Value
 from pool.store.answers import Founded, Renewal
-from pool.store.scripts import ScriptCall
 
 Actors: TypeAlias = tuple[Actor[Any], ...]
 _INLINE_BYTES_MAX: Final = 1024  # of an outcome that travels with its signal
@@ -99,6 +98,7 @@ class Crew:
             replica=self.replica,
             on_changed=self._on_identities,
             on_refounded=self._on_refounded,
+            confirm=lambda: self._keepalive.confirm(context.settings.op_timeout_s),
         )
         self._keepalive = KeepAlive(
             name="keepalive",
@@ -109,7 +109,6 @@ class Crew:
                 on_hard=self._on_hard,
                 on_resume=lambda state: self._tell_workers(LeaseBack(state.number)),
                 on_gone=lambda state, names: self._on_gone(state.number, names),
-                on_answering=self._open_workers,
             ),
         )
         self._reaper = Reaper(
@@ -324,7 +323,7 @@ class Crew:
         Reading begins before joining: the entry that joining writes wakes the blocked read, which
         must know the new streams by then.
         """
-        self._keepalive.renew(self.membership.identities(), self._opening(is_open=False))
+        self._keepalive.renew(self.membership.identities(), self.membership.handlers())
         self._routes = [{} for _ in self.context.lanes]
         for state in self.context.lanes:
             number, names, routes = state.number, state.lane.names, self._routes[state.number]
@@ -334,21 +333,6 @@ class Crew:
                 routes[names.signal(name)] = partial(self._route_signals, number, worker)
             routes[names.signal(state.node.name)] = self._route_replies
             self._listener.follow(state, list(routes))
-
-    def _opening(self, *, is_open: bool) -> list[ScriptCall]:
-        """Return the calls that say how many keys each worker takes, or that none takes any."""
-        return [
-            state.lane.open(worker.target(state.number), worker.takes() if is_open else 0)
-            for state in self.context.lanes
-            for worker in self.membership.workers.values()
-        ]
-
-    def _open_workers(self) -> None:
-        for call in self._opening(is_open=True):
-            try:
-                self.context.link.send(call, lambda _: None)
-            except PoolError:
-                return  # joining again or the next hang sets it right
 
     def _route(self, lane: int, stream: str, entries: list[tuple[str, Fields]]) -> bool:
         route = self._routes[lane].get(stream) if lane < len(self._routes) else None

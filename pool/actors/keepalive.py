@@ -2,12 +2,19 @@
 
     thread: renew all lanes in one pipeline --Renewed--> lease machine --> the lane's workers
             every TTL/5, after a failure TTL/20       \\-> earliest deadlines --> reaper, sweeper
+            at once: the plan changed, the loop hangs, the loop turns again
+
+What is true for a while is not announced but said with every renewal: how many keys each worker
+takes, how many parts of the node are down; what workers know only when the number registered is not
+what it was.  What changes makes another plan, and what was lost on the way, or deleted by hand, is
+said again a period later.  Renewals are counted (seq): of two that contradict each other the later
+one counts, in whatever order they arrive.
 
 In a cluster each lane has a thread: a primary that hangs must not take the others' leases along.
-The thread knows nothing but the calls to send: a loop that hangs keeps its leases (or, under
-`on_overrun = "exit"`, loses its process), and a network that hangs cannot make the loop deaf.  An
-identity that the server does not know any more (GONE) joins again under its next number; what it
-owned is the reaper's.  This actor stops last of all.
+The thread knows nothing but its plan: a loop that hangs keeps its leases (or, under
+`on_overrun = "exit"`, loses its process) and takes no keys, see `hang`; a network that hangs cannot
+make the loop deaf.  An identity that the server does not know any more (GONE) joins again under its
+next number; what it owned is the reaper's.  This actor stops last of all.
 
 Dying at any point: nobody renews, the leases end, others fence and reap.  A late answer: counted
 from when it was asked for, so it can only shorten what we believe.
@@ -15,7 +22,7 @@ from when it was asked for, so it can only shorten what we believe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -24,36 +31,46 @@ import attrs
 
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
+from pool.actors.hang import Pulse
 from pool.actors.observe import Event, LeaseLost, LeaseResumed, LoopHung, StoreTroubled
 from pool.errors import PoolError, StoreLost
+from pool.model.job import Options
 from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
 from pool.store.answers import Renewal, renewal
 from pool.store.scripts import ScriptCall
 from pool.store.seam import Beside, Port, Reply
 from pool.store.url import Url
 
-HUNG_S: Final = 1.0  # a loop that has not answered for so long is reported, with its stack
 _LOOK_S: Final = 0.25  # how often the thread looks whether the loop answers
 EXIT_CODE: Final = 70  # of a process that ended itself because a handler outlived its lease
 
 
 @attrs.frozen
 class _Plan:
-    """What one thread sends: one call per lane, and whom each call renews, in its order."""
+    """What one thread renews: in each lane these identities, of which each takes so many keys."""
 
-    lanes: tuple[int, ...] = ()
-    calls: tuple[ScriptCall, ...] = ()
-    identities: tuple[tuple[str, ...], ...] = ()
-    closing: tuple[ScriptCall, ...] = ()  # what keeps new keys away while the loop hangs
+    states: tuple[LaneState, ...] = ()
+    takes: tuple[Mapping[str, int], ...] = ()
+    handlers: Mapping[str, Options] = attrs.field(factory=dict)
 
 
 @attrs.frozen
-class _Answer:
-    """A round of renewals was answered, or not."""
+class _Round:
+    """One call per lane."""
 
     asked_s: float
     url: Url
     plan: _Plan
+    seq: int
+    is_hung: bool
+    said: tuple[bool, ...]  # per lane: whether it names handlers
+
+
+@attrs.frozen
+class _Answer:
+    """A round was answered, or not."""
+
+    round: _Round
     replies: Sequence[Reply]
 
 
@@ -71,7 +88,6 @@ class LaneHandlers:
     on_hard: Callable[[LaneState], bool]  # returns whether handlers still run
     on_resume: Callable[[LaneState], object]
     on_gone: Callable[[LaneState, list[str]], object]
-    on_answering: Callable[[], object]  # the loop had hung, and turns again
 
 
 Message: TypeAlias = _Answer | _Due
@@ -83,30 +99,50 @@ class KeepAlive(Actor[Message]):
 
     context: Context
     on: LaneHandlers
+    down: Callable[[], int] = lambda: 0  # how many parts of the node are down; asked by threads
     # One thread for each place where lanes are: one in all, but in a cluster one per lane.
     _plans: dict[Url, _Plan] = attrs.field(init=False, factory=dict)
     _threads: dict[Url, Beside] = attrs.field(init=False, factory=dict)
     _wake: anyio.Event = attrs.field(init=False, factory=anyio.Event)
-    _heard_s: float = attrs.field(init=False, default=0.0)
-    _hung: set[Url] = attrs.field(init=False, factory=set)  # whose thread has seen the loop hang
+    _pulses: dict[Url, Pulse] = attrs.field(init=False, factory=dict)
+    _seqs: dict[Url, int] = attrs.field(init=False, factory=dict)  # by the threads, which may end
+    _answered: dict[int, int] = attrs.field(init=False, factory=dict)  # seq by lane
+    # by lane: which handlers it was told of last, and how many were registered then
+    _known: dict[int, tuple[Mapping[str, Options], int]] = attrs.field(init=False, factory=dict)
+    _news: anyio.Event = attrs.field(init=False, factory=anyio.Event)  # of the next answer
+    _turns: int = attrs.field(init=False, default=0)  # how often the loop was heard
+    _told_turns: int = attrs.field(init=False, default=-1)  # ... when a hang was told last
     _asked: set[Url] = attrs.field(init=False, factory=set)  # to renew before the period is over
     _away: set[Url] = attrs.field(init=False, factory=set)
 
     # --- for the node -------------------------------------------------------------------------
 
-    def renew(self, identities: Sequence[Sequence[str]], closing: Sequence[ScriptCall]) -> None:
-        """Renew these identities from now on; one sequence per lane, in the lanes' order.
-
-        `closing` takes the workers out of `open`: it is sent when the loop hangs.
-        """
-        for url in self._urls():
-            self._plans[url] = self._plan(url, identities, closing)
+    def renew(self, takes: Sequence[Mapping[str, int]], handlers: Mapping[str, Options]) -> None:
+        """Renew these from now on, in each lane; say how many keys each takes."""
+        for url, states in self._urls().items():
+            for state in states:
+                state.door.pulse = self._pulses.setdefault(url, Pulse())
+            mine = tuple(takes[state.number] for state in states)
+            self._plans[url] = _Plan(tuple(states), mine, handlers)
 
     def renew_now(self) -> None:
         """Do not wait for the next period."""
         self._asked.update(self._threads)
         for beside in self._threads.values():
             beside.wake()
+
+    async def confirm(self, timeout_s: float) -> None:
+        """Renew now; return once every lane was told what is true by now, or time is up.
+
+        A lane that does not answer keeps nobody from the others; it is told later.
+        """
+        seqs = dict(self._seqs)  # of before: a thread that counts on takes up its plan only then
+        self.renew_now()
+        with anyio.move_on_after(timeout_s):
+            for url, states in self._urls().items():
+                for state in states:
+                    while self._answered.get(state.number, 0) <= seqs.get(url, 0):
+                        await self._news.wait()
 
     async def aclose(self, budget_s: float) -> None:
         """End the threads; twice is fine."""
@@ -128,17 +164,6 @@ class KeepAlive(Actor[Message]):
         for state in self.context.lanes:
             found.setdefault(self.context.url.at(state.lane.names.prefix), []).append(state)
         return found
-
-    def _plan(
-        self, url: Url, identities: Sequence[Sequence[str]], closing: Sequence[ScriptCall]
-    ) -> _Plan:
-        states, ttl_s = self._urls()[url], self.context.timing.ttl_s
-        return _Plan(
-            tuple(state.number for state in states),
-            tuple(state.lane.renew(identities[state.number], ttl_s=ttl_s) for state in states),
-            tuple(tuple(identities[state.number]) for state in states),
-            tuple(call for call in closing if self.context.url.at(call.keys[0]) == url),
-        )
 
     def _start_thread(self, url: Url) -> None:
         self._threads[url] = self.context.seam.start(
@@ -179,15 +204,16 @@ class KeepAlive(Actor[Message]):
                 await self._wake.wait()
 
     def _on_answer(self, answer: _Answer) -> None:
-        now_s = self.context.seam.clock()
-        was_away = answer.url in self._away
-        self._away.discard(answer.url)
+        now_s, sent = self.context.seam.clock(), answer.round
+        was_away = sent.url in self._away
+        self._away.discard(sent.url)
         if any(isinstance(reply, PoolError) for reply in answer.replies):
-            self._away.add(answer.url)
-        for lane, names, reply in zip(
-            answer.plan.lanes, answer.plan.identities, answer.replies, strict=True
+            self._away.add(sent.url)
+        for state, takes, is_said, reply in zip(
+            sent.plan.states, sent.plan.takes, sent.said, answer.replies, strict=True
         ):
-            state = self.context.lanes[lane]
+            if self.context.lanes[state.number] is not state:
+                continue  # of before the pool was found anew
             if isinstance(reply, StoreLost):
                 self.context.on_data_lost()
                 return
@@ -196,15 +222,25 @@ class KeepAlive(Actor[Message]):
                 self._step(state, Tick(now_s))
                 continue
             told = renewal(reply)
-            state.tell_time(told.now_ms, answer.asked_s)
+            state.tell_time(told.now_ms, sent.asked_s)
             state.unassigned = told.unassigned
-            counts = dict(zip(names, told.counts, strict=True))
+            counts = dict(zip(takes, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]
-            if len(gone) < len(names):  # else nobody has a lease: joining again begins a new one
-                self._step(state, Renewed(answer.asked_s, now_s))
-            self.on.on_renewed(state, told, answer.asked_s, counts, was_away)
+            if len(gone) < len(takes):  # else nobody has a lease: joining again begins a new one
+                self._step(state, Renewed(sent.asked_s, now_s))
+            if not sent.is_hung:
+                state.door.open(sent.seq, told.stamp)
+            self._answered[state.number] = sent.seq
+            known = self._known.get(state.number)
+            if is_said:
+                self._known[state.number] = (sent.plan.handlers, told.handlers)
+            elif known is not None and known[1] != told.handlers:
+                del self._known[state.number]  # some came, or went: the next renewal sees to ours
+            self.on.on_renewed(state, told, sent.asked_s, counts, was_away)
             if gone:
                 self.on.on_gone(state, gone)
+        self._news.set()
+        self._news = anyio.Event()
 
     def _step(self, state: LaneState, event: Renewed | Tick) -> None:
         state.lease, effects = state.lease.step(event)
@@ -233,63 +269,83 @@ class KeepAlive(Actor[Message]):
             case _:
                 raise AssertionError(effect)
 
-    def _heard(self) -> None:
-        self._heard_s = self.context.seam.clock()
-        if self._hung:
-            self._hung.clear()
-            self.on.on_answering()
+    def _hear(self, pulse: Pulse, number: int) -> None:
+        pulse.heard = number
+        self._turns += 1
 
     # --- in the thread ------------------------------------------------------------------------
 
     async def _body(self, url: Url, port: Port) -> None:
-        context, clock = self.context, self.context.seam.clock
-        self._heard_s = clock()
+        context = self.context
         while not port.closing:
             self._asked.discard(url)  # first: what is asked for from here on is not in the plan
-            plan, asked_s = self._plans.get(url, _Plan()), clock()
+            sent = self._next_round(url)
+            news = self._hang_news(url) if sent.is_hung else None
             replies: Sequence[Reply] = ()
-            if plan.calls:
-                replies = await port.run(plan.calls, timeout_s=context.timing.renew_timeout_s)
-                if not port.post(self._take, _Answer(asked_s, url, plan, replies)):
+            if sent.plan.states:
+                replies = await port.run(
+                    self._calls(sent), timeout_s=context.timing.renew_timeout_s
+                )
+                if not port.post(self.tell, _Answer(sent, replies)):
                     return
+            if news is not None:
+                context.emit(news)  # last: an observer may take its time
             failed = any(isinstance(reply, PoolError) for reply in replies)
             renew_s = context.timing.renew_s
-            next_s = asked_s + (renew_s / 4 if failed else renew_s)
-            if not await self._look_after_loop(url, port, next_s):
+            next_s = sent.asked_s + (renew_s / 4 if failed else renew_s)
+            if not await self._look_after_loop(sent, port, next_s):
                 return
 
-    def _take(self, answer: _Answer) -> None:
-        self._heard()
-        self.tell(answer)
+    def _next_round(self, url: Url) -> _Round:
+        clock, pulse = self.context.seam.clock, self._pulses.setdefault(url, Pulse())
+        seq = self._seqs[url] = self._seqs.get(url, 0) + 1  # before the plan, see `confirm`
+        plan, is_hung = self._plans.get(url, _Plan()), False
+        if pulse.is_hung(clock()):
+            for state in plan.states:
+                state.door.shut = seq
+            is_hung = pulse.is_hung(clock())  # again: see `hang`
+        known = [self._known.get(state.number) for state in plan.states]
+        said = tuple([each is None or each[0] is not plan.handlers for each in known])
+        return _Round(clock(), url, plan, seq, is_hung, said)
 
-    async def _look_after_loop(self, url: Url, port: Port, until_s: float) -> bool:
-        """Sleep until the next round, and watch whether the loop still turns.
+    def _calls(self, sent: _Round) -> list[ScriptCall]:
+        plan, down, ttl_s = sent.plan, self.down(), self.context.timing.ttl_s
+        return [
+            state.lane.renew(
+                takes,
+                plan.handlers if is_said else None,
+                seq=sent.seq,
+                ttl_s=ttl_s,
+                is_hung=sent.is_hung,
+                down=down,
+            )
+            for state, takes, is_said in zip(plan.states, plan.takes, sent.said, strict=True)
+        ]
+
+    async def _look_after_loop(self, sent: _Round, port: Port, until_s: float) -> bool:
+        """Sleep until the next round is due, and watch whether the loop still turns.
 
         False if it was closed without closing us: then nobody may think that this node lives.
         """
-        clock, settings = self.context.seam.clock, self.context.settings
+        context, clock, pulse = self.context, self.context.seam.clock, self._pulses[sent.url]
         while not port.closing:
             now_s = clock()
-            if now_s >= until_s or url in self._asked:
+            if now_s >= until_s or sent.url in self._asked or pulse.is_hung(now_s) != sent.is_hung:
                 break
-            if not port.post(self._heard):
+            if not port.post(self._hear, pulse, pulse.beat(now_s)):
                 return False
             await port.sleep(min(_LOOK_S, until_s - now_s))
-            hung_s = clock() - self._heard_s
-            if hung_s > HUNG_S and url not in self._hung:
-                is_first = not self._hung
-                self._hung.add(url)
-                if is_first:  # said once, however many rounds it lasts
-                    self.context.emit(self._hung_event(hung_s))
-                # What is granted now would wait for as long as the loop hangs.
-                closing = self._plans.get(url, _Plan()).closing
-                await port.run(closing, timeout_s=self.context.timing.renew_timeout_s)
-            timing = self.context.timing
-            if hung_s > timing.ttl_s - timing.margin_s and settings.on_overrun == "exit":
-                self.context.seam.end_process(EXIT_CODE)
+            kept_s = context.timing.ttl_s - context.timing.margin_s
+            if pulse.silent_s(clock()) > kept_s and context.settings.on_overrun == "exit":
+                context.seam.end_process(EXIT_CODE)
         return True
 
-    def _hung_event(self, hung_s: float) -> Event:
+    def _hang_news(self, url: Url) -> Event | None:
+        """Return what is told of a hang, once, however many rounds and threads see it."""
+        if self._told_turns == self._turns:
+            return None
+        self._told_turns = self._turns
+        silent_s = self._pulses[url].silent_s(self.context.seam.clock())
         return LoopHung(
-            node=self.context.node_id, hung_s=round(hung_s, 3), stack=self.context.seam.stack()
+            node=self.context.node_id, hung_s=round(silent_s, 3), stack=self.context.seam.stack()
         )

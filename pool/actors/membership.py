@@ -12,7 +12,7 @@ copy of a join carries a "not after" on server time and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 import anyio
@@ -26,11 +26,12 @@ from pool.actors.replica import Replica
 from pool.actors.roster import WorkerInfo
 from pool.actors.worker import Worker
 from pool.errors import ConfigError, Gone, PoolError, StoreLost, UnsupportedServer
+from pool.model.job import Options
 from pool.model.lease import Lease
 from pool.model.names import Names
 from pool.model.rmap import Delete, Set
 from pool.store.answers import Founded, founded
-from pool.store.lane import FOUND, PROTOCOL, Lane, Target
+from pool.store.lane import FOUND, IS_NODE, PROTOCOL, Lane, Target
 
 RETRY_S: Final = 0.1
 
@@ -89,6 +90,7 @@ class Membership(Actor[Message]):
     workers: dict[str, Worker] = attrs.field(factory=dict)
     on_changed: Callable[[], object]  # identities changed: renew and read others from now on
     on_refounded: Callable[[], object]  # the pool has another incarnation
+    confirm: Callable[[], Awaitable[object]]  # returns when the lanes know, or do not answer
     _is_refounding: bool = attrs.field(init=False, default=False)
     _returning: set[tuple[int, str]] = attrs.field(init=False, factory=set)  # lane and worker
     _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
@@ -121,19 +123,23 @@ class Membership(Actor[Message]):
             for k in range(made.lanes)
         ]
 
-    def identities(self) -> list[list[str]]:
-        """Return the names to be renewed, lane by lane: workers first, then the node."""
-        return [
-            [
-                name
-                for name in (
-                    *(w.target(state.number).name for w in self.workers.values()),
-                    state.node.name,
-                )
-                if (state.number, name) in self._joined
-            ]
-            for state in self.context.lanes
-        ]
+    def identities(self) -> list[dict[str, int]]:
+        """Return the names to be renewed, lane by lane, and how many keys each takes."""
+        found = []
+        for state in self.context.lanes:
+            takes = {w.target(state.number).name: w.takes() for w in self.workers.values()}
+            takes[state.node.name] = IS_NODE
+            joined = self._joined
+            found.append({n: t for n, t in takes.items() if (state.number, n) in joined})
+        return found
+
+    def handlers(self) -> dict[str, Options]:
+        """Return all that the workers know."""
+        return {
+            name: options
+            for worker in self.workers.values()
+            for name, options in worker.handlers.options().items()
+        }
 
     async def join_node(self) -> None:
         """Register the node itself in all lanes."""
@@ -216,11 +222,9 @@ class Membership(Actor[Message]):
         )
 
     async def close_worker(self, worker: Worker) -> None:
-        """Take a worker out of `open`, and announce that it drains: nothing is granted any more."""
-        link = self.context.link
-        for state in self.context.lanes:
-            call = state.lane.open(worker.target(state.number), 0)
-            await link.call(call.script, call.keys, call.args, repeatable=True)
+        """Have a worker that drains take no keys in any lane, and announce that it does."""
+        self.on_changed()
+        await self.confirm()
         await self.announce(worker)
 
     async def leave_worker(self, worker: Worker) -> int:

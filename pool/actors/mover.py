@@ -15,7 +15,7 @@ from pool.actors.context import Context
 from pool.actors.observe import ServiceMoved
 from pool.actors.run import Run
 from pool.errors import PoolError
-from pool.model.job import DIGITS_MAX
+from pool.store.answers import Opening
 from pool.store.lane import Target
 
 MOVES_MAX: Final = 16  # services on their way to one target at once
@@ -67,6 +67,6 @@ class Mover:
             pending = await link.execute("XLEN", names.stream(target.name))
         except PoolError:
             return False
-        number, _, takes = (text or b"").decode(errors="replace").partition("|")
-        is_open = number == str(target.number) and takes.isdecimal() and len(takes) <= DIGITS_MAX
-        return is_open and int(takes) > running + pending
+        told = Opening.parse(text or b"")
+        takes = told.takes if told is not None and told.number == target.number else None
+        return takes is not None and takes > running + pending

@@ -182,18 +182,21 @@ class Slots:
         run.handler = self.handlers[start.handler]
         if run.payload is None:
             run.payload = start.payload
-        if start.flags:
-            if ("p" in start.flags or "b" in start.flags) and run.blob is None:
-                run.phase = "preparing"
-                self._preparing += 1
-                self.spawn(self._fetch, run)
-                return
-            if "a" in start.flags and not run.is_acknowledged:
-                run.phase = "preparing"
-                self._preparing += 1
-                self.box_of(run).acknowledge(run, now=True)
-                return
-        self._launch(run)
+        if start.flags and ("p" in start.flags or "b" in start.flags) and run.blob is None:
+            run.phase = "preparing"
+            self._preparing += 1
+            self.spawn(self._fetch, run)
+        elif not run.is_acknowledged and ("a" in start.flags or not self._is_sure(run)):
+            run.phase = "preparing"
+            self._preparing += 1
+            self.box_of(run).acknowledge(run, now=True)
+        else:
+            self._launch(run)
+
+    def _is_sure(self, run: Run) -> bool:
+        """Whether a start that nobody has acknowledged is ours without asking."""
+        door = self.context.lanes[run.lane].door
+        return door.is_sure(run.start.epoch, self.context.seam.clock())
 
     async def _fetch(self, run: Run) -> None:
         names, start = self.context.lanes[run.lane].lane.names, run.start
@@ -236,10 +239,13 @@ class Slots:
         began_s, cancels, is_used = clock(), strays(), False
         while True:
             run = slot.take()
-            if not run.why and not self._has_lease(run):
-                # Whoever ran before it held the loop up, longer than the lease lasted.
+            is_ours = self._has_lease(run) and (run.is_acknowledged or self._is_sure(run))
+            if not is_ours and not run.why:
+                # Whoever ran before it held the loop up: longer than the lease lasted, or for so
+                # long that it may have been taken back.
                 self._idle.append(slot)
                 self.requeue(run)
+                self.fill()
             else:
                 try:
                     ending = await execute(run, self._limiter)

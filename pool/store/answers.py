@@ -21,7 +21,32 @@ class Renewal:
     lease_end_ms: int | None  # the earliest of all; None: there is none
     pending_ms: int | None
     due_ms: int | None
+    handlers: int  # how many are registered; another number means that some may be missing
     counts: tuple[int, ...]
+
+
+@attrs.frozen
+class Opening:
+    """What `open` says of an identity, as of its last renewal."""
+
+    number: int  # its incarnation in this lane
+    takes: int | None  # how many keys; None: its event loop hangs
+    down: int = 0  # of a node: how many of its parts are down
+
+    @classmethod
+    def parse(cls, text: bytes) -> Opening | None:
+        """Return what a field says, or None for what no script of ours has written."""
+        number, *words = text.split(b"|")
+        if not 2 <= len(words) <= 3 or any(not _is_number(w) for w in (number, *words[1:])):
+            return None
+        takes, _, *down = words
+        if takes != b"-" and not _is_number(takes):
+            return None
+        return cls(int(number), None if takes == b"-" else int(takes), *map(int, down))
+
+
+def _is_number(text: bytes) -> bool:
+    return text.isdigit() and len(text) <= DIGITS_MAX
 
 
 @attrs.frozen(kw_only=True)
@@ -72,7 +97,7 @@ def _time(reply: bytes) -> int | None:
 
 def renewal(reply: Reply) -> Renewal:
     """Read the reply of `renew`."""
-    now, stamp, unassigned, lease_end, pending, due, *counts = reply
+    now, stamp, unassigned, lease_end, pending, due, handlers, *counts = reply
     return Renewal(
         now_ms=int(now),
         stamp=int(stamp),
@@ -80,6 +105,7 @@ def renewal(reply: Reply) -> Renewal:
         lease_end_ms=_time(lease_end),
         pending_ms=_time(pending),
         due_ms=_time(due),
+        handlers=int(handlers),
         counts=tuple(counts),
     )
 
@@ -206,5 +232,4 @@ def founded(reply: Reply) -> Founded:
 
 def _whole(text: bytes | None) -> int:
     """Return a number as we write it; -1 for what is none, which no pool is made with."""
-    is_one = text is not None and text.isdigit() and len(text) <= DIGITS_MAX
-    return int(text or b"") if is_one else -1
+    return int(text) if text is not None and _is_number(text) else -1

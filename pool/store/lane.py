@@ -76,8 +76,18 @@ JOIN: Final = Script.load(
 )
 RENEW: Final = Script.load(
     "renew",
-    keys=("lane", "keepalive", "cleanup", "pending", "due", "journal", "*owned"),
-    args=("incarnation", "ttl_ms", "*identities"),
+    keys=(
+        "lane",
+        "keepalive",
+        "cleanup",
+        "open",
+        "handlers",
+        "pending",
+        "due",
+        "journal",
+        "*owned",
+    ),
+    args=("incarnation", "seq", "ttl_ms", "down", "identity_count", "*handlers"),
 )
 FENCE: Final = Script.load(
     "fence",
@@ -112,11 +122,6 @@ RECONCILE: Final = Script.load(
     keys=("lane", "jobs", "owned", "stream", "due"),
     args=("incarnation", "worker", "*asked"),
 )
-OPEN: Final = Script.load(
-    "open",
-    keys=("lane", "keepalive", "cleanup", "open"),
-    args=("incarnation", "id", "number", "capacity"),
-)
 LEAVE: Final = Script.load(
     "leave",
     keys=("lane", "keepalive", "cleanup", "open", "*rest"),
@@ -144,6 +149,8 @@ QUARANTINE: Final = Script.load(
 REAP_KEYS_MAX: Final = 64
 _MALFORMED_TTL_MS: Final = 60_000  # how long the outcome of what was quarantined is kept
 _FORGET_TTLS: Final = 10  # a late copy of a call can come from at most so long ago
+IS_NODE: Final = -1  # in the place of how many keys a worker takes
+_HUNG: Final = "-"  # likewise: none, and what it has not acknowledged by its time may be taken
 
 
 # --- what goes in -------------------------------------------------------------------------------
@@ -305,22 +312,45 @@ class Lane:
     ) -> ScriptCall:
         """Register workers (with the number of keys each takes) and, when new, the node."""
         n = self.names
-        capacities = {**workers, node: -1} if is_new else workers
+        takes = {**workers, node: IS_NODE} if is_new else workers
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers]
-        keys += (*(n.signal(who.name) for who in capacities), n.signal(node.name))
-        args: list[Word] = [self.incarnation, stale, not_after_ms, _ms(ttl_s), len(capacities)]
-        for who, capacity in capacities.items():
-            args += (who.id, who.number, capacity)
+        keys += (*(n.signal(who.name) for who in takes), n.signal(node.name))
+        args: list[Word] = [self.incarnation, stale, not_after_ms, _ms(ttl_s), len(takes)]
+        for who, number in takes.items():
+            args += (who.id, who.number, number)
         for name, options in handlers.items():
             args += (name, options.pack())
         return JOIN(keys, args)
 
-    def renew(self, identities: Sequence[str], *, ttl_s: float) -> ScriptCall:
-        """Renew leases; read the reply with `renewal()`."""
+    def renew(
+        self,
+        takes: Mapping[str, int],
+        handlers: Mapping[str, Options] | None = None,
+        *,
+        seq: int,
+        ttl_s: float,
+        is_hung: bool = False,
+        down: int = 0,
+    ) -> ScriptCall:
+        """Renew leases, and say how many keys each worker takes; read the reply with `renewal()`.
+
+        Args:
+            takes: How many keys each worker takes, by its name in the lane; `IS_NODE` for the node.
+            handlers: What the workers know.
+            seq: A higher number than that of any renewal asked for before.
+            ttl_s: For how long.
+            is_hung: The event loop hangs: nobody takes anything.
+            down: How many parts of the node are down.
+        """
         n = self.names
-        keys = [n.lane, n.keepalive, n.cleanup, n.pending, n.due, n.journal]
-        keys += map(n.owned, identities)
-        return RENEW(keys, (self.incarnation, _ms(ttl_s), *identities))
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
+        keys += map(n.owned, takes)
+        args: list[Word] = [self.incarnation, seq, _ms(ttl_s), down, len(takes)]
+        for name, number in takes.items():
+            args += (name, _HUNG if is_hung and number != IS_NODE else number)
+        for handler, options in (handlers or {}).items():
+            args += (handler, options.pack())
+        return RENEW(keys, args)
 
     def fence(
         self,
@@ -381,12 +411,6 @@ class Lane:
         keys = (n.lane, n.jobs, n.owned(worker), n.stream(worker), n.due)
         return RECONCILE(keys, (self.incarnation, worker, *asked))
 
-    def open(self, worker: Target, capacity: int) -> ScriptCall:
-        """Say how many keys a worker takes; 0: none."""
-        n = self.names
-        keys = (n.lane, n.keepalive, n.cleanup, n.open)
-        return OPEN(keys, (self.incarnation, worker.id, worker.number, capacity))
-
     def leave(self, identities: Sequence[Target], *, ttl_s: float) -> ScriptCall:
         """Forget identities that own nothing; one status each, see `leave.lua`."""
         n = self.names
@@ -431,6 +455,6 @@ class Lane:
 
 # --- the pool -----------------------------------------------------------------------------------
 
-PROTOCOL: Final = 1  # of what stands in Redis; raised when older nodes could not work beside it
+PROTOCOL: Final = 2  # of what stands in Redis; raised when older nodes could not work beside it
 
 FOUND: Final = Script.load("found", keys=("config",), args=("protocol", "lanes", "incarnation"))

@@ -22,6 +22,7 @@ import redis
 from pool.model.ids import incarnation
 from pool.model.job import Record, Start
 from pool.model.names import Control, Names
+from pool.store.answers import Opening
 
 _SCAN_COUNT = 1000
 
@@ -234,11 +235,11 @@ class _Lane:
             if identity not in self.keepalive and identity != "sweeper":
                 yield f"{identity}: fenced, but nothing wakes a successor of its reaper"
         for worker, text in self.open.items():
-            number, bar, capacity = text.partition("|")
-            if not (bar and number.isdigit() and capacity.isdigit()):
+            told = Opening.parse(text.encode(errors="surrogateescape"))
+            if told is None:
                 yield f"{worker}: `open` says {text!r}"
                 continue
-            identity = incarnation(worker, int(number))
+            identity = incarnation(worker, told.number)
             if identity in self.cleanup or identity not in self.keepalive:
                 yield f"{identity}: in `open`, but is not a worker any more"
 

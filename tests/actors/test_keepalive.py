@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,10 @@ from pool.actors.observe import (
     WorkerFenced,
     WorkerReaped,
 )
+from pool.actors.roster import WorkerInfo
+from pool.model.names import WORKERS
 from pool.model.timing import Timing
+from pool.store.answers import Opening
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]  # a proxy stands before it
 
 TTL_S = 2.0
+RENEW_S = TTL_S / 5
 
 
 def timed(diary: Diary) -> Handlers:
@@ -461,3 +466,132 @@ async def test_a_start_that_was_never_heard_of_is_found_by_reconciliation(
     await diary.counts(1)
     status = await ref.status()
     assert (status.owner, status.attempt) == (f"{lost[0]}.1", 1)
+
+
+# --- what is said with each renewal -------------------------------------------------------------
+
+
+def blocking(seconds: float) -> Handlers:
+    """Return a job that blocks its loop, and a quick one that tells where it ran."""
+    handlers = Handlers()
+
+    @handlers.job("block")
+    async def block(job: Job) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251, TID251 - what a careless handler does
+
+    @handlers.job("where")
+    async def where(job: Job) -> str:
+        return job.node
+
+    return handlers
+
+
+def takes(fleet: Fleet, node: Any) -> list[int | None]:
+    """Return how many keys the workers of a node take, as the lane has it; None: it hangs."""
+    found: list[int | None] = []
+    for worker in fleet.workers(node):
+        text: Any = fleet.client.hget(fleet.names.open, worker.id)
+        told = Opening.parse(text or b"")
+        found.append(told.takes if told is not None else -1)
+    return found
+
+
+async def open_again(fleet: Fleet, node: Any) -> float:
+    """Wait until all workers of a node take keys; return how long that took."""
+    began_s = anyio.current_time()
+    await fleet.until(lambda: all(number for number in takes(fleet, node)))
+    return anyio.current_time() - began_s
+
+
+async def test_after_dozens_of_short_hangs_a_worker_takes_keys_within_a_period(
+    fleet: Fleet,
+) -> None:
+    """B1: hangs as long as the thread needs to see them, so that it speaks when they are over."""
+    node = await fleet.node(blocking(0.0), lease_ttl_s=TTL_S)
+    dice = random.Random(7)
+    for _ in range(8):
+        time.sleep(dice.uniform(1.0, 1.35))  # noqa: ASYNC251, TID251
+        assert await open_again(fleet, node) < RENEW_S + 0.3
+    assert fleet.all_seen(LoopHung)
+    ref = await node.dispatch("where", "k")
+    assert await ref.result(timeout_s=1) == node.id
+
+
+async def test_a_slow_observer_of_a_hang_keeps_no_worker_closed(fleet: Fleet) -> None:
+    """B1: it is told in the thread that renews, while the loop turns again."""
+
+    def slow(event: Any) -> None:
+        if isinstance(event, LoopHung):
+            time.sleep(0.5)  # noqa: TID251 - what a careless observer does
+
+    node = await fleet.node(blocking(0.0), lease_ttl_s=TTL_S, observers=(slow, fleet.events.note))
+    for _ in range(3):
+        time.sleep(1.3)  # noqa: ASYNC251, TID251
+        assert await open_again(fleet, node) < RENEW_S + 0.8
+
+
+async def test_a_worker_takes_keys_again_though_the_answers_after_a_hang_were_lost(
+    fleet: Fleet,
+) -> None:
+    """B1: there is no call that opens, only the next renewal."""
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(blocking(0.0), url=proxy.url, lease_ttl_s=TTL_S)
+        for _ in range(3):
+            # The proxy hangs as well: renewals of meanwhile get nowhere, and are cut off after.
+            time.sleep(1.3)  # noqa: ASYNC251, TID251
+            await proxy.cut()
+            assert await open_again(fleet, node) < 2 * RENEW_S + 0.3
+        await fleet.leave(node)
+
+
+async def test_while_its_loop_hangs_a_worker_takes_nothing(fleet: Fleet) -> None:
+    """B1: said with every renewal, and seen from another process."""
+    node = await fleet.node(blocking(0.0), lease_ttl_s=TTL_S)
+    [worker] = fleet.workers(node)
+    seen: list[Any] = []
+
+    def look() -> None:
+        while not hung.is_set():
+            seen.append(fleet.client.hget(fleet.names.open, worker.id))
+            hung.wait(0.05)
+
+    hung, thread = threading.Event(), threading.Thread(target=look)
+    thread.start()
+    hung.wait(2.0)
+    hung.set()
+    thread.join()
+    told = [Opening.parse(text or b"") for text in seen]
+    assert told[0] is not None
+    assert told[0].takes
+    assert told[-1] is not None
+    assert told[-1].takes is None
+    await open_again(fleet, node)
+
+
+@pytest.mark.parametrize("index", ["open", "handlers", "keepalive"])
+async def test_what_an_operator_deletes_is_there_again_two_periods_later(
+    fleet: Fleet, index: str
+) -> None:
+    """B4: what is true for a while is said again and again, not once."""
+    node = await fleet.node(blocking(0.0), lease_ttl_s=TTL_S)
+    [worker] = fleet.workers(node)
+    key = {"workers": fleet.control.map_data(WORKERS)}.get(index) or getattr(fleet.names, index)
+    fleet.client.delete(key)
+
+    def is_whole() -> bool:
+        target = worker.target(0)
+        entry: Any = fleet.client.hget(fleet.control.map_data(WORKERS), worker.id)
+        info = WorkerInfo.parse(entry)
+        return (
+            (takes(fleet, node)[0] or 0) > 0
+            and fleet.client.hexists(fleet.names.handlers, "where")
+            and fleet.client.zscore(fleet.names.keepalive, target.name) is not None
+            and info is not None
+            and info.incarnations == (target.number,)
+        )
+
+    began_s = anyio.current_time()
+    await fleet.until(is_whole)
+    assert anyio.current_time() - began_s < 2 * RENEW_S + 0.5
+    ref = await node.dispatch("where", "k")
+    assert await ref.result(timeout_s=1) == node.id

@@ -10,7 +10,7 @@ import redis
 from pool.model.job import Options, Record
 from pool.model.names import Names
 from pool.store.answers import claims, holdings, looked, overdue, owned, renewal
-from pool.store.lane import Admission, Edge, Guard, Lane, Target
+from pool.store.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
 from pool.store.scripts import ScriptCall
 
 if TYPE_CHECKING:
@@ -179,11 +179,16 @@ def test_no_script_raises_whatever_stands_in_the_lane(
             _use(bench, mutator, number)
 
 
+def _renewal(lane: Lane, number: int) -> ScriptCall:
+    takes = {"n1.1": IS_NODE, "w1.1": KEYS, "w2.1": KEYS}
+    return lane.renew(takes, {"h": Options()}, seq=number + 1, ttl_s=10.0, down=number % 2)
+
+
 def _use(bench: Bench, mutator: Mutator, number: int) -> None:
     """Call every script, in an order that leaves something to do for each."""
     lane, texts = bench.lane, bench.texts()
     keys = [key.decode() for key, _ in texts]
-    [reply] = bench.run(lane.renew(["n1.1", "w1.1", "w2.1"], ttl_s=10.0))
+    [reply] = bench.run(_renewal(lane, number))
     renewal(reply)
     [reply] = bench.run(lane.look([(key, "") for key in keys], node="n1.1"))
     for answer in reply:
@@ -195,7 +200,6 @@ def _use(bench: Bench, mutator: Mutator, number: int) -> None:
         batch = [bench.edge(letter, *texts[int(mutator.dice.random() * KEYS)]) for _ in range(100)]
         bench.run(*(bench.advance(source, batch) for source in ("w1.1", "w2.1", "w9.1", "")))
     for worker in (W1, W2):
-        bench.run(lane.open(worker, KEYS))
         bench.run(lane.pull(worker, ["h", "other"], keys_max=KEYS // 10, pending_s=1.0))
         [reply] = bench.run(lane.reconcile(worker.name, keys[:50]))
         owned(reply)

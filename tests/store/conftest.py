@@ -16,7 +16,7 @@ import redis
 from pool.model.job import Options, Outcome, Record
 from pool.model.names import Names
 from pool.store.acl import rules
-from pool.store.answers import Claim, claims, looked
+from pool.store.answers import Claim, claims, looked, renewal
 from pool.store.lane import Admission, Edge, Guard, Lane, Target
 from pool.store.program import ServerProgram, find_servers
 from pool.store.scripts import ScriptCall
@@ -49,6 +49,7 @@ class Bench:
     user: str = attrs.field(init=False)
     _limited: redis.Redis = attrs.field(init=False)
     _count: int = 0
+    _renewals: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.names = Names(self.pool, self.number)
@@ -179,6 +180,27 @@ class Bench:
         )
         self.run(call)
         return self
+
+    def renew_call(
+        self, takes: dict[str, int], *, seq: int = 0, is_hung: bool = False, **options: Any
+    ) -> ScriptCall:
+        """Renew these identities, each of which takes so many keys; -1: a node."""
+        self._renewals += 1
+        return self.lane.renew(
+            takes,
+            options.pop("handlers", {"h": Options()}),
+            seq=seq or self._renewals,
+            is_hung=is_hung,
+            **{"ttl_s": TTL_S} | options,
+        )
+
+    def take(self, worker: Target, keys: int) -> None:
+        """Have a worker take so many keys."""
+        assert renewal(self.run(self.renew_call({worker.name: keys}))).counts != (-1,)
+
+    def opening(self, worker_id: str) -> str:
+        """Return what `open` says; empty if it says nothing."""
+        return (self.do("HGET", self.names.open, worker_id) or b"").decode()
 
     def admission(self, key: str, **changes: Any) -> Admission:
         self._count += 1

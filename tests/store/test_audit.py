@@ -47,7 +47,10 @@ DAMAGE: dict[str, tuple[Callable[[Bench], Words], str]] = {
     "unassigned counter": (lambda b: ("HINCRBY", b.names.lane, "unassigned", 1), "unassigned keys"),
     "waiting counter": (lambda b: ("HINCRBY", b.names.lane, "waiting", -1), "waiting keys"),
     "reaper without deadline": (lambda b: ("HSET", b.names.cleanup, "w9.1", "n|1"), "successor"),
-    "open to a stranger": (lambda b: ("HSET", b.names.open, "w9", "1|5"), "not a worker any more"),
+    "open to a stranger": (
+        lambda b: ("HSET", b.names.open, "w9", "1|5|3"),
+        "not a worker any more",
+    ),
     "open spoilt": (lambda b: ("HSET", b.names.open, "w1", "garbage"), "`open` says"),
     "other incarnation": (lambda b: ("HSET", b.names.lane, "incarnation", "i"), "incarnation"),
 }

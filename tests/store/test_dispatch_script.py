@@ -47,7 +47,7 @@ def test_a_dispatch_is_the_grant(bench: Bench) -> None:
 
 def test_the_first_open_target_with_room_gets_the_job(bench: Bench) -> None:
     """A detour, never a refusal: what the dispatcher believes of its targets may be old."""
-    bench.run(bench.lane.open(W1, 1))
+    bench.take(W1, 1)
     gone = Target("w1", 2)  # another incarnation than the one in `open`
     stranger = Target("w9", 1)
     targets = [stranger, gone, W1, W2]
@@ -61,7 +61,7 @@ def test_room_counts_started_and_unstarted_keys(bench: Bench) -> None:
     """What a worker may hold is bounded by what it said in `open`, to the key."""
     bench.put("running", "R")
     bench.put("pending", "P")
-    bench.run(bench.lane.open(W1, 3))
+    bench.take(W1, 3)
     items = [bench.admission("third"), bench.admission("fourth")]
     assert bench.dispatch(*items) == ["OK w1.1", "NOROOM"]
 

@@ -249,7 +249,7 @@ class Life:
 
     def capacity(self) -> Any:
         worker = self.dice.choice(self.targets())
-        return self.attempt(self.bench.lane.open(worker, self.dice.randint(0, 3)))
+        return self.bench.run(self.bench.renew_call({worker.name: self.dice.randint(0, 3)}))
 
     def spoil(self) -> Any:
         """Let a foreign hand spoil a running job's record; whoever finds it has it parked."""

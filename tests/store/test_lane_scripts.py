@@ -104,14 +104,13 @@ FREEING: dict[str, Make] = {
     "release": _release,
     "grant": _grant,
     "reap grant": _reap_grant,
-    "renew": lambda b: b.lane.renew(["n1.1", "w1.1"], ttl_s=10.0),
+    "renew": lambda b: b.renew_call({"n1.1": -1, "w1.1": 5}, down=1),
     "fence": _fence,
     "reap": _reap,
     "forget": _forget,
     "sweep": _sweep,
     "stop": lambda b: b.lane.intend("r1", "", "w1.1", "sbecause", again_s=1.0),
     "pull": lambda b: b.lane.pull(W2, ["h", "other"], keys_max=5, pending_s=1.0),
-    "open": lambda b: b.lane.open(W1, 5),
     "leave": lambda b: b.lane.leave([W2, NODE], ttl_s=10.0),
     "quarantine": _quarantine,
 }
@@ -129,7 +128,7 @@ def busy(bench: Bench) -> Bench:
     bench.advance("own", "w1.1", bench.edge("x", "x"), bench.edge("w", "r3"))
     bench.advance("free", "", bench.edge("g", "r3", z=b"=blob"), targets=[W1])
     bench.advance("own", "w1.1", bench.edge("a", "r3"))
-    bench.run(bench.lane.renew(["n1.1", "w1.1", "w2.1"], ttl_s=10.0))
+    bench.run(bench.renew_call({"n1.1": -1, "w1.1": 10, "w2.1": 10}))
     assert bench.audit() == []
     return bench
 
@@ -149,7 +148,7 @@ def test_every_script_of_the_lane_is_held_to_these_rules() -> None:
 def test_the_bench_notices_a_key_that_was_not_declared(bench: Bench) -> None:
     """The check that all these tests rely on: only the call's own KEYS may be touched."""
     source = f"return redis.call('HGET', '{bench.names.jobs}', 'k')"
-    call = bench.lane.open(W1, 1)
+    call = bench.renew_call({"w1.1": 1})
     rogue = Script("rogue", source, bench.do("SCRIPT", "LOAD", source), call.script.keys, ())
     with pytest.raises(redis.ResponseError, match=r"No permissions|can't access"):
         bench.run(ScriptCall(rogue, call.keys, ()))
@@ -224,7 +223,8 @@ def unused(bench: Bench, name: str) -> set[str]:
     """Return the keys of a call whose type does not matter to it; of outcomes it never does.
 
     An outcome is only looked for (any type is one), or overwritten; an inbox is deleted with its
-    job; `open` is for calls with targets, an unassigned index for keys that go there or stay.
+    job; `open` is for calls with targets, an unassigned index for keys that go there or stay.  A
+    renewal leaves two indexes alone then: leases must not end for their sake.
     """
     n = bench.names
     inboxes = {n.inbox(key) for key in ("p", "r1", "r2", "r3", "u", "w")}
@@ -235,6 +235,8 @@ def unused(bench: Bench, name: str) -> set[str]:
             return inboxes
         case "grant":
             return {*inboxes, n.keepalive, n.cleanup}
+        case "renew":
+            return {n.open, n.handlers}
         case "quarantine":
             return {n.owned("w1.1"), n.stream("w1.1")}
         case _:

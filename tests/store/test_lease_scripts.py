@@ -24,7 +24,9 @@ def lease_end_ms(bench: Bench, identity: str) -> float | None:
 
 
 def renew(bench: Bench, *identities: str, ttl_s: float = 10.0) -> Renewal:
-    return renewal(bench.run(bench.lane.renew(identities, ttl_s=ttl_s)))
+    return renewal(
+        bench.run(bench.renew_call({n: -1 if n[0] == "n" else 10 for n in identities}, ttl_s=ttl_s))
+    )
 
 
 def reap(bench: Bench, claim: Claim) -> tuple[bool, list[Holding]]:
@@ -46,7 +48,7 @@ def test_join_registers_everybody_and_wakes_the_node(bench: Bench) -> None:
         end = lease_end_ms(bench, identity)
         assert end is not None
         assert bench.now_ms() < end <= bench.now_ms() + TTL_MS
-    assert bench.client.hgetall(bench.names.open) == {b"w1": b"1|10", b"w2": b"1|10"}
+    assert bench.client.hgetall(bench.names.open) == {b"w1": b"1|10|0", b"w2": b"1|10|0"}
     assert bench.do("HGET", bench.names.handlers, "h") == Options().pack().encode()
     before = bench.do("XLEN", bench.names.signal("n1.1"))
     bench.join({Target("w3", 1): 0}, is_new=False)
@@ -74,7 +76,7 @@ def test_a_late_copy_of_join_is_refused(bench: Bench) -> None:
     bench.run(bench.lane.leave([W2], ttl_s=10.0))
     assert bench.refused(call(W2, -TTL_MS)) == "POOLGONE w2.1"
     bench.run(call(Target("w1", 2), -TTL_MS))
-    assert bench.do("HGET", bench.names.open, "w1") == b"2|10"
+    assert bench.do("HGET", bench.names.open, "w1") == b"2|10|0"
     assert bench.audit() == []
 
 
@@ -99,15 +101,16 @@ def test_a_lane_of_a_lost_incarnation_is_joined_only_by_who_knows_it(bench: Benc
     bench.run(call(bench.lane.incarnation))
     assert bench.do("HGET", bench.names.lane, "incarnation") == b"inc-new"
     assert bench.do("HEXISTS", bench.names.jobs, "k")
-    assert bench.refused(bench.lane.renew(["w1.1"], ttl_s=10.0)).startswith("POOLDATALOST")
+    assert bench.refused(bench.renew_call({"w1.1": 10})).startswith("POOLDATALOST")
 
 
 def test_a_repeated_join_does_not_open_a_worker_again(bench: Bench) -> None:
     """A worker that closed itself while a copy of its join was on the way stays closed."""
-    bench.run(bench.lane.open(W1, 0))
+    bench.take(W1, 0)
+    closed = bench.opening("w1")
     bench.join()
-    assert not bench.do("HEXISTS", bench.names.open, "w1")
-    assert bench.do("HEXISTS", bench.names.open, "w2")
+    assert bench.opening("w1") == closed
+    assert bench.opening("w2") == "1|10|0"
 
 
 def test_a_workers_join_does_not_bring_its_nodes_stream_back(bench: Bench) -> None:
@@ -150,7 +153,7 @@ def test_a_renewal_revives_nobody(bench: Bench) -> None:
 
 def test_a_node_with_very_many_workers_renews(bench: Bench) -> None:
     """Lua can return at most about 8,000 values from one call of unpack; we do not use it."""
-    call = bench.lane.renew([f"x{i}.1" for i in range(9_000)], ttl_s=10.0)
+    call = bench.renew_call({f"x{i}.1": 1 for i in range(9_000)})
     bench.load(call)
     told = renewal(bench.do(*call.words()))  # as a user with 9,000 rules it would take minutes
     assert told.counts == (-1,) * 9_000
@@ -242,7 +245,7 @@ def test_fencing_an_old_incarnation_leaves_the_new_one_open(bench: Bench) -> Non
     bench.join({Target("w1", 2): 5}, is_new=False)
     bench.end_lease("w1.1")
     bench.fence()
-    assert bench.do("HGET", bench.names.open, "w1") == b"2|5"
+    assert bench.do("HGET", bench.names.open, "w1") == b"2|5|0"
 
 
 def test_a_reaper_that_died_is_succeeded_with_a_higher_fence(bench: Bench) -> None:
@@ -291,7 +294,7 @@ def test_odd_identities_do_not_stop_the_fence(bench: Bench) -> None:
 def test_a_reaper_sees_every_key_and_forgets_last(bench: Bench) -> None:
     """G-05: pending and running keys in batches; only who owns nothing is forgotten."""
     for i in range(70):
-        bench.run(bench.lane.open(W1, 1000))
+        bench.take(W1, 1000)
         bench.put(f"p{i}", "P")
     bench.put("r", "R")
     claim = bench.fenced(W1)
@@ -359,22 +362,99 @@ def test_an_unreadable_record_is_handed_out_and_can_be_parked(bench: Bench) -> N
     assert bench.audit() == []
 
 
-# --- open and leave -----------------------------------------------------------------------------
+# --- what is said with each renewal -------------------------------------------------------------
 
 
 def test_who_is_gone_cannot_open_itself(bench: Bench) -> None:
     """G-02: a fenced or unregistered worker is granted nothing any more."""
     bench.fenced(W1)
-    assert bench.refused(bench.lane.open(W1, 5)) == "POOLGONE w1.1"
-    assert bench.refused(bench.lane.open(Target("w9", 1), 5)) == "POOLGONE w9.1"
+    assert renew(bench, "w1.1", "w9.1").counts == (-1, -1)
+    assert (bench.opening("w1"), bench.opening("w9")) == ("", "")
 
 
 def test_a_worker_changes_how_much_it_takes(bench: Bench) -> None:
-    """Nothing is granted to a worker that takes nothing."""
-    assert bench.run(bench.lane.open(W1, 3)) == b"OK"
-    assert bench.do("HGET", bench.names.open, "w1") == b"1|3"
-    assert bench.run(bench.lane.open(W1, 0)) == b"OK"
+    """Nothing is granted to a worker that takes nothing, or whose loop hangs."""
+    bench.run(bench.renew_call({"w1.1": 3}, seq=7))
+    assert bench.opening("w1") == "1|3|7"
+    bench.run(bench.renew_call({"w1.1": 0}, seq=8))
+    assert bench.opening("w1") == "1|0|8"
     assert bench.dispatch(bench.admission("k")) == ["NOROOM"]
+    bench.run(bench.renew_call({"n1.1": -1, "w1.1": 3}, seq=9, is_hung=True))
+    assert (bench.opening("w1"), bench.opening("n1")) == ("1|-|9", "")
+    assert bench.dispatch(bench.admission("k")) == ["NOROOM"]
+    assert bench.audit() == []
+    bench.run(bench.renew_call({"w1.1": 3}, seq=10))
+    assert bench.dispatch(bench.admission("k")) == ["OK w1.1"]
+
+
+def test_a_late_renewal_neither_opens_nor_closes_anybody(bench: Bench) -> None:
+    """B1: only what a renewal asked for later has written stands, in whatever order they come."""
+    bench.run(bench.renew_call({"w1.1": 10, "w2.1": 10}, seq=20))
+    bench.run(bench.renew_call({"w1.1": 10, "w2.1": 0}, seq=18, is_hung=True))
+    assert (bench.opening("w1"), bench.opening("w2")) == ("1|10|20", "1|10|20")
+    bench.run(bench.renew_call({"w1.1": 0, "w2.1": 10}, seq=21))
+    bench.run(bench.renew_call({"w1.1": 10}, seq=19))
+    assert (bench.opening("w1"), bench.opening("w2")) == ("1|0|21", "1|10|21")
+    bench.join({Target("w1", 2): 5}, is_new=False)
+    bench.run(bench.renew_call({"w1.2": 5}, seq=3))  # another process may count anew
+    assert bench.opening("w1") == "2|5|3"
+
+
+@pytest.mark.parametrize("junk", ["", "garbage", "1|5", "1|5|" + "9" * 16, "1|5|x", "2|9|99", "|"])
+def test_what_somebody_else_wrote_into_open_is_set_right(bench: Bench, junk: str) -> None:
+    """B4: by the next renewal, as what was deleted there."""
+    bench.do("HSET", bench.names.open, "w1", junk)
+    renew(bench, "w1.1", "w2.1")
+    assert bench.opening("w1").startswith("1|10|")
+    bench.do("DEL", bench.names.open)
+    renew(bench, "w1.1")
+    assert bench.opening("w1").startswith("1|10|")
+    assert bench.audit() == []
+
+
+def test_a_node_says_how_many_of_its_parts_are_down(bench: Bench) -> None:
+    """13.1: as long as any are; a late renewal neither brings the number back nor takes it away."""
+    bench.run(bench.renew_call({"n1.1": -1}, seq=5, down=2))
+    assert bench.opening("n1") == "1|0|5|2"
+    assert bench.audit() == []
+    bench.run(bench.renew_call({"n1.1": -1}, seq=4))
+    assert bench.opening("n1") == "1|0|5|2"
+    bench.run(bench.renew_call({"n1.1": -1}, seq=6))
+    assert bench.opening("n1") == ""
+    bench.run(bench.renew_call({"n1.1": -1}, seq=7, down=1))
+    bench.end_lease("n1.1")
+    bench.fence(holder="n2.1")
+    assert bench.opening("n1") == ""
+
+
+def test_handlers_that_are_missing_are_registered_again(bench: Bench) -> None:
+    """B4: what stands there is another version's, maybe, and stays."""
+    theirs = Options(backoff_s=9.0)
+    bench.do("DEL", bench.names.handlers)
+    bench.do("HSET", bench.names.handlers, "other", theirs.pack())
+    known = {"h": Options(), "other": Options()}
+    bench.run(bench.renew_call({"w1.1": 10}, handlers=known))
+    assert bench.client.hgetall(bench.names.handlers) == {
+        b"h": Options().pack().encode(),
+        b"other": theirs.pack().encode(),
+    }
+    bench.do("DEL", bench.names.handlers)
+    bench.fenced(W1)
+    bench.run(bench.renew_call({"w1.1": 10}, handlers=known))
+    assert not bench.do("EXISTS", bench.names.handlers)  # who is gone has no say
+
+
+@pytest.mark.parametrize("index", ["open", "handlers"])
+def test_a_key_of_another_type_ends_no_lease(bench: Bench, index: str) -> None:
+    """G-05: what is said with a renewal is not what it is for."""
+    name = getattr(bench.names, index)
+    bench.do("DEL", name)
+    bench.do("SET", name, "foreign")
+    assert renew(bench, "n1.1", "w1.1").counts == (0, 0)
+    assert bench.do("GET", name) == b"foreign"
+
+
+# --- leave --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("state", "count"), [("P", 1), ("R", 1)])
@@ -404,4 +484,4 @@ def test_leaving_does_not_close_the_next_incarnation(bench: Bench) -> None:
     """`open` is deleted only if it names who leaves."""
     bench.join({Target("w1", 2): 5}, is_new=False)
     assert bench.run(bench.lane.leave([W1], ttl_s=10.0)) == [b"OK"]
-    assert bench.do("HGET", bench.names.open, "w1") == b"2|5"
+    assert bench.do("HGET", bench.names.open, "w1") == b"2|5|0"

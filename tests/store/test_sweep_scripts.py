@@ -231,10 +231,10 @@ def test_a_worker_pulls_no_more_than_it_has_room_for(bench: Bench) -> None:
     """Room is what `open` says; a closed worker pulls nothing."""
     for i in range(4):
         bench.put(f"u{i}", "U")
-    bench.run(bench.lane.open(W2, 3))
+    bench.take(W2, 3)
     assert bench.run(pull_call(bench, "h")) == [1, 3]
     assert bench.run(pull_call(bench, "h")) == [1, 0]
-    bench.run(bench.lane.open(W1, 0))
+    bench.take(W1, 0)
     assert bench.run(pull_call(bench, "h", worker=W1)) == [1, 0]
     assert bench.audit() == []
 

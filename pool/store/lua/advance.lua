@@ -4,7 +4,7 @@ advance: every change of a job after its dispatch, in batches, under one guard.
 KEYS[1] lane       hash    stamp, counters
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim; a field here is what fences
-KEYS[4] open       hash    worker id -> incarnation|capacity
+KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[5] jobs       hash    key -> record
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY -> when

@@ -2,7 +2,7 @@
 dispatch: accept jobs and grant each to the first of its targets with room.
 
 KEYS[1] lane       hash    stamp, counters
-KEYS[2] open       hash    worker id -> incarnation|capacity
+KEYS[2] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[3] jobs       hash    key -> record
 KEYS[4] pending    zset    key -> by when its start must be acknowledged
 KEYS[5] due        zset    k:KEY -> when

@@ -4,7 +4,7 @@ fence: claim identities whose lease has ended (SetIfNotExists in the cleanup map
 KEYS[1] lane       hash    seen, quiet
 KEYS[2] keepalive  zset    identity -> lease end; of a fenced one: by when its reaper must have gone on
 KEYS[3] cleanup    hash    identity -> holder|fence, later done
-KEYS[4] open       hash    worker id -> incarnation|capacity
+KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[5] journal    stream  abnormal edges
 ARGV[1] incarnation  str
 ARGV[2] ttl_ms       int   > 0

@@ -4,15 +4,15 @@ join: register a node and its workers in a lane.
 KEYS[1] lane       hash    stamp, counters, incarnation
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
-KEYS[4] open       hash    worker id -> incarnation|capacity
+KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[5] handlers   hash    name -> options
 KEYS[...] signals          signal:IDENTITY, one per identity that joins, then the node's own
 ARGV[1] incarnation    str   set when the lane is new
 ARGV[2] stale          str   incarnation that the lane may have though `config` names ours; empty: none
 ARGV[3] not_after_ms   int   server time after which this call no longer counts
 ARGV[4] ttl_ms         int   > 0
-ARGV[5] identity_count int   how many; (id, incarnation number, capacity) each follow: capacity -1
-                             for a node, 0 for a worker that takes nothing yet
+ARGV[5] identity_count int   how many; (id, incarnation number, takes) each follow: takes -1 for a
+                             node, 0 for a worker that takes nothing yet
 ARGV[...] handlers     name, options each
 
 Returns  server ms
@@ -51,11 +51,11 @@ if had ~= incarnation then
   redis.call('HSET', lane, 'incarnation', incarnation)
 end
 for i = 1, identity_count do
-  local id, n, capacity = ARGV[3 + 3 * i], ARGV[4 + 3 * i], ARGV[5 + 3 * i]
+  local id, n, takes = ARGV[3 + 3 * i], ARGV[4 + 3 * i], ARGV[5 + 3 * i]
   redis.call('XADD', KEYS[5 + i], '*', 't', 'joined')
   local is_new = redis.call('ZADD', keepalive, now + ttl_ms, id .. '.' .. n) == 1
-  if is_new and tonumber(capacity) > 0 then
-    redis.call('HSET', open, id, n .. '|' .. capacity)
+  if is_new and tonumber(takes) > 0 then
+    redis.call('HSET', open, id, n .. '|' .. takes .. '|0')
   end
 end
 -- The blocked read of the node wakes and takes up the new streams.

@@ -4,7 +4,7 @@ leave: forget identities that own nothing and are out of `open`.
 KEYS[1] lane       hash    incarnation
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim, later done
-KEYS[4] open       hash    worker id -> incarnation|capacity
+KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[...] rest             owned, stream, signal of each identity
 ARGV[1] incarnation  str
 ARGV[2] forget_ms    int   how long `done` is remembered

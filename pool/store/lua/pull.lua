@@ -4,7 +4,7 @@ pull: give a worker with free slots the oldest unassigned keys of the handlers i
 KEYS[1] lane       hash    stamp, counters
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
-KEYS[4] open       hash    worker id -> incarnation|capacity
+KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[5] jobs       hash    key -> record
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY -> when

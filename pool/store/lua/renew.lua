@@ -1,23 +1,34 @@
 --[[
-renew: give a node and its workers more time in a lane, and tell what it needs to know.
+renew: give a node and its workers more time in a lane, say again what is true of them, and tell what it
+needs to know.
 
 KEYS[1] lane       hash    seen, quiet, counters
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
-KEYS[4] pending    zset    key -> by when its start must be acknowledged
-KEYS[5] due        zset    k:KEY -> when
-KEYS[6] journal    stream  abnormal edges
+KEYS[4] open       hash    id -> incarnation|takes|seq[|down]; of a node only while parts of it are down
+KEYS[5] handlers   hash    name -> options
+KEYS[6] pending    zset    key -> by when its start must be acknowledged
+KEYS[7] due        zset    k:KEY -> when
+KEYS[8] journal    stream  abnormal edges
 KEYS[...] owned            owned:IDENTITY per identity, in their order
-ARGV[1] incarnation  str
-ARGV[2] ttl_ms       int   > 0
-ARGV[...] identities       id.n each
+ARGV[1] incarnation     str
+ARGV[2] seq             int   how many renewals this node has asked for; a later one has a higher number
+ARGV[3] ttl_ms          int   > 0
+ARGV[4] down            int   how many parts of the node are down at the moment
+ARGV[5] identity_count  int   how many; (id.n, takes) each follow. takes: -1 for a node; how many keys a worker
+                              takes, 0: it is closed; `-`: its event loop hangs
+ARGV[...] handlers      name, options each: of what the workers know; or none, to save the bytes
 
 Uses     lane, quiet
 Returns  server ms, stamp, unassigned keys, earliest lease end, earliest pending deadline, earliest due
-         deadline (ms; -1: none), then per identity the number of keys it runs, or -1: fenced or unknown
+         deadline (ms; -1: none), number of handlers registered (-1: unknown), then per identity the
+         number of keys it runs, or -1: fenced or unknown
 Errors   POOLDATALOST <lane>
-Cost     O(identities); 4 commands each, 10 a call
+Cost     O(identities + handlers); 4 commands an identity, 16 a call
 Why Lua  a renewal that raced with a fence would otherwise revive the fenced.
+
+What stands in `open` and was written by a later renewal stays: a late one neither opens nor closes
+anybody.  A handler that stands in `handlers` stays as it is, or two versions of a service would flap.
 
 A gap between renewals of all longer than half a TTL, or a clock that went back, means that nobody could
 renew: the lane is quiet for one TTL (of the longest kind seen), and nobody is fenced meanwhile.
@@ -29,8 +40,9 @@ local function earliest(index)
   return head[2] and instant(head[2]) or '-1'
 end
 local pending_first, due_first = earliest(pending), earliest(due)
-for i = 7, #KEYS do
-  redis.call('SCARD', KEYS[i])
+local counts = {}
+for i = 1, identity_count do
+  counts[i] = redis.call('SCARD', KEYS[8 + i])
 end
 redis.call('ZREM', keepalive, '\n')
 
@@ -44,15 +56,61 @@ elseif was_behind and not behind then
   redis.call('HDEL', lane, 'behind')
 end
 
-local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first }
-for i = 3, #ARGV do
-  local name = ARGV[i]
+local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first, '-1' }
+local ids, numbers, says = {}, {}, {}
+for i = 1, identity_count do
+  local name, takes = ARGV[4 + 2 * i], ARGV[5 + 2 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 or not redis.call('ZSCORE', keepalive, name) then
     answers[#answers + 1] = -1
   else
     redis.call('ZADD', keepalive, now + ttl_ms, name)
-    answers[#answers + 1] = redis.call('SCARD', KEYS[4 + i])
+    answers[#answers + 1] = counts[i]
+    local at = #ids + 1
+    ids[at], numbers[at] = string.match(name, '^(.*)%.(%d+)$')
+    if takes ~= '-1' then
+      says[at] = numbers[at] .. '|' .. takes .. '|' .. ARGV[2]
+    elseif down > 0 then
+      says[at] = numbers[at] .. '|0|' .. ARGV[2] .. '|' .. ARGV[4]
+    end
+  end
+end
+
+-- What somebody else put in the place of one of these two must not end leases.
+local SLICE = 1000 -- unpack() has room for about 8000
+local LATE_MAX = 1000000 -- no renewal comes so late: then somebody else wrote that
+local function fields_of(name, fields, first)
+  local had = redis.pcall('HMGET', name, unpack(fields, first, math.min(first + SLICE - 1, #fields)))
+  return had.err and {} or had
+end
+for first = 1, #ids, SLICE do
+  local words = {}
+  for i, had in ipairs(fields_of(open, ids, first)) do
+    local at = first + i - 1
+    local n, by = string.match(had or '', '^(%d+)|[^|]*|(%d+)')
+    if n == numbers[at] and whole(by) > seq and whole(by) - seq < LATE_MAX then
+      -- A later renewal has been here.
+    elseif says[at] then
+      words[#words + 1], words[#words + 2] = ids[at], says[at]
+    elseif had then
+      redis.call('HDEL', open, ids[at])
+    end
+  end
+  if #words > 0 then
+    redis.call('HSET', open, unpack(words))
+  end
+end
+local names = {}
+for a = 6 + 2 * identity_count, #ids > 0 and #ARGV or 0, 2 do
+  names[#names + 1] = ARGV[a]
+end
+for first = 1, #names, SLICE do
+  for i, had in ipairs(fields_of(handlers, names, first)) do
+    if not had then
+      redis.call('HSET', handlers, names[first + i - 1], ARGV[5 + 2 * identity_count + 2 * (first + i - 1)])
+    end
   end
 end
 answers[4] = earliest(keepalive)
+local registered = redis.pcall('HLEN', handlers)
+answers[7] = type(registered) == 'number' and registered or -1
 return answers

@@ -11,7 +11,7 @@ import redis
 
 from pool.model.job import Options
 from pool.model.names import Names
-from pool.store.lane import Admission, Edge, Guard, Lane, Target
+from pool.store.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
 from pool.store.scripts import ScriptCall
 from tests.verify.sim.keyspace import CommandError, Keyspace
 from tests.verify.sim.scripting import Scripts
@@ -183,8 +183,9 @@ def _random_call(
                 )
             )
         case _:
-            names = [*(worker.name for worker in workers), node.name]
-            return lane.renew(names, ttl_s=TTL_S)
+            takes = {worker.name: dice.randrange(9) for worker in workers} | {node.name: IS_NODE}
+            is_hung = dice.random() < 0.2
+            return lane.renew(takes, seq=step + dice.randrange(9), ttl_s=TTL_S, is_hung=is_hung)
 
 
 def test_an_unknown_command_is_refused() -> None:

@@ -4,8 +4,8 @@ place: give a key to the first open target with room, else leave it unassigned.
 Needs  lane, record, batch; keys open, jobs, pending, payloads; argument pending_ms.
 Targets come as  ARGV[a] = count, then (worker id, incarnation number) each, and
 KEYS[k], KEYS[k + 1], ... = stream:W, owned:W each; later they are named by their place in that list.
-A target counts only while `open` names the same incarnation: fencing and leaving take it out of
-`open` in the same script, so nothing is ever granted to one that is gone.
+A target counts only while `open` names the same incarnation and says how many keys it takes: fencing and
+leaving take it out of `open` in the same script, so nothing is ever granted to one that is gone.
 ]]
 local INLINE_BYTES_MAX = 1024
 local targets = {}
@@ -15,7 +15,7 @@ local function read_targets(a, k)
     local id, n = ARGV[a + 2 * i - 1], ARGV[a + 2 * i]
     local stream, owned = KEYS[k + 2 * i - 2], KEYS[k + 2 * i - 1]
     local room = 0
-    local open_n, takes = string.match(redis.call('HGET', open, id) or '', '^(%d+)|(%d+)$')
+    local open_n, takes = string.match(redis.call('HGET', open, id) or '', '^(%d+)|(%d+)|%d+$')
     if open_n == n then
       room = tonumber(takes) - redis.call('XLEN', stream) - redis.call('SCARD', owned)
     end
