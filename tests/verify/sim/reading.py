@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from pool.model.job import Record
 from pool.model.names import Control, Names
+from pool.store.answers import Opening
 from pool.testing.audit import audit
 from tests.verify.sim.keyspace import Keyspace
 from tests.verify.sim.watch import _lane
@@ -113,8 +114,9 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         done = {name for name, claim in cleanup.items() if claim == b"done"}
         claims += [n.decode() for n in cleanup if n not in done and n != b"sweeper"]
         for worker, text in keyspace.keys.get(names.open.encode(), {}).items():
-            incarnation, _, keys = text.decode().partition("|")
-            takes[f"{worker.decode()}.{incarnation}@{number}"] = int(keys or 0)
+            told = Opening.parse(text)
+            if told is not None:
+                takes[f"{worker.decode()}.{told.number}@{number}"] = told.takes or 0
         keepalive = keyspace.keys.get(names.keepalive.encode())
         if keepalive is not None:
             leases += [name.decode() for name in keepalive.scores if name not in done]

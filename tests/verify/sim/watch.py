@@ -189,13 +189,13 @@ def watch_leases(tell: Callable[[Any, str, str, float], None]) -> Callable[[], N
     answered, joined = KeepAlive._on_answer, Membership._join
 
     def on_answer(self: KeepAlive, answer: Any) -> None:
-        plan = answer.round.plan
+        plan, asked_s = answer.round.plan, answer.round.asked_s
         for of, names, reply in zip(plan.states, plan.takes, answer.replies, strict=False):
             if not isinstance(reply, PoolError):
                 counts = renewal(reply).counts
                 for name, count in zip(names, counts, strict=True):
                     if count >= 0:
-                        tell(self.context.seam, "renew", f"{name}@{of.number}", answer.round.asked_s)
+                        tell(self.context.seam, "renew", f"{name}@{of.number}", asked_s)
         answered(self, answer)
 
     async def join(self: Membership, state: Any, workers: Any, **options: Any) -> None:
