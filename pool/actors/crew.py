@@ -73,7 +73,6 @@ class Crew:
         self._end_by = on_interrupt
         self._shutdown_seen: Value | None = None
         self._is_open = False
-        self._suspects_s: dict[int, float] = {}  # by lane
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
         self._supervisor = Supervisor(
             tasks=tasks,
@@ -121,7 +120,7 @@ class Crew:
             name="sweeper",
             context=context,
             tell_waiters=self._tell_waiters,
-            on_suspect=lambda lane, name: self._reaper.tell(Suspects(lane, (name,))),
+            on_suspects=lambda lane, names: self._reaper.tell(Suspects(lane, names)),
         )
         self.requests = Requests(context=context, tell_waiters=self._tell_waiters)
         context.on_due = lambda lane, in_s: self._sweeper.tell(Deadline(lane, in_s))
@@ -263,19 +262,6 @@ class Crew:
                 worker.tell(Ticked(state.number, asked_s, count, was_away))
         if was_away:
             self.dispatcher.look_again()
-        self._look_for_orphans(state, now_s)
-
-    def _look_for_orphans(self, state: LaneState, now_s: float) -> None:
-        """Now and then, have the announced identities checked for a lease (G-05)."""
-        looked_s = self._suspects_s.get(state.number, float("-inf"))
-        if now_s - looked_s < 2 * self.context.timing.ttl_s:
-            return
-        spread_s = self.context.seam.dice.uniform(0, self.context.timing.ttl_s)
-        self._suspects_s[state.number] = now_s + spread_s
-        known = self.context.candidates.workers.values()
-        names = [c.name_in(state.number) for c in known if c.is_in(state.number)]
-        if names:
-            self._reaper.tell(Suspects(state.number, names))
 
     def _on_hard(self, state: LaneState) -> bool:
         self._tell_workers(LeaseHard(state.number))

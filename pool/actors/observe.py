@@ -177,6 +177,31 @@ class RecordQuarantined:
 
 
 @attrs.frozen(kw_only=True)
+class IndexRestored:
+    """Jobs were found that no index led to; `index` is where, or `owner`: it was gone for good."""
+
+    event: ClassVar[str] = "index.restored"
+    level: ClassVar[str] = "error"
+
+    lane: int
+    index: str
+    keys: int
+    key: str  # one of them
+
+
+@attrs.frozen(kw_only=True)
+class CountersMended:
+    """A lane counted other numbers of unassigned and waiting jobs than it had."""
+
+    event: ClassVar[str] = "counters.mended"
+    level: ClassVar[str] = "warning"
+
+    lane: int
+    before: tuple[int, int]
+    after: tuple[int, int]
+
+
+@attrs.frozen(kw_only=True)
 class ServiceMoved:
     """A service was handed to the worker that is first for it now."""
 

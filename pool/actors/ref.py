@@ -78,7 +78,7 @@ def status_of(key: str, job_id: str, found: Record | Outcome) -> Status:
         is_stopping=found.intent.startswith("s"),
         error=found.error,
         accepted_us=found.accepted,
-        since_ms=found.since_ms,
+        since_ms=found.since_ms if found.state == "running" else 0,
     )
 
 

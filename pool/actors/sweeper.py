@@ -6,7 +6,7 @@
     due, waiting             grant: a delay or a retry is over
     due, has an intent       signal its owner again
     due, running             its run-time limit is over: write the intent "timed out", signal
-    doubt                    parked, unless its record stands where it says
+    not to be read           parked, see `quarantine`
 
 One node sweeps at a time (SetIfNotExists with an expiry on the server's clock); two would be
 harmless, since every change is guarded by owner and epoch.  Dying after any step leaves the
@@ -28,6 +28,7 @@ from pool.actors.observe import StoreTroubled
 from pool.actors.outcome import edge_of
 from pool.actors.quarantine import quarantine
 from pool.actors.reaper import tell_all
+from pool.actors.walker import Walker
 from pool.errors import PoolError, StoreFault, StoreLost
 from pool.model import job as model
 from pool.model.job import Grant, Record
@@ -54,7 +55,7 @@ class Sweeper(Actor[Deadline]):
     inbox_max: int = 65_536
     context: Context
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
-    on_suspect: Callable[[int, str], object]  # lane and an owner without a lease
+    on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
     _alarms: Alarms = attrs.field(init=False)
     # Per lane, how many of the earliest could not be dealt with: the next look is behind them.
     _skipped: Counter[int] = attrs.field(init=False, factory=Counter)
@@ -65,6 +66,9 @@ class Sweeper(Actor[Deadline]):
 
     def begin(self) -> None:
         self.spawn(self._alarms.ring, self._sweep, self.spawn)
+        walker = Walker(context=self.context, move=self._move, on_suspects=self.on_suspects)
+        for state in self.context.lanes:
+            self.spawn(walker.run, state.number)
 
     def handle(self, message: Deadline) -> None:
         self._alarms.set_by(message.lane, message.in_s)
@@ -108,7 +112,7 @@ class Sweeper(Actor[Deadline]):
         moves: dict[str, list[tuple[Overdue, Record]]] = defaultdict(list)
         for each in found:
             record = each.record
-            if record is None or each.index == "doubt":
+            if record is None:
                 done += await quarantine(self.context, state, each.key, each.text)
                 continue
             if each.owner == "none" or (each.index == "pending" and each.owner == "gone"):
@@ -116,7 +120,7 @@ class Sweeper(Actor[Deadline]):
             else:
                 done += await self._alone(self._remind(state, each, record))
             if each.owner == "gone":
-                self.on_suspect(state.number, record.owner)
+                self.on_suspects(state.number, (record.owner,))
         for owner, group in moves.items():
             done += await self._alone(self._move(state, owner, group, now_ms))
         return done > 0

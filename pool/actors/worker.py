@@ -47,6 +47,7 @@ from pool.actors.orders import (
 from pool.actors.outbox import RESEND_S, Answered, FlushDue, Memory, Outbox
 from pool.actors.outcome import edge_of, outcome_ttl_ms
 from pool.actors.quarantine import quarantine
+from pool.actors.restoring import restore
 from pool.actors.run import CANCELLED, LOST, Ending, Interrupted, Run, Why
 from pool.actors.slots import QUEUE_AHEAD, Slots
 from pool.errors import Gone, PoolError, StoreLost, StoreUnavailable
@@ -57,6 +58,7 @@ from pool.store.lane import Edge, Target
 from pool.store.seam import Reply
 
 ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
+STRAYS_MAX: Final = 128  # records read at once that no index has as ours
 
 
 @attrs.frozen(eq=False)
@@ -601,6 +603,7 @@ class Worker(Actor[Told]):
         call = self.context.lanes[number].lane.reconcile(lane.box.target.name, sorted(asked))
         try:
             reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+            theirs = await self._with_strays(number, lane, owned(reply))
         except PoolError as error:
             self.context.emit(StoreTroubled(during="reconcile", problem=str(error)))
             if isinstance(error, StoreLost):
@@ -608,12 +611,37 @@ class Worker(Actor[Told]):
         else:
             if self._lanes[number] is lane:
                 lane.reconciled_s, lane.odd = self.context.seam.clock(), 0
-                self._mend(number, lane.box, owned(reply))
+                self._mend(number, lane.box, theirs)
                 self._fill()
         finally:
             lane.is_reconciling = False
             if self._lanes[number] is lane:
                 lane.box.release()
+
+    async def _with_strays(self, number: int, lane: _Lane, theirs: Owned) -> Owned:
+        """Add what runs here and no index has as ours, if its record does: the record decides."""
+        runs = {run.key: run for run in self._in_lane(number)}
+        keys = [run.key for run in compare(theirs, runs, self._memory).cancel]
+        state, name = self.context.lanes[number], lane.box.target.name
+        running, lost = dict(theirs.running), dict(theirs.lost)
+        options = self.handlers.options()
+        for i in range(0, len(keys), STRAYS_MAX):
+            some, strays = keys[i : i + STRAYS_MAX], []
+            texts = await self.context.link.execute("HMGET", state.lane.names.jobs, *some)
+            for key, text in zip(some, texts, strict=True):
+                record = model.Record.parse(text or b"")
+                if record is None or record.owner != name:
+                    continue
+                if record.state == "running":
+                    strays.append((key, text, record))
+                else:
+                    lost[key] = record
+            if strays:
+                answers = await restore(self.context, state, name, strays, options)
+                for (key, _, record), answer in zip(strays, answers, strict=True):
+                    if answer != "GONE":  # one that moved on is seen the next time
+                        running[key] = record
+        return attrs.evolve(theirs, running=running, lost=lost)
 
     def _mend(self, number: int, box: Outbox, theirs: Owned) -> None:
         mending = compare(theirs, {run.key: run for run in self._in_lane(number)}, self._memory)

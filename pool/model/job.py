@@ -115,7 +115,7 @@ class Record:
     crashes: int
     requeues: int
     accepted: int  # stamp, microseconds
-    since_ms: int  # server time at which it was acknowledged running; 0: it is not
+    since_ms: int  # server time: running since; of one that waits, when it is due; 0: neither
     waiters: tuple[str, ...]
     error: str
 

@@ -25,7 +25,10 @@ IDENTITIES_MAX: Final = 2_000  # nodes and workers looked at, the longest silent
 HANDLERS_MAX: Final = 200  # whose backlogs are looked at
 _LOOKS: Final = 128  # jobs asked for in one call
 # Fields of `lane` that are not counters of what happened.
-_FACTS: Final = {"stamp", "seen", "quiet", "ttl", "behind", "incarnation", "unassigned", "waiting"}
+_FACTS: Final = {
+    *("stamp", "seen", "quiet", "ttl", "behind", "incarnation", "unassigned", "waiting"),
+    *("walk", "astray"),
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -74,6 +77,7 @@ class View:
     waiting_for: dict[str, int]  # unassigned jobs, by handler; "": of those never registered
     oldest: Oldest | None
     overdue_s: float  # by how much the most overdue start, retry or limit is late; 0: none is
+    astray: int  # jobs that the last walk over all of them found where no index led to them
     parked: int
     counters: dict[str, int]
     ttl_s: float  # the longest lease TTL in use
@@ -118,6 +122,7 @@ async def view(link: Link, found: Found) -> View:
         waiting_for=dict(waiting_for),
         oldest=max(oldest, key=lambda each: each.age_s, default=None),
         overdue_s=max(lane.overdue_s for lane in lanes),
+        astray=sum(lane.astray for lane in lanes),
         parked=sum(lane.parked for lane in lanes),
         counters=dict(counters),
         ttl_s=max(lane.ttl_s for lane in lanes),
@@ -181,6 +186,7 @@ async def _lane(link: Link, n: Names) -> View:
         waiting_for=_backlogs(handlers, backlogs, unassigned, is_all=len(names) <= HANDLERS_MAX),
         oldest=await _oldest(link, n, [head[0] for head in (heads, *firsts) if head], now_ms),
         overdue_s=max(0.0, *late_ms, 0.0) / 1000,
+        astray=_number(facts.get("astray", b"0")),
         parked=parked,
         counters={name: _number(v) for name, v in facts.items() if name not in _FACTS},
         ttl_s=_number(facts.get("ttl", b"0")) / 1000,

@@ -157,6 +157,8 @@ def _findings(view: View, workers: dict[str, WorkerInfo]) -> Iterator[str]:
         yield f"{len(silent)} leases ended over a TTL ago and nobody reaped them: {silent[0]}, ..."
     if view.overdue_s > slack_s:
         yield f"a start, retry or limit is overdue by {view.overdue_s:.1f} s: nobody sweeps"
+    if view.astray:
+        yield f"{view.astray} jobs were found where no index leads to them: being put right"
     known = {name for info in workers.values() if not info.is_draining for name in info.handlers}
     for handler, count in sorted(view.waiting_for.items()):
         if not handler:

@@ -22,11 +22,12 @@ _WIRE: Final = frozenset(
     {"ping", "info|memory", "cluster|slots", "script|load", "evalsha", "xread", "xreadgroup"}
 )
 _ACTORS: Final = frozenset({"hget", "hkeys", "lrange", "scard", "xadd", "xlen", "xtrim"})
+_WALK: Final = frozenset({"hkeys", "hmget", "smismember", "zmscore"})
 _LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "time", "zcard", "zrange"})  # pool status
 
 _STREAMS: Final = frozenset({"unlink", "xack", "xdel", "xlen", "xrange"})
 
-SENT: Final = _WIRE | _ACTORS | _LOOKING | _STREAMS
+SENT: Final = _WIRE | _ACTORS | _WALK | _LOOKING | _STREAMS
 
 _FAMILIES: Final = frozenset({"XGROUP", "XINFO"})  # each subcommand has a rule of its own
 # At once, or for the whole batch (lib/batch.lua).

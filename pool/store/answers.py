@@ -61,7 +61,7 @@ class Claim:
 class Overdue:
     """A key that the sweeper has to look after; `record` is None when it cannot be worked on."""
 
-    index: Literal["pending", "due", "doubt"]
+    index: Literal["pending", "due"]
     key: str
     text: bytes
     record: Record | None
@@ -77,6 +77,26 @@ class Holding:
     text: bytes
     record: Record | None
     options: Options
+
+
+@attrs.frozen(kw_only=True)
+class Walked:
+    """A slice of a walk, or for how long another node walks."""
+
+    now_ms: int
+    held_s: float = 0.0  # another node holds the walk; else:
+    is_continued: bool = False  # it stood where the caller thought
+    is_from_start: bool = False  # the slice is a pass's first
+    records: int = 0
+    cursor: str = "0"  # of what comes next; 0: nothing does
+    open_at: str = "0"
+    cleanup_at: str = "0"
+    astray: int = 0  # records found out of place, in this pass or the one before
+    unassigned: int = 0
+    waiting: int = 0
+    changes: str = ""  # see `recount.lua`
+    suspects: Sequence[str] = ()  # without a deadline that they should have
+    flat: Sequence[bytes] = ()  # key, record, key, record ...
 
 
 @attrs.frozen(kw_only=True)
@@ -158,6 +178,36 @@ def overdue(reply: Reply) -> tuple[int, int | None, bool, list[Overdue]]:
             )
         )
     return int(now), _time(following), True, found
+
+
+def walked(reply: Reply) -> Walked:
+    """Read the reply of `walk`."""
+    now, held, *rest = reply
+    if not rest:
+        return Walked(now_ms=int(now), held_s=max(1, int(held)) / 1000)
+    is_continued, is_from_start, records, cursor, open_at, cleanup_at, astray = rest[:7]
+    unassigned, waiting, changes, suspects, flat = rest[7:]
+    return Walked(
+        now_ms=int(now),
+        is_continued=bool(is_continued),
+        is_from_start=bool(is_from_start),
+        records=records,
+        cursor=cursor.decode(),
+        open_at=open_at.decode(),
+        cleanup_at=cleanup_at.decode(),
+        astray=astray,
+        unassigned=unassigned,
+        waiting=waiting,
+        changes=changes.decode(),
+        suspects=tuple(name.decode(errors="replace") for name in suspects),
+        flat=flat,
+    )
+
+
+def recounted(reply: Reply) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Read the reply of `recount`: unassigned and waiting keys, as counted before and now."""
+    unassigned, waiting, *after = map(int, reply)
+    return (unassigned, waiting), (after[0], after[1])
 
 
 def owned(reply: Reply) -> Owned:

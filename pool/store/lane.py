@@ -15,7 +15,7 @@ from pool.model import job
 from pool.model.ids import incarnation
 from pool.model.job import KIND_LETTERS, Kind, Options
 from pool.model.names import Names
-from pool.store.answers import Claim, read
+from pool.store.answers import Claim
 from pool.store.scripts import Script, ScriptCall, Word
 
 _JOB_KEYS: Final = ("jobs", "pending", "due")
@@ -61,7 +61,8 @@ PULL: Final = Script.load(
         "keepalive",
         "cleanup",
         "open",
-        *_JOB_KEYS,
+        "jobs",
+        "pending",
         "payloads",
         "stream",
         "owned",
@@ -96,7 +97,7 @@ FENCE: Final = Script.load(
 )
 REAP: Final = Script.load(
     "reap",
-    keys=("lane", "keepalive", "cleanup", "jobs", "handlers", "owned", "stream", "signal", "due"),
+    keys=("lane", "keepalive", "cleanup", "jobs", "handlers", "owned", "stream", "signal"),
     args=("incarnation", "identity", "claim", "reap_ms", "forget_ms", "keys_max"),
 )
 SWEEP: Final = Script.load(
@@ -119,13 +120,38 @@ NOTIFY: Final = Script.load(
 )
 RECONCILE: Final = Script.load(
     "reconcile",
-    keys=("lane", "jobs", "owned", "stream", "due"),
+    keys=("lane", "jobs", "owned", "stream"),
     args=("incarnation", "worker", "*asked"),
 )
 LEAVE: Final = Script.load(
     "leave",
     keys=("lane", "keepalive", "cleanup", "open", "*rest"),
     args=("incarnation", "forget_ms", "*items"),
+)
+WALK: Final = Script.load(
+    "walk",
+    keys=("lane", "keepalive", "cleanup", "open", "jobs"),
+    args=(
+        "incarnation",
+        "holder",
+        "hold_ms",
+        "cursor",
+        "open_at",
+        "cleanup_at",
+        "keys_max",
+        "names_max",
+        "found",
+    ),
+)
+RECOUNT: Final = Script.load(
+    "recount",
+    keys=("lane", "*unassigned"),
+    args=("incarnation", "changes", "found", "counted"),
+)
+RESTORE: Final = Script.load(
+    "restore",
+    keys=("lane", "cleanup", *_JOB_KEYS, "owned"),
+    args=("incarnation", "owner", "pending_ms", "*items"),
 )
 QUARANTINE: Final = Script.load(
     "quarantine",
@@ -140,14 +166,11 @@ QUARANTINE: Final = Script.load(
         "journal",
         "holders_owned",
         "holders_stream",
-        "unassigned",
-        "result",
     ),
-    args=("incarnation", "key", "text", "is_readable", "ttl_ms"),
+    args=("incarnation", "key", "text"),
 )
 
 REAP_KEYS_MAX: Final = 64
-_MALFORMED_TTL_MS: Final = 60_000  # how long the outcome of what was quarantined is kept
 _FORGET_TTLS: Final = 10  # a late copy of a call can come from at most so long ago
 IS_NODE: Final = -1  # in the place of how many keys a worker takes
 _HUNG: Final = "-"  # likewise: none, and what it has not acknowledged by its time may be taken
@@ -295,7 +318,7 @@ class Lane:
     ) -> ScriptCall:
         """Grant a worker the oldest unassigned keys; [keys left, keys granted]."""
         n = self.names
-        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.payloads]
         keys += (n.stream(worker.name), n.owned(worker.name), *map(n.unassigned, handlers))
         return PULL(keys, (self.incarnation, _ms(pending_s), keys_max, 1, worker.id, worker.number))
 
@@ -371,7 +394,7 @@ class Lane:
         """Read the next keys of a fenced identity; read the reply with `holdings()`."""
         n, who = self.names, claim.identity
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.handlers]
-        keys += (n.owned(who), n.stream(who), n.signal(who), n.due)
+        keys += (n.owned(who), n.stream(who), n.signal(who))
         forget_ms = _ms(_FORGET_TTLS * ttl_s)
         return REAP(
             keys, (self.incarnation, who, claim.claim, _ms(reap_s), forget_ms, REAP_KEYS_MAX)
@@ -408,7 +431,7 @@ class Lane:
     def reconcile(self, worker: str, asked: Iterable[str] = ()) -> ScriptCall:
         """Read everything that a worker owns; read the reply with `owned()`."""
         n = self.names
-        keys = (n.lane, n.jobs, n.owned(worker), n.stream(worker), n.due)
+        keys = (n.lane, n.jobs, n.owned(worker), n.stream(worker))
         return RECONCILE(keys, (self.incarnation, worker, *asked))
 
     def leave(self, identities: Sequence[Target], *, ttl_s: float) -> ScriptCall:
@@ -421,30 +444,49 @@ class Lane:
             args += (who.id, who.number)
         return LEAVE(keys, args)
 
-    def quarantine(
+    def walk(
         self,
-        key: str,
-        text: bytes,
         holder: str,
         *,
-        ttl_ms: int = _MALFORMED_TTL_MS,
+        hold_s: float,
+        at: tuple[str, str, str],
+        keys_max: int,
+        names_max: int,
+        found: int = 0,
     ) -> ScriptCall:
-        """Park a record that cannot be worked on, if it still is what was seen.
+        """Hold the walk over the records, and take the next slice; read it with `walked()`."""
+        n = self.names
+        keys = (n.lane, n.keepalive, n.cleanup, n.open, n.jobs)
+        args: list[Word] = [self.incarnation, holder, _ms(hold_s), *at]
+        return WALK(keys, [*args, keys_max, names_max, found])
 
-        One that can be read is parked if it does not stand where it says.
-        """
+    def recount(
+        self, handlers: Iterable[str], *, changes: str, found: int, counted: int
+    ) -> ScriptCall:
+        """End a pass of the walk; read the reply with `recounted()`."""
+        keys = [self.names.lane, *map(self.names.unassigned, handlers)]
+        return RECOUNT(keys, (self.incarnation, changes, found, counted))
+
+    def restore(
+        self, owner: str, items: Iterable[tuple[str, bytes, float]], *, pending_s: float
+    ) -> ScriptCall:
+        """Put keys (with their records and limits) back where they stand; one status each."""
+        n = self.names
+        keys = (n.lane, n.cleanup, n.jobs, n.pending, n.due, n.owned(owner or "-"))
+        args: list[Word] = [self.incarnation, owner, _ms(pending_s)]
+        for key, text, limit_s in items:
+            args += (key, text, _ms(limit_s) if limit_s else 0)
+        return RESTORE(keys, args)
+
+    def quarantine(self, key: str, text: bytes, holder: str = "") -> ScriptCall:
+        """Park a record that cannot be read, if it still is what was seen."""
         n = self.names
         raw = key.encode(errors="surrogateescape")
         # What is not UTF-8 is nobody's job key; the inbox of no key takes its place.
         inbox = n.inbox(key if raw == key.encode(errors="replace") else "")
         keys = [n.lane, n.jobs, n.pending, n.due, n.payloads, n.blobs, inbox]
-        record = read(raw, text)
-        named = ("", "", "") if record is None else (record.owner, record.handler, record.id)
-        owner, handler, job_id = named
-        holder = holder or owner or "-"
-        keys += (n.parked, n.letters, n.journal, n.owned(holder), n.stream(holder))
-        keys += (n.unassigned(handler or "-"), n.result(job_id or "-"))
-        return QUARANTINE(keys, (self.incarnation, raw, text, int(record is not None), ttl_ms))
+        keys += (n.parked, n.letters, n.journal, n.owned(holder or "-"), n.stream(holder or "-"))
+        return QUARANTINE(keys, (self.incarnation, raw, text))
 
     def _add_targets(self, keys: list[str], args: list[Word], targets: Sequence[Target]) -> None:
         args.append(len(targets))

@@ -171,6 +171,14 @@ class Link:
 
     async def execute_all(self, commands: Iterable[Command]) -> list[Reply]:
         """Run plain commands in one round trip, in their order; raises the first error of them."""
+        replies = await self.replies_to(commands)
+        for reply in replies:
+            if isinstance(reply, PoolError):
+                raise reply
+        return replies
+
+    async def replies_to(self, commands: Iterable[Command]) -> list[Reply]:
+        """Run plain commands in one round trip, in their order; a reply may be a PoolError."""
         waiters, links = [], dict[Link, None]()
         for command in commands:
             waiters.append(self._loop.waiter())
@@ -179,11 +187,7 @@ class Link:
             links[link] = None
         for link in links:
             link._ring()
-        replies = [await waiter.wait() for waiter in waiters]
-        for reply in replies:
-            if isinstance(reply, PoolError):
-                raise reply
-        return replies
+        return [await waiter.wait() for waiter in waiters]
 
     def send(self, command: Command, on_reply: OnReply, *, timeout_s: float | None = None) -> None:
         """Send a command without waiting; `on_reply` gets its reply on the event loop, once.

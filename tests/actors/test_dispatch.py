@@ -335,7 +335,9 @@ async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
         client = await fleet.node(url=proxy.url, op_timeout_s=2.0, lease_ttl_s=10.0)
         # At rest: what waits for an answer would keep the dispatch from being sent.
         signals = fleet.names.signal(f"{client.id}.1")
-        await fleet.until(lambda: fleet.crew(client)._suspects_s)  # renewed for the first time
+        lane = fleet.crew(client).context.lanes[0]
+        joined = lane.lease
+        await fleet.until(lambda: lane.lease is not joined)  # renewed for the first time
         await fleet.until(lambda: not fleet.client.xlen(signals))
         with pytest.raises(NoSuchJob):
             await client.status("k")

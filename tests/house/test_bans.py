@@ -55,6 +55,7 @@ MAY_SCRIPT = {
     ("notify.lua", "MAXLEN"): "signals, which only wake: the inbox holds the message",
     ("lib/rmap.lua", "MAXLEN"): "a map's log: who falls behind takes a snapshot",
     ("rmap_reset.lua", "EXPIRE"): "what is left of a destroyed map; nothing is decided by it",
+    ("walk.lua", "SCAN"): "one slice at a time, by the one node that holds the walk",
     ("stream_add.lua", "MAXLEN"): "a cap that the program asked for; what it takes is told",
     ("stream_add.lua", "XTRIM"): "the same cap",
     ("stream_add.lua", "EXPIRE"): "an end that the program asked for",

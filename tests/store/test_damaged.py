@@ -47,27 +47,6 @@ def test_an_entry_that_starts_no_job_takes_up_no_room(bench: Bench) -> None:
     assert bench.audit() == []
 
 
-@pytest.mark.parametrize("state", ["P", "R", "U"])
-def test_a_record_that_is_not_where_it_says_is_parked(bench: Bench, state: str) -> None:
-    """G-05: whoever meets its old index entry has it looked after; its outcome tells why."""
-    record = bench.put("k", {"P": "R", "R": "P", "U": "P"}[state])
-    owner = "" if state == "U" else record.owner
-    text = bench.text("k")
-    assert text is not None
-    fields = text.split(b"|")
-    fields[0], fields[4] = state.encode(), owner.encode()
-    bench.do("HSET", bench.names.jobs, "k", b"|".join(fields))
-    bench.do("ZADD", bench.names.pending, "XX", 1, "k")
-    bench.run(bench.lane.reconcile("w1.1"))
-    for _ in range(2):
-        for each in overdue(bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=9)))[3]:
-            assert bench.run(bench.lane.quarantine("k", each.text, "")) == b"OK"
-    outcome = bench.outcome(record.id)
-    assert (outcome.word, outcome.cause) == ("parked", "malformed")
-    bench.run(bench.lane.reconcile("w1.1"))
-    assert bench.audit() == []
-
-
 @pytest.mark.parametrize("state", ["P", "R"])
 def test_a_key_that_is_no_text_keeps_no_reaper_from_its_work(bench: Bench, state: str) -> None:
     """A readable record under such a key: no call can be made for it, so it is parked."""

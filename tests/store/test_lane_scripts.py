@@ -10,6 +10,7 @@ import redis
 
 from pool.model.job import Options
 from pool.store import lane as lane_module
+from pool.store.answers import walked
 from pool.store.lane import Target
 from pool.store.scripts import Script, ScriptCall
 from pool.store.server import EmbeddedServer
@@ -81,6 +82,23 @@ def _quarantine(bench: Bench) -> ScriptCall:
     return bench.lane.quarantine("p", b"garbage", "w1.1")
 
 
+def _restore(bench: Bench) -> ScriptCall:
+    bench.do("SREM", bench.names.owned("w1.1"), "r1")
+    text = bench.text("r1")
+    assert text is not None
+    return bench.lane.restore("w1.1", [("r1", text, 0.0)], pending_s=1.0)
+
+
+def walk(bench: Bench, cursor: str = "") -> ScriptCall:
+    at = (cursor, "0", "0")
+    return bench.lane.walk("n1.1", hold_s=9.0, at=at, keys_max=100, names_max=100)
+
+
+def _recount(bench: Bench) -> ScriptCall:
+    changes = walked(bench.run(walk(bench))).changes
+    return bench.lane.recount(["h", "other"], changes=changes, found=1, counted=1)
+
+
 def _join(bench: Bench) -> ScriptCall:
     return bench.lane.join(
         NODE,
@@ -113,6 +131,9 @@ FREEING: dict[str, Make] = {
     "pull": lambda b: b.lane.pull(W2, ["h", "other"], keys_max=5, pending_s=1.0),
     "leave": lambda b: b.lane.leave([W2, NODE], ttl_s=10.0),
     "quarantine": _quarantine,
+    "restore": _restore,
+    "walk": walk,
+    "recount": _recount,
 }
 READING: dict[str, Make] = {"reconcile": lambda b: b.lane.reconcile("w1.1")}
 ALL = {**ACCEPTING, **FREEING, **READING}

@@ -186,14 +186,15 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   lift(key, r, unassigned)
   if edge == 'w' then
     r[ACCEPTED] = accepted_of(r)
-    r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), ''
+    local at = text_of(now + tonumber(x))
+    r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
     r[ATTEMPT], r[INTENT], r[ERROR] = y, '', plain(z)
     flag(r, 'd', true)
     if payload then
       later('HSET', payloads, key, payload)
     end
     later('HSET', jobs, key, pack(r))
-    later('ZADD', due, now + tonumber(x), 'k:' .. key)
+    later('ZADD', due, at, 'k:' .. key)
     tally('waiting', 1)
     tally('retried', 1)
     journal_add('retried', key, r, z)

@@ -92,19 +92,23 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   end
   queued = queued + 1
   tally('dispatched', 1)
+  if not known[handler] then
+    tally('unknown', 1) -- `recount` cannot know its index
+  end
   if target then
     grant(key, r, target, payload)
     return 'OK ' .. target.name
   end
   if delay_ms > 0 then
-    r[STATE], r[EPOCH] = 'W', stamp()
+    r[STATE], r[EPOCH], r[SINCE] = 'W', stamp(), text_of(now + delay_ms)
     flag(r, 'd', true)
     if not has(r, 'p') then
       later('HSET', payloads, key, payload)
     end
     later('HSET', jobs, key, pack(r))
-    later('ZADD', due, now + delay_ms, 'k:' .. key)
+    later('ZADD', due, r[SINCE], 'k:' .. key)
     tally('waiting', 1)
+    tally('delayed', 1)
     return 'OK -'
   end
   unassign(key, r, payload, unassigned)

@@ -11,7 +11,7 @@ ARGV[2] ttl_ms       int   > 0
 ARGV[3] reap_ms      int   > 0; how long a claim holds without progress
 ARGV[4] holder       str   identity of the reaper
 ARGV[5] claims_max   int   how many at most
-ARGV[...] suspects         id.n each that own something or are announced: claimed when they have no
+ARGV[...] suspects         id.n each that own something, are announced or claimed: claimed when they have no
                            keep-alive entry at all
 
 Uses     lane, quiet
@@ -28,6 +28,7 @@ redis.call('XLEN', journal)
 redis.call('ZREM', keepalive, '\n')
 
 notice_gap()
+local FORGET_TTLS = 10
 local answers = { '-1' }
 local function claim(name, had)
   local fence = holder .. '|' .. stamp()
@@ -43,11 +44,11 @@ local function claim(name, had)
   answers[#answers + 1] = name
   answers[#answers + 1] = fence
 end
--- A suspect gets a lease that has ended: if it cannot be claimed now, it will be by somebody.
+-- A suspect gets a lease that has ended: if it cannot be claimed now, it will be by somebody.  What is
+-- done is remembered as long as ever.
 for i = 6, #ARGV do
-  if not redis.call('ZSCORE', keepalive, ARGV[i]) and redis.call('HEXISTS', cleanup, ARGV[i]) == 0 then
-    redis.call('ZADD', keepalive, now, ARGV[i])
-  end
+  local is_done = redis.call('HGET', cleanup, ARGV[i]) == 'done'
+  redis.call('ZADD', keepalive, 'NX', is_done and now + FORGET_TTLS * ttl_max or now, ARGV[i])
 end
 if now >= quiet then
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'LIMIT', 0, claims_max)) do

@@ -7,10 +7,9 @@ KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[5] jobs       hash    key -> record
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
-KEYS[7] due        zset    k:KEY -> when
-KEYS[8] payloads   hash    key -> payload
-KEYS[9] stream     stream  the worker's starts
-KEYS[10] owned     set     keys the worker runs
+KEYS[7] payloads   hash    key -> payload
+KEYS[8] stream     stream  the worker's starts
+KEYS[9] owned      set     keys the worker runs
 KEYS[...] unassigned       one per handler the worker knows: key -> acceptance stamp
 ARGV[1] incarnation  str
 ARGV[2] pending_ms   int   > 0
@@ -29,14 +28,13 @@ local name = id .. '.' .. number
 if redis.call('HEXISTS', cleanup, name) == 1 or not redis.call('ZSCORE', keepalive, name) then
   return redis.error_reply('POOLGONE ' .. name)
 end
-read_targets(4, 9)
+read_targets(4, 8)
 local target = targets[1]
 redis.call('HLEN', jobs)
-redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
 local wanted = math.min(keys_max, target.room)
 local lists, at = {}, {}
-for i = 11, #KEYS do
+for i = 10, #KEYS do
   if fits(KEYS[i], 'zset') then
     lists[i], at[i] = redis.call('ZRANGE', KEYS[i], 0, math.max(wanted, 1) - 1, 'WITHSCORES'), 1
   end
@@ -73,9 +71,8 @@ if #keys > 0 then
   for n, key in ipairs(keys) do
     local r = parse(texts[n])
     local is_whole = r and r[STATE] == 'U' and (bodies[n] or has(r, 'p'))
-    if texts[n] and not is_whole and not seen[key] then
-      -- The sweeper finds it there, and has it parked unless it stands where its record says.
-      later('ZADD', due, now, 'k:' .. key)
+    if r and r[STATE] == 'U' and not is_whole and not seen[key] then
+      tally('unassigned', 1) -- its payload is gone: the walk finds it in no index, and has it parked
     elseif is_whole and not seen[key] then
       seen[key] = true
       if not has(r, 'p') then

@@ -9,7 +9,6 @@ KEYS[5] handlers   hash    name -> options
 KEYS[6] owned      set     keys it runs
 KEYS[7] stream     stream  starts it had not acknowledged
 KEYS[8] signal     stream  its signals
-KEYS[9] due        zset    k:KEY -> when
 ARGV[1] incarnation  str
 ARGV[2] identity     str   id.n
 ARGV[3] claim        str   holder|fence
@@ -32,7 +31,6 @@ redis.call('XLEN', signal)
 redis.call('SCARD', owned)
 redis.call('HLEN', jobs)
 redis.call('HLEN', handlers)
-redis.call('ZCARD', due)
 redis.call('ZREM', keepalive, '\n')
 redis.call('ZADD', keepalive, now + reap_ms, identity)
 
@@ -42,7 +40,7 @@ local function append(...)
     answers[#answers + 1] = value
   end
 end
--- What its indexes name but its records do not confirm is only an index entry: drop it, and doubt them.
+-- What its indexes name but its records do not confirm is only an index entry: drop it.
 local function add(key, state, drop)
   local text = redis.call('HGET', jobs, key)
   local r = parse(text)
@@ -52,7 +50,6 @@ local function add(key, state, drop)
     append(key, text, redis.call('HGET', handlers, r[HANDLER]) or '')
   else
     drop()
-    doubt(due, key, r)
   end
 end
 for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+', 'COUNT', keys_max)) do

@@ -1,13 +1,13 @@
 --[[
 reconcile: read everything a worker owns, for it to compare with what it does.
 
-What no record confirms is dropped from `owned` and from the stream; see record.doubt.
+What no record confirms is dropped from `owned` and from the stream; a record that says otherwise is the
+walk's.
 
 KEYS[1] lane       hash    stamp
 KEYS[2] jobs       hash    key -> record
 KEYS[3] owned      set     keys it runs
 KEYS[4] stream     stream  starts it has not acknowledged
-KEYS[5] due        zset    k:KEY -> when
 ARGV[1] incarnation  str
 ARGV[2] worker       str   id.n
 ARGV[...] asked      str   keys whose start it was told is overdue
@@ -20,7 +20,6 @@ Cost     O(keys it owns); one command each
 Why Lua  both structures at one moment: a key between them would look lost.
 ]]
 redis.call('HLEN', jobs)
-redis.call('ZCARD', due)
 redis.call('XLEN', stream)
 local running = {}
 for _, key in ipairs(redis.call('SMEMBERS', owned)) do
@@ -31,7 +30,6 @@ for _, key in ipairs(redis.call('SMEMBERS', owned)) do
     running[#running + 1] = text
   else
     redis.call('SREM', owned, key) -- only an index entry: it would look like a lost job for ever
-    doubt(due, key, r)
   end
 end
 local starts = {}

@@ -16,8 +16,7 @@ ARGV[5] skip         int   how many of the earliest to leave out: nothing could 
 
 Uses     lane, record
 Returns  server ms, earliest deadline left (ms; -1: none; -2: another node sweeps), then per overdue key:
-         pending|due|doubt, key, record, state of its owner (none | live | gone), options of its handler
-         doubt: its record does not say that it should stand there
+         pending|due, key, record, state of its owner (none | live | gone), options of its handler
 Errors   POOLDATALOST <lane>
 Cost     O(keys * log n); 4 commands a key
 Why Lua  SetIfNotExists with an expiry on the server's clock; two sweepers would be harmless, but wasteful.
@@ -46,16 +45,11 @@ local answers = { text_of(now), '-1' }
 local function add(index, key)
   local text = redis.call('HGET', jobs, key)
   local r = parse(text)
-  if not text then
-    -- Only an index entry, without a record.
+  local stands = r and (index == 'pending' and r[STATE] == 'P' or index == 'due' and (r[STATE] == 'W' or has(r, 'd')))
+  if not text or (r and not stands) then
+    -- Only an index entry, that no record confirms.
     redis.call('ZREM', index == 'pending' and pending or due, index == 'pending' and key or 'k:' .. key)
     return
-  elseif r and index == 'pending' and r[STATE] ~= 'P' then
-    redis.call('ZREM', pending, key)
-    doubt(due, key, r)
-    return
-  elseif r and index == 'due' and r[STATE] ~= 'W' and not has(r, 'd') then
-    index = 'doubt'
   end
   local owner = 'none'
   if r and r[OWNER] ~= '' then

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
+from zlib import crc32
 
 Value: TypeAlias = Any  # what a command returns: bytes, int, None, a list of these
 StreamId: TypeAlias = tuple[int, int]
@@ -239,6 +240,16 @@ class Keyspace:
         self._drop_if_empty(key, found)
         return gone
 
+    def do_hscan(self, key: bytes, cursor: Any, _: bytes, count: Any) -> Value:
+        # Fields in the order of a hash: who is there all the time is met, whatever else changes.
+        found = self._of(key, dict) or {}
+        order = sorted((crc32(field), field) for field in found)
+        order = order[bisect_left(order, (int(cursor), b"")) :]
+        last = order[min(int(count), len(order)) - 1][0] if order else 0
+        slice_ = [field for place, field in order if place <= last]
+        following = b"%d" % (last + 1) if len(slice_) < len(order) else b"0"
+        return [following, [part for field in slice_ for part in (field, found[field])]]
+
     # --- sets (dicts without values, so that their order is defined) ---
 
     def _set(self, key: bytes) -> dict[bytes, None]:
@@ -265,6 +276,9 @@ class Keyspace:
 
     def do_sismember(self, key: bytes, member: bytes) -> Value:
         return int(member in self._set(key))
+
+    def do_smismember(self, key: bytes, *members: bytes) -> Value:
+        return [int(member in self._set(key)) for member in members]
 
     def do_scard(self, key: bytes) -> Value:
         return len(self._set(key))
@@ -308,6 +322,9 @@ class Keyspace:
         found = self._of(key, SortedSet)
         score = None if found is None else found.scores.get(member)
         return None if score is None else _score_text(score)
+
+    def do_zmscore(self, key: bytes, *members: bytes) -> Value:
+        return [self.do_zscore(key, member) for member in members]
 
     def do_zrange(self, key: bytes, first: Any, last: Any, *options: Any) -> Value:
         found = self._of(key, SortedSet)

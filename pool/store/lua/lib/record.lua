@@ -11,7 +11,7 @@ flags     p payload stays in `payloads`, b has a blob, i has an inbox, d has a `
           a must be acknowledged before its handler starts
 intent    s<cause> stop was asked for, t timed out
 accepted  acceptance stamp in microseconds; empty: the epoch of the first grant is it
-since     ms when it was acknowledged running
+since     ms when it was acknowledged running; of one that waits, when it is due
 ]]
 local STATE, KIND, ID, HANDLER, OWNER, EPOCH, ATTEMPT, FLAGS = 1, 2, 3, 4, 5, 6, 7, 8
 local INTENT, CRASHES, REQUEUES, ACCEPTED, SINCE, WAITERS, ERROR, REST = 9, 10, 11, 12, 13, 14, 15, 16
@@ -47,14 +47,6 @@ end
 -- What people wrote (a cause, an error) must not look like a field or a line of ours.
 local function plain(text)
   return (string.gsub(text, '[|%c]', ' '))
-end
-
--- An index named a key whose record says otherwise: one of the two was damaged.  The entry is dropped
--- by who found it; the sweeper looks whether the record is where it says it is (see quarantine).
-local function doubt(due, key, r)
-  if r and redis.call('ZSCORE', due, 'k:' .. key) == false then
-    redis.call('ZADD', due, now, 'k:' .. key)
-  end
 end
 
 local function accepted_of(r)

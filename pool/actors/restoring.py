@@ -1,0 +1,50 @@
+"""Putting keys back into the indexes where their records say that they stand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from pool.actors.context import Context, LaneState
+from pool.actors.observe import IndexRestored
+from pool.errors import shown
+from pool.model.job import Options, Record
+
+_NOT_RESTORED = ("SOUND", "MOVED_ON", "GONE")
+
+
+async def restore(
+    context: Context,
+    state: LaneState,
+    owner: str,
+    seen: Sequence[tuple[str, bytes, Record]],
+    options: Mapping[str, Options],
+) -> list[str]:
+    """Put the records of one owner back, as they were seen; return one status each.
+
+    Raises:
+        StoreUnavailable, StoreLost, StoreFault: As for every call.
+    """
+    timing, items = context.timing, []
+    for key, text, record in seen:
+        timeout_s = options.get(record.handler, Options()).timeout_s
+        limit_s = timeout_s + timing.stop_budget_s if timeout_s is not None else 0.0
+        items.append((key, text, limit_s))
+    call = state.lane.restore(owner, items, pending_s=timing.pending_timeout_s)
+    reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
+    answers = [answer.decode() for answer in reply]
+    into: dict[str, list[str]] = defaultdict(list)
+    for item, answer in zip(items, answers, strict=True):
+        for index in answer.split(",") if answer not in _NOT_RESTORED else ():
+            into[index].append(item[0])
+    for index, keys in into.items():
+        tell_restored(context, state, index, keys)
+    return answers
+
+
+def tell_restored(context: Context, state: LaneState, index: str, keys: Iterable[str]) -> None:
+    """Tell of keys that no index led to."""
+    first, *more = keys
+    context.emit(
+        IndexRestored(lane=state.number, index=index, keys=1 + len(more), key=shown(first))
+    )
