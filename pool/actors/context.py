@@ -73,9 +73,10 @@ class Context(Access):
     ) -> tuple[Target, ...]:
         """Return the workers for a key, the one that should have it first, without `but`."""
         ranked = self.candidates.ranked(key_hash(key), handler, limit + bool(but))
-        wanted = [w for w in ranked if w != but][:limit]
-        found = self.as_targets(wanted, lane)
-        return found if len(found) == len(wanted) else self._wider(key, handler, lane, limit, but)
+        if but:
+            ranked = tuple([w for w in ranked if w != but][:limit])
+        found = self.as_targets(ranked, lane)
+        return found if len(found) == len(ranked) else self._wider(key, handler, lane, limit, but)
 
     def _wider(self, key: str, handler: str, lane: int, limit: int, but: str) -> tuple[Target, ...]:
         """Return the same where some of the first have not joined the lane, which is rare."""
@@ -90,9 +91,8 @@ class Context(Access):
     def as_targets(self, workers: Sequence[str], lane: int) -> tuple[Target, ...]:
         """Return these workers under their names in a lane."""
         known = self.candidates.workers
-        # As Candidate.is_in(), without a call: of each dispatch and each grant.
-        there = [w for w in workers if known[w].incarnations[lane : lane + 1] > (0,)]
-        return tuple([Target(w, known[w].incarnations[lane]) for w in there])
+        here = slice(lane, lane + 1)
+        return tuple([Target(w, n) for w in workers for n in known[w].incarnations[here] if n])
 
 
 class Ranks:

@@ -7,6 +7,9 @@
 Dispatch is the grant: an admission carries its candidate in the first try, more candidates and
 leave to stay unassigned in the second.  Repeating an admission is safe: its id is looked up first.
 Each waiter has a channel of its own, so one that never reads blocks nobody.
+
+A full server refuses a whole call at its first write.  The call is sent once more, only to be
+answered: repeats, jobs that exist or have ended get their answers, all others StorageFull.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from pool.errors import (
     OutcomeExpired,
     PoolError,
     PoolFull,
+    StorageFull,
     StoreFault,
     StoreLost,
     StoreUnavailable,
@@ -90,6 +94,7 @@ class _Admitted:
     lane: int
     batch: Sequence[Pending]
     reply: Reply
+    only_answered: bool  # nothing was to be written: the server is full
 
 
 @attrs.frozen
@@ -214,9 +219,9 @@ class Dispatcher(Actor[Message]):
 
     def handle(self, message: Message) -> None:
         match message:
-            case _Admitted(lane, batch, reply):
+            case _Admitted(lane):
                 self._lane(lane).flights -= 1
-                self._on_admitted(lane, batch, reply)
+                self._on_admitted(message)
                 self._flush(lane)
             case _Retry(lane, batch):
                 self._lane(lane).queue.extendleft(reversed(batch))
@@ -259,7 +264,9 @@ class Dispatcher(Actor[Message]):
                 batch.append(lane.queue.popleft())
             self._send(number, lane, batch)
 
-    def _send(self, number: int, lane: _Lane, batch: Sequence[Pending]) -> None:
+    def _send(
+        self, number: int, lane: _Lane, batch: Sequence[Pending], *, only_answer: bool = False
+    ) -> None:
         context, settings = self.context, self.context.settings
         ranks, items = Ranks(), []
         now_s = self.context.seam.clock()
@@ -276,15 +283,25 @@ class Dispatcher(Actor[Message]):
             items,
             ranks.targets,
             pending_s=context.timing.pending_timeout_s,
-            queued_jobs_max=max(1, settings.queued_jobs_max // len(context.lanes)),
+            queued_jobs_max=0
+            if only_answer
+            else max(1, settings.queued_jobs_max // len(context.lanes)),
         )
         lane.flights += 1
-        try:
-            context.link.send(call, lambda reply: self.deliver(_Admitted(number, batch, reply)))
-        except PoolError as error:
-            self.tell(_Admitted(number, batch, error))
 
-    def _on_admitted(self, number: int, batch: Sequence[Pending], reply: Reply) -> None:
+        def told(reply: Reply) -> _Admitted:
+            return _Admitted(number, batch, reply, only_answer)
+
+        try:
+            context.link.send(call, lambda reply: self.deliver(told(reply)))
+        except PoolError as error:
+            self.tell(told(error))
+
+    def _on_admitted(self, admitted: _Admitted) -> None:
+        number, batch, reply = admitted.lane, admitted.batch, admitted.reply
+        if isinstance(reply, StorageFull) and not admitted.only_answered:
+            self._send(number, self._lane(number), batch, only_answer=True)
+            return
         if isinstance(reply, PoolError):
             self._on_failed(number, batch, reply)
             return
@@ -294,6 +311,8 @@ class Dispatcher(Actor[Message]):
                 self._saturated[pending.item.handler] = self.context.seam.clock() + SATURATED_S
                 pending.item.unassigned = True
                 again.append(pending)
+            elif admitted.only_answered and status.startswith(b"FULL"):
+                pending.resolve(StorageFull())
             else:
                 pending.resolve(self._read(pending.item, status.decode(errors="replace")))
         if again:

@@ -113,11 +113,11 @@ def _join(bench: Bench) -> ScriptCall:
 # Each makes a call which writes, in a lane as `busy` makes it.
 ACCEPTING: dict[str, Make] = {
     "dispatch": _dispatch,
-    "join": _join,
     "notify": lambda b: b.lane.notify("r1", "w1.1", "r9", b"m", messages_max=9),
-    "wait": lambda b: b.lane.look([("r1", ""), ("none", "j")], node="n7.1"),
 }
 FREEING: dict[str, Make] = {
+    "join": _join,
+    "wait": lambda b: b.lane.look([("r1", ""), ("none", "j")], node="n7.1"),
     "settle": _settle,
     "release": _release,
     "grant": _grant,
@@ -326,6 +326,28 @@ def test_what_accepts_is_refused_on_a_full_server(
 def test_one_can_look_at_a_job_on_a_full_server(
     at_its_limit: Callable[[Make], tuple[Bench, ScriptCall]],
 ) -> None:
-    """Only registering as a waiter needs memory."""
-    full, call = at_its_limit(lambda b: b.lane.look([("r1", "")]))
-    assert full.run(call) == [full.text("r1")]
+    """G-09: also whoever waits for several, of which one has ended."""
+    full, call = at_its_limit(lambda b: b.lane.look([("r1", ""), ("gone", "j")], node="n7.1"))
+    record, ended = full.run(call)
+    assert record == full.text("r1")
+    assert b"n7.1" in record
+    assert ended == b""
+
+
+def test_a_full_server_answers_each_dispatch_that_needs_no_memory(
+    at_its_limit: Callable[[Make], tuple[Bench, ScriptCall]],
+) -> None:
+    """G-09: asked only to answer, it refuses what is new and nothing else, and writes nothing."""
+
+    def make(b: Bench) -> ScriptCall:
+        b.do("SET", b.names.result("of-ended"), "done|5|w1.1|")
+        items = [b.admission(key) for key in ("first", "r1", "x2", "r2", "second")]
+        items[2].id = "of-ended"
+        items[3].attach = True
+        return b.lane.dispatch(items, [W1], pending_s=1.0, queued_jobs_max=0)
+
+    full, call = at_its_limit(make)
+    before = full.dump()
+    words = [status.partition(b" ")[0] for status in full.run(call)]
+    assert words == [b"FULL", b"EXISTS", b"ENDED", b"ATTACHED", b"FULL"]
+    assert full.dump() == before

@@ -23,7 +23,7 @@ from pool.errors import (
     StoreLost,
     WrongValue,
 )
-from pool.model.names import Control
+from pool.model.names import WORKERS, Control
 from pool.model.rmap import (
     CompareAndDelete,
     CompareAndSet,
@@ -361,6 +361,17 @@ async def test_a_full_server_refuses_to_set_and_still_deletes(own_server: Embedd
         assert await store.items() == {}
         assert store.log()[-1].at == written.at
         assert written.revision == state.at.revision + 1
+
+
+async def test_the_pools_own_map_is_written_on_a_full_server(own_server: EmbeddedServer) -> None:
+    """G-09: whoever joins to drain it, or leaves it, says so there."""
+    async with opened(own_server.url, "full") as found:
+        store = attrs.evolve(found, map=StoredMap(found.map.control, WORKERS))
+        await store.write(Set(b"w1", b"1"))
+        store.client.config_set("maxmemory", 1)
+        written = await store.write(Set(b"w1", b"2"), SetIfNotExists(b"w2", b"1"))
+        assert await store.items() == {b"w1": b"2", b"w2": b"1"}
+        assert store.log()[-1].at == written.at
 
 
 async def test_limits_are_refused_before_anything_is_sent(store: Store) -> None:

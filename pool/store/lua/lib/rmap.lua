@@ -94,8 +94,9 @@ local function commit(edits, is_growing)
   end
   revision = string.format('%.0f', revision + 1)
   local stamp = string.format('%.0f', math.max(tonumber(before_stamp) + 1, micros))
-  if not is_growing then
-    -- What removes succeeds on a full server: memory is checked only until a script's first write.
+  if not is_growing or name == 'workers' then
+    -- What removes succeeds on a full server: memory is checked only until a script's first write.  So
+    -- does every write of the pool's own map: who joins a full server, or leaves it, says so there.
     redis.call('HDEL', meta, '-')
   end
   -- The log comes first: it is the write that a full server refuses, and then nothing is half done.
