@@ -102,7 +102,11 @@ class Settings:
         600.0, "A job that ran this long in one go loses its crash marks.", low=1.0, high=86_400.0
     )
     crashes_max: int = count(
-        3, "More worker crashes than this park a job as poison.", unit="crashes", low=1, high=1000
+        3,
+        "A job that is suspected of more worker crashes than this is parked as poison.",
+        unit="crashes",
+        low=1,
+        high=1000,
     )
     queued_jobs_max: int = count(
         1_000_000, "Jobs accepted but not started, per pool.", unit="jobs", low=1, high=100_000_000

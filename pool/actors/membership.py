@@ -34,6 +34,7 @@ from pool.store.answers import Founded, founded
 from pool.store.lane import FOUND, IS_NODE, PROTOCOL, Lane, Target
 
 RETRY_S: Final = 0.1
+FORMER_MAX: Final = 256  # identities that a lane has not heard of yet: one for each try to join
 
 
 @attrs.frozen
@@ -94,6 +95,8 @@ class Membership(Actor[Message]):
     _is_refounding: bool = attrs.field(init=False, default=False)
     _returning: set[tuple[int, str]] = attrs.field(init=False, factory=set)  # lane and worker
     _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
+    # by lane, who our workers were there: no job must be blamed for their deaths
+    _former: dict[int, list[str]] = attrs.field(init=False, factory=dict)
     # lane and name of all that have a lease: a name may stand in several lanes
     _joined: set[tuple[int, str]] = attrs.field(init=False, factory=set)
     _numbers: dict[str, list[int]] = attrs.field(init=False, factory=dict)  # by worker id
@@ -279,6 +282,7 @@ class Membership(Actor[Message]):
         if name == state.node.name:
             state.node = Target(state.node.id, state.node.number + 1)
             return
+        self._former[state.number] = [*self._former.get(state.number, ()), name][-FORMER_MAX:]
         for worker in self.workers.values():
             if worker.target(state.number).name == name:
                 self._numbers[worker.id][state.number] += 1
@@ -427,11 +431,20 @@ class Membership(Actor[Message]):
             stale=stale,
         )
         reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
+        await self._thaw(state)
         state.tell_time(int(reply), asked_s)
         self._joined.update((state.number, target.name) for target in targets)
         if is_new:
             self._joined.add((state.number, state.node.name))
             state.lease = attrs.evolve(state.lease, asked_s=asked_s, phase="held")
+
+    async def _thaw(self, state: LaneState) -> None:
+        """Say who our workers were in a lane before: nobody killed them."""
+        former = self._former.get(state.number, [])
+        if former:
+            call = state.lane.thaw(former, known_s=self.context.settings.crash_window_s)
+            await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+            self._former[state.number] = [n for n in self._former[state.number] if n not in former]
 
     async def _leave(self, state: LaneState, who: Target) -> int:
         call = state.lane.leave([who], ttl_s=self.context.timing.ttl_s)

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from pool.model import job as model
-from pool.model.job import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Decision, Record, one_line
+from pool.model.job import (
+    CAUSE_CHARS_MAX,
+    ERROR_CHARS_MAX,
+    Decision,
+    Judgement,
+    Record,
+    one_line,
+)
+from pool.model.timing import Timing
 from pool.settings import Settings
 from pool.store.lane import Edge
 
@@ -11,6 +19,15 @@ from pool.store.lane import Edge
 def outcome_ttl_ms(settings: Settings) -> int:
     """Return how long an outcome is kept: a repeated call must be recognised in any case."""
     return round(max(settings.retry_window_s, settings.result_ttl_s) * 1000)
+
+
+def judgement_of(settings: Settings, timing: Timing) -> Judgement:
+    """Return how jobs are judged whose owners died."""
+    return Judgement(
+        crash_window_s=settings.crash_window_s,
+        crashes_max=settings.crashes_max,
+        hold_s=timing.ttl_s,
+    )
 
 
 def edge_of(key: str, record: Record, decision: Decision, settings: Settings) -> Edge:
@@ -21,9 +38,10 @@ def edge_of(key: str, record: Record, decision: Decision, settings: Settings) ->
         case model.Park(cause, error):
             edge.letter = model.PARK
             edge.x, edge.y = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-        case model.Wait(delay_s, attempt, error):
+        case model.Wait(delay_s, attempt, error, mark):
             edge.letter = model.WAIT
-            edge.x, edge.y, edge.z = round(delay_s * 1000), attempt, error
+            edge.x, edge.z = round(delay_s * 1000), error
+            edge.y = f"{attempt} {mark}".strip()
         case model.Cancel(cause):
             edge.letter, edge.x = model.CANCEL, cause
         case model.Grant(mark):

@@ -20,7 +20,7 @@ from pool.actors.actor import Actor
 from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
 from pool.actors.observe import StoreTroubled, WorkerReaped
-from pool.actors.outcome import edge_of
+from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
 from pool.errors import Gone, PoolError, StoreLost
 from pool.model import job as model
@@ -132,10 +132,10 @@ class Reaper(Actor[Message]):
                 call = state.lane.reap(claim, ttl_s=timing.ttl_s, reap_s=timing.reap_s)
                 try:
                     reply = await link.call(call.script, call.keys, call.args, repeatable=True)
-                    now_ms, is_done, held = holdings(reply)
+                    is_done, held = holdings(reply)
                     if is_done:
                         break
-                    moved = await self._move(state, claim, held, now_ms)
+                    moved = await self._move(state, claim, held)
                     keys += moved
                     if held and not moved:  # keys of other types: at once it would be the same
                         await anyio.sleep(RETRY_S)
@@ -152,9 +152,7 @@ class Reaper(Actor[Message]):
         self.context.emit(WorkerReaped(identity=claim.identity, keys=keys, by=self.context.node_id))
         self.on_reaped(state.number, claim.identity)
 
-    async def _move(
-        self, state: LaneState, claim: Claim, held: Sequence[Holding], now_ms: int
-    ) -> int:
+    async def _move(self, state: LaneState, claim: Claim, held: Sequence[Holding]) -> int:
         """Move or park these; return how many of them could be."""
         settings, timing, ranks, parked = self.context.settings, self.context.timing, Ranks(), 0
         edges: list[Edge] = []
@@ -167,9 +165,8 @@ class Reaper(Actor[Message]):
                 record,
                 holding.options,
                 self.context.seam.dice,
-                now_ms=now_ms,
-                crash_window_s=settings.crash_window_s,
-                crashes_max=settings.crashes_max,
+                judgement=judgement_of(settings, self.context.timing),
+                death=claim.death,
             )
             edge = edge_of(holding.key, record, decision, settings)
             if edge.letter == model.GRANT:

@@ -29,7 +29,9 @@ class Status:
     """What is known of a job at one moment.
 
     `state` is pending, running, waiting, unassigned, done, parked or cancelled; `owner` the worker
-    that has it, or had it last; `accepted_us` and `since_ms` are server time.
+    that has it, or had it last; `accepted_us` and `since_ms` are server time.  `crashes` are the
+    worker crashes that it is suspected of, as `Settings.crashes_max` counts them: 1 where it was
+    the last suspect to begin, 1/2 where others may have done it as well; 0 once it has ended.
     """
 
     key: str
@@ -39,7 +41,7 @@ class Status:
     owner: str = ""
     epoch: int = 0
     attempt: int = 0
-    crashes: int = 0
+    crashes: float = 0.0
     is_stopping: bool = False
     error: str = ""
     cause: str = ""
@@ -74,7 +76,7 @@ def status_of(key: str, job_id: str, found: Record | Outcome) -> Status:
         owner=found.owner,
         epoch=found.epoch,
         attempt=found.attempt,
-        crashes=found.crashes,
+        crashes=found.marks.halves / 2,
         is_stopping=found.intent.startswith("s"),
         error=found.error,
         accepted_us=found.accepted,

@@ -58,6 +58,12 @@ class Run:
     then: list[Callable[[], None]] = attrs.field(factory=list)  # when the key is free here again
     others: list[Callable[[], None]] = attrs.field(factory=list)  # ... for workers beside its own
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what killed its last worker, and begins alone for that."""
+        start = self.start
+        return "a" in start.flags and start.marks.halves > 0 and not self.is_acknowledged
+
     key: str = attrs.field(init=False)  # not a property: it is asked for 16 times a job
 
     @key.default

@@ -1,15 +1,22 @@
 """Which queued run starts when, and the long-lived tasks that run the handlers.
 
     queue --> may it start? --> fetch, or acknowledge first --> a slot --> handler --> on_end
+    suspects --> is none on trial? --/                           alive for a while: the next one
 
 A start needs a free slot, a good lease, and the key to itself in this process.  A task per job
 would cost more than most jobs, so a slot runs one after another.
+
+A suspect may have killed its last worker.  Of those one at a time is on trial: acknowledged, begun,
+and alive for a while before the next one, so that the next death has one culprit (`fence.lua`).
+The most suspected come last and are given the most time, for what kills after a while; but all of
+them are through within TRIALS_S, however many they are, so that the innocent are back in time.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Final
 
 import anyio
@@ -27,7 +34,9 @@ from pool.store.loops import Strays, is_asked_for, is_cancellation, strays
 from pool.store.seam import Waiter
 
 QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
-PROBATION_WAIT_S: Final = 30.0  # the longest that a suspected poison job waits for another one
+TRIAL_S: Final = 0.05  # how long a suspect with one mark must live before the next one begins
+TRIAL_GROWTH: Final = 4  # by how much longer with each further mark
+TRIALS_S: Final = 3.5  # in which all suspects that wait have begun, if there are slots
 MOVING_S: Final = 1.0  # slots of which none took a new run for so long get nothing in advance
 SLICE_S: Final = 0.002  # for so long a slot runs jobs back to back
 
@@ -46,6 +55,10 @@ class _Slot:
         return run
 
 
+def _is_waiting(run: Run) -> bool:
+    return run.phase == "queued" and run.edge is None and not run.why
+
+
 @attrs.define(eq=False, kw_only=True)
 class Slots:
     """The slots of one worker; belongs to its task."""
@@ -57,11 +70,15 @@ class Slots:
     box_of: Callable[[Run], Outbox]
     on_launch: Callable[[Run], object]  # its handler is about to be called
     on_end: Callable[[Run, Ending], object]
+    on_trial: Callable[[Run, float], object]  # to call `end_trial` after so many seconds
     _backlog: deque[Run] = attrs.field(factory=deque)
     _idle: list[_Slot] = attrs.field(factory=list)
     _made: int = 0
     _preparing: int = 0
-    _on_probation: str = ""
+    _suspects: list[tuple[int, int, Run]] = attrs.field(factory=list)  # a heap: marks, turn, run
+    _turns: int = 0
+    _trials_from_s: float = 0.0  # since when there are suspects
+    _trial: Run | None = None
     _launched_s: float = 0.0
     _limiter: anyio.CapacityLimiter = attrs.field(init=False)
 
@@ -75,15 +92,16 @@ class Slots:
         Slots that are all taken for long (by services, say) will not: what they took in advance
         would wait here, and be given back, while others have room.
         """
-        if self._made - len(self._idle) + self._preparing < self.capacity:
+        if self._has_room:
             return True
         is_moving = self.context.seam.clock() - self._launched_s < MOVING_S
         return is_moving and len(self._backlog) < QUEUE_AHEAD // 2
 
     def reset(self) -> None:
         """Forget the tasks, which a crash of the actor has ended; what they ran is queued anew."""
-        self._idle, self._made, self._preparing, self._on_probation = [], 0, 0, ""
+        self._idle, self._made, self._preparing, self._trial = [], 0, 0, None
         self._backlog.clear()
+        self._suspects.clear()
 
     def queue(self, run: Run) -> None:
         """Add a run behind the others."""
@@ -100,21 +118,74 @@ class Slots:
 
     def fill(self) -> None:
         """Start what may start, as far as there are slots."""
+        self._begin_trial()
         kept: list[Run] = []
-        while self._backlog and self._made - len(self._idle) + self._preparing < self.capacity:
+        while self._backlog and self._has_room:
             run = self._backlog.popleft()
-            if run.phase != "queued" or run.edge is not None or run.why:
+            if not _is_waiting(run):
                 continue  # settled or lost while it was queued
-            if self._may_start(run):
+            if run.is_suspect and run is not self._trial:
+                self._suspect(run)
+            elif self._may_start(run):
                 self._prepare(run)
             else:
                 kept.append(run)
         self._backlog.extendleft(reversed(kept))
+        self._begin_trial()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._made - len(self._idle) + self._preparing < self.capacity
+
+    # --- suspects -----------------------------------------------------------------------------
+
+    def _suspect(self, run: Run) -> None:
+        if not self._suspects:
+            self._trials_from_s = self.context.seam.clock()
+        self._turns += 1
+        heappush(self._suspects, (run.start.marks.halves, self._turns, run))
+
+    def _begin_trial(self) -> None:
+        """Begin the next suspect, unless one is on trial."""
+        trial = self._trial
+        if trial is not None and trial.phase in ("preparing", "running"):
+            return
+        if trial is not None and _is_waiting(trial) and self._may_start(trial):
+            return  # prepared, and next in the backlog
+        kept: list[tuple[int, int, Run]] = []
+        while self._suspects and self._has_room:
+            suspect = heappop(self._suspects)
+            run = suspect[2]
+            if _is_waiting(run):
+                if self._may_start(run):
+                    self._trial = run
+                    self._prepare(run)
+                    break
+                kept.append(suspect)
+        for suspect in kept:
+            heappush(self._suspects, suspect)
+
+    def _trial_s(self, run: Run) -> float:
+        """Return how long a suspect must live before the next one begins."""
+        left_s = self._trials_from_s + TRIALS_S - self.context.seam.clock()
+        share_s = max(0.0, left_s) / max(1, len(self._suspects))
+        growth: int = TRIAL_GROWTH ** max(0, len(run.start.marks.named) - 1)
+        return min(TRIAL_S * growth, share_s)
+
+    def end_trial(self, run: Run) -> None:
+        """Begin the next one: this one has lived for long enough."""
+        if self._trial is run:
+            self._trial = None
+        self.fill()
+
+    def is_kept_back(self, run: Run) -> bool:
+        """Whether it waits for its trial, and not for a slot."""
+        return run.is_suspect and self._has_room
+
+    # --- starting -----------------------------------------------------------------------------
 
     def free(self, run: Run) -> None:
         """Let others have the key: no handler of this run is under way."""
-        if self._on_probation == run.key:
-            self._on_probation = ""
         self.leave(run)
         waiting, run.then = run.then, []
         for fn in waiting:
@@ -153,27 +224,11 @@ class Slots:
             if self.fill not in busy.others:
                 busy.others.append(self.fill)
             return False
-        if self.is_kept_back(run):
-            return False
-        if self._is_suspect(run):
-            self._on_probation = run.key
         return True
 
     def _has_lease(self, run: Run) -> bool:
         now_s = self.context.seam.clock()
         return not self.box_of(run).is_fenced and self.context.lanes[run.lane].lease.is_good(now_s)
-
-    def is_kept_back(self, run: Run) -> bool:
-        """Whether it waits for another suspected poison job, which it does for a while.
-
-        One at a time: if it kills its worker once more, its neighbours shall not be blamed.
-        """
-        is_taken = self._on_probation not in ("", run.key)
-        waited_s = self.context.seam.clock() - run.queued_s
-        return self._is_suspect(run) and is_taken and waited_s < PROBATION_WAIT_S
-
-    def _is_suspect(self, run: Run) -> bool:
-        return run.start.crashes >= self.context.settings.crashes_max
 
     def _prepare(self, run: Run) -> None:
         """Fetch what its entry could not hold, and acknowledge first where that is asked for."""
@@ -223,6 +278,8 @@ class Slots:
     def _launch(self, run: Run) -> None:
         run.phase, run.began_s = "running", self.context.seam.clock()
         self._launched_s = run.began_s
+        if run is self._trial:
+            self.on_trial(run, self._trial_s(run))
         self.on_launch(run)
         if self._idle and not run.is_apart:
             slot = self._idle.pop()

@@ -25,13 +25,13 @@ from pool.actors.actor import Actor
 from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
 from pool.actors.observe import StoreTroubled
-from pool.actors.outcome import edge_of
+from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
 from pool.actors.reaper import tell_all
 from pool.actors.walker import Walker
 from pool.errors import PoolError, StoreFault, StoreLost
 from pool.model import job as model
-from pool.model.job import Grant, Record
+from pool.model.job import Death, Grant, Record
 from pool.store.answers import Overdue, overdue
 from pool.store.lane import Edge, ranking
 
@@ -89,7 +89,7 @@ class Sweeper(Actor[Deadline]):
             if not is_ours:
                 self._later(state.number, LOCK_S)
                 return
-            is_stuck = not await self._look_after(state, found, now_ms)
+            is_stuck = not await self._look_after(state, found)
             self._skipped[lane] = skip + keys_max if is_stuck else 0
         except PoolError as error:
             if isinstance(error, StoreLost):
@@ -103,7 +103,7 @@ class Sweeper(Actor[Deadline]):
             in_s = state.until_s(following_ms, self.context.seam.clock())
             self._later(state.number, max(RETRY_S if is_stuck else 0.001, in_s))
 
-    async def _look_after(self, state: LaneState, found: Sequence[Overdue], now_ms: int) -> bool:
+    async def _look_after(self, state: LaneState, found: Sequence[Overdue]) -> bool:
         """Do what is due; return whether anything could be done, so that more may follow at once.
 
         Keys of other types may refuse: asked again at once, they would say the same.
@@ -122,7 +122,7 @@ class Sweeper(Actor[Deadline]):
             if each.owner == "gone":
                 self.on_suspects(state.number, (record.owner,))
         for owner, group in moves.items():
-            done += await self._alone(self._move(state, owner, group, now_ms))
+            done += await self._alone(self._move(state, owner, group))
         return done > 0
 
     async def _alone(self, step: Awaitable[int]) -> int:
@@ -150,18 +150,18 @@ class Sweeper(Actor[Deadline]):
         state: LaneState,
         owner: str,
         group: Sequence[tuple[Overdue, Record]],
-        now_ms: int,
     ) -> int:
         settings, ranks = self.context.settings, Ranks()
         edges: list[Edge] = []
         for each, record in group:
+            # What else is known of that death only its reaper knows, who may hold and park.
+            death = Death(identity=owner, alive_ms=0, culprit=-1) if owner else None
             decision: model.Decision = model.recover(
                 record,
                 each.options,
                 self.context.seam.dice,
-                now_ms=now_ms,
-                crash_window_s=settings.crash_window_s,
-                crashes_max=settings.crashes_max,
+                judgement=judgement_of(settings, self.context.timing),
+                death=death,
             )
             edge = edge_of(each.key, record, decision, settings)
             if isinstance(decision, Grant):

@@ -46,9 +46,7 @@ SUSPECTS_MAX: Final = 500  # told to the reaper with each slice
 WAITING_MAX: Final = 50_000  # keys that wait; where there are more, nobody counts them
 HANDLERS_MAX: Final = 1_000  # likewise names of handlers
 
-Move: TypeAlias = Callable[
-    [LaneState, str, Sequence[tuple[Overdue, Record]], int], Awaitable[object]
-]
+Move: TypeAlias = Callable[[LaneState, str, Sequence[tuple[Overdue, Record]]], Awaitable[object]]
 
 
 @attrs.define(eq=False)
@@ -149,7 +147,7 @@ class Walker:
         self._suspect(state, told.suspects)
         flat = told.flat
         for i in range(0, len(flat), 2 * JUDGED):
-            await self._judge(state, mine, flat[i : i + 2 * JUDGED], told.now_ms)
+            await self._judge(state, mine, flat[i : i + 2 * JUDGED])
             await anyio.lowlevel.checkpoint()
         if mine.cursor == "0":
             if mine.is_whole and link.connections == mine.connections:
@@ -167,9 +165,7 @@ class Walker:
 
     # --- judging ------------------------------------------------------------------------------
 
-    async def _judge(
-        self, state: LaneState, mine: _Pass, flat: Sequence[bytes], now_ms: int
-    ) -> None:
+    async def _judge(self, state: LaneState, mine: _Pass, flat: Sequence[bytes]) -> None:
         seen = [
             _Seen(key, text, read(key, text))
             for key, text in zip(flat[::2], flat[1::2], strict=True)
@@ -185,7 +181,7 @@ class Walker:
             )
             still = [each for each, text in zip(odd, texts, strict=True) if text == each.text]
             mine.found += len(still)
-            await self._act(state, still, now_ms)
+            await self._act(state, still)
 
     async def _look_up(self, names: Names, seen: Sequence[_Seen]) -> None:
         """Ask whether each record stands where it says, and for its owner: one command an index."""
@@ -232,7 +228,7 @@ class Walker:
 
     # --- acting -------------------------------------------------------------------------------
 
-    async def _act(self, state: LaneState, odd: Sequence[_Seen], now_ms: int) -> None:
+    async def _act(self, state: LaneState, odd: Sequence[_Seen]) -> None:
         """Put right what is out of place; each script looks whether it still is."""
         strays: dict[str, list[tuple[_Seen, Record]]] = defaultdict(list)
         recover: dict[str, list[tuple[_Seen, Record]]] = defaultdict(list)
@@ -259,7 +255,7 @@ class Walker:
         for owner, group in recover.items():
             for i in range(0, len(group), ACT_MAX):
                 found = group[i : i + ACT_MAX]
-                await self._alone(self._recover(state, owner, found, options, now_ms))
+                await self._alone(self._recover(state, owner, found, options))
 
     async def _options(self, state: LaneState, records: Sequence[Record]) -> dict[str, Options]:
         names = list({record.handler for record in records})
@@ -274,7 +270,6 @@ class Walker:
         owner: str,
         group: Sequence[tuple[_Seen, Record]],
         options: dict[str, Options],
-        now_ms: int,
     ) -> None:
         overdue = [
             (
@@ -290,7 +285,7 @@ class Walker:
             )
             for each, record in group
         ]
-        await self.move(state, owner, overdue, now_ms)
+        await self.move(state, owner, overdue)
         index = "owner" if owner else "unassigned"
         tell_restored(self.context, state, index, [each.name for each, _ in group])
 

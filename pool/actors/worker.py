@@ -69,6 +69,13 @@ class _Pulled:
     reply: Reply
 
 
+@attrs.frozen(eq=False)
+class _TrialOver:
+    """A suspect has lived for a while."""
+
+    run: Run
+
+
 Told: TypeAlias = (
     Granted
     | Signalled
@@ -83,6 +90,7 @@ Told: TypeAlias = (
     | Answered
     | FlushDue
     | _Pulled
+    | _TrialOver
 )
 
 
@@ -143,6 +151,7 @@ class Worker(Actor[Told]):
             box_of=self._box,
             on_launch=self._launch,
             on_end=self._conclude,
+            on_trial=self._on_trial,
         )
 
     # --- for the node -------------------------------------------------------------------------
@@ -231,6 +240,8 @@ class Worker(Actor[Told]):
             case _Pulled(box, reply):
                 if self._lanes[box.lane].box is box:
                     self._on_pulled(box, reply)
+            case _TrialOver(run):
+                self._slots.end_trial(run)
             case LeaseSoft(lane):
                 for run in self._in_lane(lane):
                     if run.phase == "running" and not run.why and not self._outlives(run):
@@ -318,6 +329,9 @@ class Worker(Actor[Told]):
         )
         if not run.is_acknowledged:
             self._box(run).acknowledge(run, now=False)
+
+    def _on_trial(self, run: Run, for_s: float) -> None:
+        self.context.loop.later(for_s, partial(self.tell, _TrialOver(run)))
 
     # --- ending -------------------------------------------------------------------------------
 
@@ -531,8 +545,8 @@ class Worker(Actor[Told]):
         for run in self._in_lane(tick.lane):
             acknowledged += run.is_acknowledged
             if run.phase == "queued" and not lane.box.is_fenced:
-                # Others with a free slot shall have it.  Not what waits for a suspect: each of them
-                # would have it wait from the beginning, and with one suspect each for ever.
+                # Others with a free slot shall have it.  Not what waits for its trial: with each of
+                # them it would wait from the beginning, and for ever while there are suspects.
                 is_late = now_s - run.queued_s > timing.pending_timeout_s / 2
                 if is_late and not run.why and not self._slots.is_kept_back(run):
                     run.is_offered = True

@@ -37,6 +37,9 @@ KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
 ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
 DIGITS_MAX = 16  # of a number in Redis, as `lua/lib/record.lua` has it
+MARKS_MAX: Final = 8  # crash marks of a record that name who died; older ones become a number
+MARKS_CHARS_MAX: Final = 400  # of all of them; eight identities and the number are half of that
+AT_ONCE_MS: Final = 1000  # what its worker outlived by this, as is known, does not kill at once
 
 
 # --- what may happen ------------------------------------------------------------------------
@@ -96,6 +99,56 @@ def diagram() -> str:
     return "\n".join([*lines, *ends])
 
 
+# --- crash marks ----------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Marks:
+    """The deaths that a job is suspected of: who died, as `id.n`, whole or half.
+
+        6,w8z4k0qv1xt3.1,w8z4k0qv1xt4.2-        in a record; `-` stands for half, and the number
+                                                in front counts halves of which no name is kept
+
+    Who comes back from a freeze was not killed: the scripts that hand a record out to be judged
+    leave the marks out that name one who said so (`lua/lib/marks.lua`).
+    """
+
+    named: tuple[str, ...] = ()
+    before: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Marks:
+        """Return what stands in a record; it has been matched against the record's pattern."""
+        if not text:
+            return NO_MARKS
+        first, *rest = text.split(",")
+        if first.isdigit():
+            return cls(tuple(filter(None, rest)), int(first[:DIGITS_MAX]))
+        return cls(tuple(filter(None, (first, *rest))))
+
+    def pack(self) -> str:
+        """Return what stands in a record."""
+        return ",".join((str(self.before),) * (self.before > 0) + self.named)
+
+    @property
+    def halves(self) -> int:
+        """What they weigh, in halves: floats would do, but a bound must not depend on them."""
+        return self.before + sum(1 if name.endswith("-") else 2 for name in self.named)
+
+    def add(self, died: str, *, is_whole: bool) -> Marks:
+        """Return them with one more; nobody dies twice, so the heavier of two stands."""
+        had = [name for name in self.named if name.removesuffix("-") == died]
+        rest = [name for name in self.named if name not in had]
+        is_whole = is_whole or died in had
+        named = (*rest, died if is_whole else died + "-")
+        older, named = named[:-MARKS_MAX], named[-MARKS_MAX:]
+        return Marks(named, self.before + Marks(older).halves)
+
+
+NO_MARKS: Final = Marks()
+_MARKS_TEXT: Final = rf"[0-9A-Za-z.,-]{{0,{MARKS_CHARS_MAX}}}"
+
+
 # --- the record -----------------------------------------------------------------------------
 
 
@@ -112,7 +165,7 @@ class Record:
     attempt: int
     flags: str
     intent: str
-    crashes: int
+    marks: Marks
     requeues: int
     accepted: int  # stamp, microseconds
     since_ms: int  # server time: running since; of one that waits, when it is due; 0: neither
@@ -145,7 +198,7 @@ class Record:
             attempt=max(1, int(fields[6])),
             flags=fields[7],
             intent=fields[8],
-            crashes=int(fields[9] or 0),
+            marks=Marks.parse(fields[9]),
             requeues=int(fields[10] or 0),
             accepted=int(fields[11] or epoch),
             since_ms=int(fields[12] or 0),
@@ -157,7 +210,8 @@ class Record:
 # The pattern of `lua/lib/record.lua`.
 _RECORD: Final = re.compile(
     r"([PRWU])\|([js])\|([^|]+)\|([^|]+)\|([^|]*)\|([1-9]\d{0,15})\|(\d{1,16})\|([a-z]*)\|([^|]*)"
-    r"\|(\d{0,16})\|(\d{0,16})\|(\d{0,16})\|(\d{0,16})\|([^|]*)\|([^|]*)(?:\||\Z)",
+    rf"\|({_MARKS_TEXT})"
+    r"\|(\d{0,16})\|(\d{0,16})\|(\d{0,16})\|([^|]*)\|([^|]*)(?:\||\Z)",
     re.ASCII,
 )
 
@@ -176,7 +230,7 @@ class Start:
     epoch: int
     attempt: int
     flags: str
-    crashes: int
+    marks: Marks
     accepted: int  # stamp, microseconds
     payload: bytes | None  # None: too large for the entry, it lies in `payloads`
 
@@ -184,7 +238,7 @@ class Start:
     def parse(cls, entry_id: str, fields: dict[str, bytes]) -> Start | None:
         """Return the start, or None when the entry is not one."""
         try:
-            job_id, handler, kind, attempt, flags, crashes, accepted = (
+            job_id, handler, kind, attempt, flags, marks, accepted = (
                 fields["m"].decode().split("|")[:7]
             )
             epoch = _number(entry_id.partition("-")[0])
@@ -196,7 +250,7 @@ class Start:
                 epoch=epoch,
                 attempt=max(1, _number(attempt)),
                 flags=flags,
-                crashes=_number(crashes or "0"),
+                marks=Marks.parse(_marks_text(marks)) if marks else NO_MARKS,
                 accepted=_number(accepted) if accepted else epoch,
                 payload=fields.get("p"),
             )
@@ -248,6 +302,17 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
         raise ValueError(text[:DIGITS_MAX])
     return int(text)
+
+
+def _marks_text(text: str) -> str:
+    """Return it if it can be marks.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if not re.fullmatch(_MARKS_TEXT, text, re.ASCII):
+        raise ValueError(text[:DIGITS_MAX])
+    return text
 
 
 def one_line(text: str, chars_max: int) -> str:
@@ -314,11 +379,12 @@ class Park:
 
 @attrs.frozen
 class Wait:
-    """Run it again, after a delay and as this attempt."""
+    """Run it again, after a delay and as this attempt; `mark` as in `Grant`."""
 
     delay_s: float
     attempt: int
     error: str
+    mark: str = ""
 
 
 @attrs.frozen
@@ -355,33 +421,95 @@ def after_timeout(attempt: int, options: Options, dice: Dice) -> Park | Wait:
     return after_failure(attempt, options, dice, cause="timed out", error=error)
 
 
+@attrs.frozen(kw_only=True)
+class Death:
+    """What is known of the end of an identity.
+
+    It was surely alive at `alive_ms`, when it last renewed its lease.  `culprit` is the epoch of
+    the job that it had begun last of those that were suspected already, if that was just before
+    (see `fence.lua`): such a one was acknowledged before it began, and the next one began later.
+    """
+
+    identity: str
+    alive_ms: int
+    culprit: int = 0  # 0: none
+
+
+@attrs.frozen(kw_only=True)
+class Judgement:
+    """What the node that judges has in its settings."""
+
+    crash_window_s: float
+    crashes_max: int
+    hold_s: float  # for so long a last mark waits for one that was only frozen
+
+
 def recover(
     record: Record,
     options: Options,
     dice: Dice,
     *,
-    now_ms: int,
-    crash_window_s: float,
-    crashes_max: int,
+    judgement: Judgement,
+    death: Death | None = None,
 ) -> Decision:
-    """Decide what becomes of a job whose owner is gone (G-05), from its record alone.
+    """Decide what becomes of a job whose owner is gone, or whose time has come (G-05).
 
-    A job that was acknowledged running gets a crash mark, and is parked as poison when it has too
-    many.  One that was only waiting in its owner's stream gets none, but must be acknowledged
-    before its handler starts the next time: then, if it kills its worker, that will show.
+    From its record and the death of its owner alone; `death` is None when nobody died.
+
+        the job was                          its marks
+        running, longer than the window      are cleared
+        running, the culprit                 + 1 if it had any, else + 1/2: nobody saw it alone
+        running, any other                   + 1/2
+        pending, to be acknowledged first    stay: it never began
+        pending otherwise                    + 1/2
+
+    Who may have killed at once is begun alone the next time (flag `a`; see `actors/slots.py`).
+    More than `crashes_max`, and it is held for a while: unless one of those whose death it is
+    suspected of comes back from a freeze, it is parked then.  Beside a culprit nobody else is held.
+
+    So a job that kills at once ends `crashes_max` + 1 processes (1/2 + 1 + 1 + 1 for 3), and its
+    neighbours, which are marked with it, are not parked with it.
     """
     if record.intent.startswith("s"):
         return Cancel(record.intent[1:])
     if record.intent.startswith("t"):
         return after_timeout(record.attempt, options, dice)
-    if record.state == "pending":
-        delay_s = requeue_delay(record.requeues, options.backoff_s, options.backoff_max_s, dice)
-        return Wait(delay_s, record.attempt, record.error) if delay_s else Grant("r")
+    if death is None or record.state not in ("pending", "running"):
+        return _come_due(record, judgement)
+    marks, letters = _marked(record, death, judgement)
+    text = f"{letters}={marks.pack()}"
+    is_too_much = letters and marks.halves > 2 * judgement.crashes_max
+    if is_too_much and death.culprit in (0, record.epoch):
+        return Wait(judgement.hold_s, record.attempt, record.error, "h" + text)
     if record.state == "running":
-        was_long = now_ms - record.since_ms >= crash_window_s * 1000
-        crashes = (0 if was_long else record.crashes) + 1
-        if crashes > crashes_max:
-            return Park("poison", f"{crashes} workers ended while they ran it")
-        return Grant(str(crashes))
+        return Grant(text)
+    # Once for each death of a neighbour it is requeued without a delay.
+    requeues = max(0, record.requeues - judgement.crashes_max - 2)
+    delay_s = requeue_delay(requeues, options.backoff_s, options.backoff_max_s, dice)
+    if delay_s:
+        return Wait(delay_s, record.attempt, record.error, text)
+    return Grant("r" + text)
+
+
+def _come_due(record: Record, judgement: Judgement) -> Decision:
+    """Decide about a job that nobody owns."""
+    is_held = "h" in record.flags
+    if is_held and record.marks.halves > 2 * judgement.crashes_max:
+        return Park("poison", f"{record.marks.halves / 2:g} crash marks")
     # What the sweeper delayed is still the same requeue: it counts when it is granted.
-    return Grant("r" if "a" in record.flags else "")
+    letter = "r" if "a" in record.flags and not is_held else ""
+    return Grant(f"{letter}={record.marks.pack()}")
+
+
+def _marked(record: Record, death: Death, judgement: Judgement) -> tuple[Marks, str]:
+    """Return a job's marks after a death of its owner; m: it left one, a: it may have killed."""
+    if record.state == "pending":
+        if "a" in record.flags:
+            return record.marks, ""
+        return record.marks.add(death.identity, is_whole=False), "ma"
+    outlived_ms = death.alive_ms - record.since_ms
+    if outlived_ms >= judgement.crash_window_s * 1000:
+        return NO_MARKS, ""
+    is_culprit = record.epoch == death.culprit and record.marks.halves > 0
+    marks = record.marks.add(death.identity, is_whole=is_culprit)
+    return marks, "ma" if outlived_ms < AT_ONCE_MS else "m"

@@ -73,6 +73,8 @@ class Names:
     letters: str = _fixed("letters")
     blobs: str = _fixed("blobs")
     journal: str = _fixed("journal")
+    trials: str = _fixed("trials")  # the suspected job that each worker began last
+    thawed: str = _fixed("thawed")  # who was fenced, and lives
 
     @prefix.default
     def _prefix(self) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import attrs
 
-from pool.model.job import DIGITS_MAX, Options, Outcome, Record, Start
+from pool.model.job import DIGITS_MAX, Death, Options, Outcome, Record, Start
 from pool.store.wire import Reply
 
 
@@ -54,7 +54,13 @@ class Claim:
     """The right to take over what a fenced identity owns."""
 
     identity: str
-    claim: str
+    claim: str  # holder|fence|alive|culprit
+
+    @property
+    def death(self) -> Death:
+        """What was known of the identity when it was fenced; see `fence.lua`."""
+        _, _, alive, culprit = self.claim.split("|")
+        return Death(identity=self.identity, alive_ms=int(alive), culprit=int(culprit))
 
 
 @attrs.frozen(kw_only=True)
@@ -139,13 +145,11 @@ def claims(reply: Reply) -> tuple[int | None, list[Claim]]:
     ]
 
 
-def holdings(reply: Reply) -> tuple[int, bool, list[Holding]]:
-    """Read the reply of `reap`: server time, whether all is done, and the next keys."""
-    now, *rest = reply
-    if rest == [b"FORGOTTEN"]:
-        return int(now), True, []
+def holdings(reply: Reply) -> tuple[bool, list[Holding]]:
+    """Read the reply of `reap`: whether all is done, and the next keys."""
+    if reply == [b"FORGOTTEN"]:
+        return True, []
     return (
-        int(now),
         False,
         [
             Holding(
@@ -154,7 +158,7 @@ def holdings(reply: Reply) -> tuple[int, bool, list[Holding]]:
                 record=read(key, text),
                 options=Options.parse(options),
             )
-            for key, text, options in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+            for key, text, options in zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         ],
     )
 

@@ -40,6 +40,7 @@ ADVANCE: Final = Script.load(
         "journal",
         "source_owned",
         "source_stream",
+        "trials",
         "*rest",
     ),
     args=(
@@ -92,17 +93,27 @@ RENEW: Final = Script.load(
 )
 FENCE: Final = Script.load(
     "fence",
-    keys=("lane", "keepalive", "cleanup", "open", "journal"),
+    keys=("lane", "keepalive", "cleanup", "open", "journal", "jobs", "trials"),
     args=("incarnation", "ttl_ms", "reap_ms", "holder", "claims_max", "*suspects"),
 )
 REAP: Final = Script.load(
     "reap",
-    keys=("lane", "keepalive", "cleanup", "jobs", "handlers", "owned", "stream", "signal"),
+    keys=(
+        "lane",
+        "keepalive",
+        "cleanup",
+        "jobs",
+        "handlers",
+        "owned",
+        "stream",
+        "signal",
+        "thawed",
+    ),
     args=("incarnation", "identity", "claim", "reap_ms", "forget_ms", "keys_max"),
 )
 SWEEP: Final = Script.load(
     "sweep",
-    keys=("lane", "keepalive", "cleanup", "jobs", "pending", "due", "handlers"),
+    keys=("lane", "keepalive", "cleanup", "jobs", "pending", "due", "handlers", "thawed"),
     args=("incarnation", "holder", "lock_ms", "keys_max", "skip"),
 )
 INTEND: Final = Script.load(
@@ -111,7 +122,7 @@ INTEND: Final = Script.load(
     args=("incarnation", "key", "id", "owner", "intent", "again_ms"),
 )
 LOOK: Final = Script.load(
-    "wait", keys=("lane", "jobs", "*results"), args=("incarnation", "node", "*items")
+    "wait", keys=("lane", "jobs", "thawed", "*results"), args=("incarnation", "node", "*items")
 )
 NOTIFY: Final = Script.load(
     "notify",
@@ -122,6 +133,9 @@ RECONCILE: Final = Script.load(
     "reconcile",
     keys=("lane", "jobs", "owned", "stream"),
     args=("incarnation", "worker", "*asked"),
+)
+THAW: Final = Script.load(
+    "thaw", keys=("lane", "thawed"), args=("incarnation", "known_ms", "*names")
 )
 LEAVE: Final = Script.load(
     "leave",
@@ -296,6 +310,7 @@ class Lane:
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
         keys += (n.blobs, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
+        keys.append(n.trials)
         args: list[Word] = [self.incarnation, guard, source, claim, _ms(pending_s), _ms(reap_s)]
         args.append(_ms(self.parked_s))
         self._add_targets(keys, args, targets)
@@ -386,7 +401,7 @@ class Lane:
     ) -> ScriptCall:
         """Claim identities whose lease has ended; read the reply with `claims()`."""
         n = self.names
-        keys = (n.lane, n.keepalive, n.cleanup, n.open, n.journal)
+        keys = (n.lane, n.keepalive, n.cleanup, n.open, n.journal, n.jobs, n.trials)
         args: list[Word] = [self.incarnation, _ms(ttl_s), _ms(reap_s), holder, claims_max]
         return FENCE(keys, [*args, *suspects])
 
@@ -394,7 +409,7 @@ class Lane:
         """Read the next keys of a fenced identity; read the reply with `holdings()`."""
         n, who = self.names, claim.identity
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.handlers]
-        keys += (n.owned(who), n.stream(who), n.signal(who))
+        keys += (n.owned(who), n.stream(who), n.signal(who), n.thawed)
         forget_ms = _ms(_FORGET_TTLS * ttl_s)
         return REAP(
             keys, (self.incarnation, who, claim.claim, _ms(reap_s), forget_ms, REAP_KEYS_MAX)
@@ -403,7 +418,7 @@ class Lane:
     def sweep(self, holder: str, *, lock_s: float, keys_max: int, skip: int = 0) -> ScriptCall:
         """Take the sweeper's lock and list what is overdue; read the reply with `overdue()`."""
         n = self.names
-        keys = (n.lane, n.keepalive, n.cleanup, n.jobs, n.pending, n.due, n.handlers)
+        keys = (n.lane, n.keepalive, n.cleanup, n.jobs, n.pending, n.due, n.handlers, n.thawed)
         return SWEEP(keys, (self.incarnation, holder, _ms(lock_s), keys_max, skip))
 
     def intend(
@@ -417,7 +432,7 @@ class Lane:
     def look(self, items: Sequence[tuple[str, str]], *, node: str = "") -> ScriptCall:
         """Tell how jobs are (key, job id), and register `node` to be told; one `looked()` each."""
         n = self.names
-        keys = [n.lane, n.jobs, *(n.result(job_id or "-") for _, job_id in items)]
+        keys = [n.lane, n.jobs, n.thawed, *(n.result(job_id or "-") for _, job_id in items)]
         return LOOK(keys, [self.incarnation, node, *(part for item in items for part in item)])
 
     def notify(
@@ -433,6 +448,11 @@ class Lane:
         n = self.names
         keys = (n.lane, n.jobs, n.owned(worker), n.stream(worker))
         return RECONCILE(keys, (self.incarnation, worker, *asked))
+
+    def thaw(self, identities: Iterable[str], *, known_s: float) -> ScriptCall:
+        """Say that identities which were fenced were frozen, not killed; see `thaw.lua`."""
+        n = self.names
+        return THAW((n.lane, n.thawed), (self.incarnation, _ms(known_s), *identities))
 
     def leave(self, identities: Sequence[Target], *, ttl_s: float) -> ScriptCall:
         """Forget identities that own nothing; one status each, see `leave.lua`."""

@@ -183,9 +183,9 @@ class _Lane:
         if start is None or start.key != key:
             yield f"no entry {entry_id} in stream:{record.owner}"
             return
-        said = (start.id, start.handler, start.kind, start.attempt, start.crashes, start.accepted)
+        said = (start.id, start.handler, start.kind, start.attempt, start.marks, start.accepted)
         meant = (record.id, record.handler, record.kind)
-        if said != (*meant, record.attempt, record.crashes, record.accepted):
+        if said != (*meant, record.attempt, record.marks, record.accepted):
             yield "its entry does not say the same"
         if (start.payload is None) != ("p" in record.flags):
             yield "its payload is not where flag p says"

@@ -14,6 +14,7 @@ import pytest
 from pool import Handlers, Job, JobParked, Node, Retry
 from pool.actors.observe import ActorCrashed, AttemptFailed
 from pool.actors.run import _apart
+from pool.model.job import NO_MARKS
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -379,7 +380,7 @@ async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
     for key in ("h", "k"):
         record = fleet.record(key)
         assert record is not None
-        assert (record.attempt, record.crashes, record.owner) == (1, 0, "")
+        assert (record.attempt, record.marks, record.owner) == (1, NO_MARKS, "")
     other = await fleet.node(handlers)
     await fleet.until(lambda: fleet.record("h") is None and fleet.record("k") is None)
     assert ("held", other.id) in diary.entries

@@ -13,6 +13,7 @@ import pytest
 from pool import Handlers, Job, Node, NotRunning, PartEnded
 from pool.actors.actor import Actor
 from pool.actors.observe import ActorCrashed, Event
+from pool.model.job import NO_MARKS
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -167,7 +168,7 @@ async def test_an_interrupt_within_a_part_ends_the_node_in_order(
     assert left
     record = fleet.record("s")
     assert record is not None
-    assert (record.owner, record.crashes, record.attempt) == ("", 0, 1)
+    assert (record.owner, record.marks, record.attempt) == ("", NO_MARKS, 1)
 
 
 async def test_a_stranger_may_cancel_any_task_of_ours_and_all_goes_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,8 +12,7 @@ import pytest
 from pool import Handlers, Job, JobExists, Node, PoolError
 from pool.actors.observe import ServiceMoved
 from pool.actors.run import Run
-from pool.actors.slots import Slots
-from pool.model.timing import Timing
+from pool.actors.slots import TRIAL_S, Slots
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -540,70 +540,65 @@ async def test_two_nodes_joining_and_leaving_by_turns_lose_nothing(
 # --- poison -------------------------------------------------------------------------------------
 
 
-def suspect(fleet: Fleet, keys: list[str]) -> None:
-    """Mark jobs that nobody owns as if three workers had died while they ran them."""
+def suspect(fleet: Fleet, keys: list[str], *, marks: str = "wgone1.1-") -> None:
+    """Mark jobs that nobody owns as if they had just begun when their worker died."""
     for key in keys:
         text: Any = fleet.client.hget(fleet.names.jobs, key)
         fields = text.decode().split("|")
-        fields[9] = "3"
+        fields[7], fields[9] = fields[7] + "a", marks
         fleet.client.hset(fleet.names.jobs, key, "|".join(fields))
         record = fleet.record(key)
         assert record is not None
-        assert record.crashes == 3
+        assert record.marks.pack() == marks
 
 
-async def test_suspected_poison_jobs_run_one_at_a_time(fleet: Fleet, diary: Diary) -> None:
-    """A job that killed its worker often is on probation, so that it parks no neighbours."""
-    release = anyio.Event()
-    client = await fleet.node()
-    keys = [f"k{n}" for n in range(3)]
-    handlers = Handlers()
-
-    @handlers.job("hold")
-    async def hold(job: Job) -> None:
-        diary.note(job.key)
-        await release.wait()
-
-    for key in (*keys, "healthy"):
-        await client.options(allow_unknown=True).dispatch("hold", key)
-    suspect(fleet, keys)
-    node = await fleet.node(handlers)
-    await diary.has("healthy")
-    await diary.counts(2)
-    # The others are here and have slots: one renewal later they still wait.
-    await fleet.until(lambda: fleet.client.xlen(fleet.names.stream(f"{node.workers[0].id}.1")) == 2)
-    await (await node.dispatch("hold", "later")).started(timeout_s=5)
-    assert len([key for key in diary.entries if key in keys]) == 1
-    release.set()
-    await diary.counts(5)
-    assert sorted(diary.entries) == ["healthy", *keys, "later"]
-
-
-async def test_a_suspect_does_not_wait_for_ever_for_one_that_never_ends(
-    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """G-05: services on probation wait for each other, but not from worker to worker for ever.
-
-    They wait for longer than a start may stay with a worker that has no slot for it.
-    """
-    timing = Timing(1.0)
-    wait_s = 2 * timing.pending_timeout_s
-    monkeypatch.setattr("pool.actors.slots.PROBATION_WAIT_S", wait_s)
-    keys = [f"k{n}" for n in range(3)]
+@pytest.fixture
+def begun(diary: Diary) -> Handlers:
+    """Return a service that notes when it begins, and never ends."""
     handlers = Handlers()
 
     @handlers.service("serve")
     async def serve(job: Job) -> None:
-        diary.note(job.key)
+        diary.note(job.key, anyio.current_time())
         await anyio.sleep_forever()
 
-    client = await fleet.node(lease_ttl_s=1.0)
+    return handlers
+
+
+async def test_suspects_begin_one_at_a_time_and_hold_nobody_up(
+    fleet: Fleet, diary: Diary, begun: Handlers
+) -> None:
+    """The next death has one culprit; others pass them, and services that never end let go."""
+    client = await fleet.node()
+    keys = [f"k{n}" for n in range(6)]
+    for key in (*keys, "healthy"):
+        await client.options(allow_unknown=True).dispatch("serve", key)
+    suspect(fleet, keys[:1], marks="2,wgone1.1,wgone2.1-")
+    suspect(fleet, keys[1:])
+    node = await fleet.node(begun)
+    await diary.counts(7)
+    times = dict(diary.entries)
+    order = sorted(keys, key=times.__getitem__)
+    assert order[-1] == keys[0], "the one with most marks does not come last"
+    assert all(times[b] - times[a] >= TRIAL_S * 0.9 for a, b in pairwise(order))
+    assert times["healthy"] < times[order[2]]
+    record = fleet.record(order[-1])
+    assert record is not None
+    trial: Any = fleet.client.hget(fleet.names.trials, f"{node.workers[0].id}.1")
+    assert trial.decode() == f"{record.epoch}|{record.since_ms}|{order[-1]}"
+
+
+async def test_all_suspects_have_begun_in_time_however_many_they_are(
+    fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-06: what each is given to show itself becomes less."""
+    monkeypatch.setattr("pool.actors.slots.TRIALS_S", 1.0)
+    client = await fleet.node()
+    keys = [f"k{n}" for n in range(80)]
     for key in keys:
         await client.options(allow_unknown=True).dispatch("serve", key)
     suspect(fleet, keys)
-    await fleet.node(handlers, lease_ttl_s=1.0)
-    await diary.counts(1)
-    began_s = anyio.current_time()
-    await diary.counts(3)
-    assert wait_s * 0.5 < anyio.current_time() - began_s < wait_s + 2 * timing.renew_s + 1.0
-    assert sorted(diary.entries) == keys
+    await fleet.node(begun)
+    await diary.counts(80)
+    times = sorted(at_s for _, at_s in diary.entries)
+    assert 0.5 < times[-1] - times[0] < 80 * TRIAL_S * 0.75

@@ -12,7 +12,16 @@ import redis
 from pool.actors.roster import WorkerInfo
 from pool.errors import PayloadEncodingError
 from pool.model.codec import decode_call, decode_value, encode_call, encode_value
-from pool.model.job import Options, Outcome, Record, Start, after_failure, recover
+from pool.model.job import (
+    Death,
+    Judgement,
+    Options,
+    Outcome,
+    Record,
+    Start,
+    after_failure,
+    recover,
+)
 from pool.model.placement import Candidates
 from pool.store.rmap import delta_of
 
@@ -59,7 +68,9 @@ def _record(mutator: Mutator, raw: bytes) -> None:
     record = Record.parse(mutator.damaged(raw))
     if record is not None:
         options = Options.parse(mutator.damaged(OPTIONS[0]))
-        recover(record, options, mutator.dice, now_ms=1, crash_window_s=600, crashes_max=3)
+        judgement = Judgement(crash_window_s=600, crashes_max=3, hold_s=1)
+        for death in (None, Death(identity="w9.1", alive_ms=1, culprit=record.epoch)):
+            recover(record, options, mutator.dice, judgement=judgement, death=death)
         after_failure(record.attempt, options, mutator.dice, cause="x", error=record.error)
 
 

@@ -214,5 +214,5 @@ def _use(bench: Bench, mutator: Mutator, number: int) -> None:
     )
     for claim in claims(reply)[1]:
         [reply] = bench.run(lane.reap(claim, ttl_s=10.0, reap_s=1.0))
-        for holding in holdings(reply)[2]:
+        for holding in holdings(reply)[1]:
             bench.run(lane.quarantine(holding.key, holding.text, claim.identity))

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from pool.model import job
 from pool.model.job import (
+    MARKS_CHARS_MAX,
+    MARKS_MAX,
+    NO_MARKS,
+    Death,
     Grant,
+    Judgement,
+    Marks,
     Options,
     Outcome,
     Park,
@@ -34,15 +40,29 @@ def record(**changes: Any) -> Record:
     return attrs.evolve(parsed, **changes)
 
 
-def decide(given_record: Record, options: Options | None = None, now_ms: int = 2000) -> object:
+def decide(
+    given_record: Record,
+    options: Options | None = None,
+    *,
+    alive_ms: int = 1500,
+    culprit: int = 0,
+    died: str = "w.1",
+    crashes_max: int = 3,
+) -> object:
+    """Decide about a job that was acknowledged at 1000, and whose owner died after `alive_ms`."""
     return recover(
         given_record,
         options or Options(),
         random.Random(1),
-        now_ms=now_ms,
-        crash_window_s=600.0,
-        crashes_max=3,
+        judgement=Judgement(crash_window_s=600.0, crashes_max=crashes_max, hold_s=10.0),
+        death=Death(identity=died, alive_ms=alive_ms, culprit=culprit),
     )
+
+
+def due(given_record: Record) -> object:
+    """Decide about a job that nobody owns, and whose time has come."""
+    judgement = Judgement(crash_window_s=600.0, crashes_max=3, hold_s=10.0)
+    return recover(given_record, Options(), random.Random(1), judgement=judgement)
 
 
 def test_a_record_is_read_as_it_stands() -> None:
@@ -105,35 +125,119 @@ def test_attempts_are_counted_to_the_end_and_no_further(
         assert 0 <= decision.delay_s <= min(8.0, 0.5 * 2 ** min(attempt - 1, 20))
 
 
-def test_a_job_that_only_waited_gets_no_crash_mark() -> None:
-    """It is granted again at once, and must be acknowledged before its handler starts."""
-    assert decide(record(state="pending")) == Grant("r")
+def test_what_had_to_be_acknowledged_first_never_began_and_gets_no_mark() -> None:
+    """It is granted again at once, and keeps the marks that it had."""
+    assert decide(record(state="pending", flags="a")) == Grant("r=")
+    assert decide(record(state="pending", flags="a", marks=Marks(("w.9",)))) == Grant("r=w.9")
 
 
-def test_a_second_requeue_of_a_pending_job_is_delayed() -> None:
-    """Requeues back off, so that a key that kills its reader does not spin."""
-    assert isinstance(decide(record(state="pending", requeues=1)), Wait)
+def test_what_may_have_begun_unseen_gets_half_a_mark_and_is_begun_alone_next() -> None:
+    """A process that dies at the first instruction of a job never acknowledges it."""
+    assert decide(record(state="pending")) == Grant("rma=w.1-")
+
+
+def test_neighbours_of_poison_are_requeued_without_delay_and_others_back_off() -> None:
+    """Once for each death that `crashes_max` allows; a key that kills its reader does not spin."""
+    assert decide(record(state="pending", requeues=5)) == Grant("rma=w.1-")
+    delayed = decide(record(state="pending", requeues=6))
+    assert isinstance(delayed, Wait)
+    assert delayed.mark == "ma=w.1-"
 
 
 def test_what_was_delayed_still_counts_as_requeued() -> None:
     """The flag that asks for acknowledgement first stays until it is acknowledged."""
-    assert decide(record(state="waiting", flags="a")) == Grant("r")
-    assert decide(record(state="waiting")) == Grant("")
+    assert due(record(state="waiting", flags="a")) == Grant("r=")
+    assert due(record(state="waiting")) == Grant("=")
 
 
-def test_a_running_job_gets_a_crash_mark_and_too_many_park_it() -> None:
-    """Poison is isolated after `crashes_max` worker crashes."""
-    assert decide(record(crashes=0)) == Grant("1")
-    assert decide(record(crashes=2)) == Grant("3")
-    poisoned = decide(record(crashes=3))
-    assert isinstance(poisoned, Park)
-    assert poisoned.cause == "poison"
+def test_a_running_job_gets_half_a_mark_and_is_begun_alone_if_it_had_just_begun() -> None:
+    """Who outlived the start for a second, as its renewal proved, does not kill at once."""
+    assert decide(record(), alive_ms=1999) == Grant("ma=w.1-")
+    assert decide(record(), alive_ms=2000) == Grant("m=w.1-")
+
+
+def test_only_a_culprit_that_was_suspected_before_gets_a_whole_mark() -> None:
+    """The first death is nobody's alone: what began together may all have done it."""
+    had = Marks(("w.9-",))
+    assert decide(record(), culprit=7) == Grant("ma=w.1-")
+    assert decide(record(marks=had), culprit=7) == Grant("ma=w.9-,w.1")
+    assert decide(record(marks=had), culprit=8) == Grant("ma=w.9-,w.1-")
+
+
+def test_the_last_mark_has_a_job_held_and_not_parked_at_once() -> None:
+    """For one TTL: whoever is named may only have been frozen, and come back meanwhile."""
+    had = Marks(("w.7-", "w.8", "w.9"))
+    held = decide(record(marks=had), culprit=7)
+    assert held == Wait(10.0, 1, "boom", "hma=w.7-,w.8,w.9,w.1")
+
+
+def test_beside_a_culprit_nobody_else_is_held() -> None:
+    """Innocents collect marks with the guilty one; they are not given up before it, nor with it."""
+    had = Marks(before=6)
+    assert isinstance(decide(record(marks=had)), Wait)
+    assert decide(record(marks=had), culprit=8) == Grant("ma=6,w.1-")
+    assert isinstance(decide(record(marks=had, state="pending"), culprit=0), Wait)
+    assert decide(record(marks=had, state="pending"), culprit=8) == Grant("rma=6,w.1-")
+
+
+def test_what_is_held_is_parked_unless_its_marks_have_become_too_few() -> None:
+    """The scripts hand it out without the marks of those who came back (`lua/lib/marks.lua`)."""
+    held = record(state="waiting", flags="ah", owner="")
+    parked = due(attrs.evolve(held, marks=Marks(("w.7-", "w.8", "w.9", "w.1"))))
+    assert isinstance(parked, Park)
+    assert (parked.cause, parked.error) == ("poison", "3.5 crash marks")
+    assert due(attrs.evolve(held, marks=Marks(("w.8", "w.9", "w.1")))) == Grant("=w.8,w.9,w.1")
+    # Not held, it only waits for its next attempt: others were the culprits of its deaths.
+    assert due(record(state="waiting", marks=Marks(before=9))) == Grant("=9")
 
 
 def test_a_long_run_clears_the_marks() -> None:
     """Marks count crashes close together, not a service's whole life."""
-    assert decide(record(crashes=3), now_ms=1000 + 600_000) == Grant("1")
-    assert isinstance(decide(record(crashes=3), now_ms=1000 + 599_999), Park)
+    had = record(marks=Marks(("w.7", "w.8", "w.9")))
+    assert decide(had, alive_ms=1000 + 600_000) == Grant("=")
+    assert isinstance(decide(had, alive_ms=1000 + 599_999), Wait)
+
+
+@given(st.integers(1, 1000), st.booleans())
+def test_a_job_that_kills_at_once_ends_one_process_more_than_crashes_max(
+    crashes_max: int, is_seen: bool
+) -> None:
+    """Whether its first start is acknowledged or not: 1/2 + 1 + 1 ... is over at the same death."""
+    job_of = record(state="running" if is_seen else "pending", owner="w.0")
+    for deaths in range(1, crashes_max + 3):
+        decision = decide(
+            job_of, culprit=7 if deaths > 1 else 0, died=f"w.{deaths}", crashes_max=crashes_max
+        )
+        if isinstance(decision, Wait):
+            break
+        assert isinstance(decision, Grant)
+        letters, _, marks = decision.mark.partition("=")
+        assert "a" in letters
+        # It is acknowledged first from now on, and then it kills.
+        job_of = record(owner="w.0", marks=Marks.parse(marks))
+    assert deaths == crashes_max + 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=30))
+def test_marks_survive_a_record_and_old_ones_lose_only_their_names(
+    deaths: list[tuple[int, bool]],
+) -> None:
+    """A record is bounded whatever happens; what its marks weigh is not."""
+    marks, weights = NO_MARKS, dict[int, int]()
+    for number, is_whole in deaths:
+        marks = marks.add(f"w8z4k0qv1xt{number:x}.12345", is_whole=is_whole)
+        if number not in weights or len(weights) <= MARKS_MAX:
+            weights[number] = max(weights.get(number, 0), 2 if is_whole else 1)
+        text = "|".join([*FIELDS[:9], marks.pack(), *FIELDS[10:]])
+        parsed = Record.parse(text.encode())
+        assert parsed is not None
+        assert parsed.marks == marks
+        assert len(marks.named) <= MARKS_MAX
+        assert len(marks.pack()) <= MARKS_CHARS_MAX
+    if len({number for number, _ in deaths}) <= MARKS_MAX:
+        assert marks.halves == sum(weights.values())
+    else:
+        assert marks.halves >= len({number for number, _ in deaths})
 
 
 def test_intents_outlive_their_owner() -> None:

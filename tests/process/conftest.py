@@ -39,6 +39,7 @@ from tests.servers import ON, Cluster, Sentinels, connect, refusals, start, with
 
 PATIENCE_S = 10.0  # for what has no deadline of its own; nothing takes that long
 LOOK_AGAIN_S = 0.01
+BACK_S = 6.0  # within the TTL and so long all begin again that may have killed their worker (G-06)
 POOL = "fleet"  # of all fleets, and the name of the user whom their members come as
 MEMBER = Path(__file__).with_name("member.py")
 PACKAGE = Path(pool.__file__).parent
@@ -99,6 +100,11 @@ class Member:
         self.process.stdin.flush()
         return ask
 
+    def note_end(self) -> None:
+        """Wait for the end, and write down when it was."""
+        self.process.wait()
+        self.died_s = time.monotonic()
+
     def signal(self, number: signal.Signals) -> float:
         """Send a signal; returns when."""
         if number == signal.SIGTERM:
@@ -129,11 +135,15 @@ class Fleet:
         *names: str,
         trap: str = "",
         is_client: bool = False,
+        is_mortal: bool = False,
         capacity: int = 100,
         label: str = "",
         **settings: Any,
     ) -> list[Member]:
-        """Start members at the same time; returns when all have joined, and know one another."""
+        """Start members at the same time; returns when all have joined, and know one another.
+
+        Of one that is mortal, its end is noted whenever it comes.
+        """
         usual = {
             "lease_ttl_s": self.ttl_s,
             "grace_s": 2.0,
@@ -163,10 +173,13 @@ class Fleet:
                     stderr=errors,
                     env={**os.environ, "PYTHONPATH": str(self.package.parent)},
                 )
-            self.members[name] = Member(name, process, log, is_expected_to_live=not trap)
-            begun.append(self.members[name])
+            lasts = not (trap or is_mortal)
+            self.members[name] = member = Member(name, process, log, is_expected_to_live=lasts)
+            begun.append(member)
+            if is_mortal:
+                threading.Thread(target=member.note_end, daemon=True).start()
         for name in names:
-            self.until(partial(self.said, "ready", node=name), what=f"{name} has joined")
+            self.until(partial(self._has_joined, name), what=f"{name} has joined")
         # Else a service might be placed by a node that lacks a worker, and move a little later.
         lasting = {m.name: m for m in self.members.values() if m.is_expected_to_live}
         joined = [said for said in self.said("ready") if said["node"] in lasting]
@@ -174,6 +187,11 @@ class Fleet:
         for member in lasting.values():
             self.ask(member, "knows", workers=workers)
         return begun
+
+    def _has_joined(self, name: str) -> bool:
+        member = self.members[name]
+        is_over = not member.is_expected_to_live and member.process.poll() is not None
+        return is_over or bool(self.said("ready", node=name))
 
     def kill(self, member: Member) -> float:
         """SIGKILL; returns when."""

@@ -121,6 +121,22 @@ def make(ledger: Ledger, node: str) -> Handlers:
         finally:
             job.state = ticks
 
+    async def deadly(job: Job, how: str, after_s: float = 0.0) -> None:
+        """End this process, at the first instruction or a little later; `""`: only run."""
+        with ledger.running(job):
+            if after_s:
+                await anyio.sleep(after_s)
+            match how:
+                case "exit":
+                    os._exit(66)
+                case "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "segv":
+                    os.kill(os.getpid(), signal.SIGSEGV)
+            await anyio.sleep_forever()
+
+    handlers.job("deadly")(deadly)
+    handlers.service("perilous")(deadly)
     return handlers
 
 

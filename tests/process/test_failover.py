@@ -22,7 +22,7 @@ from pool.model.names import Control, Names, lane_of
 from pool.store.link import Link
 from pool.store.seam import Host
 from pool.store.url import Url
-from tests.process.conftest import POOL, Fleet, fleet_users
+from tests.process.conftest import BACK_S, POOL, Fleet, fleet_users
 from tests.servers import (
     SLOTS,
     Cluster,
@@ -116,7 +116,7 @@ def test_a_fleet_on_several_servers_is_a_fleet(
     lost = [key for key, run in fleet.alive(clocks).items() if run.node == victim.name]
     assert {lane_of(key, fleet.lanes) for key in lost}
     at_s = fleet.kill(victim)
-    figures("takeover", fleet.took_over(lost, at_s, victim, within_s=fleet.ttl_s + 1.0))
+    figures("takeover", fleet.took_over(lost, at_s, victim, within_s=fleet.ttl_s + BACK_S))
     [late] = fleet.start("late")
     at_s = fleet.leave(survivor)
     assert {run.node for run in fleet.are_running(clocks).values()} == {late.name}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pool.model.job import EDGE_NAMES, STATES, TABLE
+from pool.model.job import EDGE_NAMES, STATES, TABLE, Marks
 from pool.store.answers import Claim
 from pool.store.lane import Edge, Target
 
@@ -94,13 +94,14 @@ def test_a_grant_without_room_leaves_the_key_unassigned(bench: Bench, state: str
 def test_marks_of_a_grant(bench: Bench) -> None:
     """A crash mark is written as given; a requeue counts itself and asks for acknowledgement."""
     bench.put("k", "R")
-    bench.advance("own", W1.name, bench.edge("g", "k", y="2"), targets=[W1])
-    assert (bench.record("k").crashes, bench.record("k").requeues) == (2, 0)
+    bench.advance("own", W1.name, bench.edge("g", "k", y="m=w8.1,w9.1-"), targets=[W1])
+    marks = Marks(("w8.1", "w9.1-"))
+    assert (bench.record("k").marks, bench.record("k").requeues) == (marks, 0)
     for requeues in (1, 2):
         bench.advance("own", W1.name, bench.edge("g", "k", y="r"), targets=[W1])
         assert (bench.record("k").requeues, bench.record("k").flags) == (requeues, "a")
     assert bench.advance("own", W1.name, bench.edge("a", "k")) == ["OK -"]
-    assert (bench.record("k").crashes, bench.record("k").requeues) == (2, 0)
+    assert (bench.record("k").marks, bench.record("k").requeues) == (marks, 0)
     assert bench.counter("crashed") == 1
     assert bench.counter("requeued") == 2
     assert bench.audit() == []

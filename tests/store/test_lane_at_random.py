@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from pool.model.job import TABLE, Cancel, Grant, Park, Wait, recover
+from pool.model.job import TABLE, Cancel, Death, Grant, Judgement, Park, Wait, recover
 from pool.store.answers import Claim, holdings, overdue
 from pool.store.lane import Edge, Target
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.store.conftest import Bench
 
 # Seeds, not hypothesis: the server's own dice and clock take part, so nothing could be shrunk.
+JUDGEMENT = Judgement(crash_window_s=600.0, crashes_max=3, hold_s=10.0)
 LIVES = 25
 STEPS = 100
 
@@ -163,7 +164,7 @@ class Life:
             return None
         claim = self.dice.choice(self.claims)
         call = self.bench.lane.reap(claim, ttl_s=10.0, reap_s=1.0)
-        now_ms, is_done, found = holdings(self.bench.run(call))
+        is_done, found = holdings(self.bench.run(call))
         if is_done:
             self.claims.remove(claim)
             return "forgotten"
@@ -175,9 +176,8 @@ class Life:
                 holding.record,
                 holding.options,
                 self.dice,
-                now_ms=now_ms,
-                crash_window_s=600.0,
-                crashes_max=3,
+                judgement=JUDGEMENT,
+                death=claim.death,
             )
             edges.append(self.decided(holding.key, decision))
         return self.checked("reap", claim.identity, edges, claim.claim)
@@ -187,8 +187,9 @@ class Life:
         match decision:
             case Park(cause=cause, error=error):
                 return edge("x", key, x=cause, y=error)
-            case Wait(delay_s=delay_s, attempt=attempt, error=error):
-                return edge("w", key, x=round(delay_s * 1000), y=attempt, z=error)
+            case Wait(delay_s=delay_s, attempt=attempt, error=error, mark=mark):
+                text = f"{attempt} {mark}".strip()
+                return edge("w", key, x=round(delay_s * 1000), y=text, z=error)
             case Cancel(cause=cause):
                 return edge("c", key, x=cause)
             case Grant(mark=mark):
@@ -200,9 +201,7 @@ class Life:
         for key in self.dice.sample(self.KEYS, 2):
             bench.do("ZADD", bench.names.due, "XX", 1, f"k:{key}")
             bench.do("ZADD", bench.names.pending, "XX", 1, key)
-        now_ms, _, is_ours, found = overdue(
-            bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10))
-        )
+        _, _, is_ours, found = overdue(bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)))
         assert is_ours
         for late in found:
             assert late.record is not None
@@ -215,9 +214,8 @@ class Life:
                     late.record,
                     late.options,
                     self.dice,
-                    now_ms=now_ms,
-                    crash_window_s=600.0,
-                    crashes_max=3,
+                    judgement=JUDGEMENT,
+                    death=Death(identity=late.record.owner, alive_ms=0, culprit=-1),
                 )
                 if bench.text(late.key) == late.text:
                     self.checked("free", late.record.owner, [self.decided(late.key, decision)])

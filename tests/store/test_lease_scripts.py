@@ -30,8 +30,7 @@ def renew(bench: Bench, *identities: str, ttl_s: float = 10.0) -> Renewal:
 
 
 def reap(bench: Bench, claim: Claim) -> tuple[bool, list[Holding]]:
-    _, is_done, found = holdings(bench.run(bench.lane.reap(claim, ttl_s=10.0, reap_s=1.0)))
-    return is_done, found
+    return holdings(bench.run(bench.lane.reap(claim, ttl_s=10.0, reap_s=1.0)))
 
 
 def set_seen(bench: Bench, ago_ms: int) -> None:

@@ -15,6 +15,7 @@ KEYS[11] letters   hash    job id -> dead letter
 KEYS[12] journal   stream  abnormal edges
 KEYS[13] source_owned   set     keys the source runs
 KEYS[14] source_stream  stream  the source's starts
+KEYS[15] trials    hash    identity -> epoch|since|key of the suspected job that it began last
 KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes (see takes)
 ARGV[1] incarnation  str
 ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
@@ -32,10 +33,11 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     d done         x result                   P R -> done
     c cancel       x cause                    P R W U -> cancelled
     x park         x cause, y error           P R W U -> parked
-    w wait         x delay ms, y next attempt, z error           P R -> W
+    w wait         x delay ms, y next attempt[ mark], z error           P R -> W
     g grant        x ranked targets, y mark, z blob              P R W U -> P or U
-                   y: a number is its crash marks from now on, r counts a requeue and asks for
-                   acknowledgement before the handler starts, empty is neither
+                   mark: letters, then = and its crash marks from now on, or nothing and they stay
+                   r counts a requeue, and asks for acknowledgement before the handler starts; a asks for
+                   that alone; m counts a crash; h (of w): it is held, see record
                    z: empty keeps the blob, else = then its new bytes
 
 Uses     lane, record, batch, place, finish
@@ -70,7 +72,8 @@ redis.call('HLEN', letters)
 redis.call('XLEN', journal)
 redis.call('SCARD', source_owned)
 redis.call('XLEN', source_stream)
-local arg, k = read_targets(8, 15)
+redis.call('HLEN', trials)
+local arg, k = read_targets(8, 16)
 local checked, unfit = k, {}
 local function check(name, kind)
   if unfit[name] == nil then
@@ -102,6 +105,25 @@ local function settled(epoch, result)
     return 'REPEAT ' .. word
   end
   return 'SETTLED ' .. word .. ' ' .. (by ~= '' and by or '-') .. ' ' .. by_epoch
+end
+
+-- What a mark says (see w and g).
+local function take_mark(r, mark)
+  local letters, is_given, marks = string.match(mark, '^(%l*)(=?)(.*)$')
+  if is_given == '=' then
+    r[MARKS] = marks
+  end
+  if string.find(letters, 'r', 1, true) then
+    r[REQUEUES] = text_of(tonumber(r[REQUEUES] ~= '' and r[REQUEUES] or '0') + 1)
+    tally('requeued', 1)
+  end
+  if string.find(letters, '[ra]') then
+    flag(r, 'a', true)
+  end
+  if string.find(letters, 'm', 1, true) then
+    tally('crashed', 1)
+  end
+  flag(r, 'h', string.find(letters, 'h', 1, true) ~= nil)
 end
 
 local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
@@ -155,6 +177,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
         later('HSET', payloads, key, payload)
       end
       r[STATE], r[SINCE], r[REQUEUES] = 'R', text_of(now), ''
+      if r[MARKS] ~= '' and has(r, 'a') then
+        redis.call('HSET', trials, source, epoch .. '|' .. r[SINCE] .. '|' .. key)
+      end
       flag(r, 'a', false)
       later('HSET', jobs, key, pack(r))
     end
@@ -188,7 +213,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     r[ACCEPTED] = accepted_of(r)
     local at = text_of(now + tonumber(x))
     r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
-    r[ATTEMPT], r[INTENT], r[ERROR] = y, '', plain(z)
+    local attempt, mark = string.match(y, '^(%d+) ?(.*)$')
+    r[ATTEMPT], r[INTENT], r[ERROR] = attempt or r[ATTEMPT], '', plain(z)
+    take_mark(r, mark or '')
     flag(r, 'd', true)
     if payload then
       later('HSET', payloads, key, payload)
@@ -204,14 +231,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     later('HSET', blobs, key, string.sub(z, 2))
     flag(r, 'b', true)
   end
-  if y == 'r' then
-    r[REQUEUES] = text_of(tonumber(r[REQUEUES] ~= '' and r[REQUEUES] or '0') + 1)
-    flag(r, 'a', true)
-    tally('requeued', 1)
-  elseif y ~= '' then
-    r[CRASHES] = y
-    tally('crashed', 1)
-  end
+  take_mark(r, y)
   if was == 'P' or was == 'R' then
     journal_add('released', key, r, guard)
   end

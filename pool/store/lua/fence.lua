@@ -3,9 +3,11 @@ fence: claim identities whose lease has ended (SetIfNotExists in the cleanup map
 
 KEYS[1] lane       hash    seen, quiet
 KEYS[2] keepalive  zset    identity -> lease end; of a fenced one: by when its reaper must have gone on
-KEYS[3] cleanup    hash    identity -> holder|fence, later done
+KEYS[3] cleanup    hash    identity -> claim: holder|fence|alive|culprit, later done
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[5] journal    stream  abnormal edges
+KEYS[6] jobs       hash    key -> record
+KEYS[7] trials     hash    identity -> epoch|since|key of the suspected job that it began last
 ARGV[1] incarnation  str
 ARGV[2] ttl_ms       int   > 0
 ARGV[3] reap_ms      int   > 0; how long a claim holds without progress
@@ -14,24 +16,42 @@ ARGV[5] claims_max   int   how many at most
 ARGV[...] suspects         id.n each that own something, are announced or claimed: claimed when they have no
                            keep-alive entry at all
 
-Uses     lane, quiet
+Uses     lane, quiet, record
 Returns  earliest lease end (ms; -1: none), then (identity, claim) per claim now held
 Errors   POOLDATALOST <lane>
-Cost     O(claims * log n); 6 commands a claim
+Cost     O(claims * log n); 8 commands a claim
 Why Lua  the lease has ended, nobody claimed it, now I do: with a gap between them two reapers would both
          begin, or a renewal would slip in.  From here on every script of that identity is refused, for all
          its keys at once, before the first key is moved.
+
+A claim says when the identity was surely alive (its last renewal), and the epoch of the job that probably
+killed it (0: of none): the suspected one that it began last, if it still runs that and began it after that
+renewal or just before.  Both are lost with its lease, so they stand in the claim, also of a successor.
 ]]
+local AT_ONCE_MS = 1000
 redis.call('HLEN', open)
 redis.call('HLEN', cleanup)
 redis.call('XLEN', journal)
+redis.call('HLEN', jobs)
+redis.call('HLEN', trials)
 redis.call('ZREM', keepalive, '\n')
 
 notice_gap()
 local FORGET_TTLS = 10
 local answers = { '-1' }
-local function claim(name, had)
-  local fence = holder .. '|' .. stamp()
+local function culprit_of(name, alive)
+  local epoch, since, key = string.match(redis.call('HGET', trials, name) or '', '^(%d+)|(%d+)|(.*)$')
+  local r = key and tonumber(since) > alive - AT_ONCE_MS and parse(redis.call('HGET', jobs, key))
+  redis.call('HDEL', trials, name)
+  return r and r[STATE] == 'R' and r[OWNER] == name and r[EPOCH] == epoch and epoch or '0'
+end
+local function claim(name, lease_end, had)
+  local alive, culprit = string.match(had or '', '^[^|]*|%d+|(%d+)|(%d+)$')
+  if not alive then
+    local alive_ms = math.max(0, tonumber(lease_end) - ttl_max)
+    alive, culprit = text_of(alive_ms), culprit_of(name, alive_ms)
+  end
+  local fence = holder .. '|' .. stamp() .. '|' .. alive .. '|' .. culprit
   redis.call('HSET', cleanup, name, fence)
   local id, n = string.match(name, '^(.*)%.(%d+)$')
   if id and string.match(redis.call('HGET', open, id) or '', '^(%d+)|') == n then
@@ -51,13 +71,16 @@ for i = 6, #ARGV do
   redis.call('ZADD', keepalive, 'NX', is_done and now + FORGET_TTLS * ttl_max or now, ARGV[i])
 end
 if now >= quiet then
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'LIMIT', 0, claims_max)) do
+  local ended = redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'WITHSCORES', 'LIMIT', 0, claims_max)
+  for i = 1, #ended, 2 do
+    local name = ended[i]
     local had = redis.call('HGET', cleanup, name)
     if had == 'done' then
       redis.call('HDEL', cleanup, name)
       redis.call('ZREM', keepalive, name)
+      redis.call('HDEL', trials, name)
     else
-      claim(name, had)
+      claim(name, ended[i + 1], had)
     end
   end
 end

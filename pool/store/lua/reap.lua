@@ -3,22 +3,22 @@ reap: read the next keys of a fenced identity; when it owns nothing any more, fo
 
 KEYS[1] lane       hash    stamp, counters
 KEYS[2] keepalive  zset    identity -> by when the reaper must have gone on
-KEYS[3] cleanup    hash    identity -> holder|fence, later done
+KEYS[3] cleanup    hash    identity -> claim, later done
 KEYS[4] jobs       hash    key -> record
 KEYS[5] handlers   hash    name -> options
 KEYS[6] owned      set     keys it runs
 KEYS[7] stream     stream  starts it had not acknowledged
 KEYS[8] signal     stream  its signals
+KEYS[9] thawed     zset    identity that came back from a freeze -> until when that is known
 ARGV[1] incarnation  str
 ARGV[2] identity     str   id.n
-ARGV[3] claim        str   holder|fence
+ARGV[3] claim        str   holder|fence|alive|culprit
 ARGV[4] reap_ms      int   > 0
 ARGV[5] forget_ms    int   > 0; how long `done` is remembered
 ARGV[6] keys_max     int   how many at most
 
-Uses     lane, record
-Returns  server ms, then (key, record, options) each; FORGOTTEN behind the time: all is done; nothing
-         behind it: ask again
+Uses     lane, record, marks
+Returns  (key, record without void marks, options) each; FORGOTTEN alone: all is done; nothing: ask again
 Errors   POOLDATALOST <lane>, POOLGONE <claim> (another reaper holds it)
 Cost     O(keys)
 Why Lua  work first, registration last: it may be forgotten only in the step that saw it own nothing.
@@ -31,10 +31,11 @@ redis.call('XLEN', signal)
 redis.call('SCARD', owned)
 redis.call('HLEN', jobs)
 redis.call('HLEN', handlers)
+redis.call('ZCARD', thawed)
 redis.call('ZREM', keepalive, '\n')
 redis.call('ZADD', keepalive, now + reap_ms, identity)
 
-local answers = { text_of(now) }
+local answers = {}
 local function append(...)
   for _, value in ipairs({ ... }) do
     answers[#answers + 1] = value
@@ -47,7 +48,7 @@ local function add(key, state, drop)
   if text and not r then
     append(key, text, '')
   elseif r and r[OWNER] == identity and r[STATE] == state then
-    append(key, text, redis.call('HGET', handlers, r[HANDLER]) or '')
+    append(key, judged(text, r), redis.call('HGET', handlers, r[HANDLER]) or '')
   else
     drop()
   end
@@ -55,12 +56,12 @@ end
 for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+', 'COUNT', keys_max)) do
   add(entry[2][2] or '', 'P', function() redis.call('XDEL', stream, entry[1]) end)
 end
-if #answers == 1 then
+if #answers == 0 then
   for _, key in ipairs(redis.call('SRANDMEMBER', owned, keys_max)) do
     add(key, 'R', function() redis.call('SREM', owned, key) end)
   end
 end
-if #answers == 1 and redis.call('XLEN', stream) + redis.call('SCARD', owned) == 0 then
+if #answers == 0 and redis.call('XLEN', stream) + redis.call('SCARD', owned) == 0 then
   redis.call('DEL', stream, signal)
   redis.call('HSET', cleanup, identity, 'done')
   redis.call('ZADD', keepalive, now + forget_ms, identity)

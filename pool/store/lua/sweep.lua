@@ -8,20 +8,22 @@ KEYS[4] jobs       hash    key -> record
 KEYS[5] pending    zset    key -> by when its start must be acknowledged
 KEYS[6] due        zset    k:KEY -> when
 KEYS[7] handlers   hash    name -> options
+KEYS[8] thawed     zset    identity that came back from a freeze -> until when that is known
 ARGV[1] incarnation  str
 ARGV[2] holder       str   identity of the sweeper
 ARGV[3] lock_ms      int   how long the lock holds
 ARGV[4] keys_max     int   how many at most
 ARGV[5] skip         int   how many of the earliest to leave out: nothing could be done about them
 
-Uses     lane, record
+Uses     lane, record, marks
 Returns  server ms, earliest deadline left (ms; -1: none; -2: another node sweeps), then per overdue key:
-         pending|due, key, record, state of its owner (none | live | gone), options of its handler
+         pending|due, key, record without void marks, state of its owner (none | live | gone), options of its handler
 Errors   POOLDATALOST <lane>
 Cost     O(keys * log n); 4 commands a key
 Why Lua  SetIfNotExists with an expiry on the server's clock; two sweepers would be harmless, but wasteful.
 ]]
 redis.call('ZCARD', keepalive)
+redis.call('ZCARD', thawed)
 redis.call('HLEN', jobs)
 redis.call('HLEN', handlers)
 local due_had = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', skip, keys_max)
@@ -55,6 +57,9 @@ local function add(index, key)
   if r and r[OWNER] ~= '' then
     local gone = redis.call('HEXISTS', cleanup, r[OWNER]) == 1 or not redis.call('ZSCORE', keepalive, r[OWNER])
     owner = gone and 'gone' or 'live'
+  end
+  if r then
+    text = judged(text, r)
   end
   local options = r and redis.call('HGET', handlers, r[HANDLER]) or ''
   for _, value in ipairs({ index, key, text, owner, options }) do

@@ -3,13 +3,14 @@ wait: tell how jobs are, and register a node to be told when they start or end.
 
 KEYS[1] lane       hash    incarnation
 KEYS[2] jobs       hash    key -> record
+KEYS[3] thawed     zset    identity that came back from a freeze -> until when that is known
 KEYS[...] results          result:ID per item
 ARGV[1] incarnation  str
 ARGV[2] node         str   who is to be told; empty: only look
 ARGV[...] items      key, job id each; an empty job id means whichever job the key has
 
-Uses     lane, record
-Returns  per item: the record, or = and the outcome, or empty: neither is known, or ! and a record that
+Uses     lane, record, marks
+Returns  per item: the record without void marks, or = and the outcome, or empty: neither is known, or ! and a record that
          cannot be read
 Errors   POOLDATALOST <lane>
 Cost     O(1) per item; 3 commands
@@ -30,9 +31,9 @@ for a = 3, #ARGV, 2 do
       r[WAITERS] = r[WAITERS] ~= '' and r[WAITERS] .. ',' .. node or node
       writes[key] = pack(r)
     end
-    answers[#answers + 1] = pack(r)
+    answers[#answers + 1] = judged(pack(r), r)
   else
-    local outcome = id ~= '' and redis.call('GET', KEYS[2 + (a - 1) / 2])
+    local outcome = id ~= '' and redis.call('GET', KEYS[3 + (a - 1) / 2])
     answers[#answers + 1] = outcome and '=' .. outcome or ''
   end
 end

@@ -12,7 +12,7 @@ from pool.actors.mending import Held, compare
 from pool.actors.outbox import Memory
 from pool.actors.tail import Tail
 from pool.model import job as model
-from pool.model.job import Start
+from pool.model.job import NO_MARKS, Start
 from pool.store.answers import Owned
 from pool.store.lane import Edge
 from tests.verify.sim.campaign import told
@@ -103,7 +103,7 @@ def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
         kind="job",
         attempt=1,
         flags="",
-        crashes=0,
+        marks=NO_MARKS,
         accepted=5,
         payload=b"",
     )

@@ -56,7 +56,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
       redis.call('HDEL', letters, old)
     end
     redis.call('ZADD', parked, now, r[ID])
-    redis.call('HSET', letters, r[ID], table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[CRASHES], text_of(now),
+    redis.call('HSET', letters, r[ID], table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[MARKS], text_of(now),
       detail }, '|') .. '\n' .. key .. '\n' .. body .. '\n' .. payload)
   end
   lift(key, r, unassigned)

@@ -40,7 +40,7 @@ local function grant(key, r, target, payload)
   local accepted = accepted_of(r)
   r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'P', target.name, stamp(), ''
   r[ACCEPTED] = first and '' or accepted
-  local meta = table.concat({ r[ID], r[HANDLER], r[KIND], r[ATTEMPT], r[FLAGS], r[CRASHES], r[ACCEPTED] }, '|')
+  local meta = table.concat({ r[ID], r[HANDLER], r[KIND], r[ATTEMPT], r[FLAGS], r[MARKS], r[ACCEPTED] }, '|')
   if has(r, 'p') then
     redis.call('XADD', target.stream, r[EPOCH] .. '-0', 'k', key, 'm', meta)
   else

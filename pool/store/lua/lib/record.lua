@@ -2,28 +2,31 @@
 record: a job's record, one line of fields between bars; a field that is empty has its default.
 
  1 state P R W U   2 kind j s     3 job id       4 handler     5 owner id.n, or none
- 6 epoch           7 attempt      8 flags        9 intent     10 crashes
+ 6 epoch           7 attempt      8 flags        9 intent     10 marks
 11 requeues       12 accepted    13 since       14 waiters    15 last error
 16 whatever a newer version wrote behind it, kept as it is
 
 state     P pending (in the owner's stream, entry id = epoch), R running, W waiting, U unassigned
 flags     p payload stays in `payloads`, b has a blob, i has an inbox, d has a `due` entry,
-          a must be acknowledged before its handler starts
+          a must be acknowledged before its handler starts; if it has marks, it is begun alone
+          h held: parked as poison when it comes due, unless its marks have become too few
 intent    s<cause> stop was asked for, t timed out
 accepted  acceptance stamp in microseconds; empty: the epoch of the first grant is it
+marks     the deaths it is suspected of: N,id.n,id.n-  (- half; N halves of which no name is kept)
 since     ms when it was acknowledged running; of one that waits, when it is due
 ]]
 local STATE, KIND, ID, HANDLER, OWNER, EPOCH, ATTEMPT, FLAGS = 1, 2, 3, 4, 5, 6, 7, 8
-local INTENT, CRASHES, REQUEUES, ACCEPTED, SINCE, WAITERS, ERROR, REST = 9, 10, 11, 12, 13, 14, 15, 16
-local RECORD = '^([PRWU])|([js])|([^|]+)|([^|]+)|([^|]*)|([1-9]%d*)|(%d+)|(%l*)|([^|]*)|(%d*)|(%d*)|(%d*)|(%d*)|([^|]*)|([^|]*)(.*)$'
+local INTENT, MARKS, REQUEUES, ACCEPTED, SINCE, WAITERS, ERROR, REST = 9, 10, 11, 12, 13, 14, 15, 16
+local RECORD = '^([PRWU])|([js])|([^|]+)|([^|]+)|([^|]*)|([1-9]%d*)|(%d+)|(%l*)|([^|]*)|([%w.,-]*)|(%d*)|(%d*)|(%d*)|([^|]*)|([^|]*)(.*)$'
 
+local MARKS_CHARS_MAX = 400
 local DIGITS_MAX = 16 -- more is not exact in Lua, and past 20 Redis refuses it as an entry id
 
 local function parse(text)
   local r = { string.match(text or '', RECORD) }
   local has_owner = r[1] == 'P' or r[1] == 'R'
-  if r[1] and math.max(#r[EPOCH], #r[ATTEMPT], #r[CRASHES], #r[REQUEUES], #r[ACCEPTED], #r[SINCE]) <= DIGITS_MAX
-    and has_owner == (r[OWNER] ~= '') then
+  if r[1] and math.max(#r[EPOCH], #r[ATTEMPT], #r[REQUEUES], #r[ACCEPTED], #r[SINCE]) <= DIGITS_MAX
+    and #r[MARKS] <= MARKS_CHARS_MAX and has_owner == (r[OWNER] ~= '') then
     return r
   end
 end

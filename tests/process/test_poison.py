@@ -1,0 +1,168 @@
+"""Jobs that kill their process, among others that only stand beside them; and hosts that freeze."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.process.conftest import BACK_S
+
+if TYPE_CHECKING:
+    from tests.process.conftest import Figures, Fleet, MakeFleet, Member
+
+
+def replaced(fleet: Fleet, workers: list[Member], **settings: Any) -> int:
+    """Do what a supervisor of processes does: start one for each that died; returns how many."""
+    dead = [member for member in workers if member.process.poll() is not None]
+    for member in dead:
+        workers.remove(member)
+        workers += fleet.start(f"w{len(fleet.members)}", is_mortal=True, **settings)
+    return len(dead)
+
+
+def outlive(fleet: Fleet, client: Member, job: str, workers: list[Member], **settings: Any) -> int:
+    """Replace who dies until a job is parked; returns how many processes it ended."""
+    deaths = 0
+
+    def is_parked() -> bool:
+        nonlocal deaths
+        deaths += replaced(fleet, workers, **settings)
+        [status] = fleet.ask(client, "status", jobs=[job])
+        return bool(status["state"] == "parked")
+
+    fleet.until(is_parked, within_s=120.0, what="it is parked")
+    # Whoever it has ended is counted, and nobody dies of it any more.
+    began_s = fleet.now_s()
+    while fleet.now_s() < began_s + 2 * fleet.ttl_s:
+        deaths += replaced(fleet, workers, **settings)
+        fleet.passes(fleet.now_s(), 0.05)
+    return deaths
+
+
+def back_in_time(fleet: Fleet, guilty: str, innocent: Collection[str]) -> list[float]:
+    """Check that after each death all others ran again in time; returns how long the last took."""
+    dead = {m.name for m in fleet.members.values() if m.process.poll() is not None}
+    fatal = [run for run in fleet.runs([guilty]) if run.node in dead]
+    killed_s = {run.node: run.began_s for run in fatal}
+    took = []
+    for key in innocent:
+        runs = fleet.runs([key])
+        for before, after in pairwise(runs):
+            died_s = killed_s.get(before.node)
+            if died_s is not None:
+                # Another worker may have died before it had its turn there.
+                since_s = max(at_s for at_s in killed_s.values() if at_s < after.began_s)
+                took.append(after.began_s - max(died_s, since_s))
+    assert max(took, default=0.0) < fleet.ttl_s + BACK_S, max(took)
+    return took
+
+
+@pytest.mark.parametrize(
+    ("how", "after_s", "crashes_max"),
+    [("exit", 0.0, 1), ("kill", 0.0, 3), ("segv", 0.0, 1), ("exit", 0.3, 3)],
+)
+def test_a_job_that_kills_its_process_ends_one_more_than_crashes_max(
+    fleet: Fleet, how: str, after_s: float, crashes_max: int
+) -> None:
+    """However it kills, before its acknowledgement or after: then it is a dead letter."""
+    client = fleet.start("client", is_client=True, crashes_max=crashes_max)[0]
+    workers = fleet.start("w1", "w2", is_mortal=True, crashes_max=crashes_max)
+    jobs = fleet.dispatch(client, "deadly", ["poison"], how, after_s)
+    deaths = outlive(fleet, client, jobs["poison"], workers, crashes_max=crashes_max)
+    assert deaths == crashes_max + 1
+    assert len(fleet.runs(jobs)) == deaths
+    assert fleet.results(client, jobs) == {"poison": "!POOLPARKED"}
+    fleet.is_sound()
+
+
+def poison_among(fleet: Fleet, count: int, crashes_max: int, figures: Figures) -> None:
+    """Run services of which one kills at once."""
+    client = fleet.start("client", is_client=True, crashes_max=crashes_max)[0]
+    workers: list[Member] = []
+    for name in ("w1", "w2", "w3", "w4"):
+        workers += fleet.start(name, is_mortal=True, crashes_max=crashes_max)
+    keys = [f"innocent-{i}" for i in range(count - 1)]
+    services = fleet.dispatch(client, "perilous", keys[: count // 2], "")
+    poison = fleet.dispatch(client, "perilous", ["poison"], "exit")["poison"]
+    services |= fleet.dispatch(client, "perilous", keys[count // 2 :], "")
+    deaths = outlive(fleet, client, poison, workers, crashes_max=crashes_max)
+    assert deaths <= crashes_max + 2
+    fleet.are_running(keys, within_s=fleet.ttl_s + BACK_S)
+    figures("innocent again", back_in_time(fleet, "poison", keys))
+    statuses = fleet.ask(client, "status", jobs=list(services.values()), within_s=30.0)
+    assert {status["state"] for status in statuses} == {"running"}
+    fleet.is_sound()
+
+
+@pytest.mark.parametrize("crashes_max", [1, 3])
+def test_poison_among_sixty_services_is_parked_alone(
+    make_fleet: MakeFleet, figures: Figures, crashes_max: int
+) -> None:
+    """Its neighbours are marked with it, and are up again after each of its deaths."""
+    poison_among(make_fleet(ttl_s=2.0), 60, crashes_max, figures)
+
+
+@pytest.mark.long
+def test_poison_among_two_hundred_services_is_parked_alone(
+    make_fleet: MakeFleet, figures: Figures
+) -> None:
+    """Whatever their number (G-06)."""
+    poison_among(make_fleet(ttl_s=2.0), 200, 3, figures)
+
+
+def crashes(fleet: Fleet, client: Member, jobs: dict[str, str]) -> list[float]:
+    """Return what each job is suspected of."""
+    statuses = fleet.ask(client, "status", jobs=list(jobs.values()))
+    assert {status["state"] for status in statuses} <= {"running", "pending", "unassigned"}
+    return [status["crashes"] for status in statuses]
+
+
+def test_who_comes_back_from_a_freeze_leaves_no_mark(make_fleet: MakeFleet) -> None:
+    """Its jobs were taken over and marked; nobody killed it, as it says itself."""
+    fleet = make_fleet(ttl_s=1.5)
+    client = fleet.start("client", is_client=True)[0]
+    victim, _ = fleet.start("a", "b")
+    services = fleet.dispatch(client, "perilous", [f"key-{i}" for i in range(10)], "")
+    before = fleet.are_running(services)
+    its = [key for key, run in before.items() if run.node == victim.name]
+    frozen_s = victim.signal(signal.SIGSTOP)
+    fleet.took_over(its, frozen_s, victim, within_s=fleet.ttl_s + BACK_S)
+    assert sum(crashes(fleet, client, services)) == len(its) / 2
+    victim.signal(signal.SIGCONT)
+    fleet.until(lambda: fleet.events("worker.fenced", node=victim.name), what="it knows")
+    fleet.until(lambda: not sum(crashes(fleet, client, services)), what="no mark is left")
+    fleet.is_sound(frozen=[victim])
+
+
+def run_since(fleet: Fleet, keys: Collection[str], since_s: float) -> bool:
+    """Say whether all of these have begun since then, and run."""
+    alive = fleet.alive(keys)
+    return set(alive) == set(keys) and all(run.began_s > since_s for run in alive.values())
+
+
+def test_all_nodes_frozen_together_five_times_give_nobody_up(
+    make_fleet: MakeFleet, figures: Figures
+) -> None:
+    """Each time the client, which lives, takes all of them for dead; nobody stays down for long."""
+    fleet = make_fleet(ttl_s=2.0)
+    client = fleet.start("client", is_client=True, crashes_max=1)[0]
+    workers = fleet.start("a", "b", "c", crashes_max=1)
+    services = fleet.dispatch(client, "perilous", [f"key-{i}" for i in range(60)], "")
+    fleet.are_running(services)
+    took = []
+    for _ in range(5):
+        frozen_s = min([member.signal(signal.SIGSTOP) for member in workers])
+        fleet.passes(frozen_s, 2.5)
+        for member in workers:
+            member.signal(signal.SIGCONT)
+        within_s = fleet.ttl_s + BACK_S - 2.5
+        fleet.until(partial(run_since, fleet, services, frozen_s), within_s=within_s)
+        took.append(fleet.now_s() - frozen_s)
+    figures("all again", took)
+    assert crashes(fleet, client, services) == [0.0] * len(services)
+    fleet.is_sound(frozen=workers)
