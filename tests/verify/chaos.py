@@ -79,6 +79,13 @@ class Plan:
         return f"{self.fault or 'mixture'}-{self.seed}"
 
     @property
+    def deaf(self) -> frozenset[str]:
+        """Whose log lines go into a pipe that nobody reads: one node of every other mixture."""
+        if self.fault == "deaf-log":
+            return frozenset({"n1", "n2", "n3"})
+        return frozenset({"n1"} if not self.fault and self.seed % 2 else ())
+
+    @property
     def bounds(self) -> Bounds:
         """What the checker allows: the handlers' limits and the campaign's lease."""
         return Bounds(
@@ -146,6 +153,8 @@ async def campaign(plan: Plan, directory: Path) -> Verdict:
         per_s=plan.per_s,
         settings=plan.settings,
         apart=plan.apart,
+        deaf=plan.deaf,
+        lanes=FAULTS[plan.fault].lanes if plan.fault else (1, 1, 2, 4)[plan.seed % 4],
     ) as world:
         if not await world.all_up():
             troubles.append("not every process joined at the beginning")
@@ -161,6 +170,7 @@ async def campaign(plan: Plan, directory: Path) -> Verdict:
             drained = await _drain(world, plan.bounds)
             await _finish(world, drained, troubles)
             watchers.cancel_scope.cancel()
+    troubles += world.troubles
     events = load(histories(directory))
     report = check(events, plan.bounds)
     verdict = Verdict(

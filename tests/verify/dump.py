@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -22,15 +23,21 @@ LASTING: Final = {
 }
 
 
+def lanes_of(client: redis.Redis, pool: str) -> list[Names]:
+    """Return the names of every lane that the pool was made with."""
+    count = _hash(client, Control(pool).config).get("lanes", b"1")
+    return [Names(pool, number) for number in range(int(count))]
+
+
 def state_of(client: redis.Redis, pool: str) -> dict[str, Any]:
-    """Return jobs, outcomes, leases, claims and the auditor's findings of a pool with one lane."""
-    n = Names(pool, 0)
+    """Return jobs, outcomes, leases, claims and the auditor's findings of a pool."""
+    lanes = lanes_of(client, pool)
     seconds, micros = _time(client)
     return {
         "now_ms": seconds * 1000 + micros // 1000,
-        "jobs": {key: _told(text) for key, text in _hash(client, n.jobs).items()},
-        "outcomes": dict(_outcomes(client, n)),
-        "leases": _leases(client, n),
+        "jobs": {k: _told(text) for n in lanes for k, text in _hash(client, n.jobs).items()},
+        "outcomes": {job: told for n in lanes for job, told in _outcomes(client, n)},
+        "leases": sorted({name for n in lanes for name in _leases(client, n)}),
         "claims": claims(client, pool),
         "problems": audit(client, pool),
         "workers": sorted(
@@ -49,31 +56,37 @@ def _shared(client: redis.Redis, pool: str) -> dict[str, str]:
 
 def claims(client: redis.Redis, pool: str) -> list[str]:
     """Return the identities that somebody is still to be reaped of, or is being."""
-    fences = _hash(client, Names(pool, 0).cleanup)
-    return sorted(name for name, text in fences.items() if text != b"done" and name != "sweeper")
+    fences = [item for n in lanes_of(client, pool) for item in _hash(client, n.cleanup).items()]
+    return sorted({name for name, text in fences if text != b"done" and name != "sweeper"})
 
 
 def unfinished(client: redis.Redis, pool: str) -> list[str]:
     """Return the keys of jobs that are not over, and of services that do not run."""
-    told = {key: _told(text) for key, text in _hash(client, Names(pool, 0).jobs).items()}
+    lanes = lanes_of(client, pool)
+    told = {k: _told(text) for n in lanes for k, text in _hash(client, n.jobs).items()}
     return [key for key, (_, *is_at) in told.items() if is_at != ["running", "service"]]
 
 
 def snapshot(client: redis.Redis, pool: str) -> dict[str, int]:
-    """Return the lane's counters and the number of records, read at one moment."""
-    n = Names(pool, 0)
+    """Return the lanes' counters and the number of records, read at one moment."""
+    lanes = lanes_of(client, pool)
     with client.pipeline(transaction=True) as pipe:
-        pipe.hgetall(n.lane)
-        pipe.hlen(n.jobs)
-        lane, live = pipe.execute()
-    counters = {k.decode(): v.decode() for k, v in lane.items()}
-    return {"live": live} | {k: int(v) for k, v in counters.items() if v.isdigit()}
+        for n in lanes:
+            pipe.hgetall(n.lane)
+            pipe.hlen(n.jobs)
+        found = pipe.execute()
+    counters: Counter[str] = Counter()
+    for lane, live in zip(found[::2], found[1::2], strict=True):
+        counters["live"] += live
+        counters.update({k.decode(): int(v) for k, v in lane.items() if v.isdigit()})
+    return dict(counters)
 
 
 def leases(client: redis.Redis, pool: str) -> tuple[float, dict[str, float]]:
     """Return the server's time, and until when each identity has its lease; both in seconds.
 
-    Of the fenced there is none: their entries say by when their reaper must have gone on.
+    Of the fenced there is none: their entries say by when their reaper must have gone on.  The
+    first lane stands for all: the same process renews them all at once.
     """
     n = Names(pool, 0)
     with client.pipeline(transaction=True) as pipe:
@@ -88,14 +101,19 @@ def leases(client: redis.Redis, pool: str) -> tuple[float, dict[str, float]]:
 
 def left_behind(client: redis.Redis, pool: str) -> list[str]:
     """Return the keys that a pool without nodes should not have."""
-    prefix = Names(pool, 0).prefix
+    prefixes = tuple(n.prefix for n in lanes_of(client, pool))
     keys = (key.decode() for key in client.scan_iter(match="*", count=1000))
     return sorted(
         key
         for key in keys
-        if not key.startswith(Control(pool).prefix)
-        and key.removeprefix(prefix).partition(":")[0] not in LASTING
+        if not key.startswith(Control(pool).prefix) and _kind(key, prefixes) not in LASTING
     )
+
+
+def _kind(key: str, prefixes: tuple[str, ...]) -> str:
+    """Return what a lane's key is; the whole of one that is no lane's."""
+    mine = next((prefix for prefix in prefixes if key.startswith(prefix)), "")
+    return key.removeprefix(mine).partition(":")[0] if mine else key
 
 
 def _told(text: bytes) -> list[str]:

@@ -7,12 +7,15 @@ cannot inject is named in `NEVER` or found out when the campaign begins, and sta
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -20,7 +23,8 @@ import anyio
 import attrs
 import redis
 
-from tests.verify.world import Member, World, hurt, in_thread
+from tests.verify.service import ODD
+from tests.verify.world import POOL, Member, World, hurt, in_thread
 
 Hurt: TypeAlias = Callable[[World, str], Awaitable[None]]
 
@@ -41,19 +45,24 @@ class Fault:
     weight: int  # in the mixture; 0: only by itself
     loses_data: bool = False
     fsync: str = "everysec"  # what it must run with, by itself
+    lanes: int = 1
 
 
 FAULTS: Final[dict[str, Fault]] = {}
 
 
 def fault(
-    *names: str, weight: int = 2, loses_data: bool = False, fsync: str = "everysec"
+    *names: str,
+    weight: int = 2,
+    loses_data: bool = False,
+    fsync: str = "everysec",
+    lanes: int = 1,
 ) -> Callable[[Hurt], Hurt]:
     """Put a function into the table, under one name or several (it is told which)."""
 
     def register(hurt: Hurt) -> Hurt:
         for name in names:
-            FAULTS[name] = Fault(hurt, weight, loses_data, fsync)
+            FAULTS[name] = Fault(hurt, weight, loses_data, fsync, lanes)
         return hurt
 
     return register
@@ -132,6 +141,49 @@ async def stop(w: World, name: str) -> None:
                 finally:
                     victim.signal(signal.SIGCONT)
                 await anyio.sleep(0.2)  # until it has found out
+
+
+@fault("stop-all", weight=1)
+async def stop_all(w: World, name: str) -> None:
+    """Every node is frozen for longer than its lease, together, three times in a row: a host that
+    is suspended.  Nobody is to blame, and nobody is given up for it.
+    """
+    async with w.server_lock:
+        well = [member for member in w.workers if not member.is_hurt and member.is_up]
+        with hurt(*well):
+            for _ in range(3):
+                with ExitStack() as faults:
+                    for member in well:
+                        faults.enter_context(w.fault(name, "pause", member.name))
+                        member.signal(signal.SIGSTOP)
+                    try:
+                        await anyio.sleep(1.25 * w.ttl_s)
+                    finally:
+                        for member in well:
+                            member.signal(signal.SIGCONT)
+                    await anyio.sleep(0.2)
+                await anyio.sleep(0.5 * w.ttl_s)
+
+
+@fault("few-descriptors", weight=1)
+async def few_descriptors(w: World, name: str) -> None:
+    """A node has lost its connections, and has no descriptor for another one."""
+    with w.victim() as victim:
+        if victim and victim.process:
+            pid = victim.process.pid
+            before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            open_now = await in_thread(partial(_descriptors_of, pid))
+            with w.fault(name, "cut", victim.name, weight=3):
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(3, open_now - 6), before[1]))
+                await victim.proxy.cut()
+                await anyio.sleep(1.2 * w.ttl_s)
+                with suppress(ProcessLookupError):
+                    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+            await anyio.sleep(0.5)
+
+
+def _descriptors_of(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 @fault("starve", weight=2)
@@ -415,6 +467,65 @@ async def memory_full(w: World, name: str) -> None:
             await w.ask("CONFIG", "SET", "maxmemory", 0)
 
 
+@fault("memory-full-empty", weight=1)
+async def memory_full_empty(w: World, name: str) -> None:
+    """The server is full, a node leaves, the others die: whoever comes must join, and drain it."""
+    async with w.server_lock:
+        info = await w.ask("INFO", "memory")
+        used = info["used_memory"] if isinstance(info, dict) else 1_000_000
+        with w.fault(name, "load"):
+            await w.ask("CONFIG", "SET", "maxmemory", int(used) - 1)
+            await leave(w, "leave")
+            await kill_all(w, "kill-all")
+            if not await w.until(lambda: all(m.is_up for m in w.workers), 20.0):
+                w.troubles.append("not every node could join a full server")
+            await w.ask("CONFIG", "SET", "maxmemory", 0)
+
+
+@fault("index-lost", weight=2)
+async def index_lost(w: World, name: str) -> None:
+    """Somebody deletes one of the pool's own keys, or one member of it, that only leads to jobs."""
+    async with w.server_lock:
+        # Two passes of the walk and a lease: by then everything is where its record says.
+        with w.fault(name, "drop"):
+            await in_thread(partial(_lose_index, w))
+            await anyio.sleep(5 * w.ttl_s + 1.0)
+
+
+def _lose_index(w: World) -> None:
+    kinds = ["owned:*", "pending", "due", "unassigned:*", "open", "handlers"]
+    with w.admin() as client:
+        names = list(client.scan_iter(match=f"pool:{{{POOL}:*", count=1000))
+        kind = w.dice.choice(kinds)
+        fitting = [n for n in names if fnmatch(n.decode().partition("}:")[2], kind)]
+        if fitting:
+            client.delete(w.dice.choice(sorted(fitting)))
+
+
+@fault("lane-wiped", weight=0, loses_data=True, lanes=4)
+async def lane_wiped(w: World, name: str) -> None:
+    """All keys of one lane are gone; the others, and `config`, stand."""
+    lane = w.dice.randrange(w.lanes)
+
+    def wipe() -> None:
+        with w.admin() as client:
+            names = list(client.scan_iter(match=f"pool:{{{POOL}:{lane}}}:*", count=1000))
+            if names:
+                client.delete(*names)
+
+    async with w.server_lock:
+        with w.fault(name, "loss", weight=2):
+            await in_thread(wipe)
+            await anyio.sleep(0.5)
+        await anyio.sleep(2.5 * w.ttl_s)
+
+
+@fault("deaf-log", weight=0)
+async def deaf_log(w: World, name: str) -> None:
+    """Nodes write their log into a pipe that nobody reads; then there is something to tell."""
+    await kill(w, "kill")
+
+
 @fault("max-clients", weight=1)
 async def max_clients(w: World, name: str) -> None:
     """No new connection is taken, and the old ones are cut."""
@@ -463,11 +574,32 @@ async def swallow_cancel(w: World, name: str) -> None:
     await partition(w, "partition")
 
 
-@fault("poison", weight=1)
+@fault("poison", "poison-at-once", weight=1)
 async def poison(w: World, name: str) -> None:
-    """A job kills every process that runs it, until it is parked."""
-    await _ask_for(w, "poison", {"ms": 50, "key": _fresh(w, name)})
+    """A job kills every process that runs it, until it is parked; also before it could be told."""
+    at_once = {"ms": 0, "how": w.dice.choice(["exit", "kill"])}
+    spec = at_once if name == "poison-at-once" else {"ms": 50}
+    await _ask_for(w, "poison", {**spec, "key": _fresh(w, name)})
     await anyio.sleep(5 * (w.ttl_s + 1.5))
+
+
+@fault("odd-endings", weight=3)
+async def odd_endings(w: World, name: str) -> None:
+    """Handlers end in every way that Python has: a failed attempt of theirs, and nobody else's."""
+    specs: list[dict[str, object]] = [
+        {"how": how, "ms": 30, "key": _fresh(w, f"{name}-{how}")} for how in ODD
+    ]
+    await _ask_for(w, "odd", *specs)
+    await anyio.sleep(w.ttl_s)
+
+
+@fault("block-loop-short", weight=2)
+async def block_loop_short(w: World, name: str) -> None:
+    """Handlers block their event loops for about a second, one after another."""
+    for i in range(6):
+        ms = w.dice.uniform(900, 1400)
+        await _ask_for(w, "hurt", {"how": "block", "ms": ms, "key": _fresh(w, f"{name}-{i}")})
+        await anyio.sleep(0.75 * w.ttl_s)
 
 
 @fault("slow-consumers", weight=2)
@@ -491,4 +623,4 @@ def drawn(w: World, *, with_loss: bool) -> str:
 
 def lasts_s(name: str) -> float:
     """How long a campaign with this fault alone hurts the world; a fault that began ends."""
-    return {"poison": 1.0, "kill": 20.0}.get(name, 12.0)
+    return {"poison": 1.0, "poison-at-once": 1.0, "kill": 20.0}.get(name, 12.0)

@@ -8,6 +8,7 @@ waits for: `ready-P`, `members-P` and `finished-P`.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -24,6 +25,8 @@ from typing import Any, Final, Literal
 import anyio
 import anyio.to_thread
 import attrs
+import sniffio
+import trio
 
 from pool import (
     Event,
@@ -40,11 +43,17 @@ from pool import (
     Retry,
     Settings,
     StoreUnavailable,
+    log_observer,
 )
 from tests.verify.history import TOTAL, Recorder, Sink, file_sink
 
 START_FAILED: Final = 3  # exit code: the store was not there when the process began
-ATTEMPTS = {"work": 4, "limited": 2, "plain": 4, "hurt": 3, "poison": 5}
+ATTEMPTS = {"work": 4, "limited": 2, "plain": 4, "hurt": 3, "poison": 5, "odd": 4}
+# How a handler may end beside returning and raising an Exception.
+ODD: Final = (
+    *("cancelled", "cancels-itself", "cancels-late", "shared", "exit", "generator", "base"),
+    *("group", "unprintable"),
+)
 LIMIT_S = 0.5  # run-time limit of `limited`
 KEYS = 150  # of jobs; a key that is live already refuses another job, and that is recorded too
 SERVICES = 8
@@ -96,6 +105,8 @@ class Witness:
             closing["after_s"] = retry.after_s or 0.0
             raise
         except self.cancelled:
+            if "odd" in extra:
+                raise  # its own doing, unless something else of the history says otherwise
             limit = extra.get("timeout_s")
             err = "timeout" if limit and time.monotonic() - started.t >= limit else "cancelled"
             raise
@@ -173,11 +184,21 @@ def make_handlers(witness: Witness) -> Handlers:
     @handlers.job("poison", attempts_max=ATTEMPTS["poison"])
     async def poison(job: Job, call: str, spec: dict[str, Any]) -> None:
         with witness.running(job, call, spec, poison=True):
-            # Acknowledged first, or no start of it would ever be told from one that only waited.
-            await anyio.sleep(spec["ms"] / 1000)
+            if spec["ms"]:  # else before its acknowledgement could leave
+                await anyio.sleep(spec["ms"] / 1000)
             with witness.fault("poison", "crash"):
+                if spec.get("how") == "exit":
+                    os._exit(9)
                 os.kill(os.getpid(), signal.SIGKILL)
                 await anyio.sleep_forever()
+
+    @handlers.job("odd", attempts_max=ATTEMPTS["odd"], backoff_s=0.1, backoff_max_s=0.5)
+    async def odd(job: Job, call: str, spec: dict[str, Any]) -> dict[str, Any]:
+        with witness.running(job, call, spec, odd=spec["how"]):
+            await anyio.sleep(spec["ms"] / 1000)
+            if job.attempt == 1:
+                await end_oddly(spec["how"])
+            return done(job, call, spec)
 
     @handlers.service("follow", backoff_s=0.1, backoff_max_s=0.5)
     async def follow(job: Job, call: str, spec: dict[str, Any]) -> None:
@@ -187,6 +208,65 @@ def make_handlers(witness: Witness) -> Handlers:
                 witness.record("note", key=job.key, job=job.id, epoch=job.epoch, extra=extra)
 
     return handlers
+
+
+class OddError(BaseException):
+    """None of Python's own, and no Exception."""
+
+
+class UnprintableError(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def end_oddly(how: str) -> None:
+    """End as few handlers do: each way is a failed attempt of this job, and of no other."""
+    match how:
+        case "exit":
+            sys.exit(3)
+        case "generator":
+            raise GeneratorExit
+        case "base":
+            raise OddError("not an Exception")
+        case "group":
+            raise BaseExceptionGroup("several", [OddError("one"), ValueError("two")])
+        case "unprintable":
+            raise UnprintableError
+        case _:
+            await _cancel_oddly(how)
+
+
+async def _cancel_oddly(how: str) -> None:
+    if sniffio.current_async_library() == "trio":
+        # What belongs to a scope that has ended already: trio has no other way to get hold of one.
+        kept: BaseException | None = None
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled as error:
+                kept = error
+                raise
+        assert kept is not None
+        raise kept
+    task = asyncio.current_task()
+    assert task is not None
+    match how:
+        case "cancelled":
+            other = asyncio.ensure_future(asyncio.sleep(60))
+            other.cancel()
+            await other
+        case "cancels-itself":
+            task.cancel()
+            await asyncio.sleep(60)
+        case "cancels-late":
+            task.cancel()  # and returns before it is delivered
+        case "shared":
+            shared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(shared.cancel)
+            await shared
 
 
 async def _hurt(witness: Witness, how: str, seconds: float) -> None:
@@ -244,6 +324,10 @@ class Producer:
             await anyio.sleep(self.dice.expovariate(self.per_s))
             if self._going < OUTSTANDING_MAX:
                 tasks.start_soon(self._one, *self._drawn())
+
+    async def one_more(self) -> None:
+        """Dispatch one job, and wait for its outcome."""
+        await self._one(*self._drawn())
 
     def _drawn(self) -> tuple[str, dict[str, Any]]:
         dice = self.dice
@@ -465,6 +549,29 @@ def usage() -> dict[str, int]:
     }
 
 
+def deafen() -> None:
+    """Let standard output be a pipe that is full, and that nobody reads."""
+    _reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    try:
+        while True:
+            os.write(writing, bytes(4096))
+    except BlockingIOError:
+        os.set_blocking(writing, True)
+    # The other end stays open: else writing would fail, and not block.
+    os.dup2(writing, sys.stdout.fileno())
+
+
+async def _call_until_closed(node: Node, cast: dict[str, Any], record: Recorder) -> None:
+    """Dispatch and wait from a node that will leave: every call must return."""
+    dice = random.Random(cast["seed"] + 1)
+    caller = Producer(node, record, dice, cast["calls_per_s"], serves=False)
+    async with anyio.create_task_group() as tasks:
+        while node.state in ("open", "troubled"):
+            await anyio.sleep(dice.expovariate(cast["calls_per_s"]))
+            tasks.start_soon(caller.one_more)
+
+
 async def _commands() -> AsyncIterator[dict[str, Any]]:
     while line := await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
         yield json.loads(line)
@@ -525,6 +632,9 @@ async def main(cast: dict[str, Any]) -> int:
     effects = file_sink(directory / "effects.jsonl")
     witness = Witness(record, effects, anyio.get_cancelled_exc_class())
 
+    if cast["is_deaf"]:
+        deafen()
+
     def say(what: str) -> None:
         (directory / f"{what}-{file_name}").touch()
 
@@ -534,9 +644,9 @@ async def main(cast: dict[str, Any]) -> int:
         handlers=make_handlers(witness) if cast["role"] == "worker" else None,
         settings=Settings(**cast["settings"]),
         capacity=cast["capacity"],
-        observers=(observer(record),),
+        observers=(observer(record), *((log_observer,) if cast["is_deaf"] else ())),
     )
-    async with AsyncExitStack() as stack:
+    async with anyio.create_task_group() as callers, AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(node)
             shared = await stack.enter_async_context(node.map(SHARED))
@@ -544,6 +654,8 @@ async def main(cast: dict[str, Any]) -> int:
             record("event", extra={"event": "start.failed", "error": str(error)})
             return START_FAILED
         sharing = Sharing(shared, record, random.Random(cast["seed"]))
+        if cast["calls_per_s"]:
+            callers.start_soon(_call_until_closed, node, cast, record)
         await _work(node, cast, record, say, sharing)
     record("leave", "info")
     return 0

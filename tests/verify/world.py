@@ -112,6 +112,9 @@ class World:
     injected: dict[str, int] = attrs.field(factory=dict)
     impossible: dict[str, str] = attrs.field(factory=dict)  # fault -> why not on this machine
     spared: frozenset[str] = frozenset()  # names that are hurt, but never killed
+    deaf: frozenset[str] = frozenset()  # names whose log lines go into a pipe that nobody reads
+    lanes: int = 1
+    troubles: list[str] = attrs.field(factory=list)  # what a fault found, beside the history
     is_over: bool = False
     waited_s: float = 0.0  # how long threads waited for a processor
     _ids: int = 0
@@ -176,14 +179,25 @@ class World:
             "seed": self.dice.getrandbits(32),
             "per_s": self.per_s / max(1, len(self.producers)),
             "serves": member.name == "p1",
-            "settings": {
-                "lease_ttl_s": self.ttl_s,
-                "op_timeout_s": 1.0,
-                "result_ttl_s": 3600.0,
-                "grace_s": 2.0,
-                "settle_delay_s": 0.3,
-                **self.settings,
-            },
+            "is_deaf": member.name in self.deaf,
+            "calls_per_s": 2.0 if member.role == "worker" else 0.0,
+            "settings": {**self._settings(member), **self.settings},
+        }
+
+    def _settings(self, member: Member) -> dict[str, Any]:
+        """Return what a process goes by: all is drawn but what the bounds stand on."""
+        dice = random.Random(f"{member.p}/{self.per_s}")
+        op_timeout_s = dice.choice((0.6, 1.0, 1.0, 1.5))
+        return {
+            "lease_ttl_s": self.ttl_s,
+            "op_timeout_s": op_timeout_s,
+            "retry_window_s": dice.choice((30.0, 10.0, 3.0 * op_timeout_s)),
+            "result_ttl_s": 3600.0,
+            "grace_s": 2.0,
+            "settle_delay_s": dice.choice((0.0, 0.3, 0.3, 1.0)),
+            "sweep_batch": dice.choice((1, 16, 256, 2000)),
+            "messages_max": dice.choice((1_000, 100_000)),
+            "lanes": self.lanes,
         }
 
     async def until(self, look: Callable[[], bool], within_s: float) -> bool:
@@ -306,6 +320,8 @@ async def made(
     per_s: float = 30.0,
     settings: Mapping[str, Any] = MappingProxyType({}),
     apart: bool = False,
+    deaf: frozenset[str] = frozenset(),
+    lanes: int = 1,
 ) -> AsyncIterator[World]:
     """Make the world: server, proxies, processes; all of it is gone afterwards.
 
@@ -328,6 +344,8 @@ async def made(
             disk=disk,
             per_s=per_s,
             settings=settings,
+            deaf=deaf,
+            lanes=lanes,
         )
         if disk is None:
             world.impossible["disk-full"] = "no file system could be mounted"
