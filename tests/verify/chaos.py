@@ -34,6 +34,7 @@ from tests.verify.checker import Bounds, Report, check, load
 from tests.verify.faults import FAULTS, NEVER, drawn, lasts_s
 from tests.verify.history import Event
 from tests.verify.report import page
+from tests.verify.service import HEALED
 from tests.verify.world import POOL, Member, World, in_thread, made
 
 WARM_UP_S: Final = 3.0
@@ -166,6 +167,7 @@ async def campaign(plan: Plan, directory: Path) -> Verdict:
             await (plan.hurt or _hurt)(world, plan)
             if not await world.all_up():
                 troubles.append("not every process was back after the chaos")
+            (directory / HEALED).touch()
             world.record("heal")
             drained = await _drain(world, plan.bounds)
             await _finish(world, drained, troubles)

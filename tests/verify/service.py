@@ -47,6 +47,7 @@ from pool import (
 )
 from tests.verify.history import TOTAL, Recorder, Sink, file_sink
 
+HEALED: Final = "healed"  # the file that says so: from then on only producers dispatch
 START_FAILED: Final = 3  # exit code: the store was not there when the process began
 ATTEMPTS = {"work": 4, "limited": 2, "plain": 4, "hurt": 3, "poison": 5, "odd": 4}
 # How a handler may end beside returning and raising an Exception.
@@ -567,7 +568,8 @@ async def _call_until_closed(node: Node, cast: dict[str, Any], record: Recorder)
     dice = random.Random(cast["seed"] + 1)
     caller = Producer(node, record, dice, cast["calls_per_s"], serves=False)
     async with anyio.create_task_group() as tasks:
-        while node.state in ("open", "troubled"):
+        healed = anyio.Path(cast["directory"]) / HEALED
+        while node.state in ("open", "troubled") and not await healed.exists():
             await anyio.sleep(dice.expovariate(cast["calls_per_s"]))
             tasks.start_soon(caller.one_more)
 
