@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -534,8 +534,9 @@ def observer(record: Recorder) -> Any:
 async def _sample(record: Recorder) -> None:
     """Say again and again how much this process uses."""
     while True:
-        sample = {**usage(), "tasks": len(anyio.get_running_tasks())}
-        record("event", extra={"event": "process.sampled", **sample})
+        with suppress(OSError):  # it may have no descriptor left, on purpose
+            sample = {**usage(), "tasks": len(anyio.get_running_tasks())}
+            record("event", extra={"event": "process.sampled", **sample})
         await anyio.sleep(SAMPLE_S)
 
 
