@@ -81,10 +81,8 @@ class Plan:
 
     @property
     def deaf(self) -> frozenset[str]:
-        """Whose log lines go into a pipe that nobody reads: one node of every other mixture."""
-        if self.fault == "deaf-log":
-            return frozenset({"n1", "n2", "n3"})
-        return frozenset({"n1"} if not self.fault and self.seed % 2 else ())
+        """Whose log lines go into a pipe that nobody reads."""
+        return frozenset({"n1", "n2", "n3"} if self.fault == "deaf-log" else ())
 
     @property
     def bounds(self) -> Bounds:

@@ -20,9 +20,10 @@ EXPIRED: Final = "POOLEXPIRED"  # says that a job has ended only where that may 
 STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})
 DISTURBS: Final = STOPS | {"store", "drop"}
 CUTS_OFF: Final = frozenset({"partition", "requests-lost", "replies-lost"})  # nothing gets through
+# Its lease goes on, or may: who is short of processors still runs now and then.
 HANGS: Final = frozenset(
-    {"hang", "block", "observer", "block-loop", "hold-gil"}
-)  # its lease goes on
+    {"hang", "block", "observer", "block-loop", "hold-gil", "starve", "starved"}
+)
 
 
 @attrs.frozen(kw_only=True)
