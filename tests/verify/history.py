@@ -45,7 +45,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     snapshot  driver       extra: the lane's counters, and `live`: how many records there are
     fault     driver       invoke: it is in effect; ok: it is over.  extra: id, kind, does, target
                            (node name, empty: all), lane (empty: all), weight (how many faults
-                           this counts for); of a loss since: as of when the data are; of a clock step_s
+                           this counts for); of a loss since: as of when the data are;
+                           of a clock step_s
     heal      driver       no fault is in effect any more
     final_state  driver    extra: see `final` below
 
