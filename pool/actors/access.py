@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
@@ -13,7 +14,9 @@ import anyio.lowlevel
 import anyio.to_thread
 import attrs
 
+from pool.actors.house import House
 from pool.actors.observe import Event, Observer, emit_to
+from pool.actors.supervisor import Supervisor
 from pool.model.ids import Ids
 from pool.model.names import Control, check_pool
 from pool.model.timing import TTL_DEFAULT_S, Timing
@@ -38,6 +41,7 @@ class Access:
     control: Control
     ids: Ids
     emit: Callable[[Event], object]
+    supervisor: Supervisor
     timing: Timing = attrs.field()  # by the TTL that counts now: ask at the moment of use
 
     @timing.default
@@ -88,6 +92,8 @@ async def accessing(
 ) -> AsyncIterator[Access]:
     """Open a link of one's own; closed at the end, and with it a server of one's own.
 
+    What crashes too often ends the block that is entered, with the cause.
+
     Raises:
         ConfigError: The pool's name or the address cannot be used.
         StoreUnavailable, AuthError, UnsupportedServer, NoServer: As for a node.
@@ -98,25 +104,52 @@ async def accessing(
     control = Control(pool)
     address = address.at(control.prefix)
     try:
-        link = await Link.open(seam, address, op_timeout_s=settings.op_timeout_s)
-        try:
-            yield Access(
-                url=address,
-                settings=settings,
-                seam=seam,
-                link=link,
-                control=control,
-                ids=seam.ids,
-                emit=partial(emit_to, tuple(observers)),
+        async with _supervised(settings, seam, partial(emit_to, tuple(observers))) as supervisor:
+            link = await Link.open(
+                seam, address, op_timeout_s=settings.op_timeout_s, care=supervisor
             )
-        finally:
-            with anyio.CancelScope(shield=True):
-                await link.aclose(CLOSE_BUDGET_S)
-                await anyio.lowlevel.checkpoint()  # timers that were taken back end here
+            try:
+                yield Access(
+                    url=address,
+                    settings=settings,
+                    seam=seam,
+                    link=link,
+                    control=control,
+                    ids=seam.ids,
+                    emit=supervisor.emit,
+                    supervisor=supervisor,
+                )
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await link.aclose(CLOSE_BUDGET_S)
+                    await anyio.lowlevel.checkpoint()  # timers that were taken back end here
     finally:
         if server is not None:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(server.stop)
+
+
+@asynccontextmanager
+async def _supervised(
+    settings: Settings, seam: Seam, emit: Callable[[Event], object]
+) -> AsyncIterator[Supervisor]:
+    house = await House.open()
+    supervisor = Supervisor(
+        tasks=house.actors,
+        log_context=copy_context(),
+        emit=emit,
+        dice=seam.dice,
+        restarts_max=settings.restarts_max,
+        clock=seam.clock,
+        on_interrupt=house.interrupt,
+    )
+    supervisor.begin()
+    try:
+        yield supervisor
+    except BaseException as error:
+        await house.leave(type(error), error, error.__traceback__)
+        raise
+    await house.leave(None, None, None)
 
 
 async def serve(url: Url) -> tuple[Url, EmbeddedServer | None]:

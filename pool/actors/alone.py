@@ -1,4 +1,4 @@
-"""What a replicated map needs that is used without a node: a link, and a house for its actors.
+"""What a replicated map needs that is used without a node: a link, and whoever keeps actors.
 
 It joins nothing, renews nothing and reaps nothing: it is no member of the pool, and the pool need
 not have any.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from contextvars import copy_context
 from types import TracebackType
 from typing import Self
 
@@ -16,11 +15,9 @@ import anyio
 
 from pool.actors.access import Access, accessing
 from pool.actors.context import Context
-from pool.actors.house import House
 from pool.actors.maps import Maps
 from pool.actors.membership import found
 from pool.actors.observe import DataLost, Observer
-from pool.actors.supervisor import Supervisor
 from pool.errors import PoolError
 from pool.model.backoff import reconnect_delay
 from pool.settings import Settings
@@ -48,15 +45,9 @@ class Alone:
     async def __aenter__(self) -> Self:
         access = await self._stack.enter_async_context(self._accessing)
         try:
-            self._house = await House.open()
-            try:
-                await self._open(access)
-            except BaseException:
-                await self._house.abandon()
-                raise
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._stack.aclose()
+            await self._open(access)
+        except BaseException as error:
+            await self._stack.__aexit__(type(error), error, error.__traceback__)
             raise
         return self
 
@@ -70,45 +61,31 @@ class Alone:
             with anyio.CancelScope(shield=True):
                 await self.maps.stop()
                 await self.maps.aclose()
-            await self._house.leave(kind, error, traceback)
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._stack.aclose()
+            await self._stack.__aexit__(kind, error, traceback)
 
     async def _open(self, access: Access) -> None:
         self._context = context = Context(
             url=access.url,
             settings=access.settings,
             seam=access.seam,
-            loop=access.seam.loop(),
+            loop=access.seam.loop(access.supervisor),
             link=access.link,
             control=access.control,
             ids=access.ids,
             node_id="",
             incarnation="",
             emit=access.emit,
+            supervisor=access.supervisor,
         )
         context.incarnation = (await found(context, any_lanes=True)).incarnation
-        supervisor = Supervisor(
-            tasks=self._house.actors,
-            log_context=copy_context(),
-            emit=context.emit,
-            dice=context.seam.dice,
-            restarts_max=context.settings.restarts_max,
-            on_interrupt=self._house.interrupt,
-        )
-        supervisor.begin()
-        self.maps = Maps(
-            context=context,
-            supervisor=supervisor,
-            on_lost=self._on_lost,
-        )
-        self.maps.start(self._house.actors)
+        self.maps = Maps(context=context, on_lost=self._on_lost)
+        self.maps.start()
 
     def _on_lost(self) -> None:
         if not self._is_refounding:
             self._is_refounding = True
-            self._house.actors.start_soon(self._refound)
+            self._context.supervisor.tasks.start_soon(self._refound)
 
     async def _refound(self) -> None:
         """Make the pool anew, however long that takes, or learn who has."""

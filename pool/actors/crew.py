@@ -9,12 +9,10 @@ Nothing here decides; a route that would have to wait is a message to an actor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import Context as LogContext
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import anyio
-from anyio.abc import TaskGroup
 
 from pool.actors.access import CLOSE_BUDGET_S
 from pool.actors.actor import Actor
@@ -38,7 +36,6 @@ from pool.actors.orders import (
 from pool.actors.reaper import LeaseEnds, Reaper, Suspects
 from pool.actors.requests import Requests
 from pool.actors.roster import SHUTDOWN_KEY, WorkerInfo
-from pool.actors.supervisor import Supervisor
 from pool.actors.sweeper import Deadline, Sweeper
 from pool.actors.tail import Fields
 from pool.actors.worker import Worker
@@ -62,30 +59,20 @@ class Crew:
         context: Context,
         made: Founded,
         *,
-        tasks: TaskGroup,
-        log_context: LogContext,
         on_shutdown: Callable[[], object],
-        on_interrupt: Callable[[KeyboardInterrupt], object],
     ) -> None:
         self.context = context
-        self._tasks = tasks
+        self._supervisor = context.supervisor
+        self._tasks = self._supervisor.tasks
         self._on_shutdown = on_shutdown
-        self._end_by = on_interrupt
+        self._end_by = self._supervisor.on_interrupt
+        self._supervisor.on_interrupt = self._on_interrupt
         self._shutdown_seen: Value | None = None
         self._is_open = False
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
-        self._supervisor = Supervisor(
-            tasks=tasks,
-            log_context=log_context,
-            emit=context.emit,
-            dice=context.seam.dice,
-            restarts_max=context.settings.restarts_max,
-            on_interrupt=self._on_interrupt,
-        )
         context.incarnation = made.incarnation
         self.maps = Maps(
             context=context,
-            supervisor=self._supervisor,
             on_lost=self.on_data_lost,
         )
         self.replica = self.maps.new_replica(WORKERS)
@@ -137,8 +124,7 @@ class Crew:
 
     async def start(self) -> None:
         """Start everything but workers, and join the lanes as a client."""
-        self._supervisor.begin()
-        self.maps.start(self._tasks)
+        self.maps.start()
         first: Actors = (self.replica, self.membership, self.dispatcher, self._listener)
         for actor in first:
             await self._supervisor.start(actor)

@@ -23,7 +23,7 @@ from pool.model.rmap import Deltas, Position, Probed
 from pool.model.timing import Timing
 from pool.settings import Settings
 from pool.store.rmap import StoredMap, delta_of, entry_of, expire_calls, probe_call, probed
-from pool.store.seam import Port, Seam
+from pool.store.seam import Care, Port, Seam
 from pool.store.url import Url
 
 READ_MAX = 256  # deltas of one map in one read; at 64 KiB each that is 16 MiB
@@ -86,7 +86,7 @@ class Follower:
     settings: Settings
     timing: Callable[[], Timing]
     emit: Callable[[Event], object]
-    on_end: Callable[[BaseException | None], object]  # the body ended; without an error: closed
+    care: Care | None  # None: a crash ends it
     _tail: Tail[_Reading] = attrs.field(init=False)
 
     @_tail.default
@@ -103,11 +103,11 @@ class Follower:
             on_probed=self._on_probed,
             on_trouble=self._on_trouble,
             on_back=self._on_back,
-            on_end=self.on_end,
+            care=self.care,
         )
 
     def start(self) -> None:
-        """Start reading, or start again after the body failed; maps may be followed before."""
+        """Start reading; maps may be followed before."""
         self._tail.start()
 
     async def aclose(self, budget_s: float) -> None:

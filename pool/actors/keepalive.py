@@ -171,7 +171,7 @@ class KeepAlive(Actor[Message]):
             url,
             partial(self._body, url),
             has_thread=True,
-            on_end=partial(self._on_end, url),
+            care=self.context.supervisor,
         )
 
     def handle(self, message: Message) -> None:
@@ -183,14 +183,6 @@ class KeepAlive(Actor[Message]):
                 for state in self.context.lanes:
                     self._step(state, Tick(now_s))
         self._wake.set()
-
-    def _on_end(self, url: Url, error: BaseException | None) -> None:
-        if error is not None:
-            problem = f"the renewal thread ended: {type(error).__name__}: {error}"
-            self.context.emit(StoreTroubled(during="renew", problem=problem))
-            del self._threads[url]
-            if self.state == "running":
-                self._start_thread(url)  # spawns nothing: on asyncio a callback cannot
 
     async def _watch(self) -> None:
         """Wake when the next lease needs a decision."""

@@ -22,7 +22,6 @@ from pool.actors.tail import FIRST, Batch, Fields, Reading, Tail
 from pool.errors import PoolError, StoreUnavailable
 
 READ_MAX: Final = 1000  # entries of one stream in one read
-RESTART_S: Final = 0.1  # before a body that failed begins anew
 
 
 @attrs.frozen
@@ -53,7 +52,7 @@ class Listener(Actor[_Read]):
         tail = self._tails[state.number]
         known = tail.readings
         tail.follow([known.get(name) or Reading(name, FIRST) for name in streams], at_once=False)
-        if not tail.is_running:
+        if not tail.is_started:
             tail.start()
 
     async def aclose(self, budget_s: float) -> None:
@@ -95,22 +94,10 @@ class Listener(Actor[_Read]):
             count=READ_MAX,
             on_batch=lambda batch: self.deliver(_Read(lane, batch)),
             on_trouble=self._on_trouble,
-            on_end=partial(self._on_end, lane),
+            care=context.supervisor,
         )
 
     def _on_trouble(self, error: PoolError, _: int) -> None:
         # An absent server is the keep-alive's to tell.
         if not isinstance(error, StoreUnavailable):
             self.context.emit(StoreTroubled(during="listen", problem=str(error)))
-
-    def _on_end(self, lane: int, error: BaseException | None) -> None:
-        if error is None or self.state != "running":
-            return
-        problem = f"reading ended: {type(error).__name__}: {error}"
-        self.context.emit(StoreTroubled(during="listen", problem=problem))
-        # After a while: what failed at once would fail again, and again.
-        self.context.loop.later(RESTART_S, partial(self._restart, self._tails[lane]))
-
-    def _restart(self, tail: Tail[Reading]) -> None:
-        if self.state == "running" and not tail.is_running:
-            tail.start()

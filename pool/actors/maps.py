@@ -12,13 +12,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 import attrs
-from anyio.abc import TaskGroup
 
 from pool.actors.access import CLOSE_BUDGET_S
 from pool.actors.context import Context
 from pool.actors.follower import Follower
 from pool.actors.replica import Replica
-from pool.actors.supervisor import Supervisor
 from pool.errors import NotRunning
 from pool.store.rmap import StoredMap
 
@@ -34,14 +32,11 @@ class Maps:
     """Starts and stops replicas; the one follower reads for them all."""
 
     context: Context
-    supervisor: Supervisor
     on_lost: Callable[[], object]  # the pool's data are gone
     follower: Follower = attrs.field(init=False)
     _held: dict[str, _Held] = attrs.field(init=False, factory=dict)
     _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
     _is_closed: bool = attrs.field(init=False, default=False)
-    _reader_error: BaseException | None = attrs.field(init=False, default=None)
-    _reader_ended: anyio.Event = attrs.field(init=False, factory=anyio.Event)
 
     @follower.default
     def _new_follower(self) -> Follower:
@@ -54,12 +49,11 @@ class Maps:
             settings=context.settings,
             timing=context.timing_now,
             emit=context.emit,
-            on_end=self._on_reader_end,
+            care=context.supervisor,
         )
 
-    def start(self, tasks: TaskGroup) -> None:
-        """Start reading; should that end by a bug of ours, its error ends the group of tasks."""
-        tasks.start_soon(self._end_with_reader)
+    def start(self) -> None:
+        """Start reading."""
         self.follower.start()
 
     @asynccontextmanager
@@ -84,7 +78,7 @@ class Maps:
         self._is_closed = True
         async with self._lock:
             for held in list(self._held.values()):
-                await self.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+                await self.context.supervisor.stop(held.replica, CLOSE_BUDGET_S)
 
     async def aclose(self) -> None:
         """Stop reading, within a budget.  Twice is fine."""
@@ -98,7 +92,7 @@ class Maps:
             if held is None:
                 held = self._held[name] = _Held(self.new_replica(name))
                 try:
-                    await self.supervisor.start(held.replica)
+                    await self.context.supervisor.start(held.replica)
                 except BaseException:
                     del self._held[name]
                     held.replica.stop()
@@ -111,7 +105,7 @@ class Maps:
             held.holders -= 1
             if not held.holders:
                 del self._held[name]
-                await self.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+                await self.context.supervisor.stop(held.replica, CLOSE_BUDGET_S)
 
     def new_replica(self, name: str) -> Replica:
         """Return a replica that whoever asks for it starts and stops."""
@@ -124,14 +118,3 @@ class Maps:
             emit=context.emit,
             on_lost=lambda _: self.on_lost(),
         )
-
-    def _on_reader_end(self, error: BaseException | None) -> None:
-        if error is not None:
-            # Not raised here, nor in a task begun here: this is a callback of the event loop.
-            self._reader_error = error
-            self._reader_ended.set()
-
-    async def _end_with_reader(self) -> None:
-        await self._reader_ended.wait()
-        assert self._reader_error is not None
-        raise self._reader_error

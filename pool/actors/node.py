@@ -42,6 +42,7 @@ from pool.actors.replica import Replica
 from pool.actors.rmap import ReplicatedMap
 from pool.actors.roster import SHUTDOWN_KEY, WorkerInfo
 from pool.actors.stream import Stream, make_stream
+from pool.actors.supervisor import Supervisor
 from pool.actors.watch import V
 from pool.actors.worker import Worker
 from pool.errors import (
@@ -390,26 +391,34 @@ class Node(Dispatching):
         url, self._server = await serve(self._given_url)
         control = Control(self.pool)
         url = url.at(control.prefix)
-        self._link = await Link.open(seam, url, op_timeout_s=settings.op_timeout_s)
+        supervisor = Supervisor(
+            tasks=actors,
+            log_context=copy_context(),
+            emit=self._emit,
+            dice=seam.dice,
+            restarts_max=settings.restarts_max,
+            clock=seam.clock,
+            on_interrupt=self._house.interrupt,
+        )
+        supervisor.begin()
+        self._link = await Link.open(seam, url, op_timeout_s=settings.op_timeout_s, care=supervisor)
         context = Context(
             url=url,
             settings=settings,
             seam=seam,
-            loop=seam.loop(),
+            loop=seam.loop(supervisor),
             link=self._link,
             control=control,
             ids=seam.ids,
             node_id=seam.ids.next("n"),
             incarnation="",
             emit=self._emit,
+            supervisor=supervisor,
         )
         self._crew = Crew(
             context,
             await found(context),
-            tasks=actors,
-            log_context=copy_context(),
             on_shutdown=lambda: actors.start_soon(self.drain),
-            on_interrupt=self._house.interrupt,
         )
         await self._crew.start()
         if self._handlers is not None and len(self._handlers):

@@ -30,6 +30,7 @@ import attrs
 
 from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, StreamsUnreachable
 from pool.actors.feed import STREAMS_MAX, Feed
+from pool.actors.supervisor import Apart
 from pool.actors.tail import Batch, Fields, Reading, StreamEntry, Tail
 from pool.errors import InvalidOption, NotRunning, PoolError
 from pool.model.stream import (
@@ -147,7 +148,7 @@ class Reader:
             on_probed=self._on_probed,
             on_trouble=self._on_trouble,
             on_back=self._on_back,
-            on_end=self._on_end,
+            care=Apart(access.supervisor, self._on_failed),
         )
         self._tail = tail
         self._feed: Feed[_Item, _Cursor] = Feed(buffer_max=buffer_max, tail=tail)
@@ -367,7 +368,7 @@ class Reader:
         pool = self._access.control.pool
         self._access.emit(StreamsReachable(pool=pool, reader="", failures=failures))
 
-    def _on_end(self, error: BaseException | None) -> None:
+    def _on_failed(self, error: Exception) -> None:
         self._feed.end(error)
 
     def _check_open(self, *, may_be_closed: bool = False) -> None:

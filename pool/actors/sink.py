@@ -60,6 +60,7 @@ from pool.actors.sink_events import (
     SinkRemade,
     SinkTroubled,
 )
+from pool.actors.supervisor import Apart
 from pool.actors.tail import Batch, Fields, Reading, Tail
 from pool.errors import Gone, InvalidOption, NotRunning, PoolError, StoreUnavailable
 from pool.model.ids import incarnation
@@ -173,7 +174,7 @@ class Sink:
             on_batch=self._on_batch,
             on_trouble=self._on_trouble,
             on_back=self._on_back,
-            on_end=self._on_end,
+            care=Apart(access.supervisor, self._on_failed),
         )
         self._tail = tail
         self._feed: Feed[_Item, _Source] = Feed(buffer_max=buffer_max, tail=tail)
@@ -300,7 +301,7 @@ class Sink:
         self._feed.fit(len(self._sources))
         asked_s = self._access.seam.clock()
         call = self._join_call()
-        self._loop = self._access.seam.loop()
+        self._loop = self._access.seam.loop(self._access.supervisor)
         try:
             await self._access.link.call(call.script, call.keys, call.args, repeatable=True)
         except BaseException:
@@ -562,7 +563,7 @@ class Sink:
         pool = self._access.control.pool
         self._access.emit(StreamsReachable(pool=pool, reader=self.name, failures=failures))
 
-    def _on_end(self, error: BaseException | None) -> None:
+    def _on_failed(self, error: Exception) -> None:
         self._feed.end(error)
 
     # --- calls --------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class Supervisor:
     emit: Callable[[Event], object]
     dice: Dice
     restarts_max: int
+    clock: Callable[[], float]
     on_interrupt: Callable[[KeyboardInterrupt], object]  # has the node leave in order
     _ended: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)
     _down: set[str] = attrs.field(init=False, factory=set)
@@ -54,17 +55,23 @@ class Supervisor:
         """Return what counts the crashes of one part."""
         return Restarts(self.restarts_max, self.dice)
 
-    def fell(self, part: str, error: BaseException, restarts: Restarts) -> float | None:
+    def fell(
+        self,
+        part: str,
+        error: BaseException,
+        restarts: Restarts,
+        fail: Callable[[Exception], object] | None = None,
+    ) -> float | None:
         """A part has crashed: tell; return the pause before its next start.
 
-        None if that was one too many: the node ends with this cause.
+        None if that was one too many: the node ends with this cause, or `fail` hears of it.
         """
         self._down.add(part)
-        pause_s = restarts.crashed(anyio.current_time())
+        pause_s = restarts.crashed(self.clock())
         told = f"{type(error).__name__}: {error}"
         self.emit(ActorCrashed(actor=part, error=told, restarts=restarts.count))
         if pause_s is None:
-            self.fail(error if isinstance(error, Exception) else _unasked(part, error))
+            (fail or self.fail)(error if isinstance(error, Exception) else _unasked(part, error))
         return pause_s
 
     def rose(self, part: str) -> None:
@@ -159,6 +166,29 @@ class Supervisor:
                 raise
             return error
         return None
+
+
+@attrs.frozen
+class Apart:
+    """Cares for a part whose end is its own program's alone: that of a reader, or a sink."""
+
+    supervisor: Supervisor
+    on_failed: Callable[[Exception], object]
+
+    def restarts(self) -> Restarts:
+        """As the supervisor's."""
+        return self.supervisor.restarts()
+
+    def fell(self, part: str, error: BaseException, restarts: Restarts) -> float | None:
+        """As the supervisor's, but for the last time."""
+        pause_s = self.supervisor.fell(part, error, restarts, self.on_failed)
+        if pause_s is None:
+            self.rose(part)  # nobody waits for it any more
+        return pause_s
+
+    def rose(self, part: str) -> None:
+        """As the supervisor's."""
+        self.supervisor.rose(part)
 
 
 def _unasked(part: str, error: BaseException) -> PartEnded:

@@ -27,7 +27,7 @@ import attrs
 from pool.errors import PoolError, StoreUnavailable
 from pool.model.backoff import reconnect_delay
 from pool.model.timing import Timing
-from pool.store.seam import Beside, Group, Port, Seam
+from pool.store.seam import Beside, Care, Group, Port, Seam
 from pool.store.url import Url
 
 FIRST: Final = "0-0"
@@ -77,12 +77,13 @@ class Tail(Generic[R]):
     timing: Callable[[], Timing]
     count: int  # entries of one stream in one read
     on_batch: Callable[[Batch[R]], object]  # someone must call `taken()` for it
-    on_end: Callable[[BaseException | None], object]  # the body ended; without an error: closed
+    care: Care | None  # None: a crash ends it
     on_trouble: Callable[[PoolError, int], object]  # a read failed, after so many before it
     on_back: Callable[[int], object] = lambda _: None  # reading again, after so many failures
     decode: Callable[[R, list[StreamEntry]], object] = _as_they_are
     probe: Callable[[Port, Sequence[R], bool], Awaitable[Any]] | None = None  # True: after failures
     on_probed: Callable[[Any], object] = lambda _: None
+    on_end: Callable[[BaseException | None], object] = lambda _: None  # for good; None: closed
     _readings: Mapping[str, R] = attrs.field(init=False, factory=dict)  # by stream
     _beside: Beside | None = attrs.field(init=False, default=None)
     group: Group | None = None  # as a consumer of which group; may be changed
@@ -91,6 +92,7 @@ class Tail(Generic[R]):
     )  # of a group's entries; the body's
     _under_way: Batch[R] | None = attrs.field(init=False, default=None)
     _is_taken: bool = attrs.field(init=False, default=True)
+    _failed: Exception | None = attrs.field(init=False, default=None)  # by a callback of ours
 
     # --- on the loop --------------------------------------------------------------------------
 
@@ -100,18 +102,20 @@ class Tail(Generic[R]):
         return self._readings
 
     @property
-    def is_running(self) -> bool:
+    def is_started(self) -> bool:
+        """Whether it reads, or has read and was closed or crashed too often."""
         return self._beside is not None
 
     def start(self) -> None:
-        """Start reading, or start again after the body ended; streams may be followed before."""
+        """Start reading; streams may be followed before."""
         assert self._beside is None
         self._under_way, self._is_taken = None, True
         self._beside = self.seam.start(
             self.name,
             self.url,
             self._body,
-            on_end=self._ended,
+            care=self.care,
+            on_end=self.on_end,
         )
 
     async def aclose(self, budget_s: float) -> None:
@@ -150,9 +154,13 @@ class Tail(Generic[R]):
         if self._beside is not None:
             self._beside.wake()
 
-    def _ended(self, error: BaseException | None) -> None:
-        self._beside = None
-        self.on_end(error)
+    def _tell(self, callback: Callable[..., object], *what: object) -> None:
+        """Call whoever is to hear; what he raises ends the body, and it is read again."""
+        try:
+            callback(*what)
+        except Exception as error:  # noqa: BLE001 - the body raises it
+            self._failed = error
+            self.read_on()
 
     # --- beside the loop ----------------------------------------------------------------------
 
@@ -160,6 +168,9 @@ class Tail(Generic[R]):
         probe_s = self.seam.clock() + self.timing().renew_s
         failures = 0  # since the connection was last known to be good
         while not port.closing:
+            if self._failed is not None:
+                failed, self._failed = self._failed, None
+                raise failed
             readings = tuple(self._readings.values())
             if not self._is_taken or not readings:
                 await port.wait()
@@ -176,7 +187,7 @@ class Tail(Generic[R]):
                 failures = await self._pause(port, failures, error)
                 continue
             if failures:
-                port.post(self.on_back, failures)
+                port.post(self._tell, self.on_back, failures)
                 failures = 0
             if not self._hand_over(port, batch, answer):
                 return
@@ -211,14 +222,14 @@ class Tail(Generic[R]):
             return True
         self._under_way, self._is_taken = batch, False
         if batch is not None:
-            return port.post(self.on_batch, batch)
-        return port.post(self.on_probed, answer)
+            return port.post(self._tell, self.on_batch, batch)
+        return port.post(self._tell, self.on_probed, answer)
 
     async def _pause(self, port: Port, failures: int, error: PoolError) -> int:
         if port.closing:
             return failures
         readings = self._readings
-        port.post(self.on_trouble, error, failures)
+        port.post(self._tell, self.on_trouble, error, failures)
         steps = failures if isinstance(error, StoreUnavailable) else failures + _FAULT_STEPS
         until_s = self.seam.clock() + reconnect_delay(steps, self.seam.dice)
         # Something else to read is worth a try at once; the word that a probe's answer was taken,

@@ -24,6 +24,7 @@ import attrs
 
 from pool.errors import AuthError, NotRunning, PoolError, StoreFault, StoreUnavailable
 from pool.model.names import hash_tag
+from pool.store.care import Care, Guard
 from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.seam import Beside, Port, Seam
 from pool.store.url import Url
@@ -48,16 +49,20 @@ class _Call:
     is_sent: bool = False  # or about to be: the body has it
     is_answered: bool = False
 
-    def answer(self, reply: Reply) -> None:
-        if not self.is_answered:
-            self.is_answered = True
-            self.on_reply(reply)
-
 
 class Link:
     """Calls to the store from the event loop.  Make one with `open()`."""
 
-    def __init__(self, seam: Seam, url: Url, *, op_timeout_s: float, queued_max: int) -> None:
+    def __init__(
+        self,
+        seam: Seam,
+        url: Url,
+        *,
+        op_timeout_s: float,
+        queued_max: int,
+        name: str,
+        care: Care | None,
+    ) -> None:
         self.server: Server | None = None
         self.connections = 0  # made so far: a change means that the server was away
         self._seam = seam
@@ -76,11 +81,13 @@ class Link:
         self._trouble = "the connection is being made"  # why calls wait, for error texts
         self._timer_s = float("inf")
         self._cancel_timer: Callable[[], object] | None = None
-        self._loop = seam.loop()
+        self._name = name
+        self._care = care
+        self._guard = Guard(f"{name}/reply", care)
+        self._loop = seam.loop(care)
         self._opened = self._loop.waiter()
         self._is_opened = False
         self._drained = anyio.Event()
-        self._name: str
         self._beside: Beside
 
     @classmethod
@@ -92,6 +99,7 @@ class Link:
         op_timeout_s: float,
         name: str = "pool-link",
         queued_max: int = QUEUED_MAX,
+        care: Care | None = None,
     ) -> Link:
         """Connect to the server and check it; `op_timeout_s` is the deadline of this and all calls.
 
@@ -105,8 +113,10 @@ class Link:
                 the address does not say so.
             ConfigError: The address cannot work.
         """
-        link = cls(seam, url, op_timeout_s=op_timeout_s, queued_max=queued_max)
-        link._start(name)
+        link = cls(
+            seam, url, op_timeout_s=op_timeout_s, queued_max=queued_max, name=name, care=care
+        )
+        link._start()
         failed: Reply = StoreUnavailable(
             problem=f"{url.where} did not answer within {op_timeout_s:g} s", maybe_done=False
         )
@@ -121,9 +131,10 @@ class Link:
             raise failed
         return link
 
-    def _start(self, name: str) -> None:
-        self._name = name
-        self._beside = self._seam.start(name, self._url, self._work, on_end=self._on_end)
+    def _start(self) -> None:
+        self._beside = self._seam.start(
+            self._name, self._url, self._work, care=self._care, on_end=self._on_end
+        )
 
     def at(self, key: str) -> Link:
         """Return the link to where this key lives: this one, unless it leads to a cluster."""
@@ -132,9 +143,15 @@ class Link:
             return self
         link = self._others.get(tag)
         if link is None:
-            url, timeout_s = self._url.at(key), self._op_timeout_s
-            link = Link(self._seam, url, op_timeout_s=timeout_s, queued_max=self._queued_max)
-            link._start(self._name)  # what is called meanwhile waits for its connection
+            link = Link(
+                self._seam,
+                self._url.at(key),
+                op_timeout_s=self._op_timeout_s,
+                queued_max=self._queued_max,
+                name=self._name,
+                care=self._care,
+            )
+            link._start()  # what is called meanwhile waits for its connection
             self._others[tag] = link
         return link
 
@@ -180,19 +197,21 @@ class Link:
     async def replies_to(self, commands: Iterable[Command]) -> list[Reply]:
         """Run plain commands in one round trip, in their order; a reply may be a PoolError."""
         waiters, links = [], dict[Link, None]()
-        for command in commands:
-            waiters.append(self._loop.waiter())
-            link = self._of(command)
-            link._enqueue(command, waiters[-1].take, self._op_timeout_s)
-            links[link] = None
-        for link in links:
-            link._ring()
+        try:
+            for command in commands:
+                waiters.append(self._loop.waiter())
+                link = self._of(command)
+                link._enqueue(command, waiters[-1].take, self._op_timeout_s)
+                links[link] = None
+        finally:  # also what stands before one that is refused, which nobody waits for
+            for link in links:
+                link._ring()
         return [await waiter.wait() for waiter in waiters]
 
     def send(self, command: Command, on_reply: OnReply, *, timeout_s: float | None = None) -> None:
         """Send a command without waiting; `on_reply` gets its reply on the event loop, once.
 
-        A reply is a value or an instance of PoolError.  `on_reply` must not raise.
+        A reply is a value or an instance of PoolError.  What `on_reply` raises is told as a crash.
 
         Raises:
             StoreUnavailable: `queued_max` calls wait already; nothing was sent.
@@ -285,7 +304,7 @@ class Link:
         overdue = [c for c in waiting if c.deadline_s <= now_s and not c.is_answered]
         self._queue = deque(call for call in self._queue if call.deadline_s > now_s)
         for call in overdue:
-            call.answer(self._lost(call, self._trouble))
+            self._answer(call, self._lost(call, self._trouble))
         deadlines = [call.deadline_s for call in waiting if not call.is_answered]
         if deadlines:
             self._arm(min(deadlines), max(0.0, min(deadlines) - now_s))
@@ -307,17 +326,24 @@ class Link:
 
     def _deliver(self, batch: Sequence[_Call], replies: Sequence[Reply]) -> None:
         for call, reply in zip(batch, replies, strict=True):
-            if not call.is_answered:
-                call.is_answered = True
-                call.on_reply(reply)
+            self._answer(call, reply)
         self._note_drained()
+
+    def _answer(self, call: _Call, reply: Reply) -> None:
+        """Answer once; who raises at his answer keeps nobody else from theirs."""
+        if not call.is_answered:
+            call.is_answered = True
+            try:
+                call.on_reply(reply)
+            except Exception as error:  # noqa: BLE001 - told, whatever it is
+                self._guard.tell(error)
 
     def _give_up(self, why: str, error: PoolError | None = None) -> None:
         """Answer everything that waits."""
         waiting = [*self._flying, *self._queue]
         self._queue.clear()
         for call in waiting:
-            call.answer(attrs.evolve(error) if error else self._lost(call, why))
+            self._answer(call, attrs.evolve(error) if error else self._lost(call, why))
         if self._cancel_timer is not None:
             self._cancel_timer()
             self._cancel_timer, self._timer_s = None, float("inf")
@@ -339,7 +365,7 @@ class Link:
             refused = list(self._queue)
             self._queue.clear()
             for call in refused:
-                call.answer(attrs.evolve(error))
+                self._answer(call, attrs.evolve(error))
 
     def _on_end(self, error: BaseException | None) -> None:
         if error is not None:
@@ -349,12 +375,15 @@ class Link:
 
     def _expire(self, overdue: Sequence[_Call]) -> None:
         for call in overdue:
-            call.answer(self._lost(call, self._trouble))
+            self._answer(call, self._lost(call, self._trouble))
         self._note_drained()
 
     # --- the body -----------------------------------------------------------------------------
 
     async def _work(self, port: Port) -> None:
+        if self._flying:  # of a life before this one, which has crashed
+            port.post(self._expire, self._flying)
+        self._flying, self._is_idle = (), False
         failures = 0
         await self._connect(port)  # at once: open() waits for it
         while not port.closing:

@@ -135,6 +135,12 @@ class WirePort:
         if not self.closing:
             await self._bell.sleep(max(seconds, 0.0))
 
+    async def pause(self, seconds: float) -> None:
+        """Wait, whatever rings meanwhile; ends early on close."""
+        until_s = self._clock() + seconds
+        while not self.closing and (left_s := until_s - self._clock()) > 0:
+            await self._bell.sleep(left_s)
+
     async def connect(self, *, timeout_s: float) -> None:
         self._loaded.clear()
         await self.wire.connect(timeout_s=timeout_s)

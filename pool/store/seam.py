@@ -27,6 +27,7 @@ import sniffio
 
 from pool.errors import NotRunning
 from pool.model.ids import SEED_BYTES, Ids
+from pool.store.care import Care, Guard, supervised
 from pool.store.loops import Loop, TaskLoop, Waiter, current_loop
 from pool.store.port import Entries, Group, Handle, OnEnd, ThreadBell, WirePort
 from pool.store.scripts import Command
@@ -37,6 +38,7 @@ from pool.store.wire import Reply, Server, Wire
 __all__ = [
     "Beside",
     "Body",
+    "Care",
     "Entries",
     "Group",
     "Host",
@@ -129,8 +131,11 @@ class Seam(Protocol):
     def clock(self) -> float:
         """Return seconds that never go back and, where the system can, count a suspension."""
 
-    def loop(self) -> Loop:
-        """Return what the running event loop can do that anyio does not spell, or not cheaply."""
+    def loop(self, care: Care | None = None) -> Loop:
+        """Return what the running event loop can do that anyio does not spell, or not cheaply.
+
+        `care` hears of what its timers raise.
+        """
 
     def stack(self) -> str:
         """Return where the event loop stands; a body may ask when the loop does not answer."""
@@ -145,12 +150,14 @@ class Seam(Protocol):
         body: Body,
         *,
         has_thread: bool = False,
+        care: Care | None = None,
         on_end: OnEnd | None = None,
     ) -> Beside:
-        """Run `body` beside the loop's tasks until it returns or `aclose()`.
+        """Run `body` beside the loop's tasks until `aclose()`, or too many crashes.
 
-        `has_thread` is for what must go on while the loop hangs.  `on_end` runs on the loop when
-        the body has ended, with the exception that ended it, if any.
+        `has_thread` is for what must go on while the loop hangs.  `care` hears of crashes; without
+        it the first one is the last, and a body may return.  `on_end` runs on the loop when the
+        body has ended for good, with the exception that ended it, if any.
         """
 
 
@@ -160,9 +167,12 @@ class Seam(Protocol):
 class _Thread(Handle):
     """One thread that runs one body on one port."""
 
-    def __init__(self, name: str, port: WirePort, body: Body, on_end: OnEnd | None) -> None:
+    def __init__(
+        self, name: str, port: WirePort, body: Body, on_end: OnEnd | None, *, has_care: bool
+    ) -> None:
         super().__init__(on_end)
         self.port = port
+        self._is_told = has_care or on_end is not None  # of what ends the body
         self._body = body
         # Daemon: a process may end although a thread of ours hangs in a name look-up.
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -181,7 +191,7 @@ class _Thread(Handle):
             caught = error
         self.port.wire.close()
         heard = self.port.post(self._end, caught)
-        if caught is not None and not (heard and self._on_end):
+        if caught is not None and not (heard and self._is_told):
             raise caught  # nobody else will tell: threading's hook prints it
 
 
@@ -213,11 +223,11 @@ class Host:
     else:
         clock = staticmethod(time.monotonic)
 
-    def loop(self) -> TaskLoop:
+    def loop(self, care: Care | None = None) -> TaskLoop:
         with suppress(sniffio.AsyncLibraryNotFoundError):  # in a callback, it is the one of before
             self._loop = current_loop()
         assert self._loop is not None, "no event loop runs here"
-        return self._loop.again()
+        return self._loop.again(Guard("timer", care).run)
 
     def start(
         self,
@@ -226,20 +236,27 @@ class Host:
         body: Body,
         *,
         has_thread: bool = False,
+        care: Care | None = None,
         on_end: OnEnd | None = None,
     ) -> Beside:
         if self._forked:
             raise NotRunning(state="forked")
         self._loop_thread = threading.get_ident()
-        loop = self.loop()
+        loop, guard = self.loop(care), Guard(f"{name}/callback", care)
         if not has_thread:
-            task = Task(url, name, loop, self.clock, on_end)
+            task = Task(url, name, loop, self.clock, guard, on_end)
             self._running.add(task)
-            task.start(body)
+            task.start(supervised(name, task.told(body), care))
             return task
+
+        def post(fn: Callable[..., object], *args: Any) -> bool:
+            return loop.post(guard.run, fn, *args)
+
         wire = Wire(url, name, self.clock)
-        port = WirePort(wire, ThreadBell(), loop.post, self.clock)
-        running = _Thread(name, port, body, on_end)
+        port = WirePort(wire, ThreadBell(), post, self.clock)
+        running = _Thread(
+            name, port, supervised(name, body, care), on_end, has_care=care is not None
+        )
         self._running.add(running)
         running.thread.start()
         return running

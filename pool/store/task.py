@@ -16,14 +16,18 @@ import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio
 
-from pool.store.loops import TaskLoop, Waiter
+from pool.errors import PartEnded
+from pool.store.care import Guard
+from pool.store.loops import TaskLoop, Waiter, is_asked_for, strays
 from pool.store.port import Handle, OnEnd, WirePort
 from pool.store.url import Url
 from pool.store.wire import Wire
+
+LoopBody: TypeAlias = Callable[[WirePort], Coroutine[Any, Any, None]]
 
 _NEVER: Final = float("inf")
 
@@ -37,16 +41,19 @@ class Task(Handle):
         name: str,
         loop: TaskLoop,
         clock: Callable[[], float],
+        guard: Guard,
         on_end: OnEnd | None,
     ) -> None:
         super().__init__(on_end)
+        self._name = name
         self._loop = loop
+        self._guard = guard
         self._wire = _TaskWire(url, name, loop, clock)
         self.port = WirePort(self._wire, _Bell(loop), self._post, clock)
         self._scope: anyio.CancelScope | None = None
         self._task: object = None  # on asyncio somebody has to hold it
 
-    def start(self, body: Callable[[WirePort], Coroutine[Any, Any, None]]) -> None:
+    def start(self, body: LoopBody) -> None:
         """Begin, soon."""
         self._task = self._loop.spawn(lambda: self._run(body))
 
@@ -57,21 +64,38 @@ class Task(Handle):
                 await self._over.wait()
         return self.state != "running"
 
-    async def _run(self, body: Callable[[WirePort], Coroutine[Any, Any, None]]) -> None:
-        error: BaseException | None = None
+    def told(self, body: LoopBody) -> LoopBody:
+        """Return a body to which a stranger's cancellation is a crash like any other."""
+
+        async def run(port: WirePort) -> None:
+            cancels = strays()
+            try:
+                await body(port)
+            except anyio.get_cancelled_exc_class():
+                if is_asked_for():
+                    raise
+                await cancels.absorb()
+                problem = "a stranger cancelled its task"
+                raise PartEnded(part=self._name, problem=problem) from None
+
+        return run
+
+    async def _run(self, body: LoopBody) -> None:
+        error: BaseException | None = PartEnded(part=self._name, problem="its task was cancelled")
         try:
             with anyio.CancelScope() as self._scope:
                 await body(self.port)
+            error = None
         except Exception as caught:  # noqa: BLE001  (passed on below, whatever it is)
             error = caught
         finally:
             self._wire.end()
-            self._end(error)
+            self._guard.run(self._end, error)
 
     def _post(self, fn: Callable[..., object], *args: Any) -> bool:
         if self.state == "ended":
             return False
-        fn(*args)
+        self._guard.run(fn, *args)
         return True
 
 

@@ -72,6 +72,7 @@ async def tailing(
         on_probed=heard.keep(heard.probes),
         on_trouble=heard.keep(heard.troubles),
         on_back=heard.keep(heard.backs),
+        care=None,
         on_end=ends.append,
         **options,
     )

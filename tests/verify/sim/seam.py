@@ -8,6 +8,7 @@ from typing import Any
 
 from pool.errors import PoolError, StoreUnavailable
 from pool.model.ids import SEED_BYTES, Ids
+from pool.store.care import Care, supervised
 from pool.store.loops import current_loop
 from pool.store.port import Handle, WirePort
 from pool.store.replies import from_host
@@ -190,7 +191,7 @@ class SimSeam:
     def clock(self) -> float:
         return self._process.clock()
 
-    def loop(self) -> Loop:
+    def loop(self, care: Care | None = None) -> Loop:  # noqa: ARG002 - what a timer raises is a find
         return _SimLoop(self._process)
 
     def stack(self) -> str:
@@ -207,6 +208,7 @@ class SimSeam:
         body: Body,
         *,
         has_thread: bool = False,  # noqa: ARG002 - each moves while the loop hangs: worse than real
+        care: Care | None = None,
         on_end: OnEnd | None = None,
     ) -> Beside:
         process = self._process
@@ -218,5 +220,5 @@ class SimSeam:
             self.clock,
         )
         self.bodies[f"{name} {url.tag}".strip()] = beside
-        beside.thread.start(body(beside.port))
+        beside.thread.start(supervised(name, body, care)(beside.port))
         return beside
