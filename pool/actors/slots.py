@@ -36,7 +36,9 @@ from pool.store.seam import Waiter
 QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
 TRIAL_S: Final = 0.05  # how long a suspect with one mark must live before the next one begins
 TRIAL_GROWTH: Final = 4  # by how much longer with each further mark
+PREPARE_S: Final = 1.0  # a lane that is silent for so long holds no suspect of another one up
 TRIALS_S: Final = 3.5  # in which all suspects that wait have begun, if there are slots
+TIMER_S: Final = 0.005  # by how much a timer may be early
 MOVING_S: Final = 1.0  # slots of which none took a new run for so long get nothing in advance
 SLICE_S: Final = 0.002  # for so long a slot runs jobs back to back
 
@@ -71,6 +73,7 @@ class Slots:
     on_launch: Callable[[Run], object]  # its handler is about to be called
     on_end: Callable[[Run, Ending], object]
     on_trial: Callable[[Run, float], object]  # to call `end_trial` after so many seconds
+    on_lived: Callable[[Run], object]  # it was on trial, and one of another lane is next
     _backlog: deque[Run] = attrs.field(factory=deque)
     _idle: list[_Slot] = attrs.field(factory=list)
     _made: int = 0
@@ -79,6 +82,8 @@ class Slots:
     _turns: int = 0
     _trials_from_s: float = 0.0  # since when there are suspects
     _trial: Run | None = None
+    _trial_until_s: float = 0.0
+    _tried: Run | None = None  # the last one on trial, also when that is over
     _launched_s: float = 0.0
     _limiter: anyio.CapacityLimiter = attrs.field(init=False)
 
@@ -99,7 +104,8 @@ class Slots:
 
     def reset(self) -> None:
         """Forget the tasks, which a crash of the actor has ended; what they ran is queued anew."""
-        self._idle, self._made, self._preparing, self._trial = [], 0, 0, None
+        self._idle, self._made, self._preparing = [], 0, 0
+        self._trial = self._tried = None
         self._backlog.clear()
         self._suspects.clear()
 
@@ -158,12 +164,23 @@ class Slots:
             run = suspect[2]
             if _is_waiting(run):
                 if self._may_start(run):
-                    self._trial = run
-                    self._prepare(run)
+                    self._try(run)
                     break
                 kept.append(suspect)
         for suspect in kept:
             heappush(self._suspects, suspect)
+
+    def _try(self, run: Run) -> None:
+        # A lane knows its own suspects alone: the last one of each would look like the culprit.
+        if self._tried is not None and self._tried.lane != run.lane:
+            self.on_lived(self._tried)
+        self._trial = self._tried = run
+        self._time_trial(run, PREPARE_S)
+        self._prepare(run)
+
+    def _time_trial(self, run: Run, for_s: float) -> None:
+        self._trial_until_s = self.context.seam.clock() + for_s
+        self.on_trial(run, for_s)
 
     def _trial_s(self, run: Run) -> float:
         """Return how long a suspect must live before the next one begins."""
@@ -173,8 +190,9 @@ class Slots:
         return min(TRIAL_S * growth, share_s)
 
     def end_trial(self, run: Run) -> None:
-        """Begin the next one: this one has lived for long enough."""
-        if self._trial is run:
+        """Begin the next one: this one has lived for long enough, or its lane is silent."""
+        is_over = self.context.seam.clock() >= self._trial_until_s - TIMER_S
+        if self._trial is run and is_over:
             self._trial = None
         self.fill()
 
@@ -279,7 +297,7 @@ class Slots:
         run.phase, run.began_s = "running", self.context.seam.clock()
         self._launched_s = run.began_s
         if run is self._trial:
-            self.on_trial(run, self._trial_s(run))
+            self._time_trial(run, self._trial_s(run))
         self.on_launch(run)
         if self._idle and not run.is_apart:
             slot = self._idle.pop()

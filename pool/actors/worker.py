@@ -152,6 +152,7 @@ class Worker(Actor[Told]):
             on_launch=self._launch,
             on_end=self._conclude,
             on_trial=self._on_trial,
+            on_lived=self._on_lived,
         )
 
     # --- for the node -------------------------------------------------------------------------
@@ -333,6 +334,10 @@ class Worker(Actor[Told]):
     def _on_trial(self, run: Run, for_s: float) -> None:
         self.context.loop.later(for_s, partial(self.tell, _TrialOver(run)))
 
+    def _on_lived(self, run: Run) -> None:
+        if self.runs.get(run.key) is run and not run.why and run.is_acknowledged:
+            self._box(run).send(self._endings.edge(run, model.OVER), None)
+
     # --- ending -------------------------------------------------------------------------------
 
     def _cancel(self, run: Run, why: Why, cause: str = "") -> None:
@@ -404,7 +409,7 @@ class Worker(Actor[Told]):
             if edge.letter == model.ACKNOWLEDGE:
                 assert run is not None
                 self._on_acknowledged(run, word, rest)
-            elif edge.letter not in (model.LIMIT, model.SEEN):
+            elif edge.letter not in (model.LIMIT, model.SEEN, model.OVER):
                 self._on_settled(box, edge, run, word, rest)
         box.flush()
         self._fill()

@@ -45,6 +45,7 @@ AT_ONCE_MS: Final = 1000  # what its worker outlived by this, as is known, does 
 # --- what may happen ------------------------------------------------------------------------
 
 ACKNOWLEDGE, LIMIT, SEEN, DONE, CANCEL, PARK, WAIT, GRANT = "a", "l", "s", "d", "c", "x", "w", "g"
+OVER = "o"
 
 # (state, edge) -> states it may lead to.  A stop that was asked for turns WAIT and GRANT into
 # cancelled; every pair that is not here is refused.
@@ -59,6 +60,7 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("running", ACKNOWLEDGE): ("running",),  # a repeat, its first answer was lost
     ("running", LIMIT): ("running",),
     ("running", SEEN): ("running",),
+    ("running", OVER): ("running",),
     ("running", DONE): ("done",),
     ("running", CANCEL): ("cancelled",),
     ("running", PARK): ("parked",),
@@ -76,6 +78,7 @@ EDGE_NAMES: Final = {
     ACKNOWLEDGE: "acknowledge",
     LIMIT: "limit",
     SEEN: "seen",
+    OVER: "over",
     DONE: "done",
     CANCEL: "cancel",
     PARK: "park",
@@ -495,7 +498,7 @@ def _come_due(record: Record, judgement: Judgement) -> Decision:
     """Decide about a job that nobody owns."""
     is_held = "h" in record.flags
     if is_held and record.marks.halves > 2 * judgement.crashes_max:
-        return Park("poison", f"{record.marks.halves / 2:g} crash marks")
+        return Park("poison", f"suspected of {record.marks.halves / 2:g} worker crashes")
     # What the sweeper delayed is still the same requeue: it counts when it is granted.
     letter = "r" if "a" in record.flags and not is_held else ""
     return Grant(f"{letter}={record.marks.pack()}")

@@ -13,6 +13,7 @@ from pool import Handlers, Job, JobExists, Node, PoolError
 from pool.actors.observe import ServiceMoved
 from pool.actors.run import Run
 from pool.actors.slots import TRIAL_S, Slots
+from pool.model.names import Names, lane_of
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -540,16 +541,14 @@ async def test_two_nodes_joining_and_leaving_by_turns_lose_nothing(
 # --- poison -------------------------------------------------------------------------------------
 
 
-def suspect(fleet: Fleet, keys: list[str], *, marks: str = "wgone1.1-") -> None:
+def suspect(fleet: Fleet, keys: list[str], *, marks: str = "wgone1.1-", lanes: int = 1) -> None:
     """Mark jobs that nobody owns as if they had just begun when their worker died."""
     for key in keys:
-        text: Any = fleet.client.hget(fleet.names.jobs, key)
+        jobs = Names(fleet.pool, lane_of(key, lanes)).jobs
+        text: Any = fleet.client.hget(jobs, key)
         fields = text.decode().split("|")
         fields[7], fields[9] = fields[7] + "a", marks
-        fleet.client.hset(fleet.names.jobs, key, "|".join(fields))
-        record = fleet.record(key)
-        assert record is not None
-        assert record.marks.pack() == marks
+        fleet.client.hset(jobs, key, "|".join(fields))
 
 
 @pytest.fixture
@@ -586,6 +585,27 @@ async def test_suspects_begin_one_at_a_time_and_hold_nobody_up(
     assert record is not None
     trial: Any = fleet.client.hget(fleet.names.trials, f"{node.workers[0].id}.1")
     assert trial.decode() == f"{record.epoch}|{record.since_ms}|{order[-1]}"
+
+
+async def test_of_all_lanes_one_at_most_has_somebody_on_trial(
+    fleet: Fleet, diary: Diary, begun: Handlers
+) -> None:
+    """Lanes know nothing of each other: each would take its own last suspect for the culprit."""
+    client = await fleet.node(lanes=3)
+    keys = [f"k{n}" for n in range(12)]
+    assert len({lane_of(key, 3) for key in keys}) == 3
+    for key in keys:
+        await client.options(allow_unknown=True).dispatch("serve", key)
+    suspect(fleet, keys, lanes=3)
+    await fleet.node(begun, lanes=3)
+    await diary.counts(12)
+    last = max(diary.entries, key=lambda entry: entry[1])[0]
+
+    def trials() -> list[bytes]:
+        found: Any = [fleet.client.hvals(Names(fleet.pool, k).trials) for k in range(3)]
+        return [text for lane in found for text in lane]
+
+    await fleet.until(lambda: [text.split(b"|")[2] for text in trials()] == [last.encode()])
 
 
 async def test_all_suspects_have_begun_in_time_however_many_they_are(

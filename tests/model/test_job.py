@@ -185,7 +185,7 @@ def test_what_is_held_is_parked_unless_its_marks_have_become_too_few() -> None:
     held = record(state="waiting", flags="ah", owner="")
     parked = due(attrs.evolve(held, marks=Marks(("w.7-", "w.8", "w.9", "w.1"))))
     assert isinstance(parked, Park)
-    assert (parked.cause, parked.error) == ("poison", "3.5 crash marks")
+    assert (parked.cause, parked.error) == ("poison", "suspected of 3.5 worker crashes")
     assert due(attrs.evolve(held, marks=Marks(("w.8", "w.9", "w.1")))) == Grant("=w.8,w.9,w.1")
     # Not held, it only waits for its next attempt: others were the culprits of its deaths.
     assert due(record(state="waiting", marks=Marks(before=9))) == Grant("=9")

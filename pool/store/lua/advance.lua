@@ -30,6 +30,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     a acknowledge                             P R -> R; from R it is a repeat
     l limit        x in how many ms           writes the run-time limit into `due`
     s seen         x message id               removes messages up to it from the inbox
+    o over                                    its trial: another lane's suspect begins next
     d done         x result                   P R -> done
     c cancel       x cause                    P R W U -> cancelled
     x park         x cause, y error           P R W U -> parked
@@ -51,8 +52,8 @@ Errors   POOLDATALOST <lane>, POOLGONE <identity or claim>
 Cost     O(1) per item; settling straight from pending takes 1 command each and 19 a call
 Why Lua  who may, what is, and what shall be are one step: two owners could otherwise both commit.
 ]]
-local FROM = { a = 'PR', l = 'R', s = 'PR', d = 'PR', c = 'PRWU', x = 'PRWU', w = 'PR', g = 'PRWU' }
-local TAKES = { a = 0, l = 0, s = 1, d = 2, c = 3, x = 3, w = 3, g = 3 }
+local FROM = { a = 'PR', l = 'R', s = 'PR', o = 'R', d = 'PR', c = 'PRWU', x = 'PRWU', w = 'PR', g = 'PRWU' }
+local TAKES = { a = 0, l = 0, s = 1, o = 0, d = 2, c = 3, x = 3, w = 3, g = 3 }
 
 local fence = source ~= '' and redis.call('HGET', cleanup, source)
 local registered = source ~= '' and redis.call('ZSCORE', keepalive, source)
@@ -189,6 +190,11 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
       flag(r, 'd', true)
       later('ZADD', due, now + tonumber(x), 'k:' .. key)
       later('HSET', jobs, key, pack(r))
+    end
+    return 'OK'
+  elseif edge == 'o' then
+    if string.match(redis.call('HGET', trials, source) or '', '^%d+') == epoch then
+      redis.call('HDEL', trials, source)
     end
     return 'OK'
   elseif edge == 's' then
