@@ -39,6 +39,8 @@ from pool.model.walk import JUDGED, SLICE, Standing
 from pool.store.answers import Overdue, Walked, read, recounted, walked
 from pool.store.scripts import Word
 
+_ENDS: Final = ("", "0")  # cursors between two passes
+_NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
 SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
 ACT_MAX: Final = 64  # keys put right by one call: a few milliseconds of the server's time
 IDENTITIES_MAX: Final = 500  # looked at with each slice
@@ -50,12 +52,12 @@ Move: TypeAlias = Callable[[LaneState, str, Sequence[tuple[Overdue, Record]]], A
 
 
 @attrs.define(eq=False)
-class _Pass:
+class Pass:
     """One walk over a lane, from its beginning to its end, as far as it has come."""
 
     cursor: str = ""
     open_at: str = "0"
-    cleanup_at: str = "0"
+    cleanup_at: str = "0"  # empty: been through in this pass
     changes: str = ""  # as it began
     connections: int = 0  # likewise
     is_whole: bool = False  # it began at the beginning and has no break
@@ -72,25 +74,14 @@ class _Pass:
         self.unassigned += record.state == "unassigned"
 
 
-@attrs.define(eq=False)
-class _Seen:
-    """A record of a slice; what does not hold still is only a suspicion."""
+@attrs.frozen(eq=False)
+class _Odd:
+    """A record that is not where it says; read once, it is only a suspicion."""
 
-    key: bytes
+    key: str
     text: bytes
     record: Record | None  # None: it cannot be worked on
-    missing: list[str] = attrs.field(factory=list)  # indexes that lack it
-    owner: Standing = "none"
-
-    @property
-    def is_odd(self) -> bool:
-        return self.record is None or bool(
-            model.steps(self.record, self.owner, is_missing=bool(self.missing))
-        )
-
-    @property
-    def name(self) -> str:
-        return self.key.decode(errors="surrogateescape")
+    steps: tuple[model.Step, ...] = ()
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -100,31 +91,35 @@ class Walker:
     context: Context
     move: Move  # recovers what nobody owns
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
+    _faults: set[str] = attrs.field(init=False, factory=set)  # told since a pass began
 
     async def run(self, number: int) -> None:
         """Walk over a lane, for ever."""
-        mine = _Pass()
-        uniform, rest_s = self.context.seam.dice.uniform, model.rest_s(self.context.timing.ttl_s)
-        pause_s = uniform(rest_s / 2, rest_s)  # a fleet that starts has better things to do
+        mine, clock = Pass(), self.context.seam.clock
+        rest_s = model.rest_s(self.context.timing.ttl_s)
+        # A fleet that starts has better things to do.
+        pause_s = self.context.seam.dice.uniform(rest_s / 2, rest_s)
         while True:
             await anyio.sleep(pause_s)
-            state = self.context.lanes[number]
+            began_s = clock()
             try:
-                pause_s = await self._look(state, mine)
+                pause_s = await self.look(self.context.lanes[number], mine)
             except PoolError as error:
                 mine.is_whole, pause_s = False, self.context.timing.ttl_s
                 if isinstance(error, StoreLost):
                     self.context.on_data_lost()
                 elif not isinstance(error, StoreUnavailable):  # renewals tell of that
                     self._troubled(error)
-            pause_s += uniform(0.0, min(SPREAD_S, pause_s / 10))
+            pause_s = max(0.0, pause_s - (clock() - began_s))
 
-    async def _look(self, state: LaneState, mine: _Pass) -> float:
+    async def look(self, state: LaneState, mine: Pass) -> float:
         """Take the next slice and judge it; return how long to pause."""
         context, ttl_s = self.context, self.context.timing.ttl_s
         rest_s, slack_s = model.rest_s(ttl_s), max(1.0, ttl_s / 2)
         link = context.link.at(state.lane.names.prefix)
         connections = link.connections
+        if mine.cursor in _ENDS:
+            mine.open_at, mine.cleanup_at = mine.open_at or "0", mine.cleanup_at or "0"
         call = state.lane.walk(
             state.node.name,
             hold_s=rest_s + slack_s,
@@ -137,119 +132,136 @@ class Walker:
         state.tell_time(told.now_ms, context.seam.clock())
         if told.held_s:
             mine.is_whole = False
-            return told.held_s
+            return told.held_s + context.seam.dice.uniform(0.0, SPREAD_S)
         if not told.is_continued or link.connections != mine.connections:
             mine.is_whole = False
-        if mine.cursor in ("", "0") or not told.is_continued:
+        if mine.cursor in _ENDS or not told.is_continued:
             self._begin(mine, told, connections)
             await self._suspect_announced(state)
-        mine.cursor, mine.open_at, mine.cleanup_at = told.cursor, told.open_at, told.cleanup_at
+        mine.cursor = told.cursor
+        # Once in a pass is enough; where one has too few slices, the next goes on.
+        mine.open_at = told.open_at.removeprefix("0")
+        mine.cleanup_at = told.cleanup_at.removeprefix("0")
         self._suspect(state, told.suspects)
         flat = told.flat
         for i in range(0, len(flat), 2 * JUDGED):
             await self._judge(state, mine, flat[i : i + 2 * JUDGED])
             await anyio.lowlevel.checkpoint()
-        if mine.cursor == "0":
+        if mine.cursor in _ENDS:
             if mine.is_whole and link.connections == mine.connections:
                 await self._end(state, mine, told)
             mine.found = 0
         return model.pause_s(told.records, len(context.lanes), ttl_s)
 
-    def _begin(self, mine: _Pass, told: Walked, connections: int) -> None:
+    def _begin(self, mine: Pass, told: Walked, connections: int) -> None:
         """Begin to count.  Where another walker stood, it is no whole pass."""
         mine.is_whole = told.is_from_start
         mine.changes, mine.connections, mine.found = told.changes, connections, 0
         mine.unassigned = 0
+        self._faults.clear()
         mine.waiting.clear()
         mine.handlers.clear()
 
     # --- judging ------------------------------------------------------------------------------
 
-    async def _judge(self, state: LaneState, mine: _Pass, flat: Sequence[bytes]) -> None:
-        seen = [
-            _Seen(key, text, read(key, text))
-            for key, text in zip(flat[::2], flat[1::2], strict=True)
-        ]
-        for each in seen:
-            if each.record is not None:
-                mine.count(each.key, each.record)
-        await self._look_up(state.lane.names, [each for each in seen if each.record is not None])
-        odd = [each for each in seen if each.is_odd]
+    async def _judge(self, state: LaneState, mine: Pass, flat: Sequence[bytes]) -> None:
+        """Look records up and judge them; next to no object is made for a sound one."""
+        keys, texts = flat[::2], flat[1::2]
+        records = list(map(read, keys, texts))
+        for key, record in zip(keys, records, strict=True):
+            if record is not None:
+                mine.count(key, record)
+        missing, standings = await self._look_up(state.lane.names, keys, records)
+        odd = []
+        for at, record in enumerate(records):
+            if record is None:
+                odd.append(_Odd(keys[at].decode(errors="surrogateescape"), texts[at], None))
+            elif at in missing or standings.get(record.owner, "live") in ("done", "adrift"):
+                owner = standings.get(record.owner, "none")
+                steps = model.steps(record, owner, is_missing=at in missing)
+                odd.append(_Odd(keys[at].decode(), texts[at], record, steps))
         if odd:
-            texts = await self.context.link.execute(
-                "HMGET", state.lane.names.jobs, *(each.key for each in odd)
-            )
-            still = [each for each, text in zip(odd, texts, strict=True) if text == each.text]
+            raw = [each.key.encode(errors="surrogateescape") for each in odd]
+            jobs = state.lane.names.jobs
+            again = await self.context.link.execute("HMGET", jobs, *raw)
+            still = [each for each, text in zip(odd, again, strict=True) if text == each.text]
             mine.found += len(still)
             await self._act(state, still)
 
-    async def _look_up(self, names: Names, seen: Sequence[_Seen]) -> None:
-        """Ask whether each record stands where it says, and for its owner: one command an index."""
-        wanted: dict[tuple[str, ...], list[tuple[_Seen, str, bytes]]] = defaultdict(list)
-        owned: dict[str, list[_Seen]] = defaultdict(list)
-        for each in seen:
-            record, key = each.record, each.key
-            assert record is not None
+    async def _look_up(
+        self, names: Names, keys: Sequence[bytes], records: Sequence[Record | None]
+    ) -> tuple[set[int], dict[str, Standing]]:
+        """Ask whether each record stands where it says, and for its owner: one command an index.
+
+        Returns the places of those that an index lacks, and how each owner stands.
+        """
+        wanted: dict[tuple[str, str], tuple[list[int], list[bytes]]] = {}
+        owners: dict[str, Standing] = {}
+        for at, record in enumerate(records):
+            if record is None:
+                continue
             if record.owner:
-                owned[record.owner].append(each)
+                owners[record.owner] = "live"
             for index in model.indexes(record):
+                member = keys[at]
                 match index:
                     case "pending":
-                        head, member = ("ZMSCORE", names.pending), key
+                        head = ("ZMSCORE", names.pending)
                     case "owned":
-                        head, member = ("SMISMEMBER", names.owned(record.owner)), key
+                        head = ("SMISMEMBER", names.owned(record.owner))
                     case "unassigned":
-                        head, member = ("ZMSCORE", names.unassigned(record.handler)), key
+                        head = ("ZMSCORE", names.unassigned(record.handler))
                     case _:
-                        head, member = ("ZMSCORE", names.due), b"k:" + key
-                wanted[head].append((each, index, member))
+                        head, member = ("ZMSCORE", names.due), b"k:" + member
+                places, members = wanted.setdefault(head, ([], []))
+                places.append(at)
+                members.append(member)
         commands: list[tuple[Word, ...]] = [
-            (*head, *(member for _, _, member in asked)) for head, asked in wanted.items()
+            (*head, *members) for head, (_, members) in wanted.items()
         ]
-        if owned:
-            commands += [("ZMSCORE", names.keepalive, *owned), ("HMGET", names.cleanup, *owned)]
+        if owners:
+            commands += [("ZMSCORE", names.keepalive, *owners), ("HMGET", names.cleanup, *owners)]
         replies = await self.context.link.replies_to(commands)
-        for asked, reply in zip(wanted.values(), replies, strict=False):
+        for reply in replies:
             if isinstance(reply, StoreFault):
-                self._troubled(reply)  # a key of another type: nobody can say what is missing
-                continue
-            if isinstance(reply, PoolError):
+                self._troubled(reply)  # a key of another type: nobody can say what it lacks
+            elif isinstance(reply, PoolError):
                 raise reply
-            for (each, index, _), found in zip(asked, reply, strict=True):
-                if found is None or (found == 0 and index == "owned"):
-                    each.missing.append(index)
-        if owned:
-            for reply in replies[-2:]:
-                if isinstance(reply, PoolError):
-                    raise reply
-            for (owner, theirs), lease, claim in zip(owned.items(), *replies[-2:], strict=True):
-                for each in theirs:
-                    each.owner = model.standing(owner, lease is not None, claim)
+        missing: set[int] = set()
+        for (places, _), reply in zip(wanted.values(), replies, strict=False):
+            if not isinstance(reply, PoolError):
+                missing.update(at for at, had in zip(places, reply, strict=True) if had in _NOT)
+        if owners:
+            leases, claims = replies[-2:]
+            if not (isinstance(leases, PoolError) or isinstance(claims, PoolError)):
+                for owner, lease, claim in zip(list(owners), leases, claims, strict=True):
+                    owners[owner] = model.standing(owner, lease is not None, claim)
+        return missing, owners
 
     # --- acting -------------------------------------------------------------------------------
 
-    async def _act(self, state: LaneState, odd: Sequence[_Seen]) -> None:
+    async def _act(self, state: LaneState, odd: Sequence[_Odd]) -> None:
         """Put right what is out of place; each script looks whether it still is."""
-        strays: dict[str, list[tuple[_Seen, Record]]] = defaultdict(list)
-        recover: dict[str, list[tuple[_Seen, Record]]] = defaultdict(list)
+        strays: dict[str, list[tuple[str, bytes, Record]]] = defaultdict(list)
+        recover: dict[str, list[_Odd]] = defaultdict(list)
         suspects: dict[str, None] = {}
         for each in odd:
             record = each.record
             if record is None:
-                await quarantine(self.context, state, each.name, each.text)
+                await quarantine(self.context, state, each.key, each.text)
                 continue
-            for step in model.steps(record, each.owner, is_missing=bool(each.missing)):
+            for step in each.steps:
                 match step:
                     case "restore":
-                        strays[record.owner].append((each, record))
+                        strays[record.owner].append((each.key, each.text, record))
                     case "recover":
-                        recover[record.owner].append((each, record))
+                        recover[record.owner].append(each)
                     case "suspect":
                         suspects[record.owner] = None
         options = await self._options(state, [each.record for each in odd if each.record])
-        for owner, group in strays.items():
-            for i in range(0, len(group), ACT_MAX):
-                some = [(each.name, each.text, record) for each, record in group[i : i + ACT_MAX]]
+        for owner, seen in strays.items():
+            for i in range(0, len(seen), ACT_MAX):
+                some = seen[i : i + ACT_MAX]
                 await self._alone(restore(self.context, state, owner, some, options))
         self._suspect(state, list(suspects))
         for owner, group in recover.items():
@@ -268,26 +280,27 @@ class Walker:
         self,
         state: LaneState,
         owner: str,
-        group: Sequence[tuple[_Seen, Record]],
+        group: Sequence[_Odd],
         options: dict[str, Options],
     ) -> None:
         overdue = [
             (
                 Overdue(
                     index="due",
-                    key=each.name,
+                    key=each.key,
                     text=each.text,
-                    record=record,
+                    record=each.record,
                     owner="gone" if owner else "none",
-                    options=options[record.handler],
+                    options=options[each.record.handler],
                 ),
-                record,
+                each.record,
             )
-            for each, record in group
+            for each in group
+            if each.record is not None
         ]
         await self.move(state, owner, overdue)
         index = "owner" if owner else "unassigned"
-        tell_restored(self.context, state, index, [each.name for each, _ in group])
+        tell_restored(self.context, state, index, [each.key for each in group])
 
     async def _alone(self, step: Awaitable[object]) -> None:
         """Do one step; what only it touches (a key of the wrong type) must not stop the others."""
@@ -314,7 +327,7 @@ class Walker:
 
     # --- counting -----------------------------------------------------------------------------
 
-    async def _end(self, state: LaneState, mine: _Pass, told: Walked) -> None:
+    async def _end(self, state: LaneState, mine: Pass, told: Walked) -> None:
         """Note what a whole pass found, if that differs from what is noted."""
         is_right = (mine.unassigned, len(mine.waiting)) == (told.unassigned, told.waiting)
         if (is_right and mine.found == told.astray == 0) or len(mine.handlers) > HANDLERS_MAX:
@@ -333,4 +346,7 @@ class Walker:
     # --- telling ------------------------------------------------------------------------------
 
     def _troubled(self, error: PoolError) -> None:
-        self.context.emit(StoreTroubled(during="walk", problem=str(error)))
+        problem = str(error)  # what is in the way of one record is in that of many
+        if problem not in self._faults:
+            self._faults.add(problem)
+            self.context.emit(StoreTroubled(during="walk", problem=problem))

@@ -48,15 +48,17 @@ def standing(owner: str, has_lease: bool, claim: bytes | None) -> Standing:
     return "live" if claim is None else "claimed"
 
 
+_INDEXES: Final = {
+    "pending": (("pending",), ("pending", "due")),
+    "running": (("owned",), ("owned", "due")),
+    "unassigned": (("unassigned",), ("unassigned", "due")),
+    "waiting": (("due",), ("due",)),
+}
+
+
 def indexes(record: Record) -> tuple[str, ...]:
     """Return the indexes in which a record stands."""
-    first = {
-        "pending": "pending",
-        "running": "owned",
-        "unassigned": "unassigned",
-        "waiting": "due",
-    }[record.state]
-    return (first, "due") if "d" in record.flags and first != "due" else (first,)
+    return _INDEXES[record.state]["d" in record.flags]
 
 
 def steps(record: Record, owner: Standing, *, is_missing: bool) -> tuple[Step, ...]:

@@ -110,6 +110,26 @@ def owner_without_a_lease(fleet: Fleet) -> None:
     )
 
 
+def owner_of_whom_no_index_knows(fleet: Fleet) -> None:
+    """Its lease and the set of its keys are gone: only the records still name it."""
+    victim = fleet.start("a")[0]
+    jobs = fleet.dispatch(victim, "clock", [f"clock-{i}" for i in range(8)])
+    fleet.are_running(jobs)
+    worker = fleet.said("ready", node="a")[0]["worker"][0]
+    fleet.start("b")
+    fleet.until(lambda: all((r := fleet.record(k)) and r.state == "running" for k in jobs))
+    fleet.kill(victim)
+    with fleet.client() as by_hand:
+        for names in fleet.all_names:
+            by_hand.zrem(names.keepalive, f"{worker}.1")
+            by_hand.delete(names.owned(f"{worker}.1"))
+    fleet.until(
+        lambda: {run.key for run in fleet.runs(jobs) if run.node == "b"} == set(jobs),
+        within_s=2 * 2 * fleet.ttl_s + fleet.ttl_s + 1.0,
+        what=FOUND,
+    )
+
+
 def recovery_died_half_way(fleet: Fleet) -> None:
     """The reaper had moved the first batch of a dead worker's keys when it died itself."""
     gate = fleet.directory / "gate"
@@ -191,6 +211,12 @@ ORPHANS = [
         "for i = #ARGV + 1, #ARGV do",
     ),
     Orphan(
+        owner_of_whom_no_index_knows,
+        "actors/sweeper.py",
+        "self.spawn(walker.run, state.number)",  # all records are walked over
+        "pass",
+    ),
+    Orphan(
         recovery_died_half_way,
         "store/lua/fence.lua",
         "    else\n      claim(name, had)",  # a claim is a lease too
@@ -210,6 +236,13 @@ def test_no_job_is_orphaned(orphan: Orphan, make_fleet: MakeFleet, tmp_path: Pat
     broken = make_fleet(package=orphan.break_copy(fleet.package, tmp_path))
     with pytest.raises(AssertionError, match=FOUND):
         orphan.story(broken)
+
+
+def test_orphans_of_which_no_index_knows_are_found_in_each_lane(make_fleet: MakeFleet) -> None:
+    """G-05."""
+    fleet = make_fleet(lanes=3)
+    owner_of_whom_no_index_knows(fleet)
+    fleet.is_sound()
 
 
 def test_an_owner_without_a_lease_in_any_lane_is_found_in_each(make_fleet: MakeFleet) -> None:

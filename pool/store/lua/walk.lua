@@ -10,7 +10,7 @@ ARGV[1] incarnation  str
 ARGV[2] holder       str   identity of the walker
 ARGV[3] hold_ms      int   > 0; how long before somebody else may go on
 ARGV[4] cursor       str   where the caller thinks that it stands; empty: it has not walked
-ARGV[5] open_at      str   likewise in `open`
+ARGV[5] open_at      str   likewise in `open`; empty: it has been through that in this pass
 ARGV[6] cleanup_at   str   likewise in `cleanup`
 ARGV[7] keys_max     int   records, about
 ARGV[8] names_max    int   identities, about, in each of the two
@@ -44,8 +44,10 @@ if not is_continued then
 end
 redis.call('HDEL', lane, '\n') -- frees, so that a full server lets the rest pass
 local slice = redis.call('HSCAN', jobs, cursor, 'COUNT', keys_max)
-local next_open = redis.call('HSCAN', open, open_at, 'COUNT', names_max)
-local next_cleanup = redis.call('HSCAN', cleanup, cleanup_at, 'COUNT', names_max)
+local function names_of(name, at)
+  return at == '' and { '', {} } or redis.call('HSCAN', name, at, 'COUNT', names_max)
+end
+local next_open, next_cleanup = names_of(open, open_at), names_of(cleanup, cleanup_at)
 redis.call('HSET', lane, 'walk', holder .. '|' .. text_of(now + hold_ms) .. '|' .. slice[1])
 local astray = whole(fields[2])
 if found > astray then
