@@ -22,7 +22,11 @@ import attrs
 from benchmarks.budget import Figure
 from pool import Call, Handlers, Job, Node, Settings
 from pool.actors.worker import Worker
+from pool.model.names import Control
 from pool.model.timing import Timing
+from pool.ops.inspect import find
+from pool.ops.ttl import change
+from pool.store.link import Link
 from pool.store.scripts import Command, ScriptCall
 from pool.store.seam import Beside, Body, Entries, Group, Host, Port, Reply
 from pool.store.url import Url
@@ -31,9 +35,10 @@ from pool.store.wire import Server
 # What belongs to no operation: a reaper's look at a worker that has just come, whenever that is.
 BESIDE: Final = ("PING", "fence")
 # Nothing but the operation under measurement happens within this time: no renewal, no probe.
-QUIET: Final = Settings(lease_ttl_s=600.0)
-SHORT: Final = Settings(lease_ttl_s=1.0)
-SHORT_RENEW_S: Final = Timing(1.0).renew_s
+QUIET_TTL_S: Final = 600.0
+QUIET: Final = Settings(lease_ttl_s=QUIET_TTL_S)
+SHORT_TTL_S: Final = 1.0
+SHORT_RENEW_S: Final = Timing(SHORT_TTL_S).renew_s
 PERIODS: Final = 7
 BATCH: Final = 32
 JOBS: Final = 512  # over which Python is counted
@@ -329,12 +334,32 @@ async def _maps_and_streams(stage: _Stage) -> None:
 # --- at rest --------------------------------------------------------------------------------------
 
 
+async def _go_by(url: str, pool: str, ttl_s: float) -> None:
+    """Have the pool of another measurement go by the TTL of this one."""
+    address = Url.parse(url).at(Control(pool).prefix)
+    link = await Link.open(Host(), address, op_timeout_s=PATIENCE_S)
+    try:
+        found = await find(link, pool)
+        if found is not None:
+            await change(link, found, ttl_s)
+    finally:
+        await link.aclose(1.0)
+
+
 async def rest_costs(url: str, pool: str) -> dict[str, Figure]:
     """Measure what a node with a worker sends between two of its renewals: the median of each."""
+    await _go_by(url, pool, SHORT_TTL_S)
     handlers = _handlers(_nobody)
     seam = Counting(is_resting=True)
     with anyio.fail_after(PATIENCE_S):
-        async with Node(pool, url, handlers=handlers, settings=SHORT, observers=(), seam=seam):
+        async with Node(
+            pool,
+            url,
+            handlers=handlers,
+            settings=Settings(lease_ttl_s=SHORT_TTL_S),
+            observers=(),
+            seam=seam,
+        ):
             seam.noted.clear()
             while True:
                 await anyio.sleep(SHORT_RENEW_S / 2)
@@ -409,6 +434,7 @@ async def python_costs(url: str, pool: str) -> dict[str, Figure]:
             is_over.set()
 
     with anyio.fail_after(PATIENCE_S):
+        await _go_by(url, pool, QUIET_TTL_S)
         async with Node(pool, url, settings=QUIET, observers=()) as node:
             for name in ("warm", "measured"):  # first calls import modules and fill caches
                 is_over = anyio.Event()

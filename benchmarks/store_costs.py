@@ -89,7 +89,7 @@ class _LaneBench:
             {HANDLER: Options()},
             is_new=is_new,
             not_after_ms=10**15,
-            ttl_s=TTL_S,
+            pool_ttl_ms=round(1000 * TTL_S),
         )
         self.desk.run(call)
 
@@ -125,7 +125,7 @@ class _LaneBench:
         self._renewals += 1
         takes = {NODE.name: IS_NODE} | {worker.name: ROOM for worker in workers}
         known = {f"{HANDLER}-{n}": Options() for n in range(handlers)}
-        return self.lane.renew(takes, known, seq=self._renewals, ttl_s=TTL_S)
+        return self.lane.renew(takes, known, seq=self._renewals, term=0)
 
     def edges(self, letter: str, x: Word = b"", y: Word = b"", z: Word = b"") -> list[Edge]:
         """Return one edge for every job there is."""
@@ -252,11 +252,11 @@ def _takeover(desk: Desk, costs: Costs) -> None:
     bench.run(bench.advance(bench.edges("a")))
     bench.run(bench.renewal(WORKERS[1:2]))
     desk.do("ZADD", bench.names.keepalive, 1, WORKER.name)
-    cost, [reply] = desk.run(bench.lane.fence(NODE.name, ttl_s=TTL_S, reap_s=1.0, claims_max=10))
+    cost, [reply] = desk.run(bench.lane.fence(NODE.name, reap_s=1.0, claims_max=10))
     [claim] = claims(reply)[1]
     assert claim.identity == WORKER.name
     reaped = bench.run(
-        bench.lane.reap(claim, ttl_s=TTL_S, reap_s=1.0),
+        bench.lane.reap(claim, reap_s=1.0),
         bench.advance(bench.edges("g", "1", "1"), "reap", WORKER.name, claim=claim.claim),
     )
     what = f"fencing a dead worker and moving its running jobs, per job, {TAKEN} of them"
@@ -336,9 +336,7 @@ def _streams(desk: Desk, costs: Costs) -> None:
     desk.do("FLUSHALL")
     control, n = Control(POOL), 32
     stream = StoredStream(control, "events")
-    sink = StoredSink(
-        control=control, name="mailer", ttl_ms=10_000, grace_ms=30_000, deliveries_max=10
-    )
+    sink = StoredSink(control=control, name="mailer", grace_ms=30_000, deliveries_max=10)
     event, payload = EVENT
 
     def add(length_max: int) -> ScriptCall:

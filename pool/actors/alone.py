@@ -13,13 +13,14 @@ from typing import Self
 
 import anyio
 
-from pool.actors.access import Access, accessing
+from pool.actors.access import Access, accessing, check_ttl
 from pool.actors.context import Context
 from pool.actors.maps import Maps
 from pool.actors.membership import found
 from pool.actors.observe import DataLost, Observer
 from pool.errors import PoolError
 from pool.model.backoff import reconnect_delay
+from pool.model.timing import Timing
 from pool.settings import Settings
 from pool.store.seam import Seam
 
@@ -78,7 +79,9 @@ class Alone:
             emit=access.emit,
             supervisor=access.supervisor,
         )
-        context.incarnation = (await found(context, any_lanes=True)).incarnation
+        made = await found(context, any_lanes=True)
+        check_ttl(context, made.ttl_ms)
+        context.incarnation, context.timing = made.incarnation, Timing(made.ttl_ms / 1000)
         self.maps = Maps(context=context, on_lost=self._on_lost)
         self.maps.start()
 
@@ -98,6 +101,6 @@ class Alone:
                 await anyio.sleep(reconnect_delay(failures, context.seam.dice))
             else:
                 self._is_refounding = False
-                context.incarnation = made.incarnation
+                context.incarnation, context.timing = made.incarnation, Timing(made.ttl_ms / 1000)
                 context.emit(DataLost(pool=context.pool, incarnation=made.incarnation))
                 self.maps.follower.rejoin(made.incarnation)

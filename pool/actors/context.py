@@ -16,6 +16,7 @@ from pool.actors.roster import Roster
 from pool.model.lease import Lease
 from pool.model.names import key_hash, lane_of
 from pool.model.placement import Candidates
+from pool.model.timing import Timing
 from pool.store.lane import Lane, Target
 from pool.store.seam import Loop
 
@@ -30,6 +31,7 @@ class LaneState:
     lane: Lane
     node: Target
     lease: Lease
+    term: int = 0  # of the TTL that our renewals say we go by
     door: Door = attrs.field(factory=Door)
     unassigned: int = 0  # as of the last answer that told
     server_ms: int = 0  # server time, as of ...
@@ -58,6 +60,15 @@ class Context(Access):
     on_data_lost: Callable[[], object] = attrs.field(default=lambda: None)
     on_interrupt: Callable[[KeyboardInterrupt], object] = attrs.field(default=lambda _: None)
     on_due: Callable[[int, float], object] = attrs.field(default=lambda *_: None)
+
+    def retime(self) -> float | None:
+        """Go by the shortest TTL of our lanes; return the one of before, None if it is the same.
+
+        Lanes differ while a change is carried out, and after one that did not reach them all.
+        """
+        before, after = self.timing, min((s.lease.timing for s in self.lanes), key=_by_ttl)
+        self.timing = after
+        return before.ttl_s if before != after else None
 
     @property
     def candidates(self) -> Candidates:
@@ -93,6 +104,10 @@ class Context(Access):
         known = self.candidates.workers
         here = slice(lane, lane + 1)
         return tuple([Target(w, n) for w in workers for n in known[w].incarnations[here] if n])
+
+
+def _by_ttl(timing: Timing) -> float:
+    return timing.ttl_s
 
 
 class Ranks:

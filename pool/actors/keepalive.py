@@ -32,11 +32,12 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.hang import Pulse
-from pool.actors.observe import Event, LeaseLost, LeaseResumed, LoopHung, StoreTroubled
+from pool.actors.observe import Event, LeaseLost, LeaseResumed, LoopHung, StoreTroubled, TtlChanged
 from pool.errors import PoolError, StoreLost
 from pool.model.job import Options
 from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
-from pool.store.answers import Renewal, renewal
+from pool.model.timing import Timing
+from pool.store.answers import Renewal, Ttl, renewal
 from pool.store.scripts import ScriptCall
 from pool.store.seam import Beside, Port, Reply
 from pool.store.url import Url
@@ -219,7 +220,7 @@ class KeepAlive(Actor[Message]):
             counts = dict(zip(takes, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]
             if len(gone) < len(takes):  # else nobody has a lease: joining again begins a new one
-                self._step(state, Renewed(sent.asked_s, now_s))
+                self._granted(state, Renewed(sent.asked_s, now_s), told.ttl)
             if not sent.is_hung:
                 state.door.open(sent.seq, told.stamp)
             self._answered[state.number] = sent.seq
@@ -233,6 +234,24 @@ class KeepAlive(Actor[Message]):
                 self.on.on_gone(state, gone)
         self._news.set()
         self._news = anyio.Event()
+
+    def _granted(self, state: LaneState, event: Renewed, ttl: Ttl) -> None:
+        """Count a renewal.  The lane says for how long; we take that up, and say so with the next.
+
+        What was granted before the change that we go by came late: it is worth no more than that.
+        """
+        timing = Timing(ttl.ms / 1000)
+        if ttl.term < state.term and timing.ttl_s > state.lease.ttl_s:
+            timing = state.lease.timing
+        self._step(state, attrs.evolve(event, timing=timing))
+        if ttl.term <= state.term or state.lease.timing != timing:
+            return
+        state.term = ttl.term  # not before: saying it lets the server shorten our lease
+        before_s = self.context.retime()
+        if before_s is not None:
+            ttl_s = self.context.timing.ttl_s
+            self.context.emit(TtlChanged(node=self.context.node_id, before_s=before_s, ttl_s=ttl_s))
+        self.renew_now()  # the next one may be later than a shorter TTL allows
 
     def _step(self, state: LaneState, event: Renewed | Tick) -> None:
         state.lease, effects = state.lease.step(event)
@@ -301,13 +320,13 @@ class KeepAlive(Actor[Message]):
         return _Round(clock(), url, plan, seq, is_hung, said)
 
     def _calls(self, sent: _Round) -> list[ScriptCall]:
-        plan, down, ttl_s = sent.plan, self.down(), self.context.timing.ttl_s
+        plan, down = sent.plan, self.down()
         return [
             state.lane.renew(
                 takes,
                 plan.handlers if is_said else None,
                 seq=sent.seq,
-                ttl_s=ttl_s,
+                term=state.term,
                 is_hung=sent.is_hung,
                 down=down,
             )

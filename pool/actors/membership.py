@@ -30,7 +30,8 @@ from pool.model.job import Options
 from pool.model.lease import Lease
 from pool.model.names import Names
 from pool.model.rmap import Delete, Set
-from pool.store.answers import Founded, founded
+from pool.model.timing import Timing
+from pool.store.answers import Founded, founded, joined
 from pool.store.lane import FOUND, IS_NODE, PROTOCOL, Lane, Target
 
 RETRY_S: Final = 0.1
@@ -65,7 +66,7 @@ async def found(context: Context, *, any_lanes: bool = False) -> Founded:
     reply = await context.link.call(
         FOUND,
         (context.control.config,),
-        (PROTOCOL, lanes, context.ids.next("i")),
+        (PROTOCOL, lanes, context.ids.next("i"), context.timing.ttl_ms),
         repeatable=True,
     )
     made = founded(reply)
@@ -105,8 +106,8 @@ class Membership(Actor[Message]):
 
     def make_lanes(self, made: Founded) -> None:
         """Set the lanes up as the pool was found; node numbers rise when it was found anew."""
-        context, timing = self.context, self.context.timing
-        context.incarnation = made.incarnation
+        context, timing = self.context, Timing(made.ttl_ms / 1000)
+        context.incarnation, context.timing = made.incarnation, timing
         before = {state.number: state.node.number for state in context.lanes}
         now_s = context.seam.clock()
         context.lanes[:] = [
@@ -115,9 +116,7 @@ class Membership(Actor[Message]):
                 lane=Lane(Names(context.pool, k), made.incarnation, context.settings.parked_ttl_s),
                 node=Target(context.node_id, before.get(k, 0) + 1),
                 lease=Lease(
-                    ttl_s=timing.ttl_s,
-                    margin_s=timing.margin_s,
-                    stop_budget_s=timing.stop_budget_s,
+                    timing=timing,
                     asked_s=now_s,
                 ),
                 server_ms=made.now_ms,
@@ -427,16 +426,19 @@ class Membership(Actor[Message]):
             options,
             is_new=is_new,
             not_after_ms=not_after_ms,
-            ttl_s=context.timing.ttl_s,
+            pool_ttl_ms=context.timing.ttl_ms,
             stale=stale,
         )
         reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
         await self._thaw(state)
-        state.tell_time(int(reply), asked_s)
+        now_ms, ttl = joined(reply)
+        state.tell_time(now_ms, asked_s)
         self._joined.update((state.number, target.name) for target in targets)
         if is_new:
             self._joined.add((state.number, state.node.name))
-            state.lease = attrs.evolve(state.lease, asked_s=asked_s, phase="held")
+            timing = Timing(ttl.ms / 1000)
+            state.lease, state.term = Lease(timing=timing, asked_s=asked_s), ttl.term
+            context.retime()
 
     async def _thaw(self, state: LaneState) -> None:
         """Say who our workers were in a lane before: nobody killed them."""
@@ -447,6 +449,6 @@ class Membership(Actor[Message]):
             self._former[state.number] = [n for n in self._former[state.number] if n not in former]
 
     async def _leave(self, state: LaneState, who: Target) -> int:
-        call = state.lane.leave([who], ttl_s=self.context.timing.ttl_s)
+        call = state.lane.leave([who])
         [status] = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         return int(status.split(b" ")[1]) if status.startswith(b"OWNS") else 0

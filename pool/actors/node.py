@@ -19,7 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from pool.actors.access import CLOSE_BUDGET_S, serve
+from pool.actors.access import CLOSE_BUDGET_S, check_ttl, serve
 from pool.actors.context import Context
 from pool.actors.crew import Crew
 from pool.actors.dispatcher import Accepted, Dispatcher, Waiting
@@ -415,9 +415,11 @@ class Node(Dispatching):
             emit=self._emit,
             supervisor=supervisor,
         )
+        made = await found(context)
+        check_ttl(context, made.ttl_ms)
         self._crew = Crew(
             context,
-            await found(context),
+            made,
             on_shutdown=lambda: actors.start_soon(self.drain),
         )
         await self._crew.start()

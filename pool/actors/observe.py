@@ -83,6 +83,18 @@ class LeaseLost:
 
 
 @attrs.frozen(kw_only=True)
+class TtlChanged:
+    """The pool's TTL was changed; this node goes by it now."""
+
+    event: ClassVar[str] = "ttl.changed"
+    level: ClassVar[str] = "info"
+
+    node: str
+    before_s: float
+    ttl_s: float
+
+
+@attrs.frozen(kw_only=True)
 class LeaseResumed:
     """A renewal succeeded before anybody took a key: what was stopped goes on."""
 

@@ -101,7 +101,6 @@ class Reaper(Actor[Message]):
         suspects = self._suspects.pop(state.number, {})
         call = state.lane.fence(
             state.node.name,
-            ttl_s=timing.ttl_s,
             reap_s=timing.reap_s,
             claims_max=CLAIMS_MAX,
             suspects=tuple(suspects),
@@ -128,8 +127,7 @@ class Reaper(Actor[Message]):
         link, keys = self.context.link, 0
         try:
             while True:
-                timing = self.context.timing
-                call = state.lane.reap(claim, ttl_s=timing.ttl_s, reap_s=timing.reap_s)
+                call = state.lane.reap(claim, reap_s=self.context.timing.reap_s)
                 try:
                     reply = await link.call(call.script, call.keys, call.args, repeatable=True)
                     is_done, held = holdings(reply)

@@ -30,6 +30,10 @@ If a consumer dies after ...
     release            what was given back is released, the rest is pending
     leave              nothing is left to do
 
+How long a lease lasts is the pool's to say: it is granted, and told, with each renewal.  Should the
+answer that tells of a shorter one be lost, others may have our events before we know, as when an
+event is not acknowledged in time.
+
 A late message: a renewal after the lease was ended is answered GONE; a read that was on its way
 makes the consumer again, without a lease, and so it is freed and forgotten like any stale one; what
 a batch or a take brings for an earlier name of ours is dropped here, as it is being freed there.  A
@@ -74,6 +78,7 @@ from pool.model.stream import (
     order,
     position_of,
 )
+from pool.model.timing import Timing
 from pool.store.scripts import Command
 from pool.store.seam import Group, Reply
 from pool.store.stream import (
@@ -151,7 +156,7 @@ class Sink:
         self._stored = StoredSink(
             control=access.control,
             name=name,
-            ttl_ms=access.timing.ttl_ms,
+            named_ms=round(1000 * (access.settings.lease_ttl_s or 0)),
             grace_ms=round(grace_s * 1000),
             deliveries_max=deliveries_max,
         )
@@ -164,12 +169,13 @@ class Sink:
         self._state = "new"
         self._is_joined = False
         self._asked_s = 0.0  # when we asked for what was granted last
+        self._timing = access.timing  # by the TTL of that
         self._cancel_tick: Callable[[], object] = lambda: None
         tail: Tail[_Source] = Tail(
             name="pool-sink",
             seam=access.seam,
             url=access.url,
-            timing=access.timing_now,
+            timing=lambda: self._timing,
             count=1,
             on_batch=self._on_batch,
             on_trouble=self._on_trouble,
@@ -361,8 +367,8 @@ class Sink:
 
     def _is_good(self, now_s: float) -> bool:
         """Say whether what we hold is surely ours.  Asks the clock: a tick may come late."""
-        timing = self._access.timing
-        return self._is_joined and now_s - self._asked_s < timing.ttl_s - timing.margin_s
+        good_s = self._timing.ttl_s - self._timing.margin_s
+        return self._is_joined and now_s - self._asked_s < good_s
 
     def _is_ours(self, item: _Item) -> bool:
         now_s = self._access.seam.clock()
@@ -375,7 +381,7 @@ class Sink:
         )
 
     def _arm(self) -> None:
-        self._cancel_tick = self._loop.later(self._access.timing.renew_s, self._tick)
+        self._cancel_tick = self._loop.later(self._timing.renew_s, self._tick)
 
     def _tick(self) -> None:
         if self._state != "open":
@@ -443,7 +449,12 @@ class Sink:
         if consumer != self.consumer or not self._is_joined:
             return
         self._asked_s = max(self._asked_s, asked_s)
-        is_holder, waiting, keys = reply[0], reply[1 : len(sources) + 1], reply[len(sources) + 1 :]
+        is_holder, ttl_ms, *told = reply
+        waiting, keys = told[: len(sources)], told[len(sources) :]
+        if ttl_ms != self._timing.ttl_ms:
+            self._timing = Timing(ttl_ms / 1000)
+            self._cancel_tick()
+            self._arm()
         if -1 in waiting:
             self._join()
             return

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from pool.actors.access import Access, accessing
+from pool.actors.access import Access, accessing, learn_ttl
 from pool.actors.observe import Observer, log_observer
 from pool.actors.reader import READER_BUFFER_MAX, Reader
 from pool.actors.sink import DELIVERIES_MAX, GRACE_S, SINK_BUFFER_MAX, Sink
@@ -89,6 +89,7 @@ class Stream:
             StoreUnavailable, AuthError, UnsupportedServer, NoServer: There is no usable server.
         """
         async with accessing(url, pool, settings, observers, seam) as access:
+            await learn_ttl(access)
             yield make_stream(
                 access, name, length_max=length_max, ttl_s=ttl_s, is_sliding=is_sliding
             )

@@ -10,6 +10,10 @@
 `asked` is when we ASKED for what was granted: the server's countdown cannot have begun earlier,
 so the server's lease ends later than our `hard` by the margin at least.  One machine is one
 identity in one lane; after `gone` the next incarnation has a machine of its own.
+
+How long a lease lasts is the lane's to say: we go by what was granted.  A longer TTL counts from
+the answer that grants it.  A shorter one is *taken up*: from then on we believe in it alone, and
+only then do our renewals name it (its term), which is what allows the server to shorten ours.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ import math
 from typing import Literal, TypeAlias
 
 import attrs
+
+from pool.model.timing import Timing
 
 
 @attrs.frozen
@@ -33,6 +39,7 @@ class Renewed:
 
     asked_s: float
     now_s: float  # when the answer is acted upon, not when it reached the socket
+    timing: Timing | None = None  # by the TTL that was granted; None: as before
 
 
 @attrs.frozen
@@ -75,26 +82,23 @@ Phase: TypeAlias = Literal["held", "stopping", "fenced", "gone"]
 class Lease:
     """The lease of one identity in one lane, as its own node may believe in it (G-03)."""
 
-    ttl_s: float
-    margin_s: float
-    stop_budget_s: float
+    timing: Timing  # by the TTL that we go by
     asked_s: float
     phase: Phase = "held"
 
-    def __attrs_post_init__(self) -> None:
-        assert self.margin_s > 0
-        assert self.stop_budget_s > 0
-        assert self.margin_s + self.stop_budget_s < self.ttl_s
+    @property
+    def ttl_s(self) -> float:
+        return self.timing.ttl_s
 
     @property
     def hard_s(self) -> float:
         """From here on nothing of this lane may run."""
-        return self.asked_s + self.ttl_s - self.margin_s
+        return self.asked_s + self.timing.ttl_s - self.timing.margin_s
 
     @property
     def soft_s(self) -> float:
         """From here on handlers must end."""
-        return self.hard_s - self.stop_budget_s
+        return self.hard_s - self.timing.stop_budget_s
 
     @property
     def deadline_s(self) -> float:
@@ -119,9 +123,17 @@ class Lease:
             case GoneEvent(now_s=now_s):
                 return attrs.evolve(self, phase="gone"), (*self._fence(now_s), Rejoin())
             case Renewed(asked_s=asked_s, now_s=now_s) if asked_s > self.asked_s:
-                return attrs.evolve(self, asked_s=asked_s)._renewed(now_s)
+                return self._granted(asked_s, now_s, event.timing)._renewed(now_s)
             case Renewed(now_s=now_s) | Tick(now_s=now_s):
                 return self._at(now_s)  # of two answers in flight, the older one is no news
+
+    def _granted(self, asked_s: float, now_s: float, timing: Timing | None) -> Lease:
+        timing = timing or self.timing
+        granted = attrs.evolve(self, asked_s=asked_s, timing=timing)
+        is_late = timing.ttl_s < self.timing.ttl_s and now_s >= granted.soft_s
+        # A shorter TTL, heard of so late that handlers would have to stop at once: until we have
+        # said that we go by it, the server keeps what it granted us before.
+        return self if is_late and granted.hard_s < self.hard_s else granted
 
     def _renewed(self, now_s: float) -> tuple[Lease, tuple[Effect, ...]]:
         # An answer acted upon so late that handlers would have to stop at once again resumes

@@ -1,4 +1,4 @@
-"""The command line: `pool demo | dev | run | status | acl`.
+"""The command line: `pool demo | dev | run | status | ttl | acl`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -92,6 +92,10 @@ def _parser() -> argparse.ArgumentParser:
 
     status = _command(commands, "status", "show a pool's nodes, workers and jobs")
     _add_pool(status)
+
+    ttl = _command(commands, "ttl", "change the lease TTL of a pool while its nodes run")
+    ttl.add_argument("seconds", type=float, metavar="SECONDS", help="from 1 to 3,600")
+    _add_pool(ttl)
 
     acl = _command(commands, "acl", "print the access rules that a user needs to work on a pool")
     acl.add_argument("name", metavar="NAME", help="the pool's name")

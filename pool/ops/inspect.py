@@ -26,7 +26,7 @@ HANDLERS_MAX: Final = 200  # whose backlogs are looked at
 _LOOKS: Final = 128  # jobs asked for in one call
 # Fields of `lane` that are not counters of what happened.
 _FACTS: Final = {
-    *("stamp", "seen", "quiet", "ttl", "behind", "incarnation", "unassigned", "waiting"),
+    *("stamp", "seen", "quiet", "ttl", "term", "behind", "incarnation", "unassigned", "waiting"),
     *("walk", "astray"),
 }
 
@@ -39,6 +39,7 @@ class Found:
     protocol: int
     lanes: int
     incarnation: str
+    ttl_s: float
 
     def lane(self, number: int) -> Lane:
         """Return what builds the calls of one lane."""
@@ -80,18 +81,25 @@ class View:
     astray: int  # jobs that the last walk over all of them found where no index led to them
     parked: int
     counters: dict[str, int]
-    ttl_s: float  # the longest lease TTL in use
+    ttl_s: float  # the longest that a lane goes by
+    pool_ttl_s: float = 0.0
+    lanes_apart: tuple[int, ...] = ()  # that go by another TTL than the pool's
 
 
 async def find(link: Link, pool: str) -> Found | None:
     """Return how the pool was made, or None if this server has none of that name."""
     control = Control(pool)
-    fields = await link.execute("HMGET", control.config, "protocol", "lanes", "incarnation")
-    if None in fields:
+    fields = await link.execute("HMGET", control.config, "protocol", "lanes", "incarnation", "ttl")
+    *named, ttl = fields
+    if None in named:
         return None
-    protocol, lanes, incarnation = fields
+    protocol, lanes, incarnation = named
     return Found(
-        pool=pool, protocol=int(protocol), lanes=int(lanes), incarnation=incarnation.decode()
+        pool=pool,
+        protocol=int(protocol),
+        lanes=int(lanes),
+        incarnation=incarnation.decode(),
+        ttl_s=whole(ttl or b"") / 1000,
     )
 
 
@@ -126,6 +134,10 @@ async def view(link: Link, found: Found) -> View:
         parked=sum(lane.parked for lane in lanes),
         counters=dict(counters),
         ttl_s=max(lane.ttl_s for lane in lanes),
+        pool_ttl_s=found.ttl_s,
+        lanes_apart=tuple(
+            number for number, lane in enumerate(lanes) if lane.ttl_s not in (0, found.ttl_s)
+        ),
     )
 
 
@@ -167,7 +179,7 @@ async def _lane(link: Link, n: Names) -> View:
     )
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     facts = _pairs(fields)
-    waiting, unassigned = (_number(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
+    waiting, unassigned = (whole(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
     handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
     backlogs = await _all(link, [("ZCARD", n.unassigned(name)) for name in handlers])
     firsts = await _all(
@@ -186,10 +198,10 @@ async def _lane(link: Link, n: Names) -> View:
         waiting_for=_backlogs(handlers, backlogs, unassigned, is_all=len(names) <= HANDLERS_MAX),
         oldest=await _oldest(link, n, [head[0] for head in (heads, *firsts) if head], now_ms),
         overdue_s=max(0.0, *late_ms, 0.0) / 1000,
-        astray=_number(facts.get("astray", b"0")),
+        astray=whole(facts.get("astray", b"0")),
         parked=parked,
-        counters={name: _number(v) for name, v in facts.items() if name not in _FACTS},
-        ttl_s=_number(facts.get("ttl", b"0")) / 1000,
+        counters={name: whole(v) for name, v in facts.items() if name not in _FACTS},
+        ttl_s=whole(facts.get("ttl", b"0")) / 1000,
     )
 
 
@@ -258,7 +270,7 @@ def _pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
     return {k.decode(errors="replace"): v for k, v in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def _number(text: bytes) -> int:
+def whole(text: bytes) -> int:
     """Return a number as the scripts write it; what else stands there counts as none."""
     is_ours = text.removeprefix(b"-").isdigit() and len(text) <= DIGITS_MAX
     return int(text) if is_ours else 0

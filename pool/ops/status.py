@@ -47,7 +47,7 @@ class Status:
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool status`: 0, or 1 if something is wrong."""
     check_pool(args.pool)
-    with _reachable(Url.parse(args.url)) as url:
+    with reachable(Url.parse(args.url)) as url:
         status = anyio.run(fetch, args.pool, url)
     if args.json:
         text = json.dumps({"ok": not status.findings, **attrs.asdict(status)})
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _reachable(url: Url) -> Iterator[Url]:
+def reachable(url: Url) -> Iterator[Url]:
     """Yield the address to connect to; a shared embedded server runs until we are done."""
     if url.kind != "embedded":
         yield url
@@ -152,6 +152,9 @@ def _worker(info: WorkerInfo, identity: Identity | None) -> dict[str, Any]:
 def _findings(view: View, workers: dict[str, WorkerInfo]) -> Iterator[str]:
     """Yield what the pool should have mended by itself, or cannot."""
     slack_s = max(view.ttl_s, 1.0)
+    if view.lanes_apart:
+        apart = ", ".join(map(str, view.lanes_apart))
+        yield f"lanes {apart} do not go by the pool's TTL, {view.pool_ttl_s:g} s: run `pool ttl`"
     silent = [each.id for each in view.identities if each.lease_s < -slack_s]
     if silent:
         yield f"{len(silent)} leases ended over a TTL ago and nobody reaped them: {silent[0]}, ..."

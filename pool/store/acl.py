@@ -23,7 +23,8 @@ _WIRE: Final = frozenset(
 )
 _ACTORS: Final = frozenset({"hget", "hkeys", "lrange", "scard", "xadd", "xlen", "xtrim"})
 _WALK: Final = frozenset({"hkeys", "hmget", "smismember", "zmscore"})
-_LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "time", "zcard", "zrange"})  # pool status
+# pool status, pool ttl
+_LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "hset", "time", "zcard", "zrange"})
 
 _STREAMS: Final = frozenset({"unlink", "xack", "xdel", "xlen", "xrange"})
 

@@ -11,6 +11,14 @@ from pool.model.job import DIGITS_MAX, Death, Options, Outcome, Record, Start
 from pool.store.wire import Reply
 
 
+@attrs.frozen
+class Ttl:
+    """The TTL of a lane, and the number of the change that made it so; both only the lane's."""
+
+    ms: int
+    term: int
+
+
 @attrs.frozen(kw_only=True)
 class Renewal:
     """The answer to a renewal.  `counts` holds per identity the keys it runs; -1: it is gone."""
@@ -22,6 +30,7 @@ class Renewal:
     pending_ms: int | None
     due_ms: int | None
     handlers: int  # how many are registered; another number means that some may be missing
+    ttl: Ttl  # what was granted
     counts: tuple[int, ...]
 
 
@@ -123,7 +132,7 @@ def _time(reply: bytes) -> int | None:
 
 def renewal(reply: Reply) -> Renewal:
     """Read the reply of `renew`."""
-    now, stamp, unassigned, lease_end, pending, due, handlers, *counts = reply
+    now, stamp, unassigned, lease_end, pending, due, handlers, ttl_ms, term, *counts = reply
     return Renewal(
         now_ms=int(now),
         stamp=int(stamp),
@@ -132,6 +141,7 @@ def renewal(reply: Reply) -> Renewal:
         pending_ms=_time(pending),
         due_ms=_time(due),
         handlers=int(handlers),
+        ttl=Ttl(int(ttl_ms), int(term)),
         counts=tuple(counts),
     )
 
@@ -270,18 +280,26 @@ class Founded:
     protocol: int
     lanes: int
     incarnation: str
+    ttl_ms: int
     now_ms: int
 
 
 def founded(reply: Reply) -> Founded:
     """Read the reply of `FOUND`."""
-    protocol, lanes, named, now = reply
+    protocol, lanes, named, ttl, now = reply
     return Founded(
         protocol=_whole(protocol),
         lanes=_whole(lanes),
         incarnation=(named or b"").decode(errors="replace"),
+        ttl_ms=_whole(ttl),
         now_ms=int(now),
     )
+
+
+def joined(reply: Reply) -> tuple[int, Ttl]:
+    """Read the reply of `join`: server time, and what was granted."""
+    now, ttl_ms, term = reply
+    return int(now), Ttl(int(ttl_ms), int(term))
 
 
 def _whole(text: bytes | None) -> int:

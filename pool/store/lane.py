@@ -74,7 +74,15 @@ PULL: Final = Script.load(
 JOIN: Final = Script.load(
     "join",
     keys=("lane", "keepalive", "cleanup", "open", "handlers", "*signals"),
-    args=("incarnation", "stale", "not_after_ms", "ttl_ms", "identity_count", "*handlers"),
+    args=(
+        "incarnation",
+        "stale",
+        "not_after_ms",
+        "pool_ttl_ms",
+        "node",
+        "identity_count",
+        "*handlers",
+    ),
 )
 RENEW: Final = Script.load(
     "renew",
@@ -89,12 +97,12 @@ RENEW: Final = Script.load(
         "journal",
         "*owned",
     ),
-    args=("incarnation", "seq", "ttl_ms", "down", "identity_count", "*handlers"),
+    args=("incarnation", "seq", "term", "down", "identity_count", "*handlers"),
 )
 FENCE: Final = Script.load(
     "fence",
     keys=("lane", "keepalive", "cleanup", "open", "journal", "jobs", "trials"),
-    args=("incarnation", "ttl_ms", "reap_ms", "holder", "claims_max", "*suspects"),
+    args=("incarnation", "reap_ms", "holder", "claims_max", "*suspects"),
 )
 REAP: Final = Script.load(
     "reap",
@@ -109,7 +117,7 @@ REAP: Final = Script.load(
         "signal",
         "thawed",
     ),
-    args=("incarnation", "identity", "claim", "reap_ms", "forget_ms", "keys_max"),
+    args=("incarnation", "identity", "claim", "reap_ms", "keys_max"),
 )
 SWEEP: Final = Script.load(
     "sweep",
@@ -140,7 +148,7 @@ THAW: Final = Script.load(
 LEAVE: Final = Script.load(
     "leave",
     keys=("lane", "keepalive", "cleanup", "open", "*rest"),
-    args=("incarnation", "forget_ms", "*items"),
+    args=("incarnation", "*items"),
 )
 WALK: Final = Script.load(
     "walk",
@@ -185,7 +193,6 @@ QUARANTINE: Final = Script.load(
 )
 
 REAP_KEYS_MAX: Final = 64
-_FORGET_TTLS: Final = 10  # a late copy of a call can come from at most so long ago
 IS_NODE: Final = -1  # in the place of how many keys a worker takes
 _HUNG: Final = "-"  # likewise: none, and what it has not acknowledged by its time may be taken
 
@@ -345,15 +352,19 @@ class Lane:
         *,
         is_new: bool,
         not_after_ms: int,
-        ttl_s: float,
+        pool_ttl_ms: int,
         stale: str = "",
     ) -> ScriptCall:
-        """Register workers (with the number of keys each takes) and, when new, the node."""
+        """Register workers (with the number of keys each takes) and, when new, the node.
+
+        `pool_ttl_ms` counts if nobody has ever joined this lane.  Read the reply with `joined()`.
+        """
         n = self.names
         takes = {**workers, node: IS_NODE} if is_new else workers
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers]
         keys += (*(n.signal(who.name) for who in takes), n.signal(node.name))
-        args: list[Word] = [self.incarnation, stale, not_after_ms, _ms(ttl_s), len(takes)]
+        args: list[Word] = [self.incarnation, stale, not_after_ms, pool_ttl_ms, node.name]
+        args.append(len(takes))
         for who, number in takes.items():
             args += (who.id, who.number, number)
         for name, options in handlers.items():
@@ -366,7 +377,7 @@ class Lane:
         handlers: Mapping[str, Options] | None = None,
         *,
         seq: int,
-        ttl_s: float,
+        term: int,
         is_hung: bool = False,
         down: int = 0,
     ) -> ScriptCall:
@@ -376,14 +387,14 @@ class Lane:
             takes: How many keys each worker takes, by its name in the lane; `IS_NODE` for the node.
             handlers: What the workers know.
             seq: A higher number than that of any renewal asked for before.
-            ttl_s: For how long.
+            term: Number of the change of TTL that the node goes by.
             is_hung: The event loop hangs: nobody takes anything.
             down: How many parts of the node are down.
         """
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
         keys += map(n.owned, takes)
-        args: list[Word] = [self.incarnation, seq, _ms(ttl_s), down, len(takes)]
+        args: list[Word] = [self.incarnation, seq, term, down, len(takes)]
         for name, number in takes.items():
             args += (name, _HUNG if is_hung and number != IS_NODE else number)
         for handler, options in (handlers or {}).items():
@@ -394,7 +405,6 @@ class Lane:
         self,
         holder: str,
         *,
-        ttl_s: float,
         reap_s: float,
         claims_max: int,
         suspects: Sequence[str] = (),
@@ -402,18 +412,15 @@ class Lane:
         """Claim identities whose lease has ended; read the reply with `claims()`."""
         n = self.names
         keys = (n.lane, n.keepalive, n.cleanup, n.open, n.journal, n.jobs, n.trials)
-        args: list[Word] = [self.incarnation, _ms(ttl_s), _ms(reap_s), holder, claims_max]
+        args: list[Word] = [self.incarnation, _ms(reap_s), holder, claims_max]
         return FENCE(keys, [*args, *suspects])
 
-    def reap(self, claim: Claim, *, ttl_s: float, reap_s: float) -> ScriptCall:
+    def reap(self, claim: Claim, *, reap_s: float) -> ScriptCall:
         """Read the next keys of a fenced identity; read the reply with `holdings()`."""
         n, who = self.names, claim.identity
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.handlers]
         keys += (n.owned(who), n.stream(who), n.signal(who), n.thawed)
-        forget_ms = _ms(_FORGET_TTLS * ttl_s)
-        return REAP(
-            keys, (self.incarnation, who, claim.claim, _ms(reap_s), forget_ms, REAP_KEYS_MAX)
-        )
+        return REAP(keys, (self.incarnation, who, claim.claim, _ms(reap_s), REAP_KEYS_MAX))
 
     def sweep(self, holder: str, *, lock_s: float, keys_max: int, skip: int = 0) -> ScriptCall:
         """Take the sweeper's lock and list what is overdue; read the reply with `overdue()`."""
@@ -454,15 +461,19 @@ class Lane:
         n = self.names
         return THAW((n.lane, n.thawed), (self.incarnation, _ms(known_s), *identities))
 
-    def leave(self, identities: Sequence[Target], *, ttl_s: float) -> ScriptCall:
+    def leave(self, identities: Sequence[Target]) -> ScriptCall:
         """Forget identities that own nothing; one status each, see `leave.lua`."""
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open]
-        args: list[Word] = [self.incarnation, _ms(_FORGET_TTLS * ttl_s)]
+        args: list[Word] = [self.incarnation]
         for who in identities:
             keys += (n.owned(who.name), n.stream(who.name), n.signal(who.name))
             args += (who.id, who.number)
         return LEAVE(keys, args)
+
+    def change_ttl(self, ttl_ms: int) -> ScriptCall:
+        """Have the lane go by another TTL; see `ttl.lua`."""
+        return TTL((self.names.lane, self.names.journal), (self.incarnation, ttl_ms))
 
     def walk(
         self,
@@ -519,4 +530,7 @@ class Lane:
 
 PROTOCOL: Final = 2  # of what stands in Redis; raised when older nodes could not work beside it
 
-FOUND: Final = Script.load("found", keys=("config",), args=("protocol", "lanes", "incarnation"))
+FOUND: Final = Script.load(
+    "found", keys=("config",), args=("protocol", "lanes", "incarnation", "ttl_ms")
+)
+TTL: Final = Script.load("ttl", keys=("lane", "journal"), args=("incarnation", "wanted_ms"))

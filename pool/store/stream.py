@@ -26,16 +26,16 @@ ADD = Script.load(
 PROBE = Script.load("stream_probe", keys=("*streams",), args=("*positions",))
 JOIN = Script.load(
     "sink_join",
-    keys=("state", "leases", "*streams"),
-    args=("group", "consumer", "before", "ttl_ms", "*starts"),
+    keys=("state", "leases", "config", "*streams"),
+    args=("group", "consumer", "before", "named_ms", "*starts"),
 )
 RENEW = Script.load(
-    "sink_renew", keys=("state", "leases", "*streams"), args=("group", "consumer", "ttl_ms")
+    "sink_renew", keys=("state", "leases", "config", "*streams"), args=("group", "consumer")
 )
 MEND = Script.load(
     "sink_mend",
-    keys=("state", "leases", "events", "meta", "parked"),
-    args=("group", "consumer", "ttl_ms", "grace_ms", "deliveries_max", "batch", "stream"),
+    keys=("state", "leases", "events", "meta", "parked", "config"),
+    args=("group", "consumer", "grace_ms", "deliveries_max", "batch", "stream"),
 )
 TAKE = Script.load(
     "sink_take", keys=("leases", "events", "meta"), args=("group", "consumer", "count")
@@ -138,7 +138,7 @@ class StoredSink:
 
     control: Control
     name: str
-    ttl_ms: int
+    named_ms: int = 0  # TTL that our settings name, for a pool that has none
     grace_ms: int
     deliveries_max: int
 
@@ -149,21 +149,23 @@ class StoredSink:
     def parked(self) -> str:
         return self.control.sink_parked(self.name)
 
+    @property
+    def _own(self) -> list[str]:
+        return [self.control.sink(self.name), self.control.sink_leases(self.name)]
+
     def _keys(self, streams: Sequence[StoredStream]) -> list[str]:
-        names = self.control
-        own = [names.sink(self.name), names.sink_leases(self.name)]
-        return own + [stream.events for stream in streams]
+        return [*self._own, self.control.config, *(stream.events for stream in streams)]
 
     def join(
         self, consumer: str, before: str, starts: Sequence[tuple[StoredStream, str]]
     ) -> ScriptCall:
         """Give a consumer its lease; the reply says per stream whether its group was made."""
-        own: tuple[Word, ...] = (self.name, consumer, before, self.ttl_ms)
+        own: tuple[Word, ...] = (self.name, consumer, before, self.named_ms)
         args = (*own, *(start for _, start in starts))
         return JOIN(self._keys([stream for stream, _ in starts]), args)
 
     def renew(self, consumer: str, streams: Sequence[StoredStream]) -> ScriptCall:
-        return RENEW(self._keys(streams), (self.name, consumer, self.ttl_ms))
+        return RENEW(self._keys(streams), (self.name, consumer))
 
     def others(self, keys: Sequence[bytes], but: Sequence[StoredStream]) -> list[StoredStream]:
         """Return the streams of these keys, without some; a key that is no stream is left out."""
@@ -178,8 +180,8 @@ class StoredSink:
         return found
 
     def mend(self, consumer: str, stream: StoredStream) -> ScriptCall:
-        keys = (*self._keys([stream]), stream.meta, self.parked)
-        limits = (self.ttl_ms, self.grace_ms, self.deliveries_max, BATCH_MAX)
+        keys = (*self._own, stream.events, stream.meta, self.parked, self.control.config)
+        limits = (self.grace_ms, self.deliveries_max, BATCH_MAX)
         args: tuple[Word, ...] = (self.name, consumer, *limits, stream.name)
         return MEND(keys, args)
 
@@ -192,7 +194,7 @@ class StoredSink:
         return RELEASE((stream.events, stream.meta), (self.name, consumer, *ids))
 
     def leave(self, consumer: str, streams: Sequence[StoredStream]) -> ScriptCall:
-        return LEAVE(self._keys(streams), (self.name, consumer))
+        return LEAVE([*self._own, *(stream.events for stream in streams)], (self.name, consumer))
 
     def ack(self, stream: StoredStream, ids: Sequence[str]) -> tuple[Word, ...]:
         return ("XACK", stream.events, self.name, *ids)

@@ -16,6 +16,7 @@ from pool import (
     StoreUnavailable,
     UnsupportedServer,
 )
+from pool.store.lane import PROTOCOL
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Fleet
@@ -86,7 +87,7 @@ async def test_a_server_that_is_still_loading_is_not_ready_yet(a_fleet: Fleet) -
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("protocol", ["2", "0", "x", "1e999", "9" * 5000, "\u00b2"])
+@pytest.mark.parametrize("protocol", [str(PROTOCOL + 1), "0", "x", "1e999", "9" * 5000, "\u00b2"])
 async def test_a_pool_of_another_protocol_is_refused_before_anything_is_read(
     fleet: Fleet, protocol: str
 ) -> None:
@@ -97,5 +98,5 @@ async def test_a_pool_of_another_protocol_is_refused_before_anything_is_read(
     with pytest.raises(UnsupportedServer, match="protocol"):
         await fleet.node()
     assert fleet.client.hgetall(fleet.control.config) == before
-    fleet.client.hset(fleet.control.config, "protocol", "1")
+    fleet.client.hset(fleet.control.config, "protocol", PROTOCOL)
     await fleet.node()

@@ -330,7 +330,7 @@ async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
         diary.note(job.id)
         return job.id
 
-    await fleet.node(mine)
+    await fleet.node(mine, lease_ttl_s=10.0)
     async with fault_proxy(fleet.url) as proxy:
         client = await fleet.node(url=proxy.url, op_timeout_s=2.0, lease_ttl_s=10.0)
         # At rest: what waits for an answer would keep the dispatch from being sent.

@@ -352,7 +352,7 @@ async def test_an_actor_that_crashes_too_often_ends_the_node_with_the_cause(
             diary.note("ended")
 
     node = await fleet.node(mine, restarts_max=1, lease_ttl_s=1.0)
-    other = await fleet.node()
+    other = await fleet.node(lease_ttl_s=1.0)
     ref = await other.dispatch("serve", "k")
     await diary.has("started")
     reaper = fleet.crew(node)._reaper

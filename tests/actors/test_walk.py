@@ -94,9 +94,10 @@ class Ghost:
                 {"serve": Options(kind="service"), "quick": Options(), "nobodys": Options()},
                 is_new=False,
                 not_after_ms=10**15,
-                ttl_s=FAR_MS / 1000,
+                pool_ttl_ms=FAR_MS,
             )
-            self.run(call)
+            now_ms, *_ = self.run(call)
+            self.fleet.client.zadd(lane.names.keepalive, {self.name: int(now_ms) + FAR_MS})
         return self
 
     def put(self, key: str, state: str, handler: str = "quick") -> None:

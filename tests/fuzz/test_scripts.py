@@ -55,7 +55,7 @@ class Bench:
         workers = {W1: 10 * KEYS, W2: 10 * KEYS}
         handlers = {"h": Options(), "other": Options()}
         join = self.lane.join(
-            NODE, workers, handlers, is_new=True, not_after_ms=now_ms + LONG_MS, ttl_s=10.0
+            NODE, workers, handlers, is_new=True, not_after_ms=now_ms + LONG_MS, pool_ttl_ms=10_000
         )
         self.run(join)
         for at in range(0, KEYS, BATCH):
@@ -181,7 +181,7 @@ def test_no_script_raises_whatever_stands_in_the_lane(
 
 def _renewal(lane: Lane, number: int) -> ScriptCall:
     takes = {"n1.1": IS_NODE, "w1.1": KEYS, "w2.1": KEYS}
-    return lane.renew(takes, {"h": Options()}, seq=number + 1, ttl_s=10.0, down=number % 2)
+    return lane.renew(takes, {"h": Options()}, seq=number + 1, term=0, down=number % 2)
 
 
 def _use(bench: Bench, mutator: Mutator, number: int) -> None:
@@ -209,10 +209,8 @@ def _use(bench: Bench, mutator: Mutator, number: int) -> None:
             bench.run(lane.quarantine(found.key, found.text, ""))
     bench.client.zadd(bench.names.keepalive, {"w1.1": number})
     bench.client.hdel(bench.names.lane, "seen", "quiet")
-    [reply] = bench.run(
-        lane.fence("n1.1", ttl_s=10.0, reap_s=1.0, claims_max=9, suspects=("w9.1",))
-    )
+    [reply] = bench.run(lane.fence("n1.1", reap_s=1.0, claims_max=9, suspects=("w9.1",)))
     for claim in claims(reply)[1]:
-        [reply] = bench.run(lane.reap(claim, ttl_s=10.0, reap_s=1.0))
+        [reply] = bench.run(lane.reap(claim, reap_s=1.0))
         for holding in holdings(reply)[1]:
             bench.run(lane.quarantine(holding.key, holding.text, claim.identity))

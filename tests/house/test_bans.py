@@ -51,6 +51,7 @@ MAY_SCRIPT = {
     ("fence.lua", "MAXLEN"): "the journal",
     ("lib/quiet.lua", "MAXLEN"): "the journal",
     ("renew.lua", "MAXLEN"): "the journal",
+    ("ttl.lua", "MAXLEN"): "the journal",
     ("intend.lua", "MAXLEN"): "the journal, and signals, which only wake",
     ("notify.lua", "MAXLEN"): "signals, which only wake: the inbox holds the message",
     ("lib/rmap.lua", "MAXLEN"): "a map's log: who falls behind takes a snapshot",

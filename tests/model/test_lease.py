@@ -25,7 +25,17 @@ from pool.model.lease import (
 from pool.model.timing import Timing
 
 TTL_S = 10.0
-LEASE = Lease(ttl_s=TTL_S, margin_s=0.5, stop_budget_s=2.5, asked_s=0.0)  # soft 7.0, hard 9.5
+
+
+class Rounded(Timing):
+    """With a margin that makes rounder numbers."""
+
+    @property
+    def margin_s(self) -> float:
+        return 0.5
+
+
+LEASE = Lease(timing=Rounded(TTL_S), asked_s=0.0)  # soft 7.0, hard 9.5
 
 
 def after(*events: Event, lease: Lease = LEASE) -> tuple[Lease, list[Effect]]:
@@ -130,12 +140,7 @@ def test_no_job_starts_late_although_no_tick_came() -> None:
 def test_the_settings_make_a_lease(ttl_s: float) -> None:
     """Three renewals may fail before anything is stopped."""
     timing = Timing(ttl_s)
-    lease = Lease(
-        ttl_s=timing.ttl_s,
-        margin_s=timing.margin_s,
-        stop_budget_s=timing.stop_budget_s,
-        asked_s=0.0,
-    )
+    lease = Lease(timing=timing, asked_s=0.0)
     assert 3 * timing.renew_s + timing.renew_timeout_s <= lease.soft_s + 1e-9
     assert lease.soft_s < lease.hard_s < ttl_s
 
@@ -209,7 +214,7 @@ def test_no_job_runs_when_the_server_may_have_fenced_us(arriving: list[Answer]) 
         if phase in ("held", "stopping"):
             granted = [a.granted_s for a in arriving if a.now_s < end_s and not a.is_gone]
             lease_end_s = max([0.0, *granted]) + TTL_S
-            assert begin_s <= end_s <= lease_end_s - LEASE.margin_s
+            assert begin_s <= end_s <= lease_end_s - LEASE.timing.margin_s
 
 
 @given(answers())

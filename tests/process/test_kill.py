@@ -192,7 +192,7 @@ def _claim_as_a_dead_reaper(fleet: Fleet, worker: str) -> Claim:
     from pool.store.answers import claims
 
     lane, identity = fleet.lane, f"{worker}.1"
-    call = lane.fence("ndead.1", ttl_s=fleet.ttl_s, reap_s=0.5, claims_max=1)
+    call = lane.fence("ndead.1", reap_s=0.5, claims_max=1)
     with fleet.client() as client, client.pipeline(transaction=True) as pipe:
         pipe.zadd(lane.names.keepalive, {identity: 1}, xx=True)  # its lease has just ended
         pipe.eval(call.script.source, len(call.keys), *call.keys, *call.args)

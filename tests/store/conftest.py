@@ -176,7 +176,7 @@ class Bench:
             {"h": Options(), "other": Options()},
             is_new=is_new,
             not_after_ms=self.now_ms() + LONG_MS,
-            ttl_s=TTL_S,
+            pool_ttl_ms=round(1000 * TTL_S),
         )
         self.run(call)
         return self
@@ -191,7 +191,7 @@ class Bench:
             options.pop("handlers", {"h": Options()}),
             seq=seq or self._renewals,
             is_hung=is_hung,
-            **{"ttl_s": TTL_S} | options,
+            **{"term": 0} | options,
         )
 
     def take(self, worker: Target, keys: int) -> None:
@@ -298,7 +298,7 @@ class Bench:
             self.do("ZADD", self.names.keepalive, 1, identity)
 
     def fence_call(self, **changes: Any) -> ScriptCall:
-        given: dict[str, Any] = {"holder": NODE.name, "ttl_s": TTL_S, "reap_s": 1.0}
+        given: dict[str, Any] = {"holder": NODE.name, "reap_s": 1.0}
         given |= {"claims_max": 10}
         return self.lane.fence(**given | changes)
 

@@ -205,7 +205,7 @@ def test_who_is_fenced_or_unknown_commits_nothing(bench: Bench, how: str) -> Non
         case "unregistered":
             bench.do("ZREM", bench.names.keepalive, W1.name)
         case "left":
-            bench.run(bench.lane.leave([W2], ttl_s=10.0))
+            bench.run(bench.lane.leave([W2]))
             source = W2.name
         case "nobody":
             source = ""

@@ -163,7 +163,7 @@ class Life:
         if not self.claims:
             return None
         claim = self.dice.choice(self.claims)
-        call = self.bench.lane.reap(claim, ttl_s=10.0, reap_s=1.0)
+        call = self.bench.lane.reap(claim, reap_s=1.0)
         is_done, found = holdings(self.bench.run(call))
         if is_done:
             self.claims.remove(claim)
@@ -239,7 +239,7 @@ class Life:
 
     def leave(self) -> Any:
         worker = self.dice.choice(self.targets())
-        (answer,) = self.bench.run(self.bench.lane.leave([worker], ttl_s=10.0))
+        (answer,) = self.bench.run(self.bench.lane.leave([worker]))
         if answer == b"OK":
             self.numbers[worker.id] += 1
             self.bench.join({Target(worker.id, self.numbers[worker.id]): 2}, is_new=False)

@@ -64,11 +64,11 @@ def _fence(bench: Bench) -> ScriptCall:
 
 
 def _reap(bench: Bench) -> ScriptCall:
-    return bench.lane.reap(bench.fenced(W1), ttl_s=10.0, reap_s=1.0)
+    return bench.lane.reap(bench.fenced(W1), reap_s=1.0)
 
 
 def _forget(bench: Bench) -> ScriptCall:
-    return bench.lane.reap(bench.fenced(W2), ttl_s=10.0, reap_s=1.0)
+    return bench.lane.reap(bench.fenced(W2), reap_s=1.0)
 
 
 def _sweep(bench: Bench) -> ScriptCall:
@@ -106,13 +106,14 @@ def _join(bench: Bench) -> ScriptCall:
         {"new": Options()},
         is_new=False,
         not_after_ms=bench.now_ms() + 60_000,
-        ttl_s=10.0,
+        pool_ttl_ms=10_000,
     )
 
 
 # Each makes a call which writes, in a lane as `busy` makes it.
 ACCEPTING: dict[str, Make] = {
     "dispatch": _dispatch,
+    "ttl": lambda b: b.lane.change_ttl(2_000),
     "notify": lambda b: b.lane.notify("r1", "w1.1", "r9", b"m", messages_max=9),
 }
 FREEING: dict[str, Make] = {
@@ -129,7 +130,7 @@ FREEING: dict[str, Make] = {
     "sweep": _sweep,
     "stop": lambda b: b.lane.intend("r1", "", "w1.1", "sbecause", again_s=1.0),
     "pull": lambda b: b.lane.pull(W2, ["h", "other"], keys_max=5, pending_s=1.0),
-    "leave": lambda b: b.lane.leave([W2, NODE], ttl_s=10.0),
+    "leave": lambda b: b.lane.leave([W2, NODE]),
     "quarantine": _quarantine,
     "restore": _restore,
     "walk": walk,

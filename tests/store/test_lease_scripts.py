@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from pool.model.job import Options
-from pool.store.answers import Claim, Holding, Renewal, claims, holdings, renewal
+from pool.store.answers import Claim, Holding, Renewal, Ttl, claims, holdings, joined, renewal
 from pool.store.lane import Target
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ def lease_end_ms(bench: Bench, identity: str) -> float | None:
     return None if score is None else float(score)
 
 
-def renew(bench: Bench, *identities: str, ttl_s: float = 10.0) -> Renewal:
+def renew(bench: Bench, *identities: str, term: int = 0) -> Renewal:
     return renewal(
-        bench.run(bench.renew_call({n: -1 if n[0] == "n" else 10 for n in identities}, ttl_s=ttl_s))
+        bench.run(bench.renew_call({n: -1 if n[0] == "n" else 10 for n in identities}, term=term))
     )
 
 
 def reap(bench: Bench, claim: Claim) -> tuple[bool, list[Holding]]:
-    return holdings(bench.run(bench.lane.reap(claim, ttl_s=10.0, reap_s=1.0)))
+    return holdings(bench.run(bench.lane.reap(claim, reap_s=1.0)))
 
 
 def set_seen(bench: Bench, ago_ms: int) -> None:
@@ -66,13 +66,13 @@ def test_a_late_copy_of_join_is_refused(bench: Bench) -> None:
             {},
             is_new=False,
             not_after_ms=bench.now_ms() - late_ms,
-            ttl_s=10.0,
+            pool_ttl_ms=10_000,
         )
 
     assert bench.refused(call(Target("w3", 1), 1)) == "POOLGONE w3.1"
     bench.fenced(W1)
     assert bench.refused(call(W1, -TTL_MS)) == "POOLGONE w1.1"
-    bench.run(bench.lane.leave([W2], ttl_s=10.0))
+    bench.run(bench.lane.leave([W2]))
     assert bench.refused(call(W2, -TTL_MS)) == "POOLGONE w2.1"
     bench.run(call(Target("w1", 2), -TTL_MS))
     assert bench.do("HGET", bench.names.open, "w1") == b"2|10|0"
@@ -91,7 +91,7 @@ def test_a_lane_of_a_lost_incarnation_is_joined_only_by_who_knows_it(bench: Benc
             {},
             is_new=False,
             not_after_ms=bench.now_ms() + TTL_MS,
-            ttl_s=10.0,
+            pool_ttl_ms=10_000,
             stale=stale,
         )
 
@@ -114,7 +114,7 @@ def test_a_repeated_join_does_not_open_a_worker_again(bench: Bench) -> None:
 
 def test_a_workers_join_does_not_bring_its_nodes_stream_back(bench: Bench) -> None:
     """What nobody reads any more is not written: a reaped node's stream stays away."""
-    bench.run(bench.lane.leave([NODE], ttl_s=10.0))
+    bench.run(bench.lane.leave([NODE]))
     bench.join({Target("w3", 1): 1}, is_new=False)
     assert not bench.do("EXISTS", bench.names.signal(NODE.name))
 
@@ -139,7 +139,7 @@ def test_a_renewal_tells_all_that_a_node_needs(bench: Bench) -> None:
 def test_a_renewal_revives_nobody(bench: Bench) -> None:
     """G-02: fenced, left or unknown: gone; an ended lease that nobody fenced goes on."""
     bench.fenced(W1)
-    bench.run(bench.lane.leave([W2], ttl_s=10.0))
+    bench.run(bench.lane.leave([W2]))
     bench.end_lease("n1.1")
     until = lease_end_ms(bench, "w1.1")
     assert renew(bench, "w1.1", "w2.1", "n1.1", "w9.1").counts == (-1, -1, 0, -1)
@@ -212,13 +212,116 @@ def test_a_clock_that_went_back_stretches_no_lease(bench: Bench) -> None:
         assert end <= bench.now_ms() + TTL_MS
 
 
-def test_the_quiet_period_is_that_of_the_longest_ttl(bench: Bench) -> None:
-    """G-06: a node with a short TTL does not evict those with a long one."""
-    renew(bench, "w1.1", ttl_s=60.0)
-    set_seen(bench, 5_000)
-    renew(bench, "n1.1", ttl_s=1.0)
+# --- the TTL of a lane --------------------------------------------------------------------------
+
+
+def change_ttl(bench: Bench, ttl_s: float) -> int:
+    """Change it as `pool ttl` does; return the number of the change."""
+    before_ms, term = bench.run(bench.lane.change_ttl(round(ttl_s * 1000)))
+    assert before_ms > 0
+    return int(term)
+
+
+def left_ms(bench: Bench, identity: str) -> float:
+    end = lease_end_ms(bench, identity)
+    assert end is not None
+    return end - bench.now_ms()
+
+
+def test_the_lane_says_for_how_long_it_grants(bench: Bench) -> None:
+    """Whoever founds the lane decides; a later node with another number decides nothing (D1)."""
+    told = renew(bench, "n1.1").ttl
+    assert told.ms == TTL_MS
+    call = bench.lane.join(
+        Target("n2", 1),
+        {},
+        {},
+        is_new=True,
+        not_after_ms=bench.now_ms() + TTL_MS,
+        pool_ttl_ms=3_600_000,
+    )
+    assert joined(bench.run(call))[1] == told
+    assert left_ms(bench, "n2.1") <= TTL_MS
+    bench.do("HDEL", bench.names.lane, "ttl", "term")
+    assert renew(bench, "n1.1").ttl.ms == TTL_MS  # the default
+    assert bench.audit() == []
+
+
+def test_a_longer_ttl_counts_at_once_and_for_everybody(bench: Bench) -> None:
+    term = change_ttl(bench, 60.0)
+    told = renew(bench, "n1.1", "w1.1")
+    assert told.ttl == Ttl(60_000, term)
+    assert left_ms(bench, "w1.1") > 59_000
+    assert change_ttl(bench, 60.0) == term  # again: nothing changes
+    assert [e["detail"] for e in bench.journal() if e["edge"] == "ttl"] == ["10000 60000"]
+
+
+def test_a_lease_gets_shorter_only_for_who_has_heard_of_it(bench: Bench) -> None:
+    """G-03: the reply that told may be lost, and its node then believes in what it had before."""
+    before = renew(bench, "n1.1", "w1.1").ttl
+    term = change_ttl(bench, 2.0)
+    assert term > before.term
+    told = renew(bench, "n1.1", "w1.1", term=before.term)
+    assert told.ttl == Ttl(2_000, term)
+    assert left_ms(bench, "w1.1") > 9_000
+    renew(bench, "w1.1", term=term)
+    assert left_ms(bench, "w1.1") <= 2_000
+    assert left_ms(bench, "n1.1") > 9_000  # said by nobody for it
+    bench.do("ZADD", bench.names.keepalive, bench.now_ms() + 500, "n1.1")
+    renew(bench, "n1.1", term=before.term)
+    assert 1_500 < left_ms(bench, "n1.1") <= 2_000  # what is left of the old one is less by now
+
+
+def test_a_renewal_of_before_two_changes_shortens_nothing(bench: Bench) -> None:
+    """A late message: it names a TTL like the present one, but not the change that made it so."""
+    short = change_ttl(bench, 2.0)
+    long = change_ttl(bench, 10.0)
+    renew(bench, "w1.1", term=long)
+    assert change_ttl(bench, 2.0) > long > short
+    renew(bench, "w1.1", term=short)
+    assert left_ms(bench, "w1.1") > 9_000
+
+
+def test_a_worker_gets_no_shorter_lease_than_its_node_believes_in(bench: Bench) -> None:
+    """G-03: a node has one belief for all it has in a lane; it may not have heard of the change."""
+    renew(bench, "n1.1")
+    change_ttl(bench, 1.0)
+    bench.join({Target("w3", 1): 1}, is_new=False)
+    assert left_ms(bench, "w3.1") > 9_000
+    bench.fenced(Target("n1", 1))
+    bench.join({Target("w4", 1): 1}, is_new=False)
+    assert left_ms(bench, "w4.1") <= 1_000  # of a fenced node nobody believes anything
+
+
+def test_an_outage_costs_one_ttl_of_the_lane_and_no_more(bench: Bench) -> None:
+    """G-06: one visit with an hour made a fleet of 1 s wait for an hour (D1)."""
+    renew(bench, "n1.1")
+    change_ttl(bench, 3600.0)
+    renew(bench, "w1.1")
+    renew(bench, "n1.1", term=change_ttl(bench, 1.0))
+    set_seen(bench, 800)
+    renew(bench, "n1.1")
     quiet = int(bench.do("HGET", bench.names.lane, "quiet"))
-    assert quiet > bench.now_ms() + 59_000
+    assert bench.now_ms() < quiet <= bench.now_ms() + 1_000
+    assert left_ms(bench, "w1.1") > 3_590_000  # nobody has said that it may be cut
+
+
+def test_a_clock_that_went_back_leaves_a_long_lease_what_it_had_left(bench: Bench) -> None:
+    """G-03: who has not heard of a shorter TTL keeps what is left, and not an hour more."""
+    renew(bench, "w1.1")
+    change_ttl(bench, 1.0)
+    set_seen(bench, -3_600_000)
+    bench.do("ZADD", bench.names.keepalive, bench.now_ms() + 3_608_000, "w1.1")
+    renew(bench, "n1.1")
+    assert 6_000 < left_ms(bench, "w1.1") < 9_000
+
+
+def test_what_is_forgotten_is_remembered_for_ten_ttls_of_the_lane(bench: Bench) -> None:
+    change_ttl(bench, 2.0)
+    bench.run(bench.lane.leave([W1]))
+    assert 19_000 < left_ms(bench, "w1.1") <= 20_000
+    assert reap(bench, bench.fenced(W2)) == (True, [])
+    assert 19_000 < left_ms(bench, "w2.1") <= 20_000
 
 
 # --- fence --------------------------------------------------------------------------------------
@@ -254,7 +357,7 @@ def test_a_reaper_that_died_is_succeeded_with_a_higher_fence(bench: Bench) -> No
     bench.end_lease("w1.1")
     (second,) = bench.fence(holder="n2.1")
     assert int(first.claim.split("|")[1]) < int(second.claim.split("|")[1])
-    call = bench.lane.reap(first, ttl_s=10.0, reap_s=1.0)
+    call = bench.lane.reap(first, reap_s=1.0)
     assert bench.refused(call) == f"POOLGONE {first.claim}"
     assert [h.key for h in reap(bench, second)[1]] == ["k"]
     assert [e["edge"] for e in bench.journal()] == ["fenced", "reaper.succeeded"]
@@ -456,26 +559,26 @@ def test_who_owns_something_cannot_leave(bench: Bench, state: str, count: int) -
     """G-05: it may go only in the step that saw it own nothing."""
     bench.put("k", state)
     before = bench.dump()
-    assert bench.run(bench.lane.leave([W1], ttl_s=10.0)) == [f"OWNS {count}".encode()]
+    assert bench.run(bench.lane.leave([W1])) == [f"OWNS {count}".encode()]
     assert bench.dump() == before
     bench.advance("own", "w1.1", bench.edge("d", "k"))
-    assert bench.run(bench.lane.leave([W1, W2, NODE], ttl_s=10.0)) == [b"OK"] * 3
+    assert bench.run(bench.lane.leave([W1, W2, NODE])) == [b"OK"] * 3
     assert not bench.do("EXISTS", bench.names.open)
     assert bench.audit() == []
 
 
 def test_leaving_twice_is_leaving_once(bench: Bench) -> None:
     """A worker whose answer was lost asks again; who was fenced belongs to its reaper."""
-    assert bench.run(bench.lane.leave([W1], ttl_s=10.0)) == [b"OK"]
+    assert bench.run(bench.lane.leave([W1])) == [b"OK"]
     before = bench.dump()
-    assert bench.run(bench.lane.leave([W1], ttl_s=10.0)) == [b"OK"]
+    assert bench.run(bench.lane.leave([W1])) == [b"OK"]
     assert bench.dump() == before
     bench.fenced(W2)
-    assert bench.run(bench.lane.leave([W2], ttl_s=10.0)) == [b"GONE"]
+    assert bench.run(bench.lane.leave([W2])) == [b"GONE"]
 
 
 def test_leaving_does_not_close_the_next_incarnation(bench: Bench) -> None:
     """`open` is deleted only if it names who leaves."""
     bench.join({Target("w1", 2): 5}, is_new=False)
-    assert bench.run(bench.lane.leave([W1], ttl_s=10.0)) == [b"OK"]
+    assert bench.run(bench.lane.leave([W1])) == [b"OK"]
     assert bench.do("HGET", bench.names.open, "w1") == b"2|5|0"

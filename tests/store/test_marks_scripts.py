@@ -89,7 +89,7 @@ def test_a_successor_knows_what_its_predecessor_knew(bench: Bench) -> None:
     assert after.claim != before.claim
     assert after.death == before.death
     assert after.death.culprit == last.epoch
-    assert bench.refused(bench.lane.reap(before, ttl_s=10.0, reap_s=1.0)).startswith("POOLGONE")
+    assert bench.refused(bench.lane.reap(before, reap_s=1.0)).startswith("POOLGONE")
 
 
 def test_the_marks_of_who_came_back_are_told_to_nobody(bench: Bench) -> None:
@@ -104,7 +104,7 @@ def test_the_marks_of_who_came_back_are_told_to_nobody(bench: Bench) -> None:
     assert isinstance(looked, Record)
     assert looked.marks == left
     claim = died(bench, bench.now_ms() - TTL_MS - 1)
-    _, [held] = holdings(bench.run(bench.lane.reap(claim, ttl_s=10.0, reap_s=1.0)))
+    _, [held] = holdings(bench.run(bench.lane.reap(claim, reap_s=1.0)))
     assert held.record is not None
     assert held.record.marks == left
     sweep = bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)
@@ -146,7 +146,7 @@ def test_what_is_forgotten_of_an_identity_is_all_of_it(bench: Bench) -> None:
     """Who left has no trial that would stand for ever."""
     begun(bench, "k")
     bench.advance("own", W1.name, bench.edge("d", "k"))
-    bench.run(bench.lane.leave([W1], ttl_s=10.0))
+    bench.run(bench.lane.leave([W1]))
     assert bench.do("HEXISTS", bench.names.trials, W1.name)
     bench.end_lease(W1.name)
     assert bench.fence() == []

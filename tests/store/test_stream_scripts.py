@@ -41,7 +41,6 @@ class Shop:
         self.sink = StoredSink(
             control=self.control,
             name="billing \N{SNOWMAN}",
-            ttl_ms=TTL_MS,
             grace_ms=5_000,
             deliveries_max=3,
         )
@@ -274,11 +273,11 @@ def test_joining_twice_renews_and_a_group_is_made_once(shop: Shop) -> None:
     assert shop.bench.run(shop.sink.join(ME, "", starts)) == [0, 0]
     assert shop.pending()[shop.ids[2]] == (ME, 1)
     both = [shop.stream.events.encode(), other.events.encode()]  # the cleaner is told of them
-    assert shop.bench.run(shop.sink.renew(ME, [shop.stream, other])) == [1, 2, 0, *both]
+    assert shop.bench.run(shop.sink.renew(ME, [shop.stream, other])) == [1, TTL_MS, 2, 0, *both]
     shop.bench.do("XGROUP", "DESTROY", other.events, shop.sink.name)
-    assert shop.bench.run(shop.sink.renew(ME, [shop.stream, other])) == [1, 2, -1, *both]
+    assert shop.bench.run(shop.sink.renew(ME, [shop.stream, other])) == [1, TTL_MS, 2, -1, *both]
     assert mended(shop.bench.run(shop.sink.mend(ME, other))).freed == -2
-    assert shop.bench.run(shop.sink.renew(ME, [shop.stream])) == [1, 2, both[0]]
+    assert shop.bench.run(shop.sink.renew(ME, [shop.stream])) == [1, TTL_MS, 2, both[0]]
 
 
 def test_leaving_forgets_where_nothing_is_held(shop: Shop) -> None:

@@ -188,7 +188,7 @@ MUTANTS: Final = (
         name="no fence of its own",
         breaks="a node that cannot renew goes on",
         path="pool/model/lease.py",
-        old="        return self.asked_s + self.ttl_s - self.margin_s",
+        old="        return self.asked_s + self.timing.ttl_s - self.timing.margin_s",
         new="        return self.asked_s + 10 * self.ttl_s",
         needs=("partition",),
     ),

@@ -9,14 +9,13 @@ KEYS[5] journal    stream  abnormal edges
 KEYS[6] jobs       hash    key -> record
 KEYS[7] trials     hash    identity -> epoch|since|key of the suspected job that it began last
 ARGV[1] incarnation  str
-ARGV[2] ttl_ms       int   > 0
-ARGV[3] reap_ms      int   > 0; how long a claim holds without progress
-ARGV[4] holder       str   identity of the reaper
-ARGV[5] claims_max   int   how many at most
+ARGV[2] reap_ms      int   > 0; how long a claim holds without progress
+ARGV[3] holder       str   identity of the reaper
+ARGV[4] claims_max   int   how many at most
 ARGV[...] suspects         id.n each that own something, are announced or claimed: claimed when they have no
                            keep-alive entry at all
 
-Uses     lane, quiet, record
+Uses     lane, ttl, quiet, record
 Returns  earliest lease end (ms; -1: none), then (identity, claim) per claim now held
 Errors   POOLDATALOST <lane>
 Cost     O(claims * log n); 8 commands a claim
@@ -48,7 +47,7 @@ end
 local function claim(name, lease_end, had)
   local alive, culprit = string.match(had or '', '^[^|]*|%d+|(%d+)|(%d+)$')
   if not alive then
-    local alive_ms = math.max(0, tonumber(lease_end) - ttl_max)
+    local alive_ms = math.max(0, tonumber(lease_end) - ttl_ms)
     alive, culprit = text_of(alive_ms), culprit_of(name, alive_ms)
   end
   local fence = holder .. '|' .. stamp() .. '|' .. alive .. '|' .. culprit
@@ -66,9 +65,9 @@ local function claim(name, lease_end, had)
 end
 -- A suspect gets a lease that has ended: if it cannot be claimed now, it will be by somebody.  What is
 -- done is remembered as long as ever.
-for i = 6, #ARGV do
+for i = 5, #ARGV do
   local is_done = redis.call('HGET', cleanup, ARGV[i]) == 'done'
-  redis.call('ZADD', keepalive, 'NX', is_done and now + FORGET_TTLS * ttl_max or now, ARGV[i])
+  redis.call('ZADD', keepalive, 'NX', is_done and now + FORGET_TTLS * ttl_ms or now, ARGV[i])
 end
 if now >= quiet then
   local ended = redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'WITHSCORES', 'LIMIT', 0, claims_max)

@@ -1,7 +1,7 @@
 --[[
 join: register a node and its workers in a lane.
 
-KEYS[1] lane       hash    stamp, counters, incarnation
+KEYS[1] lane       hash    stamp, counters, incarnation, ttl, term
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
@@ -10,27 +10,38 @@ KEYS[...] signals          signal:IDENTITY, one per identity that joins, then th
 ARGV[1] incarnation    str   set when the lane is new
 ARGV[2] stale          str   incarnation that the lane may have though `config` names ours; empty: none
 ARGV[3] not_after_ms   int   server time after which this call no longer counts
-ARGV[4] ttl_ms         int   > 0
-ARGV[5] identity_count int   how many; (id, incarnation number, takes) each follow: takes -1 for a
+ARGV[4] pool_ttl_ms    int   > 0; as `config` has it, for a lane that has none yet
+ARGV[5] node           str   identity of the node
+ARGV[6] identity_count int   how many; (id, incarnation number, takes) each follow: takes -1 for a
                              node, 0 for a worker that takes nothing yet
 ARGV[...] handlers     name, options each
 
-Returns  server ms
+Returns  server ms, granted TTL (ms), its term
 Errors   POOLDATALOST <lane>, POOLGONE <identity> (fenced, or the call came too late)
 Cost     O(identities + handlers); 4 commands an identity
 Why Lua  a late copy of this call must not bring back an identity that was reaped meanwhile, nor open a
          worker again that has closed itself.
 
+Who joins a node that has not heard yet of a shorter TTL gets as long a lease as the node has, since the
+node believes in one lease for all that it has in the lane.
+
 `stale` is for a lane that was joined anew by a node which did not know yet that the data had been lost:
 `config` decides, and the lane keeps what it holds.
 ]]
-local had = redis.call('HGET', lane, 'incarnation')
+local function whole(text)
+  return text and #text <= 16 and tonumber(string.match(text, '^%d+$')) or 0
+end
+local function text_of(number)
+  return string.format('%.0f', number)
+end
+local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term')
+local had, ttl_ms, term = lane_had[1], whole(lane_had[2]), whole(lane_had[3])
 if had and had ~= incarnation and had ~= stale then
   return redis.error_reply('POOLDATALOST ' .. lane)
 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local first = ARGV[6] .. '.' .. ARGV[7]
+local first = ARGV[7] .. '.' .. ARGV[8]
 if now > not_after_ms then
   return redis.error_reply('POOLGONE ' .. first)
 end
@@ -41,7 +52,7 @@ for i = 6, #KEYS do
   redis.call('XLEN', KEYS[i])
 end
 for i = 1, identity_count do
-  local name = ARGV[3 + 3 * i] .. '.' .. ARGV[4 + 3 * i]
+  local name = ARGV[4 + 3 * i] .. '.' .. ARGV[5 + 3 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 then
     return redis.error_reply('POOLGONE ' .. name)
   end
@@ -51,17 +62,25 @@ redis.call('ZREM', keepalive, '\n') -- on a full server too: who joins it drains
 if had ~= incarnation then
   redis.call('HSET', lane, 'incarnation', incarnation)
 end
+if ttl_ms < 1000 or ttl_ms > 3600000 then
+  ttl_ms, term = pool_ttl_ms, math.max(term + 1, now)
+  redis.call('HSET', lane, 'ttl', text_of(ttl_ms), 'term', text_of(term))
+end
+local ends = now + ttl_ms
+if redis.call('HEXISTS', cleanup, node) == 0 then
+  ends = math.max(ends, tonumber(redis.call('ZSCORE', keepalive, node) or '0'))
+end
 for i = 1, identity_count do
-  local id, n, takes = ARGV[3 + 3 * i], ARGV[4 + 3 * i], ARGV[5 + 3 * i]
+  local id, n, takes = ARGV[4 + 3 * i], ARGV[5 + 3 * i], ARGV[6 + 3 * i]
   redis.call('XADD', KEYS[5 + i], '*', 't', 'joined')
-  local is_new = redis.call('ZADD', keepalive, now + ttl_ms, id .. '.' .. n) == 1
+  local is_new = redis.call('ZADD', keepalive, 'GT', ends, id .. '.' .. n) == 1
   if is_new and tonumber(takes) > 0 then
     redis.call('HSET', open, id, n .. '|' .. takes .. '|0')
   end
 end
 -- The blocked read of the node wakes and takes up the new streams.
 redis.call('XADD', KEYS[#KEYS], 'NOMKSTREAM', '*', 't', 'joined')
-for i = 6 + 3 * identity_count, #ARGV, 2 do
+for i = 7 + 3 * identity_count, #ARGV, 2 do
   redis.call('HSET', handlers, ARGV[i], ARGV[i + 1])
 end
-return now
+return { now, ttl_ms, text_of(term) }

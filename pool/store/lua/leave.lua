@@ -1,16 +1,15 @@
 --[[
 leave: forget identities that own nothing and are out of `open`.
 
-KEYS[1] lane       hash    incarnation
+KEYS[1] lane       hash    incarnation, ttl
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim, later done
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[...] rest             owned, stream, signal of each identity
 ARGV[1] incarnation  str
-ARGV[2] forget_ms    int   how long `done` is remembered
 ARGV[...] items      id, incarnation number each
 
-Uses     lane
+Uses     lane, ttl
 Returns  per item: OK (again: it had left) | OWNS <keys> (nothing done for it) | GONE (fenced: it is the reaper's)
 Errors   POOLDATALOST <lane>
 Cost     O(identities)
@@ -25,10 +24,10 @@ for k = 5, #KEYS, 3 do
 end
 redis.call('ZREM', keepalive, '\n')
 local answers = {}
-for a = 3, #ARGV, 2 do
+for a = 2, #ARGV, 2 do
   local id, n = ARGV[a], ARGV[a + 1]
   local name = id .. '.' .. n
-  local k = 5 + (a - 3) / 2 * 3
+  local k = 5 + (a - 2) / 2 * 3
   local keys = redis.call('SCARD', KEYS[k]) + redis.call('XLEN', KEYS[k + 1])
   local fence = redis.call('HGET', cleanup, name)
   if fence then
@@ -41,7 +40,7 @@ for a = 3, #ARGV, 2 do
     end
     redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2])
     redis.call('HSET', cleanup, name, 'done')
-    redis.call('ZADD', keepalive, now + forget_ms, name)
+    redis.call('ZADD', keepalive, now + 10 * ttl_ms, name) -- a late copy of a call is younger
     answers[#answers + 1] = 'OK'
   end
 end

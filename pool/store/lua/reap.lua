@@ -1,7 +1,7 @@
 --[[
 reap: read the next keys of a fenced identity; when it owns nothing any more, forget it.
 
-KEYS[1] lane       hash    stamp, counters
+KEYS[1] lane       hash    stamp, counters, ttl
 KEYS[2] keepalive  zset    identity -> by when the reaper must have gone on
 KEYS[3] cleanup    hash    identity -> claim, later done
 KEYS[4] jobs       hash    key -> record
@@ -14,10 +14,9 @@ ARGV[1] incarnation  str
 ARGV[2] identity     str   id.n
 ARGV[3] claim        str   holder|fence|alive|culprit
 ARGV[4] reap_ms      int   > 0
-ARGV[5] forget_ms    int   > 0; how long `done` is remembered
-ARGV[6] keys_max     int   how many at most
+ARGV[5] keys_max     int   how many at most
 
-Uses     lane, record, marks
+Uses     lane, ttl, record, marks
 Returns  (key, record without void marks, options) each; FORGOTTEN alone: all is done; nothing: ask again
 Errors   POOLDATALOST <lane>, POOLGONE <claim> (another reaper holds it)
 Cost     O(keys)
@@ -64,7 +63,7 @@ end
 if #answers == 0 and redis.call('XLEN', stream) + redis.call('SCARD', owned) == 0 then
   redis.call('DEL', stream, signal)
   redis.call('HSET', cleanup, identity, 'done')
-  redis.call('ZADD', keepalive, now + forget_ms, identity)
+  redis.call('ZADD', keepalive, now + 10 * ttl_ms, identity) -- a late copy of a call is younger
   append('FORGOTTEN')
 end
 return answers

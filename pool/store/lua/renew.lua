@@ -13,25 +13,29 @@ KEYS[8] journal    stream  abnormal edges
 KEYS[...] owned            owned:IDENTITY per identity, in their order
 ARGV[1] incarnation     str
 ARGV[2] seq             int   how many renewals this node has asked for; a later one has a higher number
-ARGV[3] ttl_ms          int   > 0
+ARGV[3] term            int   number of the change of TTL that the caller goes by
 ARGV[4] down            int   how many parts of the node are down at the moment
 ARGV[5] identity_count  int   how many; (id.n, takes) each follow. takes: -1 for a node; how many keys a worker
                               takes, 0: it is closed; `-`: its event loop hangs
 ARGV[...] handlers      name, options each: of what the workers know; or none, to save the bytes
 
-Uses     lane, quiet
+Uses     lane, ttl, quiet
 Returns  server ms, stamp, unassigned keys, earliest lease end, earliest pending deadline, earliest due
-         deadline (ms; -1: none), number of handlers registered (-1: unknown), then per identity the
-         number of keys it runs, or -1: fenced or unknown
+         deadline (ms; -1: none), number of handlers registered (-1: unknown), granted TTL (ms), its
+         term, then per identity the number of keys it runs, or -1: fenced or unknown
 Errors   POOLDATALOST <lane>
-Cost     O(identities + handlers); 4 commands an identity, 16 a call
+Cost     O(identities + handlers); 4 commands an identity, 17 a call
 Why Lua  a renewal that raced with a fence would otherwise revive the fenced.
 
 What stands in `open` and was written by a later renewal stays: a late one neither opens nor closes
 anybody.  A handler that stands in `handlers` stays as it is, or two versions of a service would flap.
 
 A gap between renewals of all longer than half a TTL, or a clock that went back, means that nobody could
-renew: the lane is quiet for one TTL (of the longest kind seen), and nobody is fenced meanwhile.
+renew: the lane is quiet for one TTL, and nobody is fenced meanwhile.
+
+The lane's TTL is granted and told, whatever the caller goes by.  But a lease gets shorter only for a caller
+who names the term of the TTL that does it: until then they may believe in what an earlier renewal granted
+them, as the reply that would have told them may be lost; so what they have stands.
 ]]
 redis.call('XLEN', journal)
 redis.call('HLEN', cleanup)
@@ -56,14 +60,19 @@ elseif was_behind and not behind then
   redis.call('HDEL', lane, 'behind')
 end
 
-local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first, '-1' }
+local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first, '-1',
+  ttl_ms, text_of(term_now) }
 local ids, numbers, says = {}, {}, {}
 for i = 1, identity_count do
   local name, takes = ARGV[4 + 2 * i], ARGV[5 + 2 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 or not redis.call('ZSCORE', keepalive, name) then
     answers[#answers + 1] = -1
   else
-    redis.call('ZADD', keepalive, now + ttl_ms, name)
+    if term == term_now then
+      redis.call('ZADD', keepalive, now + ttl_ms, name)
+    else
+      redis.call('ZADD', keepalive, 'GT', now + ttl_ms, name)
+    end
     answers[#answers + 1] = counts[i]
     local at = #ids + 1
     ids[at], numbers[at] = string.match(name, '^(.*)%.(%d+)$')

@@ -1,24 +1,24 @@
 --[[
 sink_mend: free what stale consumers hold and what nobody acknowledges; then forget the stale.
 
-KEYS[1] state   hash    seen, quiet, ttl; holder: consumer|end; k:KEY for each stream of any consumer
+KEYS[1] state   hash    seen, quiet; holder: consumer|end; k:KEY for each stream of any consumer
 KEYS[2] leases  zset    consumer -> lease end
 KEYS[3] events  stream
 KEYS[4] meta    hash    missed:GROUP, trimmed
 KEYS[5] parked  stream  s stream, i id, d deliveries, r reason, and what the event had
+KEYS[6] config  hash    ttl: the pool's
 ARGV[1] group           bytes  the sink's name
 ARGV[2] consumer        str    the caller
-ARGV[3] ttl_ms          int    > 0
-ARGV[4] grace_ms        int    how long an event may stay unacknowledged
-ARGV[5] deliveries_max  int    > 0; after so many an event is parked instead
-ARGV[6] batch           int    events looked at, at most
-ARGV[7] stream          bytes  the stream's name, for what is parked
+ARGV[3] grace_ms        int    how long an event may stay unacknowledged
+ARGV[4] deliveries_max  int    > 0; after so many an event is parked instead
+ARGV[5] batch           int    events looked at, at most
+ARGV[6] stream          bytes  the stream's name, for what is parked
 
 Uses     sink, quiet, group
 Returns  freed, parked, consumers forgotten, events missed, 1 if there is more; all -1: the caller is not
          the one that cleans; all -2: there is no such group
 Errors   WRONGTYPE  foreign data under one of the keys
-Cost     O(consumers + pending + batch); 10 commands, 2 a consumer, 1 an event, 3 a parked one
+Cost     O(consumers + pending + batch); 11 commands, 2 a consumer, 1 an event, 3 a parked one
 Why Lua  claim first, delete after: a consumer is forgotten in the very step that sees it hold nothing.
 
 Freed events go to RELEASED, from where whoever has room takes them: a cleaner that is slow, or dies

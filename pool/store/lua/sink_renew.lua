@@ -1,25 +1,25 @@
 --[[
 sink_renew: give a consumer more time; say whether it is the one that cleans, and what waits for anybody.
 
-KEYS[1] state   hash  seen, quiet, ttl; holder: consumer|end; k:KEY for each stream of any consumer
+KEYS[1] state   hash  seen, quiet; holder: consumer|end; k:KEY for each stream of any consumer
 KEYS[2] leases  zset  consumer -> lease end
+KEYS[3] config  hash  ttl: the pool's
 KEYS[...] streams     events, per stream of the consumer
 ARGV[1] group     bytes  the sink's name
 ARGV[2] consumer  str
-ARGV[3] ttl_ms    int    > 0
 
 Uses     sink, quiet, group
-Returns  1 if the caller cleans, else 0; then per stream how many released events wait, -1: no group;
+Returns  1 if the caller cleans, else 0; granted TTL (ms); then per stream how many released events wait, -1: no group;
          then, for the one that cleans, the keys of all streams that consumers of this sink ever read
 Errors   POOLGONE <consumer>  it has no lease: others took over what it held
-Cost     O(streams * consumers); 7 commands, and 3 per stream
+Cost     O(streams * consumers); 8 commands, and 3 per stream
 Why Lua  a renewal that raced with a cleaner would otherwise revive whom it has just cleaned.
 ]]
 if not redis.call('ZSCORE', leases, consumer) then
   return redis.error_reply('POOLGONE ' .. consumer)
 end
-local answer = { 0 }
-for i = 3, #KEYS do
+local answer = { 0, ttl_ms }
+for i = 4, #KEYS do
   local waiting = -1
   if has_group(KEYS[i]) then
     waiting = 0

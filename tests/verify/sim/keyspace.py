@@ -301,6 +301,13 @@ class Keyspace:
                 if member not in found.scores
                 for part in (score, member)
             )
+        elif pairs[0] == b"GT":
+            pairs = tuple(
+                part
+                for score, member in zip(pairs[1::2], pairs[2::2], strict=True)
+                if float(score) > found.scores.get(member, float("-inf"))
+                for part in (score, member)
+            )
         scores = [float(score) for score in pairs[::2]]
         return sum(
             found.add(member, score) for score, member in zip(scores, pairs[1::2], strict=True)

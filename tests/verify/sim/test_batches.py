@@ -112,7 +112,7 @@ def test_a_batch_does_what_its_items_do_one_by_one(seed: int) -> None:
         {"h": Options(), "s": Options(kind="service")},
         is_new=True,
         not_after_ms=together.now_us // 1000 + 1000,
-        ttl_s=TTL_S,
+        pool_ttl_ms=round(1000 * TTL_S),
     )
     answered = set()
     for side in (together, apart):

@@ -122,7 +122,7 @@ def test_scripts_answer_and_leave_the_same(redis_url: str, seed: int) -> None:
                 {"h": Options(), "s": Options(kind="service")},
                 is_new=True,
                 not_after_ms=both.now_us // 1000 + 1000,
-                ttl_s=TTL_S,
+                pool_ttl_ms=round(1000 * TTL_S),
                 stale="",
             )
         )
@@ -185,7 +185,7 @@ def _random_call(
         case _:
             takes = {worker.name: dice.randrange(9) for worker in workers} | {node.name: IS_NODE}
             is_hung = dice.random() < 0.2
-            return lane.renew(takes, seq=step + dice.randrange(9), ttl_s=TTL_S, is_hung=is_hung)
+            return lane.renew(takes, seq=step + dice.randrange(9), term=0, is_hung=is_hung)
 
 
 def test_an_unknown_command_is_refused() -> None:

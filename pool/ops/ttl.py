@@ -1,0 +1,142 @@
+"""`pool ttl`: change the lease TTL of a pool while its nodes run.
+
+    config     the new TTL: who joins from here on is held to it
+    each lane  (ttl, term) in one step, all lanes at once
+                 renewals from here on grant the new one, and tell it (`renew.lua`)
+                 each node takes it up by its next renewals (`pool.model.lease`), and says so
+
+Only this writes the TTL of what has one; who founds a pool, or is the first in a lane, writes it
+where there is none.  Dying after any step, or a lane that does not answer: that lane goes by the
+old one, with all that belongs to it, and nodes renew as the shortest of their lanes asks for.
+Nothing finishes it by itself: run it again, as often as you like.  `pool status` tells of lanes
+that differ.  Of two at once the later word in `config` counts; the other one says that it was
+overtaken.
+
+What a node believes of its leases in a lane, and what the lane holds, by (ttl, term):
+
+    lane          node says    the lane's script                  the node
+    (10, a)       a            lease := now + 10                  believes asked + 10 - margin
+    (2, b)        a            lease := max(lease, now + 2)       is told (2, b), and takes it up:
+                                                                  believes asked + 2 - margin
+    (2, b)        b            lease := now + 2
+    (10, c)       b            lease := max(lease, now + 10)      is told (10, c), takes it up
+
+A reply that is lost changes nothing: the node goes on believing in what it knew, and the lane has
+kept that for it.  A renewal of before, come late, names an older term and shortens nothing.  A
+frozen node says nothing, and its lease ends when it would have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+
+import anyio
+import attrs
+
+from pool.errors import ConfigError, PoolError
+from pool.model.names import Control, check_pool
+from pool.model.timing import Timing
+from pool.ops import inspect
+from pool.ops.inspect import Found
+from pool.ops.status import reachable
+from pool.settings import Settings
+from pool.store.link import Link
+from pool.store.seam import Host
+from pool.store.url import Url
+
+
+@attrs.frozen(kw_only=True)
+class Changed:
+    """What became of a change."""
+
+    pool: str
+    ttl_s: float
+    lanes: int
+    before_s: Mapping[int, float]  # by lane, of those that were reached; 0: it had none
+    missed: Mapping[int, str]  # by lane, why
+    overtaken_by_s: float | None = None  # somebody else changed it meanwhile
+
+    @property
+    def is_done(self) -> bool:
+        return not self.missed and self.overtaken_by_s is None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `pool ttl`: 0, or 1 if it has to be run again."""
+    check_pool(args.pool)
+    with reachable(Url.parse(args.url)) as url:
+        changed = anyio.run(_run, args.pool, url, args.seconds)
+    if args.json:
+        text = json.dumps({"ok": changed.is_done, **attrs.asdict(changed)})
+    else:
+        text = "\n".join(_lines(changed))
+    sys.stdout.write(f"{text}\n")
+    return 0 if changed.is_done else 1
+
+
+async def _run(pool: str, url: Url, ttl_s: float) -> Changed:
+    url = url.at(Control(pool).prefix)
+    link = await Link.open(Host(), url, op_timeout_s=Settings().op_timeout_s)
+    try:
+        found = await inspect.find(link, pool)
+        if found is None:
+            problem = f"this server has no pool {pool!r}: no node has ever joined it"
+            raise ConfigError(setting="pool", problem=problem)
+        return await change(link, found, ttl_s)
+    finally:
+        await link.aclose(1.0)
+
+
+async def change(link: Link, found: Found, ttl_s: float) -> Changed:
+    """Have a pool go by another TTL; doing it again resumes what was not finished.
+
+    Raises:
+        ConfigError: It is no TTL.
+        StoreUnavailable, AuthError: Nothing is known to be changed; do it again.
+    """
+    ttl_ms = Timing(Settings(lease_ttl_s=ttl_s).lease_ttl_s or 0.0).ttl_ms
+    config = Control(found.pool).config
+    await link.execute("HSET", config, "ttl", ttl_ms)
+    before_s: dict[int, float] = {}
+    missed: dict[int, str] = {}
+
+    async def visit(number: int) -> None:
+        lane = found.lane(number)
+        call = lane.change_ttl(ttl_ms)
+        try:
+            reply = await link.at(lane.names.prefix).call(
+                call.script, call.keys, call.args, repeatable=True
+            )
+            before_s[number] = reply[0] / 1000
+        except PoolError as error:
+            missed[number] = str(error)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(found.lanes):
+            tasks.start_soon(visit, number)
+    stands = await link.execute("HGET", config, "ttl")
+    is_ours = stands == str(ttl_ms).encode()
+    return Changed(
+        pool=found.pool,
+        ttl_s=ttl_ms / 1000,
+        lanes=found.lanes,
+        before_s=dict(sorted(before_s.items())),
+        missed=dict(sorted(missed.items())),
+        overtaken_by_s=None if is_ours else inspect.whole(stands or b"") / 1000,
+    )
+
+
+def _lines(changed: Changed) -> list[str]:
+    before = {s for s in changed.before_s.values() if s not in (0, changed.ttl_s)}
+    was = f", before {', '.join(f'{s:g} s' for s in sorted(before))}" if before else ""
+    reached = f"{len(changed.before_s)} of {changed.lanes} lanes"
+    lines = [f"pool {changed.pool} goes by a TTL of {changed.ttl_s:g} s in {reached}{was}"]
+    lines += [f"! lane {number} was not reached: {why}" for number, why in changed.missed.items()]
+    if changed.overtaken_by_s is not None:
+        lines.append(f"! somebody else has changed it to {changed.overtaken_by_s:g} s meanwhile")
+    if not changed.is_done:
+        lines.append("! run it again")
+    return lines
