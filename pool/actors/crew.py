@@ -9,6 +9,7 @@ Nothing here decides; a route that would have to wait is a message to an actor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -30,16 +31,17 @@ from pool.actors.orders import (
     LeaseHard,
     LeaseSoft,
     MembershipChanged,
+    Missed,
     Signalled,
     Ticked,
 )
-from pool.actors.reaper import LeaseEnds, Reaper, Suspects
+from pool.actors.reaper import Reaper
 from pool.actors.requests import Requests
 from pool.actors.roster import SHUTDOWN_KEY, WorkerInfo
-from pool.actors.sweeper import Deadline, Sweeper
+from pool.actors.sweeper import Sweeper
 from pool.actors.tail import Fields
 from pool.actors.worker import Worker
-from pool.errors import PoolError
+from pool.errors import NotRunning, PoolError
 from pool.model.job import Start
 from pool.model.names import WORKERS
 from pool.model.placement import Candidate
@@ -69,6 +71,7 @@ class Crew:
         self._supervisor.on_interrupt = self._on_interrupt
         self._shutdown_seen: Value | None = None
         self._is_open = False
+        self._joins: dict[anyio.CancelScope, anyio.Event] = {}  # of workers that join just now
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
         context.incarnation = made.incarnation
         self.maps = Maps(
@@ -96,6 +99,7 @@ class Crew:
                 on_resume=lambda state: self._tell_workers(LeaseBack(state.number)),
                 on_gone=lambda state, names: self._on_gone(state.number, names),
             ),
+            down=self._supervisor.count_down,
         )
         self._reaper = Reaper(
             name="reaper",
@@ -107,10 +111,10 @@ class Crew:
             name="sweeper",
             context=context,
             tell_waiters=self._tell_waiters,
-            on_suspects=lambda lane, names: self._reaper.tell(Suspects(lane, names)),
+            on_suspects=self._reaper.suspect,
         )
         self.requests = Requests(context=context, tell_waiters=self._tell_waiters)
-        context.on_due = lambda lane, in_s: self._sweeper.tell(Deadline(lane, in_s))
+        context.on_due = self._sweeper.due
         context.on_data_lost = self.on_data_lost
         context.on_interrupt = self._on_interrupt
         self.membership.make_lanes(made)
@@ -141,7 +145,13 @@ class Crew:
     async def add_worker(
         self, handlers: Handlers, capacity: int, weight: float, label: str, version: str
     ) -> Worker:
-        """Start a worker and have it join; return once our own copy of `workers` has it."""
+        """Start a worker and have it join; return once our own copy of `workers` has it.
+
+        Raises:
+            NotRunning: The node leaves.
+        """
+        if not self._is_open:
+            raise NotRunning(state="closing")
         context = self.context
         worker_id = context.ids.next("w")
         worker = Worker(
@@ -157,14 +167,29 @@ class Crew:
             tell_waiters=self._tell_waiters,
         )
         worker.take_lanes([1] * len(context.lanes))
-        await self._supervisor.start(worker)
+        with anyio.CancelScope() as scope:
+            self._joins[scope] = over = anyio.Event()
+            try:
+                await self._join(worker)
+            finally:
+                del self._joins[scope]
+                over.set()
+            self._keepalive.renew_now()  # its answer tells whether keys wait for a worker
+            return worker
+        raise NotRunning(state="closing")
+
+    async def _join(self, worker: Worker) -> None:
         try:
+            await self._supervisor.start(worker)
             await self.membership.join_worker(worker)
         except BaseException:
             worker.stop()
+            if not self._is_open:
+                # It may have been granted keys already: nobody shall wait for its lease to end.
+                with anyio.move_on_after(self.context.settings.op_timeout_s, shield=True):
+                    with suppress(PoolError):
+                        await self.membership.leave_worker(worker)
             raise
-        self._keepalive.renew_now()  # its answer tells whether keys wait for a worker
-        return worker
 
     async def remove_worker(self, worker: Worker, grace_s: float) -> int:
         """Drain a worker and have it leave; return how many keys were left to the reapers."""
@@ -175,7 +200,7 @@ class Crew:
         with anyio.move_on_after(budget_s + settings.op_timeout_s, shield=True):
             try:
                 await self.membership.close_worker(worker)
-                worker.tell(Drain(grace_s))
+                worker.put(Drain(grace_s))
                 with anyio.move_on_after(budget_s):
                     await worker.wait_idle()
                 owns = await self.membership.leave_worker(worker)
@@ -201,6 +226,10 @@ class Crew:
     async def leave(self, grace_s: float) -> int:
         """Give up everything in order; keep-alive goes on until the end."""
         self._is_open = False
+        with anyio.move_on_after(2 * self.context.settings.op_timeout_s):
+            for scope, over in list(self._joins.items()):
+                scope.cancel()
+                await over.wait()
         owns = await self.remove_workers(grace_s)
         first: Actors = (self._sweeper, self._reaper)
         for actor in first:
@@ -225,7 +254,7 @@ class Crew:
 
     def _tell_workers(self, message: Any) -> None:
         for worker in self.membership.workers.values():
-            worker.tell(message)
+            worker.put(message)  # once per lane and renewal, or change of the fleet
 
     def _on_renewed(
         self,
@@ -237,15 +266,15 @@ class Crew:
     ) -> None:
         now_s = self.context.seam.clock()
         if told.lease_end_ms is not None:
-            self._reaper.tell(LeaseEnds(state.number, state.until_s(told.lease_end_ms, now_s)))
+            self._reaper.lease_ends(state.number, state.until_s(told.lease_end_ms, now_s))
         for deadline_ms in (told.pending_ms, told.due_ms):
             if deadline_ms is not None:
                 in_s = state.until_s(deadline_ms, now_s)
-                self._sweeper.tell(Deadline(state.number, in_s))
+                self._sweeper.due(state.number, in_s)
         for worker in self.membership.workers.values():
             count = counts.get(worker.target(state.number).name, -1)
             if count >= 0:
-                worker.tell(Ticked(state.number, asked_s, count, was_away))
+                worker.put(Ticked(state.number, asked_s, count, was_away))
         if was_away:
             self.dispatcher.look_again()
 
@@ -256,8 +285,8 @@ class Crew:
     def _on_gone(self, lane: int, names: Sequence[str]) -> None:
         """Join again; what they owned is reaped, even if they have no lease that could end."""
         for name in names:
-            self.membership.tell(IdentityGone(lane, name))
-        self._reaper.tell(Suspects(lane, names))
+            self.membership.tell_latest((lane, name), IdentityGone(lane, name))
+        self._reaper.suspect(lane, names)
 
     def _on_reaped(self, lane: int, name: str) -> None:
         """Nothing is left of an identity: take its entry out of `workers`, if it is still that."""
@@ -312,12 +341,15 @@ class Crew:
 
     def _route_starts(self, lane: int, worker: Worker, entries: list[tuple[str, Fields]]) -> bool:
         starts = [Start.parse(entry_id, fields) for entry_id, fields in entries]
-        worker.deliver(Granted(lane, [start for start in starts if start is not None]))
+        granted = Granted(lane, [start for start in starts if start is not None])
+        if not worker.receive(granted):
+            worker.tell_latest(lane, Missed(lane))  # they stay in the stream, and are read there
         return False
 
     def _route_signals(self, lane: int, worker: Worker, entries: list[tuple[str, Fields]]) -> bool:
         for _, fields in entries:
-            worker.deliver(Signalled(lane, fields))
+            if not worker.receive(Signalled(lane, fields)):
+                worker.tell_latest(lane, Missed(lane))
         return True
 
     def _route_replies(self, entries: list[tuple[str, Fields]]) -> bool:
@@ -364,7 +396,7 @@ class Crew:
     def on_data_lost(self) -> None:
         """A call was answered that the pool's data are not there; it may be one of before."""
         if self._is_open:
-            self.membership.tell(PoolLost())
+            self.membership.tell_latest("lost", PoolLost())
 
     def _on_refounded(self) -> None:
         """The pool's data are gone: tell everybody who waits, and follow the new ones."""

@@ -15,7 +15,8 @@ answered: repeats, jobs that exist or have ended get their answers, all others S
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Final, TypeAlias
 
 import anyio
@@ -68,6 +69,7 @@ class Pending:
     deadline_s: float
     waiter: Waiter
     is_answered: bool = False
+    maybe_done: bool = False  # one of the calls that had it may have been carried out
 
     def resolve(self, answer: Accepted | PoolError) -> None:
         if not self.is_answered:
@@ -86,6 +88,10 @@ class Waiting:
     answer: Outcome | PoolError | None = None
 
 
+def _not_running() -> NotRunning:
+    return NotRunning(state="closed")
+
+
 # --- messages -----------------------------------------------------------------------------------
 
 
@@ -100,7 +106,6 @@ class _Admitted:
 @attrs.frozen
 class _Retry:
     lane: int
-    batch: Sequence[Pending]
 
 
 @attrs.frozen
@@ -121,7 +126,8 @@ Message: TypeAlias = _Admitted | _Retry | _Looked | _AskAgain
 @attrs.define(eq=False)
 class _Lane:
     queue: deque[Pending] = attrs.field(factory=deque)
-    flights: int = 0
+    flying: list[Sequence[Pending]] = attrs.field(factory=list)  # whose calls are under way
+    again: list[Pending] = attrs.field(factory=list)  # to be sent again when a pause is over
     looks: dict[tuple[str, str], None] = attrs.field(factory=dict)
     is_looking: bool = False
 
@@ -145,7 +151,7 @@ class Dispatcher(Actor[Message]):
         taken = [Pending(item, deadline_s, self.context.loop.waiter()) for item in items]
         if self.state in ("stopping", "ended"):
             for pending in taken:
-                pending.resolve(NotRunning(state=self.state))
+                pending.resolve(_not_running())
             return taken
         touched = set()
         for pending in taken:
@@ -153,11 +159,14 @@ class Dispatcher(Actor[Message]):
             self._lane(state.number).queue.append(pending)
             touched.add(state.number)
         for number in touched:
-            self._flush(number)
+            self._here(self._flush, number)
         return taken
 
     async def wait(self, waiting: Waiting, *, for_end: bool) -> None:
         """Wait until a job has started or ended; the caller sets the time limit."""
+        if self.state in ("stopping", "ended"):
+            waiting.answer = _not_running()
+            return
         present = self._waiting.setdefault(waiting.job_id, [])
         present.append(waiting)
         try:
@@ -212,20 +221,29 @@ class Dispatcher(Actor[Message]):
     # --- the actor ----------------------------------------------------------------------------
 
     def begin(self) -> None:
+        # What a crash left under way is sent again; the answers to its former calls are too late.
         for number, lane in enumerate(self._lanes):
-            lane.flights, lane.is_looking = 0, False
-            self._flush(number)
-            self._send_looks(number)
+            lane.is_looking = False
+            flying, lane.flying = lane.flying, []
+            for batch in flying:
+                for pending in batch:
+                    pending.maybe_done = True
+                lane.queue.extendleft(p for p in reversed(batch) if not p.is_answered)
+            self._resume(number)
+        self.look_again()
 
     def handle(self, message: Message) -> None:
         match message:
-            case _Admitted(lane):
-                self._lane(lane).flights -= 1
-                self._on_admitted(message)
+            case _Admitted(lane, batch):
+                flying = self._lane(lane).flying
+                # Else it is the answer to a call of before a crash.  Forgotten last: a crash now
+                # would have nobody else know of it; by then it may be under way once more.
+                if any(each is batch for each in flying):
+                    self._on_admitted(message)
+                    del flying[next(i for i, each in enumerate(flying) if each is batch)]
                 self._flush(lane)
-            case _Retry(lane, batch):
-                self._lane(lane).queue.extendleft(reversed(batch))
-                self._flush(lane)
+            case _Retry(lane):
+                self._resume(lane)
             case _Looked(lane, asked, reply):
                 self._lane(lane).is_looking = False
                 self._on_looked(asked, reply)
@@ -238,13 +256,29 @@ class Dispatcher(Actor[Message]):
     def ended(self, crash: BaseException | None) -> None:
         if crash is not None:
             return  # it will be run again
-        error = NotRunning(state="closed")
+        left = StoreUnavailable(problem="the node left before an answer came", maybe_done=True)
         for lane in self._lanes:
-            for pending in lane.queue:
-                pending.resolve(error)
+            for pending in chain(*lane.flying):
+                pending.resolve(attrs.evolve(left))
+            for pending in (*lane.queue, *lane.again):
+                pending.resolve(attrs.evolve(left) if pending.maybe_done else _not_running())
+            lane.flying.clear()
             lane.queue.clear()
+            lane.again.clear()
+            lane.looks.clear()
         for job_id in list(self._waiting):
-            self.on_ended(job_id, error)
+            self.on_ended(job_id, _not_running())
+
+    def _here(self, send: Callable[[int], object], number: int) -> None:
+        """Send in the stack of some caller, who is not to blame for what that raises.
+
+        While we are down nothing is sent: `begin` does that.
+        """
+        if self.state == "running":
+            try:
+                send(number)
+            except Exception as error:  # noqa: BLE001 - run() raises it
+                self._crash_by(error)
 
     def _lane(self, number: int) -> _Lane:
         while len(self._lanes) <= number:
@@ -255,7 +289,7 @@ class Dispatcher(Actor[Message]):
 
     def _flush(self, number: int) -> None:
         lane = self._lane(number)
-        while lane.queue and lane.flights < FLIGHTS_MAX:
+        while lane.queue and len(lane.flying) < FLIGHTS_MAX:
             batch, size_bytes = [lane.queue.popleft()], 0
             while lane.queue and len(batch) < BATCH_MAX:
                 size_bytes += len(batch[-1].item.payload)
@@ -267,6 +301,7 @@ class Dispatcher(Actor[Message]):
     def _send(
         self, number: int, lane: _Lane, batch: Sequence[Pending], *, only_answer: bool = False
     ) -> None:
+        lane.flying.append(batch)  # first: whatever happens now, somebody knows of it
         context, settings = self.context, self.context.settings
         ranks, items = Ranks(), []
         now_s = self.context.seam.clock()
@@ -287,7 +322,6 @@ class Dispatcher(Actor[Message]):
             if only_answer
             else max(1, settings.queued_jobs_max // len(context.lanes)),
         )
-        lane.flights += 1
 
         def told(reply: Reply) -> _Admitted:
             return _Admitted(number, batch, reply, only_answer)
@@ -295,7 +329,7 @@ class Dispatcher(Actor[Message]):
         try:
             context.link.send(call, lambda reply: self.deliver(told(reply)))
         except PoolError as error:
-            self.tell(told(error))
+            self.put(told(error))
 
     def _on_admitted(self, admitted: _Admitted) -> None:
         number, batch, reply = admitted.lane, admitted.batch, admitted.reply
@@ -323,16 +357,27 @@ class Dispatcher(Actor[Message]):
         if isinstance(error, StoreLost):
             self.context.on_data_lost()
             error = StoreLost(pool=self.context.pool)
-        now_s = self.context.seam.clock()
-        again = []
+        now_s, lane = self.context.seam.clock(), self._lane(number)
         for pending in batch:
-            if isinstance(error, StoreUnavailable) and pending.deadline_s - RETRY_S > now_s:
-                again.append(pending)
-            else:
+            if not isinstance(error, StoreUnavailable):
                 pending.resolve(attrs.evolve(error))
-        if again:
-            retry = _Retry(number, again)
-            self.context.loop.later(RETRY_S, lambda: self.tell(retry))
+                continue
+            # What an earlier try may have done, the last one's error must not deny.
+            pending.maybe_done = pending.maybe_done or error.maybe_done
+            if pending.deadline_s - RETRY_S > now_s:
+                lane.again.append(pending)
+                if len(lane.again) == 1:
+                    self.context.loop.later(RETRY_S, lambda: self.put(_Retry(number)))
+            else:
+                pending.resolve(attrs.evolve(error, maybe_done=pending.maybe_done))
+
+    def _resume(self, number: int) -> None:
+        """Send again what waited for that."""
+        lane = self._lane(number)
+        again, lane.again = lane.again, []
+        lane.queue.extendleft(reversed(again))
+        self._flush(number)
+        self._send_looks(number)
 
     def _read(self, item: Admission, status: str) -> Accepted | PoolError:
         word, _, rest = status.partition(" ")
@@ -371,7 +416,7 @@ class Dispatcher(Actor[Message]):
     def _look(self, key: str, job_id: str) -> None:
         number = self.context.lane_of(key).number
         self._lane(number).looks[key, job_id] = None
-        self._send_looks(number)
+        self._here(self._send_looks, number)
 
     def _send_looks(self, number: int) -> None:
         lane = self._lane(number)
@@ -386,7 +431,7 @@ class Dispatcher(Actor[Message]):
         try:
             self.context.link.send(call, lambda reply: self.deliver(_Looked(number, asked, reply)))
         except PoolError as error:
-            self.tell(_Looked(number, asked, error))
+            self.put(_Looked(number, asked, error))
 
     def _on_looked(self, asked: Sequence[tuple[str, str]], reply: Reply) -> None:
         if isinstance(reply, PoolError):
@@ -407,4 +452,4 @@ class Dispatcher(Actor[Message]):
     def _ask_again_later(self) -> None:
         if not self._is_asking and self._waiting:
             self._is_asking = True
-            self.context.loop.later(ASK_AGAIN_S, lambda: self.tell(_AskAgain()))
+            self.context.loop.later(ASK_AGAIN_S, lambda: self.put(_AskAgain()))

@@ -32,6 +32,7 @@ from typing import Final
 import attrs
 
 HUNG_S: Final = 1.0  # a loop that has not answered for so long hangs
+FROZEN_S: Final = 0.5  # so late a thread goes on only if its whole process stood still
 
 
 @attrs.define(eq=False)
@@ -41,6 +42,7 @@ class Pulse:
     sent: int = 0  # by the thread
     sent_s: float = 0.0  # by the thread, before `sent`: since when the loop owes an answer
     heard: int = 0  # by the loop
+    thawed_s: float = 0.0  # by the thread: when it went on after it had stood still itself
 
     def beat(self, now_s: float) -> int:
         """In the thread: return the number to be posted; one that the loop owes goes out again."""
@@ -51,7 +53,16 @@ class Pulse:
 
     def silent_s(self, now_s: float) -> float:
         """Return for how long the loop has owed an answer."""
-        return now_s - self.sent_s if self.heard != self.sent else 0.0
+        return now_s - max(self.sent_s, self.thawed_s) if self.heard != self.sent else 0.0
+
+    def woke(self, due_s: float, now_s: float) -> None:
+        """In the thread: note a sleep that is over; one that was far too long is no hung loop.
+
+        The whole process stood still (SIGSTOP, a suspended machine).  After the thaw the loop gets
+        its usual time, or `pool run` would end itself.  What may begin is judged without that.
+        """
+        if now_s - due_s > FROZEN_S:
+            self.thawed_s = now_s
 
     def is_hung(self, now_s: float) -> bool:
         """Say whether the loop hangs."""

@@ -191,7 +191,7 @@ class KeepAlive(Actor[Message]):
             now_s = self.context.seam.clock()
             due_s = min((s.lease.deadline_s for s in self.context.lanes), default=float("inf"))
             if due_s <= now_s:
-                self.tell(_Due())
+                self.tell_latest("due", _Due())
             self._wake = anyio.Event()
             with anyio.move_on_after(max(due_s - now_s, 0.001)):
                 await self._wake.wait()
@@ -297,7 +297,7 @@ class KeepAlive(Actor[Message]):
                 replies = await port.run(
                     self._calls(sent), timeout_s=context.timing.renew_timeout_s
                 )
-                if not port.post(self.tell, _Answer(sent, replies)):
+                if not port.post(self.put, _Answer(sent, replies)):
                     return
             if news is not None:
                 context.emit(news)  # last: an observer may take its time
@@ -345,7 +345,9 @@ class KeepAlive(Actor[Message]):
                 break
             if not port.post(self._hear, pulse, pulse.beat(now_s)):
                 return False
-            await port.sleep(min(_LOOK_S, until_s - now_s))
+            sleep_s = min(_LOOK_S, until_s - now_s)
+            await port.sleep(sleep_s)
+            pulse.woke(now_s + sleep_s, clock())
             kept_s = context.timing.ttl_s - context.timing.margin_s
             if pulse.silent_s(clock()) > kept_s and context.settings.on_overrun == "exit":
                 context.seam.end_process(EXIT_CODE)

@@ -86,7 +86,6 @@ async def found(context: Context, *, any_lanes: bool = False) -> Founded:
 class Membership(Actor[Message]):
     """Keeps this node's identities registered."""
 
-    inbox_max: int = 4096
     context: Context
     replica: Replica
     workers: dict[str, Worker] = attrs.field(factory=dict)
@@ -393,7 +392,7 @@ class Membership(Actor[Message]):
             for worker in self.workers.values():
                 if (state.number, worker.id) in self._returning:
                     self._returning.discard((state.number, worker.id))
-                    worker.tell(LeaseBack(state.number))
+                    worker.put(LeaseBack(state.number))
 
     async def _incarnations(self) -> list[str]:
         """Fetch what each lane says whose it is; nothing where its data are gone."""

@@ -364,6 +364,7 @@ class Node(Dispatching):
                 await self._house.abandon()
             finally:
                 self._state = "closed"
+                self._is_drained().set()
             raise
         self._state = "open"
         return self
@@ -377,12 +378,14 @@ class Node(Dispatching):
         crew = self._open_crew
         has_crashed = self._house.has_crashed
         self._state = "draining"
-        with anyio.CancelScope(shield=True):
-            abandoned = 0 if has_crashed else await crew.leave(self.settings.grace_s)
-            self._state = "closing"
-            await self._close()
-        self._state = "closed"
-        self._is_drained().set()
+        try:
+            with anyio.CancelScope(shield=True):
+                abandoned = 0 if has_crashed else await crew.leave(self.settings.grace_s)
+                self._state = "closing"
+                await self._close()
+        finally:
+            self._state = "closed"
+            self._is_drained().set()
         self._emit(NodeLeft(pool=self.pool, node=self.id, abandoned=abandoned))
         await self._house.leave(kind, error, traceback)
 

@@ -26,6 +26,13 @@ class Signalled:
 
 
 @attrs.frozen
+class Missed:
+    """Some of what the streams brought found no place: what stands in the store tells."""
+
+    lane: int
+
+
+@attrs.frozen
 class Ticked:
     """A renewal was answered: `acknowledged` is what Redis says, asked at `asked_s`."""
 

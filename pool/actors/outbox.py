@@ -59,7 +59,7 @@ class Outbox:
     context: Context
     lane: int
     target: Target
-    tell: Callable[[Answered | FlushDue], object]
+    put: Callable[[Answered | FlushDue], object]
     deliver: Callable[[Answered | FlushDue], object]  # likewise, from a callback of the loop
     is_fenced: bool = False  # nothing may be sent until a renewal succeeds
     is_flying: bool = False
@@ -92,7 +92,7 @@ class Outbox:
             self.flush()
         elif not self._has_ack_timer:
             self._has_ack_timer = True
-            self.context.loop.later(ACK_DELAY_S, partial(self.tell, FlushDue(self, False)))
+            self.context.loop.later(ACK_DELAY_S, partial(self.put, FlushDue(self, False)))
 
     def withdraw(self, run: Run) -> None:
         """Do not acknowledge what is about to be settled, or is not ours."""
@@ -122,7 +122,7 @@ class Outbox:
         try:
             self.context.link.send(call, lambda reply: self.deliver(Answered(self, batch, reply)))
         except PoolError as error:
-            self.tell(Answered(self, batch, error))
+            self.put(Answered(self, batch, error))
 
     def hold(self, on_held: Callable[[], object]) -> None:
         """Call back once no batch is under way, and send none until `release()`.
@@ -203,7 +203,7 @@ class Outbox:
             elif run is not None and run.phase in ("running", "preparing"):
                 self._acks[run.key] = run
         self.is_flying = True  # until the pause is over
-        self.context.loop.later(RESEND_S, partial(self.tell, FlushDue(self, True)))
+        self.context.loop.later(RESEND_S, partial(self.put, FlushDue(self, True)))
 
 
 @attrs.define(eq=False)

@@ -66,6 +66,22 @@ class Reaper(Actor[Message]):
     def _no_alarms(self) -> Alarms:
         return Alarms(self.context.seam.clock)
 
+    # --- for the node -------------------------------------------------------------------------
+
+    def lease_ends(self, lane: int, in_s: float) -> None:
+        """A renewal told when the earliest lease of the lane ends."""
+        self.tell_latest(lane, LeaseEnds(lane, in_s))
+
+    def suspect(self, lane: int, names: Sequence[str]) -> None:
+        """These are announced or own something, and may have no lease."""
+        waiting = self._latest.get(("suspects", lane))
+        before = waiting.names if isinstance(waiting, Suspects) else ()
+        self.tell_latest(
+            ("suspects", lane), Suspects(lane, tuple(dict.fromkeys([*before, *names])))
+        )
+
+    # --- the actor ----------------------------------------------------------------------------
+
     def begin(self) -> None:
         self._reaping.clear()
         self.spawn(self._alarms.ring, self._fence, self.spawn)

@@ -231,9 +231,7 @@ class Replica(Actor[Message]):
         """Be told from outside.  Of what finds no place, only that it was missed is kept."""
         if isinstance(message, Probed) and message.at is not None:
             self._miss(message.at.revision)
-        try:
-            self.tell(message)
-        except anyio.WouldBlock:
+        if not self.tell(message):
             self._is_overflowed = True
 
     def _step(self, event: Event) -> None:

@@ -51,6 +51,10 @@ class Supervisor:
         """The names of the parts that are down: crashed, and not running again yet."""
         return tuple(sorted(self._down))
 
+    def count_down(self) -> int:
+        """How many parts are down; from any thread."""
+        return len(self._down)
+
     def restarts(self) -> Restarts:
         """Return what counts the crashes of one part."""
         return Restarts(self.restarts_max, self.dice)

@@ -52,7 +52,6 @@ class Deadline:
 class Sweeper(Actor[Deadline]):
     """Every node has one, clients too."""
 
-    inbox_max: int = 65_536
     context: Context
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
@@ -63,6 +62,16 @@ class Sweeper(Actor[Deadline]):
     @_alarms.default
     def _no_alarms(self) -> Alarms:
         return Alarms(self.context.seam.clock)
+
+    # --- for the node -------------------------------------------------------------------------
+
+    def due(self, lane: int, in_s: float) -> None:
+        """Something in the lane is due in so many seconds: of all that was said, the earliest."""
+        waiting = self._latest.get(lane)
+        if waiting is None or in_s < waiting.in_s:
+            self.tell_latest(lane, Deadline(lane, in_s))
+
+    # --- the actor ----------------------------------------------------------------------------
 
     def begin(self) -> None:
         self.spawn(self._alarms.ring, self._sweep, self.spawn)

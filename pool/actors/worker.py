@@ -40,6 +40,7 @@ from pool.actors.orders import (
     LeaseHard,
     LeaseSoft,
     MembershipChanged,
+    Missed,
     MoveDue,
     Signalled,
     Ticked,
@@ -79,6 +80,7 @@ class _TrialOver:
 Told: TypeAlias = (
     Granted
     | Signalled
+    | Missed
     | Ticked
     | LeaseSoft
     | LeaseHard
@@ -166,7 +168,7 @@ class Worker(Actor[Told]):
         before = self.target(lost.lane)
         self._lanes[lost.lane] = self._lane(lost.lane, lost.number, is_fenced=True)
         self.context.emit(WorkerFenced(worker=before.name, lane=lost.lane))
-        self.tell(lost)
+        self.put(lost)
 
     def target(self, lane: int) -> Target:
         """Return its name in a lane."""
@@ -182,10 +184,15 @@ class Worker(Actor[Told]):
         return not self.runs and not any(lane.box.has_edges for lane in self._lanes)
 
     async def wait_idle(self) -> None:
-        """Return once it is idle."""
-        while not self.is_idle:
-            self._idle_bell = anyio.Event()
+        """Return once it is idle, or has ended."""
+        while not self.is_idle and self.state != "ended":
+            if self._idle_bell is None or self._idle_bell.is_set():
+                self._idle_bell = anyio.Event()  # one for all who wait
             await self._idle_bell.wait()
+
+    def ended(self, crash: BaseException | None) -> None:
+        if crash is None and self._idle_bell is not None:
+            self._idle_bell.set()
 
     def abandon(self) -> None:
         """Leave its keys to the other workers of this process; it has been stopped for good.
@@ -202,7 +209,7 @@ class Worker(Actor[Told]):
 
     def _lane(self, lane: int, number: int, *, is_fenced: bool = False) -> _Lane:
         target = Target(self.id, number)
-        box = Outbox(self.context, lane, target, self.tell, self.deliver, is_fenced)
+        box = Outbox(self.context, lane, target, self.put, self.deliver, is_fenced)
         return _Lane(box, pulled_s=self.context.seam.clock())
 
     # --- messages -----------------------------------------------------------------------------
@@ -236,6 +243,11 @@ class Worker(Actor[Told]):
                     box.on_due(message)
             case Signalled(lane, fields):
                 self._on_signal(lane, fields)
+            case Missed(lane):
+                for run in self._in_lane(lane):
+                    if run.inbox is not None:
+                        run.inbox.fall_behind()
+                self._reconcile(lane)
             case Ticked():
                 self._on_tick(message)
             case _Pulled(box, reply):
@@ -256,7 +268,7 @@ class Worker(Actor[Told]):
             case MembershipChanged(revision):
                 self._mover.revision = revision
                 due, delay_s = MoveDue(revision), self.context.settings.settle_delay_s
-                self.context.loop.later(delay_s, partial(self.tell, due))
+                self.context.loop.later(delay_s, partial(self.put, due))
             case MoveDue(revision):
                 if revision == self._mover.revision and not self.is_draining:
                     self.spawn(self._move, revision)
@@ -598,7 +610,7 @@ class Worker(Actor[Told]):
         try:
             self.context.link.send(call, lambda reply: self.deliver(_Pulled(box, reply)))
         except PoolError as error:
-            self.tell(_Pulled(box, error))
+            self.put(_Pulled(box, error))
 
     def _on_pulled(self, box: Outbox, reply: Reply) -> None:
         self._lanes[box.lane].is_pulling = False
@@ -731,7 +743,7 @@ class Worker(Actor[Told]):
                     self._cancel(run, "release")
         if not is_done:
             delay_s = self.context.settings.settle_delay_s + RESEND_S
-            self.context.loop.later(delay_s, partial(self.tell, MoveDue(revision)))
+            self.context.loop.later(delay_s, partial(self.put, MoveDue(revision)))
 
     def _drain(self, grace_s: float) -> None:
         self.is_draining = True

@@ -63,14 +63,29 @@ async def test_what_is_told_before_start_and_before_stop_is_handled_in_order() -
 
 
 async def test_a_full_inbox_refuses() -> None:
-    """G-09."""
+    """G-09: an answer to whoever tells, never an error in a bystander; so does an actor's end."""
     actor = Recorder(name="a", inbox_max=2)
-    actor.tell(1)
-    actor.tell(2)
-    with pytest.raises(anyio.WouldBlock):
-        actor.tell(3)
+    assert actor.tell(1)
+    assert actor.tell(2)
+    assert not actor.tell(3)
+    assert not actor.receive(3)
+    assert actor.put(4)  # its sender bounds it
     actor.stop()
     assert actor.state == "ended"
+    assert not actor.put(5)
+    assert not actor.tell_latest("x", 5)
+
+
+async def test_of_what_is_told_about_the_same_the_latest_is_handled() -> None:
+    """So that what is said once per lane and renewal needs no mailbox to match."""
+    actor = Recorder(name="a", inbox_max=1)
+    for i in range(1000):
+        assert actor.tell_latest(i % 3, i)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        actor.tell_latest(0, "last")
+        actor.stop()
+    assert actor.heard == [999, 997, 998, "last"]
 
 
 async def test_what_handle_raises_ends_the_actor_and_is_raised_as_it_is() -> None:

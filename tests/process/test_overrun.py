@@ -6,11 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
 import pool
+from pool import Node, Settings
 from pool.actors.keepalive import EXIT_CODE
 from pool.store.program import ServerProgram
 from pool.store.server import EmbeddedServer
@@ -45,6 +50,99 @@ async def main() -> None:
 
 anyio.run(main, backend=sys.argv[3])
 """
+
+
+HANDLERS = """
+import anyio
+from pool import Handlers, Job
+
+handlers = Handlers()
+
+@handlers.service("serve")
+async def serve(job: Job) -> None:
+    print("serving", flush=True)
+    await anyio.sleep_forever()
+
+@handlers.job("interrupt")
+async def interrupt(job: Job) -> None:
+    raise KeyboardInterrupt
+"""
+
+
+@contextmanager
+def pool_run(server: EmbeddedServer, directory: Path, loop: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `pool run` with these handlers until it is ready."""
+    (directory / "mine.py").write_text(HANDLERS)
+    words = ("run", "mine:handlers", "--pool", "overrun", "--url", server.url)
+    member = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "pool.ops.cli",
+            *words,
+            "--ttl",
+            "1",
+            "--grace",
+            "1",
+            "--loop",
+            loop,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(Path(pool.__file__).parents[1])},
+    )
+    assert member.stdout is not None
+    try:
+        assert any(line.startswith("ready") for line in member.stdout)
+        yield member
+    finally:
+        member.kill()
+        member.wait()
+        member.stdout.close()
+
+
+def dispatched(server: EmbeddedServer, handler: str) -> None:
+    async def dispatch() -> None:
+        async with Node("overrun", server.url, settings=Settings(lease_ttl_s=1.0)) as node:
+            await node.dispatch(handler, "k")
+
+    anyio.run(dispatch)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_freeze_of_the_whole_process_is_no_hung_loop(
+    program: ServerProgram, tmp_path: Path, loop: str, is_busy: bool
+) -> None:
+    """`pool run` says `exit`: a suspended machine would find its workers gone in the morning."""
+    with EmbeddedServer.start(program) as server, pool_run(server, tmp_path, loop) as member:
+        assert member.stdout is not None
+        if is_busy:
+            dispatched(server, "serve")
+            assert member.stdout.readline() == "serving\n"
+        for _ in range(3):
+            os.kill(member.pid, signal.SIGSTOP)
+            threading.Event().wait(2.5)
+            os.kill(member.pid, signal.SIGCONT)
+            with pytest.raises(subprocess.TimeoutExpired):  # it would end at its first look
+                member.wait(1.0)
+        member.terminate()
+        said, _ = member.communicate(timeout=PATIENCE_S)
+        assert [line.split()[0] for line in said.splitlines()][-2:] == ["draining", "left"]
+        assert member.returncode == 0
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_an_interrupt_out_of_a_handler_ends_the_process_as_the_signal_does(
+    program: ServerProgram, tmp_path: Path, loop: str
+) -> None:
+    with EmbeddedServer.start(program) as server, pool_run(server, tmp_path, loop) as member:
+        dispatched(server, "interrupt")
+        said, _ = member.communicate(timeout=PATIENCE_S)
+        assert [line.split()[0] for line in said.splitlines()] == ["draining", "left"]
+        assert member.returncode == 0
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
