@@ -13,6 +13,7 @@ import attrs
 from pool.actors.access import Access
 from pool.actors.hang import Door
 from pool.actors.roster import Roster
+from pool.actors.trials import Trials
 from pool.model.lease import Lease
 from pool.model.names import key_hash, lane_of
 from pool.model.placement import Candidates
@@ -57,6 +58,7 @@ class Context(Access):
     roster: Roster = attrs.field(factory=Roster)
     # key -> run: a key never starts here while an earlier handler of it still runs in this process
     busy: dict[str, Any] = attrs.field(factory=dict)
+    trials: Trials = attrs.field(factory=Trials)
     on_data_lost: Callable[[], object] = attrs.field(default=lambda: None)
     on_interrupt: Callable[[KeyboardInterrupt], object] = attrs.field(default=lambda _: None)
     on_due: Callable[[int, float], object] = attrs.field(default=lambda *_: None)

@@ -6,16 +6,14 @@
 A start needs a free slot, a good lease, and the key to itself in this process.  A task per job
 would cost more than most jobs, so a slot runs one after another.
 
-A suspect may have killed its last worker.  Of those one at a time is on trial: acknowledged, begun,
-and alive for a while before the next one, so that the next death has one culprit (`fence.lua`).
-The most suspected come last and are given the most time, for what kills after a while; but all of
-them are through within TRIALS_S, however many they are, so that the innocent are back in time.
+A suspect, which may have killed its last worker, waits for its trial (`trials.py`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from typing import Final
 
@@ -34,11 +32,6 @@ from pool.store.loops import Strays, is_asked_for, is_cancellation, strays
 from pool.store.seam import Waiter
 
 QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
-TRIAL_S: Final = 0.05  # how long a suspect with one mark must live before the next one begins
-TRIAL_GROWTH: Final = 4  # by how much longer with each further mark
-PREPARE_S: Final = 1.0  # a lane that is silent for so long holds no suspect of another one up
-TRIALS_S: Final = 3.5  # in which all suspects that wait have begun, if there are slots
-TIMER_S: Final = 0.005  # by how much a timer may be early
 MOVING_S: Final = 1.0  # slots of which none took a new run for so long get nothing in advance
 SLICE_S: Final = 0.002  # for so long a slot runs jobs back to back
 
@@ -73,17 +66,13 @@ class Slots:
     on_launch: Callable[[Run], object]  # its handler is about to be called
     on_end: Callable[[Run, Ending], object]
     on_trial: Callable[[Run, float], object]  # to call `end_trial` after so many seconds
-    on_lived: Callable[[Run], object]  # it was on trial, and one of another lane is next
+    on_lived: Callable[[Run], object]  # it was on trial, and one of another identity is next
     _backlog: deque[Run] = attrs.field(factory=deque)
     _idle: list[_Slot] = attrs.field(factory=list)
     _made: int = 0
     _preparing: int = 0
     _suspects: list[tuple[int, int, Run]] = attrs.field(factory=list)  # a heap: marks, turn, run
     _turns: int = 0
-    _trials_from_s: float = 0.0  # since when there are suspects
-    _trial: Run | None = None
-    _trial_until_s: float = 0.0
-    _tried: Run | None = None  # the last one on trial, also when that is over
     _launched_s: float = 0.0
     _limiter: anyio.CapacityLimiter = attrs.field(init=False)
 
@@ -105,8 +94,8 @@ class Slots:
     def reset(self) -> None:
         """Forget the tasks, which a crash of the actor has ended; what they ran is queued anew."""
         self._idle, self._made, self._preparing = [], 0, 0
-        self._trial = self._tried = None
         self._backlog.clear()
+        self.context.trials.count(-len(self._suspects), self.context.seam.clock())
         self._suspects.clear()
 
     def queue(self, run: Run) -> None:
@@ -130,7 +119,7 @@ class Slots:
             run = self._backlog.popleft()
             if not _is_waiting(run):
                 continue  # settled or lost while it was queued
-            if run.is_suspect and run is not self._trial:
+            if run.is_suspect and not self.context.trials.has(run):
                 self._suspect(run)
             elif self._may_start(run):
                 self._prepare(run)
@@ -146,54 +135,35 @@ class Slots:
     # --- suspects -----------------------------------------------------------------------------
 
     def _suspect(self, run: Run) -> None:
-        if not self._suspects:
-            self._trials_from_s = self.context.seam.clock()
         self._turns += 1
         heappush(self._suspects, (run.start.marks.halves, self._turns, run))
+        self.context.trials.count(1, self.context.seam.clock())
 
     def _begin_trial(self) -> None:
         """Begin the next suspect, unless one is on trial."""
-        trial = self._trial
-        if trial is not None and trial.phase in ("preparing", "running"):
+        trials, now_s = self.context.trials, self.context.seam.clock()
+        if not (self._suspects and self._has_room) or trials.is_taken(now_s, self.fill):
             return
-        if trial is not None and _is_waiting(trial) and self._may_start(trial):
-            return  # prepared, and next in the backlog
         kept: list[tuple[int, int, Run]] = []
-        while self._suspects and self._has_room:
+        while self._suspects:
             suspect = heappop(self._suspects)
             run = suspect[2]
-            if _is_waiting(run):
-                if self._may_start(run):
-                    self._try(run)
-                    break
+            if _is_waiting(run) and not self._may_start(run):
                 kept.append(suspect)
+                continue
+            trials.count(-1, now_s)
+            if _is_waiting(run):
+                identity = (run.lane, self.box_of(run).target.name)
+                for_s = trials.take(run, identity, partial(self.on_lived, run), now_s)
+                self.on_trial(run, for_s)
+                self._prepare(run)
+                break
         for suspect in kept:
             heappush(self._suspects, suspect)
 
-    def _try(self, run: Run) -> None:
-        # A lane knows its own suspects alone: the last one of each would look like the culprit.
-        if self._tried is not None and self._tried.lane != run.lane:
-            self.on_lived(self._tried)
-        self._trial = self._tried = run
-        self._time_trial(run, PREPARE_S)
-        self._prepare(run)
-
-    def _time_trial(self, run: Run, for_s: float) -> None:
-        self._trial_until_s = self.context.seam.clock() + for_s
-        self.on_trial(run, for_s)
-
-    def _trial_s(self, run: Run) -> float:
-        """Return how long a suspect must live before the next one begins."""
-        left_s = self._trials_from_s + TRIALS_S - self.context.seam.clock()
-        share_s = max(0.0, left_s) / max(1, len(self._suspects))
-        growth: int = TRIAL_GROWTH ** max(0, len(run.start.marks.named) - 1)
-        return min(TRIAL_S * growth, share_s)
-
     def end_trial(self, run: Run) -> None:
         """Begin the next one: this one has lived for long enough, or its lane is silent."""
-        is_over = self.context.seam.clock() >= self._trial_until_s - TIMER_S
-        if self._trial is run and is_over:
-            self._trial = None
+        self.context.trials.end(run, self.context.seam.clock())
         self.fill()
 
     def is_kept_back(self, run: Run) -> bool:
@@ -296,8 +266,8 @@ class Slots:
     def _launch(self, run: Run) -> None:
         run.phase, run.began_s = "running", self.context.seam.clock()
         self._launched_s = run.began_s
-        if run is self._trial:
-            self._time_trial(run, self._trial_s(run))
+        if self.context.trials.has(run):
+            self.on_trial(run, self.context.trials.begins(run, run.began_s))
         self.on_launch(run)
         if self._idle and not run.is_apart:
             slot = self._idle.pop()

@@ -12,7 +12,8 @@ import pytest
 from pool import Handlers, Job, JobExists, Node, PoolError
 from pool.actors.observe import ServiceMoved
 from pool.actors.run import Run
-from pool.actors.slots import TRIAL_S, Slots
+from pool.actors.slots import Slots
+from pool.actors.trials import TRIAL_S
 from pool.model.names import Names, lane_of
 
 if TYPE_CHECKING:
@@ -612,7 +613,7 @@ async def test_all_suspects_have_begun_in_time_however_many_they_are(
     fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G-06: what each is given to show itself becomes less."""
-    monkeypatch.setattr("pool.actors.slots.TRIALS_S", 1.0)
+    monkeypatch.setattr("pool.actors.trials.TRIALS_S", 1.0)
     client = await fleet.node()
     keys = [f"k{n}" for n in range(80)]
     for key in keys:
