@@ -47,6 +47,7 @@ from pool.model.names import WORKERS
 from pool.model.placement import Candidate
 from pool.model.rmap import CompareAndDelete, Value
 from pool.store.answers import Founded, Renewal
+from pool.store.scripts import ScriptCall
 
 Actors: TypeAlias = tuple[Actor[Any], ...]
 _INLINE_BYTES_MAX: Final = 1024  # of an outcome that travels with its signal
@@ -99,6 +100,7 @@ class Crew:
                 on_resume=lambda state: self._tell_workers(LeaseBack(state.number)),
                 on_gone=lambda state, names: self._on_gone(state.number, names),
             ),
+            begun=self._begun,
             down=self._supervisor.count_down,
         )
         self._reaper = Reaper(
@@ -334,6 +336,11 @@ class Crew:
                 routes[names.signal(name)] = partial(self._route_signals, number, worker)
             routes[names.signal(state.node.name)] = self._route_replies
             self._listener.follow(state, list(routes))
+
+    def _begun(self, state: LaneState) -> list[ScriptCall]:
+        """Return what acknowledges all that has begun in a lane; asked by the renewal thread."""
+        workers = list(self.membership.workers.values())
+        return [call for worker in workers for call in worker.acknowledgements(state.number)]
 
     def _route(self, lane: int, stream: str, entries: list[tuple[str, Fields]]) -> bool:
         route = self._routes[lane].get(stream) if lane < len(self._routes) else None

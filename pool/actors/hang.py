@@ -1,28 +1,29 @@
 """A loop that hangs: seen by the thread that renews, and what may begin when it turns again (G-03).
 
 While the loop hangs, each renewal says so, and from then on whoever sweeps may take back what this
-node has not acknowledged by its time.  Nothing that was taken back may begin here.  Thread and loop
-share no lock:
+node has not acknowledged by its time (`is_stranded` in advance.lua).  What has begun here must have
+been acknowledged before, and what was taken back must not begin.  Thread and loop share no lock:
 
-    thread                                  loop, before a handler begins unacknowledged
-    beat n -------------- posted ---------> heard n
-    not heard for HUNG_S:
-     1  shut = seq                          shut > opened: acknowledge first
-     2  still not heard? else renew as ever a beat has waited for HUNG_S: acknowledge first
-     3  renew(seq, hung), every period      granted up to `sure`: acknowledge first
+    thread                                      loop
+    beat n ------------------ posted ---------> heard n
+    not heard for HUNG_S:                       a start: counts as begun, and then
+     1  shut = seq                                shut > opened?            acknowledge first
+     2  acknowledge all that has begun            granted up to `sure`?     acknowledge first
+     3  renew(seq, hung), every period            else its handler is called
     heard:
-     4  renew(seq + 1, so many keys) -----> answered: opened = seq + 1, sure = the lane's stamp
+     4  renew(seq + 1, so many keys) ---------> answered: opened = seq + 1, sure = the lane's stamp
 
 Each attribute has one writer, and the GIL has every write seen at once and in order, so that no
-lock is needed.  A start that slips through between 1 and 3 was looked at before 1, when no beat had
-waited for HUNG_S, and the loop has hung from there until 2: a handler blocks it before an
-acknowledgement has left, which is the window that G-03 names.
+lock is needed: of a start and 1, one sees the other.  Either the loop finds it shut, or the thread
+finds the run in step 2.  Where 2 fails, or a stop was asked for, 3 only says that nothing is taken:
+then what has not begun waits, too.
 
 Answers of 4 out of order: one to a renewal before the last `shut` opens nothing.  Messages out of
 order: the lane writes no lower seq over a higher one.  A lost answer: `shut` stands, and the next
-renewal asks again.  The thread dies after any step: what is shut stays shut until the next one's
-first renewal was answered; seq counts on.  The process dies: its leases end.  `sure` covers what
-the loop reads late: an epoch up to that stamp was granted while it may have been taken back again.
+renewal asks again.  Repeats of 2 change nothing, nor does the loop's own acknowledgement later.
+The thread dies after any step: what is shut stays shut until the next one's first renewal was
+answered; seq counts on.  The process dies: its leases end.  `sure` covers what the loop reads late:
+an epoch up to that stamp was granted while it may have been taken back again.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Pulse:
     """Whether the loop turns, as one thread sees it."""
 
     sent: int = 0  # by the thread
-    sent_s: float = 0.0  # by the thread, before `sent`: since when the loop owes an answer
+    sent_s: float = 0.0  # by the thread: since when the loop owes an answer
     heard: int = 0  # by the loop
     thawed_s: float = 0.0  # by the thread: when it went on after it had stood still itself
 
     def beat(self, now_s: float) -> int:
-        """In the thread: return the number to be posted; one that the loop owes goes out again."""
+        """Return the number to be posted; one that the loop owes an answer to goes out again."""
         if self.heard == self.sent:
             self.sent_s = now_s
             self.sent += 1
@@ -73,20 +74,16 @@ class Pulse:
 class Door:
     """What may begin in one lane."""
 
-    pulse: Pulse = attrs.field(factory=Pulse)
-    shut: int = 0  # by the thread: the last renewal that says that the loop hangs, or was to
+    shut: int = 0  # by the thread: the last renewal that says that the loop hangs, or is to
     opened: int = 0  # by the loop: the last renewal that said otherwise and was answered
     sure: int = 0  # by the loop: what was granted later than this stamp was not taken back
 
     def open(self, seq: int, stamp: int) -> None:
         """Note that a renewal which said how many keys we take was answered."""
-        if self.opened < self.shut <= seq:
+        if self.opened < self.shut < seq:
             self.sure = stamp
         self.opened = max(self.opened, seq)
 
-    def is_sure(self, epoch: int, now_s: float) -> bool:
+    def is_sure(self, epoch: int) -> bool:
         """Say whether a start may begin before it is acknowledged."""
-        pulse = self.pulse
-        if pulse.heard != pulse.sent and now_s - pulse.sent_s >= HUNG_S:
-            return False
-        return self.shut <= self.opened and epoch > self.sure
+        return epoch > self.sure and self.shut <= self.opened

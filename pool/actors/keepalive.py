@@ -33,7 +33,7 @@ from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.hang import Pulse
 from pool.actors.observe import Event, LeaseLost, LeaseResumed, LoopHung, StoreTroubled, TtlChanged
-from pool.errors import PoolError, StoreLost
+from pool.errors import Gone, PoolError, StoreLost
 from pool.model.job import Options
 from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
 from pool.model.timing import Timing
@@ -100,7 +100,8 @@ class KeepAlive(Actor[Message]):
 
     context: Context
     on: LaneHandlers
-    down: Callable[[], int] = lambda: 0  # how many parts of the node are down; asked by threads
+    begun: Callable[[LaneState], list[ScriptCall]]  # by threads: what acknowledges all that has
+    down: Callable[[], int] = lambda: 0  # by threads: how many parts of the node are down
     # One thread for each place where lanes are: one in all, but in a cluster one per lane.
     _plans: dict[Url, _Plan] = attrs.field(init=False, factory=dict)
     _threads: dict[Url, Beside] = attrs.field(init=False, factory=dict)
@@ -121,8 +122,6 @@ class KeepAlive(Actor[Message]):
     def renew(self, takes: Sequence[Mapping[str, int]], handlers: Mapping[str, Options]) -> None:
         """Renew these from now on, in each lane; say how many keys each takes."""
         for url, states in self._urls().items():
-            for state in states:
-                state.door.pulse = self._pulses.setdefault(url, Pulse())
             mine = tuple(takes[state.number] for state in states)
             self._plans[url] = _Plan(tuple(states), mine, handlers)
 
@@ -294,9 +293,9 @@ class KeepAlive(Actor[Message]):
             news = self._hang_news(url) if sent.is_hung else None
             replies: Sequence[Reply] = ()
             if sent.plan.states:
-                replies = await port.run(
-                    self._calls(sent), timeout_s=context.timing.renew_timeout_s
-                )
+                known = await self._acknowledge(sent, port) if sent.is_hung else set()
+                calls = self._calls(sent, known)
+                replies = await port.run(calls, timeout_s=context.timing.renew_timeout_s)
                 if not port.post(self.put, _Answer(sent, replies)):
                     return
             if news is not None:
@@ -310,28 +309,44 @@ class KeepAlive(Actor[Message]):
     def _next_round(self, url: Url) -> _Round:
         clock, pulse = self.context.seam.clock, self._pulses.setdefault(url, Pulse())
         seq = self._seqs[url] = self._seqs.get(url, 0) + 1  # before the plan, see `confirm`
-        plan, is_hung = self._plans.get(url, _Plan()), False
-        if pulse.is_hung(clock()):
-            for state in plan.states:
-                state.door.shut = seq
-            is_hung = pulse.is_hung(clock())  # again: see `hang`
+        plan, is_hung = self._plans.get(url, _Plan()), pulse.is_hung(clock())
+        for state in plan.states if is_hung else ():
+            state.door.shut = seq  # before anything else, see `hang`
         known = [self._known.get(state.number) for state in plan.states]
         said = tuple([each is None or each[0] is not plan.handlers for each in known])
         return _Round(clock(), url, plan, seq, is_hung, said)
 
-    def _calls(self, sent: _Round) -> list[ScriptCall]:
-        plan, down = sent.plan, self.down()
-        return [
-            state.lane.renew(
-                takes,
+    async def _acknowledge(self, sent: _Round, port: Port) -> set[int]:
+        """Acknowledge what has begun; return the lanes that know of all of it."""
+        calls = [(state.number, call) for state in sent.plan.states for call in self.begun(state)]
+        known = {state.number for state in sent.plan.states}
+        if calls:
+            timeout_s = self.context.timing.renew_timeout_s
+            replies = await port.run([call for _, call in calls], timeout_s=timeout_s)
+            for (lane, _), reply in zip(calls, replies, strict=True):
+                if isinstance(reply, PoolError):
+                    is_known = isinstance(reply, Gone)  # then all is the reaper's
+                else:
+                    is_known = not any(status.startswith(b"STOPPED") for status in reply[1:])
+                if not is_known:
+                    known.discard(lane)
+        return known
+
+    def _calls(self, sent: _Round, known: set[int]) -> list[ScriptCall]:
+        """Return one renewal per lane; `known`: lanes where the loop may be said to hang."""
+        plan, down, calls = sent.plan, self.down(), []
+        for state, takes, is_said in zip(plan.states, plan.takes, sent.said, strict=True):
+            is_known = state.number in known
+            call = state.lane.renew(
+                takes if is_known or not sent.is_hung else {n: min(t, 0) for n, t in takes.items()},
                 plan.handlers if is_said else None,
                 seq=sent.seq,
                 term=state.term,
-                is_hung=sent.is_hung,
+                is_hung=is_known,
                 down=down,
             )
-            for state, takes, is_said in zip(plan.states, plan.takes, sent.said, strict=True)
-        ]
+            calls.append(call)
+        return calls
 
     async def _look_after_loop(self, sent: _Round, port: Port, until_s: float) -> bool:
         """Sleep until the next round is due, and watch whether the loop still turns.

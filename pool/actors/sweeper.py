@@ -3,6 +3,7 @@
     earliest deadline (renewals, and what this node itself put there) --> sweep.lua: lock, list
     pending, owner lives     signal it again, new deadline
     pending, owner gone      requeue with backoff
+    pending, owner hangs     give it to another one: what it has begun it acknowledged (see hang)
     due, waiting             grant: a delay or a retry is over
     due, has an intent       signal its owner again
     due, running             its run-time limit is over: write the intent "timed out", signal
@@ -124,7 +125,8 @@ class Sweeper(Actor[Deadline]):
             if record is None:
                 done += await quarantine(self.context, state, each.key, each.text)
                 continue
-            if each.owner == "none" or (each.index == "pending" and each.owner == "gone"):
+            is_stranded = each.index == "pending" and each.owner in ("gone", "hung")
+            if each.owner == "none" or is_stranded:
                 moves[record.owner].append((each, record))
             else:
                 done += await self._alone(self._remind(state, each, record))
@@ -144,12 +146,9 @@ class Sweeper(Actor[Deadline]):
 
     async def _remind(self, state: LaneState, each: Overdue, record: Record) -> int:
         """Tell the owner, and look again later."""
-        timing = self.context.timing
-        intent, again_s = "", timing.stop_budget_s
-        if each.index == "pending":
-            again_s = timing.pending_timeout_s
-        elif not record.intent and each.owner == "live":
-            intent = "t"
+        again_s = self.context.timing.stop_budget_s  # a loop that hangs may not have been told yet
+        is_over = each.index == "due" and not record.intent and each.owner == "live"
+        intent = "t" if is_over else ""
         call = state.lane.intend(each.key, record.id, record.owner, intent, again_s=again_s)
         await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         return 1
@@ -164,7 +163,8 @@ class Sweeper(Actor[Deadline]):
         edges: list[Edge] = []
         for each, record in group:
             # What else is known of that death only its reaper knows, who may hold and park.
-            death = Death(identity=owner, alive_ms=0, culprit=-1) if owner else None
+            is_dead = each.owner == "gone"
+            death = Death(identity=owner, alive_ms=0, culprit=-1) if is_dead else None
             decision: model.Decision = model.recover(
                 record,
                 each.options,

@@ -45,7 +45,7 @@ from pool.actors.orders import (
     Signalled,
     Ticked,
 )
-from pool.actors.outbox import RESEND_S, Answered, FlushDue, Memory, Outbox
+from pool.actors.outbox import BATCH_MAX, RESEND_S, Answered, FlushDue, Memory, Outbox
 from pool.actors.outcome import edge_of, outcome_ttl_ms
 from pool.actors.quarantine import quarantine
 from pool.actors.restoring import restore
@@ -56,6 +56,7 @@ from pool.model import job as model
 from pool.model.job import DIGITS_MAX, Start
 from pool.store.answers import Owned, owned
 from pool.store.lane import Edge, Target
+from pool.store.scripts import ScriptCall
 from pool.store.seam import Reply
 
 ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
@@ -193,6 +194,23 @@ class Worker(Actor[Told]):
     def ended(self, crash: BaseException | None) -> None:
         if crash is None and self._idle_bell is not None:
             self._idle_bell.set()
+
+    def acknowledgements(self, lane: int) -> list[ScriptCall]:
+        """Return what acknowledges all that has begun in a lane.
+
+        For the thread that renews, while the loop hangs: of a dict it takes a copy in one step.
+        """
+        begun = [
+            Edge(model.ACKNOWLEDGE, run.key, run.start.epoch, run.start.id)
+            for run in list(self.runs.values())
+            if run.lane == lane and run.began_s and not run.is_acknowledged
+        ]
+        name, pending_s = self.target(lane).name, self.context.timing.pending_timeout_s
+        advance = self.context.lanes[lane].lane.advance
+        return [
+            advance("own", name, begun[at : at + BATCH_MAX], pending_s=pending_s)
+            for at in range(0, len(begun), BATCH_MAX)
+        ]
 
     def abandon(self) -> None:
         """Leave its keys to the other workers of this process; it has been stopped for good.

@@ -80,7 +80,7 @@ class Overdue:
     key: str
     text: bytes
     record: Record | None
-    owner: Literal["none", "live", "gone"]
+    owner: Literal["none", "live", "hung", "gone"]
     options: Options
 
 

@@ -121,7 +121,17 @@ REAP: Final = Script.load(
 )
 SWEEP: Final = Script.load(
     "sweep",
-    keys=("lane", "keepalive", "cleanup", "jobs", "pending", "due", "handlers", "thawed"),
+    keys=(
+        "lane",
+        "keepalive",
+        "cleanup",
+        "jobs",
+        "pending",
+        "due",
+        "handlers",
+        "thawed",
+        "open",
+    ),
     args=("incarnation", "holder", "lock_ms", "keys_max", "skip"),
 )
 INTEND: Final = Script.load(
@@ -425,7 +435,8 @@ class Lane:
     def sweep(self, holder: str, *, lock_s: float, keys_max: int, skip: int = 0) -> ScriptCall:
         """Take the sweeper's lock and list what is overdue; read the reply with `overdue()`."""
         n = self.names
-        keys = (n.lane, n.keepalive, n.cleanup, n.jobs, n.pending, n.due, n.handlers, n.thawed)
+        keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.pending, n.due, n.handlers]
+        keys += (n.thawed, n.open)
         return SWEEP(keys, (self.incarnation, holder, _ms(lock_s), keys_max, skip))
 
     def intend(

@@ -110,6 +110,12 @@ def make(ledger: Ledger, node: str) -> Handlers:
                 threading.Event().wait(seconds)
         return told(job)
 
+    @handlers.job("stuck")
+    async def stuck(job: Job, seconds: float) -> dict[str, Any]:
+        with ledger.running(job):
+            threading.Event().wait(seconds)
+        return told(job)
+
     @handlers.service("clock", backoff_s=0.1)
     async def clock(job: Job) -> None:
         ticks = job.state or 0

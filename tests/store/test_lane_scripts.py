@@ -246,7 +246,8 @@ def unused(bench: Bench, name: str) -> set[str]:
 
     An outcome is only looked for (any type is one), or overwritten; an inbox is deleted with its
     job; `open` is for calls with targets, an unassigned index for keys that go there or stay.  A
-    renewal leaves two indexes alone then: leases must not end for their sake.
+    renewal leaves two indexes alone then: leases must not end for their sake.  A sweep takes who
+    cannot be looked up there for one that does not hang.
     """
     n = bench.names
     inboxes = {n.inbox(key) for key in ("p", "r1", "r2", "r3", "u", "w")}
@@ -259,6 +260,8 @@ def unused(bench: Bench, name: str) -> set[str]:
             return {*inboxes, n.keepalive, n.cleanup}
         case "renew":
             return {n.open, n.handlers}
+        case "sweep":
+            return {n.open}
         case "quarantine":
             return {n.owned("w1.1"), n.stream("w1.1")}
         case _:

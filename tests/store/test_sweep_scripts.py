@@ -297,3 +297,57 @@ def test_only_what_was_seen_is_parked(bench: Bench) -> None:
     for key, seen in (("bad", b"other garbage"), ("nothing", b"garbage")):
         assert bench.run(bench.lane.quarantine(key, seen, "w1.1")) == b"MOVED_ON"
     assert bench.dump() == before
+
+
+# --- a start whose worker hangs -------------------------------------------------------------------
+
+
+def hang(bench: Bench, *, is_hung: bool = True) -> None:
+    bench.run(bench.renew_call({"w1.1": 10}, is_hung=is_hung))
+
+
+def test_a_start_behind_a_hung_loop_is_taken_back_once_its_time_has_passed(bench: Bench) -> None:
+    """13.6: its late acknowledgement is refused, whoever has the key by then."""
+    bench.put("k", "P")
+    hang(bench)
+    edge = bench.edge("g", "k", x="1,2", y="")
+    ack = bench.edge("a", "k")
+    assert bench.advance("free", "w1.1", edge, targets=[W1, W2]) == ["OWNED w1.1"]
+    assert sweep(bench)[2] == []
+    bench.do("ZADD", bench.names.pending, 1, "k")
+    [found] = sweep(bench)[2]
+    assert (found.index, found.owner) == ("pending", "hung")
+    [answer] = bench.advance("free", "w1.1", edge, targets=[W1, W2])
+    assert answer.startswith("GRANTED w2.1")
+    assert bench.advance("own", "w1.1", ack) == ["FENCED"]
+    assert bench.do("XLEN", bench.names.stream("w1.1")) == 0
+    assert bench.audit() == []
+
+
+@pytest.mark.parametrize("says", ["open", "draining", "of another incarnation", "deleted"])
+def test_of_a_worker_that_does_not_hang_nothing_is_taken_back(bench: Bench, says: str) -> None:
+    """G-02: one that drains has begun what it has not acknowledged yet, maybe."""
+    bench.put("k", "P")
+    bench.do("ZADD", bench.names.pending, 1, "k")
+    hang(bench)
+    match says:
+        case "open":
+            hang(bench, is_hung=False)
+        case "draining":
+            bench.take(W1, 0)
+        case "of another incarnation":
+            bench.do("HSET", bench.names.open, "w1", "2|-|9")
+        case _:
+            bench.do("DEL", bench.names.open)
+    [found] = sweep(bench)[2]
+    assert found.owner == "live"
+    edge = bench.edge("g", "k")
+    assert bench.advance("free", "w1.1", edge, targets=[W2]) == ["OWNED w1.1"]
+
+
+def test_of_a_hung_worker_nothing_is_taken_that_it_has_acknowledged(bench: Bench) -> None:
+    """G-06 names it: keys held by a hung loop."""
+    bench.put("k", "R")
+    hang(bench)
+    edge = bench.edge("g", "k")
+    assert bench.advance("free", "w1.1", edge, targets=[W2]) == ["OWNED w1.1"]

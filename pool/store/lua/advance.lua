@@ -19,7 +19,8 @@ KEYS[15] trials    hash    identity -> epoch|since|key of the suspected job that
 KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes (see takes)
 ARGV[1] incarnation  str
 ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
-                           free: nobody owns it, or its owner is fenced or unregistered
+                           free: nobody owns it, or its owner is fenced or unregistered, or hangs and has not
+                           acknowledged the start by its time
 ARGV[3] source       str   identity that must stand as the owner; empty for none
 ARGV[4] claim        str   holder|fence, for reap
 ARGV[5] pending_ms   int   > 0
@@ -41,7 +42,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
                    that alone; m counts a crash; h (of w): it is held, see record
                    z: empty keeps the blob, else = then its new bytes
 
-Uses     lane, record, batch, place, finish
+Uses     lane, record, batch, place, finish, hung
 Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
@@ -127,6 +128,13 @@ local function take_mark(r, mark)
   flag(r, 'h', string.find(letters, 'h', 1, true) ~= nil)
 end
 
+-- Its worker says that its loop hangs, and begins nothing more that it has not acknowledged before: see
+-- actors/hang.py.
+local function is_stranded(key, r)
+  local by = r[STATE] == 'P' and is_hung(source) and redis.call('ZSCORE', pending, key)
+  return by and tonumber(by) <= now
+end
+
 local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   local text = record_of(key)
   local r = parse(text)
@@ -136,7 +144,8 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   if not r or r[ID] ~= id then
     return TAKES[edge] >= 2 and settled(epoch, KEYS[k]) or 'FENCED'
   end
-  if guard == 'free' and r[OWNER] ~= '' and (r[OWNER] ~= source or (registered and not fence)) then
+  local is_held = r[OWNER] ~= source or (registered and not fence and not is_stranded(key, r))
+  if guard == 'free' and r[OWNER] ~= '' and is_held then
     return 'OWNED ' .. r[OWNER]
   end
   if r[OWNER] ~= source or r[EPOCH] ~= epoch then

@@ -9,15 +9,17 @@ KEYS[5] pending    zset    key -> by when its start must be acknowledged
 KEYS[6] due        zset    k:KEY -> when
 KEYS[7] handlers   hash    name -> options
 KEYS[8] thawed     zset    identity that came back from a freeze -> until when that is known
+KEYS[9] open       hash    id -> incarnation|takes|seq[|down]
 ARGV[1] incarnation  str
 ARGV[2] holder       str   identity of the sweeper
 ARGV[3] lock_ms      int   how long the lock holds
 ARGV[4] keys_max     int   how many at most
 ARGV[5] skip         int   how many of the earliest to leave out: nothing could be done about them
 
-Uses     lane, record, marks
+Uses     lane, record, marks, hung
 Returns  server ms, earliest deadline left (ms; -1: none; -2: another node sweeps), then per overdue key:
-         pending|due, key, record without void marks, state of its owner (none | live | gone), options of its handler
+         pending|due, key, record without void marks, state of its owner (none | live | hung | gone), options of
+         its handler; hung: it has not acknowledged this start, and its event loop hangs
 Errors   POOLDATALOST <lane>
 Cost     O(keys * log n); 4 commands a key
 Why Lua  SetIfNotExists with an expiry on the server's clock; two sweepers would be harmless, but wasteful.
@@ -56,7 +58,8 @@ local function add(index, key)
   local owner = 'none'
   if r and r[OWNER] ~= '' then
     local gone = redis.call('HEXISTS', cleanup, r[OWNER]) == 1 or not redis.call('ZSCORE', keepalive, r[OWNER])
-    owner = gone and 'gone' or 'live'
+    local hung = not gone and index == 'pending' and is_hung(r[OWNER])
+    owner = gone and 'gone' or hung and 'hung' or 'live'
   end
   if r then
     text = judged(text, r)
