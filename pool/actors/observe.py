@@ -7,10 +7,13 @@ an ordinary job: that is counted in the lane, and a log line would cost more tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, Protocol
 
 import attrs
 import structlog
+
+from pool.store.scribe import Scribe
 
 
 class Event(attrs.AttrsInstance, Protocol):
@@ -273,6 +276,7 @@ class ReconciliationMended:
 
 
 _log = structlog.get_logger("pool")
+_scribe = Scribe(lambda lines: _log.warning("log.dropped", lines=lines))
 
 
 def emit_to(observers: Sequence[Observer], event: Event) -> None:
@@ -280,10 +284,15 @@ def emit_to(observers: Sequence[Observer], event: Event) -> None:
     for observer in observers:
         try:
             observer(event)
-        except Exception:  # noqa: BLE001 - whatever it raises, it raises again at the next event
-            _log.exception("observer.failed", of=event.event)
+        except KeyboardInterrupt:  # Ctrl-C while it ran: for the node
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again next time
+            _scribe.write(partial(_log.error, "observer.failed", of=event.event, exc_info=error))
 
 
 def log_observer(event: Event) -> None:
-    """Write one line per event.  Plain (never `ainfo`): structlog's async twins need asyncio."""
-    getattr(_log, event.level)(event.event, **attrs.asdict(event))
+    """Write one line per event.  It waits for nobody: see `Scribe`.
+
+    Plain (never `ainfo`): structlog's async twins need asyncio.
+    """
+    _scribe.write(partial(getattr(_log, event.level), event.event, **attrs.asdict(event)))

@@ -15,7 +15,7 @@ import attrs
 
 from pool.model.job import DIGITS_MAX, Outcome, Record, State
 from pool.model.names import Control, Names, lane_of
-from pool.store.answers import looked
+from pool.store.answers import Opening, looked
 from pool.store.lane import Lane
 from pool.store.link import Link
 from pool.store.scripts import Word
@@ -55,6 +55,7 @@ class Identity:
     lease_s: float  # what is left of its lease; negative: it ended so long ago
     running: int = 0
     pending: int = 0
+    down: int = 0  # of a node: how many of its parts have crashed, and do not run again yet
 
 
 @attrs.frozen(kw_only=True)
@@ -121,6 +122,7 @@ async def view(link: Link, found: Found) -> View:
                 lease_s=min(known.lease_s, each.lease_s),
                 running=known.running + each.running,
                 pending=known.pending + each.pending,
+                down=max(known.down, each.down),
             )
     oldest = [lane.oldest for lane in lanes if lane.oldest is not None]
     return View(
@@ -221,6 +223,9 @@ async def _identities(
     leases_s = [(float(end_ms) - now_ms) / 1000 for end_ms in flat[1::2]]
     running = await _all(link, [("SCARD", n.owned(name)) for name in names])
     pending = await _all(link, [("XLEN", n.stream(name)) for name in names])
+    ids = [name.rpartition(".")[0] for name in names]
+    texts = await link.execute("HMGET", n.open, *ids) if ids else []
+    openings = [Opening.parse(text or b"") for text in texts]
     return [
         Identity(
             id=name.rpartition(".")[0],
@@ -228,8 +233,11 @@ async def _identities(
             lease_s=round(lease_s, 3),
             running=owned,
             pending=granted,
+            down=opening.down if opening is not None else 0,
         )
-        for name, lease_s, owned, granted in zip(names, leases_s, running, pending, strict=True)
+        for name, lease_s, owned, granted, opening in zip(
+            names, leases_s, running, pending, openings, strict=True
+        )
     ]
 
 

@@ -158,6 +158,10 @@ def _findings(view: View, workers: dict[str, WorkerInfo]) -> Iterator[str]:
     silent = [each.id for each in view.identities if each.lease_s < -slack_s]
     if silent:
         yield f"{len(silent)} leases ended over a TTL ago and nobody reaped them: {silent[0]}, ..."
+    for each in view.identities:
+        if each.down and each.lease_s > 0:
+            parts = "a part has" if each.down == 1 else f"{each.down} parts have"
+            yield f"of node {each.id} {parts} crashed and not begun again: see its actor.crashed"
     if view.overdue_s > slack_s:
         yield f"a start, retry or limit is overdue by {view.overdue_s:.1f} s: nobody sweeps"
     if view.astray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -17,7 +18,15 @@ import structlog
 from structlog.testing import capture_logs
 
 from pool import Handlers, Job, Node, NotRunning, PoolError
-from pool.actors.observe import ActorCrashed, NodeJoined, NodeLeft
+from pool.actors.observe import (
+    ActorCrashed,
+    LeaseLost,
+    LoopHung,
+    NodeJoined,
+    NodeLeft,
+    StoreTroubled,
+    log_observer,
+)
 from pool.actors.reaper import Reaper
 
 if TYPE_CHECKING:
@@ -373,3 +382,44 @@ async def test_an_actor_that_crashes_too_often_ends_the_node_with_the_cause(
     assert (await ref.status()).owner.startswith(
         next(info.id for info in again.workers if info.node == again.id)
     )
+
+
+async def test_an_observer_may_raise_whatever_there_is(fleet: Fleet) -> None:
+    def exits(event: Any) -> None:
+        raise SystemExit(3)
+
+    with capture_logs() as logs:
+        node = await fleet.node(handlers, observers=(exits, fleet.events.note))
+        assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
+    assert {"of": "node.joined", "event": "observer.failed"}.items() <= logs[0].items()
+
+
+async def test_a_full_pipe_behind_the_log_holds_up_no_node(fleet: Fleet) -> None:
+    """A7: nobody reads what the default observer writes; jobs are served, and nothing hangs."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writes, bytes(4096))
+    os.set_blocking(writes, True)
+    before = structlog.get_config()
+    with os.fdopen(writes, "w") as stream:
+        structlog.configure(
+            processors=[structlog.processors.JSONRenderer()],
+            logger_factory=structlog.WriteLoggerFactory(stream),
+            cache_logger_on_first_use=False,
+        )
+        try:
+            node = await fleet.node(handlers, observers=(log_observer, fleet.events.note))
+            for i in range(20):
+                assert await (await node.dispatch("echo", f"e{i}", 1)).result(timeout_s=5) == 1
+                fleet.crew(node).context.emit(StoreTroubled(during="test", problem="x" * 5000))
+            await fleet.leave(node)
+            assert not fleet.all_seen(LoopHung)
+            assert not fleet.all_seen(LeaseLost)
+        finally:
+            while threads := [t for t in threading.enumerate() if t.name == "pool-log"]:
+                await anyio.to_thread.run_sync(os.read, reads, 65536)
+                threads[0].join(0.01)
+            structlog.configure(**before)
+            os.close(reads)

@@ -21,7 +21,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from pool.actors.handlers import Handlers
 from pool.actors.node import Node
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
+from pool.ops.status import fetch
 from pool.settings import Settings
+from pool.store.url import Url
 
 ROOT = Path(__file__).parents[2]
 TTL = "1"
@@ -278,6 +280,26 @@ async def test_jobs_that_nobody_can_run_are_a_finding(
         "1 jobs wait for handler 'left', which no worker has",
     ]
     assert text[2].startswith("oldest    img-1 (left) unassigned for ")
+
+
+@pytest.mark.anyio
+async def test_a_part_that_is_down_is_a_finding(
+    pool_url: str, pool_name: str, tmp_path: Path
+) -> None:
+    """No node looks healthy over a dead part."""
+    async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as node:
+        assert node._crew is not None
+        supervisor = node._crew._supervisor
+        supervisor.fell("sweeper", KeyError("k"), supervisor.restarts())
+        assert node.state == "troubled"
+        with anyio.fail_after(WAIT_S):
+            while True:
+                status = await fetch(pool_name, Url.parse(pool_url))
+                if status.findings:
+                    break
+        supervisor.rose("sweeper")
+    [finding] = status.findings
+    assert finding.startswith(f"of node {node.id} a part has crashed")
 
 
 # --- run ------------------------------------------------------------------------------------
