@@ -27,7 +27,7 @@ from pool.store.stream import StoredSink, StoredStream
 from pool.store.wire import Reply
 
 POOL: Final = "budgets"
-INCARNATION: Final = "8z4k0qv1xt0"
+INCARNATION: Final = "8z4k0qv1xt0.1"
 NODE: Final = Target("n8z4k0qv1xt0", 1)
 WORKERS: Final = tuple(Target(f"w8z4k0qv1xt{n:x}", 1) for n in range(1, 11))
 WORKER: Final = WORKERS[0]

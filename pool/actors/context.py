@@ -59,7 +59,8 @@ class Context(Access):
     # key -> run: a key never starts here while an earlier handler of it still runs in this process
     busy: dict[str, Any] = attrs.field(factory=dict)
     trials: Trials = attrs.field(factory=Trials)
-    on_data_lost: Callable[[], object] = attrs.field(default=lambda: None)
+    # a script answered that the data of this lane are not there; it may be an answer of before
+    on_data_lost: Callable[[int], object] = attrs.field(default=lambda _: None)
     on_interrupt: Callable[[KeyboardInterrupt], object] = attrs.field(default=lambda _: None)
     on_due: Callable[[int, float], object] = attrs.field(default=lambda *_: None)
 

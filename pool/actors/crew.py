@@ -23,7 +23,7 @@ from pool.actors.handlers import Handlers
 from pool.actors.keepalive import KeepAlive, LaneHandlers
 from pool.actors.listener import Listener
 from pool.actors.maps import Maps
-from pool.actors.membership import IdentityGone, Membership, PoolLost
+from pool.actors.membership import IdentityGone, LaneDoubted, Membership, PoolLost
 from pool.actors.orders import (
     Drain,
     Granted,
@@ -73,11 +73,12 @@ class Crew:
         self._shutdown_seen: Value | None = None
         self._is_open = False
         self._joins: dict[anyio.CancelScope, anyio.Event] = {}  # of workers that join just now
+        self._silent: set[int] = set()  # lanes that did not answer when a worker left
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
         context.incarnation = made.incarnation
         self.maps = Maps(
             context=context,
-            on_lost=self.on_data_lost,
+            on_lost=self._on_pool_lost,
         )
         self.replica = self.maps.new_replica(WORKERS)
         self.dispatcher = Dispatcher(name="dispatcher", context=context)
@@ -87,6 +88,7 @@ class Crew:
             context=context,
             replica=self.replica,
             on_changed=self._on_identities,
+            on_lane_lost=self.dispatcher.lose,
             on_refounded=self._on_refounded,
             confirm=lambda: self._keepalive.confirm(context.settings.op_timeout_s),
         )
@@ -117,7 +119,7 @@ class Crew:
         )
         self.requests = Requests(context=context, tell_waiters=self._tell_waiters)
         context.on_due = self._sweeper.due
-        context.on_data_lost = self.on_data_lost
+        context.on_data_lost = self._on_lane_doubted
         context.on_interrupt = self._on_interrupt
         self.membership.make_lanes(made)
 
@@ -198,16 +200,14 @@ class Crew:
         settings, timing = self.context.settings, self.context.timing
         budget_s = grace_s + timing.stop_budget_s + 2 * settings.op_timeout_s
         worker.is_draining = True
-        owns = 0
-        with anyio.move_on_after(budget_s + settings.op_timeout_s, shield=True):
-            try:
-                await self.membership.close_worker(worker)
-                worker.put(Drain(grace_s))
-                with anyio.move_on_after(budget_s):
-                    await worker.wait_idle()
-                owns = await self.membership.leave_worker(worker)
-            except PoolError:  # the store is away: the reapers of others take it from here
-                owns = len(worker.runs)
+        owns = len(worker.runs)
+        with anyio.move_on_after(budget_s + 2 * settings.op_timeout_s, shield=True):
+            silent = await self.membership.close_worker(worker)
+            self._silent |= silent
+            worker.put(Drain(grace_s, frozenset(silent)))
+            with anyio.move_on_after(budget_s):
+                await worker.wait_idle()
+            owns = await self.membership.leave_worker(worker, silent)
         self.membership.forget_worker(worker)
         await self._supervisor.stop(worker, CLOSE_BUDGET_S)
         worker.abandon()
@@ -237,7 +237,7 @@ class Crew:
         for actor in first:
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
         with anyio.move_on_after(self.context.settings.op_timeout_s):
-            await self.membership.leave_node()
+            await self.membership.leave_node(self._silent)
         await self.maps.stop()
         then: Actors = (self.dispatcher, self.membership, self._listener, self.replica)
         for actor in (*then, self._keepalive):
@@ -400,12 +400,18 @@ class Crew:
             worker.is_draining = True
         self._end_by(error)
 
-    def on_data_lost(self) -> None:
-        """A call was answered that the pool's data are not there; it may be one of before."""
+    def _on_lane_doubted(self, lane: int) -> None:
+        """A call was answered that a lane's data are not there; it may be one of before."""
+        if self._is_open:
+            self.membership.tell_latest(("lost", lane), LaneDoubted(lane))
+
+    def _on_pool_lost(self) -> None:
+        """Likewise of the pool's: `config`, maps."""
         if self._is_open:
             self.membership.tell_latest("lost", PoolLost())
 
     def _on_refounded(self) -> None:
         """The pool's data are gone: tell everybody who waits, and follow the new ones."""
-        self.dispatcher.lose()
+        for state in self.context.lanes:
+            self.dispatcher.lose(state.number)
         self.maps.follower.rejoin(self.context.incarnation)

@@ -207,10 +207,11 @@ class Dispatcher(Actor[Message]):
                 waiting.answer = answer
                 waiting.event.set()
 
-    def lose(self) -> None:
-        """The pool's data are gone: nobody can be told anything else."""
-        for job_id in list(self._waiting):
-            self.on_ended(job_id, StoreLost(pool=self.context.pool))
+    def lose(self, lane: int) -> None:
+        """A lane's data are gone: who waits there can be told nothing else."""
+        for job_id, (waiting, *_) in list(self._waiting.items()):
+            if self.context.lane_of(waiting.key).number == lane:
+                self.on_ended(job_id, StoreLost(pool=self.context.pool))
 
     def look_again(self) -> None:
         """Ask how everything is that somebody waits for, and register anew."""
@@ -246,7 +247,7 @@ class Dispatcher(Actor[Message]):
                 self._resume(lane)
             case _Looked(lane, asked, reply):
                 self._lane(lane).is_looking = False
-                self._on_looked(asked, reply)
+                self._on_looked(lane, asked, reply)
                 self._send_looks(lane)
             case _AskAgain():
                 self._is_asking = False
@@ -355,8 +356,7 @@ class Dispatcher(Actor[Message]):
     def _on_failed(self, number: int, batch: Sequence[Pending], error: PoolError) -> None:
         """Try again what can be tried again: an admission carries its id."""
         if isinstance(error, StoreLost):
-            self.context.on_data_lost()
-            error = StoreLost(pool=self.context.pool)
+            error = self._lost(number)
         now_s, lane = self.context.seam.clock(), self._lane(number)
         for pending in batch:
             if not isinstance(error, StoreUnavailable):
@@ -378,6 +378,14 @@ class Dispatcher(Actor[Message]):
         lane.queue.extendleft(reversed(again))
         self._flush(number)
         self._send_looks(number)
+
+    def _lost(self, number: int) -> PoolError:
+        """Return what a lane means that does not have the data of the incarnation we named."""
+        if not self.context.lanes[number].lane.incarnation:
+            # We named none: it is still being joined, or joined anew.
+            return StoreUnavailable(problem=f"lane {number} is not joined yet", maybe_done=False)
+        self.context.on_data_lost(number)
+        return StoreLost(pool=self.context.pool)
 
     def _read(self, item: Admission, status: str) -> Accepted | PoolError:
         word, _, rest = status.partition(" ")
@@ -433,10 +441,10 @@ class Dispatcher(Actor[Message]):
         except PoolError as error:
             self.put(_Looked(number, asked, error))
 
-    def _on_looked(self, asked: Sequence[tuple[str, str]], reply: Reply) -> None:
+    def _on_looked(self, lane: int, asked: Sequence[tuple[str, str]], reply: Reply) -> None:
         if isinstance(reply, PoolError):
             if isinstance(reply, StoreLost):
-                self.context.on_data_lost()
+                self.context.on_data_lost(lane)
             return  # they are asked again
         for (key, job_id), text in zip(asked, reply, strict=True):
             match looked(text):

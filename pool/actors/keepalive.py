@@ -115,15 +115,16 @@ class KeepAlive(Actor[Message]):
     _turns: int = attrs.field(init=False, default=0)  # how often the loop was heard
     _told_turns: int = attrs.field(init=False, default=-1)  # ... when a hang was told last
     _asked: set[Url] = attrs.field(init=False, factory=set)  # to renew before the period is over
-    _away: set[Url] = attrs.field(init=False, factory=set)
+    _away: set[int] = attrs.field(init=False, factory=set)
 
     # --- for the node -------------------------------------------------------------------------
 
     def renew(self, takes: Sequence[Mapping[str, int]], handlers: Mapping[str, Options]) -> None:
         """Renew these from now on, in each lane; say how many keys each takes."""
         for url, states in self._urls().items():
-            mine = tuple(takes[state.number] for state in states)
-            self._plans[url] = _Plan(tuple(states), mine, handlers)
+            # Where nobody of us has a lease there is nothing to renew, or to be told.
+            mine = tuple(state for state in states if takes[state.number])
+            self._plans[url] = _Plan(mine, tuple(takes[s.number] for s in mine), handlers)
 
     def renew_now(self) -> None:
         """Do not wait for the next period."""
@@ -131,18 +132,27 @@ class KeepAlive(Actor[Message]):
         for beside in self._threads.values():
             beside.wake()
 
-    async def confirm(self, timeout_s: float) -> None:
+    async def confirm(self, timeout_s: float) -> set[int]:
         """Renew now; return once every lane was told what is true by now, or time is up.
 
-        A lane that does not answer keeps nobody from the others; it is told later.
+        A lane that does not answer keeps nobody from the others; it is told later.  Those are
+        returned.
         """
         seqs = dict(self._seqs)  # of before: a thread that counts on takes up its plan only then
         self.renew_now()
+
+        def silent() -> set[int]:
+            return {
+                state.number
+                for url, plan in self._plans.items()
+                for state in plan.states
+                if self._answered.get(state.number, 0) <= seqs.get(url, 0)
+            }
+
         with anyio.move_on_after(timeout_s):
-            for url, states in self._urls().items():
-                for state in states:
-                    while self._answered.get(state.number, 0) <= seqs.get(url, 0):
-                        await self._news.wait()
+            while silent():
+                await self._news.wait()
+        return silent()
 
     async def aclose(self, budget_s: float) -> None:
         """End the threads; twice is fine."""
@@ -197,22 +207,22 @@ class KeepAlive(Actor[Message]):
 
     def _on_answer(self, answer: _Answer) -> None:
         now_s, sent = self.context.seam.clock(), answer.round
-        was_away = sent.url in self._away
-        self._away.discard(sent.url)
-        if any(isinstance(reply, PoolError) for reply in answer.replies):
-            self._away.add(sent.url)
         for state, takes, is_said, reply in zip(
             sent.plan.states, sent.plan.takes, sent.said, answer.replies, strict=True
         ):
             if self.context.lanes[state.number] is not state:
                 continue  # of before the pool was found anew
             if isinstance(reply, StoreLost):
-                self.context.on_data_lost()
-                return
+                self._answered[state.number] = sent.seq  # what is not there grants nothing
+                self.context.on_data_lost(state.number)
+                continue
             if isinstance(reply, PoolError):
+                self._away.add(state.number)
                 self.context.emit(StoreTroubled(during="renew", problem=str(reply)))
                 self._step(state, Tick(now_s))
                 continue
+            was_away = state.number in self._away
+            self._away.discard(state.number)
             told = renewal(reply)
             state.tell_time(told.now_ms, sent.asked_s)
             state.unassigned = told.unassigned

@@ -1,41 +1,79 @@
-"""Joining, joining again, and leaving: who this node is in each lane, and in the `workers` map.
+r"""Joining, joining again, and leaving: who this node is in each lane, and in the `workers` map.
 
     join     lanes first (leases, open, streams), then `workers`: none is announced without a lease
     GONE     the identity was fenced: its number rises, it joins again; its keys are the reaper's
-    lost     the server has no data of this pool: found it anew, all numbers rise, join
-    leave    out of `open`, then (when nothing is owned) out of `workers`, then out of the lanes
+    lost     see below
+    leave    out of `open`, then (when nothing is owned) out of `workers` and out of the lanes
 
-One task at a time does any of it, so numbers never race.  Dying after any step: a lease without an
-entry in `workers` ends and is reaped; an entry without a lease is found by whoever sweeps.  A late
-copy of a join carries a "not after" on server time and is refused.
+Lanes are islands.  What this node wants to be in a lane (itself and its workers) is compared with
+the leases that it has there, and one task per lane, the settler, sees to the difference until there
+is none:
+
+    settled --a worker comes; GONE--> missing --join.lua--> settled
+       |                                 ^
+       +--POOLDATALOST--> doubted -------+   numbers rise, waiters are told, whatever the lane holds
+                             |  \--> settled: it was the answer to a call of before
+                             +--> `config` is another: the pool is lost, all lanes are missing
+
+A lane that hangs keeps its settler waiting and nobody else: joining returns with the lanes that
+have answered, and in `workers` its number is 0 until it has.  `workers` is written by one task at a
+time, the announcer, after any settler.
+
+Who writes: a lane's part of `_joined` and its LaneState only its settler (and leaving), numbers
+only plain functions.  `config` makes the pool, the first to join makes the lane: its incarnation is
+drawn in join.lua, under the pool's, if the lane has none of this pool; all others take that over.
+So of two nodes at once the second one joins what the first has made.  A call of before names the
+lost incarnation and is refused; a join of before, which names none, may make the lane, and those
+whose lease it brings end and are reaped.  A lane lost again has another incarnation again, also by
+a copy of the same join.  `config` lost alone (the control tag has a server of its own) is the
+pool's loss: lanes of before are taken over with what they hold, see `stale` in join.lua.
+
+Dying after any step: a lease without an entry in `workers` ends and is reaped; an entry without a
+lease is found by whoever looks for orphans in that lane; a lane made and not announced is found by
+the next to join.  A late copy of a join carries a "not after" on server time and is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final, TypeAlias
 
 import anyio
 import attrs
 
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
-from pool.actors.observe import DataLost, StoreTroubled
+from pool.actors.observe import (
+    DataLost,
+    LaneDataLost,
+    LaneJoined,
+    LaneMissing,
+    StoreTroubled,
+)
 from pool.actors.orders import LaneLost, LeaseBack
 from pool.actors.replica import Replica
 from pool.actors.roster import WorkerInfo
 from pool.actors.worker import Worker
-from pool.errors import ConfigError, Gone, PoolError, StoreLost, UnsupportedServer
+from pool.errors import (
+    ConfigError,
+    Gone,
+    PoolError,
+    StoreLost,
+    StoreUnavailable,
+    UnsupportedServer,
+)
 from pool.model.job import Options
 from pool.model.lease import Lease
 from pool.model.names import Names
 from pool.model.rmap import Delete, Set
 from pool.model.timing import Timing
 from pool.store.answers import Founded, founded, joined
-from pool.store.lane import FOUND, IS_NODE, PROTOCOL, Lane, Target
+from pool.store.lane import FOUND, IS_NODE, PROTOCOL, Lane, Target, incarnation_of_pool
 
 RETRY_S: Final = 0.1
 FORMER_MAX: Final = 256  # identities that a lane has not heard of yet: one for each try to join
+STEPS_MAX: Final = 4  # calls of one try to join, of which each may take op_timeout_s
+CONTROL: Final = -1  # among lanes: where `workers` is
 
 
 @attrs.frozen
@@ -47,11 +85,30 @@ class IdentityGone:
 
 
 @attrs.frozen
+class LaneDoubted:
+    """A script answered that the data of its incarnation are not in the lane."""
+
+    lane: int
+
+
+@attrs.frozen
 class PoolLost:
     """A script answered that the data of its incarnation are not there."""
 
 
-Message: TypeAlias = IdentityGone | PoolLost
+Message: TypeAlias = IdentityGone | LaneDoubted | PoolLost
+
+
+@attrs.define(eq=False)
+class _Settling:
+    """How far joining is in one lane."""
+
+    is_running: bool = False
+    is_doubted: bool = False
+    is_refused: bool = False  # the last join: fenced, or asked for too late
+    is_late: bool = False  # somebody was told that this lane is missing
+    stale: str = ""  # incarnation of another pool that was left in the lane
+    trouble: PoolError | None = None  # why the last try failed
 
 
 async def found(context: Context, *, any_lanes: bool = False) -> Founded:
@@ -90,11 +147,17 @@ class Membership(Actor[Message]):
     replica: Replica
     workers: dict[str, Worker] = attrs.field(factory=dict)
     on_changed: Callable[[], object]  # identities changed: renew and read others from now on
+    on_lane_lost: Callable[[int], object]  # what it held is gone
     on_refounded: Callable[[], object]  # the pool has another incarnation
-    confirm: Callable[[], Awaitable[object]]  # returns when the lanes know, or do not answer
+    confirm: Callable[[], Awaitable[set[int]]]  # tells the lanes now; returns those that are silent
+    _settling: list[_Settling] = attrs.field(init=False, factory=list)  # by lane
+    _news: anyio.Event = attrs.field(init=False, factory=anyio.Event)  # of the next try to join
+    _is_joining: bool = attrs.field(init=False, default=False)  # else nobody has asked for it yet
     _is_refounding: bool = attrs.field(init=False, default=False)
+    _is_announcing: bool = attrs.field(init=False, default=False)
+    _announced: set[str] = attrs.field(init=False, factory=set)  # workers that the fleet knows
+    _announcing: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
     _returning: set[tuple[int, str]] = attrs.field(init=False, factory=set)  # lane and worker
-    _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
     # by lane, who our workers were there: no job must be blamed for their deaths
     _former: dict[int, list[str]] = attrs.field(init=False, factory=dict)
     # lane and name of all that have a lease: a name may stand in several lanes
@@ -107,12 +170,13 @@ class Membership(Actor[Message]):
         """Set the lanes up as the pool was found; node numbers rise when it was found anew."""
         context, timing = self.context, Timing(made.ttl_ms / 1000)
         context.incarnation, context.timing = made.incarnation, timing
+        self._settling += [_Settling() for _ in range(made.lanes - len(self._settling))]
         before = {state.number: state.node.number for state in context.lanes}
         now_s = context.seam.clock()
         context.lanes[:] = [
             LaneState(
                 number=k,
-                lane=Lane(Names(context.pool, k), made.incarnation, context.settings.parked_ttl_s),
+                lane=Lane(Names(context.pool, k), "", context.settings.parked_ttl_s),
                 node=Target(context.node_id, before.get(k, 0) + 1),
                 lease=Lease(
                     timing=timing,
@@ -143,59 +207,64 @@ class Membership(Actor[Message]):
         }
 
     async def join_node(self) -> None:
-        """Register the node itself in all lanes."""
-        async with self._lock:
-            self.on_changed()
-            for state in self.context.lanes:
-                try:
-                    await self._join(state, {}, is_new=True)
-                except StoreLost:
-                    await self._join_stale(state)
+        """Register the node itself; see `_join_lanes`."""
+        self._is_joining = True
         self.on_changed()
-
-    async def _join_stale(self, state: LaneState) -> None:
-        """Join a lane that names another incarnation than `config`, which decides.
-
-        A late join of before a loss of data leaves one behind when nobody of before is there to
-        set it right; nobody could ever join again.
-        """
-        context = self.context
-        made = await found(context)
-        if made.incarnation != context.incarnation:
-            raise StoreLost(pool=context.pool)
-        text = await context.link.execute("HGET", state.lane.names.lane, "incarnation")
-        await self._join(state, {}, is_new=True, stale=(text or b"").decode())
+        await self._join_lanes(lambda state: state.node.name)
 
     async def join_worker(self, worker: Worker) -> None:
-        """Register a worker in all lanes, then announce it.
+        """Register a worker, see `_join_lanes`, and announce it.
 
         Raises:
-            StorageFull, StoreUnavailable, StoreLost: It is not announced; what was registered ends
+            StoreUnavailable, StoreLost, StoreFault: It is not announced; what was registered ends
                 by itself.
         """
-        async with self._lock:
-            numbers = [1] * len(self.context.lanes)
-            self._numbers[worker.id] = numbers
-            worker.take_lanes(numbers)
-            self.workers[worker.id] = worker
-            self.on_changed()
-            try:
-                for state in self.context.lanes:
-                    try:
-                        await self._join(state, {worker.id: worker})
-                    except Gone:
-                        # Asked for too late, it seems: the server's clock has jumped.  The refused
-                        # call must never count, so another number is what joins.
-                        await self._tell_time(state)
-                        numbers[state.number] += 1
-                        worker.take_lanes(numbers)
-                        self.on_changed()
-                        await self._join(state, {worker.id: worker})
-                await self.announce(worker)
-            except BaseException:
-                del self.workers[worker.id]
-                raise
+        self._numbers[worker.id] = [1] * len(self.context.lanes)
+        worker.take_lanes(self._numbers[worker.id])
+        self.workers[worker.id] = worker
         self.on_changed()
+        try:
+            await self._join_lanes(lambda state: worker.target(state.number).name)
+            async with self._announcing:
+                await self.announce(worker)
+                self._announced.add(worker.id)
+        except BaseException:
+            self.forget_worker(worker)
+            raise
+        self.on_changed()
+        self._announce_soon()  # a lane may have been joined meanwhile
+
+    async def _join_lanes(self, name_in: Callable[[LaneState], str]) -> None:
+        """Return when an identity has joined all lanes, or some of them and the others fail.
+
+        A lane that does not answer does so within `op_timeout_s`.  It goes on being tried.
+
+        Raises:
+            PoolError: None was joined: why the first one was not.
+        """
+        for number, settling in enumerate(self._settling):
+            settling.trouble = None
+            self._settle_soon(number)
+
+        def missing() -> list[int]:
+            names = [(state.number, name_in(state)) for state in self.context.lanes]
+            return [lane for lane, name in names if (lane, name) not in self._joined]
+
+        op_timeout_s = self.context.settings.op_timeout_s
+        for wait_s in (op_timeout_s, STEPS_MAX * op_timeout_s):
+            with anyio.move_on_after(wait_s):
+                while any(self._settling[lane].trouble is None for lane in missing()):
+                    await self._news.wait()
+            if len(missing()) < len(self.context.lanes):
+                break  # else wait for the error: a try may have several steps
+        lanes = missing()
+        troubles = [self._settling[lane].trouble for lane in lanes]
+        if len(lanes) == len(self.context.lanes):
+            raise troubles[0] or StoreUnavailable(problem="no lane answered", maybe_done=True)
+        for lane, trouble in zip(lanes, troubles, strict=True):
+            self._settling[lane].is_late = True
+            problem = str(trouble or "it did not answer in time")
+            self.context.emit(LaneMissing(node=self.context.node_id, lane=lane, problem=problem))
 
     async def announce(self, worker: Worker) -> None:
         """Write a worker's entry of `workers`, and wait until our own copy has it."""
@@ -219,48 +288,103 @@ class Membership(Actor[Message]):
             label=worker.label,
             version=worker.version,
             is_draining=worker.is_draining,
-            incarnations=tuple(self._numbers[worker.id]),
+            incarnations=tuple(
+                number if (lane, Target(worker.id, number).name) in self._joined else 0
+                for lane, number in enumerate(self._numbers[worker.id])
+            ),
         )
 
-    async def close_worker(self, worker: Worker) -> None:
-        """Have a worker that drains take no keys in any lane, and announce that it does."""
-        self.on_changed()
-        await self.confirm()
-        await self.announce(worker)
+    async def close_worker(self, worker: Worker) -> set[int]:
+        """Have a worker that drains take no keys in any lane, and announce that it does.
 
-    async def leave_worker(self, worker: Worker) -> int:
-        """Unregister a worker that owns nothing; return how many keys it owns all the same."""
-        async with self._lock:
-            owns = 0
-            self.forget_worker(worker)
-            written = await self.replica.write([Delete(worker.id.encode())], repeatable=True)
-            for state in self.context.lanes:
-                owns += await self._leave(state, worker.target(state.number))
-        with anyio.move_on_after(self.context.settings.op_timeout_s):
-            await self.replica.wait_for(written.revision)  # our own copy says so too
-        return owns
+        Returns:
+            The lanes that did not answer: their leases end by themselves.
+        """
+        silent = set[int]()
+
+        async def announce() -> None:
+            async with self._announcing:
+                is_known = worker.id in self._announced
+                if is_known and not await self._tried("close", self.announce, worker):
+                    silent.add(CONTROL)
+
+        self.on_changed()
+        async with anyio.create_task_group() as closing:
+            closing.start_soon(announce)
+            silent |= await self.confirm()
+        return silent
+
+    async def leave_worker(self, worker: Worker, silent: Collection[int] = ()) -> int:
+        """Unregister a worker that owns nothing; return how many keys it owns all the same.
+
+        Lanes that were silent before, and have not been heard since, are not asked again.
+        """
+        names = {state.number: worker.target(state.number) for state in self.context.lanes}
+        joined = [s for s in self.context.lanes if (s.number, names[s.number].name) in self._joined]
+        self.forget_worker(worker)
+        owns: list[int] = []
+
+        async def leave(state: LaneState) -> None:
+            try:
+                owns.append(await self._leave(state, names[state.number]))
+            except PoolError as error:  # its lease ends by itself
+                owns.append(sum(run.lane == state.number for run in worker.runs.values()))
+                self.context.emit(StoreTroubled(during="leave", problem=str(error)))
+
+        async def withdraw() -> None:
+            async with self._announcing:
+                written = await self.replica.write([Delete(worker.id.encode())], repeatable=True)
+            with anyio.move_on_after(self.context.settings.op_timeout_s):
+                await self.replica.wait_for(written.revision)  # our own copy says so too
+
+        async with anyio.create_task_group() as leaving:
+            if CONTROL not in silent:
+                leaving.start_soon(self._tried, "leave", withdraw)
+            for state in joined:
+                if state.number not in silent:
+                    leaving.start_soon(leave, state)
+                else:
+                    owns.append(sum(run.lane == state.number for run in worker.runs.values()))
+        return sum(owns)
 
     def forget_worker(self, worker: Worker) -> None:
         """Renew and read for a worker no more, and do not have it join again.
 
         Before it leaves: a renewal that overtakes the answer to that would find it gone.
         """
+        self._announced.discard(worker.id)
         if self.workers.pop(worker.id, None) is not None:
             for state in self.context.lanes:
                 self._joined.discard((state.number, worker.target(state.number).name))
             self.on_changed()
 
-    async def leave_node(self) -> None:
-        """Unregister the node itself."""
-        try:
-            async with self._lock:
-                for state in self.context.lanes:
+    async def leave_node(self, silent: Collection[int] = ()) -> None:
+        """Unregister the node itself, but where a lane was silent."""
+        async with anyio.create_task_group() as leaving:
+            for state in self.context.lanes:
+                if (state.number, state.node.name) in self._joined and state.number not in silent:
                     self._joined.discard((state.number, state.node.name))
-                    await self._leave(state, state.node)
-        except PoolError as error:  # its lease ends by itself
-            self.context.emit(StoreTroubled(during="leave", problem=str(error)))
+                    leaving.start_soon(self._tried, "leave", self._leave, state, state.node)
+
+    async def _tried(
+        self, during: str, step: Callable[..., Awaitable[object]], *args: Any, **options: Any
+    ) -> bool:
+        """Do what concerns one lane; what fails there is told, and nobody else's matter."""
+        try:
+            await step(*args, **options)
+        except PoolError as error:
+            self.context.emit(StoreTroubled(during=during, problem=str(error)))
+            return False
+        return True
 
     # --- the actor ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._is_refounding = self._is_announcing = False
+        for number, settling in enumerate(self._settling):
+            settling.is_running = False
+            if self._is_joining:
+                self._settle_soon(number)
 
     def handle(self, message: Message) -> None:
         match message:
@@ -268,7 +392,10 @@ class Membership(Actor[Message]):
                 self._joined.discard((lane, name))
                 self._raise(self.context.lanes[lane], name)
                 self.on_changed()
-                self.spawn(self._rejoin, lane)
+                self._settle_soon(lane)
+            case LaneDoubted(lane) if self.context.lanes[lane].lane.incarnation:
+                self._settling[lane].is_doubted = True
+                self._settle_soon(lane)
             case PoolLost() if not self._is_refounding:
                 self._is_refounding = True
                 self.spawn(self._refound)
@@ -287,61 +414,92 @@ class Membership(Actor[Message]):
                 self._returning.add((state.number, worker.id))
                 worker.lose_lane(LaneLost(state.number, self._numbers[worker.id][state.number]))
 
-    async def _rejoin(self, lane: int) -> None:
-        """Join a lane again with everyone who has no lease there; try until that is done.
+    def _settle_soon(self, number: int) -> None:
+        settling = self._settling[number]
+        if not settling.is_running:
+            settling.is_running = True
+            self.spawn(self._settle, number, settling)
+
+    async def _settle(self, number: int, settling: _Settling) -> None:
+        """Join a lane with everyone who has no lease there; try until that is done.
 
         Each step may be done again, so that a failure between two of them leaves nothing behind.
         """
-        refused: set[int] = set()
-        async with self._lock:
-            while True:
-                state = self.context.lanes[lane]
+        steps = 0  # since it was last well, or rested
+        try:
+            while settling.is_doubted or self._missing(self.context.lanes[number]):
+                state, steps = self.context.lanes[number], steps + 1
                 try:
-                    await self._join_missing(state, refused)
-                    await self._announce_all()
-                    break
-                except StoreLost:
-                    self.context.on_data_lost()
-                    return
+                    if settling.is_doubted:
+                        await self._examine(state, settling)
+                    else:
+                        await self._join_missing(state, settling)
+                        steps = 0
                 except Gone:
-                    refused.add(lane)
+                    settling.is_refused = True
+                except StoreLost:
+                    settling.is_doubted = True
                 except PoolError as error:
+                    settling.trouble, steps = error, STEPS_MAX
                     self.context.emit(StoreTroubled(during="join", problem=str(error)))
-                await anyio.sleep(RETRY_S)
-            self._are_back([state])
+                    self._tell_news()
+                if steps >= STEPS_MAX:
+                    steps = 0
+                    await anyio.sleep(RETRY_S)
+        finally:
+            settling.is_running = False
+
+    async def _examine(self, state: LaneState, settling: _Settling) -> None:
+        """Find out what became of a lane of which a script said that our data are not there."""
+        context = self.context
+        text = await context.link.execute("HGET", state.lane.names.lane, "incarnation")
+        there = (text or b"").decode(errors="replace")
+        if there != state.lane.incarnation or not there:
+            made = await found(context)
+            if made.incarnation != context.incarnation:
+                self._begin_anew(made)
+                return
+        if context.lanes[state.number] is not state:
+            return  # the pool was found anew meanwhile
+        settling.is_doubted = False
+        if there == state.lane.incarnation:
+            return  # it was an answer of before
+        settling.stale = "" if incarnation_of_pool(there) == context.incarnation else there
+        if state.lane.incarnation:
+            self._lose(state)
+
+    def _lose(self, state: LaneState) -> None:
+        """A lane's data are gone: nobody has a lease there, and all take the next number."""
+        number, context = state.number, self.context
+        context.emit(
+            LaneDataLost(pool=context.pool, lane=number, incarnation=state.lane.incarnation)
+        )
+        state.lane = attrs.evolve(state.lane, incarnation="")
+        self._joined = {each for each in self._joined if each[0] != number}
+        for name in self._missing(state):
+            self._raise(state, name)
+        self.on_lane_lost(number)
+        self.on_changed()
 
     async def _refound(self) -> None:
-        """Found the pool anew and join it, so that new work is served; try until that is done."""
-        context, has_begun = self.context, False
-        refused: set[int] = set()
+        """Find the pool anew if it is lost, so that new work is served; try until that is done."""
         try:
-            async with self._lock:
-                while True:
-                    try:
-                        made = await found(context)
-                        there = await self._incarnations()
-                        is_same = made.incarnation == context.incarnation
-                        if not has_begun and is_same and set(there) == {made.incarnation}:
-                            return  # answered to a call of before: we have joined anew since
-                        if not (has_begun and is_same):
-                            has_begun = True
-                            self._begin_anew(made)
-                        for state, stale in zip(context.lanes, there, strict=True):
-                            await self._join_missing(state, refused, stale=stale)
-                        await self._announce_all()
-                        break
-                    except Gone:
-                        refused.update(state.number for state in context.lanes)
-                    except PoolError as error:
-                        context.emit(StoreTroubled(during="found", problem=str(error)))
+            while True:
+                try:
+                    made = await found(self.context)
+                except PoolError as error:
+                    self.context.emit(StoreTroubled(during="found", problem=str(error)))
                     await anyio.sleep(RETRY_S)
-                self._are_back(context.lanes)
+                else:
+                    return self._begin_anew(made)
         finally:
             self._is_refounding = False
 
     def _begin_anew(self, made: Founded) -> None:
         """The data of before are gone: no lease of ours is left, all take the next number."""
         context = self.context
+        if made.incarnation == context.incarnation:
+            return  # known already, or the answer to a call of before
         context.emit(DataLost(pool=context.pool, incarnation=context.incarnation))
         self._joined.clear()
         for state in context.lanes:
@@ -350,55 +508,85 @@ class Membership(Actor[Message]):
         self.make_lanes(made)
         self.on_refounded()
         self.on_changed()
+        for number, settling in enumerate(self._settling):
+            settling.is_doubted, settling.stale = False, ""
+            self._settle_soon(number)
 
     def _missing(self, state: LaneState) -> list[str]:
         """Return the names of ours that have no lease in a lane."""
         names = [worker.target(state.number).name for worker in self.workers.values()]
         return [n for n in (*names, state.node.name) if (state.number, n) not in self._joined]
 
-    async def _join_missing(self, state: LaneState, refused: set[int], *, stale: str = "") -> None:
+    async def _join_missing(self, state: LaneState, settling: _Settling) -> None:
         """Join a lane with those that have no lease there; if it was refused, as others.
 
         Refused means fenced, or asked for too late.  That may be the server's clock, which has
         jumped: with the time that it told us last we would be too late for ever.
         """
-        if state.number in refused:
+        if settling.is_refused:
             await self._tell_time(state)
             for name in self._missing(state):
                 self._raise(state, name)
-            refused.discard(state.number)
+            self.on_changed()
+            settling.is_refused = False
         missing = set(self._missing(state))
-        if missing:
-            workers = {
-                worker.id: worker
-                for worker in self.workers.values()
-                if worker.target(state.number).name in missing
-            }
-            await self._join(state, workers, is_new=state.node.name in missing, stale=stale)
+        workers = {
+            worker.id: worker
+            for worker in self.workers.values()
+            if worker.target(state.number).name in missing
+        }
+        is_new = state.node.name in missing
+        await self._join(state, workers, is_new=is_new, stale=settling.stale)
+        if self.context.lanes[state.number] is not state:
+            return  # the pool was found anew meanwhile: that lease ends by itself
+        settling.trouble, settling.stale = None, ""
+        if settling.is_late:
+            settling.is_late = False
+            self.context.emit(LaneJoined(node=self.context.node_id, lane=state.number))
+        self.on_changed()
+        for worker in self.workers.values():
+            if (state.number, worker.id) in self._returning:
+                self._returning.discard((state.number, worker.id))
+                worker.put(LeaseBack(state.number))
+        self._tell_news()
+        self._announce_soon()
 
     async def _tell_time(self, state: LaneState) -> None:
+        """Ask the lane's own server: those of a cluster have clocks of their own."""
         asked_s = self.context.seam.clock()
-        state.tell_time((await found(self.context)).now_ms, asked_s)
+        time = await self.context.link.at(state.lane.names.lane).execute("TIME")
+        state.tell_time(int(time[0]) * 1000 + int(time[1]) // 1000, asked_s)
+
+    def _tell_news(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+    def _announce_soon(self) -> None:
+        if not self._is_announcing:
+            self._is_announcing = True
+            self.spawn(self._announce_all)
 
     async def _announce_all(self) -> None:
-        for worker in list(self.workers.values()):
-            if self.replica.items.get(worker.id.encode()) != self.info(worker).pack():
-                await self.announce(worker)
+        """Announce what has changed, until nothing has that could be announced."""
+        try:
+            while True:
+                try:
+                    if not await self._announce_next():
+                        return
+                except PoolError as error:
+                    self.context.emit(StoreTroubled(during="join", problem=str(error)))
+                    await anyio.sleep(RETRY_S)
+        finally:
+            self._is_announcing = False
 
-    def _are_back(self, lanes: Sequence[LaneState]) -> None:
-        """Renew what has joined again, and let its workers go on."""
-        self.on_changed()
-        for state in lanes:
+    async def _announce_next(self) -> bool:
+        async with self._announcing:  # as joining and leaving: what is written last is the latest
             for worker in self.workers.values():
-                if (state.number, worker.id) in self._returning:
-                    self._returning.discard((state.number, worker.id))
-                    worker.put(LeaseBack(state.number))
-
-    async def _incarnations(self) -> list[str]:
-        """Fetch what each lane says whose it is; nothing where its data are gone."""
-        names = [state.lane.names.lane for state in self.context.lanes]
-        texts = [await self.context.link.execute("HGET", name, "incarnation") for name in names]
-        return [(text or b"").decode() for text in texts]
+                entry = self.replica.items.get(worker.id.encode())
+                if worker.id in self._announced and entry != self.info(worker).pack():
+                    await self.announce(worker)
+                    return True
+        return False
 
     # --- calls --------------------------------------------------------------------------------
 
@@ -423,15 +611,21 @@ class Membership(Actor[Message]):
             state.node,
             targets,
             options,
+            pool=context.incarnation,
             is_new=is_new,
             not_after_ms=not_after_ms,
             pool_ttl_ms=context.timing.ttl_ms,
             stale=stale,
         )
         reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
-        await self._thaw(state)
-        now_ms, ttl = joined(reply)
+        if context.lanes[state.number] is not state:
+            return  # the pool was found anew meanwhile: that lease ends by itself
+        now_ms, ttl, incarnation = joined(reply)
         state.tell_time(now_ms, asked_s)
+        state.lane = attrs.evolve(state.lane, incarnation=incarnation)
+        await self._thaw(state)
+        if context.lanes[state.number] is not state:
+            return  # likewise
         self._joined.update((state.number, target.name) for target in targets)
         if is_new:
             self._joined.add((state.number, state.node.name))

@@ -543,7 +543,7 @@ class Node(Dispatching):
                 call.script, call.keys, call.args, repeatable=True
             )
         except StoreLost:
-            crew.on_data_lost()
+            crew.context.on_data_lost(state.number)
             raise StoreLost(pool=self.pool) from None
         return looked(text)
 

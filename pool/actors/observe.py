@@ -239,6 +239,41 @@ class DataLost:
 
 
 @attrs.frozen(kw_only=True)
+class LaneDataLost:
+    """The data of one lane are gone, the pool's are not; its jobs are lost, it is joined anew."""
+
+    event: ClassVar[str] = "lane.lost"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    lane: int
+    incarnation: str
+
+
+@attrs.frozen(kw_only=True)
+class LaneMissing:
+    """A lane could not be joined with the others; it goes on being tried."""
+
+    event: ClassVar[str] = "lane.missing"
+    level: ClassVar[str] = "warning"
+
+    node: str
+    lane: int
+    problem: str
+
+
+@attrs.frozen(kw_only=True)
+class LaneJoined:
+    """A lane that was missing has been joined."""
+
+    event: ClassVar[str] = "lane.joined"
+    level: ClassVar[str] = "info"
+
+    node: str
+    lane: int
+
+
+@attrs.frozen(kw_only=True)
 class StoreTroubled:
     """A background call failed; it is repeated."""
 

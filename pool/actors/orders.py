@@ -87,6 +87,10 @@ class MoveDue:
 
 @attrs.frozen
 class Drain:
-    """Give up everything: services at once, finite jobs within the grace."""
+    """Give up everything: services at once, finite jobs within the grace.
+
+    What settles in a lane that is silent is not waited for: its lease ends by itself.
+    """
 
     grace_s: float
+    silent: frozenset[int] = frozenset()

@@ -124,7 +124,7 @@ class Reaper(Actor[Message]):
         try:
             reply = await self.context.link.call(call.script, call.keys, call.args)
         except PoolError as error:
-            self._troubled("fence", error)
+            self._troubled("fence", lane, error)
             self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
             self._alarms.set_by(lane, RETRY_S)
             return False
@@ -156,10 +156,10 @@ class Reaper(Actor[Message]):
                 except Gone:
                     return  # another node holds it now
                 except StoreLost as error:
-                    self._troubled("reap", error)
+                    self._troubled("reap", state.number, error)
                     return
                 except PoolError as error:
-                    self._troubled("reap", error)
+                    self._troubled("reap", state.number, error)
                     await anyio.sleep(RETRY_S)
         finally:
             self._reaping.discard((state.number, claim.identity))
@@ -210,9 +210,9 @@ class Reaper(Actor[Message]):
         refused: int = statuses.count(b"MALFORMED")
         return parked + len(edges) - refused
 
-    def _troubled(self, during: str, error: PoolError) -> None:
+    def _troubled(self, during: str, lane: int, error: PoolError) -> None:
         if isinstance(error, StoreLost):
-            self.context.on_data_lost()
+            self.context.on_data_lost(lane)
         self.context.emit(StoreTroubled(during=during, problem=str(error)))
 
 

@@ -103,7 +103,7 @@ class Sweeper(Actor[Deadline]):
             self._skipped[lane] = skip + keys_max if is_stuck else 0
         except PoolError as error:
             if isinstance(error, StoreLost):
-                self.context.on_data_lost()
+                self.context.on_data_lost(lane)
             self.context.emit(StoreTroubled(during="sweep", problem=str(error)))
             self._later(state.number, RETRY_S)
             return

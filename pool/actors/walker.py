@@ -107,7 +107,7 @@ class Walker:
             except PoolError as error:
                 mine.is_whole, pause_s = False, self.context.timing.ttl_s
                 if isinstance(error, StoreLost):
-                    self.context.on_data_lost()
+                    self.context.on_data_lost(number)
                 elif not isinstance(error, StoreUnavailable):  # renewals tell of that
                     self._troubled(error)
             pause_s = max(0.0, pause_s - (clock() - began_s))

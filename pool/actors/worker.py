@@ -140,6 +140,7 @@ class Worker(Actor[Told]):
     _slots: Slots = attrs.field(init=False)
     _idle_bell: anyio.Event | None = attrs.field(init=False, default=None)
     _has_begun: bool = attrs.field(init=False, default=False)
+    _silent: frozenset[int] = attrs.field(init=False, default=frozenset())  # since it drains
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -181,8 +182,13 @@ class Worker(Actor[Told]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has neither keys nor anything to say."""
-        return not self.runs and not any(lane.box.has_edges for lane in self._lanes)
+        """Whether it has neither keys nor anything to say, but to lanes that do not answer."""
+        for run in self.runs.values():
+            if run.lane not in self._silent or run.phase in ("running", "preparing"):
+                return False
+        return not any(
+            lane.box.has_edges for lane in self._lanes if lane.box.lane not in self._silent
+        )
 
     async def wait_idle(self) -> None:
         """Return once it is idle, or has ended."""
@@ -290,7 +296,8 @@ class Worker(Actor[Told]):
             case MoveDue(revision):
                 if revision == self._mover.revision and not self.is_draining:
                     self.spawn(self._move, revision)
-            case Drain(grace_s):
+            case Drain(grace_s, silent):
+                self._silent = silent
                 self._drain(grace_s)
 
     def _in_lane(self, lane: int) -> list[Run]:
@@ -403,6 +410,8 @@ class Worker(Actor[Told]):
             else:
                 self._settle(run, self._endings.edge_for(run, ending))
         self._fill()
+        if self._silent:
+            self._ring_if_idle()  # there nobody answers, which is what rings else
 
     def _settle(self, run: Run, edge: Edge) -> None:
         run.phase, run.edge = "settling", edge
@@ -443,14 +452,13 @@ class Worker(Actor[Told]):
                 self._on_settled(box, edge, run, word, rest)
         box.flush()
         self._fill()
-        if self._idle_bell is not None and self.is_idle:
-            self._idle_bell.set()
+        self._ring_if_idle()
 
     def _troubled(self, box: Outbox, error: PoolError) -> None:
         if isinstance(error, Gone):
             self.on_gone(box.lane, box.target.name)
         elif isinstance(error, StoreLost):
-            self.context.on_data_lost()
+            self.context.on_data_lost(box.lane)
         elif not isinstance(error, StoreUnavailable):
             self.context.emit(StoreTroubled(during="advance", problem=str(error)))
 
@@ -656,7 +664,7 @@ class Worker(Actor[Told]):
         except PoolError as error:
             self.context.emit(StoreTroubled(during="reconcile", problem=str(error)))
             if isinstance(error, StoreLost):
-                self.context.on_data_lost()
+                self.context.on_data_lost(number)
         else:
             if self._lanes[number] is lane:
                 lane.reconciled_s, lane.odd = self.context.seam.clock(), 0
@@ -769,6 +777,9 @@ class Worker(Actor[Told]):
             if run.phase in ("queued", "suspended") or run.start.kind == "service":
                 self._cancel(run, "release")
         self.spawn(self._end_grace, grace_s)
+        self._ring_if_idle()
+
+    def _ring_if_idle(self) -> None:
         if self._idle_bell is not None and self.is_idle:
             self._idle_bell.set()
 

@@ -41,9 +41,11 @@ class Found:
     incarnation: str
     ttl_s: float
 
-    def lane(self, number: int) -> Lane:
+    async def lane(self, link: Link, number: int) -> Lane:
         """Return what builds the calls of one lane."""
-        return Lane(Names(self.pool, number), self.incarnation)
+        names = Names(self.pool, number)
+        told = await link.execute("HGET", names.lane, "incarnation")
+        return Lane(names, (told or b"").decode(errors="replace"))
 
 
 @attrs.frozen(kw_only=True)
@@ -152,7 +154,7 @@ async def outcomes(
         mine = [job for job in jobs if lane_of(job[0], found.lanes) == number]
         for at in range(0, len(mine), _LOOKS):
             some = mine[at : at + _LOOKS]
-            call = found.lane(number).look(some)
+            call = (await found.lane(link, number)).look(some)
             reply = await link.call(call.script, call.keys, call.args, repeatable=True)
             answers.update(zip(some, map(looked, reply), strict=True))
     return [answers[job] for job in jobs]

@@ -104,9 +104,9 @@ async def change(link: Link, found: Found, ttl_s: float) -> Changed:
     missed: dict[int, str] = {}
 
     async def visit(number: int) -> None:
-        lane = found.lane(number)
-        call = lane.change_ttl(ttl_ms)
         try:
+            lane = await found.lane(link, number)
+            call = lane.change_ttl(ttl_ms)
             reply = await link.at(lane.names.prefix).call(
                 call.script, call.keys, call.args, repeatable=True
             )

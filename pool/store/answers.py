@@ -296,10 +296,10 @@ def founded(reply: Reply) -> Founded:
     )
 
 
-def joined(reply: Reply) -> tuple[int, Ttl]:
-    """Read the reply of `join`: server time, and what was granted."""
-    now, ttl_ms, term = reply
-    return int(now), Ttl(int(ttl_ms), int(term))
+def joined(reply: Reply) -> tuple[int, Ttl, str]:
+    """Read the reply of `join`: server time, what was granted, incarnation of the lane."""
+    now, ttl_ms, term, named = reply
+    return int(now), Ttl(int(ttl_ms), int(term)), named.decode(errors="replace")
 
 
 def _whole(text: bytes | None) -> int:

@@ -76,6 +76,7 @@ JOIN: Final = Script.load(
     keys=("lane", "keepalive", "cleanup", "open", "handlers", "*signals"),
     args=(
         "incarnation",
+        "known",
         "stale",
         "not_after_ms",
         "pool_ttl_ms",
@@ -273,13 +274,18 @@ def ranking(places: Iterable[int]) -> str:
 # --- the operations -----------------------------------------------------------------------------
 
 
+def incarnation_of_pool(lanes: str) -> str:
+    """Return the pool's incarnation of which a lane's is."""
+    return lanes.rpartition(".")[0]
+
+
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
 @attrs.frozen
 class Lane:
-    """Builds the script calls of one lane.  `incarnation` is the pool's, as found at joining."""
+    """Builds the script calls of one lane; `incarnation` is its own, as joining told it."""
 
     names: Names
     incarnation: str
@@ -363,17 +369,21 @@ class Lane:
         is_new: bool,
         not_after_ms: int,
         pool_ttl_ms: int,
+        pool: str = "",
         stale: str = "",
     ) -> ScriptCall:
         """Register workers (with the number of keys each takes) and, when new, the node.
 
-        `pool_ttl_ms` counts if nobody has ever joined this lane.  Read the reply with `joined()`.
+        `pool` is the pool's incarnation, by default the one of which the lane's is; if the lane's
+        own is not known yet, the reply tells it.  `pool_ttl_ms` counts if nobody has ever joined
+        this lane.  Read the reply with `joined()`.
         """
         n = self.names
         takes = {**workers, node: IS_NODE} if is_new else workers
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers]
         keys += (*(n.signal(who.name) for who in takes), n.signal(node.name))
-        args: list[Word] = [self.incarnation, stale, not_after_ms, pool_ttl_ms, node.name]
+        pool = pool or incarnation_of_pool(self.incarnation)
+        args: list[Word] = [pool, self.incarnation, stale, not_after_ms, pool_ttl_ms, node.name]
         args.append(len(takes))
         for who, number in takes.items():
             args += (who.id, who.number, number)

@@ -23,6 +23,7 @@ from pool.model.ids import incarnation
 from pool.model.job import Record, Start
 from pool.model.names import Control, Names
 from pool.store.answers import Opening
+from pool.store.lane import incarnation_of_pool
 
 _SCAN_COUNT = 1000
 
@@ -57,7 +58,8 @@ def _problems(client: redis.Redis, pool: str) -> Iterator[str]:
         lane = _Lane.read(client, Names(pool, lane_number), keys[lane_number])
         for problem in lane.problems():
             yield f"lane {lane_number}: {problem}"
-        if made_as is not None and lane.lane.get("incarnation") != made_as.decode():
+        mine = incarnation_of_pool(lane.lane.get("incarnation", ""))
+        if made_as is not None and mine != made_as.decode():
             yield f"lane {lane_number}: not of the incarnation in `config`"
 
 

@@ -74,7 +74,8 @@ async def test_a_failure_while_joining_anew_is_made_good(
     fleet.client.delete(*keys)  # at once, as FLUSHALL does
     await fleet.seen(DataLost)
     await fleet.until(lambda: serves(node))
-    assert announce_fails_once == ["once"]
+    await fleet.until(lambda: announce_fails_once == ["once"])
+    await fleet.until(lambda: [w.incarnations for w in node.workers] == [(2,) * lanes])
     assert len(fleet.all_seen(DataLost)) == 1
     assert fleet.workers(node)[0].target(0).number == 2
 

@@ -34,7 +34,7 @@ class Bench:
 
     def __init__(self, client: Any, pool: str) -> None:
         self.client, self.names = client, Names(pool, 0)
-        self.lane = Lane(self.names, "inc-1")
+        self.lane = Lane(self.names, "inc-1.1")
 
     def run(self, *calls: ScriptCall) -> list[Any]:
         """Run the calls; any that raises fails the test.  POOLGONE is an answer, and typed."""
@@ -57,6 +57,7 @@ class Bench:
         join = self.lane.join(
             NODE, workers, handlers, is_new=True, not_after_ms=now_ms + LONG_MS, pool_ttl_ms=10_000
         )
+        self.client.hset(self.names.lane, "incarnation", self.lane.incarnation)
         self.run(join)
         for at in range(0, KEYS, BATCH):
             self.run(self.dispatch(range(at, at + BATCH), "id"))

@@ -29,7 +29,7 @@ import redis
 
 import pool
 from pool.model.job import Record
-from pool.model.names import Control, Names, lane_of
+from pool.model.names import Names, lane_of
 from pool.store.acl import rules
 from pool.store.lane import Lane
 from pool.store.program import ServerProgram, find_servers
@@ -424,7 +424,7 @@ class Fleet:
         """The operations of the only lane, for what a test does by hand."""
         assert self.lanes == 1
         with self.client() as client:
-            made: Any = client.hget(Control(self.pool).config, "incarnation")
+            made: Any = client.hget(Names(self.pool, 0).lane, "incarnation")
         return Lane(Names(self.pool, 0), made.decode())
 
     @contextlib.contextmanager

@@ -23,7 +23,7 @@ from pool.store.scripts import ScriptCall
 from pool.store.server import EmbeddedServer
 from pool.testing.audit import audit
 
-INCARNATION = "inc-1"
+INCARNATION = "inc-1.1"
 PENDING_S = 10.0
 TTL_S = 10.0
 TTL_MS = 10_000
@@ -178,6 +178,7 @@ class Bench:
             not_after_ms=self.now_ms() + LONG_MS,
             pool_ttl_ms=round(1000 * TTL_S),
         )
+        self.do("HSETNX", self.names.lane, "incarnation", INCARNATION)
         self.run(call)
         return self
 

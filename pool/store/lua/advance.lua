@@ -144,8 +144,8 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   if not r or r[ID] ~= id then
     return TAKES[edge] >= 2 and settled(epoch, KEYS[k]) or 'FENCED'
   end
-  local is_held = r[OWNER] ~= source or (registered and not fence and not is_stranded(key, r))
-  if guard == 'free' and r[OWNER] ~= '' and is_held then
+  if guard == 'free' and r[OWNER] ~= ''
+    and (r[OWNER] ~= source or (registered and not fence and not is_stranded(key, r))) then
     return 'OWNED ' .. r[OWNER]
   end
   if r[OWNER] ~= source or r[EPOCH] ~= epoch then

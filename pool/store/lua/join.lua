@@ -7,20 +7,24 @@ KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[5] handlers   hash    name -> options
 KEYS[...] signals          signal:IDENTITY, one per identity that joins, then the node's own
-ARGV[1] incarnation    str   set when the lane is new
-ARGV[2] stale          str   incarnation that the lane may have though `config` names ours; empty: none
-ARGV[3] not_after_ms   int   server time after which this call no longer counts
-ARGV[4] pool_ttl_ms    int   > 0; as `config` has it, for a lane that has none yet
-ARGV[5] node           str   identity of the node
-ARGV[6] identity_count int   how many; (id, incarnation number, takes) each follow: takes -1 for a
+ARGV[1] incarnation    str   the pool's
+ARGV[2] known          str   incarnation of the lane, as the caller knows it; empty: whichever it has
+ARGV[3] stale          str   the one that it may have though `config` names our pool; empty: none
+ARGV[4] not_after_ms   int   server time after which this call no longer counts
+ARGV[5] pool_ttl_ms    int   > 0; as `config` has it, for a lane that has none yet
+ARGV[6] node           str   identity of the node
+ARGV[7] identity_count int   how many; (id, incarnation number, takes) each follow: takes -1 for a
                              node, 0 for a worker that takes nothing yet
 ARGV[...] handlers     name, options each
 
-Returns  server ms, granted TTL (ms), its term
+Returns  server ms, granted TTL (ms), its term, incarnation of the lane
 Errors   POOLDATALOST <lane>, POOLGONE <identity> (fenced, or the call came too late)
 Cost     O(identities + handlers); 4 commands an identity
 Why Lua  a late copy of this call must not bring back an identity that was reaped meanwhile, nor open a
          worker again that has closed itself.
+
+A lane has an incarnation of its own, <the pool's>.<when>, drawn by the first to join it.  One that lost its
+data is given another, so that whoever joined it before hears of that, and nobody in other lanes does.
 
 Who joins a node that has not heard yet of a shorter TTL gets as long a lease as the node has, since the
 node believes in one lease for all that it has in the lane.
@@ -36,12 +40,13 @@ local function text_of(number)
 end
 local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term')
 local had, ttl_ms, term = lane_had[1], whole(lane_had[2]), whole(lane_had[3])
-if had and had ~= incarnation and had ~= stale then
+local is_new = not had or string.match(had, '^(.*)%.%d+$') ~= incarnation
+if (known ~= '' and had ~= known) or (had and is_new and had ~= stale) then
   return redis.error_reply('POOLDATALOST ' .. lane)
 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local first = ARGV[7] .. '.' .. ARGV[8]
+local first = ARGV[8] .. '.' .. ARGV[9]
 if now > not_after_ms then
   return redis.error_reply('POOLGONE ' .. first)
 end
@@ -52,15 +57,16 @@ for i = 6, #KEYS do
   redis.call('XLEN', KEYS[i])
 end
 for i = 1, identity_count do
-  local name = ARGV[4 + 3 * i] .. '.' .. ARGV[5 + 3 * i]
+  local name = ARGV[5 + 3 * i] .. '.' .. ARGV[6 + 3 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 then
     return redis.error_reply('POOLGONE ' .. name)
   end
 end
 
 redis.call('ZREM', keepalive, '\n') -- on a full server too: who joins it drains it
-if had ~= incarnation then
-  redis.call('HSET', lane, 'incarnation', incarnation)
+if is_new then
+  had = incarnation .. '.' .. time[1] .. string.format('%06d', tonumber(time[2]))
+  redis.call('HSET', lane, 'incarnation', had)
 end
 if ttl_ms < 1000 or ttl_ms > 3600000 then
   ttl_ms, term = pool_ttl_ms, math.max(term + 1, now)
@@ -71,16 +77,16 @@ if redis.call('HEXISTS', cleanup, node) == 0 then
   ends = math.max(ends, tonumber(redis.call('ZSCORE', keepalive, node) or '0'))
 end
 for i = 1, identity_count do
-  local id, n, takes = ARGV[4 + 3 * i], ARGV[5 + 3 * i], ARGV[6 + 3 * i]
+  local id, n, takes = ARGV[5 + 3 * i], ARGV[6 + 3 * i], ARGV[7 + 3 * i]
   redis.call('XADD', KEYS[5 + i], '*', 't', 'joined')
-  local is_new = redis.call('ZADD', keepalive, 'GT', ends, id .. '.' .. n) == 1
-  if is_new and tonumber(takes) > 0 then
+  local is_first = redis.call('ZADD', keepalive, 'GT', ends, id .. '.' .. n) == 1
+  if is_first and tonumber(takes) > 0 then
     redis.call('HSET', open, id, n .. '|' .. takes .. '|0')
   end
 end
 -- The blocked read of the node wakes and takes up the new streams.
 redis.call('XADD', KEYS[#KEYS], 'NOMKSTREAM', '*', 't', 'joined')
-for i = 7 + 3 * identity_count, #ARGV, 2 do
+for i = 8 + 3 * identity_count, #ARGV, 2 do
   redis.call('HSET', handlers, ARGV[i], ARGV[i + 1])
 end
-return { now, ttl_ms, text_of(term) }
+return { now, ttl_ms, text_of(term), had }

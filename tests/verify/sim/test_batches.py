@@ -21,7 +21,7 @@ MANY = 700  # with a value each more arguments than one command is given
 ROOM = 10 * MANY  # a batch counts what its targets have once, so there must be enough
 TTL_S = 60.0
 NAMES = Names("batches", 0)
-LANE = Lane(NAMES, "inc")
+LANE = Lane(NAMES, "inc.1")
 T = TypeVar("T")
 NODE, W1, W2 = Target("n1", 1), Target("w1", 1), Target("w2", 1)
 
@@ -116,6 +116,7 @@ def test_a_batch_does_what_its_items_do_one_by_one(seed: int) -> None:
     )
     answered = set()
     for side in (together, apart):
+        side.keyspace.run(b"HSET", NAMES.lane.encode(), b"incarnation", LANE.incarnation.encode())
         side.run(join)
     for step in range(STEPS):
         together.now_us += dice.choice((1, 1000, 300_000))

@@ -113,8 +113,12 @@ def test_scripts_answer_and_leave_the_same(redis_url: str, seed: int) -> None:
         both = _Both(client, seed)
         for raw in client.scan_iter(match=f"{both.names.prefix}*"):
             client.delete(raw)
-        lane = Lane(both.names, "inc")
+        lane = Lane(both.names, "inc.1")
         node, workers = Target("n1", 1), [Target("w1", 1), Target("w2", 1)]
+        client.hset(lane.names.lane, "incarnation", lane.incarnation)
+        both.keyspace.run(
+            b"HSET", lane.names.lane.encode(), b"incarnation", lane.incarnation.encode()
+        )
         both.call(
             lane.join(
                 node,

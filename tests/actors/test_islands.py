@@ -1,0 +1,283 @@
+"""Lanes are islands: one that hangs or lost its data is nobody else's matter.
+
+Three lanes, each with a primary of its own; the control keys are with the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import attrs
+import pytest
+import redis
+
+from pool import Handlers, Job, Node, StoreLost
+from pool.actors.membership import Membership
+from pool.actors.observe import (
+    DataLost,
+    LaneDataLost,
+    LaneJoined,
+    LaneMissing,
+    NodeLeft,
+    WorkerFenced,
+    WorkerReaped,
+)
+from pool.model.names import Control, Names, lane_of
+from pool.store.link import Link
+from tests.actors.conftest import PATIENCE_S, SETTINGS, Diary, Fleet
+from tests.servers import Cluster, admin, connect, freeze, thaw
+
+if TYPE_CHECKING:
+    from pool.store.program import ServerProgram
+    from pool.store.server import EmbeddedServer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.one_server]  # they bring their own
+LANES, LAST = 3, 2
+TTL_S, OP_TIMEOUT_S = 2.0, 0.6
+SLACK_S = 1.5  # of a busy machine
+ISLANDS = attrs.evolve(SETTINGS, lanes=LANES, lease_ttl_s=TTL_S, op_timeout_s=OP_TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def cluster(program: ServerProgram) -> Iterator[Cluster]:
+    # Without this the servers themselves would have one that hangs take the others along.
+    with Cluster.start(program, primaries=LANES, cluster_require_full_coverage="no") as place:
+        yield place
+
+
+def _is_spread(pool: str) -> bool:
+    slots = [redis.crc.key_slot(n.encode()) for n in (Control(pool).prefix, *_prefixes(pool))]
+    return [slot * LANES // 16_384 for slot in slots] == [0, 0, 1, 2]
+
+
+def _prefixes(pool: str) -> list[str]:
+    return [Names(pool, lane).prefix for lane in range(LANES)]
+
+
+POOL = next(name for n in range(10_000) if _is_spread(name := f"islands-{n}"))
+
+
+@pytest.fixture
+async def islands(anyio_backend: str, cluster: Cluster) -> AsyncIterator[Fleet]:
+    for each in cluster.processes:
+        with admin(each) as client:
+            client.flushall()
+    with connect(cluster.url) as client:
+        fleet = Fleet(cluster.url, POOL, client, ISLANDS, is_audited=False)
+        async with fleet.running():
+            yield fleet
+
+
+def of(cluster: Cluster, lane: int) -> EmbeddedServer:
+    return cluster.processes[lane]
+
+
+@contextmanager
+def hung(cluster: Cluster, lane: int) -> Iterator[None]:
+    freeze(of(cluster, lane))
+    try:
+        yield
+    finally:
+        thaw(of(cluster, lane))
+
+
+def wipe(cluster: Cluster, lane: int) -> None:
+    with admin(of(cluster, lane)) as client:
+        client.flushall()
+
+
+def key_in(lane: int, name: str = "key") -> str:
+    return next(k for n in range(1000) if lane_of(k := f"{name}-{n}", LANES) == lane)
+
+
+def made(diary: Diary) -> Handlers:
+    mine = Handlers()
+
+    @mine.job("echo")
+    async def echo(job: Job, text: str) -> str:
+        return text
+
+    @mine.job("slow")
+    async def slow(job: Job, seconds: float) -> str:
+        diary.note("slow", job.key)
+        await anyio.sleep(seconds)
+        return job.node
+
+    @mine.service("follow")
+    async def follow(job: Job) -> None:
+        diary.note("follows", job.key, job.node)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            diary.note("ended", job.key, job.node)
+
+    return mine
+
+
+async def serves(node: Node, lane: int, name: str = "echo") -> bool:
+    ref = await node.dispatch("echo", key_in(lane, name), "text")
+    return bool(await ref.result(timeout_s=PATIENCE_S) == "text")
+
+
+async def serves_again(node: Node, lane: int) -> bool:
+    try:
+        return await serves(node, lane)
+    except StoreLost:
+        return False
+
+
+def numbers(node: Node) -> set[tuple[int, ...]]:
+    return {info.incarnations for info in node.workers}
+
+
+def have(node: Node, wanted: tuple[int, ...]) -> bool:
+    return numbers(node) == {wanted}
+
+
+async def test_nodes_and_workers_join_without_a_lane_that_hangs(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
+    """They are there within a call's time, and join that lane when it is back."""
+    first = await islands.node(made(diary))
+    with hung(cluster, LAST):
+        began_s = anyio.current_time()
+        second = await islands.node(made(diary))  # it joins, then its worker does
+        assert anyio.current_time() - began_s < 2 * OP_TIMEOUT_S + SLACK_S
+        await islands.seen(LaneMissing, lane=LAST, node=second.id)
+        await islands.knows(first, workers=2)
+        assert numbers(first) == {(1, 1, 1), (1, 1, 0)}
+        for lane in (0, 1):
+            assert await serves(second, lane)
+            assert await serves(first, lane)
+    await islands.seen(LaneJoined, lane=LAST, node=second.id)
+    await islands.until(lambda: all(min(each) > 0 for each in numbers(first)))
+    assert await serves(second, LAST)
+    assert islands.all_seen(DataLost) == []
+
+
+async def test_a_node_leaves_without_a_lane_that_hangs(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
+    """Elsewhere services are handed over and finite jobs end in peace; it costs its time once."""
+    first = await islands.node(made(diary))
+    keys = [key_in(lane, "service") for lane in range(LANES)]
+    for key in keys:
+        await first.dispatch("follow", key)
+        await diary.has("follows", key, first.id)
+    second = await islands.node(made(diary), settle_delay_s=60.0)
+    slow = await first.dispatch("slow", key_in(1, "slow"), 1.0)
+    await diary.has("slow", slow.key)
+    with hung(cluster, LAST):
+        began_s = anyio.current_time()
+        await islands.leave(first)
+        took_s = anyio.current_time() - began_s
+        for key in keys[:2]:
+            await diary.has("follows", key, second.id)
+        job = await second.dispatch("echo", key_in(0), "text")
+        assert await job.result(timeout_s=PATIENCE_S) == "text"
+        assert islands.all_seen(WorkerReaped) == []
+        assert await slow.__class__(slow.key, slow.job_id, "slow", second).result(
+            timeout_s=PATIENCE_S
+        ) in (first.id, second.id)
+        # The call's deadline, the second of a job that may end, handlers that lost their lease.
+        assert took_s < 1.0 + 2 * OP_TIMEOUT_S + SLACK_S, took_s
+    assert diary.entries.count(("slow", slow.key)) == 1
+    assert (await islands.seen(NodeLeft, node=first.id)).abandoned <= 1
+    await diary.has("follows", keys[LAST], second.id)  # it is reaped there
+
+
+async def test_a_lane_that_hangs_keeps_nobody_from_taking_over_elsewhere(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
+    """G-06: a worker that died is reaped in the other lanes, with the entry that names all."""
+    await islands.node(made(diary))
+    for lane in (0, 1):
+        islands.client.zadd(Names(POOL, lane).keepalive, {"ghost.1": 9e15})
+    with hung(cluster, LAST):
+        for lane in (0, 1):
+            islands.client.zadd(Names(POOL, lane).keepalive, {"ghost.1": 1})
+        with anyio.fail_after(2 * TTL_S + SLACK_S):
+            await islands.seen(WorkerReaped, 2, identity="ghost.1")
+
+
+async def test_a_lane_that_lost_its_data_is_joined_anew_by_itself(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
+    """Its waiters are told, its handlers end, it serves again; nobody else notices.  Twice."""
+    nodes = [await islands.node(made(diary)) for _ in range(2)]
+    first, second = nodes
+    keys = [key_in(lane, "service") for lane in range(LANES)]
+    refs = [await first.dispatch("follow", key) for key in keys]
+    await diary.counts(LANES)
+    jobs = {lane: await first.dispatch("slow", key_in(lane, "job"), TTL_S) for lane in (0, 1)}
+    lost: list[int] = []
+
+    async def wait(lane: int) -> None:
+        with pytest.raises(StoreLost):
+            await refs[lane].result(timeout_s=PATIENCE_S)
+        lost.append(lane)
+
+    async with anyio.create_task_group() as waiting:
+        waiting.start_soon(wait, LAST)
+        await anyio.lowlevel.checkpoint()
+        wipe(cluster, LAST)
+    for times in (1, 2):
+        with anyio.fail_after(2 * TTL_S + SLACK_S):
+            await islands.seen(LaneDataLost, 2 * times, lane=LAST)
+            for node in nodes:
+                await islands.until(partial(serves_again, node, LAST))
+        await islands.until(partial(have, first, (1, 1, 1 + times)))
+        if times == 1:
+            wipe(cluster, LAST)
+    for lane, job in jobs.items():
+        assert await job.result(timeout_s=PATIENCE_S) in (first.id, second.id), lane
+    assert lost == [LAST]
+    assert islands.all_seen(DataLost) == []
+    assert {each.lane for each in islands.all_seen(LaneDataLost)} == {LAST}
+    assert {each.lane for each in islands.all_seen(WorkerFenced)} == {LAST}
+    ended = {e[1] for e in diary.entries if e[0] == "ended"}
+    assert ended == {keys[LAST]}
+
+
+async def test_the_control_keys_lost_alone_are_the_pools_loss(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
+    """With `config` the pool is another; it is told once, and serves again in all lanes."""
+    node = await islands.node(made(diary))
+    wipe(cluster, 0)
+    await islands.seen(DataLost)
+    for lane in range(LANES):
+        await islands.until(partial(serves_again, node, lane))
+    await islands.until(lambda: numbers(node) == {(2, 2, 2)})
+    assert len(islands.all_seen(DataLost)) == 1
+
+
+async def test_lanes_have_clocks_of_their_own(
+    islands: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-08: a join is not too late in a lane because of what another server's clock says."""
+    node = await islands.node()
+    asked: list[str] = []
+    late = {1, 2}
+    real_at, real_join = Link.at, Membership._join
+
+    def at(self: Link, key: str) -> Link:
+        asked.append(key)
+        return real_at(self, key)
+
+    async def join(self: Membership, state: Any, workers: Any, **more: Any) -> None:
+        if state.number in late:
+            late.remove(state.number)
+            state.tell_time(state.server_ms - 3_600_000, state.server_at_s)
+        await real_join(self, state, workers, **more)
+
+    monkeypatch.setattr(Link, "at", at)
+    monkeypatch.setattr(Membership, "_join", join)
+    worker: Any = await node.add_worker(made(diary))
+    assert [worker.target(lane).number for lane in range(LANES)] == [1, 2, 2]
+    assert {*_prefixes(POOL)[1:]} <= {key.removesuffix("lane") for key in asked}
+    assert await serves(node, LAST)
