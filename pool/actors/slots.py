@@ -66,7 +66,7 @@ class Slots:
     on_launch: Callable[[Run], object]  # its handler is about to be called
     on_end: Callable[[Run, Ending], object]
     on_trial: Callable[[Run, float], object]  # to call `end_trial` after so many seconds
-    on_lived: Callable[[Run], object]  # it was on trial, and one of another identity is next
+    on_lived: Callable[[Run], object]  # to say that it was on trial and lives
     _backlog: deque[Run] = attrs.field(factory=deque)
     _idle: list[_Slot] = attrs.field(factory=list)
     _made: int = 0

@@ -5,7 +5,7 @@
 A suspect may have killed its last worker.  It is acknowledged, begun, and alive for a while before
 the next one begins, so that the next death has one culprit (`fence.lua`).  A process dies with all
 its workers in all lanes, and each of these identities is judged by itself: so where the next one
-is of another identity, the one before is said to have lived.
+is of another identity, the one before is said to have lived.  So it is if it has for LIVED_S.
 
 All suspects are through within TRIALS_S, however many they are, so that the innocent are back in
 time.  The most suspected come last and are given the most time, for what kills after a while.
@@ -23,6 +23,7 @@ from pool.actors.run import Run
 TRIAL_S: Final = 0.05  # how long a suspect with one mark must live before the next one begins
 TRIAL_GROWTH: Final = 4  # by how much longer with each further mark
 PREPARE_S: Final = 1.0  # a lane that is silent for so long holds no suspect of another one up
+LIVED_S: Final = 1.0  # what has run for so long does not kill at once
 TRIALS_S: Final = 3.5  # in which all suspects that wait have begun, if there are slots
 TIMER_S: Final = 0.005  # by how much a timer may be early
 
@@ -33,8 +34,8 @@ class Trials:
 
     _run: Run | None = None
     _until_s: float = 0.0
-    # lane and identity of the last one; and what says that it lived
-    _last: tuple[tuple[int, str], Callable[[], object]] | None = None
+    # the last one, its lane and identity, and what says that it lived; none if that was said
+    _last: tuple[Run, tuple[int, str], Callable[[], object]] | None = None
     _waiting: dict[Callable[[], None], None] = attrs.field(factory=dict)
     _count: int = 0  # of suspects that wait, in all workers
     _since_s: float = 0.0
@@ -60,9 +61,9 @@ class Trials:
         self, run: Run, identity: tuple[int, str], on_lived: Callable[[], object], now_s: float
     ) -> float:
         """Put a suspect on trial; returns after how long to call `end()` if it does not begin."""
-        if self._last is not None and self._last[0] != identity:
-            self._last[1]()
-        self._run, self._last = run, (identity, on_lived)
+        if self._last is not None and self._last[1] != identity:
+            self._last[2]()
+        self._run, self._last = run, (run, identity, on_lived)
         self._until_s = now_s + PREPARE_S
         return PREPARE_S
 
@@ -77,6 +78,12 @@ class Trials:
         for_s = min(TRIAL_S * growth, share_s)
         self._until_s = now_s + for_s
         return for_s
+
+    def lived(self, run: Run) -> None:
+        """Say that a suspect lives, unless the next one has begun."""
+        if self._last is not None and self._last[0] is run:
+            self._last[2]()
+            self._last = None
 
     def end(self, run: Run, now_s: float) -> None:
         """Let the next one have its turn, if this one's is over."""

@@ -51,6 +51,7 @@ from pool.actors.quarantine import quarantine
 from pool.actors.restoring import restore
 from pool.actors.run import CANCELLED, LOST, Ending, Interrupted, Run, Why
 from pool.actors.slots import QUEUE_AHEAD, Slots
+from pool.actors.trials import LIVED_S
 from pool.errors import Gone, PoolError, StoreLost, StoreUnavailable
 from pool.model import job as model
 from pool.model.job import DIGITS_MAX, Start
@@ -73,9 +74,10 @@ class _Pulled:
 
 @attrs.frozen(eq=False)
 class _TrialOver:
-    """A suspect has lived for a while."""
+    """A suspect has lived for a while; for long enough, if it need not be suspected any more."""
 
     run: Run
+    has_lived: bool = False
 
 
 Told: TypeAlias = (
@@ -277,7 +279,9 @@ class Worker(Actor[Told]):
             case _Pulled(box, reply):
                 if self._lanes[box.lane].box is box:
                     self._on_pulled(box, reply)
-            case _TrialOver(run):
+            case _TrialOver(run, has_lived):
+                if has_lived:
+                    self.context.trials.lived(run)
                 self._slots.end_trial(run)
             case LeaseSoft(lane):
                 for run in self._in_lane(lane):
@@ -370,6 +374,8 @@ class Worker(Actor[Told]):
 
     def _on_trial(self, run: Run, for_s: float) -> None:
         self.context.loop.later(for_s, partial(self.tell, _TrialOver(run)))
+        if run.phase == "running":
+            self.context.loop.later(LIVED_S, partial(self.tell, _TrialOver(run, True)))
 
     def _on_lived(self, run: Run) -> None:
         if self.runs.get(run.key) is run and not run.why and run.is_acknowledged:

@@ -428,9 +428,10 @@ def after_timeout(attempt: int, options: Options, dice: Dice) -> Park | Wait:
 class Death:
     """What is known of the end of an identity.
 
-    It was surely alive at `alive_ms`, when it last renewed its lease.  `culprit` is the epoch of
-    the job that it had begun last of those that were suspected already, if that was just before
-    (see `fence.lua`): such a one was acknowledged before it began, and the next one began later.
+    It was alive at `alive_ms`, when its lease was last renewed, or just before: what it had sent
+    may have come late.  `culprit` is the epoch of the job that it had begun last of those that
+    were suspected already, unless it said that this one lives (see `fence.lua`): such a one is
+    acknowledged before it begins.
     """
 
     identity: str
@@ -513,6 +514,6 @@ def _marked(record: Record, death: Death, judgement: Judgement) -> tuple[Marks, 
     outlived_ms = death.alive_ms - record.since_ms
     if outlived_ms >= judgement.crash_window_s * 1000:
         return NO_MARKS, ""
-    is_culprit = record.epoch == death.culprit and record.marks.halves > 0
-    marks = record.marks.add(death.identity, is_whole=is_culprit)
-    return marks, "ma" if outlived_ms < AT_ONCE_MS else "m"
+    is_culprit = record.epoch == death.culprit
+    marks = record.marks.add(death.identity, is_whole=is_culprit and record.marks.halves > 0)
+    return marks, "ma" if is_culprit or outlived_ms < AT_ONCE_MS else "m"

@@ -100,3 +100,14 @@ def test_who_lived_is_cleared_where_only_its_own_identity_is_known() -> None:
     for key, lane, name in (("a", 0, "w1.1"), ("b", 0, "w1.1"), ("c", 0, "w2.1"), ("d", 1, "w2.1")):
         trials.take(suspect(key), (lane, name), lambda key=key: lived.append(key), 0.0)  # type: ignore[misc]
     assert lived == ["b", "c"]
+
+
+def test_who_lives_for_long_enough_is_cleared_once() -> None:
+    """Unless the next one has begun: then it is not the last one any more."""
+    trials, lived = Trials(), list[str]()
+    a, b = suspect("a"), suspect("b")
+    trials.take(a, (0, "w1.1"), lambda: lived.append("a"), 0.0)
+    trials.take(b, (0, "w1.1"), lambda: lived.append("b"), 0.1)
+    for run in (a, b, b):
+        trials.lived(run)
+    assert lived == ["b"]

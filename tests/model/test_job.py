@@ -161,6 +161,7 @@ def test_only_a_culprit_that_was_suspected_before_gets_a_whole_mark() -> None:
     had = Marks(("w.9-",))
     assert decide(record(), culprit=7) == Grant("ma=w.1-")
     assert decide(record(marks=had), culprit=7) == Grant("ma=w.9-,w.1")
+    assert decide(record(marks=had), culprit=7, alive_ms=9000) == Grant("ma=w.9-,w.1")
     assert decide(record(marks=had), culprit=8) == Grant("ma=w.9-,w.1-")
 
 

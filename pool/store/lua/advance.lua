@@ -15,7 +15,7 @@ KEYS[11] letters   hash    job id -> dead letter
 KEYS[12] journal   stream  abnormal edges
 KEYS[13] source_owned   set     keys the source runs
 KEYS[14] source_stream  stream  the source's starts
-KEYS[15] trials    hash    identity -> epoch|since|key of the suspected job that it began last
+KEYS[15] trials    hash    identity -> epoch|key of the suspected job that it began last, and that may kill it
 KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes (see takes)
 ARGV[1] incarnation  str
 ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
@@ -31,7 +31,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     a acknowledge                             P R -> R; from R it is a repeat
     l limit        x in how many ms           writes the run-time limit into `due`
     s seen         x message id               removes messages up to it from the inbox
-    o over                                    its trial: another lane's suspect begins next
+    o over                                    its trial: it has lived for long enough
     d done         x result                   P R -> done
     c cancel       x cause                    P R W U -> cancelled
     x park         x cause, y error           P R W U -> parked
@@ -188,7 +188,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
       end
       r[STATE], r[SINCE], r[REQUEUES] = 'R', text_of(now), ''
       if r[MARKS] ~= '' and has(r, 'a') then
-        redis.call('HSET', trials, source, epoch .. '|' .. r[SINCE] .. '|' .. key)
+        redis.call('HSET', trials, source, epoch .. '|' .. key)
       end
       flag(r, 'a', false)
       later('HSET', jobs, key, pack(r))

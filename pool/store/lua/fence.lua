@@ -7,7 +7,7 @@ KEYS[3] cleanup    hash    identity -> claim: holder|fence|alive|culprit, later 
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[5] journal    stream  abnormal edges
 KEYS[6] jobs       hash    key -> record
-KEYS[7] trials     hash    identity -> epoch|since|key of the suspected job that it began last
+KEYS[7] trials     hash    identity -> epoch|key of the suspected job that it began last, and that may kill it
 ARGV[1] incarnation  str
 ARGV[2] reap_ms      int   > 0; how long a claim holds without progress
 ARGV[3] holder       str   identity of the reaper
@@ -24,10 +24,10 @@ Why Lua  the lease has ended, nobody claimed it, now I do: with a gap between th
          its keys at once, before the first key is moved.
 
 A claim says when the identity was surely alive (its last renewal), and the epoch of the job that probably
-killed it (0: of none): the suspected one that it began last, if it still runs that and began it after that
-renewal or just before.  Both are lost with its lease, so they stand in the claim, also of a successor.
+killed it (0: of none): the suspected one that it began last, unless it has said since that this one lives, or
+has ended it.  Time would be no evidence: what the dead had sent may arrive after its death.  Both are lost with
+its lease, so they stand in the claim, also of a successor.
 ]]
-local AT_ONCE_MS = 1000
 redis.call('HLEN', open)
 redis.call('HLEN', cleanup)
 redis.call('XLEN', journal)
@@ -38,17 +38,16 @@ redis.call('ZREM', keepalive, '\n')
 notice_gap()
 local FORGET_TTLS = 10
 local answers = { '-1' }
-local function culprit_of(name, alive)
-  local epoch, since, key = string.match(redis.call('HGET', trials, name) or '', '^(%d+)|(%d+)|(.*)$')
-  local r = key and tonumber(since) > alive - AT_ONCE_MS and parse(redis.call('HGET', jobs, key))
+local function culprit_of(name)
+  local epoch, key = string.match(redis.call('HGET', trials, name) or '', '^(%d+)|(.*)$')
+  local r = key and parse(redis.call('HGET', jobs, key))
   redis.call('HDEL', trials, name)
   return r and r[STATE] == 'R' and r[OWNER] == name and r[EPOCH] == epoch and epoch or '0'
 end
 local function claim(name, lease_end, had)
   local alive, culprit = string.match(had or '', '^[^|]*|%d+|(%d+)|(%d+)$')
   if not alive then
-    local alive_ms = math.max(0, tonumber(lease_end) - ttl_ms)
-    alive, culprit = text_of(alive_ms), culprit_of(name, alive_ms)
+    alive, culprit = text_of(math.max(0, tonumber(lease_end) - ttl_ms)), culprit_of(name)
   end
   local fence = holder .. '|' .. stamp() .. '|' .. alive .. '|' .. culprit
   redis.call('HSET', cleanup, name, fence)
