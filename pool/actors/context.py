@@ -32,7 +32,6 @@ class LaneState:
     lane: Lane
     node: Target
     lease: Lease
-    term: int = 0  # of the TTL that our renewals say we go by
     door: Door = attrs.field(factory=Door)
     unassigned: int = 0  # as of the last answer that told
     server_ms: int = 0  # server time, as of ...

@@ -37,7 +37,7 @@ from pool.errors import Gone, PoolError, StoreLost
 from pool.model.job import Options
 from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
 from pool.model.timing import Timing
-from pool.store.answers import Renewal, Ttl, renewal
+from pool.store.answers import Renewal, renewal
 from pool.store.scripts import ScriptCall
 from pool.store.seam import Beside, Port, Reply
 from pool.store.url import Url
@@ -229,7 +229,8 @@ class KeepAlive(Actor[Message]):
             counts = dict(zip(takes, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]
             if len(gone) < len(takes):  # else nobody has a lease: joining again begins a new one
-                self._granted(state, Renewed(sent.asked_s, now_s), told.ttl)
+                timing = Timing(told.ttl.ms / 1000)
+                self._granted(state, Renewed(sent.asked_s, now_s, timing, told.ttl.term))
             if not sent.is_hung:
                 state.door.open(sent.seq, told.stamp)
             self._answered[state.number] = sent.seq
@@ -244,22 +245,16 @@ class KeepAlive(Actor[Message]):
         self._news.set()
         self._news = anyio.Event()
 
-    def _granted(self, state: LaneState, event: Renewed, ttl: Ttl) -> None:
-        """Count a renewal.  The lane says for how long; we take that up, and say so with the next.
-
-        What was granted before the change that we go by came late: it is worth no more than that.
-        """
-        timing = Timing(ttl.ms / 1000)
-        if ttl.term < state.term and timing.ttl_s > state.lease.ttl_s:
-            timing = state.lease.timing
-        self._step(state, attrs.evolve(event, timing=timing))
-        if ttl.term <= state.term or state.lease.timing != timing:
+    def _granted(self, state: LaneState, event: Renewed) -> None:
+        """Count a renewal.  The lane says for how long; what we take up, the next one says."""
+        before = state.lease.term
+        self._step(state, event)
+        if state.lease.term == before:
             return
-        state.term = ttl.term  # not before: saying it lets the server shorten our lease
         before_s = self.context.retime()
         if before_s is not None:
-            ttl_s = self.context.timing.ttl_s
-            self.context.emit(TtlChanged(node=self.context.node_id, before_s=before_s, ttl_s=ttl_s))
+            node, ttl_s = self.context.node_id, self.context.timing.ttl_s
+            self.context.emit(TtlChanged(node=node, before_s=before_s, ttl_s=ttl_s))
         self.renew_now()  # the next one may be later than a shorter TTL allows
 
     def _step(self, state: LaneState, event: Renewed | Tick) -> None:
@@ -351,7 +346,7 @@ class KeepAlive(Actor[Message]):
                 takes if is_known or not sent.is_hung else {n: min(t, 0) for n, t in takes.items()},
                 plan.handlers if is_said else None,
                 seq=sent.seq,
-                term=state.term,
+                term=state.lease.term,
                 is_hung=is_known,
                 down=down,
             )

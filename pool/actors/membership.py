@@ -630,7 +630,7 @@ class Membership(Actor[Message]):
         if is_new:
             self._joined.add((state.number, state.node.name))
             timing = Timing(ttl.ms / 1000)
-            state.lease, state.term = Lease(timing=timing, asked_s=asked_s), ttl.term
+            state.lease = Lease(timing=timing, asked_s=asked_s, term=ttl.term)
             context.retime()
 
     async def _thaw(self, state: LaneState) -> None:

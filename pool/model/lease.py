@@ -40,6 +40,7 @@ class Renewed:
     asked_s: float
     now_s: float  # when the answer is acted upon, not when it reached the socket
     timing: Timing | None = None  # by the TTL that was granted; None: as before
+    term: int = 0  # number of the change that made the lane's TTL this one; later ones are higher
 
 
 @attrs.frozen
@@ -84,6 +85,7 @@ class Lease:
 
     timing: Timing  # by the TTL that we go by
     asked_s: float
+    term: int = 0  # of the TTL that we have taken up: what our renewals may say
     phase: Phase = "held"
 
     @property
@@ -123,13 +125,17 @@ class Lease:
             case GoneEvent(now_s=now_s):
                 return attrs.evolve(self, phase="gone"), (*self._fence(now_s), Rejoin())
             case Renewed(asked_s=asked_s, now_s=now_s) if asked_s > self.asked_s:
-                return self._granted(asked_s, now_s, event.timing)._renewed(now_s)
+                return self._granted(event)._renewed(now_s)
             case Renewed(now_s=now_s) | Tick(now_s=now_s):
                 return self._at(now_s)  # of two answers in flight, the older one is no news
 
-    def _granted(self, asked_s: float, now_s: float, timing: Timing | None) -> Lease:
-        timing = timing or self.timing
-        granted = attrs.evolve(self, asked_s=asked_s, timing=timing)
+    def _granted(self, event: Renewed) -> Lease:
+        now_s, timing = event.now_s, event.timing or self.timing
+        if event.term < self.term and timing.ttl_s > self.timing.ttl_s:
+            timing = self.timing  # of before the change that we go by: worth no more than that
+        granted = attrs.evolve(
+            self, asked_s=event.asked_s, timing=timing, term=max(self.term, event.term)
+        )
         is_late = timing.ttl_s < self.timing.ttl_s and now_s >= granted.soft_s
         # A shorter TTL, heard of so late that handlers would have to stop at once: until we have
         # said that we go by it, the server keeps what it granted us before.

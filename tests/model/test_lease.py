@@ -265,3 +265,91 @@ def test_the_machine_agrees_with_its_rule_at_all_times(
         assert lease.is_good(now_s) == (phase == "held" and now_s < asked_s + 7.0)
         assert lease.phase in ("fenced", "gone") or now_s < lease.hard_s  # never held past hard
         assert lease.deadline_s > now_s  # nothing left undone
+
+
+# --- a lane whose TTL changes ---------------------------------------------------------------
+
+LONG, MIDDLE, SHORT = Timing(10.0), Timing(4.0), Timing(1.0)
+
+
+def told(asked_s: float, now_s: float, timing: Timing, term: int) -> Renewed:
+    return Renewed(asked_s=asked_s, now_s=now_s, timing=timing, term=term)
+
+
+def test_a_longer_ttl_counts_from_the_answer_that_grants_it() -> None:
+    lease, _ = after(told(1.0, 1.1, LONG, 5), lease=Lease(timing=SHORT, asked_s=0.5))
+    assert (lease.timing, lease.term, lease.hard_s) == (LONG, 5, 1.0 + 10.0 - LONG.margin_s)
+
+
+def test_a_shorter_ttl_is_taken_up_from_an_answer_in_time() -> None:
+    lease, effects = after(told(2.0, 2.1, SHORT, 5), lease=Lease(timing=LONG, asked_s=0.0))
+    assert (lease.timing, lease.term, lease.phase, effects) == (SHORT, 5, "held", [])
+
+
+def test_a_shorter_ttl_that_is_heard_of_late_stops_nobody() -> None:
+    """The server keeps the longer lease for who has not said the new term."""
+    before = Lease(timing=LONG, asked_s=0.0, term=1)
+    lease, effects = after(told(2.0, 2.0 + SHORT.ttl_s, SHORT, 5), lease=before)
+    assert (lease, effects) == (before, [])
+    lease, effects = after(told(3.5, 3.6, SHORT, 5), lease=lease)
+    assert (lease.timing, lease.term, effects) == (SHORT, 5, [])
+
+
+def test_what_was_granted_before_the_change_is_worth_no_more_than_the_new_ttl() -> None:
+    """Two answers may come in the other order."""
+    lease = Lease(timing=SHORT, asked_s=2.0, term=5)
+    lease, _ = after(told(2.2, 2.3, LONG, 4), lease=lease)
+    assert (lease.timing, lease.term, lease.asked_s) == (SHORT, 5, 2.2)
+
+
+@attrs.define
+class Server:
+    """What `renew.lua` and `ttl.lua` do with one lease."""
+
+    timing: Timing = LONG
+    term: int = 1
+    end_s: float = 0.0
+
+    def renew(self, now_s: float, term: int) -> tuple[Timing, int]:
+        end_s = now_s + self.timing.ttl_s
+        self.end_s = end_s if term == self.term else max(self.end_s, end_s)
+        return self.timing, self.term
+
+    def change(self, timing: Timing) -> None:
+        if timing != self.timing:
+            self.timing, self.term = timing, self.term + 1
+
+
+@given(st.data())
+def test_no_change_of_the_ttl_ends_a_lease_that_its_node_believes_in(data: st.DataObject) -> None:
+    """G-03: whatever is lost, late, or overtaken; several changes, several renewals under way."""
+    server, lease = Server(end_s=LONG.ttl_s), Lease(timing=LONG, asked_s=0.0, term=1)
+    agenda: list[tuple[float, int, str, object]] = []
+    delays = st.sampled_from([0.0, 0.01, 0.3, 0.3, 1.0, 2.5, 7.0, 12.0])
+    moments = st.floats(0.0, 30.0)
+    for number, asked_s in enumerate(sorted(data.draw(st.lists(moments, max_size=25)))):
+        agenda.append((asked_s, number, "ask", None))
+    for number, at_s in enumerate(data.draw(st.lists(moments, max_size=5))):
+        timing = data.draw(st.sampled_from([LONG, MIDDLE, SHORT]))
+        agenda.append((at_s, 1000 + number, "change", timing))
+    count = 2000
+    while agenda:
+        agenda.sort(key=lambda each: each[:2])
+        now_s, _, what, facts = agenda.pop(0)
+        count += 1
+        while lease.deadline_s <= now_s:
+            lease, _ = lease.step(Tick(lease.deadline_s))
+        match what, facts:
+            case "ask", _:
+                arrives_s = now_s + data.draw(delays)
+                agenda.append((arrives_s, count, "arrive", (now_s, lease.term)))
+            case "change", Timing() as timing:
+                server.change(timing)
+            case "arrive", (float() as asked_s, int() as term):
+                answer = (asked_s, *server.renew(now_s, term))
+                if not data.draw(st.booleans()):
+                    agenda.append((now_s + data.draw(delays), count, "answer", answer))
+            case "answer", (float() as asked_s, Timing() as timing, int() as term):
+                lease, _ = lease.step(told(asked_s, now_s, timing, term))
+        if lease.phase in ("held", "stopping"):
+            assert now_s < lease.hard_s < server.end_s
