@@ -279,6 +279,7 @@ class Crew:
                 worker.put(Ticked(state.number, asked_s, count, was_away))
         if was_away:
             self.dispatcher.look_again()
+        self.membership.look_at_entries()
 
     def _on_hard(self, state: LaneState) -> bool:
         self._tell_workers(LeaseHard(state.number))

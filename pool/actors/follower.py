@@ -22,7 +22,7 @@ from pool.model.names import Control
 from pool.model.rmap import Deltas, Position, Probed
 from pool.model.timing import Timing
 from pool.settings import Settings
-from pool.store.rmap import StoredMap, delta_of, entry_of, expire_calls, probe_call, probed
+from pool.store.rmap import StoredMap, delta_of, entry_of, expire_calls, probe_call, probed, strings
 from pool.store.seam import Care, Port, Seam
 from pool.store.url import Url
 
@@ -172,7 +172,11 @@ class Follower:
         if ended:  # of whatever map of the pool; what fails is found again by the next probe
             await port.run(ended, timeout_s=self.settings.op_timeout_s)
         found = probed(incarnation, reply)
-        return [(r, Probed(at, is_fresh)) for r, at in zip(readings, found, strict=True)]
+        held = strings(reply)
+        return [
+            (reading, Probed(at, is_fresh, count))
+            for reading, at, count in zip(readings, found, held, strict=True)
+        ]
 
 
 def _deltas(_: _Reading, entries: list[StreamEntry]) -> Deltas:

@@ -157,6 +157,7 @@ class Membership(Actor[Message]):
     _is_announcing: bool = attrs.field(init=False, default=False)
     _announced: set[str] = attrs.field(init=False, factory=set)  # workers that the fleet knows
     _announcing: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
+    _looked_s: float = attrs.field(init=False, default=0.0)  # whether our entries are there
     _returning: set[tuple[int, str]] = attrs.field(init=False, factory=set)  # lane and worker
     # by lane, who our workers were there: no job must be blamed for their deaths
     _former: dict[int, list[str]] = attrs.field(init=False, factory=dict)
@@ -293,6 +294,19 @@ class Membership(Actor[Message]):
                 for lane, number in enumerate(self._numbers[worker.id])
             ),
         )
+
+    def look_at_entries(self) -> None:
+        """Announce again whoever of ours is missing in `workers`, or stands there otherwise.
+
+        After each renewal, but once a period is enough: with many lanes each of them answers.
+        """
+        now_s, items = self.context.seam.clock(), self.replica.items
+        if now_s - self._looked_s < self.context.timing.renew_s / 2 or self.state != "running":
+            return
+        self._looked_s = now_s
+        mine = [worker for worker in self.workers.values() if worker.id in self._announced]
+        if any(items.get(w.id.encode()) != self.info(w).pack() for w in mine):
+            self._announce_soon()
 
     async def close_worker(self, worker: Worker) -> set[int]:
         """Have a worker that drains take no keys in any lane, and announce that it does.

@@ -14,6 +14,7 @@ and decides when it needs one.  It performs nothing; see `pool/actors/replica.py
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -168,6 +169,11 @@ class MapState:
     at: Position
     items: MappingProxyType[bytes, Value] = _NOTHING
 
+    @cached_property
+    def strings(self) -> int:
+        """How many of its values are strings; the others are lists."""
+        return sum(type(value) is bytes for value in self.items.values())
+
 
 @attrs.frozen
 class Gap:
@@ -265,6 +271,7 @@ class Probed:
 
     at: Position | None
     is_fresh: bool = False  # the connection is a new one: whatever differs has been missed
+    strings: int = -1  # how many it holds there; -1: that is not known
 
 
 @attrs.frozen
@@ -346,8 +353,8 @@ class Copy:
                 return self, ()
             case Deltas(deltas=deltas):
                 return self._applied(apply(self.state, deltas))
-            case Probed(at=at, is_fresh=is_fresh):
-                return self._probed(at, is_fresh)
+            case Probed():
+                return self._probed(event)
             case _:
                 return self, ()  # a snapshot that a newer one has overtaken
 
@@ -370,13 +377,15 @@ class Copy:
         asking, asks = attrs.evolve(copy, is_strained=True)._asking("gap")
         return asking, effects + asks
 
-    def _probed(self, at: Position | None, is_fresh: bool) -> tuple[Copy, tuple[Effect, ...]]:
+    def _probed(self, probed: Probed) -> tuple[Copy, tuple[Effect, ...]]:
         if self.is_gapped:
             return self._asking("gap")
         ours = self.state.at
-        if at == ours:
+        if probed.at == ours:
+            if probed.strings not in (-1, self.state.strings):
+                return self._asking("drift")  # no write of ours: somebody deleted items by hand
             return attrs.evolve(self, doubt=None, is_strained=False), ()
-        if is_fresh:
+        if probed.is_fresh:
             return self._asking("reconnect")
         if self.doubt == ours:
             # For one whole period the server said otherwise and we have not moved.  (Where we did
@@ -389,7 +398,8 @@ class Copy:
         copy = attrs.evolve(
             self, state=state, is_synced=True, reason=None, doubt=None, is_gapped=False
         )
-        if not self.is_synced or ours == theirs:
+        if not self.is_synced or (ours == theirs and self.state.items == state.items):
             return copy, (Follow(theirs),)
-        is_fork = ours.incarnation != theirs.incarnation or theirs.revision <= ours.revision
+        is_behind = ours != theirs and theirs.revision <= ours.revision
+        is_fork = ours.incarnation != theirs.incarnation or is_behind
         return copy, (Resync(reason, theirs.revision, ours.revision, is_fork), Follow(theirs))

@@ -66,7 +66,7 @@ SNAPSHOT = Script.load(
     keys=("config", "meta", "items", "lists", "due"),
     args=("incarnation", "name"),
 )
-PROBE = Script.load("rmap_probe", keys=("config", "due", "*metas"), args=("incarnation",))
+PROBE = Script.load("rmap_probe", keys=("config", "due", "*maps"), args=("incarnation",))
 
 _DIGITS_MAX = 7  # of a string's length
 _NO_INCARNATION = ""  # no pool has it: what cannot be read continues nobody's history
@@ -249,7 +249,9 @@ class StoredMap:
 
 def probe_call(control: Control, incarnation: str, maps: Sequence[StoredMap]) -> ScriptCall:
     """Return the call that asks where all these maps are, and which maps' time is up."""
-    keys = (control.config, control.map_due, *(each.meta for each in maps))
+    keys = [control.config, control.map_due]
+    for each in maps:
+        keys += (each.meta, each.items)
     return PROBE(keys, (incarnation,))
 
 
@@ -257,8 +259,13 @@ def probed(incarnation: str, reply: Reply) -> list[Position | None]:
     """Return where the maps are, in the order asked; None for one that cannot be read."""
     return [
         None if revision is None else Position(incarnation, int(revision), int(stamp))
-        for revision, stamp in zip(reply[1::2], reply[2::2], strict=True)
+        for revision, stamp in zip(reply[1::3], reply[2::3], strict=True)
     ]
+
+
+def strings(reply: Reply) -> list[int]:
+    """Return how many strings the maps hold that a probe asked for; -1: that cannot be read."""
+    return list(reply[3::3])
 
 
 def expire_calls(control: Control, incarnation: str, reply: Reply) -> list[ScriptCall]:

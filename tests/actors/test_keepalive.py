@@ -568,7 +568,7 @@ async def test_while_its_loop_hangs_a_worker_takes_nothing(fleet: Fleet) -> None
     await open_again(fleet, node)
 
 
-@pytest.mark.parametrize("index", ["open", "handlers", "keepalive"])
+@pytest.mark.parametrize("index", ["open", "handlers", "workers", "keepalive"])
 async def test_what_an_operator_deletes_is_there_again_two_periods_later(
     fleet: Fleet, index: str
 ) -> None:
