@@ -57,30 +57,34 @@ def fill(client: redis.Redis, records: int) -> None:
     client.zadd(names.keepalive, dict.fromkeys(workers, FAR_MS))
     client.hset(names.handlers, "thumbnail", "j|5|1000|60000|0|60000")
     for first in range(0, records, _TOGETHER):
-        with client.pipeline(transaction=False) as pipe:
-            for n in range(first, min(first + _TOGETHER, records)):
-                _put(pipe, names, n, workers[n % WORKERS])
-            pipe.execute()
+        _fill(client, names, range(first, min(first + _TOGETHER, records)), workers)
     client.hset(names.lane, mapping={"waiting": len(range(3, records, 4))})
     client.hset(names.lane, mapping={"unassigned": len(range(2, records, 4))})
 
 
-def _put(pipe: Any, names: Names, n: int, worker: str) -> None:
-    key, epoch = f"tenant-{n:08d}", 1_763_819_635_000_000 + n
-    head = f"|j|8z4k0qv1xt{n:x}|thumbnail|"
-    match n % 4:
-        case 0:
-            pipe.hset(names.jobs, key, f"P{head}{worker}|{epoch}|1||||||||")
-            pipe.zadd(names.pending, {key: FAR_MS})
-        case 1:
-            pipe.hset(names.jobs, key, f"R{head}{worker}|{epoch}|1|||||{epoch - 9}|1763819635000||")
-            pipe.sadd(names.owned(worker), key)
-        case 2:
-            pipe.hset(names.jobs, key, f"U{head}|{epoch}|1||||||||")
-            pipe.zadd(names.unassigned("thumbnail"), {key: epoch})
-        case _:
-            pipe.hset(names.jobs, key, f"W{head}|{epoch}|2|d||||{epoch - 9}|{FAR_MS}||")
-            pipe.zadd(names.due, {f"k:{key}": FAR_MS})
+def _fill(client: redis.Redis, names: Names, numbers: range, workers: list[str]) -> None:
+    """Write some of them, all of one worker: one command for each structure."""
+    worker = workers[numbers.start // _TOGETHER % WORKERS]
+    jobs: dict[Any, Any] = {}
+    by_state: list[list[str]] = [[], [], [], []]
+    for n in numbers:
+        key, epoch = f"tenant-{n:08d}", 1_763_819_635_000_000 + n
+        head = f"|j|8z4k0qv1xt{n:x}|thumbnail|"
+        by_state[n % 4].append(key)
+        jobs[key] = (
+            f"P{head}{worker}|{epoch}|1||||||||",
+            f"R{head}{worker}|{epoch}|1|||||{epoch - 9}|1763819635000||",
+            f"U{head}|{epoch}|1||||||||",
+            f"W{head}|{epoch}|2|d||||{epoch - 9}|{FAR_MS}||",
+        )[n % 4]
+    pending, running, unassigned, waiting = by_state
+    with client.pipeline(transaction=False) as pipe:
+        pipe.hset(names.jobs, mapping=jobs)
+        pipe.zadd(names.pending, dict.fromkeys(pending, FAR_MS))
+        pipe.sadd(names.owned(worker), *running)
+        pipe.zadd(names.unassigned("thumbnail"), dict.fromkeys(unassigned, 1))
+        pipe.zadd(names.due, {f"k:{key}": FAR_MS for key in waiting})
+        pipe.execute()
 
 
 async def measure(url: str, client: redis.Redis, records: int) -> Iterator[str]:

@@ -58,6 +58,7 @@ class Pass:
     cursor: str = ""
     open_at: str = "0"
     cleanup_at: str = "0"  # empty: been through in this pass
+    announced: int = 0  # how many of the workers have been looked at in passes
     changes: str = ""  # as it began
     connections: int = 0  # likewise
     is_whole: bool = False  # it began at the beginning and has no break
@@ -118,8 +119,10 @@ class Walker:
         rest_s, slack_s = model.rest_s(ttl_s), max(1.0, ttl_s / 2)
         link = context.link.at(state.lane.names.prefix)
         connections = link.connections
+        announced: list[str] = []
         if mine.cursor in _ENDS:
             mine.open_at, mine.cleanup_at = mine.open_at or "0", mine.cleanup_at or "0"
+            announced = self._announced(state, mine)
         call = state.lane.walk(
             state.node.name,
             hold_s=rest_s + slack_s,
@@ -127,6 +130,7 @@ class Walker:
             keys_max=SLICE,
             names_max=IDENTITIES_MAX,
             found=mine.found,
+            announced=announced,
         )
         told = walked(await link.call(call.script, call.keys, call.args))
         state.tell_time(told.now_ms, context.seam.clock())
@@ -137,7 +141,6 @@ class Walker:
             mine.is_whole = False
         if mine.cursor in _ENDS or not told.is_continued:
             self._begin(mine, told, connections)
-            await self._suspect_announced(state)
         mine.cursor = told.cursor
         # Once in a pass is enough; where one has too few slices, the next goes on.
         mine.open_at = told.open_at.removeprefix("0")
@@ -311,15 +314,14 @@ class Walker:
 
     # --- owners -------------------------------------------------------------------------------
 
-    async def _suspect_announced(self, state: LaneState) -> None:
-        """Have those who are announced as workers, and have no lease, looked after."""
+    def _announced(self, state: LaneState, mine: Pass) -> list[str]:
+        """Return the next of those who are announced as workers here."""
         known = self.context.candidates.workers.values()
-        names = [c.name_in(state.number) for c in known if c.is_in(state.number)]
-        for i in range(0, len(names), IDENTITIES_MAX):
-            some = names[i : i + IDENTITIES_MAX]
-            leases = await self.context.link.execute("ZMSCORE", state.lane.names.keepalive, *some)
-            missing = [name for name, lease in zip(some, leases, strict=True) if lease is None]
-            self._suspect(state, missing)
+        names = [each.name_in(state.number) for each in known if each.is_in(state.number)]
+        first, mine.announced = mine.announced, mine.announced + IDENTITIES_MAX
+        if mine.announced >= len(names):
+            mine.announced = 0
+        return names[first : first + IDENTITIES_MAX]
 
     def _suspect(self, state: LaneState, names: Sequence[str]) -> None:
         if names:

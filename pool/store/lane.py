@@ -174,6 +174,7 @@ WALK: Final = Script.load(
         "keys_max",
         "names_max",
         "found",
+        "*announced",
     ),
 )
 RECOUNT: Final = Script.load(
@@ -505,12 +506,13 @@ class Lane:
         keys_max: int,
         names_max: int,
         found: int = 0,
+        announced: Iterable[str] = (),
     ) -> ScriptCall:
         """Hold the walk over the records, and take the next slice; read it with `walked()`."""
         n = self.names
         keys = (n.lane, n.keepalive, n.cleanup, n.open, n.jobs)
         args: list[Word] = [self.incarnation, holder, _ms(hold_s), *at]
-        return WALK(keys, [*args, keys_max, names_max, found])
+        return WALK(keys, [*args, keys_max, names_max, found, *announced])
 
     def recount(
         self, handlers: Iterable[str], *, changes: str, found: int, counted: int

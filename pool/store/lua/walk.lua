@@ -15,6 +15,7 @@ ARGV[6] cleanup_at   str   likewise in `cleanup`
 ARGV[7] keys_max     int   records, about
 ARGV[8] names_max    int   identities, about, in each of the two
 ARGV[9] found        int   records found astray since the pass began
+ARGV[...] announced        id.n each of workers that the caller knows of
 
 Uses     lane
 Returns  server ms, how long another node holds it (ms; 0: it is ours); and if it is ours
@@ -61,6 +62,9 @@ local function check(name)
   if not redis.call('ZSCORE', keepalive, name) then
     suspects[#suspects + 1] = name
   end
+end
+for i = 10, #ARGV do
+  check(ARGV[i])
 end
 for i = 1, #next_open[2], 2 do
   local n = string.match(next_open[2][i + 1], '^(%d+)|')

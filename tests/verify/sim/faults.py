@@ -34,7 +34,7 @@ _GARBAGE: Final[tuple[Any, ...]] = (
 )
 # Which keys can be made again from records; of whom one member is taken away, or all.
 _INDEXES: Final = ("open", "owned", "due", "handlers", "pending", "unassigned", "keepalive")
-_FOUND_TTLS: Final = 3.0  # within which what lacks in an index must have been found
+_FOUND_TTLS: Final = 6.0  # two passes of the walk and a lease; by then what was lost is found
 
 
 class Fleet(Protocol):
