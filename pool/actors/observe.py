@@ -170,6 +170,21 @@ class AttemptFailed:
 
 
 @attrs.frozen(kw_only=True)
+class RunDisturbed:
+    """A stranger, maybe a job that had ended, cancelled the task that ran this one; it runs again.
+
+    In a task that nobody else knows, as the same attempt.
+    """
+
+    event: ClassVar[str] = "run.disturbed"
+    level: ClassVar[str] = "warning"
+
+    key: str
+    handler: str
+    epoch: int
+
+
+@attrs.frozen(kw_only=True)
 class WorkerReaped:
     """This node took over what a fenced identity owned."""
 

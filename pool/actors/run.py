@@ -24,7 +24,7 @@ from pool.errors import PayloadEncodingError
 from pool.model.codec import decode_call
 from pool.model.job import Start
 from pool.store.lane import Edge
-from pool.store.loops import is_asked_for, is_cancellation
+from pool.store.loops import Strays, is_asked_for, is_cancellation
 
 # Why a handler was cancelled.  With the last two the job is not ours any more.
 Why: TypeAlias = Literal["", "stop", "timeout", "release", "lease", "gone", "refused"]
@@ -50,6 +50,7 @@ class Run:
     is_limited: bool = False  # its run-time limit is written into `due`
     edge: Edge | None = None  # how it shall end, once that is decided
     target: str = ""  # of a service that moves: to whom
+    has_cancelled: bool = False  # its own slot's task
     is_apart: bool = False  # its slot's task was cancelled, it may be by a former run: another one
     is_offered: bool = False  # released because it waited: whoever has a free slot shall have it
     payload: bytes | None = None
@@ -115,15 +116,20 @@ Ending: TypeAlias = Returned | Raised | Interrupted | Unreadable | Cancelled
 
 
 @coroutine
-def _apart(coro: Any, context: LogContext) -> Generator[Any, Any, Ending]:
+def _apart(
+    coro: Any, context: LogContext, run: Run, cancels: Strays
+) -> Generator[Any, Any, Ending]:
     """Await a handler in a context of its own: slots are shared, a tenant bound to it must not be.
 
     A task per job would do that too, and cost more than most jobs.
     """
     step, value = coro.send, None
     while True:
+        was_cancelled = cancels.has_any()
         try:
             waits_for = context.run(step, value)
+            if not was_cancelled and cancels.has_any():
+                run.has_cancelled = True
         except StopIteration as end:
             return Returned(end.value)
         except GeneratorExit as error:
@@ -145,7 +151,7 @@ def _in_thread(call: Callable[[], Any]) -> Ending:
         return Raised(error)
 
 
-async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
+async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> Ending:
     """Call a run's handler; whatever it does, this returns, unless we are to end ourselves."""
     handler, job = run.handler, run.job
     assert handler is not None
@@ -165,7 +171,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter) -> Ending:
             if run.why:
                 scope.cancel()
             if handler.is_async:
-                ending = await _apart(handler.fn(job, *args, **kwargs), context)
+                ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)
             else:
                 call = partial(handler.fn, job, *args, **kwargs)
                 ending = await anyio.to_thread.run_sync(_in_thread, call, limiter=limiter)

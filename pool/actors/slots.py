@@ -23,7 +23,7 @@ import attrs
 
 from pool.actors.context import Context
 from pool.actors.handlers import Handlers
-from pool.actors.observe import StoreTroubled
+from pool.actors.observe import RunDisturbed, StoreTroubled
 from pool.actors.outbox import RESEND_S, Outbox
 from pool.actors.run import CANCELLED, Ending, Raised, Run, execute
 from pool.errors import PoolError
@@ -292,7 +292,7 @@ class Slots:
                 self.fill()
             else:
                 try:
-                    ending = await execute(run, self._limiter)
+                    ending = await execute(run, self._limiter, cancels)
                 except BaseException:
                     self.leave(run)  # its worker was stopped, and has no say in it any more
                     raise
@@ -313,8 +313,12 @@ class Slots:
         blame, and runs again at once, where nobody else has been.
         """
         self._made -= 1
-        if is_used and isinstance(ending, Raised) and is_cancellation(ending.error):
+        is_hit = isinstance(ending, Raised) and is_cancellation(ending.error)
+        if is_used and is_hit and not run.has_cancelled:
             run.is_apart = True
+            start = run.start
+            event = RunDisturbed(key=run.key, handler=start.handler, epoch=start.epoch)
+            self.context.emit(event)
             self.requeue(run)
             self.fill()
         else:

@@ -49,7 +49,7 @@ from pool.actors.outbox import BATCH_MAX, RESEND_S, Answered, FlushDue, Memory, 
 from pool.actors.outcome import edge_of, outcome_ttl_ms
 from pool.actors.quarantine import quarantine
 from pool.actors.restoring import restore
-from pool.actors.run import CANCELLED, LOST, Ending, Interrupted, Run, Why
+from pool.actors.run import CANCELLED, LOST, Ending, Interrupted, Raised, Run, Why
 from pool.actors.slots import QUEUE_AHEAD, Slots
 from pool.actors.trials import LIVED_S
 from pool.errors import Gone, PoolError, StoreLost, StoreUnavailable
@@ -405,9 +405,10 @@ class Worker(Actor[Told]):
     def _conclude(self, run: Run, ending: Ending) -> None:
         """Decide what becomes of a run whose handler has ended, or never began."""
         if isinstance(ending, Interrupted):
-            # First: from here on we drain, and take back nothing of what is released.
+            # First: from here on we drain, and take back nothing.  This attempt counts as any other
+            # error's: a job that does so each time would end one node after another for ever.
             self.context.on_interrupt(ending.error)
-            run.why, ending = run.why or "release", CANCELLED
+            ending = Raised(ending.error)
         if self.runs.get(run.key) is run:
             if run.why in LOST:
                 self._forget(run)

@@ -12,9 +12,9 @@ import anyio.lowlevel
 import pytest
 
 from pool import Handlers, Job, JobParked, Node, Retry
-from pool.actors.observe import ActorCrashed, AttemptFailed
-from pool.actors.run import _apart
-from pool.model.job import NO_MARKS
+from pool.actors.observe import ActorCrashed, AttemptFailed, RunDisturbed
+from pool.actors.run import Run, _apart
+from pool.model.job import NO_MARKS, Start
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -217,6 +217,8 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failed_attempt(
         assert parked.value.last_error == "CancelledError: cancelled by itself or by its own tasks"
         assert parked.value.attempts == 2
         await nobody_else_suffered(fleet, diary, node)
+    if fn is not is_cancelled_later:  # which may be the doing of one that ran there before
+        assert not fleet.all_seen(RunDisturbed)
 
 
 async def test_a_stop_of_one_job_does_not_take_along_another_that_shares_its_future(
@@ -274,6 +276,7 @@ async def test_a_cancellation_that_comes_when_its_handler_has_returned_hits_nobo
         assert await after.result(timeout_s=5) == 1
     await nobody_else_suffered(fleet, diary, node)
     assert not fleet.all_seen(AttemptFailed)
+    assert all(event.handler == "next" for event in fleet.all_seen(RunDisturbed))
 
 
 async def test_a_resting_slot_that_somebody_cancels_goes_on(
@@ -327,7 +330,10 @@ async def test_a_stop_counts_though_the_handler_cancels_itself_too(
 async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
     fleet: Fleet, diary: Diary, way: str
 ) -> None:
-    """Its keys go to others without a burnt attempt, and it comes out of the block."""
+    """Its keys go to others without a burnt attempt, and it comes out of the block.
+
+    Only the attempt that raised it counts: else one job would end every node there is, for ever.
+    """
     handlers = Handlers()
     errors: dict[str, BaseException] = {
         "alone": KeyboardInterrupt(),
@@ -341,7 +347,7 @@ async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
             raise errors[way]
         return job.attempt, job.node
 
-    @handlers.job("keys", attempts_max=1)
+    @handlers.job("keys", attempts_max=2, backoff_s=0.001)
     async def keys(job: Job) -> tuple[int, str]:
         return run(job)
 
@@ -352,7 +358,7 @@ async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
             await anyio.sleep_forever()
         return job.attempt, job.node
 
-    handlers.job("plain", attempts_max=1)(run)
+    handlers.job("plain", attempts_max=2, backoff_s=0.001)(run)
     left = anyio.Event()
 
     async def body(node: Node) -> None:
@@ -377,13 +383,21 @@ async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
         with anyio.fail_after(8):
             await left.wait()
     assert diary.entries[-1] == "closed"
-    for key in ("h", "k"):
+    for key, attempt in (("h", 1), ("k", 2)):
         record = fleet.record(key)
         assert record is not None
-        assert (record.attempt, record.marks, record.owner) == (1, NO_MARKS, "")
+        assert (record.attempt, record.marks, record.owner) == (attempt, NO_MARKS, "")
     other = await fleet.node(handlers)
     await fleet.until(lambda: fleet.record("h") is None and fleet.record("k") is None)
     assert ("held", other.id) in diary.entries
+
+
+class NoStrays:
+    def has_any(self) -> bool:
+        return False
+
+    async def absorb(self) -> None:
+        raise AssertionError
 
 
 def test_the_end_of_a_handlers_coroutine_is_not_its_error() -> None:
@@ -401,7 +415,9 @@ def test_the_end_of_a_handlers_coroutine_is_not_its_error() -> None:
             ended.append("handler")
 
     async def slot() -> None:
-        await _apart(handler(), copy_context())
+        start = Start.parse("1-0", {"k": b"k", "m": b"j|h|j|1|||"})
+        assert start is not None
+        await _apart(handler(), copy_context(), Run(start, 0, 0.0), NoStrays())
         ended.append("slot went on")
 
     coro = slot()
