@@ -190,15 +190,19 @@ class KeepAlive(Actor[Message]):
                 self._on_answer(message)
             case _Due():
                 now_s = self.context.seam.clock()
-                for state in self.context.lanes:
+                for state in self._with_lease():
                     self._step(state, Tick(now_s))
         self._wake.set()
+
+    def _with_lease(self) -> list[LaneState]:
+        """Return the lanes that were joined: in others there is no lease that could end."""
+        return [state for state in self.context.lanes if state.lane.incarnation]
 
     async def _watch(self) -> None:
         """Wake when the next lease needs a decision."""
         while True:
             now_s = self.context.seam.clock()
-            due_s = min((s.lease.deadline_s for s in self.context.lanes), default=float("inf"))
+            due_s = min((s.lease.deadline_s for s in self._with_lease()), default=float("inf"))
             if due_s <= now_s:
                 self.tell_latest("due", _Due())
             self._wake = anyio.Event()

@@ -263,9 +263,11 @@ class Membership(Actor[Message]):
         if len(lanes) == len(self.context.lanes):
             raise troubles[0] or StoreUnavailable(problem="no lane answered", maybe_done=True)
         for lane, trouble in zip(lanes, troubles, strict=True):
-            self._settling[lane].is_late = True
-            problem = str(trouble or "it did not answer in time")
-            self.context.emit(LaneMissing(node=self.context.node_id, lane=lane, problem=problem))
+            if not self._settling[lane].is_late:  # else it was told, and has not been joined since
+                self._settling[lane].is_late = True
+                problem = str(trouble or "it did not answer in time")
+                node = self.context.node_id
+                self.context.emit(LaneMissing(node=node, lane=lane, problem=problem))
 
     async def announce(self, worker: Worker) -> None:
         """Write a worker's entry of `workers`, and wait until our own copy has it."""

@@ -22,6 +22,7 @@ from pool.actors.observe import (
     LaneDataLost,
     LaneJoined,
     LaneMissing,
+    LeaseLost,
     NodeLeft,
     WorkerFenced,
     WorkerReaped,
@@ -153,8 +154,14 @@ async def test_nodes_and_workers_join_without_a_lane_that_hangs(
         for lane in (0, 1):
             assert await serves(second, lane)
             assert await serves(first, lane)
+        # For longer than a lease lasts: there never was one that could end.
+        state, clock = islands.crew(second).context.lanes[LAST], second._seam.clock
+        await islands.until(lambda: not state.lease.is_good(clock()))
     await islands.seen(LaneJoined, lane=LAST, node=second.id)
     await islands.until(lambda: all(min(each) > 0 for each in numbers(first)))
+    assert islands.all_seen(LeaseLost, node=second.id) == []
+    assert len(islands.all_seen(LaneMissing)) == 1
+    await islands.leave(first)
     assert await serves(second, LAST)
     assert islands.all_seen(DataLost) == []
 

@@ -425,6 +425,60 @@ MUTANTS: Final = (
         new="        elif not settled.epoch:  # the server went back",
         needs=("lost-since-grant",),
     ),
+    Mutant(
+        name="one lane's loss is every lane's",
+        breaks="when one lane has lost its data, all identities rise in all lanes",
+        path="pool/actors/membership.py",
+        old="        self._joined = {each for each in self._joined if each[0] != number}\n"
+        "        for name in self._missing(state):\n"
+        "            self._raise(state, name)\n",
+        new="        self._joined.clear()\n"
+        "        for each in context.lanes:\n"
+        "            for name in self._missing(each):\n"
+        "                self._raise(each, name)\n"
+        "            self._settle_soon(each.number)\n",
+        needs=("lane-wipe",),
+    ),
+    Mutant(
+        name="lease of a lane not joined",
+        breaks="a lease that never was ends: who joins that lane late starts nothing there",
+        path="pool/actors/keepalive.py",
+        old="        return [state for state in self.context.lanes if state.lane.incarnation]",
+        new="        return list(self.context.lanes)",
+        needs=("lane-stall", "crash"),
+    ),
+    Mutant(
+        name="lane joined anew as it was",
+        breaks="a lane that lost its data has the same incarnation again: nobody is told",
+        path="pool/store/lua/join.lua",
+        old="  had = incarnation .. '.' .. time[1] .. string.format('%06d', tonumber(time[2]))",
+        new="  had = incarnation .. '.1'",
+        needs=("lane-wipe",),
+    ),
+    Mutant(
+        name="full server that nobody joins",
+        breaks="who would drain a full server cannot join it",
+        path="pool/store/lua/join.lua",
+        old="redis.call('ZREM', keepalive, '\\n') -- on a full server too: who joins it drains it",
+        new="",
+        needs=("full", "crash"),
+    ),
+    Mutant(
+        name="full server that nobody is announced on",
+        breaks="the pool's own map is refused like any other: nobody comes, or goes in peace",
+        path="pool/store/lua/lib/rmap.lua",
+        old="  if not is_growing or name == 'workers' then",
+        new="  if not is_growing then",
+        needs=("full", "crash", "leave"),
+    ),
+    Mutant(
+        name="full server that forgets what it took",
+        breaks="a repeated dispatch is refused by a full server though the first try was accepted",
+        path="pool/actors/dispatcher.py",
+        old="        if isinstance(reply, StorageFull) and not admitted.only_answered:",
+        new="        if False:",
+        needs=("full", "lossy-replies"),
+    ),
 )
 
 
