@@ -594,16 +594,18 @@ def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
     An outage of the server is no excuse: nobody may be evicted for it.  Who was reaped before is no
     owner any more; that it is reaped again is for I16.
     """
-    renewed: dict[str, list[float]] = defaultdict(list)
+    renewed: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for event in (*view.of.get("renew", ()), *view.of.get("lease", ())):
         if event.type == "ok":
-            renewed[event.nonce].append(event.extra.get("asked", event.t))
+            asked = event.extra.get("asked", event.t)
+            renewed[event.nonce].append((asked, event.extra.get("ends", asked + bounds.ttl_s)))
     gone: set[str] = set()
     for reap in view.of.get("reap", ()):
         found.judged += 1
-        asked = renewed.get(reap.nonce, [])
-        last = asked[at - 1] if (at := bisect(asked, reap.t)) else -math.inf
-        is_early = last + bounds.ttl_s > reap.t
+        had = renewed.get(reap.nonce, [])
+        at = bisect(had, (reap.t, math.inf))
+        last, ends = had[at - 1] if at else (-math.inf, -math.inf)
+        is_early = ends > reap.t
         # A step shortly before it was renewed is noticed only then, and leases are cut to a TTL.
         if is_early and not view.excuses({"clock", "loss"}, last - 2 * bounds.ttl_s, reap.t):
             found.say(f"{reap.nonce} was reaped within its lease", reap)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import attrs
 
-from pool.model.names import Names, hash_tag
+from pool.model.names import Control, Names, hash_tag
 from pool.store import lane as lanes
 from pool.store.replies import from_words
 from tests.verify.history import Recorder
 from tests.verify.sim.config import DOES, FAULTS, Config
-from tests.verify.sim.keyspace import SortedSet
-from tests.verify.sim.server import Server
+from tests.verify.sim.keyspace import CommandError, SortedSet
+from tests.verify.sim.server import SCRIPTS, Server
 from tests.verify.sim.world import Process, World
 
 POOL: Final = "sim"
@@ -219,7 +220,36 @@ class Faults:
                 else:
                     self._world.at(at_s, self._strike, kind, throw)
                 at_s += dice.expovariate(1 / self._config.pace_s)
+        if "ttl" in self._config.shapes:  # which only `test_ttl` asks for
+            self._plan_ttls()
         self._world.at(self._config.chaos_s, self.heal)
+
+    def _plan_ttls(self) -> None:
+        """Change the TTL now and then, at times of some lanes only; in the end it is as it was."""
+        config, dice = self._config, self._world.dice("ttl")
+        self._change_ttl(config.ttl_s, ())
+        at_s = 1.0 + dice.expovariate(1 / config.pace_s)
+        while at_s < config.chaos_s:
+            ttl_s = max(1.0, config.ttl_s * dice.choice((0.2, 0.5, 1.0)))
+            some = [number for number in range(config.lanes) if dice.random() < 0.8]
+            self._world.at(at_s, self._change_ttl, ttl_s, some)
+            at_s += dice.expovariate(2 / config.pace_s)
+        self._world.at(config.chaos_s, self._change_ttl, config.ttl_s, range(config.lanes))
+
+    def _change_ttl(self, ttl_s: float, numbers: Iterable[int]) -> None:
+        """Do what `pool ttl` does, if it dies behind these lanes."""
+        ttl_ms = round(1000 * ttl_s)
+        config = Control(POOL).config.encode()
+        self._server.keyspace.run(b"HSET", config, b"ttl", str(ttl_ms).encode())
+        for number in numbers:
+            names = Names(POOL, number)
+            keyspace = self._server.at(hash_tag(names.prefix)).keyspace
+            made_as = keyspace.run(b"HGET", names.lane.encode(), b"incarnation")
+            call = lanes.Lane(names, (made_as or b"").decode()).change_ttl(ttl_ms)
+            sha = SCRIPTS.load(call.script.source.encode())
+            args = [str(arg).encode() for arg in call.args]
+            with suppress(CommandError):  # nobody has joined it yet
+                SCRIPTS.run(keyspace, sha, [key.encode() for key in call.keys], args)
 
     def heal(self) -> None:
         """End every fault that is in effect."""

@@ -62,7 +62,7 @@ def digest(plan: Plan) -> str:
 def settings_of(config: Config, name: str = "") -> Settings:
     """Return how a node of a seed behaves: as all others, unless it has settings of its own."""
     settings = Settings(
-        lease_ttl_s=config.ttl_s,
+        lease_ttl_s=None if "ttl" in config.shapes else config.ttl_s,
         op_timeout_s=config.op_timeout_s,
         retry_window_s=max(30.0, 3 * config.op_timeout_s),
         result_ttl_s=600.0,

@@ -9,6 +9,7 @@ import attrs
 from structlog.testing import capture_logs
 
 from pool.actors.actor import Actor
+from pool.model.timing import Timing
 from tests.verify.checker import KNOWN_RED, Bounds, Report, check
 from tests.verify.history import Event, digest
 from tests.verify.sim import reading
@@ -183,16 +184,16 @@ class Simulation:
         facts = {"drained": is_drained, "live": self.live(), "working": self.working()}
         self.driver("final_state", extra={**last, **facts})
 
-    def _tell_lease(self, seam: Any, f: str, name: str, asked_s: float) -> None:
+    def _tell_lease(self, seam: Any, f: str, name: str, asked_s: float, timing: Timing) -> None:
         boot: Boot | None = self.fleet.seams.get(seam) if isinstance(seam, SimSeam) else None
         if boot is None:
             return
         asked = asked_s - boot.process.clock_offset_s
         if f == "join":
             boot.record("join", nonce=name, extra={"worker": True})
-        bounds = self.bounds()
-        until = asked + bounds.ttl_s - bounds.margin_s
-        boot.record("renew", nonce=name, extra={"asked": asked, "until": until})
+        ends = asked + timing.ttl_s
+        extra = {"asked": asked, "until": ends - timing.margin_s, "ends": ends}
+        boot.record("renew", nonce=name, extra=extra)
 
     def bounds(self) -> Bounds:
         """Return how long what may take."""

@@ -21,6 +21,7 @@ from pool.actors.run import Run
 from pool.actors.slots import Slots
 from pool.actors.worker import Worker
 from pool.errors import PoolError
+from pool.model.timing import Timing
 from pool.store import lane as lanes
 from pool.store.answers import Owned, renewal
 from pool.store.scripts import Script
@@ -184,18 +185,22 @@ def _items(args: Sequence[bytes], counted: int) -> list[Sequence[bytes]]:
 # --- the nodes' side ----------------------------------------------------------------------------
 
 
-def watch_leases(tell: Callable[[Any, str, str, float], None]) -> Callable[[], None]:
-    """Call `tell(seam, f, identity, asked)` for what nodes join and renew; return what ends it."""
+def watch_leases(tell: Callable[[Any, str, str, float, Timing], None]) -> Callable[[], None]:
+    """Call `tell(seam, f, identity, asked, granted)` for what nodes join and renew.
+
+    Returns what ends it.
+    """
     answered, joined = KeepAlive._on_answer, Membership._join
 
     def on_answer(self: KeepAlive, answer: Any) -> None:
         plan, asked_s = answer.round.plan, answer.round.asked_s
         for of, names, reply in zip(plan.states, plan.takes, answer.replies, strict=False):
             if not isinstance(reply, PoolError):
-                counts = renewal(reply).counts
-                for name, count in zip(names, counts, strict=True):
+                told = renewal(reply)
+                timing = Timing(told.ttl.ms / 1000)
+                for name, count in zip(names, told.counts, strict=True):
                     if count >= 0:
-                        tell(self.context.seam, "renew", f"{name}@{of.number}", asked_s)
+                        tell(self.context.seam, "renew", f"{name}@{of.number}", asked_s, timing)
         answered(self, answer)
 
     async def join(self: Membership, state: Any, workers: Any, **options: Any) -> None:
@@ -203,7 +208,8 @@ def watch_leases(tell: Callable[[Any, str, str, float], None]) -> Callable[[], N
         names = [worker.target(state.number).name for worker in workers.values()]
         await joined(self, state, workers, **options)
         for name in names:
-            tell(self.context.seam, "join", f"{name}@{state.number}", asked_s)
+            timing = state.lease.timing
+            tell(self.context.seam, "join", f"{name}@{state.number}", asked_s, timing)
 
     KeepAlive._on_answer = on_answer  # type: ignore[method-assign]
     Membership._join = join  # type: ignore[method-assign]

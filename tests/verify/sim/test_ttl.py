@@ -1,0 +1,31 @@
+"""The TTL of the pool is changed while a world is played, among faults that matter for leases."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from tests.verify.sim.config import Config
+from tests.verify.sim.run import play
+
+FAULTS = (
+    (),
+    ("partition",),
+    ("lossy-replies", "lossy-requests"),
+    ("pause", "crash"),
+    ("late", "slow"),
+    ("stall", "leave"),
+)
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids="+".join)
+def test_leases_hold_whatever_the_ttl_is_changed_to(faults: tuple[str, ...]) -> None:
+    """G-02, G-03, G-06: shorter and back, at times in some lanes only."""
+    for seed in range(2):
+        config = attrs.evolve(
+            Config.of(seed, "mixed"), faults=faults, shapes=("ttl",), pace_s=4.0, ttl_s=6.0
+        )
+        outcome = play(config)
+        assert not outcome.broken, (config.text(), outcome.broken)
+        if not faults:
+            assert not any(event.f == "reap" for event in outcome.events)
