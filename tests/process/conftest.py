@@ -38,6 +38,7 @@ from pool.testing.audit import audit
 from tests.servers import ON, Cluster, Sentinels, connect, refusals, start, with_user
 
 PATIENCE_S = 10.0  # for what has no deadline of its own; nothing takes that long
+START_S = 30.0  # for a process to start and join, on a busy machine
 LOOK_AGAIN_S = 0.01
 BACK_S = 6.0  # within the TTL and so long all begin again that may have killed their worker (G-06)
 POOL = "fleet"  # of all fleets, and the name of the user whom their members come as
@@ -179,7 +180,7 @@ class Fleet:
             if is_mortal:
                 threading.Thread(target=member.note_end, daemon=True).start()
         for name in names:
-            self.until(partial(self._has_joined, name), what=f"{name} has joined")
+            self.until(partial(self._has_joined, name), within_s=START_S, what=f"{name} has joined")
         # Else a service might be placed by a node that lacks a worker, and move a little later.
         lasting = {m.name: m for m in self.members.values() if m.is_expected_to_live}
         joined = [said for said in self.said("ready") if said["node"] in lasting]
