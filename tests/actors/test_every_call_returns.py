@@ -214,3 +214,21 @@ async def test_many_lanes_at_the_shortest_ttl_overflow_no_mailbox(a_fleet: Fleet
         await anyio.sleep(1.2)  # some rounds of renewals
         assert node.state == "open"
         assert not a_fleet.all_seen(ActorCrashed)
+
+
+async def test_a_sweep_of_thousands_of_overdue_starts_overflows_no_mailbox(fleet: Fleet) -> None:
+    """A5: each start of a dead owner told the reaper once more, whose mailbox held 256."""
+    names, count = fleet.names, 4_000
+    fleet.is_audited = False  # records made by hand
+    node = await fleet.node(sweep_batch=2_000, op_timeout_s=4.0)
+    with fleet.client.pipeline(transaction=False) as pipe:
+        for n in range(count):
+            owner = f"wdead{n % 500}.1"
+            record = f"P|j|late-{n}|quick|{owner}|1{n}|1|dp||||||||"
+            pipe.hset(names.jobs, f"late-{n}", record)
+            pipe.hset(names.payloads, f"late-{n}", "[]")
+            pipe.zadd(names.pending, {f"late-{n}": 1})
+        pipe.execute()
+    await fleet.until(lambda: fleet.client.zcount(names.pending, 0, 1) == 0)
+    assert node.state == "open"
+    assert not fleet.all_seen(ActorCrashed)
