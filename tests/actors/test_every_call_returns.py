@@ -131,31 +131,32 @@ async def crashing() -> None:
     raise KeyError("k")
 
 
-async def test_what_a_retry_timer_holds_is_answered_when_the_node_leaves(
-    own_server: EmbeddedServer,
+@pytest.mark.parametrize("late_s", [0.1, 0.4, 0.7])
+async def test_what_is_asked_while_the_node_leaves_a_silent_server_is_answered(
+    own_server: EmbeddedServer, late_s: float
 ) -> None:
-    """A4: it was answered to an actor that had ended.  Nobody knows if it was done: it says so."""
-    settings = SETTINGS
-    async with fault_proxy(own_server.url) as proxy:
-        told: list[Any] = []
+    """A4: in flight, or held by a retry's timer, it was answered to an actor that had ended."""
+    told: dict[str, Any] = {}
+    async with fault_proxy(own_server.url) as proxy, anyio.create_task_group() as tasks:
+        node = Node("p", proxy.url, settings=SETTINGS, observers=())
+        async with node:
+            ref = await node.options(allow_unknown=True).dispatch("quick", "first")
+            proxy.go_silent()
 
-        async def dispatch(node: Node, key: str) -> None:
-            try:
-                told.append(await node.dispatch("quick", key))
-            except PoolError as error:
-                told.append(error)
-
-        async with anyio.create_task_group() as tasks:
-            async with Node("p", proxy.url, handlers=handlers_of(), settings=settings) as node:
-                await node.dispatch("quick", "first")
-                proxy.go_silent()
+            async def late() -> None:
+                await anyio.sleep(late_s * OP_S)
                 for i in range(20):
-                    tasks.start_soon(dispatch, node, f"k{i}")
-                await anyio.sleep(0.6 * OP_S)
-            with anyio.fail_after(1.0):
-                while len(told) < 20:  # noqa: ASYNC110 - each call tells when it returns
-                    await anyio.sleep(0.01)
-    assert all(isinstance(each, (StoreUnavailable, NotRunning)) for each in told)
+                    name = f"d{i}"
+                    tasks.start_soon(made, name, lambda n: n.dispatch("quick", "k"), node, told)
+                tasks.start_soon(made, "result", lambda _: ref.result(), node, told)
+
+            tasks.start_soon(late)
+        with anyio.move_on_after(1.0):
+            while len(told) < 21:  # noqa: ASYNC110 - each call tells when it returns
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    assert len(told) == 21
+    assert all(isinstance(each, (StoreUnavailable, NotRunning)) for each in told.values())
 
 
 async def test_a_dispatcher_that_crashes_in_flight_sends_again_what_it_had(
