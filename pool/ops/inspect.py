@@ -58,6 +58,7 @@ class Identity:
     running: int = 0
     pending: int = 0
     down: int = 0  # of a node: how many of its parts have crashed, and do not run again yet
+    is_hung: bool = False  # of a worker: its event loop hangs, so it takes no jobs
 
 
 @attrs.frozen(kw_only=True)
@@ -125,6 +126,7 @@ async def view(link: Link, found: Found) -> View:
                 running=known.running + each.running,
                 pending=known.pending + each.pending,
                 down=max(known.down, each.down),
+                is_hung=known.is_hung or each.is_hung,
             )
     oldest = [lane.oldest for lane in lanes if lane.oldest is not None]
     return View(
@@ -236,6 +238,7 @@ async def _identities(
             running=owned,
             pending=granted,
             down=opening.down if opening is not None else 0,
+            is_hung=opening is not None and opening.takes is None,
         )
         for name, lease_s, owned, granted, opening in zip(
             names, leases_s, running, pending, openings, strict=True

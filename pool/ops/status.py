@@ -162,6 +162,9 @@ def _findings(view: View, workers: dict[str, WorkerInfo]) -> Iterator[str]:
         if each.down and each.lease_s > 0:
             parts = "a part has" if each.down == 1 else f"{each.down} parts have"
             yield f"of node {each.id} {parts} crashed and not begun again: see its actor.crashed"
+    hung = [each.id for each in view.identities if each.is_hung and each.lease_s > 0]
+    if hung:
+        yield f"{len(hung)} workers take no jobs, their event loops hang: {hung[0]}, ..."
     if view.overdue_s > slack_s:
         yield f"a start, retry or limit is overdue by {view.overdue_s:.1f} s: nobody sweeps"
     if view.astray:

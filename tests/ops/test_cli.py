@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from pool.actors.handlers import Handlers
+from pool.actors.job import Job
 from pool.actors.node import Node
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.status import fetch
@@ -300,6 +303,29 @@ async def test_a_part_that_is_down_is_a_finding(
         supervisor.rose("sweeper")
     [finding] = status.findings
     assert finding.startswith(f"of node {node.id} a part has crashed")
+
+
+@pytest.mark.anyio
+async def test_a_worker_whose_loop_hangs_is_a_finding(pool_url: str, pool_name: str) -> None:
+    """It takes no jobs, and nobody else can help that."""
+    handlers = Handlers()
+    found: list[str] = []
+
+    @handlers.job("any")
+    async def any_job(job: Job) -> None: ...
+
+    def look() -> None:
+        until_s = time.monotonic() + WAIT_S
+        while not found and time.monotonic() < until_s:
+            found.extend(anyio.run(fetch, pool_name, Url.parse(pool_url)).findings)
+
+    settings = Settings(lease_ttl_s=2.0)
+    async with Node(pool_name, pool_url, handlers=handlers, settings=settings) as node:
+        looking = threading.Thread(target=look)
+        looking.start()
+        looking.join()  # blocks the loop until that was seen
+        [worker] = node.workers
+    assert found == [f"1 workers take no jobs, their event loops hang: {worker.id}, ..."]
 
 
 # --- run ------------------------------------------------------------------------------------

@@ -162,6 +162,8 @@ class Weather:
 
     def after(self, process: Process, words: Sequence[bytes], reply: Any) -> None:
         self.on_command(process, words)
+        if len(words) < 2:
+            return  # TIME
         if self.traps and words[1] == _FENCE and isinstance(reply, list) and len(reply) > 1:
             self.fuses[process] = self.traps.pop()
         if self.on_grant and words[1] == _DISPATCH and _has_granted(reply):
