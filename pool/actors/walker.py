@@ -332,11 +332,13 @@ class Walker:
     async def _end(self, state: LaneState, mine: Pass, told: Walked) -> None:
         """Note what a whole pass found, if that differs from what is noted."""
         is_right = (mine.unassigned, len(mine.waiting)) == (told.unassigned, told.waiting)
-        if (is_right and mine.found == told.astray == 0) or len(mine.handlers) > HANDLERS_MAX:
+        if is_right and mine.found == told.astray == 0:
             return
         names, link = state.lane.names, self.context.link
         registered = await link.execute("HKEYS", names.handlers)
         handlers = mine.handlers | {name.decode(errors="replace") for name in registered}
+        if len(handlers) > HANDLERS_MAX:  # then only the pass itself is noted
+            handlers, mine.changes = set(), ""
         counted = len(mine.waiting) if len(mine.waiting) <= WAITING_MAX else -1
         call = state.lane.recount(
             sorted(handlers), changes=mine.changes, found=mine.found, counted=counted

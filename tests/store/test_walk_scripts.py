@@ -110,6 +110,13 @@ def test_counters_are_set_right(bench: Bench) -> None:
     assert bench.audit() == []
 
 
+def test_without_a_count_only_the_pass_is_noted(bench: Bench) -> None:
+    bench.do("HSET", bench.names.lane, "unassigned", 7, "waiting", 9)
+    call = bench.lane.recount([], changes="", found=2, counted=5)
+    assert recounted(bench.run(call)) == ((7, 9), (7, 9))
+    assert bench.counter("astray") == 2
+
+
 def test_what_changed_meanwhile_is_not_counted(bench: Bench) -> None:
     """A key that began to wait, or ceased to; a handler whose index nobody can know."""
     bench.put("w1", "W")
