@@ -41,13 +41,14 @@ from pool.actors.roster import SHUTDOWN_KEY, WorkerInfo
 from pool.actors.sweeper import Sweeper
 from pool.actors.tail import Fields
 from pool.actors.worker import Worker
-from pool.errors import NotRunning, PoolError
+from pool.errors import NotRunning, PoolError, StorageFull
 from pool.model.job import Start
 from pool.model.names import WORKERS
 from pool.model.placement import Candidate
 from pool.model.rmap import CompareAndDelete, Value
 from pool.store.answers import Founded, Renewal
-from pool.store.scripts import ScriptCall
+from pool.store.scripts import ScriptCall, Word
+from pool.store.seam import Reply
 
 Actors: TypeAlias = tuple[Actor[Any], ...]
 _INLINE_BYTES_MAX: Final = 1024  # of an outcome that travels with its signal
@@ -377,14 +378,22 @@ class Crew:
                 continue
             signal = ("XADD", state.lane.names.signal(name), "NOMKSTREAM")
             bounds = ("MAXLEN", "~", _SIGNALS_MAX, "*")
-            fields_of = ("t", kind, "i", job_id)
-            command: tuple[Any, ...] = (*signal, *bounds, *fields_of)
+            fields_of: tuple[Word, ...] = ("t", kind, "i", job_id)
             if len(outcome) <= _INLINE_BYTES_MAX:
-                command = (*command, "o", outcome)
+                fields_of = (*fields_of, "o", outcome)
+            again = partial(self._signal_when_full, state, name, fields_of)
             try:
-                self.context.link.send(command, lambda _: None)
+                self.context.link.send((*signal, *bounds, *fields_of), again)
             except PoolError:
                 return  # they ask again
+
+    def _signal_when_full(
+        self, state: LaneState, name: str, fields: Sequence[Word], reply: Reply
+    ) -> None:
+        """Send a signal that was refused once more, in a script: those free before they write."""
+        if isinstance(reply, StorageFull):
+            with suppress(PoolError):
+                self.context.link.send(state.lane.signal(name, fields), lambda _: None)
 
     def _on_workers(self) -> None:
         """The `workers` map changed."""

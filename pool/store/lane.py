@@ -187,6 +187,7 @@ RESTORE: Final = Script.load(
     keys=("lane", "cleanup", *_JOB_KEYS, "owned"),
     args=("incarnation", "owner", "pending_ms", "*items"),
 )
+SIGNAL: Final = Script.load("signal", keys=("lane", "signal"), args=("incarnation", "*fields"))
 QUARANTINE: Final = Script.load(
     "quarantine",
     keys=(
@@ -492,6 +493,11 @@ class Lane:
             keys += (n.owned(who.name), n.stream(who.name), n.signal(who.name))
             args += (who.id, who.number)
         return LEAVE(keys, args)
+
+    def signal(self, node: str, fields: Sequence[Word]) -> ScriptCall:
+        """Write to a node's signals though the server is full; elsewhere a plain XADD does."""
+        n = self.names
+        return SIGNAL((n.lane, n.signal(node)), (self.incarnation, *fields))
 
     def change_ttl(self, ttl_ms: int) -> ScriptCall:
         """Have the lane go by another TTL; see `ttl.lua`."""

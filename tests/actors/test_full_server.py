@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from pool import Call, Handlers, Job, JobExists, JobRef, StorageFull
+from pool.actors.dispatcher import ASK_AGAIN_S
 from pool.actors.observe import NodeLeft, WorkerReaped
 from tests.actors.conftest import Fleet
 from tests.servers import connect
@@ -110,3 +111,15 @@ async def test_a_pool_can_be_founded_on_a_full_server(full: Fleet, diary: Diary)
         await node.dispatch("size", "k", "")
     full.client.config_set("maxmemory", 0)
     assert await (await node.dispatch("size", "k", "abc")).result(timeout_s=5) == 3
+
+
+async def test_who_waits_for_a_job_is_told_of_its_end_on_a_full_server(
+    full: Fleet, diary: Diary
+) -> None:
+    """The signal needs memory, too: it must not be left to the next time that the waiter asks."""
+    worker = await full.node(made(diary))
+    client = await full.node()
+    ref = await client.dispatch("slow", "job")
+    await diary.has("slow", worker.id)
+    full.client.config_set("maxmemory", 1)
+    assert await ref.result(timeout_s=ASK_AGAIN_S / 2) == worker.id

@@ -53,6 +53,7 @@ MAY_SCRIPT = {
     ("renew.lua", "MAXLEN"): "the journal",
     ("ttl.lua", "MAXLEN"): "the journal",
     ("intend.lua", "MAXLEN"): "the journal, and signals, which only wake",
+    ("signal.lua", "MAXLEN"): "signals, which only wake",
     ("notify.lua", "MAXLEN"): "signals, which only wake: the inbox holds the message",
     ("lib/rmap.lua", "MAXLEN"): "a map's log: who falls behind takes a snapshot",
     ("rmap_reset.lua", "EXPIRE"): "what is left of a destroyed map; nothing is decided by it",

@@ -118,6 +118,8 @@ ACCEPTING: dict[str, Make] = {
 }
 FREEING: dict[str, Make] = {
     "join": _join,
+    "signal": lambda b: b.lane.signal("n1.1", ("t", "ended", "i", "j1")),
+    "thaw": lambda b: b.lane.thaw(["w7.1"], known_s=60.0),
     "wait": lambda b: b.lane.look([("r1", ""), ("none", "j")], node="n7.1"),
     "settle": _settle,
     "release": _release,
@@ -254,6 +256,8 @@ def unused(bench: Bench, name: str) -> set[str]:
     match name:
         case "settle":
             return {n.inbox("r1"), n.open}
+        case "wait":
+            return {n.thawed}  # for records with marks
         case "release" | "reap grant":
             return inboxes
         case "grant":
