@@ -267,6 +267,10 @@ class Slots:
         self._launched_s = run.began_s
         if self.context.trials.has(run):
             self.on_trial(run, self.context.trials.begins(run, run.began_s))
+        elif "a" in run.start.flags and run.start.marks.halves:
+            self.on_trial(
+                run, 0.0
+            )  # its lane was silent, and it lost its turn: it may kill as well
         self.on_launch(run)
         if self._idle and not run.is_apart:
             slot = self._idle.pop()

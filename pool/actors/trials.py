@@ -80,9 +80,8 @@ class Trials:
         return for_s
 
     def lived(self, run: Run) -> None:
-        """Say that a suspect lives, unless the next one has begun."""
+        """Note that it was said that a suspect lives: it need not be said again."""
         if self._last is not None and self._last[0] is run:
-            self._last[2]()
             self._last = None
 
     def end(self, run: Run, now_s: float) -> None:

@@ -281,6 +281,7 @@ class Worker(Actor[Told]):
                     self._on_pulled(box, reply)
             case _TrialOver(run, has_lived):
                 if has_lived:
+                    self._on_lived(run)
                     self.context.trials.lived(run)
                 self._slots.end_trial(run)
             case LeaseSoft(lane):

@@ -102,12 +102,12 @@ def test_who_lived_is_cleared_where_only_its_own_identity_is_known() -> None:
     assert lived == ["b", "c"]
 
 
-def test_who_lives_for_long_enough_is_cleared_once() -> None:
-    """Unless the next one has begun: then it is not the last one any more."""
+def test_who_was_said_to_live_is_not_said_to_again() -> None:
+    """When the next one is of another identity: it was said after LIVED_S."""
     trials, lived = Trials(), list[str]()
     a, b = suspect("a"), suspect("b")
     trials.take(a, (0, "w1.1"), lambda: lived.append("a"), 0.0)
-    trials.take(b, (0, "w1.1"), lambda: lived.append("b"), 0.1)
-    for run in (a, b, b):
-        trials.lived(run)
-    assert lived == ["b"]
+    trials.lived(b)
+    trials.lived(a)
+    trials.take(b, (1, "w1.1"), lambda: lived.append("b"), 2.0)
+    assert not lived
