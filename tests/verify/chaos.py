@@ -304,7 +304,7 @@ async def _drain(world: World, bounds: Bounds) -> bool:
     """Have the producers finish; say whether all that was accepted has ended in time."""
     for producer in world.producers:
         await world.command(producer, do="finish")
-    deadline_s = bounds.quiet_s + bounds.probation_s + FINISH_S
+    deadline_s = bounds.quiet_s + bounds.suspects_s + FINISH_S
     finished = await world.until(
         lambda: all(world.has_said("finished", producer) for producer in world.producers),
         deadline_s,
@@ -314,7 +314,7 @@ async def _drain(world: World, bounds: Bounds) -> bool:
         with world.admin() as client:
             return not dump.unfinished(client, POOL) and not dump.claims(client, POOL)
 
-    with anyio.move_on_after(bounds.quiet_s + bounds.probation_s):
+    with anyio.move_on_after(bounds.quiet_s + bounds.suspects_s):
         while not await in_thread(is_quiet):  # noqa: ASYNC110 - nodes change the store
             await anyio.sleep(0.1)
         return finished

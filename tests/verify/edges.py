@@ -15,9 +15,8 @@ from typing import Final
 
 from tests.verify.history import Event
 from tests.verify.invariants import Finding, due_by, invariant
-from tests.verify.view import DISTURBS, HANGS, Bounds, Commit, Run, View
+from tests.verify.view import DISTURBS, Bounds, Commit, Run, View
 
-INNOCENT_S: Final = 5.0  # beyond B: innocents are back within TTL + 6 s (DESIGN 13.8)
 RESULT_S: Final = 1.0  # from the commit to its waiter
 ASK_AGAIN_S: Final = 5.0  # a waiter whose signal was lost asks by itself
 CALLS: Final = frozenset({"dispatch", "result", "cancel", "notify", "map"})
@@ -197,36 +196,28 @@ def _judge_wait(
     # The grant comes before its answer.
     asked = view.invoked.get(event.idem, event) if event.f == "dispatch" else event
     since = asked.t
+    # Until there is pool time (DESIGN 13.10) what is kept by the server's clock waits for it.
+    back = view.excuses({"clock"}, since, took)
+    due += sum(max(0.0, -fault.event.extra.get("step_s", 0.0)) for fault in back)
     by = view.due_by(
         due,
         bounds.takeover_s,
         bounds,
-        involved=lambda by: _not_hung(view, key, since, by),
+        involved=lambda by: view.granted(key, since, by),
+        is_begun=False,
         lane=view.lane_of(key),
     )
     by += view.slack_s(due, by, bounds) + bounds.room_s
-    by += view.probation_s(job, bounds)
-    # Until there is pool time (DESIGN 13.10) what is kept by the server's clock waits for it.
-    back = view.excuses({"clock"}, since, by)
-    by += sum(max(0.0, -fault.event.extra.get("step_s", 0.0)) for fault in back)
     at_end = view.final.t if view.final else view.events[-1].t
     if took > by and view.ended.get(job, math.inf) > by and by < at_end:
         waited = f"began after {took - due:.2f} s" if start else "never began"
         found.say(f"{job} of {key!r} {waited}, not within {by - due:.2f} s", event, start)
 
 
-def _not_hung(view: View, key: str, since: float, by: float) -> set[str]:
-    """Return to whom a key was granted, but for those whose loop only hangs: that is no excuse."""
-    nodes = view.granted(key, since, by)
-    hung = {f.target for f in view.excuses({"pause"}, since, by) if f.kind in HANGS}
-    hurt = {f.target for f in view.excuses(DISTURBS, since, by) if f.kind not in HANGS}
-    return nodes - (hung - hurt)
-
-
 @invariant("I35", "innocents are back soon")
 def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
     """Whatever ended a run from outside (its process died, its lease ended, its node left), the key
-    runs again within TTL + 6 s, on probation or not (DESIGN 13.8).
+    runs again within TTL + 6 s, whatever it is suspected of (DESIGN 13.8).
     """
     stopped = {event.job for event in view.of.get("cancel", ())}
     last = view.final.t if view.final else view.events[-1].t if view.events else 0.0
@@ -244,9 +235,11 @@ def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
                 continue
             found.judged += 1
             took = later.start.t if later else math.inf
-            if took <= since + bounds.takeover_s + INNOCENT_S or (later and later.start.t < since):
+            if took <= since + bounds.takeover_s + bounds.suspects_s or (
+                later and later.start.t < since
+            ):
                 continue
-            by = due_by(view, bounds, run, since) + INNOCENT_S
+            by = due_by(view, bounds, run, since) + bounds.suspects_s
             by += view.slack_s(since, by, bounds) + bounds.room_s
             if run.end is not None and run.start.extra.get("timeout_s"):
                 by += bounds.backoff_max_s
@@ -259,10 +252,20 @@ def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
 
 @invariant("I36", "poison kills few")
 def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
-    """A job that ends its process does so at most `crashes_max` + 1 times, however it does."""
+    """A job that ends its process does so at most `crashes_max` + 1 times, however it does; and who
+    is given up for that ran where so many died: a process that only stood still marks nobody.
+    """
+    # Where two of them run together the history says whose deed it was.
+    guilty = {
+        (fault.event.extra["by"], fault.began) for fault in view.faults if "by" in fault.event.extra
+    }
     for job, runs in view.by_job.items():
         killed = [run for run in runs if run.start.extra.get("poison") and run.end is None]
-        deaths = [run for run in killed if run.start.p in view.died]
+        deaths = [
+            run
+            for run in killed
+            if run.start.p in view.died and (not guilty or (job, view.died[run.start.p]) in guilty)
+        ]
         if not deaths:
             continue
         found.judged += 1
@@ -274,6 +277,13 @@ def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
             here = [run.start for run in deaths if began < run.start.t <= ended]
             if len(here) > bounds.crashes_max + 1:
                 found.say(f"{job} ended {len(here)} processes", here[0], here[-1])
+    for commit in view.commits:
+        if commit.word == "parked" and commit.cause == "poison":
+            found.judged += 1
+            died = [r.start for r in view.by_job.get(commit.job, ()) if r.start.p in view.died]
+            if len(died) < bounds.crashes_max:
+                text = f"{commit.job} was given up as poison, and {len(died)} processes had died"
+                found.say(text, commit.event, *died)
 
 
 @invariant("I37", "results come soon")
@@ -298,7 +308,8 @@ def results_come_soon(view: View, bounds: Bounds, found: Finding) -> None:
         settler = view.process_of(commit_of.nonce).partition("/")[0]
         nodes = {asked.node, settler}
         began = asked.t - bounds.ttl_s
-        if not settler or view.hurts(DISTURBS, began, by, nodes, lane):
+        # A full server takes no waiter's name: it asks again, too.
+        if not settler or view.hurts(DISTURBS | {"full"}, began, by, nodes, lane):
             by += ASK_AGAIN_S
             while hurt := view.hurts(DISTURBS, began, by, {asked.node}, lane):
                 later = max(f.ended for f in hurt) + ASK_AGAIN_S + RESULT_S + bounds.ttl_s
@@ -310,6 +321,36 @@ def results_come_soon(view: View, bounds: Bounds, found: Finding) -> None:
         if at > by and gone > by and not (told and at <= since):
             said = f"{at - since:.2f} s" if ended else "for ever"
             found.say(f"result of {asked.job} took {said}", asked, commit_of.event, ended)
+
+
+@invariant("I39", "who comes is there soon")
+def joins_in_time(view: View, bounds: Bounds, found: Finding) -> None:
+    """A process that begins takes jobs within a TTL in every lane that is there, whatever happens
+    to others.
+    """
+    lanes = {lane for lane in view.lanes.values() if lane} or {""}
+    joined: dict[tuple[str, str], float] = {}
+    for event in view.of.get("join", ()):
+        if event.extra.get("worker"):
+            lane = event.nonce.rpartition("@")[2] if "@" in event.nonce else ""
+            joined.setdefault((event.p, lane), event.t)
+    last = view.events[-1].t if view.events else 0.0
+    for boot in view.of.get("boot", ()):
+        for lane in sorted(lanes):
+            found.judged += 1
+            at = joined.get((boot.p, lane), math.inf)
+            by = boot.t + bounds.ttl_s
+            while hurt := view.hurts(DISTURBS, boot.t - bounds.ttl_s, by, {boot.node}, lane):
+                later = max(fault.ended for fault in hurt) + bounds.ttl_s + bounds.takeover_s
+                if later <= by:
+                    break
+                by = later
+            by += view.slack_s(boot.t, by, bounds)
+            left = min((e.t for e in view.of.get("leave", ()) if e.p == boot.p), default=math.inf)
+            gone = min(view.died.get(boot.p, math.inf), left, last)
+            if at > by and gone > by:
+                took = f"after {at - boot.t:.2f} s" if at < math.inf else "never"
+                found.say(f"{boot.p} takes jobs of lane {lane or 0} {took}", boot)
 
 
 @invariant("I38", "at the end all is as it should be")

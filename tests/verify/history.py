@@ -33,20 +33,21 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            (its process; of a reap likewise)
     reap      node         nothing is left of identity nonce.  extra: keys
     event     node         any other event of the product.  extra: event, and its facts
+    boot      driver       process p begins; it shall take jobs
     health    driver       extra: state (of the node), dead [its parts that do not run]
     members   node         extra: workers (ids in its copy of the map), shared (its copy of the
                            shared map)
     map       node         a write into the shared map: invoke, ok, fail or info.  key.  extra:
                            value (of a set), revision (ok).  Key `total`: 1 was added
     seen      node         a change of it came: key.  extra: revision, value.  info: it begins anew
-    leave     driver       invoke: told to leave; ok: it has ended in peace
+    leave     driver       invoke: told to leave (extra grace_s); ok: it has ended in peace
     exit      driver       process p has ended; result: its exit code
     stall     driver       threads waited for a processor.  extra: waited {process, or `server`: s}
     snapshot  driver       extra: the lane's counters, and `live`: how many records there are
     fault     driver       invoke: it is in effect; ok: it is over.  extra: id, kind, does, target
                            (node name, empty: all), lane (empty: all), weight (how many faults
                            this counts for); of a loss since: as of when the data are;
-                           of a clock step_s
+                           of a clock step_s; by: the job whose deed it is
     heal      driver       no fault is in effect any more
     final_state  driver    extra: see `final` below
 

@@ -102,13 +102,13 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
     if view.final is not None and not view.final.extra.get("drained", True):
         found.say("the run was ended by the harness, not by its last job", view.final)
     ended, live = view.ended, _live(view)
-    late = [f for f in view.faults if f.does == "pause" and f.ended > view.healed]
+    late = [f for f in view.faults if f.does in ("pause", "crash") and f.ended > view.healed]
     for job, dispatch in view.accepted.items() if view.healed < math.inf else ():
         found.judged += 1
         end = ended.get(job, math.inf)
         hurts = (f.ended for f in late if f.ended <= end)
         since = max(view.healed, dispatch.t, max(hurts, default=0.0))
-        by = since + bounds.quiet_s + view.probation_s(job, bounds)
+        by = since + bounds.quiet_s
         by += view.slack_s(since, by, bounds) - bounds.slack_s
         if live.get(job) == "job":
             found.say(f"{job} of {dispatch.key!r} has not ended", dispatch)
@@ -627,9 +627,8 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
     off for longer than its lease) starts elsewhere within B; what else happens to the server, or
     to whoever had it in hand meanwhile, adds to it.
 
-    If nobody was left, B counts from when the first one is back.  A job on probation may have to
-    wait for a place, and only while another one has it (G-06); a fault of that time may have moved
-    it, or stopped its node, and it waits anew.
+    If nobody was left, B counts from when the first one is back.  Who may have ended its process,
+    among others, is begun when the one before it has turned out to be innocent (DESIGN 13.8).
     """
     for run, crash, later in (*takeovers(view), *_stood(view, bounds)):
         found.judged += 1
@@ -637,12 +636,8 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         by = due_by(view, bounds, run, crash)
         found.exact += by <= crash + bounds.takeover_s
         by += view.slack_s(crash, by, bounds) + bounds.room_s
-        if run.marks >= bounds.crashes_max:
-            if not later or view.is_kept_back(later, by, bounds):
-                by += bounds.probation_s
-            elif view.excuses(DISTURBS, by, took):
-                by = due_by(view, bounds, run, crash, bounds.probation_s) + bounds.probation_s
-                by += view.slack_s(crash, by, bounds) + bounds.room_s
+        if took > by and _is_suspect(view, bounds, run, crash):
+            by += bounds.suspects_s
         if took > by and _is_awaited(view, run, by):
             found.say(
                 f"{run.start.key!r} of {run.start.p} "
@@ -651,6 +646,19 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
                 run.start,
                 later.start if later else None,
             )
+
+
+def _is_suspect(view: View, bounds: Bounds, run: Run, crash: float) -> bool:
+    """Say whether a job may have ended its process, as others there may have: it had just begun, or
+    another process had died with it.
+    """
+    here = [r for r in view.runs if r.start.p == run.start.p and r.ended >= crash]
+    before = [r for r in view.by_job[run.start.job] if r.start.t < run.start.t]
+    is_new = run.start.t >= crash - AT_ONCE_S - bounds.slack_s
+    return len(here) > 1 and (is_new or any(r.start.p in view.died for r in before))
+
+
+AT_ONCE_S: Final = 1.0  # who began so long ago is not suspected alone
 
 
 def takeovers(view: View) -> Iterator[tuple[Run, float, Run | None]]:
@@ -681,8 +689,8 @@ def _stood(view: View, bounds: Bounds) -> Iterator[tuple[Run, float, Run | None]
                 yield run, fault.began, next((r for r in rest if r.start.p != run.start.p), None)
 
 
-def due_by(view: View, bounds: Bounds, run: Run, since: float, more_s: float = 0.0) -> float:
-    """Return by when what ran should be taken over, where a wait of `more_s` may follow."""
+def due_by(view: View, bounds: Bounds, run: Run, since: float) -> float:
+    """Return by when what ran should be taken over."""
     claims = view.of.get("lock", ())
 
     def involved(by: float) -> set[str]:
@@ -703,7 +711,6 @@ def due_by(view: View, bounds: Bounds, run: Run, since: float, more_s: float = 0
         involved=involved,
         but=run.start.node,
         lane=view.lane_of(run.start.key),
-        more_s=more_s,
     )
 
 
@@ -1004,10 +1011,13 @@ def clean_leave(view: View, bounds: Bounds, found: Finding) -> None:
     for p, event in asked.items():
         wait_s = bounds.grace_s + bounds.ttl_s
         by = event.t + wait_s
-        hurt = view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node)
+        # One lane that is away holds nobody up: its keys are left to the reapers.
+        away = view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node)
+        hurt = [fault for fault in away if not fault.lane]
         while hurt and (later := max(fault.ended for fault in hurt) + wait_s) > by:
             by = later
-            hurt = view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node)
+            away = view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node)
+            hurt = [fault for fault in away if not fault.lane]
         by += view.slack_s(event.t, by, bounds)
         was_killed = any(f.does == "crash" and f.target == event.node for f in hurt)
         found.judged += 1
@@ -1015,9 +1025,28 @@ def clean_leave(view: View, bounds: Bounds, found: Finding) -> None:
             found.say(f"{p} did not leave in time", event, left.get(p))
         if hurt:
             continue
+        _grace_is_kept(view, bounds, event, away, found)
         for reap in view.of.get("reap", ()):
-            if reap.t > event.t and view.process_of(reap.nonce) == p:
+            lane = reap.nonce.rpartition("@")[2] if "@" in reap.nonce else ""
+            is_away = any(fault.lane == lane for fault in away)
+            if reap.t > event.t and view.process_of(reap.nonce) == p and not is_away:
                 found.say(f"{p} left and was reaped", event, reap)
+
+
+def _grace_is_kept(
+    view: View, bounds: Bounds, leave: Event, away: Sequence[Fault], found: Finding
+) -> None:
+    """Judge that finite jobs may end within the grace, but for those whose own lane is away."""
+    grace_s = leave.extra.get("grace_s", 0.0)
+    stopped = {event.job for event in view.of.get("cancel", ())}
+    lanes = {fault.lane for fault in away}
+    for run in view.runs if grace_s else ():
+        if run.start.p != leave.p or run.end is None or run.end.err != "cancelled":
+            continue
+        is_soon = leave.t < run.end.t < leave.t + grace_s - 0.002
+        is_ours = run.start.extra.get("kind") != "service" and run.start.job not in stopped
+        if is_soon and is_ours and view.lane_of(run.start.key) not in lanes:
+            found.say(f"{run.start.job} was cancelled within the grace", leave, run.start, run.end)
 
 
 @invariant("I28", "a pool keeps to its own")

@@ -42,7 +42,8 @@ class Mutant:
     path: str
     old: str
     new: str
-    # Faults, or `bursts` and `workers`, without which it can hardly show; their seeds come first.
+    # Faults or shapes, or `bursts` and `workers`, without which it can hardly show; their seeds
+    # come first.
     needs: tuple[str, ...] = ()
     is_named: bool = False  # one of the eleven that every such campaign must kill
 
@@ -91,11 +92,9 @@ MUTANTS: Final = (
         is_named=True,
         breaks="a dispatch that is sent again is another job",
         path="pool/actors/dispatcher.py",
-        old="                again.append(pending)\n            else:\n"
-        "                pending.resolve(attrs.evolve(error))",
+        old="                lane.again.append(pending)",
         new="                pending.item.id = self.context.ids.next()\n"
-        "                again.append(pending)\n            else:\n"
-        "                pending.resolve(attrs.evolve(error))",
+        "                lane.again.append(pending)",
         needs=("lossy-replies",),
     ),
     Mutant(
@@ -133,8 +132,9 @@ MUTANTS: Final = (
         is_named=True,
         breaks="a dead owner counts as reaped before its keys are moved",
         path="pool/store/lua/reap.lua",
-        old="local answers = { text_of(now) }",
-        new="local answers = { text_of(now) } redis.call('HSET', cleanup, identity, 'done')",
+        old="redis.call('ZADD', keepalive, now + reap_ms, identity)",
+        new="redis.call('ZADD', keepalive, now + reap_ms, identity) "
+        "redis.call('HSET', cleanup, identity, 'done')",
         needs=("crash",),
     ),
     Mutant(
@@ -226,9 +226,8 @@ MUTANTS: Final = (
         name="the living are reaped",
         breaks="a lease counts as ended when half of it is left",
         path="pool/store/lua/fence.lua",
-        old="redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'LIMIT', 0, claims_max)",
-        new="redis.call('ZRANGEBYSCORE', keepalive, '-inf', now + ttl_ms / 2, 'LIMIT', 0, "
-        "claims_max)",
+        old="redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'WITHSCORES',",
+        new="redis.call('ZRANGEBYSCORE', keepalive, '-inf', now + ttl_ms / 2, 'WITHSCORES',",
         needs=("crash",),
     ),
     Mutant(
@@ -360,8 +359,8 @@ MUTANTS: Final = (
         name="due jobs are not promoted",
         breaks="the sweeper looks after those with an owner only",
         path="pool/actors/sweeper.py",
-        old='if each.owner == "none" or (each.index == "pending" and each.owner == "gone"):',
-        new='if each.index == "pending" and each.owner == "gone":',
+        old='            if each.owner == "none" or is_stranded:',
+        new="            if is_stranded:",
     ),
     Mutant(
         name="nobody walks over the records",
@@ -511,6 +510,47 @@ MUTANTS: Final = (
         new="        if False:",
         needs=("full", "lossy-replies"),
     ),
+    Mutant(
+        name="a part that fell stays down",
+        breaks="an actor that crashed is not run again, and its node goes on (13.1)",
+        path="pool/actors/supervisor.py",
+        old="                if pause_s is None:\n                    return\n                try:",
+        new="                if pause_s is not None:\n"
+        "                    return\n                try:",
+        needs=("garbage",),
+    ),
+    Mutant(
+        name="what is gone from `open` is not said again",
+        breaks="a renewal says what a worker takes only where it stands already (13.3)",
+        path="pool/store/lua/renew.lua",
+        old="    elseif says[at] then",
+        new="    elseif says[at] and had then",
+        needs=("lost-index",),
+    ),
+    Mutant(
+        name="one lane's look holds up the others'",
+        breaks="while a lane is looked after, no other one is (13.5)",
+        path="pool/actors/alarms.py",
+        old="                if lane in self._looking:",
+        new="                if self._looking:",
+        needs=("apart", "lane-stall", "crash"),
+    ),
+    Mutant(
+        name="the last try's error is told",
+        breaks="a dispatch of which an earlier try may have arrived is said to be not done (13.9)",
+        path="pool/actors/dispatcher.py",
+        old="                pending.resolve(attrs.evolve(error, maybe_done=pending.maybe_done))",
+        new="                pending.resolve(attrs.evolve(error))",
+        needs=("lossy-replies", "slow"),
+    ),
+    Mutant(
+        name="nobody leaves a full server",
+        breaks="leaving does not free before it writes (13.12)",
+        path="pool/store/lua/leave.lua",
+        old="redis.call('ZREM', keepalive, '\\n')\n",
+        new="",
+        needs=("full", "leave"),
+    ),
 )
 
 
@@ -530,6 +570,7 @@ def _hunt(needs: Sequence[str], seeds: int) -> int:
         has = {*config.faults}
         has |= {"bursts"} if config.bursts else set()
         has |= {"workers"} if config.workers > 1 else set()
+        has |= {*config.shapes}
         return len(wanted - has), len(config.faults) * 3 + config.jobs * 0.1 + 20 / config.ttl_s
 
     began_s, tried = time.perf_counter(), 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.verify.mutants import MUTANTS, Mutant, planted
-from tests.verify.sim.config import FAULTS
+from tests.verify.sim.config import FAULTS, SHAPES
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -14,7 +14,7 @@ def test_a_planted_bug_still_applies(mutant: Mutant) -> None:
     text = planted(mutant)
     if mutant.path.endswith(".py"):
         compile(text, mutant.path, "exec")
-    assert set(mutant.needs) <= {*FAULTS, "bursts", "workers"}
+    assert set(mutant.needs) <= {*FAULTS, *SHAPES, "bursts", "workers"}
 
 
 def test_planted_bugs_have_names_of_their_own() -> None:

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, Final
 
 import attrs
@@ -37,9 +36,8 @@ class Bounds:
     limit_s: float = 30.0  # the longest run-time limit of any handler
     grace_s: float = 10.0
     room_s: float = 0.0  # how long a takeover may wait for a free slot, where those are few
-    crashes_max: int = 3  # a job with so many crash marks is on probation,
-    probation_s: float = 30.0  # and waits for a place at most this long
-    crash_window_s: float = 600.0  # marks are forgotten by a run that lasts so long
+    crashes_max: int = 3  # more deaths than that give a job up
+    suspects_s: float = 5.0  # beyond B, for all that one of them may have ended its process
     slack_s: float = 0.25  # what a busy machine may add to anything
     keeps_outcomes: bool = True  # longer than the run lasts
     call_s: float = 5.0  # how long any call may take whose deadline the history does not tell
@@ -83,8 +81,6 @@ class Run:
     start: Event
     end: Event | None = None
     ended: float = math.inf  # its end, or that of its process
-    crashes: int = 0  # crash marks of its job when it began
-    marks: int = 0  # and afterwards: one more, or one, if its owner was lost while it had the job
 
 
 @attrs.frozen(kw_only=True)
@@ -136,7 +132,6 @@ class View:
     invoked: Mapping[str, Event]  # idem -> its dispatch invoke
     faults: Sequence[Fault]
     died: Mapping[str, float]  # process -> when it had ended
-    suspects: Mapping[str, Sequence[Run]]  # process -> what ran in it on probation
     process: Mapping[str, str]  # nonce, and nonce without its number -> process
     lives: Sequence[tuple[float, float]]  # of processes that take jobs: joined, ended
     lives_of: Mapping[str, Sequence[tuple[float, float]]]  # ... by node
@@ -163,11 +158,6 @@ class View:
         for run in runs:
             by_key[run.start.key].append(run)
             by_job[run.start.job].append(run)
-        _mark(by_job, _Losses.of(of), died, bounds)
-        suspects: dict[str, list[Run]] = defaultdict(list)
-        for run in runs:
-            if run.crashes >= bounds.crashes_max:
-                suspects[run.start.p].append(run)
         faults = _faults(of["fault"])
         faults += _starved(of["stall"], bounds)
         final = of["final_state"][-1] if of["final_state"] else None
@@ -201,7 +191,6 @@ class View:
             invoked={e.idem: e for e in of["dispatch"] if e.type == "invoke"},
             faults=faults,
             died=died,
-            suspects=suspects,
             process=process,
             lives=[life for each in lives.values() for life in each],
             lives_of=lives,
@@ -264,26 +253,29 @@ class View:
         involved: Callable[[float], Collection[str]],
         but: str = "",
         lane: str = "",
-        more_s: float = 0.0,
+        is_begun: bool = True,
     ) -> float:
         """Return by when something must have happened that takes `wait_s` if nothing disturbs it.
 
         Each fault of the server begins it anew when it is over, and so does one of a node that had
         it in hand (`involved`, until a time): at once, if others must then see that the node is
-        gone.  Only while no node is well that could have it, any node's fault counts.
+        gone, or that its loop hangs, of what it has not begun.  Only while no node is well that
+        could have it, any node's fault counts.
         """
         by = self.served_from(since, bounds.slack_s) + wait_s
         while by < math.inf:
             found = [
                 fault
-                for fault in self.excuses(DISTURBS, since - bounds.ttl_s, by + more_s, lane=lane)
+                for fault in self.excuses(DISTURBS, since - bounds.ttl_s, by, lane=lane)
                 # What made it wait may itself be there as a fault.
                 if abs(fault.began - since) > bounds.slack_s or not but or fault.target != but
             ]
             if self.well(since - bounds.ttl_s, by, but):
                 hands = involved(by)
                 ends = [
-                    fault.began if fault.target and fault.is_end else fault.ended
+                    fault.began
+                    if fault.target and (fault.is_end or (fault.kind in HANGS and not is_begun))
+                    else fault.ended
                     for fault in found
                     if not fault.target or fault.target in hands
                 ]
@@ -323,23 +315,6 @@ class View:
         told, total = self.stalls
         waited = total[bisect_right(told, ended + bounds.slack_s)] - total[bisect_left(told, began)]
         return bounds.slack_s + waited
-
-    def probation_s(self, job: str, bounds: Bounds) -> float:
-        """Return by how much longer a job may wait that comes to be on probation."""
-        marks = max((run.marks for run in self.by_job.get(job, ())), default=0)
-        return bounds.probation_s if marks >= bounds.crashes_max else 0.0
-
-    def is_kept_back(self, run: Run, began: float, bounds: Bounds) -> bool:
-        """Say whether a run on probation had to wait since `began`: until it started, another one
-        was on probation in its process all the time.
-        """
-        if run.crashes < bounds.crashes_max:
-            return False
-        until = began + bounds.slack_s
-        for other in self.suspects.get(run.start.p, ()):
-            if other.start.job != run.start.job and other.start.t <= until:
-                until = max(until, other.ended + bounds.slack_s)
-        return run.start.t <= until
 
     def is_gone(self, dispatch: Event) -> bool:
         """Say whether what this dispatch accepted may have been lost with the server's data."""
@@ -390,67 +365,6 @@ def _runs(
         if (ended := going.pop(number, None)) is not None:
             ended.end, ended.ended = event, event.t
     return runs, process
-
-
-@attrs.frozen
-class _Losses:
-    """Who lost its keys, and when, as far as anybody said so."""
-
-    lost: Mapping[str, float]  # nonce -> when the last of them had been taken, or it noticed
-    moved: Mapping[str, Sequence[float]]  # key -> when it was given away on purpose
-
-    @classmethod
-    def of(cls, of: Mapping[str, Sequence[Event]]) -> _Losses:
-        lost = {event.nonce: event.t for event in of.get("reap", ())}
-        moved: dict[str, list[float]] = defaultdict(list)
-        for event in of.get("event", ()):
-            match event.extra.get("event"):
-                case "worker.fenced":
-                    lost.setdefault(event.extra["worker"], event.t)
-                case "service.moved":
-                    moved[event.key or event.extra["key"]].append(event.t)
-        return cls(lost, moved)
-
-    def when(self, start: Event, after: Event | None) -> float:
-        """Return when a run's owner had lost its keys; `after` is the next start of the key."""
-        when = self.lost.get(start.nonce, math.inf)
-        if after is None or when == math.inf:
-            return when
-        # Who took this key may have died before it had the others, or could say so.
-        is_moved = any(start.t <= t <= after.t for t in self.moved.get(start.key, ()))
-        return when if is_moved else min(when, after.t)
-
-
-def _mark(
-    by_job: Mapping[str, Sequence[Run]],
-    losses: _Losses,
-    died: Mapping[str, float],
-    bounds: Bounds,
-) -> None:
-    """Count each job's crash marks: the owner was lost, by death or by eviction, and had the job.
-
-    It had if the same attempt went on elsewhere not before; what its owner gave up had ended there.
-    A killed process that has no successor in this history counts as well.
-    """
-    for runs in by_job.values():
-        marks, began = 0, -math.inf
-        for run, after in zip_longest(runs, runs[1:]):
-            start, next_start = run.start, after.start if after else None
-            run.crashes = run.marks = marks
-            if began == -math.inf:
-                began = start.t
-            if next_start and next_start.epoch == start.epoch:
-                continue  # it went on where it was
-            since, began = began, -math.inf
-            when = died.get(start.p, math.inf) if run.end is None else math.inf
-            when = min(when, losses.when(start, next_start))
-            if next_start is None:
-                is_mark = when < math.inf
-            else:
-                took_s = bounds.reap_s + bounds.slack_s  # from the first key moved to the last
-                is_mark = next_start.attempt == start.attempt and next_start.t > when - took_s
-            if is_mark:
-                run.marks = marks = 1 + (0 if when - since >= bounds.crash_window_s else marks)
 
 
 def _stalls(

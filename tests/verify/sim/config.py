@@ -84,8 +84,7 @@ SHAPES: Final = {
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final = frozenset(
     {
-        *("freeze-all", "garbage", "full", "lost-index", "lane-stall", "lane-restart", "lane-wipe"),
-        *("ill", "calls", "poison", "blocks", "exits", "observers", "apart"),
+        *("garbage", "lane-stall", "ill", "poison"),
     }
 )
 
@@ -116,7 +115,8 @@ class Config:
     @property
     def crashes_max(self) -> int:
         """How many crash marks a job may have."""
-        return MARKS_FEW if "poison" in self.shapes else MARKS_MANY
+        is_few = "poison" in self.shapes or "freeze-all" in self.faults
+        return MARKS_FEW if is_few else MARKS_MANY
 
     @classmethod
     def of(cls, seed: int, loops: Loops | None = None, *, is_all: bool = False) -> Config:

@@ -262,9 +262,9 @@ class Faults:
             self._end(number)
         self._record("heal")
 
-    def excuse(self, kind: str, target: str, down_s: float) -> None:
+    def excuse(self, kind: str, target: str, down_s: float, by: str = "") -> None:
         """Write into the history that a node is away; it may make its jobs move, and move back."""
-        self._begin(kind, target, down_s, _nothing, weight=2)
+        self._begin(kind, target, down_s, _nothing, weight=2, by=by)
 
     def block(self, kind: str, process: Process, seconds: float) -> None:
         """Hang a process's loop from inside of it."""
@@ -287,6 +287,8 @@ class Faults:
             ):
                 chance = dice.choice((_RARELY, 0.3, 0.7)) if kind != "slow" else 1.0
                 size_s = ttl_s * dice.choice((0.02, 0.1, 0.4))
+                if kind == "garbage":  # more, and nobody is left who could be judged
+                    chance = dice.choice((0.01, _RARELY, 0.1))
                 if kind == "late":
                     size_s = self._config.op_timeout_s * dice.choice((1.0, 3.0))
                 window = Window(dice.choice((target, target, "")), chance, size_s)
@@ -499,6 +501,7 @@ class Faults:
         lane: str = "",
         since: float = -math.inf,
         step_s: float = 0.0,
+        by: str = "",
     ) -> None:
         self._numbers += 1
         number = self._numbers
@@ -510,6 +513,8 @@ class Faults:
         }
         if lane:
             extra["lane"] = lane
+        if by:
+            extra["by"] = by
         if step_s:
             extra["step_s"] = round(step_s, 3)
         if since > -math.inf:

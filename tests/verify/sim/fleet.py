@@ -100,6 +100,7 @@ class Boot:
     node: Node | None = None  # while it is open
     current: Node | None = None  # also before and after
     is_leaving: bool = False
+    is_abandoning: bool = False
     is_left: bool = False  # in peace
     is_ill: bool = False  # parts of it were dead when it was last looked at
     down_s: float = 0.1  # after it has left
@@ -125,6 +126,11 @@ class Boot:
         """Whether nothing will come of what it was asked."""
         return self.process.is_dead or self.process.host.is_over
 
+    def give_up(self, f: str, **facts: Any) -> None:
+        """Write that a call was cancelled by whoever made it."""
+        if not self.is_abandoning:
+            self.record(f, "info", err="CANCELLED", **facts)
+
     def do(self, op: Op) -> None:
         """Have it do something, in a task of its own."""
         self.process.post(self._start, op)
@@ -132,7 +138,8 @@ class Boot:
     def leave(self) -> None:
         """Tell it to leave."""
         self.is_leaving = True
-        self.record("leave", "invoke")
+        settings = settings_of(self.fleet.config, self.process.node)
+        self.record("leave", "invoke", extra={"grace_s": settings.grace_s})
         self.process.post(self._tell_leave)
 
     def change_worker(self, grace_s: float) -> None:
@@ -171,6 +178,9 @@ class Boot:
             await self._bell.wait()
         if "calls" not in self.fleet.config.shapes:
             tasks.cancel_scope.cancel()
+            return
+        for op in self.fleet.last_calls():
+            tasks.start_soon(self._do, op)
 
     async def _do(self, op: Op) -> None:
         self._going += 1
@@ -205,7 +215,7 @@ class Boot:
                 observers=(self._observe,),
                 seam=seam,
             )
-            self.current = node
+            self.current, self.is_abandoning = node, False
             try:
                 async with anyio.create_task_group() as calls:
                     async with node:
@@ -216,6 +226,7 @@ class Boot:
                         await self._serve(calls)
                         self.node = None
                     await self._be_answered()
+                    self.is_abandoning = True  # who is not answered now never is
                     calls.cancel_scope.cancel()
             except* PoolError as group:
                 error = group.exceptions[0]
@@ -282,7 +293,7 @@ class Boot:
         self._begun(job, idem, plan, attempts_max=ATTEMPTS_MAX, poison=True)
         if plan["s"]:
             await anyio.sleep(plan["s"])
-        self.fleet.die(self, "poison", plan["down_s"])
+        self.fleet.die(self, "poison", plan["down_s"], job.id)
         await anyio.sleep_forever()
 
     async def _limited(self, job: Job, idem: str, plan: Plan) -> list[Any]:
@@ -353,7 +364,9 @@ class Boot:
                 raise GeneratorExit("as planned")
             case "group":
                 raise BaseExceptionGroup("as planned", [Odd(), RuntimeError("as planned")])
-            case "interrupt":
+            case "interrupt" if who["job"] not in self.fleet.interrupted:
+                # Once: who cannot be told from Ctrl-C is released, and its attempt not burned.
+                self.fleet.interrupted.add(who["job"])
                 self.fleet.faults.excuse("interrupt", self.process.node, self.fleet.config.ttl_s)
                 self.process.is_interrupted = True
                 raise KeyboardInterrupt
@@ -421,6 +434,8 @@ class SimFleet:
         self.clings_until_s = dict.fromkeys(self.names, 0.0)
         self.faults: Any = None  # who writes down what hurts; given when there is one
         self.is_closing = False
+        self.last_calls: Callable[[], Sequence[Op]] = tuple  # what is asked of those who leave
+        self.interrupted: set[str] = set()  # jobs that raised KeyboardInterrupt
         self._counts = dict.fromkeys(self.names, 0)
         self._driver = watch.recorder("driver")
 
@@ -435,6 +450,7 @@ class SimFleet:
         process = Process(self.world, f"{name}/{self._counts[name]}", kind)
         boot = Boot(self, process, self._recorder(process))
         self.boots[name] = boot
+        self._driver("boot", p=process.name)
         process.on_end = lambda: self.world.after(0.0, self._ended_oddly, boot)
         process.on_exit = lambda code: self._exited(boot, code, self.config.ttl_s / 10)
         process.start(boot.main)
@@ -456,9 +472,9 @@ class SimFleet:
         boot.process.kill()
         self._exited(boot, -9, down_s)
 
-    def die(self, boot: Boot, kind: str, down_s: float) -> None:
+    def die(self, boot: Boot, kind: str, down_s: float, by: str) -> None:
         """End a process from inside of it, at once."""
-        self.faults.excuse(kind, boot.process.node, down_s)
+        self.faults.excuse(kind, boot.process.node, down_s, by)
         self.crash(boot.process.node, down_s)
 
     def _exited(self, boot: Boot, code: int, down_s: float) -> None:

@@ -12,15 +12,15 @@ import attrs
 from pool import Call, Node
 from pool.errors import NotStopped, PoolError, StoreFault, StoreLost, StoreUnavailable
 from tests.verify.sim.config import Config
-from tests.verify.sim.fleet import ATTEMPTS_MAX, Boot, Plan, SimFleet, digest
+from tests.verify.sim.fleet import ATTEMPTS_MAX, Boot, Op, Plan, SimFleet, digest
 from tests.verify.sim.world import World
 
 _AGAIN_S: Final = 0.5  # when no node can be asked
 _RESULT_S: Final = 40.0
 _STOP_S: Final = 10.0
 _DEADLINES: Final = 2.0  # how many of its own deadlines a call may take that goes on elsewhere
+_LAST_S: Final = (0.0, 0.0, 0.001, 0.003, 0.01, 0.1, 1.0)  # after a node was told to leave
 _MESSAGES_MAX: Final = 25
-GIVEN_UP: Final = "CANCELLED"  # its caller was
 _ILL: Final = (
     *("base", "exit", "generator", "group", "interrupt", "cancelled", "self-cancel"),
     *("late-cancel", "shared", "shared"),
@@ -57,6 +57,8 @@ class Load:
         self.services: list[_Service] = []
         self.asking: dict[int, Boot] = {}  # dispatches that have not returned
         self._tokens = 0
+        self._last = world.dice("last calls")
+        fleet.last_calls = self._last_calls
 
     def plan(self) -> None:
         """Put everything on the world's calendar."""
@@ -142,6 +144,23 @@ class Load:
 
         self._ask(dice, ask, lambda: self._jobs_again(dice, ask))
 
+    def _last_calls(self) -> list[Op]:
+        """Return what is asked of a node while it leaves, and when it has left."""
+        return [self._last_call(at_s) for at_s in self._last.choices(_LAST_S, k=6)]
+
+    def _last_call(self, at_s: float) -> Op:
+        key = f"k{self._last.randrange(self._config.keys)}"
+        plan: Plan = {"s": self._last.choice((0.0, 0.3)), "fails": 0, "how": "raise", "pad": ""}
+
+        async def op(boot: Boot) -> None:
+            node = boot.current
+            assert node is not None
+            await anyio.sleep(at_s)
+            for ref in await self._dispatch(boot, node, "work", [(key, plan)], {}):
+                await _result(boot, ref)
+
+        return op
+
     def _jobs_again(self, dice: random.Random, ask: Ask) -> None:
         self._ask(dice, ask, lambda: self._jobs_again(dice, ask))
 
@@ -178,7 +197,7 @@ class Load:
             answers = [error] * len(calls)
         except anyio.get_cancelled_exc_class():
             for token, (key, _) in zip(tokens, calls, strict=True):
-                boot.record("dispatch", "info", key=key, idem=token, err=GIVEN_UP)
+                boot.give_up("dispatch", key=key, idem=token)
             raise
         finally:
             self.asking.pop(batch, None)
@@ -267,7 +286,7 @@ class Load:
             try:
                 await boot.node.notify(service.key, {"seq": seq})
             except anyio.get_cancelled_exc_class():
-                boot.record("notify", "info", err=GIVEN_UP, **facts)
+                boot.give_up("notify", **facts)
                 raise
             except PoolError as error:
                 unknown = _is_unknown(error)
@@ -312,7 +331,7 @@ async def _result(boot: Boot, ref: Any) -> None:
     try:
         value = await ref.result(timeout_s=_RESULT_S)
     except anyio.get_cancelled_exc_class():
-        boot.record("result", "info", err=GIVEN_UP, **facts)
+        boot.give_up("result", **facts)
         raise
     except PoolError as error:
         is_told = error.code in ("POOLPARKED", "POOLCANCELLED")
@@ -345,7 +364,7 @@ async def stop(
     except PoolError as error:
         boot.record("cancel", "info" if _is_unknown(error) else "fail", err=error.code, **facts)
     except anyio.get_cancelled_exc_class():
-        boot.record("cancel", "info", err=GIVEN_UP, **facts)
+        boot.give_up("cancel", **facts)
         raise
     else:
         boot.record("cancel", **facts)
