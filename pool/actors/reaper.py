@@ -132,6 +132,8 @@ class Reaper(Actor[Message]):
         if earliest_ms is not None:
             in_s = max(0.0, state.until_s(earliest_ms, self.context.seam.clock()))
             self._alarms.set_by(lane, in_s + self._spread() + 0.01)
+        if self.state != "running":
+            return False  # stopped meanwhile: what was claimed is claimed anew, in its time
         for claim in claimed:
             if (state.number, claim.identity) not in self._reaping:
                 self._reaping.add((state.number, claim.identity))

@@ -1932,13 +1932,14 @@ def it_never_runs_again(s: Story) -> None:
     s.final(jobs={"k": ["j1", "unassigned", "service"]})
 
 
-def kills(times: int, *, loss: bool = False) -> Tell:
+def kills(times: int, *, loss: bool = False, after_s: float = 0.0) -> Tell:
     """Return the story of a job that ends its process so often."""
 
     def tell(s: Story) -> None:
         s.dispatch("j1")
         for number in range(times):
             s.start("j1", by=f"n{number}", epoch=10 + number, poison=True)
+            s.at += after_s
             s.crash(f"n{number}")
             if loss and number == 2:
                 s.fault("loss")
@@ -1970,6 +1971,8 @@ bad("I36")(given_up(0))
 bad("I36")(given_up(2))
 good("I36")(kills(4))
 good("I36")(kills(6, loss=True))
+good("I36")(kills(5, after_s=0.3))
+bad("I36")(kills(6, after_s=0.3))
 bad("I36")(kills(5))
 bad("I36")(kills(8))
 bad("I36")(kills(8, loss=True))
