@@ -79,8 +79,7 @@ class Ghost:
         return f"{self.id}.1"
 
     def each(self) -> list[Lane]:
-        made_as = self.fleet.crew(self.node).context.incarnation
-        return [Lane(Names(self.fleet.pool, number), made_as) for number in range(self.lanes)]
+        return [state.lane for state in self.fleet.crew(self.node).context.lanes]
 
     def run(self, call: ScriptCall) -> Any:
         client: Any = self.fleet.client
