@@ -225,10 +225,14 @@ def _one_tag_per_script(assert_one_tag: Callable[[Sequence[str]], None]) -> Iter
     make = ScriptCall.__init__
 
     def checked(
-        self: ScriptCall, script: Script, keys: Sequence[str], args: Sequence[Word]
+        self: ScriptCall,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[Word],
+        parts: int | None,
     ) -> None:
         assert_one_tag(keys)
-        make(self, script, keys, args)
+        make(self, script, keys, args, parts)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ScriptCall, "__init__", checked)

@@ -22,7 +22,6 @@ from pool.model.ids import Ids
 from pool.model.names import Control, check_pool
 from pool.model.timing import TTL_DEFAULT_S, Timing
 from pool.settings import Settings
-from pool.store.answers import founded
 from pool.store.lane import FOUND, PROTOCOL
 from pool.store.link import Link
 from pool.store.program import find_server
@@ -180,7 +179,7 @@ async def learn_ttl(access: Access) -> None:
     """
     asked = (PROTOCOL, 0, "", 0)
     reply = await access.link.call(FOUND, (access.control.config,), asked, repeatable=True)
-    ttl_ms = founded(reply).ttl_ms
+    ttl_ms = reply.ttl_ms
     if ttl_ms > 0:
         check_ttl(access, ttl_ms)
         access.timing = Timing(ttl_ms / 1000)

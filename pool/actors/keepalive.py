@@ -37,7 +37,7 @@ from pool.errors import Gone, PoolError, StoreLost
 from pool.model.job import Options
 from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
 from pool.model.timing import Timing
-from pool.store.answers import Renewal, renewal
+from pool.store.answers import Renewal
 from pool.store.scripts import ScriptCall
 from pool.store.seam import Beside, Port, Reply
 from pool.store.url import Url
@@ -227,7 +227,7 @@ class KeepAlive(Actor[Message]):
                 continue
             was_away = state.number in self._away
             self._away.discard(state.number)
-            told = renewal(reply)
+            told: Renewal = reply
             state.tell_time(told.now_ms, sent.asked_s)
             state.unassigned = told.unassigned
             counts = dict(zip(takes, told.counts, strict=True))

@@ -67,7 +67,7 @@ from pool.model.lease import Lease
 from pool.model.names import Names
 from pool.model.rmap import Delete, Set
 from pool.model.timing import Timing
-from pool.store.answers import Founded, founded, joined
+from pool.store.answers import Founded
 from pool.store.lane import FOUND, IS_NODE, PROTOCOL, Lane, Target, incarnation_of_pool
 
 RETRY_S: Final = 0.1
@@ -120,13 +120,12 @@ async def found(context: Context, *, any_lanes: bool = False) -> Founded:
         StoreUnavailable: The server does not answer.
     """
     lanes = context.settings.lanes
-    reply = await context.link.call(
+    made: Founded = await context.link.call(
         FOUND,
         (context.control.config,),
         (PROTOCOL, lanes, context.ids.next("i"), context.timing.ttl_ms),
         repeatable=True,
     )
-    made = founded(reply)
     if made.protocol != PROTOCOL:
         raise UnsupportedServer(
             problem=f"pool {context.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
@@ -633,10 +632,11 @@ class Membership(Actor[Message]):
             pool_ttl_ms=context.timing.ttl_ms,
             stale=stale,
         )
-        reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
+        now_ms, ttl, incarnation = await context.link.call(
+            call.script, call.keys, call.args, repeatable=True
+        )
         if context.lanes[state.number] is not state:
             return  # the pool was found anew meanwhile: that lease ends by itself
-        now_ms, ttl, incarnation = joined(reply)
         state.tell_time(now_ms, asked_s)
         state.lane = attrs.evolve(state.lane, incarnation=incarnation)
         await self._thaw(state)

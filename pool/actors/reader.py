@@ -46,7 +46,7 @@ from pool.model.stream import (
     position_of,
 )
 from pool.store.seam import Port, Reply
-from pool.store.stream import Facts, StoredStream, probe_call, probed
+from pool.store.stream import Facts, StoredStream, probe_call
 
 READER_BUFFER_MAX: Final = 1_000
 _NOT_KNOWN: Final = f"{sys.maxsize}-0"  # an id behind all others
@@ -243,7 +243,7 @@ class Reader:
             raise InvalidOption(option="stream", value=stored.name, problem=problem)
         call = probe_call([(stored, position)])
         reply = await self._access.link.call(call.script, call.keys, call.args, repeatable=True)
-        [facts] = probed(reply)
+        [facts] = reply
         is_cursor = isinstance(start, str)  # an id, which the program has seen
         if position == NEWEST:
             position = facts.last_id
@@ -282,7 +282,7 @@ class Reader:
 
     def _on_looked(self, batch: Batch[_Cursor], holed: Sequence[_Cursor], reply: Reply) -> None:
         if not isinstance(reply, PoolError):
-            for cursor, facts in zip(holed, probed(reply), strict=True):
+            for cursor, facts in zip(holed, reply, strict=True):
                 cursor.trimmed = facts.trimmed or FIRST
         self._push(batch)
 
@@ -384,4 +384,4 @@ class Reader:
         [reply] = await port.run([call], timeout_s=self._access.settings.op_timeout_s)
         if isinstance(reply, PoolError):
             raise reply
-        return list(zip(cursors, probed(reply), strict=True))
+        return list(zip(cursors, reply, strict=True))

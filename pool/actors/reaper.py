@@ -24,7 +24,7 @@ from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
 from pool.errors import Gone, PoolError, StoreLost
 from pool.model import job as model
-from pool.store.answers import Claim, Holding, claims, holdings
+from pool.store.answers import Claim, Holding
 from pool.store.lane import Edge, ranking
 
 CLAIMS_MAX: Final = 64
@@ -122,13 +122,12 @@ class Reaper(Actor[Message]):
             suspects=tuple(suspects),
         )
         try:
-            reply = await self.context.link.call(call.script, call.keys, call.args)
+            earliest_ms, claimed = await self.context.link.call(call.script, call.keys, call.args)
         except PoolError as error:
             self._troubled("fence", lane, error)
             self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
             self._alarms.set_by(lane, RETRY_S)
             return False
-        earliest_ms, claimed = claims(reply)
         if earliest_ms is not None:
             in_s = max(0.0, state.until_s(earliest_ms, self.context.seam.clock()))
             self._alarms.set_by(lane, in_s + self._spread() + 0.01)
@@ -147,8 +146,9 @@ class Reaper(Actor[Message]):
             while True:
                 call = state.lane.reap(claim, reap_s=self.context.timing.reap_s)
                 try:
-                    reply = await link.call(call.script, call.keys, call.args, repeatable=True)
-                    is_done, held = holdings(reply)
+                    is_done, held = await link.call(
+                        call.script, call.keys, call.args, repeatable=True
+                    )
                     if is_done:
                         break
                     moved = await self._move(state, claim, held)

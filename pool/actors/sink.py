@@ -87,9 +87,7 @@ from pool.store.stream import (
     Parked,
     StoredSink,
     StoredStream,
-    mended,
     parked_of,
-    taken,
 )
 
 SINK_BUFFER_MAX: Final = 100
@@ -486,7 +484,7 @@ class Sink:
         self._look_for_released()
 
     def _tell_mended(self, stream: str, reply: Reply) -> Mended:
-        did = mended(reply)
+        did: Mended = reply
         if did.freed < 0:
             return did
         if did.freed or did.forgotten:
@@ -514,7 +512,7 @@ class Sink:
         if consumer != self.consumer:
             return  # they are pending under a name that is being cleaned
         source.is_taking = False
-        got = taken(reply)
+        got: list[tuple[str, Fields, int]] = reply
         source.has_released = len(got) == count
         behind = order(source.position)
         source.claimed.update(entry_id for entry_id, _, _ in got if order(entry_id) > behind)

@@ -33,7 +33,7 @@ from pool.actors.walker import Walker
 from pool.errors import PoolError, StoreFault, StoreLost
 from pool.model import job as model
 from pool.model.job import Death, Grant, Record
-from pool.store.answers import Overdue, overdue
+from pool.store.answers import Overdue
 from pool.store.lane import Edge, ranking
 
 LOCK_S: Final = 1.0  # one sweep takes milliseconds; a sweeper that died holds the others up so long
@@ -93,8 +93,9 @@ class Sweeper(Actor[Deadline]):
         try:
             skip, keys_max = self._skipped[lane], settings.sweep_batch
             call = state.lane.sweep(state.node.name, lock_s=LOCK_S, keys_max=keys_max, skip=skip)
-            reply = await link.call(call.script, call.keys, call.args, repeatable=True)
-            now_ms, following_ms, is_ours, found = overdue(reply)
+            now_ms, following_ms, is_ours, found = await link.call(
+                call.script, call.keys, call.args, repeatable=True
+            )
             state.tell_time(now_ms, self.context.seam.clock())
             if not is_ours:
                 self._later(state.number, LOCK_S)

@@ -36,7 +36,7 @@ from pool.model import walk as model
 from pool.model.job import Options, Record
 from pool.model.names import Names
 from pool.model.walk import JUDGED, SLICE, Standing
-from pool.store.answers import Overdue, Walked, read, recounted, walked
+from pool.store.answers import Overdue, Walked, read
 from pool.store.scripts import Word
 
 _ENDS: Final = ("", "0")  # cursors between two passes
@@ -132,7 +132,7 @@ class Walker:
             found=mine.found,
             announced=announced,
         )
-        told = walked(await link.call(call.script, call.keys, call.args))
+        told: Walked = await link.call(call.script, call.keys, call.args)
         state.tell_time(told.now_ms, context.seam.clock())
         if told.held_s:
             mine.is_whole = False
@@ -343,7 +343,7 @@ class Walker:
         call = state.lane.recount(
             sorted(handlers), changes=mine.changes, found=mine.found, counted=counted
         )
-        before, after = recounted(await link.call(call.script, call.keys, call.args))
+        before, after = await link.call(call.script, call.keys, call.args)
         if before != after:
             self.context.emit(CountersMended(lane=state.number, before=before, after=after))
 

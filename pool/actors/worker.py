@@ -55,7 +55,7 @@ from pool.actors.trials import LIVED_S
 from pool.errors import Gone, PoolError, StoreLost, StoreUnavailable
 from pool.model import job as model
 from pool.model.job import DIGITS_MAX, Start
-from pool.store.answers import Owned, owned
+from pool.store.answers import Owned
 from pool.store.lane import Edge, Target
 from pool.store.scripts import ScriptCall
 from pool.store.seam import Reply
@@ -668,7 +668,7 @@ class Worker(Actor[Told]):
         call = self.context.lanes[number].lane.reconcile(lane.box.target.name, sorted(asked))
         try:
             reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
-            theirs = await self._with_strays(number, lane, owned(reply))
+            theirs = await self._with_strays(number, lane, reply)
         except PoolError as error:
             self.context.emit(StoreTroubled(during="reconcile", problem=str(error)))
             if isinstance(error, StoreLost):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Final, Literal
 
 import attrs
 
 from pool.model.job import DIGITS_MAX, Death, Options, Outcome, Record, Start
 from pool.store.wire import Reply
+
+RENEWAL_HEAD: Final = 9  # parts of a renewal's reply before the first count
 
 
 @attrs.frozen
@@ -130,6 +132,36 @@ def _time(reply: bytes) -> int | None:
     return number if number >= 0 else None
 
 
+def status(reply: Reply) -> bytes:
+    """Read a reply that is one word, and what follows it."""
+    if not isinstance(reply, bytes):
+        raise TypeError(type(reply).__name__)
+    return reply
+
+
+def statuses(reply: Reply) -> list[bytes]:
+    """Read a reply of one status per item."""
+    return [status(each) for each in reply]
+
+
+def moved(reply: Reply) -> list[Any]:
+    """Read the reply of `advance`: the lane's number of unassigned keys, then one status each."""
+    unassigned, *rest = reply
+    return [_count(unassigned), *statuses(rest)]
+
+
+def pulled(reply: Reply) -> tuple[int, int]:
+    """Read the reply of `pull`: how many keys are left, and how many were granted."""
+    left, granted = map(_count, reply)
+    return left, granted
+
+
+def _count(reply: Reply) -> int:
+    if not isinstance(reply, int):
+        raise TypeError(type(reply).__name__)
+    return reply
+
+
 def renewal(reply: Reply) -> Renewal:
     """Read the reply of `renew`."""
     now, stamp, unassigned, lease_end, pending, due, handlers, ttl_ms, term, *counts = reply
@@ -142,7 +174,7 @@ def renewal(reply: Reply) -> Renewal:
         due_ms=_time(due),
         handlers=int(handlers),
         ttl=Ttl(int(ttl_ms), int(term)),
-        counts=tuple(counts),
+        counts=tuple(map(_count, counts)),
     )
 
 

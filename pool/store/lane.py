@@ -15,7 +15,23 @@ from pool.model import job
 from pool.model.ids import incarnation
 from pool.model.job import KIND_LETTERS, Kind, Options
 from pool.model.names import Names
-from pool.store.answers import Claim
+from pool.store.answers import (
+    RENEWAL_HEAD,
+    Claim,
+    claims,
+    founded,
+    holdings,
+    joined,
+    moved,
+    overdue,
+    owned,
+    pulled,
+    recounted,
+    renewal,
+    status,
+    statuses,
+    walked,
+)
 from pool.store.scripts import Script, ScriptCall, Word
 
 _JOB_KEYS: Final = ("jobs", "pending", "due")
@@ -24,6 +40,7 @@ DISPATCH: Final = Script.load(
     "dispatch",
     keys=("lane", "open", "jobs", "pending", "due", "payloads", "handlers", "*rest"),
     args=("incarnation", "pending_ms", "queued_jobs_max", "target_count", "*items"),
+    reads=statuses,
 )
 ADVANCE: Final = Script.load(
     "advance",
@@ -54,6 +71,7 @@ ADVANCE: Final = Script.load(
         "target_count",
         "*items",
     ),
+    reads=moved,
 )
 PULL: Final = Script.load(
     "pull",
@@ -70,6 +88,7 @@ PULL: Final = Script.load(
         "*unassigned",
     ),
     args=("incarnation", "pending_ms", "keys_max", "target_count", "id", "number"),
+    reads=pulled,
 )
 JOIN: Final = Script.load(
     "join",
@@ -84,6 +103,7 @@ JOIN: Final = Script.load(
         "identity_count",
         "*handlers",
     ),
+    reads=joined,
 )
 RENEW: Final = Script.load(
     "renew",
@@ -99,11 +119,13 @@ RENEW: Final = Script.load(
         "*owned",
     ),
     args=("incarnation", "seq", "term", "down", "identity_count", "*handlers"),
+    reads=renewal,
 )
 FENCE: Final = Script.load(
     "fence",
     keys=("lane", "keepalive", "cleanup", "open", "journal", "jobs", "trials"),
     args=("incarnation", "reap_ms", "holder", "claims_max", "*suspects"),
+    reads=claims,
 )
 REAP: Final = Script.load(
     "reap",
@@ -119,6 +141,7 @@ REAP: Final = Script.load(
         "thawed",
     ),
     args=("incarnation", "identity", "claim", "reap_ms", "keys_max"),
+    reads=holdings,
 )
 SWEEP: Final = Script.load(
     "sweep",
@@ -134,24 +157,31 @@ SWEEP: Final = Script.load(
         "open",
     ),
     args=("incarnation", "holder", "lock_ms", "keys_max", "skip"),
+    reads=overdue,
 )
 INTEND: Final = Script.load(
     "intend",
     keys=("lane", "jobs", "pending", "due", "journal", "signal"),
     args=("incarnation", "key", "id", "owner", "intent", "again_ms"),
+    reads=status,
 )
 LOOK: Final = Script.load(
-    "wait", keys=("lane", "jobs", "thawed", "*results"), args=("incarnation", "node", "*items")
+    "wait",
+    keys=("lane", "jobs", "thawed", "*results"),
+    args=("incarnation", "node", "*items"),
+    reads=statuses,
 )
 NOTIFY: Final = Script.load(
     "notify",
     keys=("lane", "jobs", "inbox", "signal"),
     args=("incarnation", "key", "owner", "messages_max", "request", "payload"),
+    reads=status,
 )
 RECONCILE: Final = Script.load(
     "reconcile",
     keys=("lane", "jobs", "owned", "stream"),
     args=("incarnation", "worker", "*asked"),
+    reads=owned,
 )
 THAW: Final = Script.load(
     "thaw", keys=("lane", "thawed"), args=("incarnation", "known_ms", "*names")
@@ -160,6 +190,7 @@ LEAVE: Final = Script.load(
     "leave",
     keys=("lane", "keepalive", "cleanup", "open", "*rest"),
     args=("incarnation", "*items"),
+    reads=statuses,
 )
 WALK: Final = Script.load(
     "walk",
@@ -176,16 +207,19 @@ WALK: Final = Script.load(
         "found",
         "*announced",
     ),
+    reads=walked,
 )
 RECOUNT: Final = Script.load(
     "recount",
     keys=("lane", "*unassigned"),
     args=("incarnation", "changes", "found", "counted"),
+    reads=recounted,
 )
 RESTORE: Final = Script.load(
     "restore",
     keys=("lane", "cleanup", *_JOB_KEYS, "owned"),
     args=("incarnation", "owner", "pending_ms", "*items"),
+    reads=statuses,
 )
 SIGNAL: Final = Script.load("signal", keys=("lane", "signal"), args=("incarnation", "*fields"))
 QUARANTINE: Final = Script.load(
@@ -203,6 +237,7 @@ QUARANTINE: Final = Script.load(
         "holders_stream",
     ),
     args=("incarnation", "key", "text"),
+    reads=status,
 )
 
 REAP_KEYS_MAX: Final = 64
@@ -318,13 +353,13 @@ class Lane:
                 ranking(item.ranked),
                 item.payload,
             )
-        return DISPATCH(keys, args)
+        return DISPATCH(keys, args, parts=len(items))
 
     def advance(
         self,
         guard: Guard,
         source: str,
-        edges: Iterable[Edge],
+        edges: Sequence[Edge],
         *,
         pending_s: float,
         targets: Sequence[Target] = (),
@@ -351,7 +386,7 @@ class Lane:
                     keys += (n.result(edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
             args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)
             args += (edge.x, edge.y, edge.z)
-        return ADVANCE(keys, args)
+        return ADVANCE(keys, args, parts=1 + len(edges))
 
     def pull(
         self, worker: Target, handlers: Iterable[str], *, keys_max: int, pending_s: float
@@ -421,7 +456,7 @@ class Lane:
             args += (name, _HUNG if is_hung and number != IS_NODE else number)
         for handler, options in (handlers or {}).items():
             args += (handler, options.pack())
-        return RENEW(keys, args)
+        return RENEW(keys, args, parts=RENEWAL_HEAD + len(takes))
 
     def fence(
         self,
@@ -463,7 +498,8 @@ class Lane:
         """Tell how jobs are (key, job id), and register `node` to be told; one `looked()` each."""
         n = self.names
         keys = [n.lane, n.jobs, n.thawed, *(n.result(job_id or "-") for _, job_id in items)]
-        return LOOK(keys, [self.incarnation, node, *(part for item in items for part in item)])
+        args = [self.incarnation, node, *(part for item in items for part in item)]
+        return LOOK(keys, args, parts=len(items))
 
     def notify(
         self, key: str, owner: str, request: str, payload: bytes, *, messages_max: int
@@ -560,6 +596,6 @@ class Lane:
 PROTOCOL: Final = 2  # of what stands in Redis; raised when older nodes could not work beside it
 
 FOUND: Final = Script.load(
-    "found", keys=("config",), args=("protocol", "lanes", "incarnation", "ttl_ms")
+    "found", keys=("config",), args=("protocol", "lanes", "incarnation", "ttl_ms"), reads=founded
 )
 TTL: Final = Script.load("ttl", keys=("lane", "journal"), args=("incarnation", "wanted_ms"))

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import anyio
 import attrs
 
-from pool.errors import PoolError, StoreFault, StoreUnavailable
+from pool.errors import PoolError, StoreFault, StoreUnavailable, shown
 from pool.store.replies import Moved, NoScript, from_words
 from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.wire import Lost, Reply, Server, pack
@@ -147,6 +147,13 @@ class WirePort:
         self._is_good = True
 
     async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
+        replies = await self._run(calls, timeout_s)
+        return [
+            _read(call, reply) if type(call) is ScriptCall else reply
+            for call, reply in zip(calls, replies, strict=True)
+        ]
+
+    async def _run(self, calls: Sequence[Command], timeout_s: float) -> list[Reply]:
         deadline_s = self._clock() + timeout_s
         replies = await self._try(calls, deadline_s)
         refused = [i for i, reply in enumerate(replies) if type(reply) in (NoScript, Moved)]
@@ -199,7 +206,10 @@ class WirePort:
         reply = _final(reply)
         if isinstance(reply, PoolError):
             raise reply
-        return _entries(reply)
+        try:
+            return _entries(reply)
+        except Exception as error:  # noqa: BLE001 - see `_read`
+            raise _unreadable("XREAD", error) from None
 
     async def _try(self, calls: Sequence[Command], deadline_s: float) -> list[Reply]:
         if not self.wire.is_open():
@@ -261,6 +271,22 @@ def _final(reply: Reply) -> Reply:
             return from_words(str(reply))
         case _:
             return reply
+
+
+def _read(call: ScriptCall, reply: Reply) -> Reply:
+    """Return what a reply says.  One that cannot be read is that call's fault and nobody else's:
+    whatever a parser raises ends here."""
+    if isinstance(reply, Exception):
+        return reply
+    try:
+        return call.read(reply)
+    except Exception as error:  # noqa: BLE001
+        return _unreadable(call.script.name, error)
+
+
+def _unreadable(name: str, error: Exception) -> StoreFault:
+    problem = f"the reply to {name} cannot be read: {type(error).__name__}: {error}"
+    return StoreFault(problem=shown(problem))
 
 
 def _copy(error: Any) -> Any:

@@ -38,6 +38,10 @@ class NoScript(Exception):
     """The server does not have the script.  Never leaves the port: it loads and sends again."""
 
 
+class Garbled(ConnectionError):
+    """What came over a connection is no reply: nothing that follows on it can be believed."""
+
+
 class Moved(Exception):
     """Another node of the cluster has these keys.  Never leaves the port: it sends again, there."""
 
@@ -118,7 +122,10 @@ def from_words(text: str) -> PoolError:
     if make is None:
         found = (make for start, make in _SENTENCES.items() if text.startswith(start))
         make = next(found, lambda text: StoreFault(problem=shown(text)))
-    return make(text)
+    try:
+        return make(text)
+    except (ValueError, TypeError):  # one of our words without its facts: ours never say that
+        return StoreFault(problem=shown(text))
 
 
 def is_stale(text: str) -> bool:
@@ -151,6 +158,8 @@ def _what_happened(error: Exception) -> str:
             )
         case ssl.SSLError() as broken:
             return f"does not speak TLS as expected: {broken.strerror}"
+        case Garbled() as garbled:
+            return f"sent what is no reply ({shown(str(garbled))})"
         case ConnectionError() as lost:
             return f"closed the connection ({lost.strerror or 'end of stream'})"
         case OSError() as other:

@@ -54,19 +54,52 @@ READING_S = 60  # the same, of a destroyed map
 _WRITING = ("config", "meta", "items", "lists", "index", "log", "due")
 _GROWING = ("incarnation", "name", "deltas_max", "items_max", "ttl_ms", "is_sliding")
 
-WRITE = Script.load("rmap_write", keys=_WRITING, args=(*_GROWING, "*ops"))
-LIST = Script.load("rmap_list", keys=_WRITING, args=(*_GROWING, "op", "key", "*values"))
+
+def _written(reply: Reply) -> tuple[int, int, tuple[Outcome, ...]]:
+    outcomes = zip(reply[2::2], reply[3::2], strict=True)
+    read = tuple(Outcome(met == b"1", _value_of(old)) for met, old in outcomes)
+    return int(reply[0]), int(reply[1]), read
+
+
+def _whole(reply: Reply) -> list[int]:
+    return [int(each) for each in reply]
+
+
+def _snapshot(reply: Reply) -> tuple[int, int, dict[bytes, Value]] | None:
+    if reply is None:
+        return None  # its time is up
+    revision, stamp, flat, members = reply
+    items: dict[bytes, Value] = dict(zip(flat[::2], flat[1::2], strict=True))
+    items.update((key, tuple(held)) for key, held in _lists(members).items())
+    return int(revision), int(stamp), items
+
+
+def _probed(reply: Reply) -> tuple[list[bytes], list[tuple[int, int] | None], list[int]]:
+    names, *flat = reply
+    places = zip(flat[::3], flat[1::3], strict=True)
+    at = [None if revision is None else (int(revision), int(stamp)) for revision, stamp in places]
+    return list(names), at, [int(each) for each in flat[2::3]]
+
+
+WRITE = Script.load("rmap_write", keys=_WRITING, args=(*_GROWING, "*ops"), reads=_written)
+LIST = Script.load(
+    "rmap_list", keys=_WRITING, args=(*_GROWING, "op", "key", "*values"), reads=_whole
+)
 RESET = Script.load(
     "rmap_reset",
     keys=_WRITING,
     args=("incarnation", "name", "deltas_max", "tombstone_ms", "reading_ms", "kind", "*expected"),
+    reads=_whole,
 )
 SNAPSHOT = Script.load(
     "rmap_snapshot",
     keys=("config", "meta", "items", "lists", "due"),
     args=("incarnation", "name"),
+    reads=_snapshot,
 )
-PROBE = Script.load("rmap_probe", keys=("config", "due", "*maps"), args=("incarnation",))
+PROBE = Script.load(
+    "rmap_probe", keys=("config", "due", "*maps"), args=("incarnation",), reads=_probed
+)
 
 _DIGITS_MAX = 7  # of a string's length
 _NO_INCARNATION = ""  # no pool has it: what cannot be read continues nobody's history
@@ -164,9 +197,8 @@ class StoredMap:
         limits = (deltas_max, items_max, *life.words())
         args = (incarnation, self.name, *limits, *_words(ops))
         reply = await self._call(link, WRITE(self.keys(), args), repeatable=repeatable)
-        at = Position(incarnation, int(reply[0]), int(reply[1]))
-        outcomes = zip(reply[2::2], reply[3::2], strict=True)
-        return Written(at, tuple(Outcome(met == b"1", _value_of(old)) for met, old in outcomes))
+        revision, stamp, outcomes = reply
+        return Written(Position(incarnation, revision, stamp), outcomes)
 
     async def change_list(
         self,
@@ -195,8 +227,8 @@ class StoredMap:
         what = (op.kind, _key(op.key), *map(_value, op.values))
         call = LIST(self.keys(), (incarnation, self.name, *limits, *what))
         revision, stamp, before, now = await self._call(link, call, repeatable=False)
-        at = Position(incarnation, int(revision), int(stamp))
-        return Resized(at, before != now, int(before), int(now))
+        at = Position(incarnation, revision, stamp)
+        return Resized(at, before != now, before, now)
 
     async def reset(self, link: Link, incarnation: str, op: ResetOp) -> Resized:
         """Remove everything, as one revision; what is freed is freed beside the server's work.
@@ -207,10 +239,9 @@ class StoredMap:
         call = self.reset_call(incarnation, op)
         repeatable = not op.expected  # what is empty then is empty, whoever did it
         reply = await self._call(link, call, repeatable=repeatable)
-        revision, stamp, met, before = reply
-        at = Position(incarnation, int(revision), int(stamp))
-        is_met = met == b"1"
-        return Resized(at, is_met, int(before), 0 if is_met else int(before))
+        revision, stamp, is_met, before = reply
+        at = Position(incarnation, revision, stamp)
+        return Resized(at, bool(is_met), before, 0 if is_met else before)
 
     def reset_call(self, incarnation: str, op: ResetOp) -> ScriptCall:
         """Return the call that removes everything."""
@@ -229,10 +260,8 @@ class StoredMap:
         call = SNAPSHOT(keys, (incarnation, self.name))
         while (reply := await self._call(link, call, repeatable=True)) is None:
             await self.reset(link, incarnation, ResetOp("expire"))
-        revision, stamp, flat, members = reply
-        items: dict[bytes, Value] = dict(zip(flat[::2], flat[1::2], strict=True))
-        items.update((key, tuple(held)) for key, held in _lists(members).items())
-        return MapState(Position(incarnation, int(revision), int(stamp)), MappingProxyType(items))
+        revision, stamp, items = reply
+        return MapState(Position(incarnation, revision, stamp), MappingProxyType(items))
 
     def keys(self) -> tuple[str, ...]:
         """Return what the writing scripts declare."""
@@ -252,20 +281,17 @@ def probe_call(control: Control, incarnation: str, maps: Sequence[StoredMap]) ->
     keys = [control.config, control.map_due]
     for each in maps:
         keys += (each.meta, each.items)
-    return PROBE(keys, (incarnation,))
+    return PROBE(keys, (incarnation,), parts=1 + 3 * len(maps))
 
 
 def probed(incarnation: str, reply: Reply) -> list[Position | None]:
     """Return where the maps are, in the order asked; None for one that cannot be read."""
-    return [
-        None if revision is None else Position(incarnation, int(revision), int(stamp))
-        for revision, stamp in zip(reply[1::3], reply[2::3], strict=True)
-    ]
+    return [at if at is None else Position(incarnation, *at) for at in reply[1]]
 
 
 def strings(reply: Reply) -> list[int]:
     """Return how many strings the maps hold that a probe asked for; -1: that cannot be read."""
-    return list(reply[3::3])
+    return list(reply[2])
 
 
 def expire_calls(control: Control, incarnation: str, reply: Reply) -> list[ScriptCall]:

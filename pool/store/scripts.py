@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -17,6 +17,12 @@ Word: TypeAlias = str | bytes | int | float
 _SLOT = re.compile(r"^(KEYS|ARGV)\[(\d+|\.\.\.)\] +(\w+)", re.MULTILINE)
 _TYPED = re.compile(r"^(KEYS|ARGV)\[(\d+)\] +(\w+) +(\w+)", re.MULTILINE)
 _USES = re.compile(r"^Uses +(.+)$", re.MULTILINE)
+
+Reads: TypeAlias = Callable[[Any], Any]
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
 
 
 @attrs.frozen(eq=False)
@@ -31,6 +37,7 @@ class Script:
     sha: str
     keys: tuple[str, ...]
     args: tuple[str, ...]
+    reads: Reads = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
     _keys_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
     _args_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
 
@@ -49,6 +56,7 @@ class Script:
         *,
         keys: tuple[str, ...],
         args: tuple[str, ...],
+        reads: Reads = _as_it_is,
         directory: Traversable | None = None,
     ) -> Script:
         """Read `lua/{name}.lua` and the parts that its header's `Uses` names from `lua/lib`.
@@ -65,9 +73,11 @@ class Script:
         used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
         parts = [(directory / "lib" / f"{part}.lua").read_text("utf-8") for part in used]
         source = "\n".join([_locals(header), *parts, text])
-        return cls(name, source, hashlib.sha1(source.encode()).hexdigest(), keys, args)
+        return cls(name, source, hashlib.sha1(source.encode()).hexdigest(), keys, args, reads)
 
-    def __call__(self, keys: Sequence[str], args: Sequence[Word]) -> ScriptCall:
+    def __call__(
+        self, keys: Sequence[str], args: Sequence[Word], parts: int | None = None
+    ) -> ScriptCall:
         # Spelled out because this runs for every call: as functions the two checks cost 1 us.
         count = len(keys)
         fixed, has_more = self._keys_fit
@@ -75,7 +85,7 @@ class Script:
         count = len(args)
         fixed, has_more = self._args_fit
         assert count == fixed or (has_more and count > fixed), f"{self.name}: {count} args"
-        return ScriptCall(self, keys, args)
+        return ScriptCall(self, keys, args, parts)
 
 
 @attrs.define(eq=False)
@@ -85,6 +95,13 @@ class ScriptCall:
     script: Script
     keys: Sequence[str]
     args: Sequence[Word]
+    parts: int | None = None  # how many the reply has, if that is known
+
+    def read(self, reply: Any) -> Any:
+        """Return what a reply says; whatever this raises, it is no reply of this script."""
+        if self.parts is not None and len(reply) != self.parts:
+            raise ValueError(f"{len(reply)} parts, not {self.parts}")
+        return self.script.reads(reply)
 
     def words(self) -> tuple[Word, ...]:
         """Return the command that runs the script if the server still has it."""

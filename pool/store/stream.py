@@ -18,12 +18,73 @@ from pool.store.wire import Reply
 
 BATCH_MAX = 64  # events that one script moves
 
+
+# --- what the scripts answer ------------------------------------------------------------------
+
+
+@attrs.frozen
+class Facts:
+    """Where a stream is; `exists` is None for a key that is no stream."""
+
+    exists: bool | None
+    last_id: str
+    added: int
+    trimmed: str  # "" if no length cap ever took an event
+    number: int  # of the event at the position asked for; 0: it is not there
+
+
+def probed(reply: Reply) -> list[Facts]:
+    """Return where the streams are, in the order asked."""
+    texts = [part.decode() for part in reply]
+    return [
+        Facts(None if last == "!" else bool(last), last or FIRST, int(added), trimmed, int(n or 0))
+        if last != "!"
+        else Facts(None, FIRST, 0, "", 0)
+        for last, added, trimmed, n in zip(
+            texts[::4], texts[1::4], texts[2::4], texts[3::4], strict=True
+        )
+    ]
+
+
+@attrs.frozen
+class Mended:
+    """What one cleaning did; `freed` below 0: nothing, see `sink_mend.lua`."""
+
+    freed: int
+    parked: int
+    forgotten: int
+    missed: int
+    is_more: bool
+
+
+def mended(reply: Reply) -> Mended:
+    freed, parked, forgotten, missed, more = reply
+    return Mended(freed, parked, forgotten, missed, more == 1)
+
+
+def taken(reply: Reply) -> list[tuple[str, dict[str, bytes], int]]:
+    """Return id, fields and deliveries of each event that was taken."""
+    return [
+        (entry_id.decode(), fields_of(flat), deliveries)
+        for deliveries, (entry_id, flat) in zip(reply[::2], reply[1::2], strict=True)
+    ]
+
+
+def fields_of(flat: Sequence[bytes]) -> dict[str, bytes]:
+    return {
+        name.decode(errors="backslashreplace"): value
+        for name, value in zip(flat[::2], flat[1::2], strict=True)
+    }
+
+
+# --- the scripts ------------------------------------------------------------------------------
+
 ADD = Script.load(
     "stream_add",
     keys=("events", "meta"),
     args=("event", "payload", "length_max", "ttl_ms", "flags", "topic"),
 )
-PROBE = Script.load("stream_probe", keys=("*streams",), args=("*positions",))
+PROBE = Script.load("stream_probe", keys=("*streams",), args=("*positions",), reads=probed)
 JOIN = Script.load(
     "sink_join",
     keys=("state", "leases", "config", "*streams"),
@@ -36,9 +97,13 @@ MEND = Script.load(
     "sink_mend",
     keys=("state", "leases", "events", "meta", "parked", "config"),
     args=("group", "consumer", "grace_ms", "deliveries_max", "batch", "stream"),
+    reads=mended,
 )
 TAKE = Script.load(
-    "sink_take", keys=("leases", "events", "meta"), args=("group", "consumer", "count")
+    "sink_take",
+    keys=("leases", "events", "meta"),
+    args=("group", "consumer", "count"),
+    reads=taken,
 )
 RELEASE = Script.load("sink_release", keys=("events", "meta"), args=("group", "consumer", "*ids"))
 LEAVE = Script.load("sink_leave", keys=("state", "leases", "*streams"), args=("group", "consumer"))
@@ -82,45 +147,10 @@ class StoredStream:
         return ADD((self.events, self.meta), args)
 
 
-@attrs.frozen
-class Facts:
-    """Where a stream is; `exists` is None for a key that is no stream."""
-
-    exists: bool | None
-    last_id: str
-    added: int
-    trimmed: str  # "" if no length cap ever took an event
-    number: int  # of the event at the position asked for; 0: it is not there
-
-
 def probe_call(asked: Sequence[tuple[StoredStream, str]]) -> ScriptCall:
     """Return the call that asks where these streams are, and whether an event is at a position."""
     keys = [key for stream, _ in asked for key in (stream.events, stream.meta)]
-    return PROBE(keys, [position for _, position in asked])
-
-
-def probed(reply: Reply) -> list[Facts]:
-    """Return where the streams are, in the order asked."""
-    texts = [part.decode() for part in reply]
-    return [
-        Facts(None if last == "!" else bool(last), last or FIRST, int(added), trimmed, int(n or 0))
-        if last != "!"
-        else Facts(None, FIRST, 0, "", 0)
-        for last, added, trimmed, n in zip(
-            texts[::4], texts[1::4], texts[2::4], texts[3::4], strict=True
-        )
-    ]
-
-
-@attrs.frozen
-class Mended:
-    """What one cleaning did; `freed` below 0: nothing, see `sink_mend.lua`."""
-
-    freed: int
-    parked: int
-    forgotten: int
-    missed: int
-    is_more: bool
+    return PROBE(keys, [position for _, position in asked], parts=4 * len(asked))
 
 
 @attrs.frozen
@@ -198,26 +228,6 @@ class StoredSink:
 
     def ack(self, stream: StoredStream, ids: Sequence[str]) -> tuple[Word, ...]:
         return ("XACK", stream.events, self.name, *ids)
-
-
-def mended(reply: Reply) -> Mended:
-    freed, parked, forgotten, missed, more = reply
-    return Mended(freed, parked, forgotten, missed, more == 1)
-
-
-def taken(reply: Reply) -> list[tuple[str, dict[str, bytes], int]]:
-    """Return id, fields and deliveries of each event that was taken."""
-    return [
-        (entry_id.decode(), fields_of(flat), deliveries)
-        for deliveries, (entry_id, flat) in zip(reply[::2], reply[1::2], strict=True)
-    ]
-
-
-def fields_of(flat: Sequence[bytes]) -> dict[str, bytes]:
-    return {
-        name.decode(errors="backslashreplace"): value
-        for name, value in zip(flat[::2], flat[1::2], strict=True)
-    }
 
 
 def parked_of(entry_id: bytes, flat: Sequence[bytes]) -> Parked:

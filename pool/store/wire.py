@@ -38,7 +38,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer
-from pool.store.replies import Moved, NoScript, from_host, from_words, is_stale
+from pool.store.replies import Garbled, Moved, NoScript, from_host, from_words, is_stale
 from pool.store.scripts import Word
 from pool.store.url import Url
 
@@ -137,8 +137,8 @@ class Wire:
                 named = await self._apart(
                     _ask_sentinel, guide, self._url.service, share_s, discard=lambda _: None
                 )
-            except (OSError, RedisError) as error:
-                failed = error
+            except Exception as error:  # noqa: BLE001 - also what it says may be no answer
+                failed = _as_lost(error)
                 continue
             self._guides.insert(0, self._guides.pop(i))
             await self._connect_to(named, deadline_s - self._clock())
@@ -161,7 +161,11 @@ class Wire:
             except PoolError as error:  # a node may also lack our user, and another have it
                 failed = error
                 continue
-            owner, others = _places(slots, slot, place)
+            try:
+                owner, others = _places(slots, slot, place)
+            except Exception as error:  # noqa: BLE001 - as a greeting that is none
+                failed = from_host(_as_lost(error), self._url.where, maybe_done=False)
+                continue
             if owner == place:
                 known = dict.fromkeys([place, *self._url.hosts, *others])
                 self._guides = list(known)[:_GUIDES_MAX]
@@ -182,7 +186,7 @@ class Wire:
         except OSError as error:
             raise from_host(error, self._url.where, maybe_done=False) from None
         self._reader = hiredis.Reader(
-            replyError=self._error, protocolError=ConnectionError, notEnoughData=_NOT_YET
+            replyError=self._error, protocolError=Garbled, notEnoughData=_NOT_YET
         )
         self._stale = False
         with self._guard:
@@ -198,6 +202,9 @@ class Wire:
         except PoolError:
             self.close()
             raise
+        except Exception as error:  # noqa: BLE001 - its answer to the greeting is not one
+            self.close()
+            raise from_host(_as_lost(error), self._url.where, maybe_done=False) from None
 
     async def exchange(self, packed: bytes, count: int, *, timeout_s: float) -> list[Reply]:
         """Send what is packed and return its `count` replies.
@@ -226,10 +233,10 @@ class Wire:
                 if not size:
                     raise ConnectionError
                 reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - MemoryError, or whatever else a parser raises
             self.close()
             # What comes too late may have been ended by shutting the socket.
-            cause = TimeoutError() if self._clock() >= deadline_s else error
+            cause = TimeoutError() if self._clock() >= deadline_s else _as_lost(error)
             raise Lost(from_host(cause, self._url.where, maybe_done=True), replies) from None
 
     def shut(self) -> None:
@@ -299,6 +306,13 @@ class Wire:
         if isinstance(slots, PoolError):
             raise slots
         return slots
+
+
+def _as_lost(error: Exception) -> Exception:
+    """Return what it means for the connection: all but the host's own errors come of garbage."""
+    if isinstance(error, OSError | RedisError):
+        return error
+    return Garbled(f"{type(error).__name__}: {error}")
 
 
 def _greeting(url: Url, name: str) -> tuple[bytes, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 import anyio
@@ -41,15 +42,18 @@ class Crashing(Host):
 
     def start(self, name: str, url: Url, body: Body, **options: Any) -> Beside:
         async def crashing(port: Any) -> None:
-            exchange = type(port.wire).exchange
+            def breaking(method: Callable[..., Any]) -> Callable[..., Any]:
+                async def broken(*args: Any, **more: Any) -> Any:
+                    if self.left.get(name, 0) > 0:
+                        self.left[name] -= 1
+                        raise _Return if self.how == "returns" else ZeroDivisionError
+                    return await method(*args, **more)
 
-            async def broken(*args: Any, **more: Any) -> Any:
-                if self.left.get(name, 0) > 0:
-                    self.left[name] -= 1
-                    raise _Return if self.how == "returns" else ZeroDivisionError
-                return await exchange(port.wire, *args, **more)
+                return broken
 
-            port.wire.exchange = broken
+            # Anew in each life, and so from the methods of the class.
+            port.run = breaking(partial(type(port).run, port))
+            port.read = breaking(partial(type(port).read, port))
             try:
                 await body(port)
             except _Return:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
@@ -70,7 +70,7 @@ class Bench:
             )
             self.run(*notes)
 
-    def dispatch(self, numbers: Iterable[int], job_id: str) -> ScriptCall:
+    def dispatch(self, numbers: Sequence[int], job_id: str) -> ScriptCall:
         items = [
             Admission(
                 key=f"key-{n}{'%' * (n % 3 == 0)}",
@@ -103,7 +103,7 @@ class Bench:
                 edge.x = "1"
         return edge
 
-    def advance(self, source: str, edges: Iterable[Edge]) -> ScriptCall:
+    def advance(self, source: str, edges: Sequence[Edge]) -> ScriptCall:
         guard: Guard = "own" if source else "free"
         return self.lane.advance(guard, source, edges, pending_s=10.0, targets=(W2,))
 

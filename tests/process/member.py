@@ -186,7 +186,7 @@ def trap(kind: str, ledger: Ledger) -> None:
         return parse(entry_id, fields)
 
     if kind in ("settle", "reap"):
-        Lane.advance = trapped  # type: ignore[assignment,method-assign]
+        Lane.advance = trapped  # type: ignore[method-assign]
     elif kind == "deaf":
         Start.parse = staticmethod(deaf)  # type: ignore[method-assign]
 

@@ -175,7 +175,7 @@ def test_the_bench_notices_a_key_that_was_not_declared(bench: Bench) -> None:
     call = bench.renew_call({"w1.1": 1})
     rogue = Script("rogue", source, bench.do("SCRIPT", "LOAD", source), call.script.keys, ())
     with pytest.raises(redis.ResponseError, match=r"No permissions|can't access"):
-        bench.run(ScriptCall(rogue, call.keys, ()))
+        bench.run(ScriptCall(rogue, call.keys, (), None))
 
 
 @pytest.mark.parametrize("name", ALL)

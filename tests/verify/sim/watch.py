@@ -23,7 +23,7 @@ from pool.actors.worker import Worker
 from pool.errors import PoolError
 from pool.model.timing import Timing
 from pool.store import lane as lanes
-from pool.store.answers import Owned, renewal
+from pool.store.answers import Owned
 from pool.store.scripts import Script
 from tests.verify.history import Event, Recorder
 from tests.verify.sim.server import Server
@@ -196,7 +196,7 @@ def watch_leases(tell: Callable[[Any, str, str, float, Timing], None]) -> Callab
         plan, asked_s = answer.round.plan, answer.round.asked_s
         for of, names, reply in zip(plan.states, plan.takes, answer.replies, strict=False):
             if not isinstance(reply, PoolError):
-                told = renewal(reply)
+                told = reply
                 timing = Timing(told.ttl.ms / 1000)
                 for name, count in zip(names, told.counts, strict=True):
                     if count >= 0:

@@ -1,0 +1,223 @@
+"""Bytes that are no reply end a connection; a reply that nobody can read, its call; no more."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import anyio
+import pytest
+
+from pool.errors import PoolError, StoreFault, StoreUnavailable
+from pool.model.backoff import Restarts
+from pool.store.lane import RENEW
+from pool.store.link import Link
+from pool.store.seam import Host, Port
+from pool.store.url import Url
+
+PATIENCE_S: Final = 10.0
+OP_TIMEOUT_S: Final = 1.0
+FACTS: Final = b"server redis version 7.4.0 proto 2 mode standalone role master".split()
+HELLO: Final = b"*%d\r\n" % len(FACTS) + b"".join(b"$%d\r\n%s\r\n" % (len(f), f) for f in FACTS)
+POLICY: Final = b"$0\r\n\r\n"
+PONG: Final = b"+PONG\r\n"
+
+# None of these is a reply.
+GARBAGE: Final = {
+    "no type": b"?what\r\n",
+    "HTTP": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "a length beyond memory": b"$9223372036854775807\r\n",
+    "a length beyond numbers": b"$99999999999999999999999\r\n",
+    "a negative count": b"*-5\r\n",
+    "no number": b":12a\r\n",
+    "a map whose key is a list": b"%1\r\n*1\r\n:1\r\n:2\r\n",
+    "a nest": b"*1\r\n" * 5000,
+}
+# These are replies, of a server that is not itself.
+STRANGE: Final = {
+    "an error of ours without its facts": b"-POOLMAPFULL\r\n",
+    "an error of ours with words for numbers": b"-POOLMAPFULL a b\r\n",
+    "an error without a word": b"-\r\n",
+    "nothing": b"$-1\r\n",
+    "a list": b"*2\r\n:1\r\n$-1\r\n",
+}
+
+
+class Care:
+    """Whoever cares finds nothing to do."""
+
+    def __init__(self) -> None:
+        self.crashes: list[BaseException] = []
+
+    def restarts(self) -> Restarts:
+        return Restarts(0, random.Random(1))
+
+    def fell(self, _: str, error: BaseException, restarts: Restarts) -> float | None:
+        self.crashes.append(error)
+        return restarts.crashed(0.0)
+
+    def rose(self, _: str) -> None:
+        pass
+
+
+def _answers(client: socket.socket, scripts: Iterator[list[bytes]]) -> None:
+    with suppress(OSError), client:
+        for reply in next(scripts):
+            if not client.recv(65_536):
+                return
+            client.sendall(reply)
+        while client.recv(65_536):
+            client.sendall(PONG)
+
+
+@contextmanager
+def answering(*connections: list[bytes]) -> Iterator[str]:
+    """A server that gives these answers, connection by connection, and then behaves itself."""
+
+    def scripts() -> Iterator[list[bytes]]:
+        yield from connections
+        while True:
+            yield [HELLO + POLICY]
+
+    def serve() -> None:
+        given = scripts()
+        with suppress(OSError):
+            while True:
+                _answers(listener.accept()[0], given)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+    thread.join(PATIENCE_S)
+
+
+async def recovered(link: Link) -> None:
+    """Wait until calls are answered again."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            with suppress(PoolError):
+                assert await link.execute("PING") == b"PONG"
+                return
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("bad", [*GARBAGE.values(), *STRANGE.values()], ids=[*GARBAGE, *STRANGE])
+async def test_at_a_greeting(bad: bytes) -> None:
+    """A3: of the first connection, and of a later one."""
+    with answering([bad + POLICY]) as url, pytest.raises(PoolError):
+        with anyio.fail_after(PATIENCE_S):
+            await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S)
+    care, lost = Care(), [HELLO + POLICY, GARBAGE["no type"]]
+    with answering(lost, [bad + POLICY], [HELLO + bad]) as url:
+        link = await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care)
+        with pytest.raises(StoreUnavailable) as failed:
+            await link.execute("PING")
+        assert failed.value.maybe_done
+        await recovered(link)
+        await link.aclose(1.0)
+    assert not care.crashes
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("bad", GARBAGE.values(), ids=GARBAGE)
+async def test_garbage_in_a_batch_loses_what_has_no_reply_yet(bad: bytes) -> None:
+    care = Care()
+    with answering([HELLO + POLICY, PONG + bad + PONG]) as url:
+        link = await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care)
+        with anyio.fail_after(PATIENCE_S):
+            first, second, third = await link.replies_to([("PING",)] * 3)
+        assert first == b"PONG"
+        for lost in (second, third):
+            assert isinstance(lost, StoreUnavailable)
+            assert lost.maybe_done
+        await recovered(link)
+        await link.aclose(1.0)
+    assert not care.crashes
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("bad", STRANGE.values(), ids=STRANGE)
+async def test_a_strange_reply_is_its_calls_alone(bad: bytes) -> None:
+    care = Care()
+    with answering([HELLO + POLICY, b"+sha\r\n" + PONG + bad + PONG]) as url:
+        link = await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care)
+        keys = ["{t}"] * len(RENEW.keys)
+        call = RENEW(keys, ["0"] * len(RENEW.args))
+        with anyio.fail_after(PATIENCE_S):
+            first, strange, last = await link.replies_to([("PING",), call, ("PING",)])
+        assert (first, last) == (b"PONG", b"PONG")
+        assert isinstance(strange, StoreFault)
+        assert link.connections == 1
+        await link.aclose(1.0)
+    assert not care.crashes
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("bad", [*GARBAGE.values(), *STRANGE.values()], ids=[*GARBAGE, *STRANGE])
+async def test_at_a_blocking_read(bad: bytes) -> None:
+    """It fails, or says that there is nothing; the next one reads on another connection."""
+    care, told, done = Care(), list[object](), anyio.Event()
+
+    async def body(port: Port) -> None:
+        for _ in range(2):
+            try:
+                read = await port.read({"s": "0-0"}, block_s=0.1, timeout_s=OP_TIMEOUT_S, count=1)
+                told.append(read)
+            except PoolError as error:
+                told.append(error)
+        port.post(done.set)
+        await port.wait()
+
+    entry = b"*1\r\n*2\r\n$1\r\ns\r\n*1\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\nn\r\n$1\r\n1\r\n"
+    again = [HELLO + POLICY, entry]
+    with answering([HELLO + POLICY, bad, entry], again) as url:
+        beside = Host().start("pool-test", Url.parse(url), body, care=care)
+        with anyio.fail_after(PATIENCE_S):
+            await done.wait()
+        assert await beside.aclose(1.0)
+    assert told[0] == [] or isinstance(told[0], PoolError)
+    assert not care.crashes
+
+
+@pytest.mark.anyio
+async def test_no_mutated_reply_ends_a_link() -> None:
+    """Fuzz: bytes of good replies are changed, dropped and doubled, wherever they stand."""
+    dice = random.Random(11)
+
+    def damaged(reply: bytes) -> bytes:
+        found = bytearray(reply)
+        for _ in range(dice.randint(1, 3)):
+            at = dice.randrange(len(found))
+            match dice.randrange(3):
+                case 0:
+                    found[at] = dice.randrange(256)
+                case 1:
+                    del found[at]
+                case _:
+                    found[at:at] = found[at : at + dice.randint(1, 8)]
+        return bytes(found)
+
+    care = Care()
+    connections = [
+        [damaged(HELLO + POLICY)] if n % 2 else [HELLO + POLICY, damaged(PONG + PONG + b":17\r\n")]
+        for n in range(60)
+    ]
+    with answering([HELLO + POLICY], *connections) as url:
+        link = await Link.open(Host(), Url.parse(url), op_timeout_s=0.2, care=care)
+        with anyio.fail_after(4 * PATIENCE_S):
+            for _ in connections:
+                replies = await link.replies_to([("PING",)] * 3)
+                assert len(replies) == 3
+                link._beside.interrupt()  # the next one
+        await recovered(link)
+        await link.aclose(1.0)
+    assert not care.crashes
