@@ -85,11 +85,12 @@ class Load:
 
     # --- whom ---
 
-    def _ask(self, dice: random.Random, ask: Ask, on_nobody: Callable[[], object]) -> None:
+    def _ask(self, dice: random.Random, ask: Ask, on_nobody: Callable[[], object]) -> Boot | None:
+        """Ask a node, if one is there; it may be gone before it hears of it."""
         boots = self._fleet.open_boots()
         if not boots:
             self._world.after(_AGAIN_S, on_nobody)
-            return
+            return None
         boot = dice.choice(boots)
 
         async def op(boot: Boot) -> None:
@@ -97,6 +98,7 @@ class Load:
                 await ask(boot, boot.node)
 
         boot.do(op)
+        return boot
 
     # --- jobs ---
 
@@ -245,7 +247,7 @@ class Load:
                 first_s = 0.0 if bursts is not None else pace_s
                 self._world.after(first_s, self._notify, service, dice, pace_s, bursts)
 
-        self._ask(dice, ask, lambda: self._serve(service, dice))
+        service.boot = self._ask(dice, ask, lambda: self._serve(service, dice))
 
     def _notify(
         self,
