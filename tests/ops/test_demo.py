@@ -100,7 +100,7 @@ def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:
     assert verdict["services"] == 24
     for name in ("lost", "settled_twice", "stale_commits", "overlaps", "wrong_results"):
         assert verdict[name] == 0, name
-    assert 0 < verdict["takeover_s"] <= verdict["ttl_s"] + 1
+    assert 0 < verdict["takeover_s"] <= verdict["ttl_s"] + 6
     assert 0 < verdict["handoff_s"] < verdict["ttl_s"]
     assert verdict["moves"] >= 24  # the drained node held them all
     assert verdict["seconds"] < 60

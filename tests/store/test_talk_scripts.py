@@ -195,7 +195,7 @@ def test_records_survive_the_way_through_python(bench: Bench) -> None:
 
 
 def found(client: redis.Redis, pool: str, incarnation: str, *, lanes: int = 1) -> Any:
-    call = FOUND([Control(pool).config], [1, lanes, incarnation])
+    call = FOUND([Control(pool).config], [1, lanes, incarnation, 10_000])
     words = ("EVAL", call.script.source, *call.words()[2:])
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 

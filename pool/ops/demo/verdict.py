@@ -13,7 +13,9 @@ from pool.ops.demo.ledger import CLOCK, ZONE
 
 KILLED_ZONES_MIN: Final = 20  # fewer running at the kill, and the demo has shown nothing
 KILLED_CLOCKS_MIN: Final = 5
-TAKEOVER_SLACK_S: Final = 1.0  # G-06: at most the TTL and this
+TAKEOVER_SLACK_S: Final = 1.0  # G-06: at most the TTL and this,
+SUSPECTS_SLACK_S: Final = 6.0  # or this, for what may have killed the node: it had just begun,
+JUST_S: Final = 1.0  # so long before the last sign of life
 
 
 @attrs.frozen(kw_only=True)
@@ -78,7 +80,7 @@ def judge(
     stale = [job for job in history.accepted if _is_stale(history, job, stored.get(job, _NONE))]
     wrong = [e.key for e in zones if _is_wrong(stored.get(e.job, _NONE), expected[e.key])]
     overlaps = [_is_frozen(history, *pair) for pair in _overlaps(history)]
-    takeover_s = _takeover_s(history)
+    takeover_s, late_s = _takeover_s(history, ttl_s)
     pauses_s = [latter.began_s - former.ended_s for former, latter in history.handoffs()]
     uncarried = [
         latter.key for former, latter in history.handoffs() if former.ticks != latter.given
@@ -98,8 +100,8 @@ def judge(
     )
     if takeover_s == math.inf:
         broken += ("what the killed node ran was not all started elsewhere",)
-    elif takeover_s > ttl_s + TAKEOVER_SLACK_S:
-        broken += (f"takeover took {takeover_s:.2f} s, more than the TTL and one second",)
+    elif late_s > 0.0:
+        broken += (f"a takeover was {late_s:.2f} s later than G-06 says",)
     return Verdict(
         ok=not broken,
         server=server,
@@ -210,13 +212,17 @@ def _is_frozen(history: History, older: Run, younger: Run) -> tuple[str, bool]:
     return older.key, began_before and younger.began_s >= life.stopped_s
 
 
-def _takeover_s(history: History) -> float:
-    """Return how long the slowest job of a killed node waited for its next start."""
-    waits_s = [
-        history.started_after(run, life.killed_s) - life.killed_s
-        for node, life in history.lives.items()
-        if life.killed_s < math.inf
-        for run in history.runs.values()
-        if run.node == node and run.ended_s == math.inf
-    ]
-    return max(waits_s, default=math.inf)
+def _takeover_s(history: History, ttl_s: float) -> tuple[float, float]:
+    """Return how long the slowest job of a killed node waited for its next start, and by how much
+    the latest was late: what had just begun may be to blame, and begins one at a time (G-06).
+    """
+    waits_s, late_s = [], [0.0]
+    for node, life in history.lives.items():
+        for run in history.runs.values() if life.killed_s < math.inf else ():
+            if run.node == node and run.ended_s == math.inf:
+                # The last sign of life is a renewal: it may be half a TTL old, where one was slow.
+                is_suspect = run.began_s > life.killed_s - ttl_s / 2 - JUST_S
+                slack_s = SUSPECTS_SLACK_S if is_suspect else TAKEOVER_SLACK_S
+                waits_s.append(history.started_after(run, life.killed_s) - life.killed_s)
+                late_s.append(waits_s[-1] - ttl_s - slack_s)
+    return max(waits_s, default=math.inf), max(late_s)
