@@ -57,6 +57,7 @@ from pool.actors.worker import Worker
 from pool.errors import (
     ConfigError,
     Gone,
+    NotRunning,
     PoolError,
     StoreLost,
     StoreUnavailable,
@@ -254,6 +255,8 @@ class Membership(Actor[Message]):
         for wait_s in (op_timeout_s, STEPS_MAX * op_timeout_s):
             with anyio.move_on_after(wait_s):
                 while any(self._settling[lane].trouble is None for lane in missing()):
+                    if self.state == "ended":  # nobody is left who could join
+                        raise NotRunning(state="closed")
                     await self._news.wait()
             if len(missing()) < len(self.context.lanes):
                 break  # else wait for the error: a try may have several steps
@@ -429,9 +432,13 @@ class Membership(Actor[Message]):
                 self._returning.add((state.number, worker.id))
                 worker.lose_lane(LaneLost(state.number, self._numbers[worker.id][state.number]))
 
+    def ended(self, crash: BaseException | None) -> None:  # noqa: ARG002 - its base's signature
+        self._tell_news()  # who waits to join looks whether anybody is left
+
     def _settle_soon(self, number: int) -> None:
         settling = self._settling[number]
-        if not settling.is_running:
+        # One that has crashed looks at all lanes as it begins again.
+        if not settling.is_running and self.state == "running":
             settling.is_running = True
             self.spawn(self._settle, number, settling)
 
