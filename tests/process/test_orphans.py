@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from tests.process.conftest import BACK_S
+
 if TYPE_CHECKING:
     from tests.process.conftest import Fleet, MakeFleet
 
@@ -144,10 +146,10 @@ def recovery_died_half_way(fleet: Fleet) -> None:
     moved = {run.key for run in fleet.runs() if run.node == reaper.name}
     assert len(moved) < len(jobs)
     fleet.start("c")
-    # No node was left: the lane was quiet for one lease when this one came.
+    # No node was left: the lane was quiet for one lease when this one came.  All had just begun.
     fleet.until(
         lambda: len([run for run in fleet.runs(jobs) if run.node == "c"]) == len(jobs),
-        within_s=2 * fleet.ttl_s + 1.5,
+        within_s=2 * fleet.ttl_s + BACK_S,
         what=FOUND,
     )
     gate.touch()
@@ -219,8 +221,8 @@ ORPHANS = [
     Orphan(
         recovery_died_half_way,
         "store/lua/fence.lua",
-        "    else\n      claim(name, had)",  # a claim is a lease too
-        "    elseif not had then\n      claim(name, had)",
+        "    else\n      claim(name, ended[i + 1], had)",  # a claim is a lease too
+        "    elseif not had then\n      claim(name, ended[i + 1], had)",
     ),
 ]
 
