@@ -113,7 +113,10 @@ class Slots:
 
     def fill(self) -> None:
         """Start what may start, as far as there are slots."""
-        self._begin_trial()
+        if self._suspects:
+            self._begin_trial()
+        if not self._backlog:
+            return
         kept: list[Run] = []
         while self._backlog and self._has_room:
             run = self._backlog.popleft()
@@ -126,7 +129,8 @@ class Slots:
             else:
                 kept.append(run)
         self._backlog.extendleft(reversed(kept))
-        self._begin_trial()
+        if self._suspects:
+            self._begin_trial()
 
     @property
     def _has_room(self) -> bool:

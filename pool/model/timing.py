@@ -25,6 +25,19 @@ class Timing:
     """The times of a node that goes by this TTL."""
 
     ttl_s: float = TTL_DEFAULT_S
+    # How long handlers have to end when a lease cannot be renewed.  Kept, as the next one is: each
+    # start asks for both.
+    stop_budget_s: float = attrs.field(init=False)
+    # By how much we stop before the server would count our lease as ended.
+    margin_s: float = attrs.field(init=False)
+
+    @stop_budget_s.default
+    def _stop_budget_s(self) -> float:
+        return self.ttl_s / 4
+
+    @margin_s.default
+    def _margin_s(self) -> float:
+        return max(0.05, 0.035 * self.ttl_s)
 
     @property
     def ttl_ms(self) -> int:
@@ -39,16 +52,6 @@ class Timing:
     def renew_timeout_s(self) -> float:
         """When one renewal counts as failed."""
         return self.renew_s / 2
-
-    @property
-    def stop_budget_s(self) -> float:
-        """How long handlers have to end when a lease cannot be renewed."""
-        return self.ttl_s / 4
-
-    @property
-    def margin_s(self) -> float:
-        """By how much we stop before the server would count our lease as ended."""
-        return max(0.05, 0.035 * self.ttl_s)
 
     @property
     def block_s(self) -> float:

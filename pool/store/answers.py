@@ -140,8 +140,11 @@ def status(reply: Reply) -> bytes:
 
 
 def statuses(reply: Reply) -> list[bytes]:
-    """Read a reply of one status per item."""
-    return [status(each) for each in reply]
+    """Read a reply of one status per item.  All at once: there is one for each job."""
+    kinds = set(map(type, reply))
+    if not kinds <= {bytes}:
+        raise TypeError(", ".join(sorted(kind.__name__ for kind in kinds)))
+    return list(reply)
 
 
 def moved(reply: Reply) -> list[Any]:

@@ -27,12 +27,11 @@ from pool.model.timing import Timing
 TTL_S = 10.0
 
 
+@attrs.frozen
 class Rounded(Timing):
     """With a margin that makes rounder numbers."""
 
-    @property
-    def margin_s(self) -> float:
-        return 0.5
+    margin_s: float = attrs.field(init=False, default=0.5)
 
 
 LEASE = Lease(timing=Rounded(TTL_S), asked_s=0.0)  # soft 7.0, hard 9.5
