@@ -332,12 +332,13 @@ def joins_in_time(view: View, bounds: Bounds, found: Finding) -> None:
     """A process that begins takes jobs within a TTL in every lane that is there, whatever happens
     to others.
     """
-    lanes = {lane for lane in view.lanes.values() if lane} or {""}
     joined: dict[tuple[str, str], float] = {}
     for event in view.of.get("join", ()):
         if event.extra.get("worker"):
             lane = event.nonce.rpartition("@")[2] if "@" in event.nonce else ""
             joined.setdefault((event.p, lane), event.t)
+    # Those that anything was dispatched to; where nothing was, those that somebody has joined.
+    lanes = {lane for lane in view.lanes.values() if lane} or {lane for _, lane in joined} or {""}
     last = view.events[-1].t if view.events else 0.0
     for boot in view.of.get("boot", ()):
         for lane in sorted(lanes):
