@@ -41,7 +41,7 @@ from pool.actors.roster import SHUTDOWN_KEY, WorkerInfo
 from pool.actors.sweeper import Sweeper
 from pool.actors.tail import Fields
 from pool.actors.worker import Worker
-from pool.errors import NotRunning, PoolError, StorageFull
+from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable
 from pool.model.job import Start
 from pool.model.names import WORKERS
 from pool.model.placement import Candidate
@@ -145,6 +145,13 @@ class Crew:
         then: Actors = (self._keepalive, self._reaper, self._sweeper)
         for actor in then:
             await self._supervisor.start(actor)
+        # Its thread has a connection of its own, which may fail where ours does not: a node that
+        # cannot renew would take keys only to lose them.
+        silent = await self._keepalive.confirm(self.context.settings.op_timeout_s)
+        if silent >= {s.number for s in self.context.lanes if s.lane.incarnation}:
+            raise StoreUnavailable(
+                problem=f"no lease can be renewed: {self._keepalive.trouble}", maybe_done=True
+            )
         self._is_open = True
 
     async def add_worker(

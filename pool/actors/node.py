@@ -52,6 +52,7 @@ from pool.errors import (
     NotRunning,
     PoolError,
     StoreLost,
+    StoreUnavailable,
     UnknownHandler,
 )
 from pool.model.codec import check_size, encode_call, encode_value
@@ -69,6 +70,7 @@ from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
 CAPACITY_MAX: Final = 10_000
+OPEN_CALLS: Final = 8  # opening takes no longer than so many calls that each come to their deadline
 State = Literal["new", "opening", "open", "troubled", "draining", "drained", "closing", "closed"]
 
 
@@ -418,6 +420,25 @@ class Node(Dispatching):
             emit=self._emit,
             supervisor=supervisor,
         )
+        open_s = OPEN_CALLS * settings.op_timeout_s
+        try:
+            with anyio.fail_after(open_s):
+                await self._join(context, actors)
+        except TimeoutError:
+            # Each call has a deadline; who waits for a reader without a connection has none.
+            raise StoreUnavailable(
+                problem=f"{url.where}: not joined within {open_s:g} s", maybe_done=True
+            ) from None
+        server = self._link.server
+        name = f"{server.name} {server.version}" if server else ""
+        if self._given_url.is_in_clear:
+            self._emit(PasswordInClear(where=self._given_url.where))
+        if server and not server.policy:
+            self._emit(PolicyUnknown(server=name))
+        self._emit(NodeJoined(pool=self.pool, node=self.id, server=name))
+
+    async def _join(self, context: Context, actors: TaskGroup) -> None:
+        """Join the pool, with a worker if there are handlers."""
         made = await found(context)
         check_ttl(context, made.ttl_ms)
         self._crew = Crew(
@@ -428,13 +449,6 @@ class Node(Dispatching):
         await self._crew.start()
         if self._handlers is not None and len(self._handlers):
             await self._crew.add_worker(self._handlers, *self._worker_args)
-        server = self._link.server
-        name = f"{server.name} {server.version}" if server else ""
-        if self._given_url.is_in_clear:
-            self._emit(PasswordInClear(where=self._given_url.where))
-        if server and not server.policy:
-            self._emit(PolicyUnknown(server=name))
-        self._emit(NodeJoined(pool=self.pool, node=self.id, server=name))
 
     async def _close(self) -> None:
         """End the actors, and what runs beside the loop."""
