@@ -3,11 +3,12 @@
     python -m benchmarks.compare HEAD~3            # about five minutes
     python -m benchmarks.compare v0.1.0 --quick    # about one: fewer jobs, no latencies
 
-The other revision is checked out into a temporary directory.  Both are measured five times, by
-turns, each time by a process of its own on a server of its own; which goes first alternates.  The
-measuring is this tree's for both (`throughput.py`), so a revision must know the public names that
-it uses.  Ratios are formed within each pair, so what the machine does in the meantime hits both
-sides; the raw rows, which no change of ours can move, show how much of that is left.
+The other revision is checked out into a temporary directory.  Both are measured five times (or
+`--rounds`), by turns, each time by a process of its own on a server of its own; which goes first
+alternates.  The measuring is this tree's for both (`throughput.py`), so a revision must know the
+public names that it uses.  Ratios are formed within each pair, so what the machine does in the
+meantime hits both sides; the raw rows, which no change of ours can move, show how much of that is
+left.
 
 "better" and "worse" stand where all rounds agree and the median is over 5 % away from 1.  Of forty
 figures some two would all fall on one side by chance alone, hence the second condition; where it
@@ -176,6 +177,7 @@ def main() -> None:
     parser.add_argument("rev", nargs="?", help="what to compare with, as git names it")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_JOBS} jobs, no latencies")
     parser.add_argument("--jobs", type=int, help=f"per drain, default {JOBS}")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"pairs, default {ROUNDS}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -188,18 +190,18 @@ def main() -> None:
     load = os.getloadavg()[0]
     rounds: list[tuple[dict[str, float], dict[str, float]]] = []
     with sides_of(given.rev) as sides:
-        for number in range(ROUNDS):
+        for number in range(given.rounds):
             order = sides if number % 2 == 0 else sides[::-1]
             told = {side: _measure(side, jobs, is_quick=given.quick) for side in order}
             rounds.append((told[sides[0]], told[sides[1]]))
-            print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
+            print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
     ratios = compared(rounds)
-    facts: dict[str, Any] = {"rev": given.rev, "jobs": jobs, "rounds": ROUNDS, "load": load}
+    facts: dict[str, Any] = {"rev": given.rev, "jobs": jobs, "rounds": given.rounds, "load": load}
     if given.json:
         print(json.dumps(facts | {"ratios": [attrs.asdict(ratio) for ratio in ratios]}, indent=2))
         return
     print("\n".join(as_text(ratios, given.rev)))
-    print(f"\n{jobs} jobs a drain, {ROUNDS} rounds by turns, load before {load:.1f}")
+    print(f"\n{jobs} jobs a drain, {given.rounds} rounds by turns, load before {load:.1f}")
 
 
 if __name__ == "__main__":
