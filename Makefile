@@ -12,12 +12,12 @@ SEEDS   ?= 100
 FIRST   ?= 0
 JOBS    ?= 2
 SCALE   ?= 1
-SOME     = -n 3 --dist worksteal # more than cores: most tests wait for leases and deadlines
+BY_TWO   = -n 2 --dist worksteal
 
 .PHONY: test test-all test-long test-cluster test-sentinel demo lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants soak clean
 
 test: lint
-	$(BIN)/python -m pytest $(SOME)
+	$(BIN)/python -m pytest $(BY_TWO)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
@@ -25,7 +25,7 @@ test-long: $(READY)
 # The guarantees of the kernel again: on three primaries of a cluster, and on a primary with a
 # replica and three sentinels.  `test` has the short forms.
 test-cluster test-sentinel: $(READY)
-	POOL_TEST_ON=$(@:test-%=%) $(BIN)/python -m pytest $(SOME) tests/actors tests/process
+	POOL_TEST_ON=$(@:test-%=%) $(BIN)/python -m pytest $(BY_TWO) tests/actors tests/process
 
 # The tests hold short forms of all the others.
 test-all: test test-long test-cluster test-sentinel verify sim steps chaos chaos-each mutants
