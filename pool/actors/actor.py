@@ -118,9 +118,12 @@ class Actor(Generic[M]):
     def spawn(self, work: Callable[[*Ts], Coroutine[Any, Any, Any]], *args: *Ts) -> None:
         """Run `work` beside the mailbox; it is cancelled when the actor ends.
 
-        What it raises ends the actor, as if `handle` had raised it.
+        What it raises ends the actor, as if `handle` had raised it.  Nothing is begun while the
+        actor does not run, since who calls in a task of his own may come between a crash and the
+        restart, or after the end: `begin()` forgets what was under way and looks anew.
         """
-        assert self._children is not None, f"{self.name} is not running"
+        if self._children is None:
+            return
         start = self._children.start_soon
         name = f"{self.name}/{work.__name__}"
         if self._is_awake:

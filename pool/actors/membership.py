@@ -403,6 +403,7 @@ class Membership(Actor[Message]):
             settling.is_running = False
             if self._is_joining:
                 self._settle_soon(number)
+        self._announce_soon()
 
     def handle(self, message: Message) -> None:
         match message:
@@ -437,8 +438,7 @@ class Membership(Actor[Message]):
 
     def _settle_soon(self, number: int) -> None:
         settling = self._settling[number]
-        # One that has crashed looks at all lanes as it begins again.
-        if not settling.is_running and self.state == "running":
+        if not settling.is_running:
             settling.is_running = True
             self.spawn(self._settle, number, settling)
 

@@ -35,6 +35,11 @@ class Recorder(Actor[Any]):
     def ended(self, crash: BaseException | None) -> None:
         self.crashes.append(crash)
 
+    async def stop_after(self, seen: list[Any]) -> None:
+        while not seen:
+            await anyio.lowlevel.checkpoint()
+        self.stop()
+
 
 class Bug(Exception):
     pass
@@ -145,6 +150,26 @@ async def test_spawned_work_is_cancelled_at_the_end_and_its_error_ends_the_actor
     with pytest.raises(Bug):
         await ran(actor)
     assert cancelled.is_set()
+
+
+async def test_what_is_spawned_while_it_does_not_run_is_never_begun() -> None:
+    """Callers in tasks of their own come between a crash and the restart, and after the end."""
+    actor, begun = Recorder(name="a"), list[str]()
+
+    async def work(when: str) -> None:
+        begun.append(when)
+
+    actor.spawn(work, "new")
+    actor.tell(crash)
+    with pytest.raises(Bug):
+        await ran(actor)
+    actor.spawn(work, "crashed")
+    actor.tell(lambda self: self.spawn(work, "running"))
+    actor.tell(lambda self: self.spawn(actor.stop_after, begun))
+    await ran(actor)
+    actor.spawn(work, "ended")
+    await anyio.lowlevel.checkpoint()
+    assert begun == ["running"]
 
 
 async def test_cancelled_from_outside_it_ends_and_says_so() -> None:
