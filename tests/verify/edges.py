@@ -182,11 +182,19 @@ def begins_in_time(view: View, bounds: Bounds, found: Finding) -> None:
                 continue
             found.judged += 1
             wait_s = run.end.extra.get("after_s", bounds.backoff_max_s)
-            _judge_wait(view, bounds, found, run.end, run.end.t + wait_s, after.start)
+            due = run.end.t + wait_s
+            _judge_wait(view, bounds, found, run.end, due, after.start, has_it=run.end.node)
 
 
 def _judge_wait(
-    view: View, bounds: Bounds, found: Finding, event: Event, due: float, start: Event | None
+    view: View,
+    bounds: Bounds,
+    found: Finding,
+    event: Event,
+    due: float,
+    start: Event | None,
+    *,
+    has_it: str = "",  # who must settle before others can begin
 ) -> None:
     key, took = event.key, start.t if start else math.inf
     job = start.job if start else event.job
@@ -204,7 +212,7 @@ def _judge_wait(
         due,
         bounds.takeover_s,
         bounds,
-        involved=lambda by: view.granted(key, since, by),
+        involved=lambda by: view.granted(key, since, by) | {has_it},
         is_begun=False,
         lane=view.lane_of(key),
     )

@@ -652,7 +652,7 @@ def _is_suspect(view: View, bounds: Bounds, run: Run, crash: float) -> bool:
     """Say whether a job may have ended its process, as others there may have: it had just begun, or
     another process had died with it.
     """
-    here = [r for r in view.runs if r.start.p == run.start.p and r.ended >= crash]
+    here = [r for r in view.runs if r.start.p == run.start.p and r.start.t <= crash <= r.ended]
     before = [r for r in view.by_job[run.start.job] if r.start.t < run.start.t]
     is_new = run.start.t >= crash - AT_ONCE_S - bounds.slack_s
     return len(here) > 1 and (is_new or any(r.start.p in view.died for r in before))
@@ -685,8 +685,14 @@ def _stood(view: View, bounds: Bounds) -> Iterator[tuple[Run, float, Run | None]
                 and view.died.get(run.start.p, math.inf) > by
                 and not run.start.extra.get("poison")
             ):
-                rest = (r for r in view.by_key[run.start.key] if r.start.t > run.start.t)
-                yield run, fault.began, next((r for r in rest if r.start.p != run.start.p), None)
+                # A new grant may come to the same process, when it has joined again.
+                rest = (
+                    r
+                    for r in view.by_key[run.start.key]
+                    if r.start.t > run.start.t
+                    and (r.start.p, r.start.epoch) != (run.start.p, run.start.epoch)
+                )
+                yield run, fault.began, next(rest, None)
 
 
 def due_by(view: View, bounds: Bounds, run: Run, since: float) -> float:
@@ -747,6 +753,9 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
             # Redis counts in whole milliseconds.
             is_early = is_next and after.start.t < before.ended + wait - 0.002
             excuses = view.excuses(_SCHEDULES, before.start.t, after.start.t)
+            # One that lasted to its limit has timed out, whatever its handler says after that.
+            limit = before.start.extra.get("timeout_s") or math.inf
+            is_early = is_early and before.ended < before.start.t + limit
             if after.start.t < before.ended:  # a frozen owner's attempt was ended for it
                 excuses += view.excuses(STOPS, before.start.t, after.start.t, before.start.node)
             if is_early and not excuses:
@@ -754,10 +763,10 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
         stored = view.outcomes.get(job)
         if dispatch and dispatch.extra.get("delay_s"):
             found.judged += 1
-            asked = view.invoked.get(dispatch.idem)
-            due_s = asked.t + dispatch.extra["delay_s"] if asked else 0.0
-            is_early = runs[0].start.t < due_s - 0.002
-            if is_early and not view.excuses(_SCHEDULES, dispatch.t, runs[0].start.t):
+            # Accepted at any moment from here on: a step of the clock before the answer counts.
+            asked = view.invoked.get(dispatch.idem, dispatch)
+            is_early = runs[0].start.t < asked.t + dispatch.extra["delay_s"] - 0.002
+            if is_early and not view.excuses(_SCHEDULES, asked.t, runs[0].start.t):
                 found.say(f"{job}: started before its delay was over", asked, runs[0].start)
         late = [run.start for run in runs if stored and run.start.t > stored.order + bounds.slack_s]
         if stored and late and stored.word != "done" and not _excused_start(view, bounds, late[0]):
@@ -949,10 +958,18 @@ def no_silence(view: View, bounds: Bounds, found: Finding) -> None:
         if is_crash and not _is_garbled(view, event):
             found.say(f"an actor of {event.p} raised: {event.extra.get('error')}", event)
     left = {event.p for event in view.of.get("leave", ()) if event.type == "ok"}
+    booted = {event.p: event.t for event in view.of.get("boot", ())}
     for event in view.of.get("exit", ()):
         found.judged += 1
         began = event.t - bounds.grace_s - bounds.ttl_s
         killed = view.excuses({"crash", "leave"}, began, event.t, event.node)
+        # Who was interrupted leaves; while he stands still, or the server does, that takes longer.
+        since = booted.get(event.p, began)
+        killed += [
+            fault
+            for fault in view.excuses({"leave"}, since, event.t, event.node)
+            if fault.kind == "interrupt" and fault.began >= since
+        ]
         overran = view.excuses({"pause", "stubborn"}, began - bounds.ttl_s, event.t, event.node)
         by_rule = event.result == OVERRAN and any(
             fault.does == "stubborn" or fault.kind in HANGS for fault in overran
@@ -1077,7 +1094,7 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         if disturbed or again or view.events[-1].t < by or (view.lives and not well):
             continue
         dispatches = view.of.get("dispatch", ())
-        refused = {event.idem for event in dispatches if event.err == "POOLEXISTS"}
+        refused = {e.idem for e in dispatches if e.err in ("POOLEXISTS", "ATTACHED")}
         anew = {
             event.idem: event.t
             for event in dispatches

@@ -953,6 +953,26 @@ def a_retry_comes_too_soon(s: Story) -> None:
     s.start("j1", epoch=11, attempt=2)
 
 
+def retried(*, after: float, limit: float = 1.0) -> Tell:
+    """Return the story of a handler that asks for a retry after so long, and is not heard."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j1")
+        s.start("j1", timeout_s=limit)
+        s.fault("pause", "a", lasts=after)
+        s.end("j1", err="retry", after_s=0.5)
+        s.at += 0.1
+        s.start("j1", epoch=11, attempt=2, timeout_s=limit)
+        s.end("j1", epoch=11, attempt=2)
+
+    return tell
+
+
+good("I19")(retried(after=1.2))  # it had timed out: the retry is the library's
+bad("I19")(retried(after=0.8))
+bad("I19")(retried(after=1.2, limit=0.0))
+
+
 @bad("I19")
 def one_attempt_too_many(s: Story) -> None:
     s.dispatch("j1")
@@ -972,6 +992,30 @@ def a_delay_is_not_kept(s: Story) -> None:
     s.dispatch("j1", delay_s=1.0)
     s.at += 0.5
     s.start("j1")
+
+
+def delayed(*, step_at: float) -> Tell:
+    """Return the story of a delay that is over too soon, and of when the clock stepped."""
+
+    def tell(s: Story) -> None:
+        facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"delay_s": 1.0}}
+        for at in sorted((0.0, 0.1, step_at)):
+            s.at = 1.0 + at
+            if at == step_at:
+                s.fault("clock")
+            elif at:
+                s.say("dispatch", job="j1", **facts)
+            else:
+                s.say("dispatch", "invoke", **facts)
+        s.at = 1.4
+        s.start("j1")
+
+    return tell
+
+
+good("I19")(delayed(step_at=0.05))  # it was accepted before the step, and told behind it
+good("I19")(delayed(step_at=0.2))
+bad("I19")(delayed(step_at=-0.1))
 
 
 @bad("I19")
@@ -1237,6 +1281,27 @@ def it_ended_as_it_stood_still(s: Story) -> None:
     s.say("exit", p="a/1", result=70)
 
 
+def interrupted(node: str = "a", kind: str = "interrupt", *, boots: bool = False) -> Tell:
+    """Return the story of a process that is interrupted, stands still, and ends."""
+
+    def tell(s: Story) -> None:
+        s.say("boot", p="a/1")
+        s.fault("leave", node, kind=kind)
+        if boots:
+            s.at += 0.1
+            s.say("boot", p="a/1")
+        s.fault("pause", "a", lasts=9.0)
+        s.say("exit", p="a/1", result=1)
+
+    return tell
+
+
+good("I25")(interrupted())
+bad("I25")(interrupted("b"))
+bad("I25")(interrupted(kind="leave"))
+bad("I25")(interrupted(boots=True))  # that was the process before
+
+
 @bad("I26")
 def it_starts_without_a_lease(s: Story) -> None:
     renewed(s, "a", 0.0, 1.9)
@@ -1308,15 +1373,24 @@ def it_serves_again_and_the_last_waits_for_a_slot(s: Story) -> None:
     s.end("j2", epoch=11)
 
 
-@good("I29")
-def it_serves_again_what_was_not_lost(s: Story) -> None:
-    s.fault("loss")
-    s.at += 1.5 * BOUNDS.ttl_s
-    refused: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"digest": "x"}}
-    s.say("dispatch", "invoke", **refused)
-    s.say("dispatch", "fail", err="POOLEXISTS", **refused)
-    s.at += 10.0
-    s.whole("j2")
+def asked_after_a_loss(err: str) -> Tell:
+    """Return the story of a dispatch that is not accepted, after a loss of data."""
+
+    def tell(s: Story) -> None:
+        s.fault("loss")
+        s.at += 1.5 * BOUNDS.ttl_s
+        refused: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"digest": "x"}}
+        s.say("dispatch", "invoke", **refused)
+        s.say("dispatch", "fail", err=err, **refused)
+        s.at += 10.0
+        s.whole("j2")
+
+    return tell
+
+
+good("I29")(asked_after_a_loss("POOLEXISTS"))  # it was not lost, or is there anew
+good("I29")(asked_after_a_loss("ATTACHED"))
+bad("I29")(asked_after_a_loss("POOLUNAVAILABLE"))
 
 
 @bad("I29")
@@ -1707,6 +1781,29 @@ def the_clock_by_which_it_waits_was_set_back_a_little(s: Story) -> None:
     stepped(s, -2.0)
 
 
+def unsettled(node: str) -> Tell:
+    """Return the story of a retry that begins when a node's fault is over."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1")
+        s.say("own", key="k", epoch=10, nonce="Wa.1")
+        s.start("j1")
+        s.at += 0.1
+        s.end("j1", err="retry", after_s=0.5, effect=False)
+        s.fault("cut", node, kind="late", lasts=4.0)
+        s.at += 0.5
+        s.say("own", key="k", epoch=11, nonce="Wb.1")
+        s.start("j1", by="b", epoch=11, attempt=2)
+        s.end("j1", by="b", epoch=11, attempt=2)
+
+    return tell
+
+
+good("I34")(unsettled("a"))  # who ran it could not say how it ended
+bad("I34")(unsettled("c"))
+
+
 @bad("I34")
 def a_retry_is_forgotten(s: Story) -> None:
     s.dispatch("j1")
@@ -1743,6 +1840,38 @@ def a_frozen_worker_is_replaced_late(s: Story) -> None:
     s.at += 3.0
     s.say("fault", "ok", extra={"id": 9})
     s.end("j1", by="b", epoch=11)
+
+
+def thawed(*, waits: float, epoch: int = 12) -> Tell:
+    """Return the story of a job that goes to another frozen worker, and then back."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b", "c")
+        s.dispatch("j1")
+        s.say("own", key="k", epoch=10, nonce="Wa.1")
+        s.start("j1")
+        s.at += 0.1
+        s.say("fault", "invoke", extra={"id": 9, "does": "pause", "kind": "pause", "target": "a"})
+        s.at += 1.0
+        s.say("fault", "invoke", extra={"id": 8, "does": "pause", "kind": "pause", "target": "b"})
+        s.at += 1.2
+        s.say("lock", nonce="Wa.1", extra={"fence": 1, "holder": "x", "by": "c/1"})
+        s.say("own", key="k", epoch=11, nonce="Wb.1")
+        s.at += 2.0
+        s.say("fault", "ok", extra={"id": 9})
+        s.end("j1", err="cancelled", effect=False)
+        s.at += waits
+        s.say("own", key="k", epoch=12, nonce="Wa.1")
+        s.start("j1", epoch=epoch)
+        s.at += 3.0
+        s.end("j1", epoch=epoch)
+
+    return tell
+
+
+good("I18")(thawed(waits=0.1))
+bad("I18")(thawed(waits=2.0))
+bad("I18")(thawed(waits=0.1, epoch=10))  # that is no takeover
 
 
 @bad("I18")
