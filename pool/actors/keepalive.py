@@ -335,12 +335,8 @@ class KeepAlive(Actor[Message]):
             timeout_s = self.context.timing.renew_timeout_s
             replies = await port.run([call for _, call in calls], timeout_s=timeout_s)
             for (lane, _), reply in zip(calls, replies, strict=True):
-                if isinstance(reply, PoolError):
-                    is_known = isinstance(reply, Gone)  # then all is the reaper's
-                else:
-                    is_known = not any(status.startswith(b"STOPPED") for status in reply[1:])
-                if not is_known:
-                    known.discard(lane)
+                if isinstance(reply, PoolError) and not isinstance(reply, Gone):
+                    known.discard(lane)  # of who is gone all is the reaper's
         return known
 
     def _calls(self, sent: _Round, known: set[int]) -> list[ScriptCall]:

@@ -46,6 +46,7 @@ class Run:
     inbox: Inbox | None = None
     scope: anyio.CancelScope | None = None
     began_s: float = 0.0
+    is_called: bool = False  # its handler is; until then it can be taken back: see `hang`
     is_acknowledged: bool = False
     is_limited: bool = False  # its run-time limit is written into `due`
     edge: Edge | None = None  # how it shall end, once that is decided
@@ -168,8 +169,6 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
         with scope:
             if handler.options.timeout_s is not None:
                 scope.deadline = anyio.current_time() + handler.options.timeout_s
-            if run.why:
-                scope.cancel()
             if handler.is_async:
                 ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)
             else:

@@ -107,7 +107,7 @@ class Slots:
         if run.job is not None:
             run.state = run.job.handed_over()
         run.phase, run.why, run.cause = "queued", "", ""
-        run.scope, run.job, run.began_s = None, None, 0.0
+        run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
         self.free(run)
         self._backlog.appendleft(run)
 
@@ -291,8 +291,12 @@ class Slots:
         began_s, cancels, is_used = clock(), strays(), False
         while True:
             run = slot.take()
+            run.is_called = not run.why  # first: what is asked next, is asked of what has begun
             is_ours = self._has_lease(run) and (run.is_acknowledged or self._is_sure(run))
-            if not is_ours and not run.why:  # asked once it counted as begun: see `hang`
+            if run.why:
+                self._idle.append(slot)
+                self.on_end(run, CANCELLED)  # before its turn came
+            elif not is_ours:
                 # Whoever ran before it held the loop up: longer than the lease lasted, or for so
                 # long that it may have been taken back.
                 self._idle.append(slot)

@@ -121,6 +121,7 @@ class Sweeper(Actor[Deadline]):
         """
         done = 0 if found else 1
         moves: dict[str, list[tuple[Overdue, Record]]] = defaultdict(list)
+        reminders: list[tuple[Overdue, Record]] = []
         for each in found:
             record = each.record
             if record is None:
@@ -130,11 +131,14 @@ class Sweeper(Actor[Deadline]):
             if each.owner == "none" or is_stranded:
                 moves[record.owner].append((each, record))
             else:
-                done += await self._alone(self._remind(state, each, record))
+                reminders.append((each, record))
             if each.owner == "gone":
                 self.on_suspects(state.number, (record.owner,))
         for owner, group in moves.items():
             done += await self._alone(self._move(state, owner, group))
+        # Last: a start that was to be stopped is in both indexes, and who is reminded has more time.
+        for each, record in reminders:
+            done += await self._alone(self._remind(state, each, record))
         return done > 0
 
     async def _alone(self, step: Awaitable[int]) -> int:

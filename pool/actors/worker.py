@@ -209,9 +209,9 @@ class Worker(Actor[Told]):
         For the thread that renews, while the loop hangs: of a dict it takes a copy in one step.
         """
         begun = [
-            Edge(model.ACKNOWLEDGE, run.key, run.start.epoch, run.start.id)
+            Edge(model.ACKNOWLEDGE, run.key, run.start.epoch, run.start.id, x=b"1")
             for run in list(self.runs.values())
-            if run.lane == lane and run.began_s and not run.is_acknowledged
+            if run.lane == lane and run.is_called and not run.is_acknowledged
         ]
         name, pending_s = self.target(lane).name, self.context.timing.pending_timeout_s
         advance = self.context.lanes[lane].lane.advance

@@ -370,6 +370,17 @@ def test_a_stopped_job_is_not_to_be_started(bench: Bench, state: str) -> None:
     assert bench.advance("own", W1.name, bench.edge("d", "k")) == ["OK"]  # it ended all the same
 
 
+@pytest.mark.parametrize("state", ["P", "R"])
+def test_what_has_begun_is_running_though_it_shall_stop(bench: Bench, state: str) -> None:
+    """13.6: else its worker could not say that it hangs, and nothing could be taken from it."""
+    bench.put("k", state)
+    intend(bench, "sby the user")
+    assert bench.advance("own", W1.name, bench.edge("a", "k", x="1")) == ["OK d"]
+    assert bench.record("k").state == "running"
+    assert bench.advance("own", W1.name, bench.edge("a", "k")) == ["STOPPED by the user"]
+    assert bench.audit() == []
+
+
 @pytest.mark.parametrize("letter", ["d", "g"])
 def test_a_timed_out_attempt_ends_as_timed_out(bench: Bench, letter: str) -> None:
     """Whoever settles or requeues next must end the attempt as a failed one."""

@@ -351,3 +351,19 @@ def test_of_a_hung_worker_nothing_is_taken_that_it_has_acknowledged(bench: Bench
     hang(bench)
     edge = bench.edge("g", "k")
     assert bench.advance("free", "w1.1", edge, targets=[W2]) == ["OWNED w1.1"]
+
+
+def test_a_stop_does_not_keep_a_start_from_being_taken_back(bench: Bench) -> None:
+    """13.6: who asks its worker again and again does not give it more time."""
+    put = bench.put("k", "P")
+    hang(bench)
+    bench.do("ZADD", bench.names.pending, "XX", "INCR", -9500, "k")
+    by = bench.do("ZSCORE", bench.names.pending, "k")
+    for _ in range(2):
+        intend(bench, "k", "sby the user")
+        assert bench.do("ZSCORE", bench.names.pending, "k") == by
+    bench.do("ZADD", bench.names.pending, 1, "k")
+    edge = bench.edge("g", "k", x="1", y="")
+    assert bench.advance("free", "w1.1", edge, targets=[W2]) == ["OK"]
+    assert bench.outcome(put.id).word == "cancelled"
+    assert bench.audit() == []

@@ -28,7 +28,7 @@ ARGV[6] reap_ms      int   > 0; by how much a reap batch moves its deadline on
 ARGV[7] parked_ms    int   > 0; how long dead letters are kept
 ARGV[8] target_count int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
-    a acknowledge                             P R -> R; from R it is a repeat
+    a acknowledge  x 1: it has begun          P R -> R, also if a stop was asked for; from R it is a repeat
     l limit        x in how many ms           writes the run-time limit into `due`
     s seen         x message id               removes messages up to it from the inbox
     o over                                    its trial: it has lived for long enough
@@ -44,7 +44,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
 
 Uses     lane, record, batch, place, finish, hung
 Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
-         STOPPED <cause> (acknowledge: a stop was asked for, do not start) |
+         STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
          OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
@@ -175,7 +175,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   elseif edge == 'x' then
     return finish(key, r, 'parked', ttl_ms, x, y, result, inbox, unassigned)
   elseif edge == 'a' then
-    if intent == 's' then
+    if intent == 's' and x ~= '1' then
       return 'STOPPED ' .. string.sub(r[INTENT], 2)
     end
     if r[STATE] == 'P' then

@@ -44,7 +44,11 @@ if intent ~= '' and intent ~= r[INTENT] and string.sub(r[INTENT], 1, 1) ~= 's' t
     'owner', r[OWNER], 'epoch', r[EPOCH], 'detail', intent)
 end
 if r[STATE] == 'P' then
-  redis.call('ZADD', pending, now + again_ms, key)
+  -- What is still to come stands: told again and again, it would never be taken back from a loop that hangs.
+  local by = redis.call('ZSCORE', pending, key)
+  if not by or tonumber(by) <= now or tonumber(by) > now + again_ms then
+    redis.call('ZADD', pending, now + again_ms, key)
+  end
 end
 if r[INTENT] ~= '' then
   flag(r, 'd', true)

@@ -19,6 +19,7 @@ import itertools
 import random
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import coroutine
@@ -234,7 +235,10 @@ class Process:
         self._go_on()
 
     def hang(self) -> None:
-        """Stop its loop only; from inside of it, at its next turn."""
+        """Stop its loop only; from inside of it, as who calls something that blocks does.
+
+        Whoever calls that may go on until it waits; nothing else that was ready runs before the end.
+        """
         self.is_hung = True
         self.host.stand()
         self.world.look_again()
@@ -242,6 +246,7 @@ class Process:
     def unhang(self) -> None:
         """Let its loop turn again."""
         self.is_hung = False
+        self.host.go_on()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -315,6 +320,11 @@ class _VirtualLoop(asyncio.BaseEventLoop):
                 self.stop()
         return []
 
+    @property
+    def ready(self) -> deque[asyncio.Handle]:
+        """What will be run next."""
+        return self._ready  # type: ignore[attr-defined, no-any-return]
+
     def run_until_idle(self) -> None:
         self._spins = 0
         self.run_forever()
@@ -354,6 +364,7 @@ class _AsyncioHost:
         self._loop = _VirtualLoop(process)
         self._loop.set_exception_handler(self._on_error)
         self._main: asyncio.Task[Any] | None = None
+        self._held: list[asyncio.Handle] = []  # what was ready when its loop began to hang
 
     @property
     def wakes_s(self) -> float:
@@ -378,9 +389,19 @@ class _AsyncioHost:
             self._process.make_ready()
 
     def stand(self) -> None:
-        """Do nothing more, if it runs."""
+        """Do nothing more, if it runs: neither what is ready nor what its loop has yet to run."""
         if self._loop.is_running():
+            self._held += self._loop.ready
+            nothing = asyncio.Handle(lambda: None, (), self._loop)
+            nothing.cancel()
+            for at in range(len(self._loop.ready)):  # it has counted how many it will run
+                self._loop.ready[at] = nothing
             self._loop.stop()
+
+    def go_on(self) -> None:
+        """Run what was held first."""
+        self._loop.ready.extendleft(reversed(self._held))
+        self._held.clear()
 
     def post(self, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._loop.call_soon(fn, *args)
@@ -425,6 +446,7 @@ class _TrioHost:
         self._loop: Any = None
         self._runner: Any = None
         self._has_begun = False
+        self._is_inside = False
         self.is_over = False
         self.wakes_s = 0.0
 
@@ -448,8 +470,9 @@ class _TrioHost:
             try:
                 while timeout_s <= 0.0 and spins < SPINS_MAX and not self._stands():
                     spins += 1
+                    self._is_inside = True
                     timeout_s = self._loop.send([] if self._has_begun else None)
-                    self._has_begun = True
+                    self._has_begun, self._is_inside = True, False
             except StopIteration:
                 self._loop = None
                 return
@@ -457,7 +480,14 @@ class _TrioHost:
             self.wakes_s = self._clock.wakes_s if timeout_s > 0.0 else busy_s
 
     def stand(self) -> None:
-        """Do nothing more: each turn asks."""
+        """Do nothing more: each turn asks.  What this one has yet to run is for the next one."""
+        if self._is_inside:
+            batch: list[Any] = self._loop.gi_frame.f_locals["batch"]
+            self._runner.runq.extend(reversed(batch))
+            batch.clear()
+
+    def go_on(self) -> None:
+        """Nothing is held."""
 
     def _stands(self) -> bool:
         return self._process.is_hung or self._process.is_dead
