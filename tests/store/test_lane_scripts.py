@@ -247,21 +247,22 @@ def unused(bench: Bench, name: str) -> set[str]:
     """Return the keys of a call whose type does not matter to it; of outcomes it never does.
 
     An outcome is only looked for (any type is one), or overwritten; an inbox is deleted with its
-    job; `open` is for calls with targets, an unassigned index for keys that go there or stay.  A
-    renewal leaves two indexes alone then: leases must not end for their sake.  A sweep takes who
-    cannot be looked up there for one that does not hang.
+    job; `open` is for calls with targets, `trials` for starts that begin or have lived for long
+    enough, dead letters and journal for what is not just done, an unassigned index for keys that
+    go there or stay.  A renewal leaves two indexes alone then: leases must not end for their
+    sake.  A sweep takes who cannot be looked up there for one that does not hang.
     """
     n = bench.names
     inboxes = {n.inbox(key) for key in ("p", "r1", "r2", "r3", "u", "w")}
     match name:
         case "settle":
-            return {n.inbox("r1"), n.open}
+            return {n.inbox("r1"), n.open, n.trials, n.parked, n.letters, n.journal}
         case "wait":
             return {n.thawed}  # for records with marks
         case "release" | "reap grant":
-            return inboxes
+            return {*inboxes, n.trials}
         case "grant":
-            return {*inboxes, n.keepalive, n.cleanup}
+            return {*inboxes, n.keepalive, n.cleanup, n.trials}
         case "renew":
             return {n.open, n.handlers}
         case "sweep":

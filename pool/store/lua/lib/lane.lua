@@ -48,14 +48,19 @@ local function tally(name, n)
 end
 
 local function close_lane()
-  if stamp_used then
-    redis.call('HSET', lane, 'stamp', text_of(stamp_last))
-  end
+  local words = stamp_used and { 'stamp', text_of(stamp_last) } or {}
+  local names = {}
   for name, n in pairs(tallies) do
-    local is_now = n ~= 0 and redis.pcall('HINCRBY', lane, name, n)
-    if is_now and (type(is_now) == 'table' or is_now < 0) then
-      -- Somebody else wrote it, or what it counts: that must not end a script half-way, nor last.
-      redis.call('HSET', lane, name, math.max(0, n))
+    names[#names + 1] = n ~= 0 and name or nil
+  end
+  if #names > 0 then
+    -- What somebody else wrote there, or what it counts, must neither end a script half-way nor last.
+    for i, had in ipairs(redis.call('HMGET', lane, unpack(names))) do
+      words[#words + 1] = names[i]
+      words[#words + 1] = text_of(math.max(0, whole(had) + tallies[names[i]]))
     end
+  end
+  if #words > 0 then
+    redis.call('HSET', lane, unpack(words))
   end
 end
