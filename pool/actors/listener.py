@@ -45,13 +45,15 @@ class Listener(Actor[_Read]):
     def follow(self, state: LaneState, streams: Iterable[str]) -> None:
         """Read these streams of a lane from now on, new ones from their beginning.
 
-        A blocked read takes new ones up when joining writes to one that it knows.
+        A blocked read takes new ones up when joining writes to the node's own signals.  When it is
+        the node itself that joins anew, these are new too, and the read is ended.
         """
         while len(self._tails) <= state.number:
             self._tails.append(self._new_tail(self.context.lanes[len(self._tails)]))
         tail = self._tails[state.number]
-        known = tail.readings
-        tail.follow([known.get(name) or Reading(name, FIRST) for name in streams], at_once=False)
+        known, own = tail.readings, state.lane.names.signal(state.node.name)
+        readings = [known.get(name) or Reading(name, FIRST) for name in streams]
+        tail.follow(readings, at_once=own not in known)
         if not tail.is_started:
             tail.start()
 

@@ -74,13 +74,17 @@ class Requests:
     async def stop(self, key: str, job_id: str, cause: str) -> str:
         """Write the intent to stop, or end the job at once if nobody owns it; return its id.
 
+        Which job it is for is learned before anything is changed: a second try must not end the
+        next job of the key, nor say that there is none, because the first one was carried out.
+
         Raises:
             NoSuchJob: There is no such live job.
             StoreUnavailable: No answer in time.
         """
         settings, state = self.context.settings, self.context.lane_of(key)
         cause = model.one_line(cause, model.CAUSE_CHARS_MAX)
-        owner = self._owners.get(key, "")
+        owner = self._owners.get(key, "") if job_id else ""  # of nobody: it only looks
+        was_live = False
         for _ in range(TRIES_MAX):
             call = state.lane.intend(
                 key, job_id, owner, "s" + cause, again_s=self.context.timing.stop_budget_s
@@ -90,17 +94,20 @@ class Requests:
                 case "OK":
                     self._remember(key, owner)
                     return rest.split(" ")[0]
+                case "NOJOB" if was_live:
+                    return job_id  # it has ended since, as it should
                 case "NOJOB":
                     self._owners.pop(key, None)
                     raise NoSuchJob(key=key, job_id=job_id)
                 case "MOVED_ON":
-                    present, found_id, epoch, handler = rest.split(" ")
+                    present, job_id, epoch, handler = rest.split(" ")
+                    was_live = True
                     owner = "" if present == "-" else present
                     if not owner:
-                        edge = Edge(model.CANCEL, key, int(epoch), found_id)
+                        edge = Edge(model.CANCEL, key, int(epoch), job_id)
                         edge.ttl_ms, edge.x, edge.handler = outcome_ttl_ms(settings), cause, handler
                         if await self._cancel(state.number, edge):
-                            return found_id
+                            return job_id
                 case _:
                     raise StoreFault(problem=f"the record of {key!r} cannot be read")
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was stopped")

@@ -154,7 +154,9 @@ class Sweeper(Actor[Deadline]):
         again_s = self.context.timing.stop_budget_s  # a loop that hangs may not have been told yet
         is_over = each.index == "due" and not record.intent and each.owner == "live"
         intent = "t" if is_over else ""
-        call = state.lane.intend(each.key, record.id, record.owner, intent, again_s=again_s)
+        call = state.lane.intend(
+            each.key, record.id, record.owner, intent, again_s=again_s, epoch=record.epoch
+        )
         await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
         return 1
 

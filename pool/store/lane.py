@@ -162,7 +162,7 @@ SWEEP: Final = Script.load(
 INTEND: Final = Script.load(
     "intend",
     keys=("lane", "jobs", "pending", "due", "journal", "signal"),
-    args=("incarnation", "key", "id", "owner", "intent", "again_ms"),
+    args=("incarnation", "key", "id", "owner", "epoch", "intent", "again_ms"),
     reads=status,
 )
 LOOK: Final = Script.load(
@@ -487,12 +487,16 @@ class Lane:
         return SWEEP(keys, (self.incarnation, holder, _ms(lock_s), keys_max, skip))
 
     def intend(
-        self, key: str, job_id: str, owner: str, intent: str, *, again_s: float
+        self, key: str, job_id: str, owner: str, intent: str, *, again_s: float, epoch: int = 0
     ) -> ScriptCall:
-        """Write an intent into a record and signal its owner; see `intend.lua`."""
+        """Write an intent into a record and signal its owner; see `intend.lua`.
+
+        With an epoch it is for that run alone.
+        """
         n = self.names
         keys = (n.lane, n.jobs, n.pending, n.due, n.journal, n.signal(owner or "-"))
-        return INTEND(keys, (self.incarnation, key, job_id, owner, intent, _ms(again_s)))
+        run = epoch or ""
+        return INTEND(keys, (self.incarnation, key, job_id, owner, run, intent, _ms(again_s)))
 
     def look(self, items: Sequence[tuple[str, str]], *, node: str = "") -> ScriptCall:
         """Tell how jobs are (key, job id), and register `node` to be told; one `looked()` each."""

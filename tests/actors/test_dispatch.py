@@ -12,6 +12,7 @@ from pool import (
     Handlers,
     InvalidKey,
     Job,
+    JobCancelled,
     JobExists,
     JobRef,
     NoSuchJob,
@@ -21,6 +22,8 @@ from pool import (
     UnknownHandler,
 )
 from pool.actors.dispatcher import Dispatcher
+from pool.store.lane import INTEND
+from pool.store.link import Link
 from pool.store.scripts import ScriptCall, Word
 from pool.testing.proxy import fault_proxy
 
@@ -355,6 +358,44 @@ async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
         assert await refs[0].result(timeout_s=5) == refs[0].job_id
         await fleet.leave(client)
     assert diary.entries == [refs[0].job_id]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+async def test_a_stop_of_a_key_whose_answer_was_lost_is_for_the_job_that_it_found(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, follows: bool
+) -> None:
+    """It was carried out: its repeat neither says that there is no job nor ends the next one."""
+    real = Link._once
+    mine, repeated = Handlers(), list[ScriptCall]()
+
+    @mine.job("long")
+    async def long(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(mine)
+    first = await node.dispatch(long, "k")
+    await first.started(timeout_s=5)
+    await node.notify("k", "so that it knows the owner")
+
+    async def once(self: Link, command: Any, timeout_s: float) -> Any:
+        reply = await real(self, command, timeout_s)
+        is_stop = isinstance(command, ScriptCall) and command.script is INTEND
+        if repeated or not is_stop or not reply.startswith(b"OK "):
+            return reply
+        repeated.append(command)
+        await fleet.until(lambda: fleet.record("k") is None)
+        if follows:
+            await node.dispatch(long, "k")
+        return await real(self, command, timeout_s)
+
+    monkeypatch.setattr(Link, "_once", once)
+    await node.stop("k", timeout_s=5)
+    assert repeated
+    with pytest.raises(JobCancelled):
+        await first.result(timeout_s=5)
+    record = fleet.record("k")
+    assert (record.intent if record is not None else "") == ""
+    assert (record is not None) == follows
 
 
 @pytest.mark.parametrize(("lanes", "slice_"), [(1, 256), (3, 768), (8, 1024)])

@@ -80,6 +80,20 @@ async def test_a_failure_while_joining_anew_is_made_good(
     assert fleet.workers(node)[0].target(0).number == 2
 
 
+async def test_who_has_joined_anew_hears_at_once_of_what_it_is_given(fleet: Fleet) -> None:
+    """Its blocked read knows none of its streams, and what joining writes cannot wake it."""
+    node = await fleet.node(handlers, lease_ttl_s=60.0)  # a read blocks for 15 s
+    ref = await node.dispatch(echo, "before", 1)
+    assert await ref.result(timeout_s=5) == 1  # it reads
+    worker, membership = fleet.workers(node)[0], fleet.crew(node).membership
+    for name in (f"{node.id}.1", f"{worker.id}.1"):
+        membership.tell(IdentityGone(0, name))
+    await fleet.until(lambda: [w.incarnations for w in node.workers] == [(2,)])
+    assert await (await node.dispatch(echo, "k", 5)).result(timeout_s=5) == 5
+    # What it was is still registered, and nobody is left who could reap it.
+    fleet.is_audited = False
+
+
 async def test_a_worker_joins_though_the_servers_clock_has_jumped(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

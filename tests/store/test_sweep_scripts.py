@@ -30,8 +30,10 @@ def make_overdue(bench: Bench, *keys: str) -> None:
             bench.do("ZADD", index, "XX", 1, f"{prefix}{key}")
 
 
-def intend(bench: Bench, key: str, intent: str, *, owner: str = "w1.1", job_id: str = "") -> str:
-    call = bench.lane.intend(key, job_id, owner, intent, again_s=1.0)
+def intend(
+    bench: Bench, key: str, intent: str, *, owner: str = "w1.1", job_id: str = "", epoch: int = 0
+) -> str:
+    call = bench.lane.intend(key, job_id, owner, intent, again_s=1.0, epoch=epoch)
     answer: bytes = bench.run(call)
     return answer.decode()
 
@@ -186,11 +188,13 @@ def test_an_intent_for_another_owner_or_job_is_refused(bench: Bench) -> None:
     moved = f"MOVED_ON w1.1 {put.id} {put.epoch} h"
     assert intend(bench, "k", "sx", owner="w2.1") == moved
     assert intend(bench, "k", "sx", owner="") == moved
+    assert intend(bench, "k", "t", epoch=put.epoch - 1) == moved  # of the attempt before
     assert intend(bench, "w", "sx") == f"MOVED_ON - {waiting.id} {waiting.epoch} h"
     assert intend(bench, "w", "sx", owner="") == f"MOVED_ON - {waiting.id} {waiting.epoch} h"
     assert intend(bench, "k", "sx", job_id="another") == "NOJOB"
     assert intend(bench, "nothing", "sx") == "NOJOB"
     assert bench.dump() == before
+    assert intend(bench, "k", "t", epoch=put.epoch).startswith("OK ")
     bench.do("HSET", bench.names.jobs, "bad", "garbage")
     assert intend(bench, "bad", "sx") == "MALFORMED"
 

@@ -11,8 +11,9 @@ ARGV[1] incarnation  str
 ARGV[2] key          str
 ARGV[3] id           str   job id; empty: whichever job the key has
 ARGV[4] owner        str   who must stand as the owner; empty: nobody
-ARGV[5] intent       str   s<cause> | t | empty: only signal
-ARGV[6] again_ms     int   when the sweeper shall look after it again
+ARGV[5] epoch        str   of the run it is meant for; empty: whichever there is
+ARGV[6] intent       str   s<cause> | t | empty: only signal
+ARGV[7] again_ms     int   when the sweeper shall look after it again
 
 Uses     lane, record
 Returns  OK <job id> <state> <epoch> | MOVED_ON <owner or -> <job id> <epoch> <handler> | NOJOB | MALFORMED
@@ -20,7 +21,8 @@ Errors   POOLDATALOST <lane>
 Cost     O(log n); 6 commands
 Why Lua  the intent must be in the record before anybody may grant it again.
 
-The first stop stands; it also takes the place of a time-out, which might run the job again.
+The first stop stands; it also takes the place of a time-out, which might run the job again.  A stop is meant
+for the job, a time-out for one run of it: a late copy must not end the next one.
 ]]
 local text = redis.call('HGET', jobs, key)
 local r = parse(text)
@@ -30,7 +32,7 @@ end
 if not r or (id ~= '' and r[ID] ~= id) then
   return 'NOJOB'
 end
-if owner == '' or r[OWNER] ~= owner then
+if owner == '' or r[OWNER] ~= owner or (epoch ~= '' and r[EPOCH] ~= epoch) then
   return table.concat({ 'MOVED_ON', r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[EPOCH], r[HANDLER] }, ' ')
 end
 redis.call('ZCARD', due)
