@@ -343,12 +343,13 @@ class NoServer(StoreError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class StoreFault(StoreError):
-    """Redis answered with an error that pool does not expect."""
+    """Redis answered with what pool does not expect: an error, or what cannot be read."""
 
     code: ClassVar[str] = "POOLFAULT"
     hint: ClassVar[str] = "this may be a bug in pool, or foreign data under its keys"
 
     problem: str
+    maybe_done: bool = True  # such an answer does not say that nothing was done
 
 
 # --- the node itself ------------------------------------------------------------------------

@@ -178,7 +178,7 @@ async def learn_ttl(access: Access) -> None:
         StoreUnavailable: The server does not answer.
     """
     asked = (PROTOCOL, 0, "", 0)
-    reply = await access.link.call(FOUND, (access.control.config,), asked, repeatable=True)
+    reply = await access.link.call(FOUND((access.control.config,), asked), repeatable=True)
     ttl_ms = reply.ttl_ms
     if ttl_ms > 0:
         check_ttl(access, ttl_ms)

@@ -37,7 +37,7 @@ from pool.errors import (
     UnknownHandler,
 )
 from pool.model.job import STATES, Outcome, Record
-from pool.store.answers import looked
+from pool.store.answers import Said
 from pool.store.lane import Admission
 from pool.store.seam import Reply, Waiter
 
@@ -341,15 +341,16 @@ class Dispatcher(Actor[Message]):
             self._on_failed(number, batch, reply)
             return
         again = []
-        for pending, status in zip(batch, reply, strict=True):
-            if status == b"NOROOM":
+        told: list[Said] = reply
+        for pending, (word, _, rest) in zip(batch, told, strict=True):
+            if word == "NOROOM":
                 self._saturated[pending.item.handler] = self.context.seam.clock() + SATURATED_S
                 pending.item.unassigned = True
                 again.append(pending)
-            elif admitted.only_answered and status.startswith(b"FULL"):
+            elif admitted.only_answered and word == "FULL":
                 pending.resolve(StorageFull())
             else:
-                pending.resolve(self._read(pending.item, status.decode(errors="replace")))
+                pending.resolve(self._read(pending.item, word, rest))
         if again:
             self._lane(number).queue.extendleft(reversed(again))
 
@@ -387,8 +388,7 @@ class Dispatcher(Actor[Message]):
         self.context.on_data_lost(number)
         return StoreLost(pool=self.context.pool)
 
-    def _read(self, item: Admission, status: str) -> Accepted | PoolError:
-        word, _, rest = status.partition(" ")
+    def _read(self, item: Admission, word: str, rest: str) -> Accepted | PoolError:
         match word:
             case "OK":
                 if item.delay_s:
@@ -400,10 +400,10 @@ class Dispatcher(Actor[Message]):
             case "ENDED":
                 return Accepted(item.key, item.id, item.handler)
             case "ATTACHED":
-                _, _, job_id, handler = rest.split(" ")
+                _, _, job_id, handler = rest.split(" ", 3)
                 return Accepted(item.key, job_id, handler)
             case "EXISTS":
-                state, owner, job_id, _ = rest.split(" ")
+                state, owner, job_id, _ = rest.split(" ", 3)
                 return JobExists(
                     key=item.key,
                     job_id=job_id,
@@ -417,7 +417,8 @@ class Dispatcher(Actor[Message]):
             case "UNKNOWN":
                 return UnknownHandler(handler=item.handler)
             case _:
-                return StoreFault(problem=f"the record of {item.key!r} cannot be read")
+                problem = f"the record of {item.key!r} cannot be read"
+                return StoreFault(problem=problem, maybe_done=False)
 
     # --- waiters ------------------------------------------------------------------------------
 
@@ -446,8 +447,8 @@ class Dispatcher(Actor[Message]):
             if isinstance(reply, StoreLost):
                 self.context.on_data_lost(lane)
             return  # they are asked again
-        for (key, job_id), text in zip(asked, reply, strict=True):
-            match looked(text):
+        for (key, job_id), found in zip(asked, reply, strict=True):
+            match found:
                 case Record(state="running"):
                     self.on_started(job_id)
                 case Record():

@@ -122,9 +122,10 @@ async def found(context: Context, *, any_lanes: bool = False) -> Founded:
     """
     lanes = context.settings.lanes
     made: Founded = await context.link.call(
-        FOUND,
-        (context.control.config,),
-        (PROTOCOL, lanes, context.ids.next("i"), context.timing.ttl_ms),
+        FOUND(
+            (context.control.config,),
+            (PROTOCOL, lanes, context.ids.next("i"), context.timing.ttl_ms),
+        ),
         repeatable=True,
     )
     if made.protocol != PROTOCOL:
@@ -576,8 +577,8 @@ class Membership(Actor[Message]):
     async def _tell_time(self, state: LaneState) -> None:
         """Ask the lane's own server: those of a cluster have clocks of their own."""
         asked_s = self.context.seam.clock()
-        time = await self.context.link.at(state.lane.names.lane).execute("TIME")
-        state.tell_time(int(time[0]) * 1000 + int(time[1]) // 1000, asked_s)
+        now_ms = await self.context.link.at(state.lane.names.lane).execute("TIME")
+        state.tell_time(now_ms, asked_s)
 
     def _tell_news(self) -> None:
         self._news.set()
@@ -639,9 +640,7 @@ class Membership(Actor[Message]):
             pool_ttl_ms=context.timing.ttl_ms,
             stale=stale,
         )
-        now_ms, ttl, incarnation = await context.link.call(
-            call.script, call.keys, call.args, repeatable=True
-        )
+        now_ms, ttl, incarnation = await context.link.call(call, repeatable=True)
         if context.lanes[state.number] is not state:
             return  # the pool was found anew meanwhile: that lease ends by itself
         state.tell_time(now_ms, asked_s)
@@ -661,10 +660,10 @@ class Membership(Actor[Message]):
         former = self._former.get(state.number, [])
         if former:
             call = state.lane.thaw(former, known_s=self.context.settings.crash_window_s)
-            await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+            await self.context.link.call(call, repeatable=True)
             self._former[state.number] = [n for n in self._former[state.number] if n not in former]
 
     async def _leave(self, state: LaneState, who: Target) -> int:
         call = state.lane.leave([who])
-        [status] = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
-        return int(status.split(b" ")[1]) if status.startswith(b"OWNS") else 0
+        [(word, _, keys)] = await self.context.link.call(call, repeatable=True)
+        return int(keys) if word == "OWNS" else 0

@@ -61,7 +61,6 @@ from pool.model.names import Control, check_handler, check_key, check_label, che
 from pool.model.placement import WEIGHT_MAX, WEIGHT_MIN
 from pool.model.rmap import Set
 from pool.settings import Settings
-from pool.store.answers import looked
 from pool.store.lane import Admission
 from pool.store.link import Link
 from pool.store.rmap import Life
@@ -553,13 +552,12 @@ class Node(Dispatching):
         state = crew.context.lane_of(key)
         call = state.lane.look([(key, job_id)])
         try:
-            [text] = await crew.context.link.call(
-                call.script, call.keys, call.args, repeatable=True
-            )
+            [found] = await crew.context.link.call(call, repeatable=True)
         except StoreLost:
             crew.context.on_data_lost(state.number)
             raise StoreLost(pool=self.pool) from None
-        return looked(text)
+        told: Record | Outcome | None = found
+        return told
 
     async def request_stop(self, key: str, job_id: str, cause: str) -> str:
         """Ask for a stop; see `JobRef.stop`."""

@@ -156,13 +156,11 @@ class Outbox:
         if isinstance(answer.reply, PoolError):
             self._take_back(answer.batch)
             return []
-        unassigned, *statuses = answer.reply
-        self.context.lanes[self.lane].unassigned = unassigned
-        told = []
-        for (edge, run), status in zip(answer.batch, statuses, strict=True):
-            word, _, rest = status.decode(errors="replace").partition(" ")
-            told.append((edge, run, word, rest))
-        return told
+        self.context.lanes[self.lane].unassigned, told = answer.reply
+        return [
+            (edge, run, word, rest)
+            for (edge, run), (word, _, rest) in zip(answer.batch, told, strict=True)
+        ]
 
     def _take(self) -> tuple[list[Sent], Ranks]:
         batch: list[Sent] = []

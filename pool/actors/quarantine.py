@@ -28,10 +28,10 @@ async def quarantine(
     """
     call = state.lane.quarantine(key, text, holder)
     try:
-        reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
+        word, *_ = await context.link.call(call, repeatable=True)
     except StoreFault as error:  # a key of the wrong type: that must not hold up the others
         context.emit(StoreTroubled(during="quarantine", problem=str(error)))
         return False
-    if reply == b"OK":
+    if word == "OK":
         context.emit(RecordQuarantined(key=shown(key)))
     return True

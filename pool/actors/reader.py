@@ -242,7 +242,7 @@ class Reader:
             problem = "it is read already" if stored.events in readings else "too many streams"
             raise InvalidOption(option="stream", value=stored.name, problem=problem)
         call = probe_call([(stored, position)])
-        reply = await self._access.link.call(call.script, call.keys, call.args, repeatable=True)
+        reply = await self._access.link.call(call, repeatable=True)
         [facts] = reply
         is_cursor = isinstance(start, str)  # an id, which the program has seen
         if position == NEWEST:

@@ -24,7 +24,7 @@ from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
 from pool.errors import Gone, PoolError, StoreLost
 from pool.model import job as model
-from pool.store.answers import Claim, Holding
+from pool.store.answers import Claim, Holding, Said
 from pool.store.lane import Edge, ranking
 
 CLAIMS_MAX: Final = 64
@@ -122,7 +122,7 @@ class Reaper(Actor[Message]):
             suspects=tuple(suspects),
         )
         try:
-            earliest_ms, claimed = await self.context.link.call(call.script, call.keys, call.args)
+            earliest_ms, claimed = await self.context.link.call(call)
         except PoolError as error:
             self._troubled("fence", lane, error)
             self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
@@ -146,9 +146,7 @@ class Reaper(Actor[Message]):
             while True:
                 call = state.lane.reap(claim, reap_s=self.context.timing.reap_s)
                 try:
-                    is_done, held = await link.call(
-                        call.script, call.keys, call.args, repeatable=True
-                    )
+                    is_done, held = await link.call(call, repeatable=True)
                     if is_done:
                         break
                     moved = await self._move(state, claim, held)
@@ -206,11 +204,8 @@ class Reaper(Actor[Message]):
             reap_s=timing.reap_s,
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
-        reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
-        _, *statuses = reply
-        tell_all(self.tell_waiters, state.number, edges, statuses)
-        refused: int = statuses.count(b"MALFORMED")
-        return parked + len(edges) - refused
+        _, told = await self.context.link.call(call, repeatable=True)
+        return parked + tell_all(self.tell_waiters, state.number, edges, told)
 
     def _troubled(self, during: str, lane: int, error: PoolError) -> None:
         if isinstance(error, StoreLost):
@@ -222,10 +217,13 @@ def tell_all(
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object],
     lane: int,
     edges: Sequence[Edge],
-    statuses: Sequence[bytes],
-) -> None:
-    """Tell those who wait for jobs that ended with these edges; they look up how."""
-    for edge, status in zip(edges, statuses, strict=True):
-        word, _, waiters = status.decode(errors="replace").partition(" ")
+    told: Sequence[Said],
+) -> int:
+    """Tell those who wait for jobs that ended with these edges; they look up how.
+
+    Returns how many of the records could be read.
+    """
+    for edge, (word, _, waiters) in zip(edges, told, strict=True):
         if word == "OK" and waiters:
             tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")
+    return sum(word != "MALFORMED" for word, *_ in told)

@@ -17,6 +17,7 @@ from pool.actors.outcome import outcome_ttl_ms
 from pool.actors.reaper import tell_all
 from pool.errors import InboxFull, NoSuchJob, StoreFault, StoreUnavailable
 from pool.model import job as model
+from pool.store.answers import Said
 from pool.store.lane import Edge
 from pool.store.scripts import ScriptCall
 
@@ -48,8 +49,8 @@ class Requests:
                 key, owner, prefix + request, payload, messages_max=settings.messages_max
             )
             try:
-                word, _, rest = (await self._call(call, is_sure=bool(prefix))).partition(" ")
-            except StoreUnavailable as error:
+                word, _, rest = await self._call(call, is_sure=bool(prefix))
+            except (StoreUnavailable, StoreFault) as error:
                 if prefix:  # what was sent first may be done, whatever became of the second
                     raise attrs.evolve(error, maybe_done=True) from None
                 if not error.maybe_done:
@@ -68,7 +69,7 @@ class Requests:
                 case "INBOX":
                     raise InboxFull(key=key, messages=int(rest), messages_max=settings.messages_max)
                 case _:
-                    raise StoreFault(problem=f"the record of {key!r} cannot be read")
+                    raise _unreadable(key)
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was notified")
 
     async def stop(self, key: str, job_id: str, cause: str) -> str:
@@ -89,7 +90,7 @@ class Requests:
             call = state.lane.intend(
                 key, job_id, owner, "s" + cause, again_s=self.context.timing.stop_budget_s
             )
-            word, _, rest = (await self._call(call, is_sure=True)).partition(" ")
+            word, _, rest = await self._call(call, is_sure=True)
             match word:
                 case "OK":
                     self._remember(key, owner)
@@ -100,7 +101,7 @@ class Requests:
                     self._owners.pop(key, None)
                     raise NoSuchJob(key=key, job_id=job_id)
                 case "MOVED_ON":
-                    present, job_id, epoch, handler = rest.split(" ")
+                    present, job_id, epoch, handler = rest.split(" ", 3)
                     was_live = True
                     owner = "" if present == "-" else present
                     if not owner:
@@ -109,23 +110,26 @@ class Requests:
                         if await self._cancel(state.number, edge):
                             return job_id
                 case _:
-                    raise StoreFault(problem=f"the record of {key!r} cannot be read")
+                    raise _unreadable(key)
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was stopped")
 
     async def _cancel(self, lane: int, edge: Edge) -> bool:
         state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
         call = state.lane.advance("free", "", [edge], pending_s=pending_s)
-        reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
-        tell_all(self.tell_waiters, lane, [edge], reply[1:])
-        return bool(reply[1].startswith((b"OK", b"REPEAT")))
+        _, told = await self.context.link.call(call, repeatable=True)
+        tell_all(self.tell_waiters, lane, [edge], told)
+        return told[0][0] in ("OK", "REPEAT")
 
-    async def _call(self, call: ScriptCall, *, is_sure: bool) -> str:
-        reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=is_sure)
-        text: str = reply.decode(errors="replace")
-        return text
+    async def _call(self, call: ScriptCall, *, is_sure: bool) -> Said:
+        told: Said = await self.context.link.call(call, repeatable=is_sure)
+        return told
 
     def _remember(self, key: str, owner: str) -> None:
         self._owners[key] = owner
         self._owners.move_to_end(key)
         if len(self._owners) > OWNERS_MAX:
             self._owners.popitem(last=False)
+
+
+def _unreadable(key: str) -> StoreFault:
+    return StoreFault(problem=f"the record of {key!r} cannot be read", maybe_done=False)

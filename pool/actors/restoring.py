@@ -19,8 +19,8 @@ async def restore(
     owner: str,
     seen: Sequence[tuple[str, bytes, Record]],
     options: Mapping[str, Options],
-) -> list[str]:
-    """Put the records of one owner back, as they were seen; return one status each.
+) -> list[bool]:
+    """Put the records of one owner back, as they were seen; say of each if its owner is there.
 
     Raises:
         StoreUnavailable, StoreLost, StoreFault: As for every call.
@@ -31,15 +31,14 @@ async def restore(
         limit_s = timeout_s + timing.stop_budget_s if timeout_s is not None else 0.0
         items.append((key, text, limit_s))
     call = state.lane.restore(owner, items, pending_s=timing.pending_timeout_s)
-    reply = await context.link.call(call.script, call.keys, call.args, repeatable=True)
-    answers = [answer.decode() for answer in reply]
+    answers: list[tuple[str, ...]] = await context.link.call(call, repeatable=True)
     into: dict[str, list[str]] = defaultdict(list)
     for item, answer in zip(items, answers, strict=True):
-        for index in answer.split(",") if answer not in _NOT_RESTORED else ():
+        for index in answer if answer[0] not in _NOT_RESTORED else ():
             into[index].append(item[0])
     for index, keys in into.items():
         tell_restored(context, state, index, keys)
-    return answers
+    return [answer[0] != "GONE" for answer in answers]
 
 
 def tell_restored(context: Context, state: LaneState, index: str, keys: Iterable[str]) -> None:

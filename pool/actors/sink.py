@@ -83,6 +83,7 @@ from pool.store.scripts import Command
 from pool.store.seam import Group, Reply
 from pool.store.stream import (
     BATCH_MAX,
+    Lease,
     Mended,
     Parked,
     StoredSink,
@@ -201,7 +202,7 @@ class Sink:
         source = self._source(stream.stored, start)
         consumer = self.consumer
         call = self._stored.join(consumer, "", [(source.of, source.start)])
-        await self._access.link.call(call.script, call.keys, call.args, repeatable=True)
+        await self._access.link.call(call, repeatable=True)
         source.start = FIRST
         self._sources[source.stream] = source
         self._feed.fit(len(self._sources))
@@ -265,7 +266,8 @@ class Sink:
         check_number("count", count, (int,), 1, PARKED_FETCHED_MAX)
         command = ("XRANGE", self._stored.parked, "-", "+", "COUNT", count)
         reply = await self._access.link.execute(*command)
-        return [parked_of(entry_id, flat) for entry_id, flat in reply]
+        found = (parked_of(entry_id, flat) for entry_id, flat in reply)
+        return [each for each in found if each is not None]  # else it is foreign
 
     async def drop_parked(self, *parked: Parked) -> int:
         """Forget parked events; return how many were still there.  Errors as for `ack()`."""
@@ -307,7 +309,7 @@ class Sink:
         call = self._join_call()
         self._loop = self._access.seam.loop(self._access.supervisor)
         try:
-            await self._access.link.call(call.script, call.keys, call.args, repeatable=True)
+            await self._access.link.call(call, repeatable=True)
         except BaseException:
             self._state = "closed"
             raise
@@ -447,20 +449,19 @@ class Sink:
         if consumer != self.consumer or not self._is_joined:
             return
         self._asked_s = max(self._asked_s, asked_s)
-        is_holder, ttl_ms, *told = reply
-        waiting, keys = told[: len(sources)], told[len(sources) :]
-        if ttl_ms != self._timing.ttl_ms:
-            self._timing = Timing(ttl_ms / 1000)
+        told: Lease = reply
+        if told.ttl_ms != self._timing.ttl_ms:
+            self._timing = Timing(told.ttl_ms / 1000)
             self._cancel_tick()
             self._arm()
-        if -1 in waiting:
+        if -1 in told.waiting:
             self._join()
             return
-        for source, released in zip(sources, waiting, strict=True):
+        for source, released in zip(sources, told.waiting, strict=True):
             source.has_released = released > 0
-            if is_holder:
+            if told.is_holder:
                 self._mend(source)
-        for other in self._stored.others(keys, [source.of for source in sources]):
+        for other in self._stored.others(told.keys, [source.of for source in sources]):
             # Nobody who cleans may read it, and nobody else would clean there.
             self._send(self._stored.mend(consumer, other), partial(self._tell_mended, other.name))
         self._look_for_released()
@@ -626,7 +627,7 @@ class Sink:
     async def _try(self, call: Any) -> bool:
         """Do this if it can be done: whoever cleans next does it otherwise."""
         try:
-            await self._access.link.call(call.script, call.keys, call.args, repeatable=True)
+            await self._access.link.call(call, repeatable=True)
         except PoolError as error:
             self._refused(error)
             return False

@@ -159,8 +159,8 @@ class Stream:
             is_sliding=self.is_sliding,
             only_if_exists=only_if_exists,
         )
-        added = await self._access.link.call(call.script, call.keys, call.args)
-        return None if added is None else added.decode()
+        added: str | None = await self._access.link.call(call)
+        return added
 
     async def remove(self, *event_ids: str) -> int:
         """Remove events by id; return how many there were.  A sink is not given them any more.

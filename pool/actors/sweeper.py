@@ -93,9 +93,7 @@ class Sweeper(Actor[Deadline]):
         try:
             skip, keys_max = self._skipped[lane], settings.sweep_batch
             call = state.lane.sweep(state.node.name, lock_s=LOCK_S, keys_max=keys_max, skip=skip)
-            now_ms, following_ms, is_ours, found = await link.call(
-                call.script, call.keys, call.args, repeatable=True
-            )
+            now_ms, following_ms, is_ours, found = await link.call(call, repeatable=True)
             state.tell_time(now_ms, self.context.seam.clock())
             if not is_ours:
                 self._later(state.number, LOCK_S)
@@ -136,7 +134,7 @@ class Sweeper(Actor[Deadline]):
                 self.on_suspects(state.number, (record.owner,))
         for owner, group in moves.items():
             done += await self._alone(self._move(state, owner, group))
-        # Last: a start that was to be stopped is in both indexes, and who is reminded has more time.
+        # Last: a start to be stopped is in both indexes, and who is reminded has more time.
         for each, record in reminders:
             done += await self._alone(self._remind(state, each, record))
         return done > 0
@@ -157,7 +155,7 @@ class Sweeper(Actor[Deadline]):
         call = state.lane.intend(
             each.key, record.id, record.owner, intent, again_s=again_s, epoch=record.epoch
         )
-        await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+        await self.context.link.call(call, repeatable=True)
         return 1
 
     async def _move(
@@ -186,8 +184,5 @@ class Sweeper(Actor[Deadline]):
             edges.append(edge)
         pending_s = self.context.timing.pending_timeout_s
         call = state.lane.advance("free", owner, edges, pending_s=pending_s, targets=ranks.targets)
-        reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
-        _, *statuses = reply
-        tell_all(self.tell_waiters, state.number, edges, statuses)
-        refused: int = statuses.count(b"MALFORMED")
-        return len(edges) - refused
+        _, told = await self.context.link.call(call, repeatable=True)
+        return tell_all(self.tell_waiters, state.number, edges, told)

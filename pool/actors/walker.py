@@ -132,7 +132,7 @@ class Walker:
             found=mine.found,
             announced=announced,
         )
-        told: Walked = await link.call(call.script, call.keys, call.args)
+        told: Walked = await link.call(call)
         state.tell_time(told.now_ms, context.seam.clock())
         if told.held_s:
             mine.is_whole = False
@@ -343,7 +343,7 @@ class Walker:
         call = state.lane.recount(
             sorted(handlers), changes=mine.changes, found=mine.found, counted=counted
         )
-        before, after = await link.call(call.script, call.keys, call.args)
+        before, after = await link.call(call)
         if before != after:
             self.context.emit(CountersMended(lane=state.number, before=before, after=after))
 

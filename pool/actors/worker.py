@@ -667,7 +667,7 @@ class Worker(Actor[Told]):
         asked, lane.asked = lane.asked, set()
         call = self.context.lanes[number].lane.reconcile(lane.box.target.name, sorted(asked))
         try:
-            reply = await self.context.link.call(call.script, call.keys, call.args, repeatable=True)
+            reply = await self.context.link.call(call, repeatable=True)
             theirs = await self._with_strays(number, lane, reply)
         except PoolError as error:
             self.context.emit(StoreTroubled(during="reconcile", problem=str(error)))
@@ -703,8 +703,8 @@ class Worker(Actor[Told]):
                     lost[key] = record
             if strays:
                 answers = await restore(self.context, state, name, strays, options)
-                for (key, _, record), answer in zip(strays, answers, strict=True):
-                    if answer != "GONE":  # one that moved on is seen the next time
+                for (key, _, record), is_there in zip(strays, answers, strict=True):
+                    if is_there:  # one that moved on is seen the next time
                         running[key] = record
         return attrs.evolve(theirs, running=running, lost=lost)
 

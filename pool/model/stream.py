@@ -18,6 +18,7 @@ LENGTH_MAX: Final = 100_000_000
 NEWEST: Final = "newest"  # no id: the server replaces it, once
 FIRST: Final = "0-0"  # the id behind which every event lies
 _SEQ_MAX: Final = 2**64 - 1
+_DIGITS_MAX: Final = 16  # of an event's number
 _MS_MAX: Final = 2**53  # what Lua can count
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ID: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
@@ -191,4 +192,4 @@ def event_of(stream: str, entry_id: str, fields: dict[str, bytes], **more: Any) 
 def number_of(fields: dict[str, bytes]) -> int:
     """Return the event's number in its stream, or 0 if it has none."""
     text = fields.get("n", b"")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdigit() and len(text) <= _DIGITS_MAX else 0

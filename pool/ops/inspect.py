@@ -15,7 +15,7 @@ import attrs
 
 from pool.model.job import DIGITS_MAX, Outcome, Record, State
 from pool.model.names import Control, Names, lane_of
-from pool.store.answers import Opening, looked
+from pool.store.answers import Opening
 from pool.store.lane import Lane
 from pool.store.link import Link
 from pool.store.scripts import Word
@@ -98,11 +98,13 @@ async def find(link: Link, pool: str) -> Found | None:
     if None in named:
         return None
     protocol, lanes, incarnation = named
+    if not whole(lanes):
+        return None  # of another hand
     return Found(
         pool=pool,
-        protocol=int(protocol),
-        lanes=int(lanes),
-        incarnation=incarnation.decode(),
+        protocol=whole(protocol),
+        lanes=whole(lanes),
+        incarnation=incarnation.decode(errors="replace"),
         ttl_s=whole(ttl or b"") / 1000,
     )
 
@@ -157,8 +159,8 @@ async def outcomes(
         for at in range(0, len(mine), _LOOKS):
             some = mine[at : at + _LOOKS]
             call = (await found.lane(link, number)).look(some)
-            reply = await link.call(call.script, call.keys, call.args, repeatable=True)
-            answers.update(zip(some, map(looked, reply), strict=True))
+            reply = await link.call(call, repeatable=True)
+            answers.update(zip(some, reply, strict=True))
     return [answers[job] for job in jobs]
 
 
@@ -167,7 +169,7 @@ async def outcomes(
 
 async def _lane(link: Link, n: Names) -> View:
     link = link.at(n.prefix)  # its clock, above all: TIME has no key
-    time, fields, total, pending, parked, names, identities, heads = await _all(
+    now_ms, fields, total, pending, parked, names, identities, heads = await _all(
         link,
         [
             ("TIME",),
@@ -183,7 +185,6 @@ async def _lane(link: Link, n: Names) -> View:
     [due, identities_total] = await _all(
         link, [("ZRANGE", n.due, 0, 0, "WITHSCORES"), ("ZCARD", n.keepalive)]
     )
-    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     facts = _pairs(fields)
     waiting, unassigned = (whole(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
     handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]

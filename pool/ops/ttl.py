@@ -107,10 +107,8 @@ async def change(link: Link, found: Found, ttl_s: float) -> Changed:
         try:
             lane = await found.lane(link, number)
             call = lane.change_ttl(ttl_ms)
-            reply = await link.at(lane.names.prefix).call(
-                call.script, call.keys, call.args, repeatable=True
-            )
-            before_s[number] = reply[0] / 1000
+            reply = await link.at(lane.names.prefix).call(call, repeatable=True)
+            before_s[number] = reply / 1000
         except PoolError as error:
             missed[number] = str(error)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from pool.model.job import DIGITS_MAX, Death, Options, Outcome, Record, Start
+from pool.model.job import DIGITS_MAX, STATES, Death, Options, Outcome, Record, Start
+from pool.store.commands import count, flat, texts, typed
 from pool.store.wire import Reply
+
+Said: TypeAlias = tuple[str, str, str]  # a status: its word, a space, and what follows it
+Check: TypeAlias = Callable[[str], bool]
 
 RENEWAL_HEAD: Final = 9  # parts of a renewal's reply before the first count
 
@@ -127,42 +132,102 @@ class Owned:
     lost: Mapping[str, Record]  # those asked for that are pending with it
 
 
+def _ttl(ms: bytes, term: bytes) -> Ttl:
+    if int(ms) < 1:
+        raise ValueError(ms)  # nothing could be timed by it
+    return Ttl(int(ms), int(term))
+
+
 def _time(reply: bytes) -> int | None:
     number = int(reply)
     return number if number >= 0 else None
 
 
-def status(reply: Reply) -> bytes:
-    """Read a reply that is one word, and what follows it."""
-    if not isinstance(reply, bytes):
-        raise TypeError(type(reply).__name__)
-    return reply
+def status(*words: str, **checked: Check) -> Callable[[Reply], Said]:
+    """Return the reader of a reply that is one word, and what follows it.
+
+    Args:
+        words: Of which nothing is known of what follows.
+        checked: Those of which it must be right.
+    """
+    known: dict[str, Check | None] = {**dict.fromkeys(words), **checked}
+
+    def read(reply: Reply) -> Said:
+        return _said(known, [reply])[0]
+
+    return read
 
 
-def statuses(reply: Reply) -> list[bytes]:
-    """Read a reply of one status per item.  All at once: there is one for each job."""
-    kinds = set(map(type, reply))
-    if not kinds <= {bytes}:
-        raise TypeError(", ".join(sorted(kind.__name__ for kind in kinds)))
-    return list(reply)
+def statuses(*words: str, **checked: Check) -> Callable[[Reply], list[Said]]:
+    """Likewise of one status per item.  All at once: there is one for each job."""
+    known: dict[str, Check | None] = {**dict.fromkeys(words), **checked}
+    return lambda reply: _said(known, reply)
 
 
-def moved(reply: Reply) -> list[Any]:
+def _said(known: Mapping[str, Check | None], reply: Sequence[bytes]) -> list[Said]:
+    told = [status.decode(errors="replace").partition(" ") for status in reply]
+    for word in set(map(itemgetter(0), told)):  # few: this is for every job
+        is_right = known[word]  # else it is no status of this script
+        if is_right is not None and not all(is_right(rest) for w, _, rest in told if w == word):
+            raise ValueError(f"{word} without its facts")
+    return told
+
+
+def _is_count(rest: str) -> bool:
+    return _is_number(rest.encode())
+
+
+def _is_job(rest: str) -> bool:
+    """Whether these are state, owner, job id and handler."""
+    state, *more = rest.split(" ", 3)
+    return state in STATES and len(more) == 3
+
+
+def _is_epoch(rest: str) -> bool:
+    """Whether these are owner, job id, epoch and handler."""
+    words = rest.split(" ", 3)
+    return len(words) == 4 and _is_count(words[2])
+
+
+admitted: Final = statuses(
+    *("OK", "ENDED", "UNKNOWN", "NOROOM", "MALFORMED"),
+    FULL=_is_count,
+    EXISTS=_is_job,
+    ATTACHED=_is_job,
+)
+intended: Final = status("OK", "NOJOB", "MALFORMED", MOVED_ON=_is_epoch)
+notified: Final = status("OK", "MOVED_ON", "NOJOB", "MALFORMED", INBOX=_is_count)
+left: Final = statuses("OK", "GONE", OWNS=_is_count)
+quarantined: Final = status("OK", "MOVED_ON")
+done: Final = status("OK")
+
+_moved: Final = statuses(
+    *("OK", "STOPPED", "GRANTED", "UNASSIGNED", "REPEAT", "SETTLED", "FENCED", "TIMEDOUT"),
+    *("OWNED", "REFUSED", "MOVED_ON", "MALFORMED"),
+)
+
+
+def moved(reply: Reply) -> tuple[int, list[Said]]:
     """Read the reply of `advance`: the lane's number of unassigned keys, then one status each."""
     unassigned, *rest = reply
-    return [_count(unassigned), *statuses(rest)]
+    return typed(unassigned, int), _moved(rest)
+
+
+def restored(reply: Reply) -> list[tuple[str, ...]]:
+    """Read the reply of `restore`: per item the indexes it was put into, or one other word."""
+    told = [tuple(text.decode().split(",")) for text in reply]
+    if not {word for words in told for word in words} <= _RESTORED:
+        raise ValueError("no status of this script")
+    return told
+
+
+_RESTORED: Final = {"pending", "owned", "due", "SOUND", "MOVED_ON", "GONE"}
 
 
 def pulled(reply: Reply) -> tuple[int, int]:
     """Read the reply of `pull`: how many keys are left, and how many were granted."""
-    left, granted = map(_count, reply)
-    return left, granted
-
-
-def _count(reply: Reply) -> int:
-    if not isinstance(reply, int):
-        raise TypeError(type(reply).__name__)
-    return reply
+    left, granted = reply
+    return typed(left, int), count(granted)
 
 
 def renewal(reply: Reply) -> Renewal:
@@ -176,18 +241,20 @@ def renewal(reply: Reply) -> Renewal:
         pending_ms=_time(pending),
         due_ms=_time(due),
         handlers=int(handlers),
-        ttl=Ttl(int(ttl_ms), int(term)),
-        counts=tuple(map(_count, counts)),
+        ttl=_ttl(ttl_ms, term),
+        counts=tuple(typed(number, int) for number in counts),
     )
 
 
 def claims(reply: Reply) -> tuple[int | None, list[Claim]]:
     """Read the reply of `fence`: the earliest lease end left, and what was claimed."""
     earliest, *pairs = reply
-    return _time(earliest), [
+    found = [
         Claim(identity=name.decode(), claim=claim.decode())
         for name, claim in zip(pairs[::2], pairs[1::2], strict=True)
     ]
+    earliest_ms, _ = _time(earliest), [each.death for each in found]  # which can be read, then
+    return earliest_ms, found
 
 
 def holdings(reply: Reply) -> tuple[bool, list[Holding]]:
@@ -208,6 +275,15 @@ def holdings(reply: Reply) -> tuple[bool, list[Holding]]:
     )
 
 
+_INDEXES: Final[Mapping[bytes, Literal["pending", "due"]]] = {b"pending": "pending", b"due": "due"}
+_OWNERS: Final[Mapping[bytes, Literal["none", "live", "hung", "gone"]]] = {
+    b"none": "none",
+    b"live": "live",
+    b"hung": "hung",
+    b"gone": "gone",
+}
+
+
 def overdue(reply: Reply) -> tuple[int, int | None, bool, list[Overdue]]:
     """Read the reply of `sweep`: server time, next deadline, whether we sweep, what is overdue."""
     now, following, *rest = reply
@@ -218,11 +294,11 @@ def overdue(reply: Reply) -> tuple[int, int | None, bool, list[Overdue]]:
         index, key, text, owner, options = rest[i : i + 5]
         found.append(
             Overdue(
-                index=index.decode(),
+                index=_INDEXES[index],
                 key=key.decode(errors="surrogateescape"),
                 text=text,
                 record=read(key, text),
-                owner=owner.decode(),
+                owner=_OWNERS[owner],
                 options=Options.parse(options),
             )
         )
@@ -235,37 +311,38 @@ def walked(reply: Reply) -> Walked:
     if not rest:
         return Walked(now_ms=int(now), held_s=max(1, int(held)) / 1000)
     is_continued, is_from_start, records, cursor, open_at, cleanup_at, astray = rest[:7]
-    unassigned, waiting, changes, suspects, flat = rest[7:]
+    unassigned, waiting, changes, suspects, found = rest[7:]
     return Walked(
         now_ms=int(now),
         is_continued=bool(is_continued),
         is_from_start=bool(is_from_start),
-        records=records,
+        records=count(records),
         cursor=cursor.decode(),
         open_at=open_at.decode(),
         cleanup_at=cleanup_at.decode(),
-        astray=astray,
-        unassigned=unassigned,
-        waiting=waiting,
+        astray=typed(astray, int),
+        unassigned=typed(unassigned, int),
+        waiting=typed(waiting, int),
         changes=changes.decode(),
         suspects=tuple(name.decode(errors="replace") for name in suspects),
-        flat=flat,
+        flat=flat(found),
     )
 
 
 def recounted(reply: Reply) -> tuple[tuple[int, int], tuple[int, int]]:
     """Read the reply of `recount`: unassigned and waiting keys, as counted before and now."""
     unassigned, waiting, *after = map(int, reply)
-    return (unassigned, waiting), (after[0], after[1])
+    unassigned_now, waiting_now = after
+    return (unassigned, waiting), (unassigned_now, waiting_now)
 
 
 def owned(reply: Reply) -> Owned:
     """Read the reply of `reconcile`; entries that cannot be read are left to the reaper."""
     stamp, running, entries, asked = reply
     starts = []
-    for entry_id, flat in entries:
-        names = (name.decode(errors="replace") for name in flat[::2])
-        fields = dict(zip(names, flat[1::2], strict=False))
+    for entry_id, held in entries:
+        names = (name.decode(errors="replace") for name in held[::2])
+        fields = dict(zip(names, held[1::2], strict=False))
         start = Start.parse(entry_id.decode(), fields)
         if start is not None:
             starts.append(start)
@@ -297,8 +374,12 @@ def read(key: bytes, text: bytes) -> Record | None:
     return Record.parse(text)
 
 
-def looked(reply: bytes) -> Record | Outcome | None:
-    """Read one item of the reply of `look`: the live record, the outcome, or neither is known."""
+def looked(reply: Reply) -> list[Record | Outcome | None]:
+    """Read the reply of `look`: per item the live record, the outcome, or neither is known."""
+    return list(map(_looked, texts(reply)))
+
+
+def _looked(reply: bytes) -> Record | Outcome | None:
     match reply[:1]:
         case b"" | b"!":
             return None
@@ -306,6 +387,13 @@ def looked(reply: bytes) -> Record | Outcome | None:
             return Outcome.parse(reply[1:])
         case _:
             return Record.parse(reply)
+
+
+def changed(reply: Reply) -> int:
+    """Read the reply of `ttl`: the TTL before (ms); 0: it had none."""
+    before_ms, term = reply
+    typed(term, int)
+    return count(before_ms)
 
 
 @attrs.frozen(kw_only=True)
@@ -334,7 +422,7 @@ def founded(reply: Reply) -> Founded:
 def joined(reply: Reply) -> tuple[int, Ttl, str]:
     """Read the reply of `join`: server time, what was granted, incarnation of the lane."""
     now, ttl_ms, term, named = reply
-    return int(now), Ttl(int(ttl_ms), int(term)), named.decode(errors="replace")
+    return int(now), _ttl(ttl_ms, term), named.decode(errors="replace")
 
 
 def _whole(text: bytes | None) -> int:

@@ -18,18 +18,25 @@ from pool.model.names import Names
 from pool.store.answers import (
     RENEWAL_HEAD,
     Claim,
+    admitted,
+    changed,
     claims,
+    done,
     founded,
     holdings,
+    intended,
     joined,
+    left,
+    looked,
     moved,
+    notified,
     overdue,
     owned,
     pulled,
+    quarantined,
     recounted,
     renewal,
-    status,
-    statuses,
+    restored,
     walked,
 )
 from pool.store.scripts import Script, ScriptCall, Word
@@ -40,7 +47,7 @@ DISPATCH: Final = Script.load(
     "dispatch",
     keys=("lane", "open", "jobs", "pending", "due", "payloads", "handlers", "*rest"),
     args=("incarnation", "pending_ms", "queued_jobs_max", "target_count", "*items"),
-    reads=statuses,
+    reads=admitted,
 )
 ADVANCE: Final = Script.load(
     "advance",
@@ -163,19 +170,19 @@ INTEND: Final = Script.load(
     "intend",
     keys=("lane", "jobs", "pending", "due", "journal", "signal"),
     args=("incarnation", "key", "id", "owner", "epoch", "intent", "again_ms"),
-    reads=status,
+    reads=intended,
 )
 LOOK: Final = Script.load(
     "wait",
     keys=("lane", "jobs", "thawed", "*results"),
     args=("incarnation", "node", "*items"),
-    reads=statuses,
+    reads=looked,
 )
 NOTIFY: Final = Script.load(
     "notify",
     keys=("lane", "jobs", "inbox", "signal"),
     args=("incarnation", "key", "owner", "messages_max", "request", "payload"),
-    reads=status,
+    reads=notified,
 )
 RECONCILE: Final = Script.load(
     "reconcile",
@@ -184,13 +191,13 @@ RECONCILE: Final = Script.load(
     reads=owned,
 )
 THAW: Final = Script.load(
-    "thaw", keys=("lane", "thawed"), args=("incarnation", "known_ms", "*names")
+    "thaw", keys=("lane", "thawed"), args=("incarnation", "known_ms", "*names"), reads=done
 )
 LEAVE: Final = Script.load(
     "leave",
     keys=("lane", "keepalive", "cleanup", "open", "*rest"),
     args=("incarnation", "*items"),
-    reads=statuses,
+    reads=left,
 )
 WALK: Final = Script.load(
     "walk",
@@ -219,9 +226,11 @@ RESTORE: Final = Script.load(
     "restore",
     keys=("lane", "cleanup", *_JOB_KEYS, "owned"),
     args=("incarnation", "owner", "pending_ms", "*items"),
-    reads=statuses,
+    reads=restored,
 )
-SIGNAL: Final = Script.load("signal", keys=("lane", "signal"), args=("incarnation", "*fields"))
+SIGNAL: Final = Script.load(
+    "signal", keys=("lane", "signal"), args=("incarnation", "*fields"), reads=done
+)
 QUARANTINE: Final = Script.load(
     "quarantine",
     keys=(
@@ -237,7 +246,7 @@ QUARANTINE: Final = Script.load(
         "holders_stream",
     ),
     args=("incarnation", "key", "text"),
-    reads=status,
+    reads=quarantined,
 )
 
 REAP_KEYS_MAX: Final = 64
@@ -499,7 +508,7 @@ class Lane:
         return INTEND(keys, (self.incarnation, key, job_id, owner, run, intent, _ms(again_s)))
 
     def look(self, items: Sequence[tuple[str, str]], *, node: str = "") -> ScriptCall:
-        """Tell how jobs are (key, job id), and register `node` to be told; one `looked()` each."""
+        """Tell how jobs are (key, job id), and register `node` to be told; see `looked()`."""
         n = self.names
         keys = [n.lane, n.jobs, n.thawed, *(n.result(job_id or "-") for _, job_id in items)]
         args = [self.incarnation, node, *(part for item in items for part in item)]
@@ -532,7 +541,7 @@ class Lane:
         for who in identities:
             keys += (n.owned(who.name), n.stream(who.name), n.signal(who.name))
             args += (who.id, who.number)
-        return LEAVE(keys, args)
+        return LEAVE(keys, args, parts=len(identities))
 
     def signal(self, node: str, fields: Sequence[Word]) -> ScriptCall:
         """Write to a node's signals though the server is full; elsewhere a plain XADD does."""
@@ -576,7 +585,7 @@ class Lane:
         args: list[Word] = [self.incarnation, owner, _ms(pending_s)]
         for key, text, limit_s in items:
             args += (key, text, _ms(limit_s) if limit_s else 0)
-        return RESTORE(keys, args)
+        return RESTORE(keys, args, parts=(len(args) - 3) // 3)
 
     def quarantine(self, key: str, text: bytes, holder: str = "") -> ScriptCall:
         """Park a record that cannot be read, if it still is what was seen."""
@@ -602,4 +611,6 @@ PROTOCOL: Final = 2  # of what stands in Redis; raised when older nodes could no
 FOUND: Final = Script.load(
     "found", keys=("config",), args=("protocol", "lanes", "incarnation", "ttl_ms"), reads=founded
 )
-TTL: Final = Script.load("ttl", keys=("lane", "journal"), args=("incarnation", "wanted_ms"))
+TTL: Final = Script.load(
+    "ttl", keys=("lane", "journal"), args=("incarnation", "wanted_ms"), reads=changed
+)

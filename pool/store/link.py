@@ -25,7 +25,7 @@ import attrs
 from pool.errors import AuthError, NotRunning, PoolError, StoreFault, StoreUnavailable
 from pool.model.names import hash_tag
 from pool.store.care import Care, Guard
-from pool.store.scripts import Command, Script, ScriptCall, Word
+from pool.store.scripts import Command, ScriptCall, Word
 from pool.store.seam import Beside, Port, Seam
 from pool.store.url import Url
 from pool.store.wire import Reply, Server
@@ -157,14 +157,12 @@ class Link:
 
     async def call(
         self,
-        script: Script,
-        keys: Sequence[str],
-        args: Sequence[Word],
+        call: ScriptCall,
         *,
         repeatable: bool = False,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Run a script and return its reply.
+        """Run a script and return what its reader makes of the reply.
 
         `repeatable` says that doing it twice is as good as once (it carries a request id, or only
         reads): then it is sent again after a failure, until its time is up.  Cancelling the caller
@@ -173,14 +171,14 @@ class Link:
         Raises:
             StoreUnavailable: Its time is up, or the connection was lost; `maybe_done` says if it
                 may have been done, or may still be.
-            StorageFull, AuthError, StoreLost, Gone, StoreFault: What the server answered.
+            StorageFull, AuthError, StoreLost, Gone: What the server answered.
+            StoreFault: It answered what nobody expects, or can read.
             NotRunning: The link is closed, or this process is a fork of the one that opened it.
         """
-        command = script(keys, args)
         timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
         if repeatable:
-            return await self._repeat(command, timeout_s)
-        return await self._once(command, timeout_s)
+            return await self._repeat(call, timeout_s)
+        return await self._once(call, timeout_s)
 
     async def execute(self, *command: Word) -> Reply:
         """Run one plain command; errors as for `call()`."""
@@ -338,12 +336,12 @@ class Link:
             except Exception as error:  # noqa: BLE001 - told, whatever it is
                 self._guard.tell(error)
 
-    def _give_up(self, why: str, error: PoolError | None = None) -> None:
+    def _give_up(self, why: str, error: Callable[[_Call], PoolError] | None = None) -> None:
         """Answer everything that waits."""
         waiting = [*self._flying, *self._queue]
         self._queue.clear()
         for call in waiting:
-            self._answer(call, attrs.evolve(error) if error else self._lost(call, why))
+            self._answer(call, self._lost(call, why) if error is None else error(call))
         if self._cancel_timer is not None:
             self._cancel_timer()
             self._cancel_timer, self._timer_s = None, float("inf")
@@ -369,9 +367,9 @@ class Link:
 
     def _on_end(self, error: BaseException | None) -> None:
         if error is not None:
-            fault = StoreFault(problem=f"the link failed: {type(error).__name__}: {error}")
-            self._settle_open(fault)
-            self._give_up("", fault)
+            problem = f"the link failed: {type(error).__name__}: {error}"
+            self._settle_open(StoreFault(problem=problem, maybe_done=False))
+            self._give_up("", lambda call: StoreFault(problem=problem, maybe_done=call.is_sent))
 
     def _expire(self, overdue: Sequence[_Call]) -> None:
         for call in overdue:

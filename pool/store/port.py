@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
 import attrs
 
 from pool.errors import PoolError, StoreFault, StoreUnavailable, shown
+from pool.store import commands
+from pool.store.commands import Entries
 from pool.store.replies import Moved, NoScript, from_words
 from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.wire import Lost, Reply, Server, pack
 
 OnEnd: TypeAlias = Callable[[BaseException | None], object]
-Entries: TypeAlias = list[tuple[str, list[tuple[str, dict[str, bytes]]]]]
 
 
 @attrs.frozen
@@ -148,10 +148,7 @@ class WirePort:
 
     async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
         replies = await self._run(calls, timeout_s)
-        return [
-            _read(call, reply) if type(call) is ScriptCall else reply
-            for call, reply in zip(calls, replies, strict=True)
-        ]
+        return list(map(_read, calls, replies))
 
     async def _run(self, calls: Sequence[Command], timeout_s: float) -> list[Reply]:
         deadline_s = self._clock() + timeout_s
@@ -194,8 +191,8 @@ class WirePort:
             if self._interrupted:
                 self._is_good = False
                 return []
-            packed = pack((*words, *positions.keys(), *positions.values()))
-            [reply] = await self.wire.exchange(packed, 1, timeout_s=timeout_s)
+            words = (*words, *positions.keys(), *positions.values())
+            [reply] = await self.wire.exchange(pack(words), 1, timeout_s=timeout_s)
         except (Lost, StoreUnavailable) as error:
             self._is_good = False
             if self._interrupted:
@@ -203,13 +200,11 @@ class WirePort:
             raise (error.error if isinstance(error, Lost) else error) from None
         finally:
             self._interrupted = False
-        reply = _final(reply)
-        if isinstance(reply, PoolError):
-            raise reply
-        try:
-            return _entries(reply)
-        except Exception as error:  # noqa: BLE001 - see `_read`
-            raise _unreadable("XREAD", error) from None
+        found = _read(words, _final(reply))
+        if isinstance(found, PoolError):
+            raise found
+        entries: Entries = found
+        return entries
 
     async def _try(self, calls: Sequence[Command], deadline_s: float) -> list[Reply]:
         if not self.wire.is_open():
@@ -233,7 +228,7 @@ class WirePort:
                 packed.append(pack(call.words() if isinstance(call, ScriptCall) else call))
             except (TypeError, ValueError) as error:
                 # One bad argument must not fail its neighbours, nor end the body.
-                unfit[i] = StoreFault(problem=f"cannot be sent: {error}")
+                unfit[i] = StoreFault(problem=f"cannot be sent: {error}", maybe_done=False)
                 packed.append(_PING)
         try:
             got = await self.wire.exchange(
@@ -273,49 +268,22 @@ def _final(reply: Reply) -> Reply:
             return reply
 
 
-def _read(call: ScriptCall, reply: Reply) -> Reply:
+def _read(call: Command, reply: Reply) -> Reply:
     """Return what a reply says.  One that cannot be read is that call's fault and nobody else's:
     whatever a parser raises ends here."""
     if isinstance(reply, Exception):
         return reply
     try:
-        return call.read(reply)
+        return call.read(reply) if isinstance(call, ScriptCall) else commands.read(call, reply)
     except Exception as error:  # noqa: BLE001
-        return _unreadable(call.script.name, error)
-
-
-def _unreadable(name: str, error: Exception) -> StoreFault:
-    problem = f"the reply to {name} cannot be read: {type(error).__name__}: {error}"
-    return StoreFault(problem=shown(problem))
+        name = call.script.name if isinstance(call, ScriptCall) else str(call[0])
+        problem = f"the reply to {name} cannot be read: {type(error).__name__}: {error}"
+        return StoreFault(problem=shown(problem))
 
 
 def _copy(error: Any) -> Any:
     """Return an error of its own for each call: raising one grows its traceback."""
     return attrs.evolve(error) if isinstance(error, PoolError) else error
-
-
-def _entries(reply: Reply) -> Entries:
-    """Return the answer of XREAD with names as texts and fields as a dict; values stay bytes.
-
-    What a group's history names and the stream has no more is left out.
-    """
-    return [
-        (
-            stream.decode(),
-            [
-                (entry.decode(), {_name(k): v for k, v in zip(f[::2], f[1::2], strict=True)})
-                for entry, f in entries
-                if f is not None
-            ],
-        )
-        for stream, entries in reply or ()
-    ]
-
-
-@lru_cache(maxsize=256)  # nearly all are the same few
-def _name(field: bytes) -> str:
-    """Return a field's name.  Ours are ASCII; a foreign one must not end the body that reads it."""
-    return field.decode(errors="backslashreplace")
 
 
 class Handle:

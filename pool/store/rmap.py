@@ -38,6 +38,7 @@ from pool.model.rmap import (
     Value,
     Written,
 )
+from pool.store import commands
 from pool.store.link import Link
 from pool.store.scripts import Script, ScriptCall, Word
 from pool.store.wire import Reply
@@ -61,16 +62,20 @@ def _written(reply: Reply) -> tuple[int, int, tuple[Outcome, ...]]:
     return int(reply[0]), int(reply[1]), read
 
 
-def _whole(reply: Reply) -> list[int]:
-    return [int(each) for each in reply]
+def _resized(reply: Reply) -> list[int]:
+    found = [int(each) for each in reply]
+    if len(found) != 4:
+        raise ValueError(f"{len(found)} parts")
+    return found
 
 
 def _snapshot(reply: Reply) -> tuple[int, int, dict[bytes, Value]] | None:
     if reply is None:
         return None  # its time is up
-    revision, stamp, flat, members = reply
+    revision, stamp, found, members = reply
+    flat = commands.flat(found)
     items: dict[bytes, Value] = dict(zip(flat[::2], flat[1::2], strict=True))
-    items.update((key, tuple(held)) for key, held in _lists(members).items())
+    items.update((key, tuple(held)) for key, held in _lists(commands.texts(members)).items())
     return int(revision), int(stamp), items
 
 
@@ -78,18 +83,18 @@ def _probed(reply: Reply) -> tuple[list[bytes], list[tuple[int, int] | None], li
     names, *flat = reply
     places = zip(flat[::3], flat[1::3], strict=True)
     at = [None if revision is None else (int(revision), int(stamp)) for revision, stamp in places]
-    return list(names), at, [int(each) for each in flat[2::3]]
+    return commands.texts(names), at, [int(each) for each in flat[2::3]]
 
 
 WRITE = Script.load("rmap_write", keys=_WRITING, args=(*_GROWING, "*ops"), reads=_written)
 LIST = Script.load(
-    "rmap_list", keys=_WRITING, args=(*_GROWING, "op", "key", "*values"), reads=_whole
+    "rmap_list", keys=_WRITING, args=(*_GROWING, "op", "key", "*values"), reads=_resized
 )
 RESET = Script.load(
     "rmap_reset",
     keys=_WRITING,
     args=("incarnation", "name", "deltas_max", "tombstone_ms", "reading_ms", "kind", "*expected"),
-    reads=_whole,
+    reads=_resized,
 )
 SNAPSHOT = Script.load(
     "rmap_snapshot",
@@ -196,7 +201,8 @@ class StoredMap:
         """
         limits = (deltas_max, items_max, *life.words())
         args = (incarnation, self.name, *limits, *_words(ops))
-        reply = await self._call(link, WRITE(self.keys(), args), repeatable=repeatable)
+        call = WRITE(self.keys(), args, parts=2 + 2 * len(ops))
+        reply = await self._call(link, call, repeatable=repeatable)
         revision, stamp, outcomes = reply
         return Written(Position(incarnation, revision, stamp), outcomes)
 
@@ -271,7 +277,7 @@ class StoredMap:
 
     async def _call(self, link: Link, call: ScriptCall, *, repeatable: bool) -> Reply:
         try:
-            return await link.call(call.script, call.keys, call.args, repeatable=repeatable)
+            return await link.call(call, repeatable=repeatable)
         except StoreLost:  # the script can name only the key where it looked
             raise StoreLost(pool=self.control.pool) from None
 
@@ -385,7 +391,10 @@ def _lists(members: Sequence[bytes]) -> dict[bytes, list[bytes]]:
 
 
 def _value_of(reply: Reply) -> Value | None:
-    return tuple(reply) if isinstance(reply, list) else reply
+    if isinstance(reply, list):
+        return tuple(commands.texts(reply))
+    value: bytes | None = commands.typed(reply, bytes, type(None))
+    return value
 
 
 def _words(ops: Sequence[Op]) -> list[Word]:

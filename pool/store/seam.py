@@ -28,8 +28,9 @@ import sniffio
 from pool.errors import NotRunning
 from pool.model.ids import SEED_BYTES, Ids
 from pool.store.care import Care, Guard, supervised
+from pool.store.commands import Entries
 from pool.store.loops import Loop, TaskLoop, Waiter, current_loop
-from pool.store.port import Entries, Group, Handle, OnEnd, ThreadBell, WirePort
+from pool.store.port import Group, Handle, OnEnd, ThreadBell, WirePort
 from pool.store.scripts import Command
 from pool.store.task import Task
 from pool.store.url import Url

@@ -13,6 +13,7 @@ import attrs
 from pool.errors import ConfigError
 from pool.model.names import Control, check_stream
 from pool.model.stream import FIRST, StreamEvent, event_of
+from pool.store.commands import count, entry_id, fields, texts, typed
 from pool.store.scripts import Script, ScriptCall, Word
 from pool.store.wire import Reply
 
@@ -35,14 +36,18 @@ class Facts:
 
 def probed(reply: Reply) -> list[Facts]:
     """Return where the streams are, in the order asked."""
-    texts = [part.decode() for part in reply]
+    parts = zip(reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True)
     return [
-        Facts(None if last == "!" else bool(last), last or FIRST, int(added), trimmed, int(n or 0))
-        if last != "!"
-        else Facts(None, FIRST, 0, "", 0)
-        for last, added, trimmed, n in zip(
-            texts[::4], texts[1::4], texts[2::4], texts[3::4], strict=True
+        Facts(
+            exists=bool(last),
+            last_id=entry_id(last) if last else FIRST,
+            added=int(added),
+            trimmed=entry_id(trimmed) if trimmed else "",
+            number=int(number or 0),
         )
+        if last != b"!"
+        else Facts(None, FIRST, 0, "", 0)
+        for last, added, trimmed, number in parts
     ]
 
 
@@ -58,23 +63,46 @@ class Mended:
 
 
 def mended(reply: Reply) -> Mended:
-    freed, parked, forgotten, missed, more = reply
+    freed, parked, forgotten, missed, more = (typed(each, int) for each in reply)
     return Mended(freed, parked, forgotten, missed, more == 1)
+
+
+def added(reply: Reply) -> str | None:
+    """Return the event's id; None: there was no stream to add it to."""
+    return None if reply is None else entry_id(reply)
+
+
+def joined(reply: Reply) -> list[bool]:
+    """Return per stream whether its group was made."""
+    return [count(each) > 0 for each in reply]
+
+
+@attrs.frozen
+class Lease:
+    """What a renewal was answered."""
+
+    is_holder: bool  # we are the one that cleans
+    ttl_ms: int
+    keys: list[
+        bytes
+    ]  # of all streams that consumers of the sink ever read, for the one that cleans
+    waiting: list[int]  # per stream, how many released events wait; -1: it has no group
+
+
+def renewed(reply: Reply) -> Lease:
+    """Return what a renewal was answered."""
+    is_holder, ttl_ms, keys, *waiting = reply
+    if count(ttl_ms) < 1:
+        raise ValueError(ttl_ms)
+    return Lease(count(is_holder) > 0, ttl_ms, texts(keys), [typed(each, int) for each in waiting])
 
 
 def taken(reply: Reply) -> list[tuple[str, dict[str, bytes], int]]:
     """Return id, fields and deliveries of each event that was taken."""
     return [
-        (entry_id.decode(), fields_of(flat), deliveries)
-        for deliveries, (entry_id, flat) in zip(reply[::2], reply[1::2], strict=True)
+        (entry_id(entry), fields(flat), count(deliveries))
+        for deliveries, (entry, flat) in zip(reply[::2], reply[1::2], strict=True)
     ]
-
-
-def fields_of(flat: Sequence[bytes]) -> dict[str, bytes]:
-    return {
-        name.decode(errors="backslashreplace"): value
-        for name, value in zip(flat[::2], flat[1::2], strict=True)
-    }
 
 
 # --- the scripts ------------------------------------------------------------------------------
@@ -83,15 +111,20 @@ ADD = Script.load(
     "stream_add",
     keys=("events", "meta"),
     args=("event", "payload", "length_max", "ttl_ms", "flags", "topic"),
+    reads=added,
 )
 PROBE = Script.load("stream_probe", keys=("*streams",), args=("*positions",), reads=probed)
 JOIN = Script.load(
     "sink_join",
     keys=("state", "leases", "config", "*streams"),
     args=("group", "consumer", "before", "named_ms", "*starts"),
+    reads=joined,
 )
 RENEW = Script.load(
-    "sink_renew", keys=("state", "leases", "config", "*streams"), args=("group", "consumer")
+    "sink_renew",
+    keys=("state", "leases", "config", "*streams"),
+    args=("group", "consumer"),
+    reads=renewed,
 )
 MEND = Script.load(
     "sink_mend",
@@ -105,8 +138,12 @@ TAKE = Script.load(
     args=("group", "consumer", "count"),
     reads=taken,
 )
-RELEASE = Script.load("sink_release", keys=("events", "meta"), args=("group", "consumer", "*ids"))
-LEAVE = Script.load("sink_leave", keys=("state", "leases", "*streams"), args=("group", "consumer"))
+RELEASE = Script.load(
+    "sink_release", keys=("events", "meta"), args=("group", "consumer", "*ids"), reads=count
+)
+LEAVE = Script.load(
+    "sink_leave", keys=("state", "leases", "*streams"), args=("group", "consumer"), reads=count
+)
 
 
 @attrs.frozen
@@ -192,10 +229,10 @@ class StoredSink:
         """Give a consumer its lease; the reply says per stream whether its group was made."""
         own: tuple[Word, ...] = (self.name, consumer, before, self.named_ms)
         args = (*own, *(start for _, start in starts))
-        return JOIN(self._keys([stream for stream, _ in starts]), args)
+        return JOIN(self._keys([stream for stream, _ in starts]), args, parts=len(starts))
 
     def renew(self, consumer: str, streams: Sequence[StoredStream]) -> ScriptCall:
-        return RENEW(self._keys(streams), (self.name, consumer))
+        return RENEW(self._keys(streams), (self.name, consumer), parts=3 + len(streams))
 
     def others(self, keys: Sequence[bytes], but: Sequence[StoredStream]) -> list[StoredStream]:
         """Return the streams of these keys, without some; a key that is no stream is left out."""
@@ -230,9 +267,13 @@ class StoredSink:
         return ("XACK", stream.events, self.name, *ids)
 
 
-def parked_of(entry_id: bytes, flat: Sequence[bytes]) -> Parked:
+def parked_of(entry: str, flat: Sequence[bytes]) -> Parked | None:
+    """Return what an entry says; None for what no script of ours has written."""
     # What the event had comes behind what the sink added, so a foreign event's fields win nothing.
-    fields = {**fields_of(flat[8:]), **fields_of(flat[:8])}
-    stream, found = fields["s"].decode(errors="backslashreplace"), fields["i"].decode()
-    event = event_of(stream, found, fields, deliveries=int(fields["d"]))
-    return Parked(entry_id.decode(), event, fields["r"].decode())
+    held = {**fields(flat[8:]), **fields(flat[:8])}
+    try:
+        stream, found = held["s"].decode(errors="backslashreplace"), entry_id(held["i"])
+        event = event_of(stream, found, held, deliveries=int(held["d"]))
+        return Parked(entry, event, held["r"].decode())
+    except (KeyError, ValueError):
+        return None

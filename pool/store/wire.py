@@ -226,9 +226,13 @@ class Wire:
                 reply = reader.gets()
                 if reply is not _NOT_YET:
                     replies.append(reply)
-                    if len(replies) == count:
-                        return replies
-                    continue
+                    if len(replies) < count:
+                        continue
+                    if reader.has_data():
+                        # One of them is nobody's, and all behind it are another's.
+                        replies.clear()
+                        raise Garbled("more replies than calls")
+                    return replies
                 size = await self._receive(found, deadline_s)
                 if not size:
                     raise ConnectionError

@@ -120,7 +120,7 @@ async def test_a_change_that_stopped_half_way_is_found_and_resumed(
     fleet.client.hset(fleet.control.config, "ttl", 1000)
     for state in context.lanes[:2]:
         call = state.lane.change_ttl(1000)
-        await context.link.call(call.script, call.keys, call.args)
+        await context.link.call(call)
     await fleet.seen(TtlChanged, ttl_s=1.0)
     for n in range(8):
         await node.dispatch("serve", f"k{n}")

@@ -192,8 +192,7 @@ def _use(bench: Bench, mutator: Mutator, number: int) -> None:
     [reply] = bench.run(_renewal(lane, number))
     renewal(reply)
     [reply] = bench.run(lane.look([(key, "") for key in keys], node="n1.1"))
-    for answer in reply:
-        looked(answer)
+    looked(reply)
     bench.run(*(bench.dispatch(range(at, at + BATCH), "again") for at in range(0, KEYS, BATCH)))
     some = [int(mutator.dice.random() * len(keys)) for _ in range(20)]
     bench.run(*(lane.intend(keys[i], "", "w1.1", "sx" if i % 2 else "t", again_s=1) for i in some))

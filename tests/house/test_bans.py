@@ -25,6 +25,7 @@ MAY_CALL = {
     ("pool/actors/stream.py", "XDEL"): "a program removes events of its own stream",
     ("pool/actors/sink.py", "XDEL"): "a program drops parked events",
     ("pool/store/acl.py", "XGROUP"): "the name of a family of commands",
+    ("pool/store/commands.py", "XDEL"): "what reads its reply",
 }
 COMMANDS = {
     "KEYS",

@@ -285,8 +285,8 @@ class Bench:
         return [status.decode() for status in statuses]
 
     def look(self, key: str, job_id: str = "", *, node: str = "") -> Record | Outcome | None:
-        (reply,) = self.run(self.lane.look([(key, job_id)], node=node))
-        return looked(reply)
+        [found] = looked(self.run(self.lane.look([(key, job_id)], node=node)))
+        return found
 
     def outcome(self, job_id: str) -> Outcome:
         found = self.look("no such key", job_id)

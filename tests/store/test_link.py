@@ -102,7 +102,7 @@ async def test_many_callers_each_get_their_own_reply(redis_url: str, key: str, a
     async with linked(redis_url, op_timeout_s=PATIENCE_S) as link:
 
         async def ask(n: int) -> None:
-            got[n] = await link.call(add, [key], [n])
+            got[n] = await link.call(add([key], [n]))
 
         async with anyio.create_task_group() as callers:
             for n in range(1200):
@@ -162,9 +162,9 @@ async def test_a_call_raises_what_the_server_answered(
 ) -> None:
     async with linked(redis_url) as link:
         with pytest.raises(StorageFull):
-            await link.call(refuse, [key], ["OOM command not allowed"])
+            await link.call(refuse([key], ["OOM command not allowed"]))
         with pytest.raises(StoreFault, match="WRONGTYPE"):
-            await link.call(refuse, [key], ["WRONGTYPE of value"])
+            await link.call(refuse([key], ["WRONGTYPE of value"]))
 
 
 # --- deadlines ---------------------------------------------------------------------------------
@@ -200,9 +200,9 @@ async def test_a_call_whose_time_is_up_already_is_answered_and_ends_nothing(
     """As when the pause before a repeat took longer than planned."""
     async with linked(redis_url) as link:
         with anyio.fail_after(PATIENCE_S), pytest.raises(StoreUnavailable) as late:
-            await link.call(add, [key], ["x"], timeout_s=-0.01)
+            await link.call(add([key], ["x"]), timeout_s=-0.01)
         assert not late.value.maybe_done
-        assert await link.call(add, [key], ["y"]) == b"y"
+        assert await link.call(add([key], ["y"])) == b"y"
 
 
 @pytest.mark.anyio
@@ -235,13 +235,13 @@ async def test_a_dropped_reply_is_an_unknown_outcome_and_one_effect(
 ) -> None:
     """By itself redis-py would have sent this ten times."""
     async with proxied(redis_url) as (link, proxy):
-        await link.call(add, [key], ["warm"])
+        await link.call(add([key], ["warm"]))
         proxy.drop_replies = True
         with anyio.fail_after(OP_TIMEOUT_S + SLACK_S), pytest.raises(StoreUnavailable) as failed:
-            await link.call(add, [key], ["x"])
+            await link.call(add([key], ["x"]))
         assert failed.value.maybe_done
         await proxy.heal()
-        assert await link.call(add, [key], ["y"]) == b"y"
+        assert await link.call(add([key], ["y"])) == b"y"
         assert link.connections == 2
     assert count(redis_url, key) == 3
 
@@ -252,7 +252,7 @@ async def test_a_lost_connection_answers_its_whole_batch_at_once(
 ) -> None:
     replies: list[Any] = []
     async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
-        await link.call(add, [key], ["warm"])
+        await link.call(add([key], ["warm"]))
         proxy.drop_requests = True
         all_in = anyio.Event()
         for n in range(10):
@@ -275,7 +275,7 @@ async def test_what_was_answered_before_the_cut_stands(
 ) -> None:
     replies: list[Any] = []
     async with proxied(redis_url) as (link, proxy):
-        await link.call(add, [key], ["warm"])
+        await link.call(add([key], ["warm"]))
         proxy.cut_after_bytes = len(b"$2\r\nab\r\n") + 3  # inside the second reply
         done = anyio.Event()
         for word in ("ab", "cd"):
@@ -294,11 +294,11 @@ async def test_while_disconnected_calls_wait_and_are_not_sent_late(
     async with proxied(redis_url) as (link, proxy):
         await proxy.refuse()
         with anyio.fail_after(OP_TIMEOUT_S + SLACK_S), pytest.raises(StoreUnavailable) as failed:
-            await link.call(add, [key], ["x"])
+            await link.call(add([key], ["x"]))
         assert not failed.value.maybe_done
         assert "refused" in failed.value.problem
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(link.call, add, [key], ["y"])
+            tasks.start_soon(link.call, add([key], ["y"]))
             await anyio.lowlevel.checkpoint()
             await proxy.listen()
     assert count(redis_url, key) == 1
@@ -311,14 +311,14 @@ async def test_a_repeatable_call_goes_on_until_its_time_is_up(
     async with proxied(redis_url, op_timeout_s=0.1) as (link, proxy):
         proxy.drop_replies = True
         with pytest.raises(StoreUnavailable) as failed:
-            await link.call(add, [key], ["x"], repeatable=True, timeout_s=0.5)
+            await link.call(add([key], ["x"]), repeatable=True, timeout_s=0.5)
         assert failed.value.maybe_done
         tries = count(redis_url, key)
         assert tries <= 5
         async with anyio.create_task_group() as tasks:
             proxy.drop_replies = True
             tasks.start_soon(heal_when_tried_twice, proxy)
-            reply = await link.call(add, [key], ["y"], repeatable=True, timeout_s=PATIENCE_S)
+            reply = await link.call(add([key], ["y"]), repeatable=True, timeout_s=PATIENCE_S)
     assert reply == b"y"
 
 
@@ -355,11 +355,11 @@ async def test_a_killed_connection_is_noticed_before_the_next_call(
 ) -> None:
     """An idle connection that the server closed costs nobody an error."""
     async with linked(redis_url, name="pool-victim") as link:
-        await link.call(add, [key], ["x"])
+        await link.call(add([key], ["x"]))
         with redis.Redis.from_url(redis_url) as client:
             [victim] = [c["id"] for c in client.client_list() if c["name"] == "pool-victim"]
             client.client_kill_filter(_id=victim)
-        assert await link.call(add, [key], ["y"]) == b"y"
+        assert await link.call(add([key], ["y"])) == b"y"
         assert link.connections == 2
     assert count(redis_url, key) == 2
 
@@ -367,9 +367,9 @@ async def test_a_killed_connection_is_noticed_before_the_next_call(
 @pytest.mark.anyio
 async def test_flushed_scripts_are_loaded_again_once(redis_url: str, key: str, add: Script) -> None:
     async with linked(redis_url) as link:
-        await link.call(add, [key], ["x"])
+        await link.call(add([key], ["x"]))
         await link.execute("SCRIPT", "FLUSH")
-        assert await link.call(add, [key], ["y"]) == b"y"
+        assert await link.call(add([key], ["y"])) == b"y"
     assert count(redis_url, key) == 2
 
 
@@ -378,28 +378,28 @@ async def test_a_stopped_server_does_late_what_it_was_sent(
     own_server: EmbeddedServer, add: Script
 ) -> None:
     async with linked(own_server.url) as link:
-        await link.call(add, ["{a}"], ["warm"])
+        await link.call(add(["{a}"], ["warm"]))
         os.kill(own_server.pid, signal.SIGSTOP)
         try:
             with pytest.raises(StoreUnavailable) as failed:
-                await link.call(add, ["{a}"], ["x"])
+                await link.call(add(["{a}"], ["x"]))
             with pytest.raises(StoreUnavailable) as unsent:
-                await link.call(add, ["{a}"], ["y"])
+                await link.call(add(["{a}"], ["y"]))
         finally:
             os.kill(own_server.pid, signal.SIGCONT)
         assert failed.value.maybe_done
         assert not unsent.value.maybe_done
-        assert await link.call(add, ["{a}"], ["z"]) == b"z"
+        assert await link.call(add(["{a}"], ["z"])) == b"z"
         assert await link.execute("GET", "{a}") == b"3"
 
 
 @pytest.mark.anyio
 async def test_a_restarted_server_is_found_again(own_server: EmbeddedServer, add: Script) -> None:
     async with linked(own_server.url, op_timeout_s=PATIENCE_S) as link:
-        await link.call(add, ["{a}"], ["x"])
+        await link.call(add(["{a}"], ["x"]))
         own_server.kill()
         own_server.restart()
-        assert await link.call(add, ["{a}"], ["y"]) == b"y"
+        assert await link.call(add(["{a}"], ["y"])) == b"y"
         assert link.connections == 2
 
 
@@ -410,13 +410,13 @@ async def test_a_demoted_master_is_left(own_server: EmbeddedServer, add: Script)
         with redis.Redis.from_url(own_server.url) as client:
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(StoreUnavailable, match="READONLY"):
-                await link.call(add, ["{a}"], ["x"])
+                await link.call(add(["{a}"], ["x"]))
             with pytest.raises(StoreUnavailable, match="not a master"):
-                await link.call(add, ["{a}"], ["x"])
+                await link.call(add(["{a}"], ["x"]))
             with pytest.raises(UnsupportedServer, match="not a master"):
                 await Link.open(Host(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
             client.execute_command("REPLICAOF", "NO", "ONE")
-        assert await link.call(add, ["{a}"], ["y"]) == b"y"
+        assert await link.call(add(["{a}"], ["y"])) == b"y"
 
 
 @pytest.mark.anyio
@@ -435,7 +435,7 @@ async def test_replies_in_single_bytes_are_the_same(redis_url: str, key: str) ->
 async def test_a_slow_network_is_only_slow(redis_url: str, key: str, add: Script) -> None:
     async with proxied(redis_url) as (link, proxy):
         proxy.delay_s = 0.02
-        assert await link.call(add, [key], ["x"]) == b"x"
+        assert await link.call(add([key], ["x"])) == b"x"
         assert link.connections == 1
 
 
@@ -447,13 +447,13 @@ async def test_a_cancelled_caller_leaves_the_connection_alone(
     redis_url: str, key: str, add: Script
 ) -> None:
     async with proxied(redis_url) as (link, proxy):
-        await link.call(add, [key], ["warm"])
+        await link.call(add([key], ["warm"]))
         proxy.delay_s = 0.05
         with anyio.move_on_after(0.02) as scope:
-            await link.call(add, [key], ["abandoned"])
+            await link.call(add([key], ["abandoned"]))
         assert scope.cancelled_caught
         proxy.delay_s = 0.0
-        assert [await link.call(add, [key], [n]) for n in range(3)] == [b"0", b"1", b"2"]
+        assert [await link.call(add([key], [n])) for n in range(3)] == [b"0", b"1", b"2"]
         assert link.connections == 1
     assert count(redis_url, key) == 5
 

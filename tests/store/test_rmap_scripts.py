@@ -98,9 +98,9 @@ class Store:
     async def expire(self) -> list[bytes]:
         """Do what a follower does once per period; return which maps it found ended."""
         call = probe_call(self.map.control, INCARNATION, [])
-        reply = await self.link.call(call.script, call.keys, call.args)
+        reply = await self.link.call(call)
         for each in expire_calls(self.map.control, INCARNATION, reply):
-            await self.link.call(each.script, each.keys, each.args)
+            await self.link.call(each)
         return list(reply[0])
 
     def followed(self) -> MapState:
@@ -115,7 +115,7 @@ class Store:
 
     async def probe(self, *maps: StoredMap) -> list[Position | None]:
         call = probe_call(self.map.control, INCARNATION, maps or [self.map])
-        return probed(INCARNATION, await self.link.call(call.script, call.keys, call.args))
+        return probed(INCARNATION, await self.link.call(call))
 
     def log(self) -> list[Delta]:
         return [

@@ -9,8 +9,8 @@ ARGV[1] group     bytes  the sink's name
 ARGV[2] consumer  str
 
 Uses     sink, quiet, group
-Returns  1 if the caller cleans, else 0; granted TTL (ms); then per stream how many released events wait, -1: no group;
-         then, for the one that cleans, the keys of all streams that consumers of this sink ever read
+Returns  1 if the caller cleans, else 0; granted TTL (ms); for the one that cleans, the keys of all streams that
+         consumers of this sink ever read; then per stream how many released events wait, -1: no group
 Errors   POOLGONE <consumer>  it has no lease: others took over what it held
 Cost     O(streams * consumers); 8 commands, and 3 per stream
 Why Lua  a renewal that raced with a cleaner would otherwise revive whom it has just cleaned.
@@ -18,7 +18,7 @@ Why Lua  a renewal that raced with a cleaner would otherwise revive whom it has 
 if not redis.call('ZSCORE', leases, consumer) then
   return redis.error_reply('POOLGONE ' .. consumer)
 end
-local answer = { 0, ttl_ms }
+local answer, keys = { 0, ttl_ms, {} }, {}
 for i = 4, #KEYS do
   local waiting = -1
   if has_group(KEYS[i]) then
@@ -39,7 +39,8 @@ if not holder or holder == consumer then
   redis.call('HSET', state, 'holder', consumer .. '|' .. text_of(now + ttl_ms))
   answer[1] = 1
   for _, field in ipairs(redis.call('HKEYS', state)) do
-    answer[#answer + 1] = string.match(field, '^k:(.*)$')
+    keys[#keys + 1] = string.match(field, '^k:(.*)$')
   end
+  answer[3] = keys
 end
 return answer

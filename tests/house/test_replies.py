@@ -1,0 +1,73 @@
+"""Each script and each plain command has what reads its reply: none is taken as it comes (13.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pool.store import lane, rmap, stream
+from pool.store.acl import SENT
+from pool.store.commands import READERS, read
+from pool.store.scripts import Script
+
+SCRIPTS = [
+    each
+    for module in (lane, rmap, stream)
+    for each in vars(module).values()
+    if isinstance(each, Script)
+]
+# The connection's own, which are no calls: the wire and the port look at their replies.
+OWN = {"info|memory", "cluster|slots", "script|load", "evalsha"}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_a_script_has_a_reader(script: Script) -> None:
+    assert script.reads is not Script("", "", "", (), ()).reads
+
+
+def test_each_plain_command_has_a_reader() -> None:
+    """What is sent stands in `acl.SENT`, which is held to what the tests' servers allow."""
+    assert {name.lower() for name in READERS} == SENT - OWN
+
+
+COMMANDS = {
+    "HGET": ("HGET", "k", "f"),
+    "HMGET": ("HMGET", "k", "f", "g"),
+    "XREAD": ("XREAD", "COUNT", 1, "STREAMS", "a", "b", "0-0", "0-0"),
+    "XREADGROUP": ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "a", ">"),
+    "ZMSCORE": ("ZMSCORE", "k", "f", "g"),
+    "SMISMEMBER": ("SMISMEMBER", "k", "f", "g"),
+    "ZRANGE": ("ZRANGE", "k", 0, -1, "WITHSCORES"),
+}
+FIT: dict[str, Any] = {
+    "HGET": b"v",
+    "HMGET": [b"v", None],
+    "XREAD": [[b"a", [[b"1-0", [b"n", b"v"]]]]],
+    "XREADGROUP": [[b"a", [[b"1-0", None]]]],
+    "ZMSCORE": [None, b"1"],
+    "SMISMEMBER": [0, 1],
+    "ZRANGE": [b"m", b"1.5"],
+    "HGETALL": [b"f", b"v"],
+    "HKEYS": [b"f"],
+    "LRANGE": [],
+    "PING": b"PONG",
+    "TIME": [b"1", b"2000"],
+    "XADD": None,
+    "XRANGE": [[b"1-0", [b"n", b"v"]]],
+}
+UNFIT: tuple[Any, ...] = (
+    *(-1, 1.5, True, {b"a": 1}, [1], [None], [[]], [[b"x"]], [b"a", [b"b"]], [b"a", b"b", b"c"]),
+    *([[b"c", [[b"1-0", [b"n", b"v"]]]]], [[b"a", [[b"one", [b"n", b"v"]]]]]),
+    *([[b"a", [[b"1-0", [b"n"]]]]], [[b"a", [[b"1-0", [b"n", 1]]]]], [[b"1-0", [b"n"]]]),
+)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_takes_what_fits_and_nothing_else(name: str) -> None:
+    words = COMMANDS.get(name, (name, "k"))
+    read(words, FIT.get(name, 1))
+    for reply in UNFIT:
+        if (name, reply) not in (("HKEYS", [b"a", b"b", b"c"]), ("LRANGE", [b"a", b"b", b"c"])):
+            with pytest.raises((TypeError, ValueError, AttributeError)):
+                read(words, reply)
