@@ -208,16 +208,27 @@ def _judge_wait(
     # Until there is pool time (DESIGN 13.10) what is kept by the server's clock waits for it.
     back = view.excuses({"clock"}, since, took)
     due += sum(max(0.0, -fault.event.extra.get("step_s", 0.0)) for fault in back)
-    by = view.due_by(
-        due,
-        bounds.takeover_s,
-        bounds,
-        involved=lambda by: view.granted(key, since, by) | {has_it},
-        is_begun=False,
-        lane=view.lane_of(key),
-    )
-    by += view.slack_s(due, by, bounds) + bounds.room_s
     at_end = view.final.t if view.final else view.events[-1].t
+
+    def due_within(wait_s: float) -> float:
+        return view.due_by(
+            due,
+            wait_s,
+            bounds,
+            involved=lambda by: view.granted(key, since, by) | {has_it},
+            is_begun=False,
+            lane=view.lane_of(key),
+        )
+
+    by = due_within(bounds.takeover_s)
+    if took > by:
+        held = view.granted(key, since, by)
+        if any(fault.target in held for fault in view.excuses({"crash"}, since, by)):
+            # Whoever had it died with it: it may be what did that, and begins as such (13.8).
+            by = due_within(bounds.takeover_s + bounds.suspects_s)
+    by += view.slack_s(due, by, bounds) + bounds.room_s
+    if took > by:
+        by += view.full_s(due, min(took, at_end), bounds)
     if took > by and view.ended.get(job, math.inf) > by and by < at_end:
         waited = f"began after {took - due:.2f} s" if start else "never began"
         found.say(f"{job} of {key!r} {waited}, not within {by - due:.2f} s", event, start)

@@ -1700,6 +1700,72 @@ def it_waits_for_a_killed_worker(s: Story) -> None:
     s.end("j1", by="b", epoch=11)
 
 
+def held_by_the_dead(*, waits: float, died: str = "a", told: bool = True) -> Callable[[Story], None]:
+    """It was granted to `a`; then a process dies, and it begins after so long."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b", "c")
+        s.dispatch("j1")
+        if told:
+            s.say("own", key="k", epoch=10, nonce="Wa.1")
+        s.at += 0.1
+        s.crash(died)
+        s.at += waits
+        if told:
+            s.say("own", key="k", epoch=11, nonce="Wb.1")
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+
+    return tell
+
+
+good("I34")(held_by_the_dead(waits=7.5))  # suspects are begun one by one
+good("I34")(held_by_the_dead(waits=7.5, told=False))
+bad("I34")(held_by_the_dead(waits=9.5))
+bad("I34")(held_by_the_dead(waits=9.5, told=False))
+bad("I34")(held_by_the_dead(waits=4.0, died="c"))  # nobody who had it died
+
+
+def beside_a_slot(*, takes: int, waits: float = 20.0, stands: bool = False) -> Story:
+    """So many slots of two, in two processes, are taken for as long as a job waits."""
+    s = Story()
+    joined(s, "a", "b")
+    for key, by in (("x", "a"), ("y", "b"))[:takes]:
+        s.dispatch(f"j{key}", key)
+        s.start(f"j{key}", key, by=by)
+    if stands:
+        s.fault("pause", "b", lasts=waits)
+        s.at -= waits
+    s.dispatch("j1")
+    s.at += waits
+    for key, by in (("x", "a"), ("y", "b"))[:takes]:
+        s.end(f"j{key}", key, by=by)
+        s.commit(f"j{key}", key, by=by)
+    s.at += 1.0
+    s.start("j1", epoch=20)
+    s.end("j1", epoch=20)
+    return s
+
+
+@pytest.mark.parametrize(
+    ("slots", "takes", "stands", "is_late"),
+    [
+        (1, 2, False, False),
+        (1, 1, True, False),  # who stands still has no slot to give
+        (1, 1, False, True),
+        (2, 2, False, True),
+        (0, 2, False, True),  # how many there are is not told
+    ],
+)
+def test_a_start_waits_while_all_slots_are_taken(
+    slots: int, takes: int, *, stands: bool, is_late: bool
+) -> None:
+    """I34: for as long as none is free of any process that is well, and no longer."""
+    s = beside_a_slot(takes=takes, stands=stands)
+    report = check(s.events, Bounds(ttl_s=2.0, queue_s=60.0, slots=slots))
+    assert ("I34" in report.broken) == is_late
+
+
 @bad("I34")
 def it_waits_in_an_idle_fleet(s: Story) -> None:
     s.dispatch("j1")

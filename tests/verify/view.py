@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import attrs
@@ -35,6 +36,7 @@ class Bounds:
     backoff_max_s: float = 60.0
     limit_s: float = 30.0  # the longest run-time limit of any handler
     grace_s: float = 10.0
+    slots: int = 0  # of each process; 0: more than are needed
     room_s: float = 0.0  # how long a takeover may wait for a free slot, where those are few
     crashes_max: int = 3  # more deaths than that give a job up
     suspects_s: float = 5.0  # beyond B, for all that one of them may have ended its process
@@ -293,12 +295,50 @@ class View:
         return by
 
     def granted(self, key: str, began: float, ended: float) -> set[str]:
-        """Return the nodes to which a key was granted within a time."""
+        """Return the nodes to which a key was granted within a time; all, where that is not told."""
+        if not self.grants:
+            return {*self.lives_of}
         return {
             self.process_of(event.nonce).partition("/")[0]
             for event in self.grants.get(key, ())
             if began <= event.t <= ended
         }
+
+    def full_s(self, began: float, ended: float, bounds: Bounds) -> float:
+        """Return for how long, within a time, all slots were taken of all processes that were well.
+
+        Zero where nobody was, or the number of slots is not told.
+        """
+        if not bounds.slots:
+            return 0.0
+        joined: dict[str, float] = {}
+        left = {event.p: event.t for event in self.of.get("leave", ()) if event.type == "invoke"}
+        for event in self.of.get("join", ()):
+            joined.setdefault(event.p, event.t)
+        runs: dict[str, list[Run]] = defaultdict(list)
+        for run in self.runs:
+            if run.start.t < ended and run.ended > began:
+                runs[run.start.p].append(run)
+        hurt = self.excuses(DISTURBS, began, ended)
+        changes = {began, *(t for run in self.runs for t in (run.start.t, run.ended))}
+        changes |= {t for fault in hurt for t in (fault.began, fault.ended)} | {*joined.values()}
+        changes |= {*self.died.values(), *left.values()}
+        times = [*sorted(t for t in changes if began <= t < ended), ended]
+        total = 0.0
+        for since, until in pairwise(times):
+            away = {fault.target for fault in hurt if fault.began <= since < fault.ended}
+            there = [
+                p
+                for p, at in joined.items()
+                if at <= since < min(self.died.get(p, math.inf), left.get(p, math.inf))
+                and p.partition("/")[0] not in away
+            ]
+            if there and all(
+                sum(run.start.t <= since < run.ended for run in runs[p]) >= bounds.slots
+                for p in there
+            ):
+                total += until - since
+        return total
 
     def lane_of(self, key: str) -> str:
         """Return the lane of a key, as far as a grant or a start has told it."""

@@ -207,6 +207,7 @@ class Simulation:
             limit_s=max(LIMIT_S, 0.4 * config.ttl_s),
             grace_s=GRACE_S,
             crashes_max=config.crashes_max,
+            slots=config.capacity * config.workers,
             # Where slots are few, a job may be given to a worker whose slots are taken, and wait.
             room_s=0.0 if config.capacity > 10 else 60.0,
         )
