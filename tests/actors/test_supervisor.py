@@ -73,9 +73,11 @@ async def test_whatever_a_part_raises_restarts_it_and_the_node_goes_on(
     async def work() -> None:
         raise error
 
-    fleet.crew(node).membership.spawn(work)
+    membership = fleet.crew(node).membership
+    membership.spawn(work)
     await fleet.seen(ActorCrashed, actor="membership")
     assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
+    await fleet.until(lambda: membership.state == "running")
     assert diary.entries == ["serving"]
 
 

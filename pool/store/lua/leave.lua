@@ -22,7 +22,6 @@ for k = 5, #KEYS, 3 do
   redis.call('XLEN', KEYS[k + 1])
   redis.call('XLEN', KEYS[k + 2])
 end
-redis.call('ZREM', keepalive, '\n')
 local answers = {}
 for a = 2, #ARGV, 2 do
   local id, n = ARGV[a], ARGV[a + 1]
@@ -38,7 +37,7 @@ for a = 2, #ARGV, 2 do
     if string.match(redis.call('HGET', open, id) or '', '^(%d+)|') == n then
       redis.call('HDEL', open, id)
     end
-    redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2])
+    redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2]) -- first: after it a full server takes the rest
     redis.call('HSET', cleanup, name, 'done')
     redis.call('ZADD', keepalive, now + 10 * ttl_ms, name) -- a late copy of a call is younger
     answers[#answers + 1] = 'OK'
