@@ -24,7 +24,18 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from tests.verify.history import TOTAL, Event
-from tests.verify.view import CUTS_OFF, DISTURBS, HANGS, STOPS, Bounds, Commit, Fault, Run, View
+from tests.verify.view import (
+    CUTS_OFF,
+    DISTURBS,
+    HANGS,
+    LOOP_HANGS,
+    STOPS,
+    Bounds,
+    Commit,
+    Fault,
+    Run,
+    View,
+)
 
 RESIDUAL: Final = frozenset({"pause", "stubborn", "clock"})  # G-03
 MOVED: Final = "service.moved"
@@ -525,9 +536,20 @@ def _is_residual(view: View, bounds: Bounds, old: Run, new: Run) -> bool:
     began = new.start.t - 2 * bounds.ttl_s - bounds.slack_s
     ended = min(old.ended, new.start.t + bounds.slack_s)
     return bool(
-        view.excuses(RESIDUAL, began, max(ended, new.start.t), old.start.node)
+        _windows_of_g03(view, began, max(ended, new.start.t), old.start)
         or view.loses(began, new.start.t, new.start.key)
     )
+
+
+def _windows_of_g03(view: View, began: float, ended: float, start: Event) -> list[Fault]:
+    """Return what opens a residual window for who started; a loop that hangs while nothing is
+    wrong with its lease opens none: it has acknowledged what has begun, and begins nothing else.
+    """
+    found = view.excuses(RESIDUAL, began, ended, start.node)
+    if found and all(fault.kind in LOOP_HANGS for fault in found):
+        hurts = view.hurts(DISTURBS, min(began, start.t), ended, {start.node})
+        return [fault for fault in hurts if fault.kind not in LOOP_HANGS]
+    return found
 
 
 @invariant("I15", "only the owner starts")
@@ -547,7 +569,10 @@ def owner_starts(view: View, bounds: Bounds, found: Finding) -> None:
         before = highest.get(start.key)
         if before is None or start.epoch >= before.epoch:
             highest[start.key] = start
-        elif not view.excuses(RESIDUAL | {"loss"}, before.t - bounds.ttl_s, start.t, start.node):
+        elif not (
+            _windows_of_g03(view, before.t - bounds.ttl_s, start.t, start)
+            or view.loses(before.t - bounds.ttl_s, start.t)
+        ):
             found.say(
                 f"{start.key!r}: epoch {start.epoch} started after {before.epoch}", before, start
             )

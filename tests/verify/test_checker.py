@@ -646,6 +646,37 @@ def an_overlap_after_a_partition(s: Story) -> None:
 
 
 @bad("I14")
+def it_is_taken_from_a_loop_that_hangs(s: Story) -> None:
+    """It had begun: its node has acknowledged it, and renews."""
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("pause", "a", kind="block", lasts=3.0)
+    s.start("j1", by="b", epoch=11)
+
+
+@bad("I15")
+def behind_a_loop_that_hung_begins_what_was_taken_back(s: Story) -> None:
+    s.dispatch("j1")
+    s.fault("pause", "a", kind="hang", lasts=3.0)
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+    s.start("j1")
+
+
+@good("I14", "I15")
+def its_loop_hung_and_its_lease_ended(s: Story) -> None:
+    """It could not renew either: who is fenced then goes on until its loop turns."""
+    s.dispatch("j1")
+    s.start("j1")
+    s.fault("cut", "a", kind="partition", lasts=2.0)
+    s.fault("pause", "a", kind="block", lasts=3.0)
+    s.at -= 1.0
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+    s.commit("j1", by="b", epoch=11)
+
+
+@bad("I14")
 def one_process_runs_a_key_twice(s: Story) -> None:
     s.dispatch("j1")
     s.start("j1")
@@ -1700,7 +1731,9 @@ def it_waits_for_a_killed_worker(s: Story) -> None:
     s.end("j1", by="b", epoch=11)
 
 
-def held_by_the_dead(*, waits: float, died: str = "a", told: bool = True) -> Callable[[Story], None]:
+def held_by_the_dead(
+    *, waits: float, died: str = "a", told: bool = True
+) -> Callable[[Story], None]:
     """It was granted to `a`; then a process dies, and it begins after so long."""
 
     def tell(s: Story) -> None:

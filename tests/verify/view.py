@@ -24,6 +24,8 @@ CUTS_OFF: Final = frozenset({"partition", "requests-lost", "replies-lost"})  # n
 HANGS: Final = frozenset(
     {"hang", "block", "observer", "block-loop", "hold-gil", "starve", "starved"}
 )
+# ... and here it surely does: its node renews from a thread.
+LOOP_HANGS: Final = frozenset({"hang", "block", "observer"})
 
 
 @attrs.frozen(kw_only=True)
@@ -295,7 +297,7 @@ class View:
         return by
 
     def granted(self, key: str, began: float, ended: float) -> set[str]:
-        """Return the nodes to which a key was granted within a time; all, where that is not told."""
+        """Return the nodes to which a key was granted within a time; all, if that is not told."""
         if not self.grants:
             return {*self.lives_of}
         return {

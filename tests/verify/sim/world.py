@@ -237,7 +237,7 @@ class Process:
     def hang(self) -> None:
         """Stop its loop only; from inside of it, as who calls something that blocks does.
 
-        Whoever calls that may go on until it waits; else nothing that was ready runs before it ends.
+        Whoever calls that may go on until it waits; nothing else runs before it ends.
         """
         self.is_hung = True
         self.host.stand()
