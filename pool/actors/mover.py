@@ -3,16 +3,20 @@
 Only to the first-ranked worker, only after the store has confirmed that it is open with room, at
 most once per revision of `workers`, and a few at once per target: a rolling deployment moves a
 service once or twice.
+
+What is suspected of a death stays where that put it (`scatter.py`), until it has run for so long
+that it is cleared.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import attrs
 
 from pool.actors.context import Context
 from pool.actors.observe import ServiceMoved
+from pool.actors.outbox import RESEND_S
 from pool.actors.run import Run
 from pool.errors import PoolError
 from pool.store.answers import Opening
@@ -31,17 +35,20 @@ class Mover:
     _on_way: dict[str, int] = attrs.field(factory=dict)  # by target
     _asked: dict[str, int] = attrs.field(factory=dict)  # by key: the revision it was moved for
 
-    async def place_for(self, run: Run) -> Target | Literal["stay", "later"]:
-        """Return the worker that a run should be handed to, or whether to look again later."""
-        start, revision = run.start, self.revision
+    async def place_for(self, run: Run) -> Target | float | None:
+        """Return the worker that a run should be handed to, or after how long to look again."""
+        start, revision, settings = run.start, self.revision, self.context.settings
         if start.kind != "service" or run.phase != "running" or run.why:
-            return "stay"
+            return None
         first = self.context.targets(run.key, start.handler, lane=run.lane, limit=1)
         if not first or first[0].id == self.worker_id or self._asked.get(run.key) == revision:
-            return "stay"
+            return None
+        cleared_s = run.began_s + settings.crash_window_s - self.context.seam.clock()
+        if start.marks.deaths and cleared_s > 0:
+            return cleared_s
         if not run.is_acknowledged or self._on_way.get(first[0].id, 0) >= MOVES_MAX:
-            return "later"
-        return first[0] if await self._has_room(run.lane, first[0]) else "stay"
+            return settings.settle_delay_s + RESEND_S
+        return first[0] if await self._has_room(run.lane, first[0]) else None
 
     def go(self, run: Run, target: Target) -> None:
         """Note that a run is on its way."""

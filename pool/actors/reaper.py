@@ -22,14 +22,18 @@ from pool.actors.context import Context, LaneState, Ranks
 from pool.actors.observe import StoreTroubled, WorkerReaped
 from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
+from pool.actors.scatter import Scatter
 from pool.errors import Gone, PoolError, StoreLost
 from pool.model import job as model
+from pool.model.ids import process_of
+from pool.model.job import Grant
 from pool.store.answers import Claim, Holding, Said
 from pool.store.lane import Edge, ranking
 
 CLAIMS_MAX: Final = 64
 SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
 RETRY_S: Final = 0.25
+TOLD_S: Final = 2 * SPREAD_S + 0.5  # after this others have told of the process's other identities
 
 
 @attrs.frozen
@@ -141,17 +145,28 @@ class Reaper(Actor[Message]):
 
     async def _reap(self, state: LaneState, claim: Claim) -> None:
         """Move everything that a fenced identity owned, then forget it."""
-        link, keys = self.context.link, 0
+        link, keys, alone_s = self.context.link, 0, 0.0
+        judgement = judgement_of(self.context.settings, self.context.timing)
+        lineup = model.Lineup(judgement, claim.death)
+        scatter = Scatter(self.context, state.number, claim.identity)
         try:
             while True:
-                call = state.lane.reap(claim, reap_s=self.context.timing.reap_s)
+                reap_s = self.context.timing.reap_s
+                call = state.lane.reap(claim, reap_s=reap_s, deaths=lineup.deaths)
                 try:
                     is_done, held = await link.call(call, repeatable=True)
                     if is_done:
                         break
-                    moved = await self._move(state, claim, held)
+                    moved = await self._move(state, claim, held, lineup, scatter)
                     keys += moved
-                    if held and not moved:  # keys of other types: at once it would be the same
+                    if lineup.aside and not lineup.is_over and not moved:
+                        alone_s += RETRY_S
+                        await anyio.sleep(RETRY_S)
+                        if alone_s > TOLD_S:
+                            lineup.is_over = True
+                            if await self._is_matched(state.number, claim, lineup):
+                                lineup.aside = ""
+                    elif held and not moved:  # keys of other types: at once it would be the same
                         await anyio.sleep(RETRY_S)
                 except Gone:
                     return  # another node holds it now
@@ -166,8 +181,32 @@ class Reaper(Actor[Message]):
         self.context.emit(WorkerReaped(identity=claim.identity, keys=keys, by=self.context.node_id))
         self.on_reaped(state.number, claim.identity)
 
-    async def _move(self, state: LaneState, claim: Claim, held: Sequence[Holding]) -> int:
-        """Move or park these; return how many of them could be."""
+    async def _is_matched(self, lane: int, claim: Claim, lineup: model.Lineup) -> bool:
+        """Say whether the one put aside may be innocent, for all that is known of its process."""
+        process, told = process_of(claim.identity), list[bytes]()
+        try:
+            for state in self.context.lanes:
+                found = await self.context.link.execute("HGETALL", state.lane.names.trials)
+                told += [
+                    text
+                    for name, text in zip(found[::2], found[1::2], strict=True)
+                    if process_of(name.decode(errors="replace")) == process
+                    and (state.number, name) != (lane, claim.identity.encode())
+                ]
+        except PoolError as error:
+            self._troubled("reap", lane, error)
+            return True
+        return lineup.matches(told)
+
+    async def _move(
+        self,
+        state: LaneState,
+        claim: Claim,
+        held: Sequence[Holding],
+        lineup: model.Lineup,
+        scatter: Scatter,
+    ) -> int:
+        """Move or park these, but who is put aside; return how many of them could be."""
         settings, timing, ranks, parked = self.context.settings, self.context.timing, Ranks(), 0
         edges: list[Edge] = []
         for holding in held:
@@ -175,22 +214,19 @@ class Reaper(Actor[Message]):
             if record is None:
                 parked += await quarantine(self.context, state, holding.key, text, claim.identity)
                 continue
+            if lineup.keeps(holding.key, record):
+                continue
             decision = model.recover(
                 record,
                 holding.options,
                 self.context.seam.dice,
-                judgement=judgement_of(settings, self.context.timing),
+                judgement=lineup.judgement,
                 death=claim.death,
+                is_most=lineup.is_most(holding.key),
             )
             edge = edge_of(holding.key, record, decision, settings)
-            if edge.letter == model.GRANT:
-                targets = self.context.targets(
-                    holding.key,
-                    record.handler,
-                    lane=state.number,
-                    but=claim.identity.rpartition(".")[0],
-                )
-                edge.x = ranking(ranks.of(targets))
+            if isinstance(decision, Grant):
+                edge.x = ranking(ranks.of(scatter.targets(holding.key, record, decision)))
             edges.append(edge)
         if not edges:
             return parked

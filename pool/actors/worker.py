@@ -765,19 +765,18 @@ class Worker(Actor[Told]):
 
     async def _move(self, revision: int) -> None:
         """Hand services to the workers that are first for them now."""
-        is_done = True
+        again_s: list[float] = []
         for run in list(self.runs.values()):
             if self._mover.revision != revision or self.is_draining:
                 return
             match await self._mover.place_for(run):
-                case "later":
-                    is_done = False
+                case float() as in_s:
+                    again_s.append(in_s)
                 case Target() as target if run.phase == "running" and not run.why:
                     self._mover.go(run, target)
                     self._cancel(run, "release")
-        if not is_done:
-            delay_s = self.context.settings.settle_delay_s + RESEND_S
-            self.context.loop.later(delay_s, partial(self.put, MoveDue(revision)))
+        if again_s:
+            self.context.loop.later(min(again_s), partial(self.put, MoveDue(revision)))
 
     def _drain(self, grace_s: float) -> None:
         self.is_draining = True

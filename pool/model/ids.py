@@ -47,6 +47,11 @@ def _prefix(seed: bytes) -> str:
     return "".join(_ALPHABET[bits >> (5 * i) & 31] for i in range(_PREFIX_CHARS))
 
 
+def process_of(name: str) -> str:
+    """Return the prefix of a worker's or node's process, by its id or incarnation."""
+    return name[1 : 1 + _PREFIX_CHARS]
+
+
 def incarnation(identity: str, number: int) -> str:
     """Return the name under which an identity acts in one lane."""
     return f"{identity}.{number}"

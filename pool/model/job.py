@@ -14,6 +14,7 @@ still has its owner.  The scripts carry out the same table; tests hold the two t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
 import attrs
@@ -137,6 +138,11 @@ class Marks:
     def halves(self) -> int:
         """What they weigh, in halves: floats would do, but a bound must not depend on them."""
         return self.before + sum(1 if name.endswith("-") else 2 for name in self.named)
+
+    @property
+    def deaths(self) -> int:
+        """How many they are; of what has no name any more each half counts as one."""
+        return self.before + len(self.named)
 
     def add(self, died: str, *, is_whole: bool) -> Marks:
         """Return them with one more; nobody dies twice, so the heavier of two stands."""
@@ -396,6 +402,11 @@ class Grant:
 
     mark: str = ""
 
+    @property
+    def marks(self) -> Marks:
+        """What it is suspected of from now on, if `mark` says so."""
+        return Marks.parse(self.mark.partition("=")[2])
+
 
 @attrs.frozen
 class Cancel:
@@ -447,6 +458,11 @@ class Judgement:
     crashes_max: int
     hold_s: float  # for so long a last mark waits for one that was only frozen
 
+    @property
+    def deaths_late(self) -> int:
+        """How many deaths give up a job that nobody saw kill: one more than of one that was."""
+        return self.crashes_max + 2
+
 
 def recover(
     record: Record,
@@ -455,10 +471,12 @@ def recover(
     *,
     judgement: Judgement,
     death: Death | None = None,
+    is_most: bool = False,
 ) -> Decision:
     """Decide what becomes of a job whose owner is gone, or whose time has come (G-05).
 
-    From its record and the death of its owner alone; `death` is None when nobody died.
+    From its record and the death of its owner; `death` is None when nobody died.  `is_most` says
+    that it was aboard at more deaths than any other job of that owner (see `Lineup`).
 
         the job was                          its marks
         running, longer than the window      are cleared
@@ -468,11 +486,16 @@ def recover(
         pending otherwise                    + 1/2
 
     Who may have killed at once is begun alone the next time (flag `a`; see `actors/slots.py`).
-    More than `crashes_max`, and it is held for a while: unless one of those whose death it is
-    suspected of comes back from a freeze, it is parked then.  Beside a culprit nobody else is held.
 
-    So a job that kills at once ends `crashes_max` + 1 processes (1/2 + 1 + 1 + 1 for 3), and its
-    neighbours, which are marked with it, are not parked with it.
+    Held for a while is the culprit with more than `crashes_max`; or, where there is none since it
+    kills long after its start, who was aboard at the most deaths, if that is one job, and they are
+    two more than `crashes_max`.  Nobody else is.  Then it is parked, unless one whose death it is
+    suspected of comes back from a freeze.
+
+    So a job that kills at once ends `crashes_max` + 1 processes (1/2 + 1 + 1 + 1 for 3), one that
+    kills late one more, and their neighbours, which are marked with them, are not parked with them.
+    The late one must have been told from these: they are dealt out to the T nodes that are left
+    (`actors/scatter.py`), so of N beside it at the first death N / T**d are at the d-th after that.
     """
     if record.intent.startswith("s"):
         return Cancel(record.intent[1:])
@@ -482,8 +505,8 @@ def recover(
         return _come_due(record, judgement)
     marks, letters = _marked(record, death, judgement)
     text = f"{letters}={marks.pack()}"
-    is_too_much = letters and marks.halves > 2 * judgement.crashes_max
-    if is_too_much and death.culprit in (0, record.epoch):
+    is_culprit = record.epoch == death.culprit and marks.halves > 2 * judgement.crashes_max
+    if letters and (is_culprit or is_most):
         return Wait(judgement.hold_s, record.attempt, record.error, "h" + text)
     if record.state == "running":
         return Grant(text)
@@ -495,11 +518,63 @@ def recover(
     return Grant("r" + text)
 
 
+@attrs.define
+class Lineup:
+    """Who of an identity's jobs was aboard at the most deaths, as they are read one after another.
+
+        none --enough deaths--> aside --more deaths--> another is aside
+                                  |  as many: nobody can tell, and none of these is held
+                                  +--all others have moved--> asked for --> held, or released
+
+    The one put aside is moved last.  A process dies with all its workers in all lanes, so it is
+    asked whether one of theirs was aboard at as many, or a culprit is known there (`matches`).
+    Whoever takes a claim over does not know whom its predecessor has moved, and holds nobody for
+    this: `fence.lua` names a culprit then that is no job's.
+    """
+
+    judgement: Judgement
+    death: Death
+    aside: str = ""
+    is_over: bool = False  # nothing else is left, here and elsewhere
+    deaths: int = 0  # the most so far, where they are enough
+
+    def keeps(self, key: str, record: Record) -> bool:
+        """Say whether a job is put aside for now."""
+        if self.death.culprit:
+            return False
+        marks, letters = _marked(record, self.death, self.judgement)
+        if not letters or marks.deaths < max(self.deaths, self.judgement.deaths_late):
+            return False
+        if key == self.aside:
+            return not self.is_over
+        # Of unread starts the first are read again and again: they cannot wait.
+        is_alone = marks.deaths > self.deaths and record.state == "running"
+        self.deaths, self.aside = marks.deaths, key if is_alone else ""
+        return is_alone
+
+    def matches(self, told: Iterable[bytes]) -> bool:
+        """Say whether another one may be guilty, by what stands in `trials` of others that died.
+
+        `=N` is one that was aboard at N deaths, all else speaks of a culprit.
+        """
+        return any(
+            text[:1] != b"=" or not text[1:].isdigit() or int(text[1:]) >= self.deaths
+            for text in told
+        )
+
+    def is_most(self, key: str) -> bool:
+        """Say whether this job was aboard at more deaths than all others."""
+        return self.is_over and key == self.aside
+
+
 def _come_due(record: Record, judgement: Judgement) -> Decision:
     """Decide about a job that nobody owns."""
     is_held = "h" in record.flags
-    if is_held and record.marks.halves > 2 * judgement.crashes_max:
-        return Park("poison", f"suspected of {record.marks.halves / 2:g} worker crashes")
+    if is_held and (
+        record.marks.halves > 2 * judgement.crashes_max
+        or record.marks.deaths >= judgement.deaths_late
+    ):
+        return Park("poison", f"suspected of {record.marks.deaths} worker crashes")
     # What the sweeper delayed is still the same requeue: it counts when it is granted.
     letter = "r" if "a" in record.flags and not is_held else ""
     return Grant(f"{letter}={record.marks.pack()}")

@@ -146,8 +146,9 @@ REAP: Final = Script.load(
         "stream",
         "signal",
         "thawed",
+        "trials",
     ),
-    args=("incarnation", "identity", "claim", "reap_ms", "keys_max"),
+    args=("incarnation", "identity", "claim", "reap_ms", "keys_max", "deaths"),
     reads=holdings,
 )
 SWEEP: Final = Script.load(
@@ -481,12 +482,13 @@ class Lane:
         args: list[Word] = [self.incarnation, _ms(reap_s), holder, claims_max]
         return FENCE(keys, [*args, *suspects])
 
-    def reap(self, claim: Claim, *, reap_s: float) -> ScriptCall:
+    def reap(self, claim: Claim, *, reap_s: float, deaths: int = 0) -> ScriptCall:
         """Read the next keys of a fenced identity; read the reply with `holdings()`."""
         n, who = self.names, claim.identity
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.handlers]
-        keys += (n.owned(who), n.stream(who), n.signal(who), n.thawed)
-        return REAP(keys, (self.incarnation, who, claim.claim, _ms(reap_s), REAP_KEYS_MAX))
+        keys += (n.owned(who), n.stream(who), n.signal(who), n.thawed, n.trials)
+        args = (self.incarnation, who, claim.claim, _ms(reap_s), REAP_KEYS_MAX, deaths)
+        return REAP(keys, args)
 
     def sweep(self, holder: str, *, lock_s: float, keys_max: int, skip: int = 0) -> ScriptCall:
         """Take the sweeper's lock and list what is overdue; read the reply with `overdue()`."""

@@ -18,6 +18,7 @@ from pool.model.job import (
     Death,
     Grant,
     Judgement,
+    Lineup,
     Marks,
     Options,
     Outcome,
@@ -48,6 +49,7 @@ def decide(
     culprit: int = 0,
     died: str = "w.1",
     crashes_max: int = 3,
+    is_most: bool = False,
 ) -> object:
     """Decide about a job that was acknowledged at 1000, and whose owner died after `alive_ms`."""
     return recover(
@@ -56,6 +58,7 @@ def decide(
         random.Random(1),
         judgement=Judgement(crash_window_s=600.0, crashes_max=crashes_max, hold_s=10.0),
         death=Death(identity=died, alive_ms=alive_ms, culprit=culprit),
+        is_most=is_most,
     )
 
 
@@ -175,10 +178,62 @@ def test_the_last_mark_has_a_job_held_and_not_parked_at_once() -> None:
 def test_beside_a_culprit_nobody_else_is_held() -> None:
     """Innocents collect marks with the guilty one; they are not given up before it, nor with it."""
     had = Marks(before=6)
-    assert isinstance(decide(record(marks=had)), Wait)
-    assert decide(record(marks=had), culprit=8) == Grant("ma=6,w.1-")
-    assert isinstance(decide(record(marks=had, state="pending"), culprit=0), Wait)
-    assert decide(record(marks=had, state="pending"), culprit=8) == Grant("rma=6,w.1-")
+    assert isinstance(decide(record(marks=had), culprit=7), Wait)
+    for culprit in (0, 8):
+        assert decide(record(marks=had), culprit=culprit) == Grant("ma=6,w.1-")
+        assert decide(record(marks=had, state="pending"), culprit=culprit) == Grant("rma=6,w.1-")
+
+
+def judged(jobs: dict[str, Record], *, culprit: int = 0) -> set[str]:
+    """Return which of these are held after a death of their owner, read two at a time."""
+    judgement = Judgement(crash_window_s=600.0, crashes_max=3, hold_s=10.0)
+    death = Death(identity="w.1", alive_ms=1000, culprit=culprit)
+    lineup, left, held = Lineup(judgement, death), dict(jobs), set[str]()
+    while left:
+        moved = 0
+        for key in [*left][:2]:
+            if lineup.keeps(key, left[key]):
+                left[key] = left.pop(key)  # whichever is read next
+                continue
+            is_most = lineup.is_most(key)
+            decision = decide(left.pop(key), culprit=culprit, is_most=is_most)
+            held |= {key} if isinstance(decision, Wait) and "h" in decision.mark else set()
+            moved += 1
+        lineup.is_over = not moved
+    return held
+
+
+def suspected(deaths: int, **facts: Any) -> Record:
+    """Return a running job that was aboard at so many deaths before."""
+    return record(marks=Marks(tuple(f"w.{n + 2}-" for n in range(deaths))), **facts)
+
+
+def test_who_alone_was_aboard_at_the_most_deaths_is_held() -> None:
+    """What kills late is no culprit; its neighbours were elsewhere at one of them, at least."""
+    others = {f"k{n}": suspected(n % 4) for n in range(8)}
+    assert judged({**others, "poison": suspected(4)}) == {"poison"}
+    assert judged({"poison": suspected(5), **others, "near": suspected(4)}) == {"poison"}
+    assert judged({"near": suspected(4), **others, "poison": suspected(5)}) == {"poison"}
+    assert judged({"poison": suspected(4)}) == {"poison"}
+
+
+def test_nobody_is_held_who_is_not_alone_or_beside_a_culprit() -> None:
+    """They are spread again, and the next death tells more; four deaths are too few."""
+    others = {f"k{n}": suspected(n % 4) for n in range(8)}
+    assert not judged(others)
+    assert not judged({"a": suspected(4), **others, "b": suspected(4)})
+    assert not judged({"a": suspected(4), "b": suspected(4), "c": suspected(4)})
+    # An unread start cannot be waited for.
+    assert not judged({"a": suspected(4), **others, "b": suspected(4, state="pending")})
+    assert not judged({**others, "a": suspected(4)}, culprit=8)
+
+
+def test_what_was_held_for_most_deaths_is_parked_while_there_are_as_many() -> None:
+    """One of those died was only frozen: then it was not one too many."""
+    held = attrs.evolve(suspected(5), state="waiting", flags="h", owner="")
+    assert due(held) == Park("poison", "suspected of 5 worker crashes")
+    assert isinstance(due(attrs.evolve(held, marks=suspected(4).marks)), Grant)
+    assert isinstance(due(attrs.evolve(held, flags="")), Grant)
 
 
 def test_what_is_held_is_parked_unless_its_marks_have_become_too_few() -> None:
@@ -186,7 +241,7 @@ def test_what_is_held_is_parked_unless_its_marks_have_become_too_few() -> None:
     held = record(state="waiting", flags="ah", owner="")
     parked = due(attrs.evolve(held, marks=Marks(("w.7-", "w.8", "w.9", "w.1"))))
     assert isinstance(parked, Park)
-    assert (parked.cause, parked.error) == ("poison", "suspected of 3.5 worker crashes")
+    assert (parked.cause, parked.error) == ("poison", "suspected of 4 worker crashes")
     assert due(attrs.evolve(held, marks=Marks(("w.8", "w.9", "w.1")))) == Grant("=w.8,w.9,w.1")
     # Not held, it only waits for its next attempt: others were the culprits of its deaths.
     assert due(record(state="waiting", marks=Marks(before=9))) == Grant("=9")
@@ -195,8 +250,9 @@ def test_what_is_held_is_parked_unless_its_marks_have_become_too_few() -> None:
 def test_a_long_run_clears_the_marks() -> None:
     """Marks count crashes close together, not a service's whole life."""
     had = record(marks=Marks(("w.7", "w.8", "w.9")))
-    assert decide(had, alive_ms=1000 + 600_000) == Grant("=")
-    assert isinstance(decide(had, alive_ms=1000 + 599_999), Wait)
+    for is_most in (False, True):
+        assert decide(had, alive_ms=1000 + 600_000, is_most=is_most) == Grant("=")
+    assert isinstance(decide(had, alive_ms=1000 + 599_999, is_most=True), Wait)
 
 
 @given(st.integers(1, 1000), st.booleans())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,22 +16,32 @@ if TYPE_CHECKING:
     from tests.process.conftest import Figures, Fleet, MakeFleet, Member
 
 
-def replaced(fleet: Fleet, workers: list[Member], **settings: Any) -> int:
+def replaced(
+    fleet: Fleet, workers: list[Member], labels: Sequence[str] = (), **settings: Any
+) -> int:
     """Do what a supervisor of processes does: start one for each that died; returns how many."""
     dead = [member for member in workers if member.process.poll() is not None]
     for member in dead:
-        workers.remove(member)
-        workers += fleet.start(f"w{len(fleet.members)}", is_mortal=True, **settings)
+        at = workers.index(member)
+        name, label = f"w{len(fleet.members)}", labels[at] if labels else ""
+        [workers[at]] = fleet.start(name, is_mortal=True, label=label, **settings)
     return len(dead)
 
 
-def outlive(fleet: Fleet, client: Member, job: str, workers: list[Member], **settings: Any) -> int:
+def outlive(
+    fleet: Fleet,
+    client: Member,
+    job: str,
+    workers: list[Member],
+    labels: Sequence[str] = (),
+    **settings: Any,
+) -> int:
     """Replace who dies until a job is parked; returns how many processes it ended."""
     deaths = 0
 
     def is_parked() -> bool:
         nonlocal deaths
-        deaths += replaced(fleet, workers, **settings)
+        deaths += replaced(fleet, workers, labels, **settings)
         [status] = fleet.ask(client, "status", jobs=[job])
         return bool(status["state"] == "parked")
 
@@ -39,7 +49,7 @@ def outlive(fleet: Fleet, client: Member, job: str, workers: list[Member], **set
     # Whoever it has ended is counted, and nobody dies of it any more.
     began_s = fleet.now_s()
     while fleet.now_s() < began_s + 2 * fleet.ttl_s:
-        deaths += replaced(fleet, workers, **settings)
+        deaths += replaced(fleet, workers, labels, **settings)
         fleet.passes(fleet.now_s(), 0.05)
     return deaths
 
@@ -80,18 +90,27 @@ def test_a_job_that_kills_its_process_ends_one_more_than_crashes_max(
     fleet.is_sound()
 
 
-def poison_among(fleet: Fleet, count: int, crashes_max: int, figures: Figures) -> None:
-    """Run services of which one kills at once."""
+def poison_among(
+    fleet: Fleet,
+    count: int,
+    crashes_max: int,
+    figures: Figures,
+    *,
+    after_s: float = 0.0,
+    labels: Sequence[str] = (),
+) -> None:
+    """Run services of which one kills at once, or after a time, each time."""
     client = fleet.start("client", is_client=True, crashes_max=crashes_max)[0]
     workers: list[Member] = []
-    for name in ("w1", "w2", "w3", "w4"):
-        workers += fleet.start(name, is_mortal=True, crashes_max=crashes_max)
+    for name, label in zip(("w1", "w2", "w3", "w4"), labels or ("",) * 4, strict=True):
+        workers += fleet.start(name, is_mortal=True, label=label, crashes_max=crashes_max)
     keys = [f"innocent-{i}" for i in range(count - 1)]
     services = fleet.dispatch(client, "perilous", keys[: count // 2], "")
-    poison = fleet.dispatch(client, "perilous", ["poison"], "exit")["poison"]
+    poison = fleet.dispatch(client, "perilous", ["poison"], "exit", after_s)["poison"]
     services |= fleet.dispatch(client, "perilous", keys[count // 2 :], "")
-    deaths = outlive(fleet, client, poison, workers, crashes_max=crashes_max)
+    deaths = outlive(fleet, client, poison, workers, labels, crashes_max=crashes_max)
     assert deaths <= crashes_max + 2
+    figures("deaths", [deaths])
     fleet.are_running(keys, within_s=fleet.ttl_s + BACK_S)
     figures("innocent again", back_in_time(fleet, "poison", keys))
     statuses = fleet.ask(client, "status", jobs=list(services.values()), within_s=30.0)
@@ -113,6 +132,26 @@ def test_poison_among_two_hundred_services_is_parked_alone(
 ) -> None:
     """Whatever their number (G-06)."""
     poison_among(make_fleet(ttl_s=2.0), 200, 3, figures)
+
+
+@pytest.mark.parametrize("labels", [(), ("a", "b", "c", "d")], ids=["nameless", "labelled"])
+def test_slow_poison_among_sixty_services_is_parked_alone(
+    make_fleet: MakeFleet, figures: Figures, labels: Sequence[str]
+) -> None:
+    """Nobody sees it kill: after each death its neighbours go to other nodes than it, but for few.
+
+    Also where a process comes back under the label of the one that died.
+    """
+    poison_among(make_fleet(ttl_s=2.0), 60, 3, figures, after_s=4.0, labels=labels)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("labels", [(), ("a", "b", "c", "d")], ids=["nameless", "labelled"])
+def test_slow_poison_among_two_hundred_services_is_parked_alone(
+    make_fleet: MakeFleet, figures: Figures, labels: Sequence[str]
+) -> None:
+    """Fifty stand beside it at first, then 13, 4 and none (G-06)."""
+    poison_among(make_fleet(ttl_s=2.0), 200, 3, figures, after_s=4.0, labels=labels)
 
 
 def crashes(fleet: Fleet, client: Member, jobs: dict[str, str]) -> list[float]:

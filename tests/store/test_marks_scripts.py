@@ -84,7 +84,7 @@ def test_a_successor_knows_what_its_predecessor_knew(bench: Bench) -> None:
     before = died(bench, bench.now_ms() - TTL_MS - 1)
     edge = bench.edge("g", "k", y="ma=w8.1-,w1.1")
     bench.advance("reap", W1.name, edge, targets=[W2], claim=before.claim)
-    assert not bench.do("EXISTS", bench.names.trials)
+    assert bench.do("HGET", bench.names.trials, W1.name) == b"!"
     bench.end_lease(W1.name)
     [after] = bench.fence(holder="n2.1")
     assert after.claim != before.claim

@@ -259,7 +259,7 @@ def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
                 later and later.start.t < since
             ):
                 continue
-            by = due_by(view, bounds, run, since) + bounds.suspects_s
+            by = due_by(view, bounds, run, since, more_s=bounds.suspects_s)
             by += view.slack_s(since, by, bounds) + bounds.room_s
             if run.end is not None and run.start.extra.get("timeout_s"):
                 by += bounds.backoff_max_s
@@ -307,6 +307,25 @@ def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
             if len(died) < bounds.crashes_max:
                 text = f"{commit.job} was given up as poison, and {len(died)} processes had died"
                 found.say(text, commit.event, *died)
+            elif guilty and not any(run.extra.get("poison") for run in died):
+                # What else ends processes may look like its deed.
+                others = {at for _, at in guilty}
+                if all(view.died[run.p] in others for run in died):
+                    found.say(f"{commit.job} was given up for what others did", commit.event, *died)
+
+
+@invariant("I40", "who lives has killed nobody")
+def the_living_leave_no_marks(view: View, bounds: Bounds, found: Finding) -> None:
+    """At the end no job is suspected of the death of a process that lives: who stood still, or was
+    cut off, and came back has said so.  What was said may have been lost with the data.
+    """
+    marks = view.final.extra.get("marks", {}) if view.final else {}
+    for key, names in marks.items():
+        for name in names:
+            process = view.process_of(name)
+            found.judged += 1
+            if process and process not in view.died and not view.loses(0.0, math.inf, key):
+                found.say(f"{key!r} is suspected of the death of {name} ({process})", view.final)
 
 
 @invariant("I37", "results come soon")

@@ -662,7 +662,8 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         found.exact += by <= crash + bounds.takeover_s
         by += view.slack_s(crash, by, bounds) + bounds.room_s
         if took > by and _is_suspect(view, bounds, run, crash):
-            by += bounds.suspects_s
+            by = due_by(view, bounds, run, crash, more_s=bounds.suspects_s)
+            by += view.slack_s(crash, by, bounds) + bounds.room_s
         if took > by and _is_awaited(view, run, by):
             found.say(
                 f"{run.start.key!r} of {run.start.p} "
@@ -720,8 +721,8 @@ def _stood(view: View, bounds: Bounds) -> Iterator[tuple[Run, float, Run | None]
                 yield run, fault.began, next(rest, None)
 
 
-def due_by(view: View, bounds: Bounds, run: Run, since: float) -> float:
-    """Return by when what ran should be taken over."""
+def due_by(view: View, bounds: Bounds, run: Run, since: float, *, more_s: float = 0.0) -> float:
+    """Return by when what ran should be taken over, where that may take more than usual."""
     claims = view.of.get("lock", ())
 
     def involved(by: float) -> set[str]:
@@ -737,7 +738,7 @@ def due_by(view: View, bounds: Bounds, run: Run, since: float) -> float:
 
     return view.due_by(
         since,
-        bounds.takeover_s,
+        bounds.takeover_s + more_s,
         bounds,
         involved=involved,
         but=run.start.node,

@@ -2151,6 +2151,68 @@ bad("I35")(down(waits=9.0))
 bad("I35")(down(waits=7.0, does="drop", target="z"))
 
 
+def frozen_then_gone(*, goes: bool) -> Tell:
+    """Return the story of a job that only a frozen process could take over, which then leaves."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1")
+        s.start("j1")
+        s.say("fault", "invoke", extra={"id": "x", "does": "pause", "kind": "pause", "target": "b"})
+        s.crash("a")
+        s.at += 1.0
+        s.say("fault", "ok", extra={"id": "x", "does": "pause", "kind": "pause", "target": "b"})
+        if goes:
+            s.say("leave", "invoke", p="b/1")
+            s.say("leave", p="b/1")
+            s.say("exit", p="b/1", result=0)
+        s.at += 3.0
+        s.say("join", p="e/1", nonce="We.1", extra={"worker": True})
+        s.at += 2.9
+        s.start("j1", by="e", epoch=21)
+        s.end("j1", by="e", epoch=21)
+        s.heal()
+
+    return tell
+
+
+good("I18")(frozen_then_gone(goes=True))
+bad("I18")(frozen_then_gone(goes=False))
+
+
+def died_too(*, had: str) -> Tell:
+    """Return the story of a job that another process was given, which dies before it begins it."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b", "e")
+        s.dispatch("j1")
+        s.say("own", key="k", epoch=10, nonce="Wa.1")
+        s.start("j1")
+        s.dispatch("j0", "other")  # either of them may have ended it
+        s.say("own", key="other", epoch=11, nonce="Wa.1")
+        s.start("j0", "other", epoch=11)
+        s.crash("a")
+        s.at += 2.5
+        s.say("own", key="other", epoch=19, nonce="We.1")
+        s.start("j0", "other", by="e", epoch=19)
+        s.end("j0", "other", by="e", epoch=19)
+        s.say("lock", nonce="Wa.1", extra={"by": "e/1"})
+        s.say("own", key="k", epoch=20, nonce=f"W{had}.1")
+        s.at += 2.0
+        s.crash("b")
+        s.at += 5.0
+        s.say("own", key="k", epoch=21, nonce="We.1")
+        s.start("j1", by="e", epoch=21)
+        s.end("j1", by="e", epoch=21)
+        s.heal()
+
+    return tell
+
+
+good("I35")(died_too(had="b"))
+bad("I35")(died_too(had="e"))
+
+
 @bad("I35")
 def it_never_runs_again(s: Story) -> None:
     s.dispatch("j1", kind="service")
@@ -2194,6 +2256,55 @@ def given_up(deaths: int) -> Tell:
     return tell
 
 
+def beside(*, crashes: int) -> Tell:
+    """Return the story of one parked beside poison, of whose processes so many died otherwise."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j0", "other")
+        s.dispatch("j1")
+        for number in range(5):
+            node = f"n{number}"
+            s.start("j0", "other", by=node, epoch=10 + number, poison=True)
+            s.start("j1", by=node, epoch=20 + number)
+            if number < crashes:
+                s.crash(node)
+            else:
+                by = {"id": f"p{number}", "does": "crash", "kind": "poison", "by": "j0"}
+                s.say("fault", "invoke", extra={**by, "target": node})
+                s.say("exit", p=f"{node}/1", result=-9)
+            s.at += 0.1
+        s.commit("j1", by="n4", epoch=24, extra={"word": "parked", "cause": "poison"})
+
+    return tell
+
+
+bad("I36")(beside(crashes=0))
+good("I36")(beside(crashes=1))
+
+
+def marked(*, dies: bool = False, loss: bool = False) -> Tell:
+    """Return the story of a service that its former worker's process is said to have died of."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1", kind="service")
+        s.start("j1")
+        if dies:
+            s.crash("a")
+        else:
+            s.fault("pause", "a", lasts=4.0)
+            s.end("j1", err="cancelled", effect=False)
+        if loss:
+            s.fault("loss")
+        s.start("j1", by="b", epoch=11)
+        s.final(jobs={"k": ["j1", "running", "service"]}, marks={"k": ["Wa.1@0"]})
+
+    return tell
+
+
+bad("I40")(marked())
+good("I40")(marked(dies=True))
+good("I40")(marked(loss=True))
 good("I36")(given_up(4))
 bad("I36")(given_up(0))
 bad("I36")(given_up(2))
@@ -2387,7 +2498,7 @@ def test_every_invariant_has_been_seen_to_fire() -> None:
 
 def test_every_invariant_of_the_list_is_judged_or_named_as_not_yet() -> None:
     known = set(INVARIANTS) | set(NOT_YET)
-    assert {f"I{number}" for number in range(1, 40)} <= known
+    assert {f"I{number}" for number in range(1, 41)} <= known
     assert not set(INVARIANTS) & set(NOT_YET)
 
 

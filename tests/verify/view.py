@@ -284,12 +284,7 @@ class View:
                     if not fault.target or fault.target in hands
                 ]
             else:
-                ends = [
-                    self.served_from(fault.ended, bounds.slack_s)
-                    if fault.does == "crash"
-                    else fault.ended
-                    for fault in found
-                ]
+                ends = [self.served_from(fault.ended, bounds.slack_s) for fault in found]
             again = max(ends, default=-math.inf) + wait_s + bounds.reap_s
             if again <= by:
                 return by

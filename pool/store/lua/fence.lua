@@ -7,7 +7,8 @@ KEYS[3] cleanup    hash    identity -> claim: holder|fence|alive|culprit, later 
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
 KEYS[5] journal    stream  abnormal edges
 KEYS[6] jobs       hash    key -> record
-KEYS[7] trials     hash    identity -> epoch|key of the suspected job that it began last, and that may kill it
+KEYS[7] trials     hash    identity -> epoch|key of the suspected job that it began last, and that may kill it;
+                           of one that died ! if there is a culprit, or =N, see reap
 ARGV[1] incarnation  str
 ARGV[2] reap_ms      int   > 0; how long a claim holds without progress
 ARGV[3] holder       str   identity of the reaper
@@ -26,7 +27,8 @@ Why Lua  the lease has ended, nobody claimed it, now I do: with a gap between th
 A claim says when the identity was surely alive (its last renewal), and the epoch of the job that probably
 killed it (0: of none): the suspected one that it began last, unless it has said since that this one lives, or
 has ended it.  Time would be no evidence: what the dead had sent may arrive after its death.  Both are lost with
-its lease, so they stand in the claim, also of a successor.
+its lease, so they stand in the claim, also of a successor.  But whom its predecessor has moved a successor
+cannot know: where there was no culprit it is told of one that is no job's (see Lineup in model/job.py).
 ]]
 redis.call('HLEN', open)
 redis.call('HLEN', cleanup)
@@ -44,10 +46,16 @@ local function culprit_of(name)
   redis.call('HDEL', trials, name)
   return r and r[STATE] == 'R' and r[OWNER] == name and r[EPOCH] == epoch and epoch or '0'
 end
+local UNKNOWN = '1' -- no job's epoch
 local function claim(name, lease_end, had)
   local alive, culprit = string.match(had or '', '^[^|]*|%d+|(%d+)|(%d+)$')
-  if not alive then
+  if alive then
+    culprit = culprit == '0' and UNKNOWN or culprit
+  else
     alive, culprit = text_of(math.max(0, tonumber(lease_end) - ttl_ms)), culprit_of(name)
+  end
+  if culprit ~= '0' then
+    redis.call('HSET', trials, name, '!')
   end
   local fence = holder .. '|' .. stamp() .. '|' .. alive .. '|' .. culprit
   redis.call('HSET', cleanup, name, fence)

@@ -10,11 +10,13 @@ KEYS[6] owned      set     keys it runs
 KEYS[7] stream     stream  starts it had not acknowledged
 KEYS[8] signal     stream  its signals
 KEYS[9] thawed     zset    identity that came back from a freeze -> until when that is known
+KEYS[10] trials    hash    identity -> =N: one of its jobs was aboard at N deaths, none at more; see fence
 ARGV[1] incarnation  str
 ARGV[2] identity     str   id.n
 ARGV[3] claim        str   holder|fence|alive|culprit
 ARGV[4] reap_ms      int   > 0
 ARGV[5] keys_max     int   how many at most
+ARGV[6] deaths       int   the N of `trials`; 0: nothing is to be told
 
 Uses     lane, ttl, record, marks
 Returns  (key, record without void marks, options) each; FORGOTTEN alone: all is done; nothing: ask again
@@ -31,8 +33,12 @@ redis.call('SCARD', owned)
 redis.call('HLEN', jobs)
 redis.call('HLEN', handlers)
 redis.call('ZCARD', thawed)
+redis.call('HLEN', trials)
 redis.call('ZREM', keepalive, '\n')
 redis.call('ZADD', keepalive, now + reap_ms, identity)
+if deaths > 0 then
+  redis.call('HSET', trials, identity, '=' .. text_of(deaths))
+end
 
 local answers = {}
 local function append(...)

@@ -84,7 +84,7 @@ SHAPES: Final = {
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final = frozenset(
     {
-        *("garbage", "poison"),
+        *("garbage",),
     }
 )
 

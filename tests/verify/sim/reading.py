@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from pool.model.job import Record
-from pool.model.names import Control, Names
+from pool.model.names import Control, Names, lane_of
 from pool.store.answers import Opening
 from pool.testing.audit import audit
 from tests.verify.sim.keyspace import Keyspace
@@ -108,6 +108,7 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
     claims: list[str] = []
     outcomes: dict[str, Any] = {}
     takes: dict[str, int] = {}
+    marks: dict[str, list[str]] = {}
     for number in range(lanes):
         names = Names(pool, number)
         cleanup = keyspace.keys.get(names.cleanup.encode(), {})
@@ -117,6 +118,12 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
             told = Opening.parse(text)
             if told is not None:
                 takes[f"{worker.decode()}.{told.number}@{number}"] = told.takes or 0
+        thawed = keyspace.keys.get(names.thawed.encode())
+        lived = {name.decode() for name in thawed.scores} if thawed is not None else set()
+        for job_key, record in records(keyspace, pool, lanes).items():
+            if record is not None and record.marks.named and lane_of(job_key, lanes) == number:
+                died = {name.rstrip("-") for name in record.marks.named} - lived
+                marks[job_key] = [f"{name}@{number}" for name in sorted(died)]
         keepalive = keyspace.keys.get(names.keepalive.encode())
         if keepalive is not None:
             leases += [name.decode() for name in keepalive.scores if name not in done]
@@ -145,6 +152,7 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         "leases": sorted(set(leases)),
         "claims": claims,
         "takes": takes,
+        "marks": marks,
         "unknown": [],
         "workers": sorted(name.decode() for name in workers if not name.startswith(b"!")),
     }
