@@ -360,7 +360,8 @@ class Dispatcher(Actor[Message]):
             error = self._lost(number)
         now_s, lane = self.context.seam.clock(), self._lane(number)
         for pending in batch:
-            if not isinstance(error, StoreUnavailable):
+            is_sure = isinstance(error, StoreFault) and not error.maybe_done
+            if is_sure or not isinstance(error, (StoreUnavailable, StoreFault)):
                 pending.resolve(attrs.evolve(error))
                 continue
             # What an earlier try may have done, the last one's error must not deny.

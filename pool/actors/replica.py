@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import anyio
 import attrs
@@ -20,7 +20,7 @@ import attrs
 from pool.actors import observe
 from pool.actors.actor import Actor
 from pool.actors.follower import Follower, Lost, Rejoined, Told
-from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable
+from pool.errors import NotRunning, PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.model.backoff import reconnect_delay
 from pool.model.rmap import (
     Ask,
@@ -45,6 +45,8 @@ from pool.model.rmap import (
 )
 from pool.store.link import Link
 from pool.store.rmap import FOR_EVER, Life, StoredMap
+
+FAULTS_MAX: Final = 4  # answers in a row that cannot be read, before it is the map that cannot
 
 Message: TypeAlias = Told | Fetched
 Watcher: TypeAlias = Callable[[Change | Resync], object]
@@ -94,8 +96,8 @@ class Replica(Actor[Message]):
     told either way.  It is at most two renewal periods behind a server that it can reach, and
     right after a reconnect it is as the server then was.
 
-    A snapshot that fails for another reason than an absent server ends the actor with that error:
-    its supervisor runs it again.
+    A snapshot that fails for another reason than an absent server, or that cannot be read again
+    and again, ends the actor with that error: its supervisor runs it again.
     """
 
     stored: StoredMap
@@ -260,12 +262,15 @@ class Replica(Actor[Message]):
 
     async def _fetch(self, ask: int) -> None:
         """Bring a snapshot, however long the server is away."""
-        failures = 0
+        failures = faults = 0
         while ask == self._copy.ask:
             incarnation = self.follower.incarnation
             try:
                 state = await self.stored.snapshot(self.link, incarnation)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreFault) as error:
+                faults = faults + 1 if isinstance(error, StoreFault) else 0
+                if faults and (faults >= FAULTS_MAX or not error.maybe_done):
+                    raise
                 self.emit(self._not_fetched(error))
             except StoreLost as error:
                 self._receive(Lost(incarnation, error))

@@ -52,7 +52,7 @@ from pool.actors.restoring import restore
 from pool.actors.run import CANCELLED, LOST, Ending, Interrupted, Raised, Run, Why
 from pool.actors.slots import QUEUE_AHEAD, Slots
 from pool.actors.trials import LIVED_S
-from pool.errors import Gone, PoolError, StoreLost, StoreUnavailable
+from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.model import job as model
 from pool.model.job import DIGITS_MAX, Start
 from pool.store.answers import Owned
@@ -543,7 +543,9 @@ class Worker(Actor[Told]):
         while True:
             try:
                 texts = await self.context.link.execute("LRANGE", name, 0, -1)
-            except StoreUnavailable:
+            except (StoreUnavailable, StoreFault) as error:
+                if isinstance(error, StoreFault) and not error.maybe_done:
+                    raise  # there is no inbox in its place
                 await anyio.sleep(RESEND_S)
                 continue
             messages = []

@@ -67,6 +67,11 @@ def _full(_: str) -> PoolError:
     return StorageFull()
 
 
+def _wrong_type(text: str) -> PoolError:
+    # Scripts look before they write, and a plain command does nothing.
+    return StoreFault(problem=shown(text), maybe_done=False)
+
+
 def _tail(text: str) -> str:
     return text.partition(" ")[2]
 
@@ -87,6 +92,7 @@ _WORDS: dict[str, Callable[[str], PoolError]] = {
     **dict.fromkeys(("ASK", "TRYAGAIN"), _refused_now),
     "MOVED": _refused_now,  # again, at the node that was named
     "UNBLOCKED": _refused_now,  # a blocked read ended because its server became a replica
+    "WRONGTYPE": _wrong_type,
     "OOM": _full,
     "MISCONF": _full,  # the server cannot persist, most often because its disk is full
     StoreLost.code: lambda text: StoreLost(pool=_tail(text)),

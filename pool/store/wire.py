@@ -191,9 +191,7 @@ class Wire:
         self._stale = False
         with self._guard:
             self._socket = found
-        if not isinstance(found, ssl.SSLSocket) and hasattr(select, "poll"):
-            self._poll = select.poll()
-            self._poll.register(found, select.POLLIN)
+        self._poll = self._poll_of(found)
         try:
             return await self._greet(deadline_s - self._clock())
         except Lost as lost:
@@ -264,6 +262,14 @@ class Wire:
             found.close()
 
     # --- what blocks; another kind of wire has its own way to wait -----------------------------
+
+    def _poll_of(self, found: socket.socket) -> select.poll | None:
+        """Return what says whether there is something to read."""
+        if isinstance(found, ssl.SSLSocket) or not hasattr(select, "poll"):
+            return None
+        poll = select.poll()
+        poll.register(found, select.POLLIN)
+        return poll
 
     async def _apart(
         self, fn: Callable[..., Any], *args: Any, discard: Callable[[Any], object]

@@ -965,12 +965,6 @@ def _accepted_writes(view: View, truth: Mapping[str, str], found: Finding) -> No
             found.say(f"{key!r} is {truth.get(key)!r}, not {event.extra['value']!r}", event)
 
 
-def _is_garbled(view: View, event: Event) -> bool:
-    """Say whether what this node is answered may not be readable."""
-    found = view.excuses({"drop"}, event.t - 1.0, event.t, event.node)
-    return any(fault.kind == "garbage" for fault in found)
-
-
 OVERRAN: Final = 70  # how a process ends whose handler outlived its lease, if it is told to
 
 
@@ -979,9 +973,7 @@ def no_silence(view: View, bounds: Bounds, found: Finding) -> None:
     """No actor raised, and no process ended but by a fault, by leaving, or by its own rule."""
     for event in view.of.get("event", ()):
         found.judged += 1
-        # What cannot be read is answered by a restart; that it comes back is for I33.
-        is_crash = event.extra.get("event") == "actor.crashed"
-        if is_crash and not _is_garbled(view, event):
+        if event.extra.get("event") == "actor.crashed":
             found.say(f"an actor of {event.p} raised: {event.extra.get('error')}", event)
     left = {event.p for event in view.of.get("leave", ()) if event.type == "ok"}
     booted = {event.p: event.t for event in view.of.get("boot", ())}
@@ -1000,13 +992,7 @@ def no_silence(view: View, bounds: Bounds, found: Finding) -> None:
         by_rule = event.result == OVERRAN and any(
             fault.does == "stubborn" or fault.kind in HANGS for fault in overran
         )
-        told = _is_garbled(view, event) and any(
-            crash.p == event.p
-            and event.t - 1.0 <= crash.t <= event.t
-            and crash.extra.get("event") == "actor.crashed"
-            for crash in view.of.get("event", ())
-        )
-        if event.p not in left and not (by_rule or told) and all(f.kind == "exit" for f in killed):
+        if event.p not in left and not by_rule and all(f.kind == "exit" for f in killed):
             found.say(f"{event.p} ended with {event.result}, and nobody had killed it", event)
 
 

@@ -1276,25 +1276,15 @@ def a_process_ended_by_itself(s: Story) -> None:
     s.say("exit", p="a/1", result=1)
 
 
-def garbled(s: Story, node: str) -> None:
-    s.fault("drop", node, kind="garbage")
-    s.say("event", p="a/1", extra={"event": "actor.crashed", "error": "KeyError", "restarts": 6})
-    s.at += 0.5
-    s.say("exit", p="a/1", result=1)
-
-
-@good("I25")
-def it_ended_with_its_cause_as_nothing_could_be_read(s: Story) -> None:
-    garbled(s, "a")
+@bad("I25")
+def an_actor_raised_for_what_it_could_not_read(s: Story) -> None:
+    """What cannot be read is an error of the call that asked."""
+    s.fault("drop", "a", kind="garbage")
+    s.say("event", p="a/1", extra={"event": "actor.crashed", "error": "KeyError"})
 
 
 @bad("I25")
-def another_could_not_read(s: Story) -> None:
-    garbled(s, "b")
-
-
-@bad("I25")
-def it_ended_without_its_cause(s: Story) -> None:
+def it_ended_for_what_it_could_not_read(s: Story) -> None:
     s.fault("drop", "a", kind="garbage")
     s.say("exit", p="a/1", result=1)
 

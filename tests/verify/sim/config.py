@@ -46,7 +46,7 @@ FAULTS: Final = {
     "stubborn": "stubborn",  # handlers go on for a while after they were cancelled
     # Those of the edges are drawn by dice of their own: older seeds keep the faults they had.
     "freeze-all": "pause",  # all processes stand still, several times in a row
-    "garbage": "drop",  # some replies are not what was asked for, or cannot be read at all
+    "garbage": "drop",  # replies of another shape, bytes that are none, stray, late and half ones
     "full": "full",  # the server's memory is up: it takes nothing that grows
     "lost-index": "store",  # a key or a member is deleted from what can be made again
     "lane-stall": "store",  # the server of one lane stands still
@@ -82,11 +82,7 @@ SHAPES: Final = {
 }
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
-KNOWN_RED: Final = frozenset(
-    {
-        *("garbage",),
-    }
-)
+KNOWN_RED: Final[frozenset[str]] = frozenset()
 
 
 @attrs.frozen(kw_only=True)

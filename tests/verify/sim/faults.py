@@ -12,11 +12,10 @@ import attrs
 
 from pool.model.names import Control, Names, hash_tag
 from pool.store import lane as lanes
-from pool.store.replies import from_words
 from tests.verify.history import Recorder
 from tests.verify.sim.config import DOES, FAULTS, Config
 from tests.verify.sim.keyspace import CommandError, SortedSet
-from tests.verify.sim.server import SCRIPTS, Server
+from tests.verify.sim.server import SCRIPTS, Arriving, Server, resp
 from tests.verify.sim.world import Process, World
 
 POOL: Final = "sim"
@@ -28,11 +27,15 @@ _UNGRANTED: Final = (b"OK -", b"OK unassigned")
 _WINDOWS: Final = (
     *("slow", "lossy-requests", "lossy-replies", "late", "torn", "resets", "partition", "garbage"),
 )
-# What no command of ours is answered with; some cannot even be read.
-_GARBAGE: Final[tuple[Any, ...]] = (
-    *(None, 17, -1, b"", b"?", [], [None], [[b"x", 1]], [b"OK", [b"OK"]], {b"a": [1]}),
-    *("ERR what", "POOLMAPFULL", "POOLVALUE", "POOLWHAT", "BUSY Redis is busy", "LOADING", "OOM"),
+# What hardly any command of ours is answered with.  No error that says that nothing was done: what
+# lies about that nobody can tell from the truth.
+_GARBAGE: Final = (
+    *map(resp, (None, 17, -1, b"", b"?", [], [None], [[b"x", 1]], [b"OK", [b"OK"]])),
+    *map(resp, map(CommandError, ("ERR what", "POOLMAPFULL", "POOLWHAT"))),
+    *(b"%1\r\n$1\r\na\r\n*1\r\n:1\r\n", b",1.5\r\n", b"#t\r\n"),
 )
+# What is no reply at all.
+_NOISE: Final = (b"?what\r\n", b"HTTP/1.1 400\r\n\r\n", b"$9999999999999999999999\r\n", b"*-5\r\n")
 # Which keys can be made again from records; of whom one member is taken away, or all.
 _INDEXES: Final = ("open", "owned", "due", "handlers", "pending", "unassigned", "keepalive")
 _FOUND_TTLS: Final = 6.0  # two passes of the walk and a lease; by then what was lost is found
@@ -140,16 +143,25 @@ class Weather:
             return count
         return self._dice.randrange(1, count)
 
-    def garbled(self, process: Process, replies: list[Any]) -> list[Any]:
-        if self._is_fair or not replies or not self._met("garbage", process):
-            return replies
-        at, garbage = self._dice.randrange(len(replies)), self._dice.choice(_GARBAGE)
-        what: Any = from_words(garbage) if isinstance(garbage, str) else garbage
-        return [*replies[:at], what, *replies[at + 1 :]]
-
-    def greeted(self, process: Process) -> None:
-        if not self._is_fair and self._met("garbage", process):
-            raise ValueError("a greeting that cannot be read")
+    def garbled(self, process: Process, replies: list[bytes]) -> Arriving:
+        if self._is_fair or not (window := self._met("garbage", process)):
+            return Arriving(b"".join(replies))
+        dice, at = self._dice, self._dice.randrange(len(replies))
+        what = dice.choice((*_GARBAGE, dice.choice(replies)))
+        match dice.choice(("other", "other", "stray", "late", "torn", "end", "noise")):
+            case "other":
+                return Arriving(
+                    b"".join([*replies[:at], dice.choice(_GARBAGE), *replies[at + 1 :]])
+                )
+            case "stray":
+                return Arriving(b"".join([*replies[:at], what, *replies[at:]]))
+            case "late":
+                return Arriving(b"".join(replies), late=what, late_s=dice.uniform(0, window.size_s))
+            case "noise":
+                return Arriving(b"".join([*replies[:at], dice.choice(_NOISE), *replies[at:]]))
+            case how:
+                data = b"".join(replies)
+                return Arriving(data[: dice.randrange(len(data))], is_end=how == "end")
 
     def before(self, process: Process, words: Sequence[bytes]) -> bool:
         fuse = self.fuses.get(process)

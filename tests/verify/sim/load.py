@@ -374,9 +374,7 @@ async def stop(
 
 def _is_unknown(error: PoolError) -> bool:
     """Say whether what was asked may have been done: what was answered cannot be read, or lost."""
-    return isinstance(error, StoreFault) or (
-        isinstance(error, StoreUnavailable) and error.maybe_done
-    )
+    return isinstance(error, (StoreFault, StoreUnavailable)) and error.maybe_done
 
 
 def _within_s(node: Node) -> float:

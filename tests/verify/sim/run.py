@@ -224,8 +224,6 @@ class Simulation:
                 f"{process.name}: {type(failure).__name__}: {failure}"
                 for process in self.world.processes
                 for failure in process.failures
-                # What cannot be read may end a body, or a node with its cause: I25, I33.
-                if "garbage" not in self.config.faults
             ),
             seen=frozenset(self.watch.seen),
             virtual_s=self.world.now_s,

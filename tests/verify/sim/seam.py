@@ -6,83 +6,73 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from pool.errors import PoolError, StoreUnavailable
+import attrs
+
+from pool.errors import PoolError
 from pool.model.ids import SEED_BYTES, Ids
 from pool.store.care import Care, supervised
 from pool.store.loops import current_loop
 from pool.store.port import Handle, WirePort
-from pool.store.replies import from_host
 from pool.store.seam import Beside, Body, Loop, OnEnd, Waiter
 from pool.store.url import Url
-from pool.store.wire import Lost, Reply
-from pool.store.wire import Server as ServerFacts
+from pool.store.wire import Wire
 from tests.verify.sim.server import Connection, Server
 from tests.verify.sim.world import Process, Thread, Timer
 
-_FACTS = ServerFacts("simulated", "7.2")
 
+class SimWire(Wire):
+    """The product's own wire, on a stream of bytes to the simulated server.
 
-class SimWire:
-    """A connection to the simulated server."""
+    A connection is there at once, or is refused; the greeting takes its time.
+    """
 
-    def __init__(self, remote: Server, thread: Thread, where: str) -> None:
-        self.server: ServerFacts | None = None
+    def __init__(self, url: Url, name: str, remote: Server, thread: Thread) -> None:
+        # Where the primary of a hash tag is, is known here.
+        super().__init__(attrs.evolve(url, kind="tcp"), name, thread.process.clock)
         self._remote = remote
         self._thread = thread
-        self._where = where
-        self._connection: Connection | None = None
-        self._world = thread.process.world
-
-    def is_open(self) -> bool:
-        return self._connection is not None and self._connection.is_open
-
-    async def connect(self, *, timeout_s: float) -> None:
-        self.close()
-        thread, network, process = self._thread, self._remote.network, self._thread.process
-        there_s, back_s = network.request_s(process), network.reply_s(process)
-        if there_s is None or back_s is None:
-            await thread.park(timeout_s)
-            raise self._unavailable(TimeoutError())
-        if there_s + back_s > timeout_s:
-            await thread.park(timeout_s)
-            raise self._unavailable(TimeoutError())
-        await thread.park(there_s + back_s)
-        if not self._remote.is_up:
-            raise self._unavailable(ConnectionRefusedError())
-        network.greeted(process)
-        self._connection = self._remote.connect(thread)
-        self.server = _FACTS
-
-    async def exchange(self, packed: bytes, count: int, *, timeout_s: float) -> list[Reply]:
-        connection, thread = self._connection, self._thread
-        if connection is None or not connection.is_open or timeout_s <= 0:
-            late = TimeoutError() if connection is not None else ConnectionError()
-            raise Lost(from_host(late, self._where, maybe_done=False), [])
-        ticket = connection.ticket = thread.ticket
-        self._remote.send(connection, packed, lambda got: thread.resume(ticket, got))
-        got: Any = await thread.park(timeout_s)
-        connection.ticket = None
-        replies: list[Reply] = got if isinstance(got, list) else []
-        if len(replies) == count:
-            return self._remote.network.garbled(thread.process, replies)
-        self.close()
-        error = got if isinstance(got, OSError) else TimeoutError()
-        raise Lost(from_host(error, self._where, maybe_done=True), replies) from None
+        self._found: Connection | None = None
 
     def shut(self) -> None:
-        if self._connection is not None:
-            self._remote.drop(self._connection)
+        if self._found is not None:
+            self._remote.drop(self._found)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._remote.close(self._connection)
-            self._connection = None
+        if self._found is not None:
+            self._remote.close(self._found)
+        self._socket = self._poll = self._found = None
 
     def abandon(self) -> None:
         raise AssertionError("no simulated process forks")
 
-    def _unavailable(self, error: OSError) -> StoreUnavailable:
-        return from_host(error, self._where, maybe_done=False)
+    async def _apart(
+        self, fn: Callable[..., Any], *args: Any, discard: Callable[[Any], object]
+    ) -> Any:
+        del fn, args, discard
+        if not self._remote.is_up:
+            raise ConnectionRefusedError
+        self._found = self._remote.connect(self._thread)
+        return self._found
+
+    def _poll_of(self, found: Any) -> Any:
+        return found
+
+    async def _send(self, found: Any, packed: bytes, deadline_s: float) -> None:
+        self._left_s(deadline_s)
+        self._remote.send(found, packed)
+
+    async def _receive(self, found: Any, deadline_s: float) -> int:
+        while not found.inbox:
+            if not found.is_open:
+                raise ConnectionResetError
+            left_s = self._left_s(deadline_s)
+            found.ticket = self._thread.ticket
+            await self._thread.park(left_s)
+            found.ticket = None
+        size = min(len(found.inbox), len(self._buffer))
+        self._buffer[:size] = found.inbox[:size]
+        del found.inbox[:size]
+        return size
 
 
 class SimBell:
@@ -214,7 +204,7 @@ class SimSeam:
         process = self._process
         beside = _SimBeside(process, on_end)
         beside.port = WirePort(
-            SimWire(self._remote.at(url.tag), beside.thread, url.where),
+            SimWire(url, name, self._remote.at(url.tag), beside.thread),
             SimBell(beside.thread),
             process.post,
             self.clock,

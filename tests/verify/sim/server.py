@@ -2,9 +2,10 @@
 
     wire --request--> (delay, lost) --> server: command after command --reply--> (delay, lost)
 
-A connection ends for the client when it gives up, but what it had sent still arrives: an operation
-that timed out may be applied later.  The server's clock is its own, and can be stepped.  Everything
-that it does for the pool is seen by `on_call`, in the order in which it happened.
+Both are bytes, which the product's own wire writes and reads.  A connection ends for the client
+when it gives up, but what it had sent still arrives: an operation that timed out may be applied
+later.  The server's clock is its own, and can be stepped.  Everything that it does for the pool is
+seen by `on_call`, in the order in which it happened.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any, Final, Protocol, TypeAlias
 import attrs
 import hiredis
 
-from pool.store.replies import NoScript, from_words
 from tests.verify.sim.keyspace import GROWING, CommandError, Keyspace
 from tests.verify.sim.scripting import OOM, Scripts
 from tests.verify.sim.world import Process, Thread, Timer, World
@@ -26,6 +26,30 @@ SCRIPTS: Final = Scripts()  # compiled scripts outlive a world; what a server ha
 
 Words: TypeAlias = Sequence[bytes]
 OnCall: TypeAlias = Callable[[Process, bytes, Words, Words, Any], object]
+
+
+# What it says of itself; a greeting counts as no command.
+_GREETED: Final[dict[bytes, Any]] = {
+    b"HELLO": b"server simulated version 7.2 mode standalone role master".split(),
+    b"INFO": b"maxmemory_policy:noeviction",
+}
+
+
+def resp(reply: Any) -> bytes:
+    """Return a reply as it goes over a connection."""
+    match reply:
+        case bytes():
+            return b"$%d\r\n%b\r\n" % (len(reply), reply)
+        case int():
+            return b":%d\r\n" % reply
+        case None:
+            return b"$-1\r\n"
+        case list():
+            return b"*%d\r\n%b" % (len(reply), b"".join(map(resp, reply)))
+        case CommandError():
+            return b"-%b\r\n" % str(reply).encode()
+        case _:
+            raise AssertionError(reply)
 
 
 class Network(Protocol):
@@ -49,11 +73,18 @@ class Network(Protocol):
     def after(self, process: Process, words: Words, reply: Any) -> None:
         """Be told of a command that was carried out, and how it was answered."""
 
-    def garbled(self, process: Process, replies: list[Any]) -> list[Any]:
-        """Return the replies as they arrive, as a wire reads them: it may raise."""
+    def garbled(self, process: Process, replies: list[bytes]) -> Arriving:
+        """Return what arrives of some replies."""
 
-    def greeted(self, process: Process) -> None:
-        """Read the answer to a greeting, as a wire does: it may raise."""
+
+@attrs.frozen
+class Arriving:
+    """What arrives of some replies."""
+
+    data: bytes
+    is_end: bool = False  # the connection ends behind it
+    late: bytes = b""  # comes when nobody asks any more
+    late_s: float = 0.0
 
 
 @attrs.define(eq=False)
@@ -61,14 +92,24 @@ class Connection:
     """One connection, as both ends see it."""
 
     thread: Thread
-    is_open: bool = True  # for the client
+    is_open: bool = True
     generation: int = 0
     blocked: _Blocked | None = None
     ticket: int | None = None  # the wait of its thread for an answer
+    inbox: bytearray = attrs.field(factory=bytearray)  # what has arrived, and was not read
 
     @property
     def process(self) -> Process:
         return self.thread.process
+
+    def poll(self, _: int) -> bool:
+        """Say whether there is something to read; its end counts."""
+        return bool(self.inbox) or not self.is_open
+
+    def wake(self) -> None:
+        """End the wait for something to read."""
+        if self.ticket is not None:
+            self.thread.resume(self.ticket, None)
 
 
 @attrs.define(eq=False)
@@ -158,8 +199,7 @@ class Server:
         """Close a connection: its client notices."""
         connection.is_open = False
         self._forget(connection)
-        if connection.ticket is not None:
-            connection.thread.resume(connection.ticket, ConnectionResetError())
+        connection.wake()
 
     # --- connections ---
 
@@ -187,8 +227,8 @@ class Server:
             for connection in [each for each in server._connections if each.process is process]:
                 server.close(connection)
 
-    def send(self, connection: Connection, packed: bytes, answer: Callable[[Any], object]) -> None:
-        """Carry a pipeline to the server; `answer` gets each reply, or an OSError at the end."""
+    def send(self, connection: Connection, packed: bytes) -> None:
+        """Carry a pipeline to the server."""
         process = connection.process
         if self.network.is_reset(process):
             self.drop(connection)
@@ -201,42 +241,52 @@ class Server:
         whole = self.network.split(process, len(commands))
         delay_s = self.network.request_s(process)
         if delay_s is not None:
-            self.world.after(delay_s, self._arrive, connection, commands[:whole], answer)
+            self.world.after(delay_s, self._arrive, connection, commands[:whole])
 
-    def _arrive(
-        self, connection: Connection, commands: Sequence[Words], answer: Callable[[Any], object]
-    ) -> None:
+    def _arrive(self, connection: Connection, commands: Sequence[Words]) -> None:
         if connection.generation < self.generation or not self.is_up:
             return
         if self.world.now_s < self._stalled_until_s:
-            self.world.at(self._stalled_until_s, self._arrive, connection, commands, answer)
+            self.world.at(self._stalled_until_s, self._arrive, connection, commands)
             return
         process = connection.process
         replies = []
         for words in commands:
+            if words[0] in _GREETED:
+                replies.append(_GREETED[words[0]])
+                continue
             if not self.network.before(process, words):
                 break
             if words[0] == b"XREAD":
-                self._read(connection, words, answer)
+                self._read(connection, words)
                 return
             replies.append(self._run(process, words))
             self.network.after(process, words, replies[-1])
         self._wake()
         if len(replies) == len(commands):
-            self._reply(connection, replies, answer)
+            self._reply(connection, replies)
 
-    def _reply(
-        self, connection: Connection, replies: list[Any], answer: Callable[[Any], object]
-    ) -> None:
+    def _reply(self, connection: Connection, replies: list[Any]) -> None:
         delay_s = self.network.reply_s(connection.process)
         if delay_s is not None:
-            self.world.after(delay_s, self._deliver, connection, replies, answer)
+            arriving = self.network.garbled(connection.process, list(map(resp, replies)))
+            self.world.after(delay_s, self._deliver, connection, arriving)
 
-    def _deliver(
-        self, connection: Connection, replies: list[Any], answer: Callable[[Any], object]
-    ) -> None:
-        if connection.is_open:
-            answer(replies)
+    def _deliver(self, connection: Connection, arriving: Arriving) -> None:
+        if not connection.is_open:
+            return
+        connection.inbox += arriving.data
+        connection.wake()
+        if arriving.is_end:
+            self.drop(connection)
+        elif arriving.late:
+            self.world.after(arriving.late_s, self._say, connection, arriving.late)
+
+    def _say(self, connection: Connection, late: bytes) -> None:
+        """Say what nobody has asked for.  What comes while somebody waits nobody could tell from
+        what he waits for: replies have no numbers."""
+        if connection.is_open and connection.ticket is None:
+            connection.inbox += late
 
     def _run(self, process: Process, words: Words) -> Any:
         self._first.calls += 1
@@ -245,7 +295,7 @@ class Server:
             if name == b"EVALSHA":
                 sha, count = words[1], int(words[2])
                 if sha not in self._loaded:
-                    return NoScript("NOSCRIPT No matching script. Please use EVAL.")
+                    raise CommandError("NOSCRIPT No matching script. Please use EVAL.")
                 keys, args = words[3 : 3 + count], words[3 + count :]
                 try:
                     is_full = self.is_full
@@ -263,28 +313,28 @@ class Server:
                 raise CommandError(OOM)
             return self.keyspace.run(name, *words[1:])
         except CommandError as error:
-            return from_words(str(error))
+            return error
 
     # --- blocking reads ---
 
-    def _read(self, connection: Connection, words: Words, answer: Callable[[Any], object]) -> None:
+    def _read(self, connection: Connection, words: Words) -> None:
         count, block_ms = int(words[2]), int(words[4])
         names = words[6:]
         half = len(names) // 2
         positions = list(zip(names[:half], names[half:], strict=True))
         try:
-            found = self.keyspace.read(positions, count)
+            found: Any = self.keyspace.read(positions, count)
         except CommandError as error:
-            found = from_words(str(error))
+            found = error
         if found is not None:
-            self._reply(connection, [found], answer)
+            self._reply(connection, [found])
             return
 
         def wake(reply: Any) -> None:
             blocked.timer.cancel()
             self._blocked.pop(blocked, None)
             connection.blocked = None
-            self._reply(connection, [reply], answer)
+            self._reply(connection, [reply])
 
         timer = self.world.after(block_ms / 1000, wake, None)
         blocked = _Blocked(positions, count, wake, timer)
@@ -298,9 +348,9 @@ class Server:
         for blocked in list(self._blocked):
             if any(key in appended for key, _ in blocked.positions):
                 try:
-                    found = self.keyspace.read(blocked.positions, blocked.count)
+                    found: Any = self.keyspace.read(blocked.positions, blocked.count)
                 except CommandError as error:
-                    found = from_words(str(error))
+                    found = error
                 if found is not None:
                     blocked.answer(found)
         appended.clear()
