@@ -7,9 +7,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 import anyio
+import attrs
+import hiredis
 import pytest
 
 from pool.errors import PoolError, StoreFault, StoreUnavailable
@@ -219,5 +221,111 @@ async def test_no_mutated_reply_ends_a_link() -> None:
                 assert len(replies) == 3
                 link._beside.interrupt()  # the next one
         await recovered(link)
+        await link.aclose(1.0)
+    assert not care.crashes
+
+
+# --- a server that echoes, but for what is damaged on the way -----------------------------------
+
+TOKENS: Final = (b"one!!", b"two!!", b"three")
+ECHOED: Final = [b"$%d\r\n%s\r\n" % (len(token), token) for token in TOKENS]
+WHOLE: Final = b"".join(ECHOED)
+STRAYS: Final = (PONG, b":1\r\n", ECHOED[0], ECHOED[2])
+
+
+@attrs.define
+class Echoes:
+    """What becomes of the next echoes."""
+
+    data: bytes = b""
+    is_end: bool = False  # the connection ends behind them
+    late: bytes = b""  # said when they were heard
+
+    def serve(self, client: socket.socket) -> None:
+        reader = hiredis.Reader()
+        with suppress(OSError), client:
+            while packed := client.recv(65_536):
+                reader.feed(packed)
+                while (words := reader.gets()) is not False:
+                    match words[0]:
+                        case b"HELLO":
+                            client.sendall(HELLO)
+                        case b"INFO":
+                            client.sendall(POLICY)
+                        case b"ECHO" if words[1] == TOKENS[-1]:
+                            client.sendall(self.data)
+                            if self.is_end:
+                                return
+                        case b"PING":
+                            client.sendall(PONG + self.late)
+
+
+@contextmanager
+def echoing() -> Iterator[tuple[str, Echoes]]:
+    echoes = Echoes()
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                echoes.serve(listener.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"redis://127.0.0.1:{listener.getsockname()[1]}", echoes
+        finally:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+    thread.join(PATIENCE_S)
+
+
+def damages() -> Iterator[tuple[bytes, bool]]:
+    """Yield what may arrive instead, and whether the connection ends behind it."""
+    for at in range(len(WHOLE)):
+        yield from ((WHOLE[:at], is_end) for is_end in (False, True))
+        yield WHOLE[:at] + WHOLE[at + 1 :], False
+        for byte in b"$*:-+_0\r\n":
+            yield WHOLE[:at] + bytes([byte]) + WHOLE[at + 1 :], False
+    for at in range(len(ECHOED) + 1):
+        for stray in STRAYS:
+            yield b"".join([*ECHOED[:at], stray, *ECHOED[at:]]), False
+
+
+@pytest.mark.anyio
+async def test_whatever_byte_is_damaged_nobody_is_given_anothers_reply() -> None:
+    """Own reply or an error, within its time; what is damaged itself nobody can know.  Then the
+    link works again."""
+    care = Care()
+    with echoing() as (url, echoes):
+        link = await Link.open(Host(), Url.parse(url), op_timeout_s=0.1, care=care)
+        for echoes.data, echoes.is_end in damages():
+            with anyio.fail_after(PATIENCE_S):
+                replies = await link.replies_to([("ECHO", token) for token in TOKENS])
+            for token, reply in zip(TOKENS, replies, strict=True):
+                others = {each for each in TOKENS if each != token}
+                assert isinstance(reply, PoolError) or reply not in others, echoes.data
+            await recovered(link)
+        await link.aclose(1.0)
+    assert not care.crashes
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("late", [*STRAYS, *GARBAGE.values(), b"$5\r\nhal"])
+async def test_what_is_said_unasked_answers_nobody(late: bytes) -> None:
+    """Of an idle connection: the next call goes over another one, and is surely its own."""
+    care = Care()
+    with echoing() as (url, echoes):
+        link = await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care)
+        for echoes.late in (b"", late, b""):
+            with suppress(StoreUnavailable):  # it came together with the reply
+                assert await link.execute("PING") == b"PONG"
+            if echoes.late:
+                wire: Any = link._beside.port.wire  # type: ignore[attr-defined]
+                if wire._socket is not None:
+                    with anyio.fail_after(PATIENCE_S):
+                        await anyio.wait_readable(wire._socket)
+        assert await link.execute("PING") == b"PONG"
+        assert link.connections == 2
         await link.aclose(1.0)
     assert not care.crashes
