@@ -17,6 +17,7 @@ from tests.verify.history import Event
 from tests.verify.invariants import Finding, due_by, invariant
 from tests.verify.view import DISTURBS, Bounds, Commit, Run, View
 
+IN_FLIGHT_S: Final = 0.1  # an acknowledgement may be, when its worker's loop begins to hang
 ALIVE_S: Final = 0.05  # who lives so long is not suspected of having killed at once
 RESULT_S: Final = 1.0  # from the commit to its waiter
 ASK_AGAIN_S: Final = 5.0  # a waiter whose signal was lost asks by itself
@@ -216,7 +217,10 @@ def _judge_wait(
             wait_s,
             bounds,
             involved=lambda by: view.granted(key, since, by) | {has_it},
-            is_begun=False,
+            # What it had acknowledged by then it keeps, though it may not have begun (G-06).
+            keeps=lambda fault: view.acknowledged(
+                key, since, fault.began + IN_FLIGHT_S, fault.target
+            ),
             lane=view.lane_of(key),
         )
 

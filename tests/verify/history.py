@@ -16,6 +16,7 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     join      node         nonce, an owner's identity that this process has now.  extra: worker
                            (bool: it takes jobs)
     own       store        a grant: key, epoch, nonce
+    ack       store        its owner has acknowledged the start: key, epoch, nonce
     start     handler      nonce, attempt, idem.  extra: run (number in this process), digest, kind,
                            timeout_s; outlives: a service that goes on when the store is away
     note      handler      a message was handled.  extra: run, seq

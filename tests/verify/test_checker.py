@@ -1749,6 +1749,31 @@ bad("I34")(held_by_the_dead(waits=9.5, told=False))
 bad("I34")(held_by_the_dead(waits=4.0, died="c"))  # nobody who had it died
 
 
+def behind_a_hang(*, acks: float | None = None, by: str = "a") -> Callable[[Story], None]:
+    """It begins when the loop turns again of whoever it was granted to."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b", "c")
+        s.dispatch("j1")
+        s.say("own", key="k", epoch=10, nonce="Wa.1")
+        s.fault("pause", "a", kind="block", lasts=8.0)
+        if acks is not None:
+            s.at += acks - 8.0
+            s.say("ack", p="server", key="k", epoch=10, nonce=f"W{by}.1")
+            s.at += 8.0 - acks
+        s.at += 0.1
+        s.start("j1")
+        s.end("j1")
+
+    return tell
+
+
+bad("I34")(behind_a_hang())
+good("I34")(behind_a_hang(acks=0.01))  # it was on its way: then it is kept
+bad("I34")(behind_a_hang(acks=0.01, by="c"))
+bad("I34")(behind_a_hang(acks=1.0))  # by its thread, and it has not begun
+
+
 def beside_a_slot(*, takes: int, waits: float = 20.0, stands: bool = False) -> Story:
     """So many slots of two, in two processes, are taken for as long as a job waits."""
     s = Story()

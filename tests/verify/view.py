@@ -257,14 +257,14 @@ class View:
         involved: Callable[[float], Collection[str]],
         but: str = "",
         lane: str = "",
-        is_begun: bool = True,
+        keeps: Callable[[Fault], bool] = lambda _: True,
     ) -> float:
         """Return by when something must have happened that takes `wait_s` if nothing disturbs it.
 
         Each fault of the server begins it anew when it is over, and so does one of a node that had
         it in hand (`involved`, until a time): at once, if others must then see that the node is
-        gone, or that its loop hangs, of what it has not begun.  Only while no node is well that
-        could have it, any node's fault counts.
+        gone, or that its loop hangs (unless it `keeps` its keys then).  Only while no node is well
+        that could have it, any node's fault counts.
         """
         by = self.served_from(since, bounds.slack_s) + wait_s
         while by < math.inf:
@@ -278,7 +278,7 @@ class View:
                 hands = involved(by)
                 ends = [
                     fault.began
-                    if fault.target and (fault.is_end or (fault.kind in HANGS and not is_begun))
+                    if fault.target and (fault.is_end or (fault.kind in HANGS and not keeps(fault)))
                     else fault.ended
                     for fault in found
                     if not fault.target or fault.target in hands
@@ -300,6 +300,14 @@ class View:
             for event in self.grants.get(key, ())
             if began <= event.t <= ended
         }
+
+    def acknowledged(self, key: str, began: float, ended: float, node: str) -> bool:
+        """Say whether a node acknowledged a start of a key within a time, if that is told."""
+        return any(
+            event.key == key and began <= event.t <= ended
+            for event in self.of.get("ack", ())
+            if self.process_of(event.nonce).partition("/")[0] == node
+        )
 
     def full_s(self, began: float, ended: float, bounds: Bounds) -> float:
         """Return for how long, within a time, all slots were taken of all processes that were well.

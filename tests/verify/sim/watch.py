@@ -166,6 +166,8 @@ class Watch:
                 extra = {"dead": f"{source}@{lane}", "fence": int(claim.rpartition("|")[2])}
                 del facts["nonce"]
                 self._store("requeue", extra=extra, **facts)
+            if (guard, edge, word) == ("own", "a", "OK"):
+                self._store("ack", **facts)
             if word == "STOPPED":
                 self.seen.add("a start was stopped by its acknowledgement")
             if word == "TIMEDOUT":
