@@ -37,6 +37,7 @@ class Mending:
     resend: list[Edge] = attrs.field(factory=list)  # settled here; the server lost it
     release: list[Held] = attrs.field(factory=list)  # ours by the record, and unknown here
     acknowledged: list[Run] = attrs.field(factory=list)
+    again: list[Run] = attrs.field(factory=list)  # acknowledged, and the server lost that
     stop: list[tuple[Run, str]] = attrs.field(factory=list)  # an intent whose signal was lost
     cancel: list[Run] = attrs.field(factory=list)  # runs here and is not ours
 
@@ -55,6 +56,8 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
         epochs[start.key] = start.epoch
         run, settled = runs.get(start.key), memory.of(start.key)
         if run is not None and run.start.epoch >= start.epoch:
+            if run.start.epoch == start.epoch and run.is_acknowledged:
+                mending.again.append(run)
             continue
         if settled is None or settled.epoch < start.epoch:
             mending.adopt.append(start)

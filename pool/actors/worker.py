@@ -714,6 +714,11 @@ class Worker(Actor[Told]):
         mending = compare(theirs, {run.key: run for run in self._in_lane(number)}, self._memory)
         for run in mending.acknowledged:
             run.is_acknowledged = True
+        for run in mending.again:
+            # It would be swept again and again, and behind a hung loop be taken from who runs it.
+            run.is_acknowledged = False
+            if run.phase == "running":
+                self._box(run).acknowledge(run, now=False)
         for run, cause in mending.stop:
             self._cancel(run, "stop", cause)
         for run in mending.cancel:

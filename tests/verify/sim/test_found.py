@@ -11,6 +11,7 @@ import pytest
 from pool.actors.keepalive import KeepAlive
 from pool.actors.mending import Held, compare
 from pool.actors.outbox import Memory
+from pool.actors.run import Run
 from pool.actors.tail import Tail
 from pool.model import job as model
 from pool.model.job import NO_MARKS, Start
@@ -102,13 +103,10 @@ def leaves(failure: BaseException | str) -> Iterator[BaseException | str]:
         yield failure
 
 
-def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
-    """A server that came back without its last writes holds what we no longer remember (G-05)."""
-    memory = Memory()
-    memory.keep(Edge(model.DONE, "k", 7, "j2"), 0.0, 10.0)
-    start = Start(
+def _start(epoch: int) -> Start:
+    return Start(
         key="k",
-        epoch=5,
+        epoch=epoch,
         id="j1",
         handler="h",
         kind="job",
@@ -118,9 +116,28 @@ def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
         accepted=5,
         payload=b"",
     )
-    mending = compare(
-        Owned(stamp=9, running={}, starts=[start], unreadable={}, lost={}), {}, memory
-    )
+
+
+@pytest.mark.parametrize(
+    ("epoch", "is_acknowledged", "is_lost"), [(5, True, True), (5, False, False), (7, True, False)]
+)
+def test_an_acknowledgement_that_the_server_lost_is_sent_again(
+    epoch: int, *, is_acknowledged: bool, is_lost: bool
+) -> None:
+    """G-02: a start that stands there as pending may be taken from a loop that hangs (13.6)."""
+    run = Run(_start(epoch), 0, 0.0, phase="running", is_acknowledged=is_acknowledged)
+    theirs = Owned(stamp=5, running={}, starts=[_start(5)], unreadable={}, lost={})
+    mending = compare(theirs, {"k": run}, Memory())
+    assert mending.again == ([run] if is_lost else [])
+    assert not mending.is_needed
+
+
+def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
+    """A server that came back without its last writes holds what we no longer remember (G-05)."""
+    memory = Memory()
+    memory.keep(Edge(model.DONE, "k", 7, "j2"), 0.0, 10.0)
+    theirs = Owned(stamp=9, running={}, starts=[_start(5)], unreadable={}, lost={})
+    mending = compare(theirs, {}, memory)
     assert mending.release == [Held("k", 5, "j1", "h")]
     assert not mending.adopt
     assert not mending.resend
