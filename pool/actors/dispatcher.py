@@ -14,9 +14,11 @@ answered: repeats, jobs that exist or have ended get their answers, all others S
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import anyio
@@ -47,6 +49,7 @@ FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one i
 ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
 RETRY_S: Final = 0.05
+_LATE: Final = "not sent: the calls before it took too long"
 
 
 # --- what callers wait on -----------------------------------------------------------------------
@@ -75,6 +78,20 @@ class Pending:
         if not self.is_answered:
             self.is_answered = True
             self.waiter.take(answer)
+
+    def doubt(self, lane: _Lane) -> None:
+        """A call that had it may have been carried out, or may still be."""
+        self.maybe_done = True
+        lane.doubted_s = max(lane.doubted_s, self.deadline_s)
+
+    def fail(self, error: PoolError) -> None:
+        """Tell why the last call failed; what one before it may have done, that must not deny."""
+        if not self.maybe_done or isinstance(error, StoreLost):
+            self.resolve(attrs.evolve(error))
+        elif isinstance(error, (StoreUnavailable, StoreFault)):
+            self.resolve(attrs.evolve(error, maybe_done=True))
+        else:
+            self.resolve(StoreUnavailable(problem=str(error), maybe_done=True))
 
 
 @attrs.define(eq=False)
@@ -109,6 +126,13 @@ class _Retry:
 
 
 @attrs.frozen
+class _Due:
+    """Somebody's time is up who waits to be sent."""
+
+    lane: int
+
+
+@attrs.frozen
 class _Looked:
     lane: int
     asked: Sequence[tuple[str, str]]
@@ -120,7 +144,7 @@ class _AskAgain:
     pass
 
 
-Message: TypeAlias = _Admitted | _Retry | _Looked | _AskAgain
+Message: TypeAlias = _Admitted | _Retry | _Due | _Looked | _AskAgain
 
 
 @attrs.define(eq=False)
@@ -128,6 +152,8 @@ class _Lane:
     queue: deque[Pending] = attrs.field(factory=deque)
     flying: list[Sequence[Pending]] = attrs.field(factory=list)  # whose calls are under way
     again: list[Pending] = attrs.field(factory=list)  # to be sent again when a pause is over
+    doubted_s: float = 0.0  # until then, something may be sent again that may be done
+    due_s: float = math.inf  # when it is looked whose time is up of these and of the queue
     looks: dict[tuple[str, str], None] = attrs.field(factory=dict)
     is_looking: bool = False
 
@@ -225,11 +251,11 @@ class Dispatcher(Actor[Message]):
         # What a crash left under way is sent again; the answers to its former calls are too late.
         for number, lane in enumerate(self._lanes):
             lane.is_looking = False
-            flying, lane.flying = lane.flying, []
-            for batch in flying:
-                for pending in batch:
-                    pending.maybe_done = True
-                lane.queue.extendleft(p for p in reversed(batch) if not p.is_answered)
+            flying, lane.flying = [*chain(*lane.flying)], []
+            for pending in flying:
+                pending.doubt(lane)
+            lane.again = [p for p in (*flying, *lane.again) if not p.is_answered]
+            lane.due_s = math.inf
             self._resume(number)
         self.look_again()
 
@@ -245,6 +271,8 @@ class Dispatcher(Actor[Message]):
                 self._flush(lane)
             case _Retry(lane):
                 self._resume(lane)
+            case _Due(lane):
+                self._on_due(lane)
             case _Looked(lane, asked, reply):
                 self._lane(lane).is_looking = False
                 self._on_looked(lane, asked, reply)
@@ -260,9 +288,9 @@ class Dispatcher(Actor[Message]):
         left = StoreUnavailable(problem="the node left before an answer came", maybe_done=True)
         for lane in self._lanes:
             for pending in chain(*lane.flying):
-                pending.resolve(attrs.evolve(left))
+                pending.fail(left)
             for pending in (*lane.queue, *lane.again):
-                pending.resolve(attrs.evolve(left) if pending.maybe_done else _not_running())
+                pending.fail(left if pending.maybe_done else _not_running())
             lane.flying.clear()
             lane.queue.clear()
             lane.again.clear()
@@ -298,6 +326,27 @@ class Dispatcher(Actor[Message]):
                     break
                 batch.append(lane.queue.popleft())
             self._send(number, lane, batch)
+        self._watch(number, lane)
+
+    def _watch(self, number: int, lane: _Lane) -> None:
+        """Have those answered in time who wait to be sent, behind calls that may last longer."""
+        firsts = [each[0].deadline_s for each in (lane.queue, lane.again) if each]
+        if firsts:
+            due_s = min(firsts)
+            if due_s < lane.due_s:
+                lane.due_s = due_s
+                left_s = due_s - self.context.seam.clock()
+                self.context.loop.later(max(RETRY_S, left_s), lambda: self.put(_Due(number)))
+
+    def _on_due(self, number: int) -> None:
+        lane, now_s = self._lane(number), self.context.seam.clock()
+        late = [p for p in (*lane.queue, *lane.again) if p.deadline_s <= now_s]
+        lane.queue = deque(p for p in lane.queue if p.deadline_s > now_s)
+        lane.again = [p for p in lane.again if p.deadline_s > now_s]
+        for pending in late:
+            pending.fail(StoreUnavailable(problem=_LATE, maybe_done=False))
+        lane.due_s = math.inf
+        self._watch(number, lane)
 
     def _send(
         self, number: int, lane: _Lane, batch: Sequence[Pending], *, only_answer: bool = False
@@ -322,13 +371,16 @@ class Dispatcher(Actor[Message]):
             queued_jobs_max=0
             if only_answer
             else max(1, settings.queued_jobs_max // len(context.lanes)),
+            refused_s=settings.retry_window_s if now_s <= lane.doubted_s and not only_answer else 0,
         )
 
         def told(reply: Reply) -> _Admitted:
             return _Admitted(number, batch, reply, only_answer)
 
+        # Whose time is up first is answered then; the others are sent again if theirs is not.
+        left_s = max(0.0, min(batch[0].deadline_s, batch[-1].deadline_s) - now_s)
         try:
-            context.link.send(call, lambda reply: self.deliver(told(reply)))
+            context.link.send(call, lambda reply: self.deliver(told(reply)), timeout_s=left_s)
         except PoolError as error:
             self.put(told(error))
 
@@ -347,8 +399,12 @@ class Dispatcher(Actor[Message]):
                 self._saturated[pending.item.handler] = self.context.seam.clock() + SATURATED_S
                 pending.item.unassigned = True
                 again.append(pending)
-            elif admitted.only_answered and word == "FULL":
-                pending.resolve(StorageFull())
+            elif admitted.only_answered or word == "MALFORMED":  # nothing of that is remembered
+                answer = self._read(pending.item, word, rest) if word != "FULL" else StorageFull()
+                if isinstance(answer, PoolError):
+                    pending.fail(answer)
+                else:
+                    pending.resolve(answer)
             else:
                 pending.resolve(self._read(pending.item, word, rest))
         if again:
@@ -361,23 +417,23 @@ class Dispatcher(Actor[Message]):
         now_s, lane = self.context.seam.clock(), self._lane(number)
         for pending in batch:
             is_sure = isinstance(error, StoreFault) and not error.maybe_done
-            if is_sure or not isinstance(error, (StoreUnavailable, StoreFault)):
-                pending.resolve(attrs.evolve(error))
+            is_late = pending.deadline_s - RETRY_S <= now_s
+            if is_late or is_sure or not isinstance(error, (StoreUnavailable, StoreFault)):
+                pending.fail(error)
                 continue
-            # What an earlier try may have done, the last one's error must not deny.
-            pending.maybe_done = pending.maybe_done or error.maybe_done
-            if pending.deadline_s - RETRY_S > now_s:
-                lane.again.append(pending)
-                if len(lane.again) == 1:
-                    self.context.loop.later(RETRY_S, lambda: self.put(_Retry(number)))
-            else:
-                pending.resolve(attrs.evolve(error, maybe_done=pending.maybe_done))
+            if error.maybe_done:
+                pending.doubt(lane)
+            lane.again.append(pending)
+            if len(lane.again) == 1:
+                self.context.loop.later(RETRY_S, lambda: self.put(_Retry(number)))
+        self._watch(number, lane)
 
     def _resume(self, number: int) -> None:
         """Send again what waited for that."""
         lane = self._lane(number)
         again, lane.again = lane.again, []
-        lane.queue.extendleft(reversed(again))
+        if again:  # the first to be late comes first
+            lane.queue = deque(sorted((*again, *lane.queue), key=attrgetter("deadline_s")))
         self._flush(number)
         self._send_looks(number)
 

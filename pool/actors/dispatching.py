@@ -73,7 +73,7 @@ class Home(Protocol):
         options: DispatchOptions,
     ) -> Admission: ...
     def ref(self, accepted: Accepted) -> JobRef[Any]: ...
-    async def explained(self, error: PoolError) -> PoolError: ...
+    async def explained(self, error: PoolError, deadline_s: float) -> PoolError: ...
 
 
 class Dispatching:
@@ -129,7 +129,7 @@ class Dispatching:
         answer = await pending.waiter.wait()
         if isinstance(answer, Accepted):
             return node.ref(answer)
-        raise await node.explained(answer)
+        raise await node.explained(answer, pending.deadline_s)
 
     @overload
     async def dispatch_many(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
@@ -530,11 +530,13 @@ class Node(Dispatching):
         """Return the reference to an accepted job."""
         return JobRef(accepted.key, accepted.job_id, accepted.handler, self)
 
-    async def explained(self, error: PoolError) -> PoolError:
-        """Add what only another look tells: names like the one that nobody knows."""
+    async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
+        """Add what only another look tells, in time: names like the one that nobody knows."""
         if isinstance(error, UnknownHandler):
-            lane, link = self._open_crew.context.lanes[0].lane, self._open_crew.context.link
-            names = await link.execute("HKEYS", lane.names.handlers)
+            context = self._open_crew.context
+            lane, names = context.lanes[0].lane, list[bytes]()
+            with anyio.move_on_after(deadline_s - self._seam.clock()), suppress(PoolError):
+                names = await context.link.execute("HKEYS", lane.names.handlers)
             known = sorted(name.decode(errors="replace") for name in names)
             close = difflib.get_close_matches(error.handler, known)
             return UnknownHandler(handler=error.handler, close_matches=tuple(close))

@@ -46,7 +46,7 @@ _JOB_KEYS: Final = ("jobs", "pending", "due")
 DISPATCH: Final = Script.load(
     "dispatch",
     keys=("lane", "open", "jobs", "pending", "due", "payloads", "handlers", "*rest"),
-    args=("incarnation", "pending_ms", "queued_jobs_max", "target_count", "*items"),
+    args=("incarnation", "pending_ms", "queued_jobs_max", "refused_ms", "target_count", "*items"),
     reads=admitted,
 )
 ADVANCE: Final = Script.load(
@@ -345,11 +345,13 @@ class Lane:
         *,
         pending_s: float,
         queued_jobs_max: int,
+        refused_s: float = 0.0,
     ) -> ScriptCall:
         """Accept jobs; one status per item, see `dispatch.lua`."""
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers]
         args: list[Word] = [self.incarnation, _ms(pending_s), queued_jobs_max]
+        args.append(_ms(refused_s) if refused_s else 0)
         self._add_targets(keys, args, targets)
         for item in items:
             keys += (n.result(item.id), n.unassigned(item.handler))

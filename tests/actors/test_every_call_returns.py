@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 from pool import Handlers, Job, Node, NotRunning, PoolError, StoreUnavailable
+from pool.actors.dispatcher import FLIGHTS_MAX
 from pool.actors.observe import ActorCrashed
+from pool.errors import AuthError
+from pool.store.lane import DISPATCH
+from pool.store.link import Link
+from pool.store.scripts import ScriptCall
 from pool.store.server import EmbeddedServer
 from pool.testing import fault_proxy
 from tests.actors.conftest import SETTINGS
@@ -201,6 +207,63 @@ async def test_a_dispatcher_that_crashes_too_often_answers_whoever_waits(
     assert isinstance(told["result"], NotRunning)
     assert isinstance(told["dispatch"], StoreUnavailable)
     assert told["dispatch"].maybe_done
+
+
+@pytest.mark.parametrize("last", [AuthError(problem="no"), NotRunning(state="closed")])
+async def test_what_an_earlier_try_may_have_done_no_later_error_denies(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, last: PoolError
+) -> None:
+    """C1: who believed the last one ran the job twice."""
+    real, tries = Link.send, list[float]()
+
+    def send(self: Link, command: Any, on_reply: Any, *, timeout_s: float | None = None) -> None:
+        if not isinstance(command, ScriptCall) or command.script is not DISPATCH:
+            return real(self, command, on_reply, timeout_s=timeout_s)
+        assert timeout_s is not None
+        tries.append(timeout_s)
+        on_reply(StoreUnavailable(problem="lost", maybe_done=True) if not tries[1:] else last)
+        return None
+
+    node = await fleet.node(handlers_of())
+    monkeypatch.setattr(Link, "send", send)
+    with pytest.raises(StoreUnavailable) as told:
+        await node.dispatch("quick", "k")
+    assert told.value.maybe_done
+    first_s, second_s = tries
+    assert second_s < first_s <= OP_S  # all tries together have the time of one call
+
+
+async def _quick(key: str, node: Node) -> object:
+    return await node.dispatch("quick", key)
+
+
+async def test_who_waits_for_the_calls_before_it_is_answered_in_time(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while these are not: nothing of it was sent, and nothing is when its time is up."""
+    real, answers = Link.send, list[Callable[[PoolError], object]]()
+
+    def send(self: Link, command: Any, on_reply: Any, *, timeout_s: float | None = None) -> None:
+        if not isinstance(command, ScriptCall) or command.script is not DISPATCH:
+            return real(self, command, on_reply, timeout_s=timeout_s)
+        return answers.append(on_reply)
+
+    node = await fleet.node(handlers_of(), op_timeout_s=0.1)
+    told = dict[str, Any]()
+    monkeypatch.setattr(Link, "send", send)
+    async with anyio.create_task_group() as tasks:
+        for i in range(FLIGHTS_MAX + 1):
+            name, count = f"k{i}", min(i + 1, FLIGHTS_MAX)
+            tasks.start_soon(made, name, partial(_quick, name), node, told)
+            await fleet.until(partial(lambda count: len(answers) == count, count))
+        last = f"k{FLIGHTS_MAX}"
+        await fleet.until(lambda: last in told)
+        assert [*told] == [last]
+        assert (told[last].problem.startswith("not sent"), told[last].maybe_done) == (True, False)
+        for answer in answers:
+            answer(StoreUnavailable(problem="lost", maybe_done=True))
+    assert len(answers) == FLIGHTS_MAX
+    assert all(each.maybe_done for name, each in told.items() if name != last)
 
 
 async def test_many_lanes_at_the_shortest_ttl_overflow_no_mailbox(a_fleet: Fleet) -> None:

@@ -210,10 +210,18 @@ class Bench:
         return Admission(key=key, **given | changes)
 
     def dispatch_call(
-        self, *items: Admission, targets: Sequence[Target] = (W1,), queued_jobs_max: int = 100
+        self,
+        *items: Admission,
+        targets: Sequence[Target] = (W1,),
+        queued_jobs_max: int = 100,
+        refused_s: float = 0.0,
     ) -> ScriptCall:
         return self.lane.dispatch(
-            items, targets, pending_s=PENDING_S, queued_jobs_max=queued_jobs_max
+            items,
+            targets,
+            pending_s=PENDING_S,
+            queued_jobs_max=queued_jobs_max,
+            refused_s=refused_s,
         )
 
     def dispatch(self, *items: Admission, **options: Any) -> list[str]:

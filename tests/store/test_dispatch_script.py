@@ -122,6 +122,25 @@ def test_a_repeat_of_an_ended_job_never_runs_it_again(bench: Bench) -> None:
     assert bench.audit() == []
 
 
+def test_who_is_refused_while_a_former_call_may_come_is_refused_for_good(bench: Bench) -> None:
+    """G-04: told "no", the caller goes on; the late copy then finds room, and may not run it."""
+    full = bench.admission("new", handler="none", ranked=())
+    late = [bench.admission("k"), bench.admission("k", attach=True), full]
+    live = bench.put("k", "P")
+    said = [f"EXISTS P w1.1 {live.id} h", f"ATTACHED P w1.1 {live.id} h", "UNKNOWN"]
+    before = bench.dump()
+    assert bench.dispatch(*late) == said
+    assert bench.dump() == before  # what was sent but once is not remembered
+    assert bench.dispatch(*late, refused_s=30.0) == said
+    bench.advance("own", W1.name, bench.edge("d", "k"))
+    bench.dispatch(bench.admission("other", handler="none", allow_unknown=True))
+    before = bench.dump()
+    assert bench.dispatch(*late) == bench.dispatch(*late, refused_s=30.0) == said
+    assert bench.dump() == before
+    assert 0 < bench.do("PTTL", bench.names.result(late[0].id)) <= 30_000
+    assert bench.audit() == []
+
+
 def test_a_full_pool_refuses_one_beyond_its_limit(bench: Bench) -> None:
     """G-09: pending, unassigned and waiting jobs count; running ones do not."""
     for key, state in (("p", "P"), ("u", "U"), ("w", "W"), ("r", "R")):

@@ -700,7 +700,9 @@ def takeovers(view: View) -> Iterator[tuple[Run, float, Run | None]]:
 
 
 def _stood(view: View, bounds: Bounds) -> Iterator[tuple[Run, float, Run | None]]:
-    """Yield what ran where a node stood still, or was cut off, until its lease must have ended."""
+    """Yield what ran where a node stood still, or was cut off, until its lease must have ended, and
+    how the key started again.
+    """
     faults = [f for f in view.faults if f.is_end and f.does != "crash" and f.target]
     for fault in faults:
         by = fault.began + bounds.takeover_s + bounds.slack_s
@@ -711,13 +713,8 @@ def _stood(view: View, bounds: Bounds) -> Iterator[tuple[Run, float, Run | None]
                 and view.died.get(run.start.p, math.inf) > by
                 and not run.start.extra.get("poison")
             ):
-                # A new grant may come to the same process, when it has joined again.
-                rest = (
-                    r
-                    for r in view.by_key[run.start.key]
-                    if r.start.t > run.start.t
-                    and (r.start.p, r.start.epoch) != (run.start.p, run.start.epoch)
-                )
+                # It may be given back to the same process, or go on there where nobody took it.
+                rest = (r for r in view.by_key[run.start.key] if r.start.t > run.start.t)
                 yield run, fault.began, next(rest, None)
 
 

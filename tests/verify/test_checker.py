@@ -1956,7 +1956,7 @@ def a_frozen_worker_is_replaced_late(s: Story) -> None:
     s.end("j1", by="b", epoch=11)
 
 
-def thawed(*, waits: float, epoch: int = 12) -> Tell:
+def thawed(*, waits: float) -> Tell:
     """Return the story of a job that goes to another frozen worker, and then back."""
 
     def tell(s: Story) -> None:
@@ -1976,16 +1976,44 @@ def thawed(*, waits: float, epoch: int = 12) -> Tell:
         s.end("j1", err="cancelled", effect=False)
         s.at += waits
         s.say("own", key="k", epoch=12, nonce="Wa.1")
-        s.start("j1", epoch=epoch)
+        s.start("j1", epoch=12)
         s.at += 3.0
-        s.end("j1", epoch=epoch)
+        s.end("j1", epoch=12)
 
     return tell
 
 
 good("I18")(thawed(waits=0.1))
 bad("I18")(thawed(waits=2.0))
-bad("I18")(thawed(waits=0.1, epoch=10))  # that is no takeover
+
+
+def resumed(*, waits: float, others: float) -> Tell:
+    """Return the story of a node that is cut off, the only other one too for a while, and that
+    goes on where it was."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1")
+        s.start("j1")
+        s.at += 0.1
+        cut = {"id": 9, "does": "cut", "kind": "partition"}
+        s.say("fault", "invoke", extra={**cut, "target": "a"})
+        s.say("fault", "invoke", extra={**cut, "target": "b", "id": 8})
+        s.at += 1.5
+        s.end("j1", err="cancelled", effect=False)
+        s.at += others - 1.5
+        s.say("fault", "ok", extra={"id": 8})
+        s.at += waits
+        s.say("fault", "ok", extra={"id": 9})
+        s.start("j1")
+        s.at += 9.0
+        s.end("j1")
+
+    return tell
+
+
+good("I18")(resumed(waits=1.0, others=3.0))
+bad("I18")(resumed(waits=5.0, others=3.0))
 
 
 @bad("I18")

@@ -12,7 +12,8 @@ KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID, unass
 ARGV[1] incarnation      str
 ARGV[2] pending_ms       int   > 0
 ARGV[3] queued_jobs_max  int   0: the server is full, only answer: whatever must be written is FULL
-ARGV[4] target_count     int   how many targets; (worker id, incarnation number) each follow
+ARGV[4] refused_ms       int   > 0: former calls may be under way, and for so long no "no" is taken back
+ARGV[5] target_count     int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags, delay_ms, ranked targets, payload each
                          flags: a attach to a live job, k the name need not be registered,
                          u take it without an owner when no target has room
@@ -25,8 +26,12 @@ Errors   POOLDATALOST <lane>  the pool's data are not those this caller joined
 Cost     O(1) per item; 1 command each, 11 a call, 3 a target, 2 a handler
 Why Lua  look-up, claim, record and announcement are one step, else a crash between two of them
          leaves a job that was accepted but never reaches a worker.  Dispatch is the grant.
+
+What is refused although a former call with it may still come is refused for good: the answer stands where the
+outcome would, so that nobody who was told "no" finds that it ran.
 ]]
-local arg, k = read_targets(4, 8)
+local REFUSED = 'refused\n'
+local arg, k = read_targets(5, 8)
 local queued = redis.call('ZCARD', pending) + whole(lane_had[3]) + whole(lane_had[4])
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
@@ -47,6 +52,14 @@ end
 read_records(arg, 8)
 local known = {}
 local answers = {}
+local refused = {} -- result:ID -> what stands there
+
+local function refuse(answer, result)
+  if refused_ms > 0 then
+    refused[result] = REFUSED .. answer
+  end
+  return answer
+end
 
 local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, result, unassigned)
   local may = function(letter)
@@ -55,7 +68,9 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   if unfit[unassigned] then
     return 'MALFORMED'
   elseif has_ended and redis.call('EXISTS', result) == 1 then
-    return 'ENDED'
+    local text = redis.pcall('GET', result) -- as a call it would raise on another type
+    local is_refused = type(text) == 'string' and string.sub(text, 1, #REFUSED) == REFUSED
+    return is_refused and string.sub(text, #REFUSED + 1) or 'ENDED'
   end
   local live = record_of(key)
   if live then
@@ -67,10 +82,11 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
       return 'OK ' .. (r[STATE] == 'U' and 'unassigned' or r[OWNER] ~= '' and r[OWNER] or '-')
     end
     local word = may('a') and 'ATTACHED ' or 'EXISTS '
-    return word .. table.concat({ r[STATE], r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[HANDLER] }, ' ')
+    local facts = table.concat({ r[STATE], r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[HANDLER] }, ' ')
+    return refuse(word .. facts, result)
   end
   if queued >= queued_jobs_max then
-    return 'FULL ' .. queued
+    return refuse('FULL ' .. queued, result)
   end
   if known[handler] == nil then
     known[handler] = redis.call('HGET', handlers, handler)
@@ -79,7 +95,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     kind = string.match(known[handler] or '', '^[js]') or 'j'
   end
   if not known[handler] and not may('k') then
-    return 'UNKNOWN'
+    return refuse('UNKNOWN', result)
   end
   local r = { 'U', kind, id, handler, '', '0', '1', '', '', '', '', '', '', '', '', '' }
   local target = delay_ms == 0 and first_with_room(ranked)
@@ -121,5 +137,8 @@ for a = arg, #ARGV, 8 do
   k = k + 2
 end
 write_batch()
+for result, answer in pairs(refused) do
+  redis.call('SET', result, answer, 'PX', refused_ms)
+end
 close_lane()
 return answers

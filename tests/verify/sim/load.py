@@ -18,7 +18,7 @@ from tests.verify.sim.world import World
 _AGAIN_S: Final = 0.5  # when no node can be asked
 _RESULT_S: Final = 40.0
 _STOP_S: Final = 10.0
-_DEADLINES: Final = 2.0  # how many of its own deadlines a call may take that goes on elsewhere
+_DEADLINES: Final = 2.0  # how many of its own deadlines a call may take that has several steps
 _LAST_S: Final = (0.0, 0.0, 0.001, 0.003, 0.01, 0.1, 1.0)  # after a node was told to leave
 _MESSAGES_MAX: Final = 25
 _ILL: Final = (
@@ -185,7 +185,7 @@ class Load:
             extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max}
             if delay_s:
                 extra["delay_s"] = delay_s
-            extra["within_s"] = _within_s(node)
+            extra["within_s"] = node.settings.op_timeout_s
             boot.record("dispatch", "invoke", key=key, idem=token, extra=extra)
         via = node.options(**options)
         answers: list[Any] = []
@@ -378,5 +378,5 @@ def _is_unknown(error: PoolError) -> bool:
 
 
 def _within_s(node: Node) -> float:
-    """Return within what any call to the store must return."""
+    """Return within what a call must return that may have to ask twice."""
     return _DEADLINES * node.settings.op_timeout_s

@@ -11,7 +11,7 @@ from pool.model.names import Control, Names, lane_of
 from pool.store.answers import Opening
 from pool.testing.audit import audit
 from tests.verify.sim.keyspace import Keyspace
-from tests.verify.sim.watch import _lane
+from tests.verify.sim.watch import REFUSED, _lane
 
 
 class Client:
@@ -130,7 +130,7 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
     for key in list(keyspace.keys):
         _, found, job = key.partition(b":result:")
         text = keyspace.run(b"GET", key) if found else None
-        if text is not None:
+        if text is not None and not text.startswith(REFUSED):
             head, _, body = text.decode().partition("\n")
             word, epoch, owner, attempt, ended_ms, cause = head.split("|", 5)
             outcomes[job.decode()] = {

@@ -30,6 +30,7 @@ from tests.verify.sim.server import Server
 from tests.verify.sim.world import Process, World
 
 STORE: Final = "server"
+REFUSED: Final = b"refused\n"  # where an outcome would stand: that dispatch never is one
 _TOKEN: Final = re.compile(rb'"(t\d+\.\d+)"')  # in a payload
 _SCRIPTS: Final = {
     script.sha.encode(): script for script in vars(lanes).values() if isinstance(script, Script)
@@ -81,7 +82,7 @@ class Watch:
 
     def _on_set(self, key: bytes, value: bytes) -> None:
         prefix, found, job = key.partition(b":result:")
-        if found:
+        if found and not value.startswith(REFUSED):
             job_id = job.decode()
             head, _, body = value.decode(errors="replace").partition("\n")
             word, epoch, owner, attempt, _, cause = head.split("|")
@@ -113,7 +114,7 @@ class Watch:
             if args[1] == b"own" and isinstance(reply, list) and args[2] in fenced:
                 self.problems.append(f"I3: {args[2].decode()} was fenced, and was still obeyed")
         elif script is lanes.DISPATCH:
-            items = _items(args, 3)
+            items = _items(args, 4)
             for item in items:
                 job = item[1].decode()
                 self.key_of.setdefault(job, item[0].decode())
