@@ -664,7 +664,7 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         if took > by and _is_suspect(view, bounds, run, crash):
             by = due_by(view, bounds, run, crash, more_s=bounds.suspects_s)
             by += view.slack_s(crash, by, bounds) + bounds.room_s
-        if took > by and _is_awaited(view, run, by):
+        if took > by and _is_awaited(view, run, by) and not _goes_on(view, run, by):
             found.say(
                 f"{run.start.key!r} of {run.start.p} "
                 + (f"started after {took - crash:.2f} s" if later else "never started")
@@ -672,6 +672,19 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
                 run.start,
                 later.start if later else None,
             )
+
+
+def _goes_on(view: View, run: Run, at: float) -> bool:
+    """Say whether who had it was back before anybody took it, and runs it under its grant."""
+    key, node = run.start.key, run.start.node
+    if any(e.epoch > run.start.epoch and e.t <= at for e in view.grants.get(key, ())):
+        return False
+    if any(fault.is_end for fault in view.excuses(DISTURBS, at, at, node) if fault.target == node):
+        return False
+    grant = run.start.p, run.start.epoch
+    return any(
+        (r.start.p, r.start.epoch) == grant and r.start.t <= at < r.ended for r in view.by_key[key]
+    )
 
 
 def _is_suspect(view: View, bounds: Bounds, run: Run, crash: float) -> bool:

@@ -838,6 +838,27 @@ def nobody_takes_over(s: Story) -> None:
     s.final(jobs={"k": ["j1", "running", "job"]})
 
 
+def back_from_a_pause(*, while_away: bool) -> Callable[[Story], None]:
+    """It stands still for 6 s of a lease of 2; whoever else there is does, too, or is well."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1", kind="service")
+        s.start("j1")
+        s.at += 1.0
+        s.fault("pause", "a", lasts=6.0)
+        s.at -= 6.0
+        s.fault("pause", "b" if while_away else "c", lasts=7.0)
+        s.at += 20.0
+        s.final(jobs={"k": ["j1", "running", "service"]})
+
+    return tell
+
+
+good("I18")(back_from_a_pause(while_away=True))  # it goes on where it was
+bad("I18")(back_from_a_pause(while_away=False))
+
+
 @bad("I18")
 def the_takeover_is_late(s: Story) -> None:
     s.dispatch("j1")
