@@ -581,17 +581,24 @@ def owner_starts(view: View, bounds: Bounds, found: Finding) -> None:
 # --- recovery --------------------------------------------------------------------------------
 
 
+DONE_TTLS: Final = 10
+
+
 @invariant("I16", "one reaper takes over")
-def one_reaper(view: View, _: Bounds, found: Finding) -> None:
+def one_reaper(view: View, bounds: Bounds, found: Finding) -> None:
     """A dead owner's job is moved once; a claim that was taken over writes nothing more."""
     moved: dict[tuple[str, str, int], Event] = {}
     fences: dict[str, Event] = {}
     marks = sorted(
         [*view.of.get("lock", ()), *view.of.get("requeue", ())], key=lambda e: (e.t, e.f == "lock")
     )
+    reaped = {event.nonce: event.t for event in reversed(view.of.get("reap", ()))}
     for event in marks:
         found.judged += 1
         dead = event.nonce if event.f == "lock" else event.extra["dead"]
+        # That it was reaped is remembered so long; whoever finds its name after that begins anew.
+        if event.f == "lock" and event.t > reaped.get(dead, math.inf) + DONE_TTLS * bounds.ttl_s:
+            fences.pop(dead, None)
         held = fences.get(dead)
         is_lower = held is not None and event.extra["fence"] < held.extra["fence"]
         if held and is_lower and not _is_reborn(view, event):

@@ -2125,6 +2125,25 @@ def a_message_comes_twice_for_a_fault_of_another(s: Story) -> None:
         s.say("note", p="a/1", job="j1", extra={"seq": 2, "run": 1})
 
 
+def claimed_anew(*, after: float, is_reaped: bool = True) -> Tell:
+    """Return the story of a dead one's name that was left in the map of workers by its reaper."""
+
+    def tell(s: Story) -> None:
+        s.say("lock", nonce="Wa.1", extra={"fence": 7, "holder": "x", "by": "b/1"})
+        if is_reaped:
+            s.say("reap", nonce="Wa.1", p="b/1")
+        s.crash("b")
+        s.at += after
+        s.say("lock", nonce="Wa.1", extra={"fence": 0, "holder": "y", "by": "c/1"})
+
+    return tell
+
+
+good("I16")(claimed_anew(after=20.1))
+bad("I16")(claimed_anew(after=19.0))
+bad("I16")(claimed_anew(after=20.1, is_reaped=False))
+
+
 @bad("I16")
 def reaped_twice_while_another_is_hurt(s: Story) -> None:
     s.say("reap", nonce="Wa.1", p="b/1")
