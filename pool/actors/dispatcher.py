@@ -219,6 +219,8 @@ class Dispatcher(Actor[Message]):
                 else:
                     for waiting in self._waiting.get(job_id, ()):
                         self._look(waiting.key, job_id)
+            case b"remade":
+                self.look_again()  # somebody deleted our signals; see `renew.lua`
 
     def on_started(self, job_id: str) -> None:
         """A job that somebody may wait for has started."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import attrs
@@ -92,7 +93,8 @@ class Maps:
             if held is None:
                 held = self._held[name] = _Held(self.new_replica(name))
                 try:
-                    await self.context.supervisor.start(held.replica)
+                    failed = partial(self._fail, name, held)
+                    await self.context.supervisor.start(held.replica, failed)
                 except BaseException:
                     del self._held[name]
                     held.replica.stop()
@@ -104,8 +106,13 @@ class Maps:
         async with self._lock:
             held.holders -= 1
             if not held.holders:
-                del self._held[name]
+                self._fail(name, held)
                 await self.context.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+
+    def _fail(self, name: str, held: _Held, _: Exception | None = None) -> None:
+        """Its replica is not run again; its holders hear of that, and who comes gets a new one."""
+        if self._held.get(name) is held:
+            del self._held[name]
 
     def new_replica(self, name: str) -> Replica:
         """Return a replica that whoever asks for it starts and stops."""

@@ -20,7 +20,7 @@ import attrs
 from pool.actors import observe
 from pool.actors.actor import Actor
 from pool.actors.follower import Follower, Lost, Rejoined, Told
-from pool.errors import NotRunning, PoolError, StoreFault, StoreLost, StoreUnavailable
+from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable
 from pool.model.backoff import reconnect_delay
 from pool.model.rmap import (
     Ask,
@@ -96,8 +96,9 @@ class Replica(Actor[Message]):
     told either way.  It is at most two renewal periods behind a server that it can reach, and
     right after a reconnect it is as the server then was.
 
-    A snapshot that fails for another reason than an absent server, or that cannot be read again
-    and again, ends the actor with that error: its supervisor runs it again.
+    While no snapshot can be had, for whatever reason, the copy stays as it is: an outage of this
+    map alone.  Of one that is no absence of the server those who wait are told, as more time may
+    not help them.
     """
 
     stored: StoredMap
@@ -267,13 +268,14 @@ class Replica(Actor[Message]):
             incarnation = self.follower.incarnation
             try:
                 state = await self.stored.snapshot(self.link, incarnation)
-            except (StoreUnavailable, StoreFault) as error:
-                faults = faults + 1 if isinstance(error, StoreFault) else 0
-                if faults and (faults >= FAULTS_MAX or not error.maybe_done):
-                    raise
-                self.emit(self._not_fetched(error))
             except StoreLost as error:
                 self._receive(Lost(incarnation, error))
+            except PoolError as error:
+                faults = 0 if isinstance(error, StoreUnavailable) else faults + 1
+                if faults >= FAULTS_MAX or (faults and not getattr(error, "maybe_done", False)):
+                    self._fail(error)
+                if faults <= 1:
+                    self.emit(self._not_fetched(error))
             else:
                 self._receive(Fetched(ask, state))
                 return

@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from pool.actors.actor import Actor
 from pool.actors.observe import ActorCrashed, Event
-from pool.errors import NotRunning, PartEnded
+from pool.errors import NotRunning, PartEnded, StoreError
 from pool.model.backoff import Dice, Restarts
 from pool.store.loops import is_asked_for, is_cancellation, strays
 
@@ -71,7 +71,7 @@ class Supervisor:
         None if that was one too many: the node ends with this cause, or `fail` hears of it.
         """
         self._down.add(part)
-        pause_s = restarts.crashed(self.clock())
+        pause_s = restarts.crashed(self.clock(), is_fault=isinstance(error, StoreError))
         told = f"{type(error).__name__}: {error}"
         self.emit(ActorCrashed(actor=part, error=told, restarts=restarts.count))
         if pause_s is None:
@@ -105,15 +105,19 @@ class Supervisor:
 
     # --- for actors ---------------------------------------------------------------------------
 
-    async def start(self, actor: Actor[Any]) -> None:
+    async def start(
+        self, actor: Actor[Any], on_failed: Callable[[Exception], object] | None = None
+    ) -> None:
         """Run an actor until it is stopped; returns when it takes messages.
+
+        One that has crashed too often ends the node, or tells `on_failed`.
 
         Raises:
             NotRunning: Some part has ended for good, and the node with it.
         """
         self._ended[actor.name] = anyio.Event()
         ready = anyio.Event()
-        self.log_context.run(self.tasks.start_soon, self._keep, actor, ready)
+        self.log_context.run(self.tasks.start_soon, self._keep, actor, ready, on_failed)
         await ready.wait()
         if self._cause is not None:
             raise NotRunning(state="closing")
@@ -128,7 +132,12 @@ class Supervisor:
             await ended.wait()
         return ended.is_set()
 
-    async def _keep(self, actor: Actor[Any], ready: anyio.Event) -> None:
+    async def _keep(
+        self,
+        actor: Actor[Any],
+        ready: anyio.Event,
+        on_failed: Callable[[Exception], object] | None,
+    ) -> None:
         restarts, cancels, ended = self.restarts(), strays(), self._ended[actor.name]
         try:
             while True:
@@ -139,7 +148,7 @@ class Supervisor:
                 if isinstance(crash, KeyboardInterrupt):  # on trio it comes wherever we are
                     self.on_interrupt(crash)
                 else:
-                    pause_s = self.fell(actor.name, crash, restarts)
+                    pause_s = self.fell(actor.name, crash, restarts, on_failed)
                 del crash  # its traceback leads back here
                 if pause_s is None:
                     return

@@ -537,6 +537,8 @@ class Worker(Actor[Told]):
                     self._cancel(run, "stop", intent[1:].decode(errors="replace"))
                 elif intent == b"t":
                     self._cancel(run, "timeout")
+            case {"t": b"remade"}:
+                self.put(Missed(lane))  # somebody deleted our signals; see `renew.lua`
 
     async def _read_inbox(self, run: Run) -> Sequence[Message]:
         name = self.context.lanes[run.lane].lane.names.inbox(run.key)

@@ -17,6 +17,10 @@ RECONNECT_BASE_S = 0.05
 RECONNECT_CAP_S = 1.0  # the shortest lease: the store's return is never noticed later than that
 
 WINDOW_S: Final = 60.0  # in which too many crashes of one part end the node
+# Between the restarts of a part that the store's answers end: the first comes at once, five of them
+# (the default of `restarts_max`) take longer than the window, so that the node outlives the fault.
+FAULT_BASE_S: Final = 1.0
+FAULT_FACTOR: Final = 4.0
 
 
 class Dice(Protocol):
@@ -82,11 +86,18 @@ class Restarts:
         """How many crashes were counted within the last window."""
         return len(self._crashes)
 
-    def crashed(self, now_s: float) -> float | None:
-        """Count a crash; return the pause before the next start, None if there shall be none."""
+    def crashed(self, now_s: float, *, is_fault: bool = False) -> float | None:
+        """Count a crash; return the pause before the next start, None if there shall be none.
+
+        Of a fault, an answer of the store that cannot be worked with, no restart is the cure, but
+        time: what is amiss there is undone by somebody, as an outage is.
+        """
         self._crashes.append(now_s)
         while self._crashes[0] < now_s - WINDOW_S:
             self._crashes.popleft()
         if self.count > self.restarts_max:
             return None
+        if is_fault and self.count > 1:
+            pause_s = min(WINDOW_S, FAULT_BASE_S * FAULT_FACTOR ** min(self.count - 2, 4))
+            return pause_s * (1.0 + 0.25 * self.dice.random())
         return reconnect_delay(self.count - 1, self.dice)

@@ -462,7 +462,7 @@ class Lane:
         """
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
-        keys += map(n.owned, takes)
+        keys += (*map(n.owned, takes), *map(n.signal, takes))
         args: list[Word] = [self.incarnation, seq, term, down, len(takes)]
         for name, number in takes.items():
             args += (name, _HUNG if is_hung and number != IS_NODE else number)

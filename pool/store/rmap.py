@@ -98,7 +98,7 @@ RESET = Script.load(
 )
 SNAPSHOT = Script.load(
     "rmap_snapshot",
-    keys=("config", "meta", "items", "lists", "due"),
+    keys=("config", "meta", "items", "lists", "due", "log"),
     args=("incarnation", "name"),
     reads=_snapshot,
 )
@@ -262,7 +262,8 @@ class StoredMap:
             StoreLost: The pool of this incarnation is not there any more.
             StoreUnavailable: No answer in time.
         """
-        keys = (self.control.config, self.meta, self.items, self.lists, self.control.map_due)
+        control = self.control
+        keys = (control.config, self.meta, self.items, self.lists, control.map_due, self.log)
         call = SNAPSHOT(keys, (incarnation, self.name))
         while (reply := await self._call(link, call, repeatable=True)) is None:
             await self.reset(link, incarnation, ResetOp("expire"))

@@ -595,3 +595,61 @@ async def test_what_an_operator_deletes_is_there_again_two_periods_later(
     assert anyio.current_time() - began_s < 2 * RENEW_S + 0.5
     ref = await node.dispatch("where", "k")
     assert await ref.result(timeout_s=1) == node.id
+
+
+async def test_a_worker_whose_signals_were_deleted_hears_what_it_was_told_meanwhile(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-07: nothing is signalled to a stream that is not there, nor was it ever made again."""
+    handlers = Handlers()
+
+    @handlers.service("serve")
+    async def serve(job: Job) -> None:
+        async for message in job.notifications():
+            diary.note(message)
+
+    node = await fleet.node(handlers, lease_ttl_s=TTL_S)
+    client = await fleet.node(lease_ttl_s=TTL_S)
+    [worker] = fleet.workers(node)
+    ref = await client.dispatch("serve", "k")
+    await ref.started(timeout_s=5)
+    await client.notify("k", "before")
+    await diary.has("before")
+    fleet.client.delete(fleet.names.signal(worker.target(0).name))
+    began_s = anyio.current_time()
+    await client.notify("k", "meanwhile")
+    await diary.has("meanwhile")
+    assert anyio.current_time() - began_s < 2 * RENEW_S + 0.5
+    began_s = anyio.current_time()
+    await client.notify("k", "after")
+    await diary.has("after")
+    assert anyio.current_time() - began_s < RENEW_S
+
+
+async def test_a_node_whose_signals_were_deleted_hears_of_the_end_of_its_jobs(
+    fleet: Fleet,
+) -> None:
+    handlers = Handlers()
+    release = anyio.Event()
+
+    @handlers.job("wait")
+    async def wait(job: Job) -> int:
+        await release.wait()
+        return 7
+
+    await fleet.node(handlers, lease_ttl_s=TTL_S)
+    client = await fleet.node(lease_ttl_s=TTL_S)
+    ref = await client.dispatch("wait", "k")
+    got: list[int] = []
+
+    async def hear() -> None:
+        got.append(await ref.result(timeout_s=10))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hear)
+        await ref.started(timeout_s=5)
+        began_s = anyio.current_time()
+        fleet.client.delete(*fleet.client.keys(fleet.names.signal("n*")))
+        release.set()
+    assert got == [7]
+    assert anyio.current_time() - began_s < 2 * RENEW_S + 0.5

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from pool.model.backoff import (
     RECONNECT_BASE_S,
     RECONNECT_CAP_S,
+    Restarts,
     full_jitter,
     reconnect_delay,
     requeue_delay,
 )
+from pool.settings import Settings
 
 TRIES = st.one_of(st.integers(1, 50), st.integers(1, 10**6))
 BASE = st.floats(1e-6, 10.0)
@@ -78,3 +80,14 @@ def test_the_dice_decide() -> None:
         for dice in (random.Random(1), random.Random(1), random.Random(2))
     )
     assert one == same != other
+
+
+def test_faults_of_the_store_never_come_too_often_by_default() -> None:
+    """Restarted at once after what no restart mends, a part ended its node within a second."""
+    restarts, now_s, pauses = Restarts(Settings().restarts_max, LOWEST), 0.0, []
+    while now_s < 600:
+        pause_s = restarts.crashed(now_s, is_fault=True)
+        assert pause_s is not None
+        pauses.append(pause_s)
+        now_s += pause_s
+    assert pauses[:5] == [0.0, 1.0, 4.0, 16.0, 60.0]

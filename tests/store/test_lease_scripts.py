@@ -583,3 +583,21 @@ def test_leaving_does_not_close_the_next_incarnation(bench: Bench) -> None:
     bench.join({Target("w1", 2): 5}, is_new=False)
     assert bench.run(bench.lane.leave([W1])) == [b"OK"]
     assert bench.do("HGET", bench.names.open, "w1") == b"2|5|0"
+
+
+def test_a_renewal_makes_deleted_signals_again_behind_all_that_was_read(bench: Bench) -> None:
+    """Whoever reads there is told; nothing is made for who is gone, or what is there."""
+    signals = [bench.names.signal(name) for name in ("n1.1", "w1.1", "w2.1", "w9.1")]
+    bench.do("DEL", *signals)
+    renew(bench, "w2.1")
+    bench.do("HSET", bench.names.cleanup, "w2.1", "n9|1|0|0")
+    bench.do("DEL", signals[2])
+    stamp = 1 + 10**6 * (int(bench.do("TIME")[0]) + 3600)
+    bench.do("HSET", bench.names.lane, "stamp", stamp)
+    for _ in range(2):
+        renew(bench, "n1.1", "w1.1", "w2.1", "w9.1")
+    for signal in signals[:2]:
+        [(entry, fields)] = bench.do("XRANGE", signal, "-", "+")
+        assert fields == {b"t": b"remade"}
+        assert int(entry.split(b"-")[0]) > stamp // 1000
+    assert bench.do("EXISTS", *signals[2:]) == 0

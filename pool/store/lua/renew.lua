@@ -10,7 +10,7 @@ KEYS[5] handlers   hash    name -> options
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY -> when
 KEYS[8] journal    stream  abnormal edges
-KEYS[...] owned            owned:IDENTITY per identity, in their order
+KEYS[...] owned            owned:IDENTITY per identity, in their order; then signal:IDENTITY likewise
 ARGV[1] incarnation     str
 ARGV[2] seq             int   how many renewals this node has asked for; a later one has a higher number
 ARGV[3] term            int   number of the change of TTL that the caller goes by
@@ -24,8 +24,11 @@ Returns  server ms, stamp, unassigned keys, earliest lease end, earliest pending
          deadline (ms; -1: none), number of handlers registered (-1: unknown), granted TTL (ms), its
          term, then per identity the number of keys it runs, or -1: fenced or unknown
 Errors   POOLDATALOST <lane>
-Cost     O(identities + handlers); 4 commands an identity, 17 a call
+Cost     O(identities + handlers); 4 commands an identity, 18 a call
 Why Lua  a renewal that raced with a fence would otherwise revive the fenced.
+
+A stream of signals that somebody deleted is made again, with a word of that: nothing is signalled to one that
+is not there, so its reader looks after everything that it may have missed.
 
 What stands in `open` and was written by a later renewal stays: a late one neither opens nor closes
 anybody.  A handler that stands in `handlers` stays as it is, or two versions of a service would flap.
@@ -62,6 +65,19 @@ end
 
 local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first, '-1',
   ttl_ms, text_of(term_now) }
+local SLICE = 1000 -- unpack() has room for about 8000
+local signals = 8 + identity_count -- the one before the first of them
+local there = 0
+for first = signals + 1, #KEYS, SLICE do
+  there = there + redis.call('EXISTS', unpack(KEYS, first, math.min(first + SLICE - 1, #KEYS)))
+end
+local function heal_signal(name)
+  if redis.call('EXISTS', name) == 0 then
+    -- Behind all that its reader has read, though the clock may have gone back since.
+    local ms = math.floor(math.max(stamp_last, now_us) / 1000) + 1
+    redis.call('XADD', name, text_of(ms) .. '-0', 't', 'remade')
+  end
+end
 local ids, numbers, says = {}, {}, {}
 for i = 1, identity_count do
   local name, takes = ARGV[4 + 2 * i], ARGV[5 + 2 * i]
@@ -74,6 +90,9 @@ for i = 1, identity_count do
       redis.call('ZADD', keepalive, 'GT', now + ttl_ms, name)
     end
     answers[#answers + 1] = counts[i]
+    if there < identity_count then
+      heal_signal(KEYS[signals + i])
+    end
     local at = #ids + 1
     ids[at], numbers[at] = string.match(name, '^(.*)%.(%d+)$')
     if takes ~= '-1' then
@@ -85,7 +104,6 @@ for i = 1, identity_count do
 end
 
 -- What somebody else put in the place of one of these two must not end leases.
-local SLICE = 1000 -- unpack() has room for about 8000
 local LATE_MAX = 1000000 -- no renewal comes so late: then somebody else wrote that
 local function fields_of(name, fields, first)
   local had = redis.pcall('HMGET', name, unpack(fields, first, math.min(first + SLICE - 1, #fields)))

@@ -36,8 +36,11 @@ _GARBAGE: Final = (
 )
 # What is no reply at all.
 _NOISE: Final = (b"?what\r\n", b"HTTP/1.1 400\r\n\r\n", b"$9999999999999999999999\r\n", b"*-5\r\n")
-# Which keys can be made again from records; of whom one member is taken away, or all.
-_INDEXES: Final = ("open", "owned", "due", "handlers", "pending", "unassigned", "keepalive")
+# Which keys can be made again from records, or by who reads them; of whom one member is taken away,
+# or all.
+_INDEXES: Final = (
+    *("open", "owned", "due", "handlers", "pending", "unassigned", "keepalive", "signal"),
+)
 _FOUND_TTLS: Final = 6.0  # two passes of the walk and a lease; by then what was lost is found
 
 
@@ -443,6 +446,10 @@ class Faults:
         if not named:
             return
         key = dice.choice(sorted(named))
+        if kind == "signal":
+            self._server.keyspace.run(b"DEL", key)
+            self._begin("lost-index", "", _FOUND_TTLS * self._config.ttl_s, _nothing)
+            return
         value = keys[key]
         members = sorted(value.scores if isinstance(value, SortedSet) else value)
         if kind == "keepalive":  # whose lease is gone and who lives would have to join again
