@@ -592,7 +592,9 @@ MUTANTS: Final = (
         path="pool/store/wire.py",
         old="                    if reader.has_data():",
         new="                    if False:",
-        needs=("garbage",),
+        by=(
+            "tests/store/test_bad_replies.py::test_whatever_byte_is_damaged_nobody_is_given_anothers_reply",
+        ),
     ),
     Mutant(
         name="what comes unasked is somebody's",
@@ -600,7 +602,7 @@ MUTANTS: Final = (
         path="pool/store/wire.py",
         old="        return self._poll is None or not self._poll.poll(0)",
         new="        return True",
-        needs=("garbage",),
+        by=("tests/store/test_bad_replies.py::test_what_is_said_unasked_answers_nobody",),
     ),
     Mutant(
         name="what cannot be read is raised",
@@ -608,7 +610,7 @@ MUTANTS: Final = (
         path="pool/store/port.py",
         old="    except Exception as error:  # noqa: BLE001\n        name",
         new="    except AssertionError as error:\n        name",
-        needs=("garbage",),
+        by=("tests/store/test_bad_replies.py::test_a_strange_reply_is_its_calls_alone",),
     ),
     Mutant(
         name="an unreadable answer says not done",
@@ -616,7 +618,7 @@ MUTANTS: Final = (
         path="pool/errors.py",
         old="    maybe_done: bool = True  # such an answer",
         new="    maybe_done: bool = False  # such an answer",
-        needs=("garbage",),
+        by=("tests/store/test_bad_replies.py::test_a_strange_reply_is_its_calls_alone",),
     ),
     Mutant(
         name="a body that returned is not missed",
