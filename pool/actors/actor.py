@@ -134,6 +134,11 @@ class Actor(Generic[M]):
             self._spawned.append(partial(start, self._watched, work, args, name=name))
             self._ring()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether what was spawned is being cancelled, or has been."""
+        return self._children is None or self._children.cancel_scope.cancel_called
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Handle messages until `stop()`; what `handle` raises ends the actor and is raised here.
 

@@ -52,6 +52,7 @@ class Run:
     edge: Edge | None = None  # how it shall end, once that is decided
     target: str = ""  # of a service that moves: to whom
     has_cancelled: bool = False  # its own slot's task
+    left_open: anyio.CancelScope | None = None  # ours, if its handler left another one open in it
     is_apart: bool = False  # its slot's task was cancelled, it may be by a former run: another one
     is_offered: bool = False  # released because it waited: whoever has a free slot shall have it
     payload: bytes | None = None
@@ -165,21 +166,32 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     except PayloadEncodingError as error:
         return Unreadable(str(error))
     scope = run.scope = anyio.CancelScope()
+    raised: BaseException | None = None
     try:
         with scope:
             if handler.options.timeout_s is not None:
                 scope.deadline = anyio.current_time() + handler.options.timeout_s
-            if handler.is_async:
-                ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)
-            else:
-                call = partial(handler.fn, job, *args, **kwargs)
-                ending = await anyio.to_thread.run_sync(_in_thread, call, limiter=limiter)
+            try:
+                if handler.is_async:
+                    ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)
+                else:
+                    call = partial(handler.fn, job, *args, **kwargs)
+                    ending = await anyio.to_thread.run_sync(_in_thread, call, limiter=limiter)
+            except BaseException as error:
+                raised = error
+                raise
     except GeneratorExit:
         raise  # our own coroutine is being closed
     except BaseException as error:
+        # Leaving our scope fails only if the handler has left one open within it.
         if is_cancellation(error) and is_asked_for():
             raise
+        if error is not raised and isinstance(error, RuntimeError):
+            run.left_open = scope
+            error = _open_scope(raised, is_cancelled=scope.cancel_called)
         ending = Raised(error)
+    finally:
+        raised = None  # its traceback leads back here
     run.scope = None
     if isinstance(ending, Raised):
         ending = _judged(ending, is_cancelled=scope.cancel_called)
@@ -188,6 +200,12 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     is_late = scope.cancel_called and anyio.current_time() >= scope.deadline
     # What comes too late does not count, whatever else was asked of it since.
     return CANCELLED if is_late and isinstance(ending, Returned) else ending
+
+
+def _open_scope(raised: BaseException | None, *, is_cancelled: bool) -> BaseException:
+    if raised is not None and (is_cancelled or not is_cancellation(raised)):
+        return raised
+    return RuntimeError("it left a cancel scope or a task group open")
 
 
 def _judged(ending: Raised, *, is_cancelled: bool) -> Ending:

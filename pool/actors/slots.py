@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from typing import Final
@@ -26,7 +27,7 @@ from pool.actors.handlers import Handlers
 from pool.actors.observe import RunDisturbed, StoreTroubled
 from pool.actors.outbox import RESEND_S, Outbox
 from pool.actors.run import CANCELLED, Ending, Raised, Run, execute
-from pool.errors import PoolError
+from pool.errors import PartEnded, PoolError
 from pool.model.job import Record
 from pool.store.loops import Strays, is_asked_for, is_cancellation, strays
 from pool.store.seam import Waiter
@@ -42,6 +43,7 @@ class _Slot:
 
     run: Run | None = None
     bell: Waiter | None = None  # while it waits for one
+    over: anyio.Event = attrs.field(factory=anyio.Event)  # it takes no more runs
 
     def take(self) -> Run:
         """Take the run that it was given."""
@@ -67,6 +69,7 @@ class Slots:
     on_end: Callable[[Run, Ending], object]
     on_trial: Callable[[Run, float], object]  # to call `end_trial` after so many seconds
     on_lived: Callable[[Run], object]  # to say that it was on trial and lives
+    is_over: Callable[[], bool]  # whether its worker's tasks are being ended
     _backlog: deque[Run] = attrs.field(factory=deque)
     _idle: list[_Slot] = attrs.field(factory=list)
     _made: int = 0
@@ -108,6 +111,7 @@ class Slots:
             run.state = run.job.handed_over()
         run.phase, run.why, run.cause = "queued", "", ""
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
+        run.left_open = None
         self.free(run)
         self._backlog.appendleft(run)
 
@@ -284,7 +288,31 @@ class Slots:
                 slot.bell = None
         else:
             self._made += 1
-            self.spawn(self._serve, _Slot(run))
+            self.spawn(self._keep, _Slot(run))
+
+    async def _keep(self, slot: _Slot) -> None:
+        """Run a slot in a group of its own, so that a task which a handler has spoiled harms none.
+
+        Where a scope was left open, such a task cannot end in peace on either event loop.
+        """
+        cancels = strays()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._serve, slot)
+                while not slot.over.is_set():
+                    try:
+                        await slot.over.wait()
+                    except anyio.get_cancelled_exc_class():
+                        if is_asked_for():
+                            raise
+                        await cancels.absorb()
+        except BaseExceptionGroup as group:
+            if slot.over.is_set():
+                return
+            error = next((e for e in group.exceptions if not is_cancellation(e)), group)
+            raise error from error.__cause__
+        if not slot.over.is_set():
+            raise PartEnded(part="slot", problem="a stranger cancelled its task")
 
     async def _serve(self, slot: _Slot) -> None:
         clock = self.context.seam.clock
@@ -308,15 +336,35 @@ class Slots:
                 except BaseException:
                     self.leave(run)  # its worker was stopped, and has no say in it any more
                     raise
+                if run.left_open is not None:
+                    await self._give_up(run, ending, run.left_open, cancels)
+                    break
                 if cancels.has_any():
                     await self._retire(run, ending, cancels, is_used=is_used)
-                    return
+                    break
                 is_used = True
                 self._idle.append(slot)
                 self.on_end(run, ending)
             if slot.run is None or clock() - began_s > SLICE_S:
                 await self._rest(slot, cancels)
                 began_s = clock()
+        slot.over.set()
+
+    async def _give_up(
+        self, run: Run, ending: Ending, scope: anyio.CancelScope, cancels: Strays
+    ) -> None:
+        """End a slot in whose task a scope was left open: whatever ran there next would be in it.
+
+        From here on a cancellation may be that scope's, and any is as good as our own end.
+        """
+        self._made -= 1
+        if self.is_over():
+            self.leave(run)  # as where our own end is what ended it
+        else:
+            self.on_end(run, ending)
+        with suppress(anyio.get_cancelled_exc_class()):
+            await cancels.absorb()
+        scope.cancel()  # last: what it began in a group that it left open ends, too
 
     async def _retire(self, run: Run, ending: Ending, cancels: Strays, *, is_used: bool) -> None:
         """End a slot whose task somebody has cancelled: those who know it may do so again.

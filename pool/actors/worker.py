@@ -159,6 +159,7 @@ class Worker(Actor[Told]):
             on_end=self._conclude,
             on_trial=self._on_trial,
             on_lived=self._on_lived,
+            is_over=lambda: self.is_over,
         )
 
     # --- for the node -------------------------------------------------------------------------
