@@ -15,7 +15,7 @@ import anyio.to_thread
 import attrs
 
 from pool.actors.house import House
-from pool.actors.observe import Event, Observer, emit_to
+from pool.actors.observe import Event, Observer, check_observers, emit_to
 from pool.actors.supervisor import Supervisor
 from pool.errors import ConfigError
 from pool.model.ids import Ids
@@ -101,12 +101,13 @@ async def accessing(
         StoreUnavailable, AuthError, UnsupportedServer, NoServer: As for a node.
     """
     check_pool(pool)
+    told = check_observers(observers)
     settings, seam = settings or Settings(), seam or Host()
     address, server = await serve(Url.parse(url))
     control = Control(pool)
     address = address.at(control.prefix)
     try:
-        async with _supervised(settings, seam, partial(emit_to, tuple(observers))) as supervisor:
+        async with _supervised(settings, seam, partial(emit_to, told)) as supervisor:
             link = await Link.open(
                 seam, address, op_timeout_s=settings.op_timeout_s, care=supervisor
             )

@@ -36,12 +36,15 @@ class Endings:
             return self.timed_out(run)
         try:
             return self._judged(run, ending)
-        except Exception as error:  # noqa: BLE001 - what a handler returns and raises is user code
+        except KeyboardInterrupt as error:  # Ctrl-C, for all that can be seen, as out of a handler
+            self.context.on_interrupt(error)
+            return self._failed(run, "failed", _told(error))
+        except BaseException as error:  # noqa: BLE001 - what it returns and raises is user code
             return self._failed(run, "failed", _told(error))
 
     def _judged(self, run: Run, ending: Ending) -> Edge:
         start = run.start
-        match ending:
+        match _out_of_groups(ending):
             # A result counts although we wanted the handler to end; a service that returns because
             # it was cancelled is not done.
             case Returned(value) if start.kind == "job" or not run.why:
@@ -117,21 +120,27 @@ class Endings:
         return edge
 
 
+def _out_of_groups(ending: Ending) -> Ending:
+    """Return an order alone that was raised in a task of the handler's: task groups wrap it."""
+    error = ending.error if isinstance(ending, Raised) else None
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return Raised(error) if isinstance(error, (Retry, Cancel, Park)) else ending
+
+
 def _told(error: BaseException) -> str:
     """Return what is kept of an error: one of a group is the first that has a cause of its own."""
     others = 0
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         others += len(error.exceptions) - 1
         error = error.exceptions[0]
-    name = type(error).__name__
-    if is_cancellation(error):
-        text = "cancelled by itself or by its own tasks"
-    else:
-        try:
-            text = str(error)
-        except BaseException:  # noqa: BLE001 - its text is user code too
-            return f"{name}, whose text cannot be had"
-    return f"{name}: {text}" + (f" (and {others} more)" if others else "")
+    name = "an error"
+    try:
+        name = f"{type(error).__name__}"
+        text = "cancelled by itself or by its own tasks" if is_cancellation(error) else str(error)
+        return f"{name}: {text}" + (f" (and {others} more)" if others else "")
+    except BaseException:  # noqa: BLE001 - its text is user code too
+        return f"{name}, whose text cannot be had"
 
 
 def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:

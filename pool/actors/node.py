@@ -34,6 +34,7 @@ from pool.actors.observe import (
     Observer,
     PasswordInClear,
     PolicyUnknown,
+    check_observers,
     emit_to,
     log_observer,
 )
@@ -106,8 +107,8 @@ class Node(Dispatching):
             label: A human name of its worker that outlives restarts: the worker that has it next
                 gets the same keys.
             version: Shown to people; of the service, not of this library.
-            observers: Called with every event, plainly; the default writes log lines.  On the event
-                loop, but for `loop.hung`, which comes from the thread that saw it hang.
+            observers: Plain functions, called with every event; the default writes log lines.  On the
+                event loop, but for `loop.hung`, which comes from the thread that saw it hang.
             seam: The world outside; for simulations.
 
         Raises:
@@ -121,7 +122,7 @@ class Node(Dispatching):
         self._handlers = handlers
         self._worker_args = (capacity, weight, label, version)
         _check_worker(capacity, weight, label, version)
-        self._observers = tuple(observers)
+        self._observers = check_observers(observers)
         self._seam: Seam = seam or Host()
         self._state: State = "new"
         self._server: EmbeddedServer | None = None

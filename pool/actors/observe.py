@@ -6,13 +6,15 @@ an ordinary job: that is counted in the lane, and a log line would cost more tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import ClassVar, Protocol
 
 import attrs
 import structlog
 
+from pool.errors import ConfigError, shown
 from pool.store.scribe import Scribe
 
 
@@ -327,6 +329,17 @@ class ReconciliationMended:
 
 _log = structlog.get_logger("pool")
 _scribe = Scribe(lambda lines: _log.warning("log.dropped", lines=lines))
+
+
+def check_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
+    """Return them; refuse what cannot be called plainly: a coroutine would never run."""
+    found = tuple(observers)
+    for observer in found:
+        call = getattr(observer, "__call__", None)  # noqa: B004 - an object with an async __call__
+        if call is None or iscoroutinefunction(observer) or iscoroutinefunction(call):
+            problem = f"{shown(repr(observer))} is not a plain function"
+            raise ConfigError(setting="observers", problem=problem)
+    return found
 
 
 def emit_to(observers: Sequence[Observer], event: Event) -> None:

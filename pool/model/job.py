@@ -326,6 +326,7 @@ def _marks_text(text: str) -> str:
 
 def one_line(text: str, chars_max: int) -> str:
     """Return text that may stand in a record: one line, no bar, no surrogate, not too long."""
+    text = text[: 4 * chars_max]  # before all else: it may be megabytes, and the loop waits
     return re.sub(r"[|\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]
 
 

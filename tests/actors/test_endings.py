@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pool import Handlers, Job, JobParked, Node, Retry
+from pool import Handlers, Job, JobParked, Node, Park, Retry
 from pool.actors.observe import ActorCrashed, AttemptFailed, RunDisturbed
 from pool.actors.run import Run, _apart
 from pool.model.job import NO_MARKS, Start
@@ -31,6 +31,17 @@ class Own(BaseException):
 class Mute(Exception):
     def __str__(self) -> str:
         raise SystemExit(1)
+
+
+class Shy(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "__name__":
+            raise Nameless
+        return super().__getattribute__(name)
+
+
+class Nameless(Exception, metaclass=Shy):
+    pass
 
 
 class NoParent(Retry):
@@ -53,6 +64,8 @@ WAYS: dict[str, tuple[Callable[[], BaseException], str]] = {
     "mute": (Mute, "Mute, whose text cannot be had"),
     "stop": (lambda: StopIteration(7), "StopIteration: 7"),
     "order": (NoParent, "AttributeError"),
+    "long": (lambda: OSError("x" * 30_000_000), "OSError: xxx"),
+    "nameless": (Nameless, "an error, whose text cannot be had"),
 }
 
 
@@ -111,6 +124,64 @@ async def test_whatever_a_handler_raises_is_a_failed_attempt_of_its_job_alone(
     if way == "stop" and name == "ill":
         wanted = "RuntimeError: coroutine raised StopIteration"  # Python's own word for it
     assert wanted in parked.value.last_error
+    assert parked.value.attempts == 2
+    await nobody_else_suffered(fleet, diary, node)
+
+
+async def test_an_order_raised_in_a_task_of_the_handlers_is_obeyed(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """Task groups wrap what their tasks raise; beside another error it is an order no more."""
+    handlers = handlers_of(diary)
+
+    @handlers.job("orders", attempts_max=2, backoff_s=30)
+    async def orders(job: Job, *errors: str) -> int:
+        async def child(word: str) -> None:
+            raise {"park": Park("no such customer"), "retry": Retry(after_s=0.0)}.get(
+                word, OSError(word)
+            )
+
+        if job.attempt == 1:
+            async with anyio.create_task_group() as outer, anyio.create_task_group() as tasks:
+                outer.start_soon(anyio.sleep, 5)
+                for word in errors:
+                    tasks.start_soon(child, word)
+        return job.attempt
+
+    node = await with_neighbour(fleet, diary, handlers)
+    with pytest.raises(JobParked) as parked:
+        await (await node.dispatch(orders, "p", "park")).result(timeout_s=5)
+    assert (parked.value.cause, parked.value.attempts) == ("no such customer", 1)
+    assert await (await node.dispatch(orders, "r", "retry")).result(timeout_s=5) == 2
+    await node.dispatch(orders, "b", "park", "beside")
+    event = await fleet.seen(AttemptFailed, key="b")
+    assert "(and 1 more)" in event.error
+    await nobody_else_suffered(fleet, diary, node)
+
+
+class Lazy(list[int]):
+    """What it returns is looked at by the node, in the node's own step."""
+
+    def __iter__(self) -> Any:
+        raise LAZY[len(self)]
+
+
+LAZY: list[type[BaseException]] = [OSError, Own, SystemExit, GeneratorExit, asyncio.CancelledError]
+
+
+@pytest.mark.parametrize("number", range(len(LAZY)), ids=lambda i: LAZY[i].__name__)
+async def test_what_a_result_raises_is_a_failed_attempt(
+    fleet: Fleet, diary: Diary, number: int
+) -> None:
+    handlers = handlers_of(diary)
+
+    @handlers.job("lazy", attempts_max=2, backoff_s=0.001)
+    async def lazy(job: Job) -> list[int]:
+        return Lazy([0] * number)
+
+    node = await with_neighbour(fleet, diary, handlers)
+    with pytest.raises(JobParked) as parked:
+        await (await node.dispatch(lazy, "k")).result(timeout_s=5)
     assert parked.value.attempts == 2
     await nobody_else_suffered(fleet, diary, node)
 

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,7 +18,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from pool import Handlers, Job, Node, NotRunning, PoolError
+from pool import ConfigError, Handlers, Job, Node, NotRunning, PoolError, ReplicatedMap
 from pool.actors.observe import (
     ActorCrashed,
     LeaseLost,
@@ -423,3 +424,21 @@ async def test_a_full_pipe_behind_the_log_holds_up_no_node(fleet: Fleet) -> None
                 threads[0].join(0.01)
             structlog.configure(**before)
             os.close(reads)
+
+
+class Called:
+    async def __call__(self, event: object) -> None: ...
+
+
+async def coroutine(event: object) -> None: ...
+
+
+@pytest.mark.parametrize("observer", [coroutine, partial(coroutine), Called(), None])
+async def test_an_observer_that_would_never_run_is_refused_at_once(
+    fleet: Fleet, observer: Any
+) -> None:
+    with pytest.raises(ConfigError, match="observers"):
+        Node(fleet.pool, fleet.url, observers=[observer])
+    with pytest.raises(ConfigError, match="observers"):
+        async with ReplicatedMap.open(fleet.url, "m", pool=fleet.pool, observers=[observer]):
+            raise AssertionError

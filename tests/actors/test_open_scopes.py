@@ -154,9 +154,7 @@ async def test_a_scope_left_open_is_a_failed_attempt_of_its_job_alone(
     held.clear()
 
 
-async def test_a_stop_ends_a_handler_that_has_left_a_scope_open(
-    fleet: Fleet, diary: Diary
-) -> None:
+async def test_a_stop_ends_a_handler_that_has_left_a_scope_open(fleet: Fleet, diary: Diary) -> None:
     handlers = Handlers()
 
     @handlers.job("open")
