@@ -123,6 +123,7 @@ class Reaper(Actor[Message]):
             state.node.name,
             reap_s=timing.reap_s,
             claims_max=CLAIMS_MAX,
+            known_s=self.context.settings.crash_window_s,
             suspects=tuple(suspects),
         )
         try:
@@ -181,6 +182,18 @@ class Reaper(Actor[Message]):
         self.context.emit(WorkerReaped(identity=claim.identity, keys=keys, by=self.context.node_id))
         self.on_reaped(state.number, claim.identity)
 
+    async def _known(self) -> set[str]:
+        """Return the processes of whose death a culprit is known, in whichever lane."""
+        found = set[str]()
+        for state in self.context.lanes:
+            names: list[bytes] = await self.context.link.execute(
+                "ZRANGE", state.lane.names.thawed, 0, -1
+            )
+            found |= {
+                process_of(name[1:].decode(errors="replace")) for name in names if name[:1] == b"!"
+            }
+        return found
+
     async def _is_matched(self, lane: int, claim: Claim, lineup: model.Lineup) -> bool:
         """Say whether the one put aside may be innocent, for all that is known of its process."""
         process, told = process_of(claim.identity), list[bytes]()
@@ -214,6 +227,8 @@ class Reaper(Actor[Message]):
             if record is None:
                 parked += await quarantine(self.context, state, holding.key, text, claim.identity)
                 continue
+            if lineup.asks(record):
+                lineup.known = await self._known()
             if lineup.keeps(holding.key, record):
                 continue
             decision = model.recover(

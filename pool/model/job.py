@@ -14,12 +14,13 @@ still has its owner.  The scripts carry out the same table; tests hold the two t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Literal, TypeAlias
 
 import attrs
 
 from pool.model.backoff import Dice, full_jitter, requeue_delay
+from pool.model.ids import process_of
 
 State: TypeAlias = Literal["pending", "running", "waiting", "unassigned"]
 Ended: TypeAlias = Literal["done", "parked", "cancelled"]
@@ -143,6 +144,10 @@ class Marks:
     def deaths(self) -> int:
         """How many they are; of what has no name any more each half counts as one."""
         return self.before + len(self.named)
+
+    def deaths_but(self, known: Collection[str]) -> int:
+        """How many they are without those of some processes."""
+        return self.deaths - sum(process_of(name) in known for name in self.named)
 
     def add(self, died: str, *, is_whole: bool) -> Marks:
         """Return them with one more; nobody dies twice, so the heavier of two stands."""
@@ -529,6 +534,8 @@ class Lineup:
 
     The one put aside is moved last.  A process dies with all its workers in all lanes, so it is
     asked whether one of theirs was aboard at as many, or a culprit is known there (`matches`).
+    Nor does a death count, whoever was aboard, of which another one was the culprit (`known`).
+
     Whoever takes a claim over does not know whom its predecessor has moved, and holds nobody for
     this: `fence.lua` names a culprit then that is no job's.
     """
@@ -538,19 +545,26 @@ class Lineup:
     aside: str = ""
     is_over: bool = False  # nothing else is left, here and elsewhere
     deaths: int = 0  # the most so far, where they are enough
+    known: Collection[str] | None = None  # processes of whose death the culprit is known
+
+    def asks(self, record: Record) -> bool:
+        """Say whether it must be known first whose deaths have a culprit: hardly ever."""
+        is_open = self.known is None and not self.death.culprit
+        return is_open and record.marks.deaths + 1 >= self.judgement.deaths_late
 
     def keeps(self, key: str, record: Record) -> bool:
         """Say whether a job is put aside for now."""
         if self.death.culprit:
             return False
         marks, letters = _marked(record, self.death, self.judgement)
-        if not letters or marks.deaths < max(self.deaths, self.judgement.deaths_late):
+        deaths = marks.deaths_but(self.known or ())
+        if not letters or deaths < max(self.deaths, self.judgement.deaths_late):
             return False
         if key == self.aside:
             return not self.is_over
         # Of unread starts the first are read again and again: they cannot wait.
-        is_alone = marks.deaths > self.deaths and record.state == "running"
-        self.deaths, self.aside = marks.deaths, key if is_alone else ""
+        is_alone = deaths > self.deaths and record.state == "running"
+        self.deaths, self.aside = deaths, key if is_alone else ""
         return is_alone
 
     def matches(self, told: Iterable[bytes]) -> bool:

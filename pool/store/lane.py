@@ -130,8 +130,8 @@ RENEW: Final = Script.load(
 )
 FENCE: Final = Script.load(
     "fence",
-    keys=("lane", "keepalive", "cleanup", "open", "journal", "jobs", "trials"),
-    args=("incarnation", "reap_ms", "holder", "claims_max", "*suspects"),
+    keys=("lane", "keepalive", "cleanup", "open", "journal", "jobs", "trials", "thawed"),
+    args=("incarnation", "reap_ms", "holder", "claims_max", "known_ms", "*suspects"),
     reads=claims,
 )
 REAP: Final = Script.load(
@@ -476,12 +476,13 @@ class Lane:
         *,
         reap_s: float,
         claims_max: int,
+        known_s: float = 600.0,
         suspects: Sequence[str] = (),
     ) -> ScriptCall:
         """Claim identities whose lease has ended; read the reply with `claims()`."""
         n = self.names
-        keys = (n.lane, n.keepalive, n.cleanup, n.open, n.journal, n.jobs, n.trials)
-        args: list[Word] = [self.incarnation, _ms(reap_s), holder, claims_max]
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.journal, n.jobs, n.trials, n.thawed]
+        args: list[Word] = [self.incarnation, _ms(reap_s), holder, claims_max, _ms(known_s)]
         return FENCE(keys, [*args, *suspects])
 
     def reap(self, claim: Claim, *, reap_s: float, deaths: int = 0) -> ScriptCall:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
 from tests.verify.history import Event
-from tests.verify.invariants import Finding, due_by, invariant
+from tests.verify.invariants import AT_ONCE_S, Finding, due_by, invariant
 from tests.verify.view import DISTURBS, Bounds, Commit, Run, View
 
 IN_FLIGHT_S: Final = 0.1  # an acknowledgement may be, when its worker's loop begins to hang
@@ -274,6 +274,32 @@ def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
                 found.say(f"{run.start.key!r} was back {said}", *shown)
 
 
+def _companions(view: View, job: str, starts: Sequence[Event]) -> set[str]:
+    """Return the jobs that were aboard at each of these deaths, too."""
+    found: set[str] | None = None
+    for start in starts:
+        died = view.died[start.p]
+        runs = (r for r in view.runs if r.start.p == start.p and r.start.t <= died <= r.ended)
+        here = {run.start.job for run in runs} - {job}
+        found = here if found is None else found & here
+    return found or set()
+
+
+def _looks_guilty(view: View, bounds: Bounds, start: Event) -> bool:
+    """Say whether a job that was suspected before had just begun where this one killed late."""
+    died = view.died[start.p]
+    since = died - AT_ONCE_S - bounds.slack_s
+    return any(
+        run.start.job != start.job
+        and any(
+            before.start.p in view.died and before.start.t < run.start.t
+            for before in view.by_job[run.start.job]
+        )
+        for run in view.runs
+        if run.start.p == start.p and since <= run.start.t <= died
+    )
+
+
 @invariant("I36", "poison kills few")
 def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
     """A job that ends its process does so at most `crashes_max` + 1 times, however it does (once
@@ -302,7 +328,13 @@ def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
         is_late = any(view.died[run.start.p] > run.start.t + ALIVE_S for run in deaths)
         for began, ended in pairwise(starts):
             here = [run.start for run in deaths if began < run.start.t <= ended]
-            if len(here) > bounds.crashes_max + 1 + is_late:
+            allowed = bounds.crashes_max + 1 + is_late
+            # Who lives so long is seen by nobody: it must have been told from all that stood by.
+            if any(view.died[start.p] > start.t + AT_ONCE_S for start in here):
+                allowed += sum(_looks_guilty(view, bounds, start) for start in here)
+                while allowed < len(here) and _companions(view, job, here[:allowed]):
+                    allowed += 1
+            if len(here) > allowed:
                 found.say(f"{job} ended {len(here)} processes", here[0], here[-1])
     for commit in view.commits:
         if commit.word == "parked" and commit.cause == "poison":

@@ -2388,6 +2388,54 @@ def marked(*, dies: bool = False, loss: bool = False) -> Tell:
 bad("I40")(marked())
 good("I40")(marked(dies=True))
 good("I40")(marked(loss=True))
+
+
+def looks_guilty(*, lived: float) -> Tell:
+    """Return the story of one that kills late, and of a suspect that once had just begun there."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j0", "other")
+        s.dispatch("j1")
+        for number in range(6):
+            node = f"n{number}"
+            s.start("j1", by=node, epoch=20 + number, poison=True)
+            s.at += 2.0
+            if number in (0, 1):
+                s.start("j0", "other", by=node, epoch=40 + number)
+                s.at += lived
+            s.crash(node)
+            s.at += 0.1
+
+    return tell
+
+
+good("I36")(looks_guilty(lived=0.5))
+bad("I36")(looks_guilty(lived=1.5))
+
+
+def kills_late(times: int, *, beside: int = 0) -> Tell:
+    """Return the story of a job that kills so often, and of one beside it the first so many."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j0", "other")
+        s.dispatch("j1")
+        for number in range(times):
+            node = f"n{number}"
+            s.start("j1", by=node, epoch=20 + number, poison=True)
+            if number < beside:
+                s.start("j0", "other", by=node, epoch=40 + number)
+            s.at += 2.0
+            s.crash(node)
+            s.at += 0.1
+
+    return tell
+
+
+good("I36")(kills_late(5))
+bad("I36")(kills_late(6))
+bad("I36")(kills_late(6, beside=4))
+good("I36")(kills_late(6, beside=5))
+bad("I36")(kills_late(7, beside=5))
 good("I36")(given_up(4))
 bad("I36")(given_up(0))
 bad("I36")(given_up(2))

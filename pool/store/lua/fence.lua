@@ -9,10 +9,12 @@ KEYS[5] journal    stream  abnormal edges
 KEYS[6] jobs       hash    key -> record
 KEYS[7] trials     hash    identity -> epoch|key of the suspected job that it began last, and that may kill it;
                            of one that died ! if there is a culprit, or =N, see reap
+KEYS[8] thawed     zset    !identity of whose death the culprit is known -> until when that is known; see thaw
 ARGV[1] incarnation  str
 ARGV[2] reap_ms      int   > 0; how long a claim holds without progress
 ARGV[3] holder       str   identity of the reaper
 ARGV[4] claims_max   int   how many at most
+ARGV[5] known_ms     int   > 0; how long it is known that a death has its culprit
 ARGV[...] suspects         id.n each that own something, are announced or claimed: claimed when they have no
                            keep-alive entry at all
 
@@ -35,6 +37,7 @@ redis.call('HLEN', cleanup)
 redis.call('XLEN', journal)
 redis.call('HLEN', jobs)
 redis.call('HLEN', trials)
+redis.call('ZCARD', thawed)
 redis.call('ZREM', keepalive, '\n')
 
 notice_gap()
@@ -53,6 +56,12 @@ local function claim(name, lease_end, had)
     culprit = culprit == '0' and UNKNOWN or culprit
   else
     alive, culprit = text_of(math.max(0, tonumber(lease_end) - ttl_ms)), culprit_of(name)
+    if culprit ~= '0' then
+      for _, old in ipairs(redis.call('ZRANGEBYSCORE', thawed, '-inf', now, 'LIMIT', 0, 16)) do
+        redis.call('ZREM', thawed, old)
+      end
+      redis.call('ZADD', thawed, now + known_ms, '!' .. name)
+    end
   end
   if culprit ~= '0' then
     redis.call('HSET', trials, name, '!')
@@ -72,7 +81,7 @@ local function claim(name, lease_end, had)
 end
 -- A suspect gets a lease that has ended: if it cannot be claimed now, it will be by somebody.  What is
 -- done is remembered as long as ever.
-for i = 5, #ARGV do
+for i = 6, #ARGV do
   local is_done = redis.call('HGET', cleanup, ARGV[i]) == 'done'
   redis.call('ZADD', keepalive, 'NX', is_done and now + FORGET_TTLS * ttl_ms or now, ARGV[i])
 end

@@ -290,9 +290,13 @@ class Boot:
 
     async def _poison(self, job: Job, idem: str, plan: Plan) -> None:
         """End the process, whatever else runs in it: at once, or when it has been acknowledged."""
-        self._begun(job, idem, plan, attempts_max=ATTEMPTS_MAX, poison=True)
+        who = self._begun(job, idem, plan, attempts_max=ATTEMPTS_MAX, poison=True)
         if plan["s"]:
-            await anyio.sleep(plan["s"])
+            try:
+                await anyio.sleep(plan["s"])
+            except anyio.get_cancelled_exc_class():
+                self.record("end", "fail", err="cancelled", **who)
+                raise
         self.fleet.die(self, "poison", plan["down_s"], job.id)
         await anyio.sleep_forever()
 

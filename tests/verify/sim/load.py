@@ -104,7 +104,9 @@ class Load:
 
     def _poison(self, key: str, dice: random.Random) -> None:
         down_s = self._config.ttl_s * dice.uniform(0.02, 0.5)
-        plan: Plan = {"s": dice.choice((0.0, 0.0, 0.001, 0.3)), "down_s": down_s}
+        # Where other processes end, too, who kills late is not always told from whom those hit.
+        slow_s = 0.3 if self._config.faults else 2 * self._config.ttl_s
+        plan: Plan = {"s": dice.choice((0.0, 0.0, 0.001, 0.3, slow_s)), "down_s": down_s}
 
         async def ask(boot: Boot, node: Node) -> None:
             await self._dispatch(boot, node, "poison", [(key, plan)], {})

@@ -124,7 +124,7 @@ class Watch:
                 self.seen.add("dispatch repeated after its end")
         elif script is lanes.FENCE and isinstance(reply, list):
             for name, claim in zip(reply[1::2], reply[2::2], strict=True):
-                holder, _, fence = claim.decode().rpartition("|")
+                holder, fence, *_ = claim.decode().split("|")
                 facts = {"fence": int(fence), "holder": holder, "by": process.name}
                 self._store("lock", nonce=f"{name.decode()}@{lane}", extra=facts)
         elif script is lanes.SWEEP and isinstance(reply, list):
@@ -142,7 +142,7 @@ class Watch:
     def _use_claim(self, lane: str, dead: str, claim: str) -> None:
         """Write that a claim was good enough for a call: none of an older one may be, after it."""
         self._uses += 1
-        extra = {"dead": f"{dead}@{lane}", "fence": int(claim.rpartition("|")[2])}
+        extra = {"dead": f"{dead}@{lane}", "fence": int(claim.split("|")[1])}
         self._store("requeue", job=f"use {self._uses}", extra=extra)
 
     def _on_advance(self, lane: str, args: Sequence[bytes], reply: Any) -> None:
@@ -164,7 +164,7 @@ class Watch:
                 elif word in ("SETTLED", "FENCED", "REFUSED"):
                     self._store("commit", "fail", err=word, **facts)
             elif guard == "reap" and word in ("GRANTED", "UNASSIGNED", "OK"):
-                extra = {"dead": f"{source}@{lane}", "fence": int(claim.rpartition("|")[2])}
+                extra = {"dead": f"{source}@{lane}", "fence": int(claim.split("|")[1])}
                 del facts["nonce"]
                 self._store("requeue", extra=extra, **facts)
             if (guard, edge, word) == ("own", "a", "OK"):
