@@ -260,6 +260,37 @@ def a_job_ends_too_late_before_what_is_hurt_after_heal(s: Story) -> None:
     s.fault("pause", "b", lasts=50.0)
 
 
+def waits_for_the_clock(step_s: float, *, first: bool = False) -> Tell:
+    """Return the story of a job that ends 5 s too late, and of a step of the server's clock."""
+
+    def tell(s: Story) -> None:
+        def step() -> None:
+            extra = {"id": 9, "does": "clock", "kind": "clock-back", "target": "", "step_s": step_s}
+            s.say("fault", "invoke", extra=extra)
+            s.say("fault", "ok", extra=extra)
+
+        if first:
+            step()
+            s.at += 1.0
+        s.dispatch("j1")
+        s.start("j1")
+        if not first:
+            step()
+        s.heal()
+        s.at += BOUNDS.quiet_s + 5.0
+        s.end("j1")
+        s.commit("j1")
+        s.final({"j1": ("done", 10, None, 0.0)})
+
+    return tell
+
+
+good("I2")(waits_for_the_clock(-9.0))
+bad("I2")(waits_for_the_clock(-2.0))
+bad("I2")(waits_for_the_clock(9.0))
+bad("I2")(waits_for_the_clock(-9.0, first=True))
+
+
 @bad("I2")
 def the_harness_ended_the_run(s: Story) -> None:
     s.final(drained=False)
