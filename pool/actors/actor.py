@@ -50,9 +50,16 @@ class Actor(Generic[M]):
     _spawned: deque[Callable[[], object]] = attrs.field(init=False, factory=deque)
     _children: TaskGroup | None = attrs.field(init=False, default=None)
     _crash: BaseException | None = attrs.field(init=False, default=None)
+    # Told at once: what the actor had begun may take long to end, a handler in a thread above all.
+    on_crash: Callable[[BaseException], object] = attrs.field(init=False, default=lambda _: None)
 
     def __attrs_post_init__(self) -> None:
         assert 0 < self.inbox_max < math.inf  # an unbounded inbox only hides overload
+
+    @property
+    def is_crashed(self) -> bool:
+        """Whether it has crashed, and does not run again yet."""
+        return self._crash is not None or self.state == "crashed"
 
     def tell(self, message: M) -> bool:
         """Post without waiting, from the event loop's thread; False if it was not taken.
@@ -122,7 +129,7 @@ class Actor(Generic[M]):
         actor does not run, since who calls in a task of his own may come between a crash and the
         restart, or after the end: `begin()` forgets what was under way and looks anew.
         """
-        if self._children is None:
+        if self._children is None or self._crash is not None:
             return
         start = self._children.start_soon
         name = f"{self.name}/{work.__name__}"
@@ -240,6 +247,9 @@ class Actor(Generic[M]):
                 self._crash_by(PartEnded(part=self.name, problem="a stranger cancelled its task"))
 
     def _crash_by(self, error: BaseException) -> None:
+        is_first = self._crash is None
         self._crash, self._is_resting = self._crash or error, False
         assert self._children is not None
         self._children.cancel_scope.cancel()
+        if is_first:
+            self.on_crash(error)

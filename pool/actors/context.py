@@ -34,6 +34,7 @@ class LaneState:
     lease: Lease
     door: Door = attrs.field(factory=Door)
     unassigned: int = 0  # as of the last answer that told
+    is_silent: bool = False  # was asked when somebody left, and has not been heard since
     server_ms: int = 0  # server time, as of ...
     server_at_s: float = 0.0  # ... this moment of our own clock
 

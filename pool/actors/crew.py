@@ -8,22 +8,25 @@ Nothing here decides; a route that would have to wait is a message to an actor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import anyio
+import attrs
 
 from pool.actors.access import CLOSE_BUDGET_S
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.dispatcher import Dispatcher
 from pool.actors.handlers import Handlers
-from pool.actors.keepalive import KeepAlive, LaneHandlers
+from pool.actors.keepalive import EXIT_CODE, KeepAlive, LaneHandlers
 from pool.actors.listener import Listener
 from pool.actors.maps import Maps
 from pool.actors.membership import IdentityGone, LaneDoubted, Membership, PoolLost
+from pool.actors.observe import HandlerOverran
 from pool.actors.orders import (
     Drain,
     Granted,
@@ -38,14 +41,15 @@ from pool.actors.orders import (
 from pool.actors.reaper import Reaper
 from pool.actors.requests import Requests
 from pool.actors.roster import SHUTDOWN_KEY, WorkerInfo
+from pool.actors.run import Run
 from pool.actors.sweeper import Sweeper
 from pool.actors.tail import Fields
 from pool.actors.worker import Worker
 from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable
-from pool.model.job import Start
+from pool.model.job import DIGITS_MAX, Start
 from pool.model.names import WORKERS
 from pool.model.placement import Candidate
-from pool.model.rmap import CompareAndDelete, Value
+from pool.model.rmap import CompareAndDelete, Set
 from pool.store.answers import Founded, Renewal
 from pool.store.scripts import ScriptCall, Word
 from pool.store.seam import Reply
@@ -53,6 +57,18 @@ from pool.store.seam import Reply
 Actors: TypeAlias = tuple[Actor[Any], ...]
 _INLINE_BYTES_MAX: Final = 1024  # of an outcome that travels with its signal
 _SIGNALS_MAX: Final = 10_000  # wake-ups kept for a node that does not read
+
+
+@attrs.define(eq=False)
+class _Going:
+    """A worker that is being given up."""
+
+    worker: Worker
+    grace_s: float = math.inf
+    is_closed: bool = False  # every lane that answers was told that it takes no keys
+    patience: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)  # until it is idle
+    over: anyio.Event = attrs.field(factory=anyio.Event)
+    owns: int = 0  # keys left to the reapers
 
 
 class Crew:
@@ -71,10 +87,12 @@ class Crew:
         self._on_shutdown = on_shutdown
         self._end_by = self._supervisor.on_interrupt
         self._supervisor.on_interrupt = self._on_interrupt
-        self._shutdown_seen: Value | None = None
+        self._shutdown_seen = made.now_ms  # those before we came are nothing to us
+        self.is_shut_down = False
         self._is_open = False
-        self._joins: dict[anyio.CancelScope, anyio.Event] = {}  # of workers that join just now
-        self._silent: set[int] = set()  # lanes that did not answer when a worker left
+        self._joins: set[anyio.CancelScope] = set()  # of workers that join just now
+        self._going: dict[str, _Going] = {}  # by worker id
+        self._judging: set[int] = set()  # lanes where handlers have a stop budget to end
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
         context.incarnation = made.incarnation
         self.maps = Maps(
@@ -123,6 +141,7 @@ class Crew:
         context.on_data_lost = self._on_lane_doubted
         context.on_interrupt = self._on_interrupt
         self.membership.make_lanes(made)
+        self._supervisor.on_down = self._on_down
 
     @property
     def down(self) -> tuple[str, ...]:
@@ -138,7 +157,7 @@ class Crew:
         for actor in first:
             await self._supervisor.start(actor)
         await self.replica.wait_for(0)
-        self._shutdown_seen = self.replica.items.get(SHUTDOWN_KEY)
+        self._shutdown_seen = max(self._shutdown_seen, self._shutdown())
         self._on_workers()
         self.replica.watch(lambda _: self._on_workers())
         await self.membership.join_node()
@@ -176,76 +195,94 @@ class Crew:
             label=label,
             version=version,
             on_gone=lambda lane, name: self._on_gone(lane, (name,)),
+            on_lost=self._judge_later,
             tell_waiters=self._tell_waiters,
         )
         worker.take_lanes([1] * len(context.lanes))
         with anyio.CancelScope() as scope:
-            self._joins[scope] = over = anyio.Event()
+            self._joins.add(scope)
             try:
-                await self._join(worker)
+                await self._supervisor.start(worker)
+                await self.membership.join_worker(worker)
+            except BaseException:
+                # It may have joined, be announced, and have been granted keys already.
+                if worker.state == "new":
+                    worker.stop()
+                else:
+                    self._begin_giving_up(worker, 0.0)
+                raise
             finally:
-                del self._joins[scope]
-                over.set()
+                self._joins.discard(scope)
             self._keepalive.renew_now()  # its answer tells whether keys wait for a worker
             return worker
         raise NotRunning(state="closing")
 
-    async def _join(self, worker: Worker) -> None:
-        try:
-            await self._supervisor.start(worker)
-            await self.membership.join_worker(worker)
-        except BaseException:
-            worker.stop()
-            if not self._is_open:
-                # It may have been granted keys already: nobody shall wait for its lease to end.
-                with anyio.move_on_after(self.context.settings.op_timeout_s, shield=True):
-                    with suppress(PoolError):
-                        await self.membership.leave_worker(worker)
-            raise
-
-    async def remove_worker(self, worker: Worker, grace_s: float) -> int:
+    async def give_up(self, worker: Worker, grace_s: float) -> int:
         """Drain a worker and have it leave; return how many keys were left to the reapers."""
-        settings, timing = self.context.settings, self.context.timing
-        budget_s = grace_s + timing.stop_budget_s + 2 * settings.op_timeout_s
-        worker.is_draining = True
-        owns = len(worker.runs)
-        with anyio.move_on_after(budget_s + 2 * settings.op_timeout_s, shield=True):
-            silent = await self.membership.close_worker(worker)
-            self._silent |= silent
-            worker.put(Drain(grace_s, frozenset(silent)))
-            with anyio.move_on_after(budget_s):
-                await worker.wait_idle()
-            owns = await self.membership.leave_worker(worker, silent)
-        self.membership.forget_worker(worker)
-        await self._supervisor.stop(worker, CLOSE_BUDGET_S)
-        worker.abandon()
+        going = self._begin_giving_up(worker, grace_s)
+        await going.over.wait()
+        return going.owns
+
+    async def give_up_workers(self, grace_s: float) -> int:
+        """Likewise all at once, those that join just now as well."""
+        for scope in list(self._joins):
+            scope.cancel()
+        for worker in list(self.membership.workers.values()):
+            self._begin_giving_up(worker, grace_s)
+        owns = 0
+        for going in list(self._going.values()):
+            await going.over.wait()
+            owns += going.owns
         return owns
 
-    async def remove_workers(self, grace_s: float) -> int:
-        """Drain all workers at once; return how many keys were left to the reapers."""
-        owns: list[int] = []
+    def _begin_giving_up(self, worker: Worker, grace_s: float) -> _Going:
+        """Begin, or have what has begun go on with the shorter grace.
 
-        async def remove(worker: Worker) -> None:
-            owns.append(await self.remove_worker(worker, grace_s))
+        In a task of the node's own: whoever asks may be a handler of this worker, which has to end
+        when its time has come, and may be cancelled, which must not leave this half done.
+        """
+        going = self._going.get(worker.id)
+        if going is None:
+            going = _Going(worker)
+            self._supervisor.spawn(self._give_up, going)
+            self._going[worker.id] = going
+        worker.is_draining = True
+        going.grace_s = min(going.grace_s, grace_s)
+        if going.is_closed:
+            worker.put(Drain(grace_s))
+        budget_s = grace_s + self.context.timing.stop_budget_s
+        budget_s += 4 * self.context.settings.op_timeout_s  # to close it, and to settle
+        going.patience.deadline = min(going.patience.deadline, anyio.current_time() + budget_s)
+        return going
 
-        async with anyio.create_task_group() as tasks:
-            for worker in list(self.membership.workers.values()):
-                tasks.start_soon(remove, worker)
-        return sum(owns)
+    async def _give_up(self, going: _Going) -> None:
+        worker, call_s = going.worker, 2 * self.context.settings.op_timeout_s
+        try:
+            with anyio.move_on_after(call_s):
+                await self.membership.close_worker(worker)
+            going.is_closed = True
+            worker.put(Drain(going.grace_s))
+            with going.patience:
+                await worker.wait_idle()
+            going.owns = len(worker.runs)
+            with anyio.move_on_after(call_s):
+                going.owns = await self.membership.give_up(worker)
+            self._judge_abandoned(worker)
+            await self._supervisor.stop(worker, CLOSE_BUDGET_S)
+            worker.abandon()
+        finally:
+            del self._going[worker.id]
+            going.over.set()
 
     async def leave(self, grace_s: float) -> int:
         """Give up everything in order; keep-alive goes on until the end."""
         self._is_open = False
-        with anyio.move_on_after(2 * self.context.settings.op_timeout_s):
-            for scope, over in list(self._joins.items()):
-                scope.cancel()
-                await over.wait()
-        owns = await self.remove_workers(grace_s)
+        owns = await self.give_up_workers(grace_s)
         first: Actors = (self._sweeper, self._reaper)
         for actor in first:
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
         with anyio.move_on_after(self.context.settings.op_timeout_s):
-            await self.membership.leave_node(self._silent)
+            await self.membership.give_up(None)
         await self.maps.stop()
         then: Actors = (self.dispatcher, self.membership, self._listener, self.replica)
         for actor in (*then, self._keepalive):
@@ -289,9 +326,44 @@ class Crew:
             self.dispatcher.look_again()
         self.membership.look_at_entries()
 
-    def _on_hard(self, state: LaneState) -> bool:
+    def _on_hard(self, state: LaneState) -> None:
         self._tell_workers(LeaseHard(state.number))
-        return any(w.overrunning(state.number) for w in self.membership.workers.values())
+        self._overran([run for run in self._overrunning(state.number) if not run.is_lost])
+        self._judge_later(state.number)  # after a freeze they were told to end only now
+
+    def _overrunning(self, lane: int) -> list[Run]:
+        return [r for w in self.membership.workers.values() for r in w.overrunning(lane)]
+
+    def _judge_later(self, lane: int) -> None:
+        if lane not in self._judging:
+            self._judging.add(lane)
+            self.context.loop.later(self.context.timing.stop_budget_s, partial(self._judge, lane))
+
+    def _judge(self, lane: int) -> None:
+        """Find handlers that have had their time to end since they lost their lease."""
+        self._judging.discard(lane)
+        now_s, budget_s = self.context.seam.clock(), self.context.timing.stop_budget_s
+        runs = self._overrunning(lane)
+        late = [run for run in runs if now_s - run.cancelled_s >= budget_s / 2]
+        if len(late) < len(runs):
+            self._judge_later(lane)  # others were told later
+        self._overran(late)
+
+    def _judge_abandoned(self, worker: Worker) -> None:
+        """Likewise of a worker that nobody renews any more, when its lease may have ended."""
+        ends_s = [self.context.lanes[run.lane].lease.hard_s for run in worker.left_over()]
+        if ends_s:
+            in_s = max(0.0, min(ends_s) - self.context.seam.clock())
+            self.context.loop.later(in_s, lambda: self._overran(worker.left_over()))
+
+    def _overran(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            if not run.has_overrun:
+                run.has_overrun = True
+                name, epoch = run.start.handler, run.start.epoch
+                self.context.emit(HandlerOverran(key=run.key, handler=name, epoch=epoch))
+        if runs and self.context.settings.on_overrun == "exit":
+            self.context.seam.end_process(EXIT_CODE)
 
     def _on_gone(self, lane: int, names: Sequence[str]) -> None:
         """Join again; what they owned is reaped, even if they have no lease that could end."""
@@ -335,7 +407,7 @@ class Crew:
         Reading begins before joining: the entry that joining writes wakes the blocked read, which
         must know the new streams by then.
         """
-        self._keepalive.renew(self.membership.identities(), self.membership.handlers())
+        self._renew()
         self._routes = [{} for _ in self.context.lanes]
         for state in self.context.lanes:
             number, names, routes = state.number, state.lane.names, self._routes[state.number]
@@ -406,10 +478,30 @@ class Crew:
         """The `workers` map changed."""
         self.context.roster.update(self.replica.items)
         self._tell_workers(MembershipChanged(self.replica.revision))
-        shutdown = self.replica.items.get(SHUTDOWN_KEY)
-        is_new, self._shutdown_seen = shutdown != self._shutdown_seen, shutdown
-        if is_new and shutdown is not None and self._is_open:
+        stamp = self._shutdown()
+        if stamp > self._shutdown_seen:  # else it came back with old data
+            self._shutdown_seen, self.is_shut_down = stamp, True
             self._on_shutdown()
+
+    def _shutdown(self) -> int:
+        """When the pool was shut down last, by the server's clock; 0: never."""
+        text = self.replica.items.get(SHUTDOWN_KEY)
+        is_one = isinstance(text, bytes) and text.isdigit() and len(text) <= DIGITS_MAX
+        return int(text) if is_one and isinstance(text, bytes) else 0
+
+    async def shut_down(self) -> None:
+        """Have every node that is open now drain."""
+        now_ms: int = await self.context.link.at(self.context.control.config).execute("TIME")
+        stamp = max(now_ms, self._shutdown_seen + 1)
+        await self.replica.write([Set(SHUTDOWN_KEY, b"%d" % stamp)], repeatable=True)
+
+    def _on_down(self) -> None:
+        """A part is down, or is not any more: a worker takes no keys meanwhile."""
+        self._renew()
+        self._keepalive.renew_now()
+
+    def _renew(self) -> None:
+        self._keepalive.renew(self.membership.identities(), self.membership.handlers())
 
     def _on_interrupt(self, error: KeyboardInterrupt) -> None:
         """Have the node drain and leave, and raise this at its end; from here on nothing starts."""
@@ -419,13 +511,11 @@ class Crew:
 
     def _on_lane_doubted(self, lane: int) -> None:
         """A call was answered that a lane's data are not there; it may be one of before."""
-        if self._is_open:
-            self.membership.tell_latest(("lost", lane), LaneDoubted(lane))
+        self.membership.tell_latest(("lost", lane), LaneDoubted(lane))
 
     def _on_pool_lost(self) -> None:
         """Likewise of the pool's: `config`, maps."""
-        if self._is_open:
-            self.membership.tell_latest("lost", PoolLost())
+        self.membership.tell_latest("lost", PoolLost())
 
     def _on_refounded(self) -> None:
         """The pool's data are gone: tell everybody who waits, and follow the new ones."""

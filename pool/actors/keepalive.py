@@ -86,7 +86,7 @@ class LaneHandlers:
 
     on_renewed: Callable[[LaneState, Renewal, float, dict[str, int], bool], object]
     on_soft: Callable[[LaneState], object]
-    on_hard: Callable[[LaneState], bool]  # returns whether handlers still run
+    on_hard: Callable[[LaneState], object]
     on_resume: Callable[[LaneState], object]
     on_gone: Callable[[LaneState, list[str]], object]
 
@@ -137,7 +137,7 @@ class KeepAlive(Actor[Message]):
         """Renew now; return once every lane was told what is true by now, or time is up.
 
         A lane that does not answer keeps nobody from the others; it is told later.  Those are
-        returned.
+        returned, and are silent (`LaneState.is_silent`) until they have been heard.
         """
         seqs = dict(self._seqs)  # of before: a thread that counts on takes up its plan only then
         self.renew_now()
@@ -153,7 +153,10 @@ class KeepAlive(Actor[Message]):
         with anyio.move_on_after(timeout_s):
             while silent():
                 await self._news.wait()
-        return silent()
+        missing = silent()
+        for state in self.context.lanes:
+            state.is_silent = state.number in missing
+        return missing
 
     async def aclose(self, budget_s: float) -> None:
         """End the threads; twice is fine."""
@@ -218,6 +221,7 @@ class KeepAlive(Actor[Message]):
             if self.context.lanes[state.number] is not state:
                 continue  # of before the pool was found anew
             if isinstance(reply, StoreLost):
+                state.is_silent = False
                 self._answered[state.number] = sent.seq  # what is not there grants nothing
                 self.context.on_data_lost(state.number)
                 continue
@@ -229,6 +233,7 @@ class KeepAlive(Actor[Message]):
                 continue
             was_away = state.number in self._away
             self._away.discard(state.number)
+            state.is_silent = False
             told: Renewal = reply
             state.tell_time(told.now_ms, sent.asked_s)
             state.unassigned = told.unassigned
@@ -282,8 +287,7 @@ class KeepAlive(Actor[Message]):
                 )
                 self.on.on_soft(state)
             case FenceLocally():
-                if self.on.on_hard(state) and context.settings.on_overrun == "exit":
-                    self.context.seam.end_process(EXIT_CODE)
+                self.on.on_hard(state)
             case Resume():
                 context.emit(LeaseResumed(node=context.node_id, lane=state.number))
                 self.on.on_resume(state)

@@ -3,7 +3,8 @@ r"""Joining, joining again, and leaving: who this node is in each lane, and in t
     join     lanes first (leases, open, streams), then `workers`: none is announced without a lease
     GONE     the identity was fenced: its number rises, it joins again; its keys are the reaper's
     lost     see below
-    leave    out of `open`, then (when nothing is owned) out of `workers` and out of the lanes
+    leave    out of `open`, then (when nothing is owned) out of `workers` and out of the lanes,
+             however far joining came: `give_up` is the one way out, of workers and of the node
 
 Lanes are islands.  What this node wants to be in a lane (itself and its workers) is compared with
 the leases that it has there, and one task per lane, the settler, sees to the difference until there
@@ -19,14 +20,15 @@ A lane that hangs keeps its settler waiting and nobody else: joining returns wit
 have answered, and in `workers` its number is 0 until it has.  `workers` is written by one task at a
 time, the announcer, after any settler.
 
-Who writes: a lane's part of `_joined` and its LaneState only its settler (and leaving), numbers
-only plain functions.  `config` makes the pool, the first to join makes the lane: its incarnation is
-drawn in join.lua, under the pool's, if the lane has none of this pool; all others take that over.
-So of two nodes at once the second one joins what the first has made.  A call of before names the
-lost incarnation and is refused; a join of before, which names none, may make the lane, and those
-whose lease it brings end and are reaped.  A lane lost again has another incarnation again, also by
-a copy of the same join.  `config` lost alone (the control tag has a server of its own) is the
-pool's loss: lanes of before are taken over with what they hold, see `stale` in join.lua.
+Who writes: a lane's part of `_joined` and its LaneState only its settler, or whoever leaves, one at
+a time (`writing`), numbers only plain functions.  `config` makes the pool, the first to join makes
+the lane: its incarnation is drawn in join.lua, under the pool's, if the lane has none of this pool;
+all others take that over.  So of two nodes at once the second one joins what the first has made.  A
+call of before names the lost incarnation and is refused; a join of before, which names none, may
+make the lane, and those whose lease it brings end and are reaped.  A lane lost again has another
+incarnation again, also by a copy of the same join.  `config` lost alone (the control tag has a
+server of its own) is the pool's loss: lanes of before are taken over with what they hold, see
+`stale` in join.lua.
 
 Dying after any step: a lease without an entry in `workers` ends and is reaped; an entry without a
 lease is found by whoever looks for orphans in that lane; a lane made and not announced is found by
@@ -35,7 +37,7 @@ the next to join.  A late copy of a join carries a "not after" on server time an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -74,7 +76,6 @@ from pool.store.lane import FOUND, IS_NODE, PROTOCOL, Lane, Target, incarnation_
 RETRY_S: Final = 0.1
 FORMER_MAX: Final = 256  # identities that a lane has not heard of yet: one for each try to join
 STEPS_MAX: Final = 4  # calls of one try to join, of which each may take op_timeout_s
-CONTROL: Final = -1  # among lanes: where `workers` is
 
 
 @attrs.frozen
@@ -110,6 +111,7 @@ class _Settling:
     is_late: bool = False  # somebody was told that this lane is missing
     stale: str = ""  # incarnation of another pool that was left in the lane
     trouble: PoolError | None = None  # why the last try failed
+    writing: anyio.Lock = attrs.field(factory=anyio.Lock)  # who joins or leaves there
 
 
 async def found(context: Context, *, any_lanes: bool = False) -> Founded:
@@ -217,22 +219,22 @@ class Membership(Actor[Message]):
     async def join_worker(self, worker: Worker) -> None:
         """Register a worker, see `_join_lanes`, and announce it.
 
+        However this fails, some of it may have been done: `give_up()` is for that.
+
         Raises:
-            StoreUnavailable, StoreLost, StoreFault: It is not announced; what was registered ends
-                by itself.
+            StoreUnavailable, StoreLost, StoreFault: Why.
+            NotRunning: It was given up meanwhile.
         """
         self._numbers[worker.id] = [1] * len(self.context.lanes)
         worker.take_lanes(self._numbers[worker.id])
         self.workers[worker.id] = worker
         self.on_changed()
-        try:
-            await self._join_lanes(lambda state: worker.target(state.number).name)
-            async with self._announcing:
-                await self.announce(worker)
-                self._announced.add(worker.id)
-        except BaseException:
-            self.forget_worker(worker)
-            raise
+        await self._join_lanes(lambda state: worker.target(state.number).name)
+        async with self._announcing:
+            if worker.id not in self.workers:
+                raise NotRunning(state="closing")
+            self._announced.add(worker.id)  # however this ends, it may be there
+            await self.announce(worker)
         self.on_changed()
         self._announce_soon()  # a lane may have been joined meanwhile
 
@@ -313,77 +315,68 @@ class Membership(Actor[Message]):
         if any(items.get(w.id.encode()) != self.info(w).pack() for w in mine):
             self._announce_soon()
 
-    async def close_worker(self, worker: Worker) -> set[int]:
+    async def close_worker(self, worker: Worker) -> None:
         """Have a worker that drains take no keys in any lane, and announce that it does.
 
-        Returns:
-            The lanes that did not answer: their leases end by themselves.
+        Lanes that do not answer are silent from here on.
         """
-        silent = set[int]()
 
         async def announce() -> None:
             async with self._announcing:
                 is_known = worker.id in self._announced
                 if is_known and not await self._tried("close", self.announce, worker):
-                    silent.add(CONTROL)
+                    self._announced.discard(worker.id)  # whoever looks for orphans finds its entry
 
         self.on_changed()
         async with anyio.create_task_group() as closing:
             closing.start_soon(announce)
-            silent |= await self.confirm()
-        return silent
+            await self.confirm()
 
-    async def leave_worker(self, worker: Worker, silent: Collection[int] = ()) -> int:
-        """Unregister a worker that owns nothing; return how many keys it owns all the same.
+    async def give_up(self, who: Worker | None) -> int:
+        """Leave with a worker, or (None) with the node itself; return how many keys it still owns.
 
-        Lanes that were silent before, and have not been heard since, are not asked again.
+        However far its joining came.  First it is renewed no more, nor joins any lane: a renewal
+        that overtakes the answer would find it gone.  Then each lane is asked, once the join that
+        is under way there was answered; but not a silent one, where its lease ends by itself.
         """
-        names = {state.number: worker.target(state.number) for state in self.context.lanes}
-        joined = [s for s in self.context.lanes if (s.number, names[s.number].name) in self._joined]
-        self.forget_worker(worker)
+        lanes, is_known = self.context.lanes, who is not None and who.id in self._announced
+
+        def name_in(lane: int) -> Target:
+            return lanes[lane].node if who is None else who.target(lane)
+
+        if who is None:
+            self._is_joining = False
+        else:
+            self._announced.discard(who.id)
+            self.workers.pop(who.id, None)
+        self._joined.difference_update((s.number, name_in(s.number).name) for s in lanes)
+        self.on_changed()
         owns: list[int] = []
 
-        async def leave(state: LaneState) -> None:
-            try:
-                owns.append(await self._leave(state, names[state.number]))
-            except PoolError as error:  # its lease ends by itself
-                owns.append(sum(run.lane == state.number for run in worker.runs.values()))
-                self.context.emit(StoreTroubled(during="leave", problem=str(error)))
+        async def leave(lane: int) -> None:
+            keys = 0 if who is None else sum(run.lane == lane for run in who.runs.values())
+            async with self._settling[lane].writing:
+                state = lanes[lane]
+                self._joined.discard((lane, name_in(lane).name))
+                if state.lane.incarnation and not state.is_silent:
+                    try:
+                        keys = await self._leave(state, name_in(lane))
+                    except PoolError as error:  # its lease ends by itself
+                        self.context.emit(StoreTroubled(during="leave", problem=str(error)))
+            owns.append(keys)
 
-        async def withdraw() -> None:
+        async def withdraw(worker: Worker) -> None:
             async with self._announcing:
                 written = await self.replica.write([Delete(worker.id.encode())], repeatable=True)
             with anyio.move_on_after(self.context.settings.op_timeout_s):
                 await self.replica.wait_for(written.revision)  # our own copy says so too
 
         async with anyio.create_task_group() as leaving:
-            if CONTROL not in silent:
-                leaving.start_soon(self._tried, "leave", withdraw)
-            for state in joined:
-                if state.number not in silent:
-                    leaving.start_soon(leave, state)
-                else:
-                    owns.append(sum(run.lane == state.number for run in worker.runs.values()))
+            if who is not None and is_known:
+                leaving.start_soon(self._tried, "leave", withdraw, who)
+            for state in lanes:
+                leaving.start_soon(leave, state.number)
         return sum(owns)
-
-    def forget_worker(self, worker: Worker) -> None:
-        """Renew and read for a worker no more, and do not have it join again.
-
-        Before it leaves: a renewal that overtakes the answer to that would find it gone.
-        """
-        self._announced.discard(worker.id)
-        if self.workers.pop(worker.id, None) is not None:
-            for state in self.context.lanes:
-                self._joined.discard((state.number, worker.target(state.number).name))
-            self.on_changed()
-
-    async def leave_node(self, silent: Collection[int] = ()) -> None:
-        """Unregister the node itself, but where a lane was silent."""
-        async with anyio.create_task_group() as leaving:
-            for state in self.context.lanes:
-                if (state.number, state.node.name) in self._joined and state.number not in silent:
-                    self._joined.discard((state.number, state.node.name))
-                    leaving.start_soon(self._tried, "leave", self._leave, state, state.node)
 
     async def _tried(
         self, during: str, step: Callable[..., Awaitable[object]], *args: Any, **options: Any
@@ -538,7 +531,9 @@ class Membership(Actor[Message]):
     def _missing(self, state: LaneState) -> list[str]:
         """Return the names of ours that have no lease in a lane."""
         names = [worker.target(state.number).name for worker in self.workers.values()]
-        return [n for n in (*names, state.node.name) if (state.number, n) not in self._joined]
+        if self._is_joining:
+            names.append(state.node.name)
+        return [name for name in names if (state.number, name) not in self._joined]
 
     async def _join_missing(self, state: LaneState, settling: _Settling) -> None:
         """Join a lane with those that have no lease there; if it was refused, as others.
@@ -552,14 +547,16 @@ class Membership(Actor[Message]):
                 self._raise(state, name)
             self.on_changed()
             settling.is_refused = False
-        missing = set(self._missing(state))
-        workers = {
-            worker.id: worker
-            for worker in self.workers.values()
-            if worker.target(state.number).name in missing
-        }
-        is_new = state.node.name in missing
-        await self._join(state, workers, is_new=is_new, stale=settling.stale)
+        async with settling.writing:
+            missing = set(self._missing(state))
+            workers = {
+                worker.id: worker
+                for worker in self.workers.values()
+                if worker.target(state.number).name in missing
+            }
+            is_new = state.node.name in missing
+            if missing:
+                await self._join(state, workers, is_new=is_new, stale=settling.stale)
         if self.context.lanes[state.number] is not state:
             return  # the pool was found anew meanwhile: that lease ends by itself
         settling.trouble, settling.stale = None, ""

@@ -55,10 +55,10 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
     for start in theirs.starts:
         epochs[start.key] = start.epoch
         run, settled = runs.get(start.key), memory.of(start.key)
-        if run is not None and run.start.epoch >= start.epoch:
+        if run is not None and max(run.start.epoch, run.then_epoch) >= start.epoch:
             if run.start.epoch == start.epoch and run.is_acknowledged:
                 mending.again.append(run)
-            continue
+            continue  # it is here, or waits for a handler of before
         if settled is None or settled.epoch < start.epoch:
             mending.adopt.append(start)
         elif settled.epoch == start.epoch:
@@ -93,6 +93,7 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
         # Another epoch is not ours either: a service would go on for ever under one that is lost.
         is_theirs = epochs.get(key) == run.start.epoch or key in theirs.unreadable
         # What was granted after that answer has a higher epoch than its stamp.
-        if not is_theirs and run.start.epoch <= theirs.stamp and run.phase != "settling":
+        is_newer = run.start.epoch > theirs.stamp
+        if not (is_theirs or is_newer or run.is_lost) and run.phase != "settling":
             mending.cancel.append(run)
     return mending

@@ -41,7 +41,7 @@ from pool.actors.observe import (
 from pool.actors.ref import JobRef, Status, status_of, wait_stopped
 from pool.actors.replica import Replica
 from pool.actors.rmap import ReplicatedMap
-from pool.actors.roster import SHUTDOWN_KEY, WorkerInfo
+from pool.actors.roster import WorkerInfo
 from pool.actors.stream import Stream, make_stream
 from pool.actors.supervisor import Supervisor
 from pool.actors.watch import V
@@ -60,7 +60,6 @@ from pool.model.codec import check_size, encode_call, encode_value
 from pool.model.job import Outcome, Record
 from pool.model.names import Control, check_handler, check_key, check_label, check_pool
 from pool.model.placement import WEIGHT_MAX, WEIGHT_MIN
-from pool.model.rmap import Set
 from pool.settings import Settings
 from pool.store.lane import Admission
 from pool.store.link import Link
@@ -70,6 +69,7 @@ from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
 CAPACITY_MAX: Final = 10_000
+GRACE_MAX_S: Final = 86_400.0
 OPEN_CALLS: Final = 8  # opening takes no longer than so many calls that each come to their deadline
 State = Literal["new", "opening", "open", "troubled", "draining", "drained", "closing", "closed"]
 
@@ -107,8 +107,8 @@ class Node(Dispatching):
             label: A human name of its worker that outlives restarts: the worker that has it next
                 gets the same keys.
             version: Shown to people; of the service, not of this library.
-            observers: Plain functions, called with every event; the default writes log lines.  On the
-                event loop, but for `loop.hung`, which comes from the thread that saw it hang.
+            observers: Plain functions, called with every event; the default writes log lines.  On
+                the event loop, but for `loop.hung`, which comes from the thread that saw it hang.
             seam: The world outside; for simulations.
 
         Raises:
@@ -307,6 +307,10 @@ class Node(Dispatching):
             StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         self.check_open()
+        given: Any = handlers
+        if not isinstance(given, Handlers):
+            problem = f"{type(given).__name__} is no Handlers"
+            raise ConfigError(setting="handlers", problem=problem)
         _check_worker(capacity, weight, label, version)
         return await self._open_crew.add_worker(handlers, capacity, weight, label, version)
 
@@ -316,23 +320,42 @@ class Node(Dispatching):
         Its services are handed over at once, its finite jobs may end within `grace_s` (default:
         `Settings.grace_s`) and are released then.  Removing it twice is fine.
         """
-        crew = self._open_crew
+        crew, grace_s = self._open_crew, self._grace_s(grace_s)
         if worker.id in crew.membership.workers:
-            await crew.remove_worker(worker, self.settings.grace_s if grace_s is None else grace_s)
+            await crew.give_up(worker, grace_s)
 
     async def drain(self, *, grace_s: float | None = None) -> None:
-        """Take no more jobs, and give up those that run: as when leaving, but stay as a client."""
-        crew = self._open_crew
-        if self._state != "open":
-            await self.wait_closed()
-            return
+        """Take no more jobs, and give up those that run: as when leaving, but stay as a client.
+
+        It goes on if the caller is cancelled, who may be one of those jobs.
+
+        Raises:
+            InvalidOption: `grace_s` is none.
+            NotRunning: The node never opened, or a part of it has ended for good.
+        """
+        crew, grace_s = self._open_crew, self._grace_s(grace_s)
+        if self._state == "open":
+            self._begin_drain(crew, grace_s)
+        await self.wait_closed()
+
+    def _begin_drain(self, crew: Crew, grace_s: float) -> None:
+        crew.context.supervisor.spawn(self._drain, crew, grace_s)
         self._state = "draining"
-        try:
-            await crew.remove_workers(self.settings.grace_s if grace_s is None else grace_s)
-        finally:
-            if self._state == "draining":
-                self._state = "drained"
-            self._is_drained().set()
+
+    async def _drain(self, crew: Crew, grace_s: float) -> None:
+        await crew.give_up_workers(grace_s)
+        if self._state == "draining":
+            self._state = "drained"
+        self._is_drained().set()
+
+    def _grace_s(self, grace_s: Any) -> float:
+        if grace_s is None:
+            return self.settings.grace_s
+        is_number = isinstance(grace_s, (int, float)) and not isinstance(grace_s, bool)
+        if not is_number or not 0.0 <= grace_s <= GRACE_MAX_S:  # refuses NaN too
+            problem = f"not a number of seconds from 0 to {GRACE_MAX_S:g}"
+            raise InvalidOption(option="grace_s", value=repr(grace_s), problem=problem)
+        return float(grace_s)
 
     async def wait_closed(self) -> None:
         """Return once this node has drained, for whatever reason."""
@@ -344,10 +367,14 @@ class Node(Dispatching):
         Open jobs stay in the store, for the next start.
         """
         self.check_open()
-        crew = self._open_crew
-        stop_id = crew.context.ids.next().encode()
-        await crew.replica.write([Set(SHUTDOWN_KEY, stop_id)], repeatable=True)
+        await self._open_crew.shut_down()
         await self.drain()
+
+    def _on_shutdown(self) -> None:
+        crew = self._open_crew
+        if crew.is_shut_down and self._state == "open":  # else it looks again when it has opened
+            with suppress(NotRunning):  # it ends by something worse
+                self._begin_drain(crew, self.settings.grace_s)
 
     # --- start and stop -----------------------------------------------------------------------
 
@@ -361,6 +388,8 @@ class Node(Dispatching):
         except BaseException:
             self._state = "closing"
             with anyio.CancelScope(shield=True):
+                if self._crew is not None and not self._house.has_crashed:
+                    await self._crew.leave(0.0)  # nobody shall wait for its leases to end
                 await self._close()
             try:
                 await self._house.abandon()
@@ -369,6 +398,7 @@ class Node(Dispatching):
                 self._is_drained().set()
             raise
         self._state = "open"
+        self._on_shutdown()
         return self
 
     async def __aexit__(
@@ -423,7 +453,7 @@ class Node(Dispatching):
         open_s = OPEN_CALLS * settings.op_timeout_s
         try:
             with anyio.fail_after(open_s):
-                await self._join(context, actors)
+                await self._join(context)
         except TimeoutError:
             # Each call has a deadline; who waits for a reader without a connection has none.
             raise StoreUnavailable(
@@ -437,15 +467,11 @@ class Node(Dispatching):
             self._emit(PolicyUnknown(server=name))
         self._emit(NodeJoined(pool=self.pool, node=self.id, server=name))
 
-    async def _join(self, context: Context, actors: TaskGroup) -> None:
+    async def _join(self, context: Context) -> None:
         """Join the pool, with a worker if there are handlers."""
         made = await found(context)
         check_ttl(context, made.ttl_ms)
-        self._crew = Crew(
-            context,
-            made,
-            on_shutdown=lambda: actors.start_soon(self.drain),
-        )
+        self._crew = Crew(context, made, on_shutdown=self._on_shutdown)
         await self._crew.start()
         if self._handlers is not None and len(self._handlers):
             await self._crew.add_worker(self._handlers, *self._worker_args)

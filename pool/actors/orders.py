@@ -89,8 +89,8 @@ class MoveDue:
 class Drain:
     """Give up everything: services at once, finite jobs within the grace.
 
-    What settles in a lane that is silent is not waited for: its lease ends by itself.
+    Told again, the shorter grace counts.  What settles in a lane that is silent is not waited for:
+    its lease ends by itself.
     """
 
     grace_s: float
-    silent: frozenset[int] = frozenset()

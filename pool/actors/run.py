@@ -28,7 +28,7 @@ from pool.store.loops import Strays, is_asked_for, is_cancellation
 
 # Why a handler was cancelled.  With the last two the job is not ours any more.
 Why: TypeAlias = Literal["", "stop", "timeout", "release", "lease", "gone", "refused"]
-LOST: Final = ("gone", "refused")
+LOST: Final = ("gone", "refused")  # ask `Run.is_lost`
 
 
 @attrs.define(eq=False)
@@ -46,6 +46,8 @@ class Run:
     inbox: Inbox | None = None
     scope: anyio.CancelScope | None = None
     began_s: float = 0.0
+    cancelled_s: float = 0.0  # since when its handler was to end
+    has_overrun: bool = False  # it was told that it did not
     is_called: bool = False  # its handler is; until then it can be taken back: see `hang`
     is_acknowledged: bool = False
     is_limited: bool = False  # its run-time limit is written into `due`
@@ -59,7 +61,16 @@ class Run:
     blob: bytes | None = None
     state: bytes | None = None  # what its handler assigned before it was suspended
     then: list[Callable[[], None]] = attrs.field(factory=list)  # when the key is free here again
+    then_epoch: int = 0  # of the last start that waits for that
     others: list[Callable[[], None]] = attrs.field(factory=list)  # ... for workers beside its own
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is nobody's any more: its key may be another's, and only its handler is left.
+
+        It is not compared with what we own, nor counted, nor started again.
+        """
+        return self.why in LOST
 
     @property
     def is_suspect(self) -> bool:

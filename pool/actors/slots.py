@@ -112,6 +112,7 @@ class Slots:
         run.phase, run.why, run.cause = "queued", "", ""
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
         run.left_open = None
+        run.cancelled_s, run.has_overrun = 0.0, False
         self.free(run)
         self._backlog.appendleft(run)
 

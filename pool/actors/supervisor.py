@@ -6,14 +6,15 @@ r"""Starts actors in order, restarts one that crashed, and stops them in the opp
        \--KeyboardInterrupt--> running again at once, while the node leaves in order
 
 A crash is a bug of ours or foreign data; so is an end that nobody asked for, such as a stranger's
-cancellation of one of its tasks.  While a part is down the node says so (`down`): it never reports
-itself healthy with a dead loop.  Whoever keeps other parts (bodies beside the loop) counts their
+cancellation of one of its tasks.  From the crash on, however long what the part had begun takes to
+end, the part is down, and the node says so (`down`): it never reports itself healthy with a dead
+loop.  Whoever keeps other parts (bodies beside the loop) counts their
 crashes likewise: `restarts()`, `fell()`, `rose()`, and `fail()` at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context as LogContext
 from typing import Any
 
@@ -39,6 +40,7 @@ class Supervisor:
     restarts_max: int
     clock: Callable[[], float]
     on_interrupt: Callable[[KeyboardInterrupt], object]  # has the node leave in order
+    on_down: Callable[[], object] = lambda: None  # a part is down, or is not any more
     _ended: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)
     _down: set[str] = attrs.field(init=False, factory=set)
     _cause: BaseException | None = attrs.field(init=False, default=None)
@@ -71,6 +73,7 @@ class Supervisor:
         None if that was one too many: the node ends with this cause, or `fail` hears of it.
         """
         self._down.add(part)
+        self.on_down()
         pause_s = restarts.crashed(self.clock(), is_fault=isinstance(error, StoreError))
         told = f"{type(error).__name__}: {error}"
         self.emit(ActorCrashed(actor=part, error=told, restarts=restarts.count))
@@ -80,13 +83,25 @@ class Supervisor:
 
     def rose(self, part: str) -> None:
         """A part runs again, or has been stopped."""
-        self._down.discard(part)
+        if part in self._down:
+            self._down.discard(part)
+            self.on_down()
 
     def fail(self, error: Exception) -> None:
         """End the node with this cause; the first one counts.  Also from a callback of the loop."""
         if self._cause is None:
             self._cause = error
             self._failed.set()
+
+    def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Do what outlives whoever asks for it, in the node's own group; its error ends the node.
+
+        Raises:
+            NotRunning: Some part has ended for good, and the node with it.
+        """
+        if self._cause is not None:
+            raise NotRunning(state="closing")
+        self.log_context.run(self.tasks.start_soon, work, *args)
 
     def begin(self) -> None:
         """From here on `fail()` is heeded."""
@@ -115,9 +130,9 @@ class Supervisor:
         Raises:
             NotRunning: Some part has ended for good, and the node with it.
         """
-        self._ended[actor.name] = anyio.Event()
-        ready = anyio.Event()
-        self.log_context.run(self.tasks.start_soon, self._keep, actor, ready, on_failed)
+        ready, ended = anyio.Event(), anyio.Event()
+        self.spawn(self._keep, actor, ready, ended, on_failed)
+        self._ended[actor.name] = ended
         await ready.wait()
         if self._cause is not None:
             raise NotRunning(state="closing")
@@ -136,9 +151,17 @@ class Supervisor:
         self,
         actor: Actor[Any],
         ready: anyio.Event,
+        ended: anyio.Event,
         on_failed: Callable[[Exception], object] | None,
     ) -> None:
-        restarts, cancels, ended = self.restarts(), strays(), self._ended[actor.name]
+        restarts, cancels = self.restarts(), strays()
+        pauses: list[float | None] = []  # before its next start, once it has crashed
+
+        def fall(crash: BaseException) -> None:
+            if not pauses and not isinstance(crash, KeyboardInterrupt):
+                pauses.append(self.fell(actor.name, crash, restarts, on_failed))
+
+        actor.on_crash = fall
         try:
             while True:
                 crash = await self._run(actor, ready)
@@ -148,7 +171,8 @@ class Supervisor:
                 if isinstance(crash, KeyboardInterrupt):  # on trio it comes wherever we are
                     self.on_interrupt(crash)
                 else:
-                    pause_s = self.fell(actor.name, crash, restarts, on_failed)
+                    fall(crash)
+                    pause_s = pauses.pop()
                 del crash  # its traceback leads back here
                 if pause_s is None:
                     return

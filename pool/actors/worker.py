@@ -10,6 +10,7 @@ stored outcome.  What Redis says we own is compared with what we do now and then
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
@@ -27,7 +28,6 @@ from pool.actors.mending import Held, compare
 from pool.actors.mover import Mover
 from pool.actors.observe import (
     CommitRefused,
-    HandlerOverran,
     ReconciliationMended,
     StoreTroubled,
     WorkerFenced,
@@ -132,6 +132,7 @@ class Worker(Actor[Told]):
     label: str = ""
     version: str = ""
     on_gone: Callable[[int, str], object]  # lane and identity that a script answered GONE to
+    on_lost: Callable[[int], object]  # lane: handlers there have a stop budget to end
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
     is_draining: bool = attrs.field(init=False, default=False)
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)
@@ -142,7 +143,7 @@ class Worker(Actor[Told]):
     _slots: Slots = attrs.field(init=False)
     _idle_bell: anyio.Event | None = attrs.field(init=False, default=None)
     _has_begun: bool = attrs.field(init=False, default=False)
-    _silent: frozenset[int] = attrs.field(init=False, default=frozenset())  # since it drains
+    _grace_ends_s: float = attrs.field(init=False, default=math.inf)  # when it drains
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -173,6 +174,8 @@ class Worker(Actor[Told]):
         before = self.target(lost.lane)
         self._lanes[lost.lane] = self._lane(lost.lane, lost.number, is_fenced=True)
         self.context.emit(WorkerFenced(worker=before.name, lane=lost.lane))
+        if self.is_crashed:
+            self._lose(lost.lane)  # what ended with it would begin again, and what did not be ours
         self.put(lost)
 
     def target(self, lane: int) -> Target:
@@ -181,17 +184,19 @@ class Worker(Actor[Told]):
 
     def takes(self) -> int:
         """Return how many keys it takes in each lane."""
-        return 0 if self.is_draining else max(1, (self.capacity + QUEUE_AHEAD) // len(self._lanes))
+        if self.is_draining or self.is_crashed:
+            return 0
+        return max(1, (self.capacity + QUEUE_AHEAD) // len(self._lanes))
 
     @property
     def is_idle(self) -> bool:
         """Whether it has neither keys nor anything to say, but to lanes that do not answer."""
+        states = self.context.lanes
         for run in self.runs.values():
-            if run.lane not in self._silent or run.phase in ("running", "preparing"):
+            if not states[run.lane].is_silent or run.phase in ("running", "preparing"):
                 return False
-        return not any(
-            lane.box.has_edges for lane in self._lanes if lane.box.lane not in self._silent
-        )
+        boxes = [lane.box for lane in self._lanes]
+        return not any(box.has_edges and not states[box.lane].is_silent for box in boxes)
 
     async def wait_idle(self) -> None:
         """Return once it is idle, or has ended."""
@@ -230,9 +235,22 @@ class Worker(Actor[Told]):
             if run.scope is None:
                 self._slots.leave(run)
 
+    def left_over(self) -> list[Run]:
+        """Return the runs whose handlers go on, which keeps their keys from its neighbours."""
+        busy = self.context.busy
+        return [r for r in self.runs.values() if r.phase == "running" and busy.get(r.key) is r]
+
     def overrunning(self, lane: int) -> list[Run]:
-        """Return the runs of a lane whose handlers have not ended though they were cancelled."""
-        return [run for run in self._in_lane(lane) if run.phase == "running" and run.why]
+        """Return the runs that may be another's, and whose handlers were cancelled and go on."""
+        is_fenced = self.context.lanes[lane].lease.phase == "fenced"
+        return [
+            run
+            for run in self._in_lane(lane)
+            if run.phase == "running" and (run.is_lost or (is_fenced and self._has_to_end(run)))
+        ]
+
+    def _has_to_end(self, run: Run) -> bool:
+        return bool(run.why) or self.is_crashed
 
     def _lane(self, lane: int, number: int, *, is_fenced: bool = False) -> _Lane:
         target = Target(self.id, number)
@@ -247,11 +265,17 @@ class Worker(Actor[Told]):
         for number, lane in enumerate(self._lanes):
             box = lane.box
             self._lanes[number] = self._lane(number, box.target.number, is_fenced=box.is_fenced)
-        for run in list(self.runs.values()):
+        runs = list(self.runs.values())
+        for run in runs:
             if run.edge is not None:
                 self._box(run).send(run.edge, run)  # a repeat is answered with what became of it
-            else:
+            elif not run.is_lost:
                 self._slots.requeue(run)
+        for run in runs:
+            if run.is_lost:
+                self._forget(run)
+        if self._grace_ends_s < math.inf:
+            self._drain()
         for number in range(len(self._lanes)) if self._has_begun else ():
             self._reconcile(number)
         self._has_begun = True
@@ -302,9 +326,10 @@ class Worker(Actor[Told]):
             case MoveDue(revision):
                 if revision == self._mover.revision and not self.is_draining:
                     self.spawn(self._move, revision)
-            case Drain(grace_s, silent):
-                self._silent = silent
-                self._drain(grace_s)
+            case Drain(grace_s):
+                ends_s = self.context.seam.clock() + grace_s
+                self._grace_ends_s = min(self._grace_ends_s, ends_s)
+                self._drain()
 
     def _in_lane(self, lane: int) -> list[Run]:
         return [run for run in self.runs.values() if run.lane == lane]
@@ -320,7 +345,8 @@ class Worker(Actor[Told]):
             return  # read twice; if it is still there, reconciliation sends its end again
         present = self.runs.get(start.key)
         if present is not None:
-            if present.start.epoch < start.epoch:
+            if max(present.start.epoch, present.then_epoch) < start.epoch:
+                present.then_epoch = start.epoch
                 # The key came back to us while its former run is still here.
                 present.then.append(partial(self._accept_later, lane, start))
                 self._cancel(present, "refused")
@@ -375,9 +401,13 @@ class Worker(Actor[Told]):
             self._box(run).acknowledge(run, now=False)
 
     def _on_trial(self, run: Run, for_s: float) -> None:
-        self.context.loop.later(for_s, partial(self.tell, _TrialOver(run)))
+        self.context.loop.later(for_s, partial(self._tell_trial, _TrialOver(run)))
         if run.phase == "running":
-            self.context.loop.later(LIVED_S, partial(self.tell, _TrialOver(run, True)))
+            self.context.loop.later(LIVED_S, partial(self._tell_trial, _TrialOver(run, True)))
+
+    def _tell_trial(self, over: _TrialOver) -> None:
+        if not self.put(over):  # it has left; the turn is the node's
+            self.context.trials.end(over.run, self.context.seam.clock())
 
     def _on_lived(self, run: Run) -> None:
         if self.runs.get(run.key) is run and not run.why and run.is_acknowledged:
@@ -387,21 +417,25 @@ class Worker(Actor[Told]):
 
     def _cancel(self, run: Run, why: Why, cause: str = "") -> None:
         """Have a run end; the first reason stands, but having lost the job overrules all."""
-        if run.why and why not in LOST:
+        is_lost = why in LOST
+        if run.why and not is_lost:
             if run.why == "lease" and why in ("stop", "release", "timeout"):
                 run.why, run.cause = why, cause
                 if run.phase == "suspended":
                     self._conclude(run, CANCELLED)
             return
         run.why, run.cause = why, cause
-        if why in LOST:
+        if is_lost:
             self._slots.unprepare(run)
         if run.phase == "running":
             if run.scope is not None:
                 run.scope.cancel()
+            run.cancelled_s = run.cancelled_s or self.context.seam.clock()
+            if is_lost:
+                self.on_lost(run.lane)
         elif run.phase in ("queued", "suspended"):
             self._conclude(run, CANCELLED)
-        elif run.phase == "settling" and why in LOST:
+        elif run.phase == "settling" and is_lost:
             self._forget(run)
 
     def _conclude(self, run: Run, ending: Ending) -> None:
@@ -412,15 +446,14 @@ class Worker(Actor[Told]):
             self.context.on_interrupt(ending.error)
             ending = Raised(ending.error)
         if self.runs.get(run.key) is run:
-            if run.why in LOST:
+            if run.is_lost:
                 self._forget(run)
             elif run.why == "lease" and (ending is CANCELLED or run.start.kind == "service"):
                 self._suspend(run)
             else:
                 self._settle(run, self._endings.edge_for(run, ending))
         self._fill()
-        if self._silent:
-            self._ring_if_idle()  # there nobody answers, which is what rings else
+        self._ring_if_idle()
 
     def _settle(self, run: Run, edge: Edge) -> None:
         run.phase, run.edge = "settling", edge
@@ -445,6 +478,7 @@ class Worker(Actor[Told]):
         self._box(run).withdraw(run)
         self._mover.forget(run)
         self._slots.free(run)
+        self._ring_if_idle()
 
     # --- what the store says ------------------------------------------------------------------
 
@@ -559,7 +593,7 @@ class Worker(Actor[Told]):
             return messages
 
     def _on_handled(self, run: Run, number: int) -> None:
-        if self.runs.get(run.key) is run and run.why not in LOST:
+        if self.runs.get(run.key) is run and not run.is_lost:
             self._box(run).send(self._endings.edge(run, model.SEEN, number), None)
 
     # --- the lease ----------------------------------------------------------------------------
@@ -570,9 +604,6 @@ class Worker(Actor[Told]):
 
     def _on_hard(self, lane: int) -> None:
         self._lanes[lane].box.is_fenced = True
-        for run in self.overrunning(lane):
-            start = run.start
-            self.context.emit(HandlerOverran(key=run.key, handler=start.handler, epoch=start.epoch))
 
     def _resume(self, lane: int) -> None:
         box = self._lanes[lane].box
@@ -589,8 +620,10 @@ class Worker(Actor[Told]):
             if run.phase == "settling":
                 self._refused(run.key, run.start.epoch, "GONE", "")
             run.then.clear()  # starts that were granted to who we were
+            run.then_epoch = 0
             self._cancel(run, "gone")
         self._memory.clear(lambda key: self.context.lane_of(key).number == lane)
+        self._ring_if_idle()
 
     def _on_tick(self, tick: Ticked) -> None:
         """Look after what time alone changes; once per renewal."""
@@ -599,7 +632,7 @@ class Worker(Actor[Told]):
         self._slots.fill()  # what has waited for its time starts here rather than being released
         acknowledged = 0
         for run in self._in_lane(tick.lane):
-            acknowledged += run.is_acknowledged
+            acknowledged += run.is_acknowledged and not run.is_lost
             if run.phase == "queued" and not lane.box.is_fenced:
                 # Others with a free slot shall have it.  Not what waits for its trial: with each of
                 # them it would wait from the beginning, and for ever while there are suspects.
@@ -788,19 +821,18 @@ class Worker(Actor[Told]):
         if again_s:
             self.context.loop.later(min(again_s), partial(self.put, MoveDue(revision)))
 
-    def _drain(self, grace_s: float) -> None:
-        self.is_draining = True
+    def _drain(self) -> None:
         for run in list(self.runs.values()):
             if run.phase in ("queued", "suspended") or run.start.kind == "service":
                 self._cancel(run, "release")
-        self.spawn(self._end_grace, grace_s)
+        self.spawn(self._end_grace, self._grace_ends_s)
         self._ring_if_idle()
 
     def _ring_if_idle(self) -> None:
         if self._idle_bell is not None and self.is_idle:
             self._idle_bell.set()
 
-    async def _end_grace(self, grace_s: float) -> None:
-        await anyio.sleep(grace_s)
+    async def _end_grace(self, at_s: float) -> None:
+        await anyio.sleep(max(0.0, at_s - self.context.seam.clock()))
         for run in list(self.runs.values()):
             self._cancel(run, "release")

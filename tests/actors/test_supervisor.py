@@ -116,7 +116,7 @@ async def test_a_part_that_ends_too_often_ends_the_node_with_the_cause(
     membership = fleet.crew(node).membership
     membership.spawn(crashing)
     await fleet.seen(ActorCrashed)
-    await fleet.until(lambda: membership.state == "running")
+    await fleet.until(lambda: not membership.is_crashed)
     membership.spawn(crashing)
     error = await fleet.ended(node)
     assert isinstance(error, PartEnded)

@@ -19,6 +19,7 @@ from pool import Node, Settings
 from pool.actors.keepalive import EXIT_CODE
 from pool.store.program import ServerProgram
 from pool.store.server import EmbeddedServer
+from tests.servers import connect
 
 PATIENCE_S = 20.0
 MEMBER = """
@@ -36,6 +37,11 @@ async def deaf(job: Job) -> None:
             await anyio.sleep(3600)
         except BaseException:
             continue
+
+@handlers.job("obedient")
+async def obedient(job: Job) -> None:
+    print("started", flush=True)
+    await anyio.sleep(3600)
 
 @handlers.job("blocked")
 async def blocked(job: Job) -> None:
@@ -145,28 +151,75 @@ def test_an_interrupt_out_of_a_handler_ends_the_process_as_the_signal_does(
         assert member.returncode == 0
 
 
+@contextmanager
+def deaf_member(
+    server: EmbeddedServer, script: Path, handler: str, loop: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process of whose handler nothing can be taken away, until that has begun."""
+    script.write_text(MEMBER)
+    member = subprocess.Popen(
+        [sys.executable, script, server.url, handler, loop],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(pool.__file__).parents[1])},
+    )
+    assert member.stdout is not None
+    try:
+        assert any(line == b"started\n" for line in member.stdout)
+        yield member
+    finally:
+        member.kill()
+        member.wait()
+        member.stdout.close()
+
+
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("handler", ["deaf", "blocked"])
 def test_a_process_that_cannot_stop_its_handler_ends(
     program: ServerProgram, tmp_path: Path, handler: str, loop: str
 ) -> None:
     """G-03: by the thread that renews, so that a hung loop cannot prevent it."""
-    script = tmp_path / "member.py"
-    script.write_text(MEMBER)
-    with EmbeddedServer.start(program) as server:
-        member = subprocess.Popen(
-            [sys.executable, script, server.url, handler, loop],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(Path(pool.__file__).parents[1])},
-        )
-        assert member.stdout is not None
+    with (
+        EmbeddedServer.start(program) as server,
+        deaf_member(server, tmp_path / "member.py", handler, loop) as member,
+    ):
         try:
-            assert any(line == b"started\n" for line in member.stdout)
             if handler == "deaf":
                 os.kill(server.pid, signal.SIGSTOP)  # no renewal succeeds any more
             assert member.wait(PATIENCE_S) == EXIT_CODE
         finally:
             os.kill(server.pid, signal.SIGCONT)
-            member.kill()
-            member.wait()
-            member.stdout.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("handler", ["deaf", "obedient"])
+@pytest.mark.parametrize("loss", ["freeze", "data"])
+def test_a_process_lives_beside_the_next_owner_only_if_its_handlers_end(
+    program: ServerProgram, tmp_path: Path, handler: str, loss: str, loop: str
+) -> None:
+    """Told to end only after the thaw, or for another reason than the lease: it has its time."""
+
+    async def take_over(member: subprocess.Popen[bytes]) -> None:
+        settings = Settings(lease_ttl_s=1.0)
+        async with Node("overrun", server.url, settings=settings) as node:
+            os.kill(member.pid, signal.SIGSTOP)
+            with anyio.fail_after(PATIENCE_S):
+                while True:
+                    if not (await node.status("k")).owner:  # nobody else has its handler
+                        break
+                    await anyio.sleep(0.05)
+            os.kill(member.pid, signal.SIGCONT)
+
+    with (
+        EmbeddedServer.start(program) as server,
+        deaf_member(server, tmp_path / "member.py", handler, loop) as member,
+    ):
+        if loss == "freeze":
+            anyio.run(take_over, member)
+        else:
+            with connect(server.url) as client:
+                client.flushall()
+        if handler == "deaf":
+            assert member.wait(PATIENCE_S) == EXIT_CODE
+        else:
+            with pytest.raises(subprocess.TimeoutExpired):
+                member.wait(2.0)
