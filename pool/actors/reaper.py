@@ -23,7 +23,7 @@ from pool.actors.observe import StoreTroubled, WorkerReaped
 from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
 from pool.actors.scatter import Scatter
-from pool.errors import Gone, PoolError, StoreLost
+from pool.errors import Gone, PoolError, StoreFault, StoreLost
 from pool.model import job as model
 from pool.model.ids import process_of
 from pool.model.job import Grant
@@ -147,28 +147,41 @@ class Reaper(Actor[Message]):
     async def _reap(self, state: LaneState, claim: Claim) -> None:
         """Move everything that a fenced identity owned, then forget it."""
         link, keys, alone_s = self.context.link, 0, 0.0
+        after, stuck, is_told = 0, 0, False
         judgement = judgement_of(self.context.settings, self.context.timing)
         lineup = model.Lineup(judgement, claim.death)
         scatter = Scatter(self.context, state.number, claim.identity)
         try:
             while True:
                 reap_s = self.context.timing.reap_s
-                call = state.lane.reap(claim, reap_s=reap_s, deaths=lineup.deaths)
+                call = state.lane.reap(claim, reap_s=reap_s, deaths=lineup.deaths, after=after)
                 try:
-                    is_done, held = await link.call(call, repeatable=True)
+                    is_done, upto, held = await link.call(call, repeatable=True)
                     if is_done:
                         break
                     moved = await self._move(state, claim, held, lineup, scatter)
                     keys += moved
-                    if lineup.aside and not lineup.is_over and not moved:
-                        alone_s += RETRY_S
+                    # Where a key of one job or handler is of another type its starts stay: those
+                    # behind them come next, and when there are none, all once more.
+                    stuck += len(held) - moved
+                    is_last = not upto
+                    after = upto if moved < len(held) else 0
+                    if not is_last or not stuck:
+                        continue
+                    is_aside = bool(lineup.aside) and not lineup.is_over
+                    if stuck > is_aside and not moved and not is_told:
+                        is_told = True
+                        problem = f"{stuck - is_aside} keys of {claim.identity} cannot be moved"
+                        self._troubled("reap", state.number, StoreFault(problem=problem))
+                    stuck = 0
+                    if not moved:
                         await anyio.sleep(RETRY_S)
+                    if is_aside and not moved:
+                        alone_s += RETRY_S
                         if alone_s > TOLD_S:
                             lineup.is_over = True
                             if await self._is_matched(state.number, claim, lineup):
                                 lineup.aside = ""
-                    elif held and not moved:  # keys of other types: at once it would be the same
-                        await anyio.sleep(RETRY_S)
                 except Gone:
                     return  # another node holds it now
                 except StoreLost as error:

@@ -29,7 +29,7 @@ from pool.actors.observe import StoreTroubled
 from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
 from pool.actors.reaper import tell_all
-from pool.actors.walker import Walker
+from pool.actors.walker import ACT_MAX, Walker
 from pool.errors import PoolError, StoreFault, StoreLost
 from pool.model import job as model
 from pool.model.job import Death, Grant, Record
@@ -133,7 +133,8 @@ class Sweeper(Actor[Deadline]):
             if each.owner == "gone":
                 self.on_suspects(state.number, (record.owner,))
         for owner, group in moves.items():
-            done += await self._alone(self._move(state, owner, group))
+            for i in range(0, len(group), ACT_MAX):
+                done += await self._alone(self._move(state, owner, group[i : i + ACT_MAX]))
         # Last: a start to be stopped is in both indexes, and who is reminded has more time.
         for each, record in reminders:
             done += await self._alone(self._remind(state, each, record))

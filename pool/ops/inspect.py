@@ -1,7 +1,8 @@
 """What a pool looks like from outside: read straight from Redis, changing nothing.
 
 Every command is O(1), or bounded by a limit below; no key is searched for.  The commands are not
-one transaction, so that counts which change meanwhile may be off by the few jobs that moved.
+one transaction, so that counts which change meanwhile may be off by the few jobs that moved.  What
+cannot be read is named, and the rest is shown: a key of another type, a lane that does not answer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, Literal
 import anyio
 import attrs
 
+from pool.errors import PoolError, StoreFault
 from pool.model.job import DIGITS_MAX, Outcome, Record, State
 from pool.model.names import Control, Names, lane_of
 from pool.store.answers import Opening
@@ -23,6 +25,7 @@ from pool.store.seam import Reply
 
 IDENTITIES_MAX: Final = 2_000  # nodes and workers looked at, the longest silent first
 HANDLERS_MAX: Final = 200  # whose backlogs are looked at
+_COUNTS: Final = frozenset({"HLEN", "ZCARD", "SCARD", "XLEN"})
 _LOOKS: Final = 128  # jobs asked for in one call
 # Fields of `lane` that are not counters of what happened.
 _FACTS: Final = {
@@ -88,6 +91,7 @@ class View:
     ttl_s: float  # the longest that a lane goes by
     pool_ttl_s: float = 0.0
     lanes_apart: tuple[int, ...] = ()  # that go by another TTL than the pool's
+    unread: tuple[str, ...] = ()  # lanes that did not answer and keys of another type, and why
 
 
 async def find(link: Link, pool: str) -> Found | None:
@@ -110,8 +114,27 @@ async def find(link: Link, pool: str) -> Found | None:
 
 
 async def view(link: Link, found: Found) -> View:
-    """Return what the pool looks like now."""
-    lanes = [await _lane(link, Names(found.pool, number)) for number in range(found.lanes)]
+    """Return what the pool looks like now.
+
+    Raises:
+        PoolError: No lane can be asked.
+    """
+    views: dict[int, View] = {}
+    troubles: dict[int, PoolError] = {}
+
+    async def look(number: int) -> None:
+        try:
+            views[number] = await _lane(link, Names(found.pool, number))
+        except PoolError as error:
+            troubles[number] = error
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(found.lanes):
+            tasks.start_soon(look, number)
+    if not views:
+        raise troubles[min(troubles)]
+    lanes = [views[number] for number in sorted(views)]
+    unread = [f"lane {number}: {error}" for number, error in sorted(troubles.items())]
     states: Counter[str] = Counter()
     waiting_for: Counter[str] = Counter()
     counters: Counter[str] = Counter()
@@ -144,8 +167,9 @@ async def view(link: Link, found: Found) -> View:
         ttl_s=max(lane.ttl_s for lane in lanes),
         pool_ttl_s=found.ttl_s,
         lanes_apart=tuple(
-            number for number, lane in enumerate(lanes) if lane.ttl_s not in (0, found.ttl_s)
+            number for number in sorted(views) if views[number].ttl_s not in (0, found.ttl_s)
         ),
+        unread=(*unread, *(each for lane in lanes for each in lane.unread)),
     )
 
 
@@ -169,8 +193,10 @@ async def outcomes(
 
 async def _lane(link: Link, n: Names) -> View:
     link = link.at(n.prefix)  # its clock, above all: TIME has no key
+    unread: list[str] = []
     now_ms, fields, total, pending, parked, names, identities, heads = await _all(
         link,
+        unread,
         [
             ("TIME",),
             ("HGETALL", n.lane),
@@ -183,18 +209,18 @@ async def _lane(link: Link, n: Names) -> View:
         ],
     )
     [due, identities_total] = await _all(
-        link, [("ZRANGE", n.due, 0, 0, "WITHSCORES"), ("ZCARD", n.keepalive)]
+        link, unread, [("ZRANGE", n.due, 0, 0, "WITHSCORES"), ("ZCARD", n.keepalive)]
     )
     facts = _pairs(fields)
     waiting, unassigned = (whole(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
     handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
-    backlogs = await _all(link, [("ZCARD", n.unassigned(name)) for name in handlers])
+    backlogs = await _all(link, unread, [("ZCARD", n.unassigned(name)) for name in handlers])
     firsts = await _all(
-        link, [("ZRANGE", n.unassigned(name), 0, 0) for name in handlers if unassigned]
+        link, [], [("ZRANGE", n.unassigned(name), 0, 0) for name in handlers if unassigned]
     )
     late_ms = [now_ms - float(head[1]) for head in (heads, due) if head]
     return View(
-        identities=tuple(await _identities(link, n, identities, now_ms)),
+        identities=tuple(await _identities(link, n, identities, now_ms, unread)),
         identities_total=identities_total,
         states={
             "pending": pending,
@@ -203,12 +229,15 @@ async def _lane(link: Link, n: Names) -> View:
             "unassigned": unassigned,
         },
         waiting_for=_backlogs(handlers, backlogs, unassigned, is_all=len(names) <= HANDLERS_MAX),
-        oldest=await _oldest(link, n, [head[0] for head in (heads, *firsts) if head], now_ms),
+        oldest=await _oldest(
+            link, n, [head[0] for head in (heads, *firsts) if head], now_ms, unread
+        ),
         overdue_s=max(0.0, *late_ms, 0.0) / 1000,
         astray=whole(facts.get("astray", b"0")),
         parked=parked,
         counters={name: whole(v) for name, v in facts.items() if name not in _FACTS},
         ttl_s=whole(facts.get("ttl", b"0")) / 1000,
+        unread=tuple(unread),
     )
 
 
@@ -222,14 +251,14 @@ def _backlogs(
 
 
 async def _identities(
-    link: Link, n: Names, flat: Sequence[bytes], now_ms: int
+    link: Link, n: Names, flat: Sequence[bytes], now_ms: int, unread: list[str]
 ) -> Iterable[Identity]:
     names = [name.decode(errors="replace") for name in flat[::2]]
     leases_s = [(float(end_ms) - now_ms) / 1000 for end_ms in flat[1::2]]
-    running = await _all(link, [("SCARD", n.owned(name)) for name in names])
-    pending = await _all(link, [("XLEN", n.stream(name)) for name in names])
+    running = await _all(link, unread, [("SCARD", n.owned(name)) for name in names])
+    pending = await _all(link, unread, [("XLEN", n.stream(name)) for name in names])
     ids = [name.rpartition(".")[0] for name in names]
-    texts = await link.execute("HMGET", n.open, *ids) if ids else []
+    texts = await _fields(link, unread, n.open, ids)
     openings = [Opening.parse(text or b"") for text in texts]
     return [
         Identity(
@@ -247,9 +276,11 @@ async def _identities(
     ]
 
 
-async def _oldest(link: Link, n: Names, keys: Sequence[bytes], now_ms: int) -> Oldest | None:
+async def _oldest(
+    link: Link, n: Names, keys: Sequence[bytes], now_ms: int, unread: list[str]
+) -> Oldest | None:
     """Return the oldest of the jobs at the heads of the queues."""
-    texts = await link.execute("HMGET", n.jobs, *keys) if keys else []
+    texts = await _fields(link, unread, n.jobs, keys)
     records = [
         (key.decode(errors="replace"), record)
         for key, text in zip(keys, texts, strict=True)
@@ -267,17 +298,24 @@ async def _oldest(link: Link, n: Names, keys: Sequence[bytes], now_ms: int) -> O
     )
 
 
-async def _all(link: Link, commands: Sequence[tuple[Word, ...]]) -> list[Reply]:
-    """Run commands that do not wait for each other: they go out as one pipeline."""
-    replies: list[Reply] = [None] * len(commands)
-
-    async def one(i: int, command: tuple[Word, ...]) -> None:
-        replies[i] = await link.execute(*command)
-
-    async with anyio.create_task_group() as tasks:
-        for i, command in enumerate(commands):
-            tasks.start_soon(one, i, command)
+async def _all(link: Link, unread: list[str], commands: Sequence[tuple[Word, ...]]) -> list[Reply]:
+    """Run commands in one round trip; what is of another type is empty, and noted in `unread`."""
+    replies = await link.replies_to(commands)
+    for i, (command, reply) in enumerate(zip(commands, replies, strict=True)):
+        if isinstance(reply, StoreFault):
+            unread.append(f"{command[1]!s}: {reply.problem}")
+            replies[i] = 0 if command[0] in _COUNTS else []
+        elif isinstance(reply, PoolError):
+            raise reply
     return replies
+
+
+async def _fields(
+    link: Link, unread: list[str], name: str, fields: Sequence[Word]
+) -> Sequence[bytes | None]:
+    """Return some fields of a hash, in their order."""
+    [texts] = await _all(link, unread, [("HMGET", name, *fields)]) if fields else [[]]
+    return texts or [None] * len(fields)
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ import anyio
 import attrs
 
 from pool.actors.roster import WorkerInfo
-from pool.errors import ConfigError
+from pool.errors import ConfigError, StoreFault
 from pool.model.names import WORKERS, Control, check_pool
 from pool.ops import inspect
 from pool.ops.inspect import Found, Identity, View
@@ -85,7 +85,12 @@ async def fetch(pool: str, url: Url) -> Status:
         if found is None:
             return _unknown(pool, server)
         view = await inspect.view(link, found)
-        return _status(found, server, view, await _workers(link, found))
+        try:
+            workers = await _workers(link, found)
+        except StoreFault as error:
+            workers = {}
+            view = attrs.evolve(view, unread=(*view.unread, f"the map of workers: {error.problem}"))
+        return _status(found, server, view, workers)
     finally:
         await link.aclose(1.0)
 
@@ -152,6 +157,8 @@ def _worker(info: WorkerInfo, identity: Identity | None) -> dict[str, Any]:
 def _findings(view: View, workers: dict[str, WorkerInfo]) -> Iterator[str]:
     """Yield what the pool should have mended by itself, or cannot."""
     slack_s = max(view.ttl_s, 1.0)
+    for trouble in view.unread:
+        yield f"cannot be read: {trouble}"
     if view.lanes_apart:
         apart = ", ".join(map(str, view.lanes_apart))
         yield f"lanes {apart} do not go by the pool's TTL, {view.pool_ttl_s:g} s: run `pool ttl`"

@@ -9,8 +9,8 @@ Only this writes the TTL of what has one; who founds a pool, or is the first in 
 where there is none.  Dying after any step, or a lane that does not answer: that lane goes by the
 old one, with all that belongs to it, and nodes renew as the shortest of their lanes asks for.
 Nothing finishes it by itself: run it again, as often as you like.  `pool status` tells of lanes
-that differ.  Of two at once the later word in `config` counts; the other one says that it was
-overtaken.
+that differ.  Of two at once the later word in `config` counts: whoever finds another one there
+behind himself brings that to the lanes, so that the last to end has brought the last word.
 
 What a node believes of its leases in a lane, and what the lane holds, by (ttl, term):
 
@@ -57,7 +57,7 @@ class Changed:
     lanes: int
     before_s: Mapping[int, float]  # by lane, of those that were reached; 0: it had none
     missed: Mapping[int, str]  # by lane, why
-    overtaken_by_s: float | None = None  # somebody else changed it meanwhile
+    overtaken_by_s: float | None = None  # somebody else changed it meanwhile, and that counts
 
     @property
     def is_done(self) -> bool:
@@ -103,27 +103,30 @@ async def change(link: Link, found: Found, ttl_s: float) -> Changed:
     before_s: dict[int, float] = {}
     missed: dict[int, str] = {}
 
-    async def visit(number: int) -> None:
+    async def visit(number: int, ttl_ms: int) -> None:
         try:
             lane = await found.lane(link, number)
             call = lane.change_ttl(ttl_ms)
             reply = await link.at(lane.names.prefix).call(call, repeatable=True)
-            before_s[number] = reply / 1000
+            before_s.setdefault(number, reply / 1000)
+            missed.pop(number, None)
         except PoolError as error:
             missed[number] = str(error)
 
-    async with anyio.create_task_group() as tasks:
-        for number in range(found.lanes):
-            tasks.start_soon(visit, number)
-    stands = await link.execute("HGET", config, "ttl")
-    is_ours = stands == str(ttl_ms).encode()
+    brought_ms, stands_ms = 0, ttl_ms
+    while stands_ms != brought_ms:
+        brought_ms = stands_ms
+        async with anyio.create_task_group() as tasks:
+            for number in range(found.lanes):
+                tasks.start_soon(visit, number, brought_ms)
+        stands_ms = inspect.whole(await link.execute("HGET", config, "ttl") or b"") or brought_ms
     return Changed(
         pool=found.pool,
         ttl_s=ttl_ms / 1000,
         lanes=found.lanes,
         before_s=dict(sorted(before_s.items())),
         missed=dict(sorted(missed.items())),
-        overtaken_by_s=None if is_ours else inspect.whole(stands or b"") / 1000,
+        overtaken_by_s=None if stands_ms == ttl_ms else stands_ms / 1000,
     )
 
 
@@ -131,10 +134,11 @@ def _lines(changed: Changed) -> list[str]:
     before = {s for s in changed.before_s.values() if s not in (0, changed.ttl_s)}
     was = f", before {', '.join(f'{s:g} s' for s in sorted(before))}" if before else ""
     reached = f"{len(changed.before_s)} of {changed.lanes} lanes"
-    lines = [f"pool {changed.pool} goes by a TTL of {changed.ttl_s:g} s in {reached}{was}"]
+    ttl_s = changed.ttl_s if changed.overtaken_by_s is None else changed.overtaken_by_s
+    lines = [f"pool {changed.pool} goes by a TTL of {ttl_s:g} s in {reached}{was}"]
     lines += [f"! lane {number} was not reached: {why}" for number, why in changed.missed.items()]
-    if changed.overtaken_by_s is not None:
-        lines.append(f"! somebody else has changed it to {changed.overtaken_by_s:g} s meanwhile")
-    if not changed.is_done:
+    if changed.missed:
         lines.append("! run it again")
+    if changed.overtaken_by_s is not None:
+        lines.append("! somebody else asked for that later than you for yours")
     return lines

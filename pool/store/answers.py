@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
@@ -249,30 +250,31 @@ def renewal(reply: Reply) -> Renewal:
 def claims(reply: Reply) -> tuple[int | None, list[Claim]]:
     """Read the reply of `fence`: the earliest lease end left, and what was claimed."""
     earliest, *pairs = reply
-    found = [
-        Claim(identity=name.decode(), claim=claim.decode())
-        for name, claim in zip(pairs[::2], pairs[1::2], strict=True)
-    ]
+    found = []
+    for name, claim in zip(pairs[::2], pairs[1::2], strict=True):
+        # A name that is no text is nobody's, and must not keep the others' claims from being read:
+        # a record with such an owner is unreadable, and parked by whoever comes to it.
+        with suppress(UnicodeDecodeError):
+            found.append(Claim(identity=name.decode(), claim=claim.decode()))
     earliest_ms, _ = _time(earliest), [each.death for each in found]  # which can be read, then
     return earliest_ms, found
 
 
-def holdings(reply: Reply) -> tuple[bool, list[Holding]]:
-    """Read the reply of `reap`: whether all is done, and the next keys."""
-    if reply == [b"FORGOTTEN"]:
-        return True, []
-    return (
-        False,
-        [
-            Holding(
-                key=key.decode(errors="surrogateescape"),
-                text=text,
-                record=read(key, text),
-                options=Options.parse(options),
-            )
-            for key, text, options in zip(reply[::3], reply[1::3], reply[2::3], strict=True)
-        ],
-    )
+def holdings(reply: Reply) -> tuple[bool, int, list[Holding]]:
+    """Read the reply of `reap`: whether all is done, up to which start it read, the next keys."""
+    upto, *rest = reply
+    if rest == [b"FORGOTTEN"]:
+        return True, 0, []
+    found = [
+        Holding(
+            key=key.decode(errors="surrogateescape"),
+            text=text,
+            record=read(key, text),
+            options=Options.parse(options),
+        )
+        for key, text, options in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+    ]
+    return False, int(upto), found
 
 
 _INDEXES: Final[Mapping[bytes, Literal["pending", "due"]]] = {b"pending": "pending", b"due": "due"}

@@ -148,7 +148,7 @@ REAP: Final = Script.load(
         "thawed",
         "trials",
     ),
-    args=("incarnation", "identity", "claim", "reap_ms", "keys_max", "deaths"),
+    args=("incarnation", "identity", "claim", "reap_ms", "keys_max", "deaths", "after"),
     reads=holdings,
 )
 SWEEP: Final = Script.load(
@@ -485,13 +485,16 @@ class Lane:
         args: list[Word] = [self.incarnation, _ms(reap_s), holder, claims_max, _ms(known_s)]
         return FENCE(keys, [*args, *suspects])
 
-    def reap(self, claim: Claim, *, reap_s: float, deaths: int = 0) -> ScriptCall:
-        """Read the next keys of a fenced identity; read the reply with `holdings()`."""
+    def reap(self, claim: Claim, *, reap_s: float, deaths: int = 0, after: int = 0) -> ScriptCall:
+        """Read the next keys of a fenced identity; read the reply with `holdings()`.
+
+        The starts up to `after` are left out: they were read before and could not be moved.
+        """
         n, who = self.names, claim.identity
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.handlers]
         keys += (n.owned(who), n.stream(who), n.signal(who), n.thawed, n.trials)
         args = (self.incarnation, who, claim.claim, _ms(reap_s), REAP_KEYS_MAX, deaths)
-        return REAP(keys, args)
+        return REAP(keys, (*args, str(after)))
 
     def sweep(self, holder: str, *, lock_s: float, keys_max: int, skip: int = 0) -> ScriptCall:
         """Take the sweeper's lock and list what is overdue; read the reply with `overdue()`."""

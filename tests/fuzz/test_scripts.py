@@ -212,5 +212,5 @@ def _use(bench: Bench, mutator: Mutator, number: int) -> None:
     [reply] = bench.run(lane.fence("n1.1", reap_s=1.0, claims_max=9, suspects=("w9.1",)))
     for claim in claims(reply)[1]:
         [reply] = bench.run(lane.reap(claim, reap_s=1.0))
-        for holding in holdings(reply)[1]:
+        for holding in holdings(reply)[2]:
             bench.run(lane.quarantine(holding.key, holding.text, claim.identity))

@@ -60,7 +60,7 @@ def test_a_key_that_is_no_text_keeps_no_reaper_from_its_work(bench: Bench, state
     parked, is_done = set(), False
     while not is_done:
         call = bench.lane.reap(claim, reap_s=1.0)
-        is_done, held = holdings(bench.run(call))
+        is_done, _, held = holdings(bench.run(call))
         for each in held:
             if each.record is None:
                 quarantine = bench.lane.quarantine(each.key, each.text, "w1.1")

@@ -164,7 +164,7 @@ class Life:
             return None
         claim = self.dice.choice(self.claims)
         call = self.bench.lane.reap(claim, reap_s=1.0)
-        is_done, found = holdings(self.bench.run(call))
+        is_done, _, found = holdings(self.bench.run(call))
         if is_done:
             self.claims.remove(claim)
             return "forgotten"

@@ -29,8 +29,9 @@ def renew(bench: Bench, *identities: str, term: int = 0) -> Renewal:
     )
 
 
-def reap(bench: Bench, claim: Claim) -> tuple[bool, list[Holding]]:
-    return holdings(bench.run(bench.lane.reap(claim, reap_s=1.0)))
+def reap(bench: Bench, claim: Claim, after: int = 0) -> tuple[bool, list[Holding]]:
+    is_done, _, held = holdings(bench.run(bench.lane.reap(claim, reap_s=1.0, after=after)))
+    return is_done, held
 
 
 def set_seen(bench: Bench, ago_ms: int) -> None:
@@ -419,6 +420,31 @@ def test_a_reaper_sees_every_key_and_forgets_last(bench: Bench) -> None:
     assert bench.audit() == []
 
 
+def test_starts_that_cannot_be_moved_hide_nothing(bench: Bench) -> None:
+    """G-05: neither the starts behind them, nor what runs; they are looked at again later."""
+    for i in range(70):
+        bench.take(W1, 1000)
+        bench.put(f"p{i}", "P")
+    bench.put("r", "R")
+    claim = bench.fenced(W1)
+    bench.do("SET", bench.names.unassigned("h"), "somebody else's")
+    seen, after, is_done = list[str](), 0, False
+    for _ in range(2):
+        is_done, after, held = holdings(bench.run(bench.lane.reap(claim, reap_s=1.0, after=after)))
+        seen += [holding.key for holding in held]
+        edges = [bench.edge("g", holding.key, x="") for holding in held]
+        assert set(bench.advance("reap", "w1.1", *edges, claim=claim.claim)) == {"MALFORMED"}
+    assert sorted(seen) == sorted([*(f"p{i}" for i in range(70)), "r"])
+    assert holdings(bench.run(bench.lane.reap(claim, reap_s=1.0, after=after)))[1:2] == (0,)
+    assert not is_done
+
+
+def test_a_name_that_is_no_text_keeps_no_other_claim_from_being_read(bench: Bench) -> None:
+    bench.end_lease("w1.1")
+    bench.client.zadd(bench.names.keepalive, {b"\xff.1": bench.now_ms() - 10})
+    assert [claim.identity for claim in claims(bench.run(bench.fence_call()))[1]] == ["w1.1"]
+
+
 def test_who_was_reaped_is_remembered_and_then_forgotten(bench: Bench) -> None:
     """A late call is refused for ten TTLs; after them no trace is left."""
     claim = bench.fenced(W1)
@@ -452,10 +478,14 @@ def test_an_unreadable_record_is_handed_out_and_can_be_parked(bench: Bench) -> N
     for key in ("pending", "running"):
         bench.do("HSET", bench.names.jobs, key, f"garbage {key}")
     claim = bench.fenced(W1)
-    for key in ("pending", "running"):
-        is_done, (holding,) = reap(bench, claim)
-        assert (is_done, holding.key, holding.record) == (False, key, None)
-        assert bench.run(bench.lane.quarantine(key, holding.text, "w1.1")) == b"OK"
+    is_done, held = reap(bench, claim)
+    assert not is_done
+    assert [(holding.key, holding.record) for holding in held] == [
+        ("pending", None),
+        ("running", None),
+    ]
+    for holding in held:
+        assert bench.run(bench.lane.quarantine(holding.key, holding.text, "w1.1")) == b"OK"
     assert reap(bench, claim) == (True, [])
     assert bench.audit() == []
 

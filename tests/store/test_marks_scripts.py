@@ -105,7 +105,7 @@ def test_the_marks_of_who_came_back_are_told_to_nobody(bench: Bench) -> None:
     assert isinstance(looked, Record)
     assert looked.marks == left
     claim = died(bench, bench.now_ms() - TTL_MS - 1)
-    _, [held] = holdings(bench.run(bench.lane.reap(claim, reap_s=1.0)))
+    *_, [held] = holdings(bench.run(bench.lane.reap(claim, reap_s=1.0)))
     assert held.record is not None
     assert held.record.marks == left
     sweep = bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)

@@ -80,12 +80,12 @@ def test_a_name_that_begins_like_another_is_another(bench: Bench) -> None:
     assert bench.record("k").waiters == ("n1.11", "n1.1")
 
 
-def test_a_look_that_fails_registers_nobody(bench: Bench) -> None:
-    """All that may raise comes before the first write, in every item."""
+def test_an_outcome_of_another_type_fails_its_own_look_alone(bench: Bench) -> None:
     bench.put("k", "R")
     bench.do("RPUSH", bench.names.result("j"), "of another type")
     call = bench.lane.look([("k", ""), ("nothing", "j")], node="n1.1")
-    assert bench.refused(call).startswith("WRONGTYPE")
+    live, other = bench.run(call)
+    assert (live.split(b"|")[0], other) == (b"R", b"!")
 
 
 # --- notify -------------------------------------------------------------------------------------

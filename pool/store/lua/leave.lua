@@ -15,6 +15,7 @@ Errors   POOLDATALOST <lane>
 Cost     O(identities)
 Why Lua  it may go only in the step that saw it own nothing, else a grant in between is orphaned.
 ]]
+redis.call('ZCARD', keepalive)
 redis.call('HLEN', cleanup)
 redis.call('HLEN', open)
 for k = 5, #KEYS, 3 do

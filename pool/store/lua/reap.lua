@@ -17,9 +17,11 @@ ARGV[3] claim        str   holder|fence|alive|culprit
 ARGV[4] reap_ms      int   > 0
 ARGV[5] keys_max     int   how many at most
 ARGV[6] deaths       int   the N of `trials`; 0: nothing is to be told
+ARGV[7] after        str   epoch of a start: those up to it could not be moved; 0: from the first one
 
 Uses     lane, ttl, record, marks
-Returns  (key, record without void marks, options) each; FORGOTTEN alone: all is done; nothing: ask again
+Returns  epoch of the last start read, or 0; then (key, record without void marks, options) each, or FORGOTTEN alone:
+         all is done
 Errors   POOLDATALOST <lane>, POOLGONE <claim> (another reaper holds it)
 Cost     O(keys)
 Why Lua  work first, registration last: it may be forgotten only in the step that saw it own nothing.
@@ -40,7 +42,7 @@ if deaths > 0 then
   redis.call('HSET', trials, identity, '=' .. text_of(deaths))
 end
 
-local answers = {}
+local answers = { '0' }
 local function append(...)
   for _, value in ipairs({ ... }) do
     answers[#answers + 1] = value
@@ -58,15 +60,17 @@ local function add(key, state, drop)
     drop()
   end
 end
-for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+', 'COUNT', keys_max)) do
+for _, entry in ipairs(redis.call('XRANGE', stream, '(' .. after .. '-0', '+', 'COUNT', keys_max)) do
+  answers[1] = string.match(entry[1], '^%d+')
   add(entry[2][2] or '', 'P', function() redis.call('XDEL', stream, entry[1]) end)
 end
-if #answers == 0 then
-  for _, key in ipairs(redis.call('SRANDMEMBER', owned, keys_max)) do
+local room = keys_max - (#answers - 1) / 3
+if room > 0 then -- beside starts that cannot be moved, too
+  for _, key in ipairs(redis.call('SRANDMEMBER', owned, room)) do
     add(key, 'R', function() redis.call('SREM', owned, key) end)
   end
 end
-if #answers == 0 and redis.call('XLEN', stream) + redis.call('SCARD', owned) == 0 then
+if #answers == 1 and redis.call('XLEN', stream) + redis.call('SCARD', owned) == 0 then
   redis.call('DEL', stream, signal)
   redis.call('HSET', cleanup, identity, 'done')
   redis.call('ZADD', keepalive, now + 10 * ttl_ms, identity) -- a late copy of a call is younger

@@ -33,8 +33,9 @@ for a = 3, #ARGV, 2 do
     end
     answers[#answers + 1] = judged(pack(r), r)
   else
-    local outcome = id ~= '' and redis.call('GET', KEYS[3 + (a - 1) / 2])
-    answers[#answers + 1] = outcome and '=' .. outcome or ''
+    local outcome = id ~= '' and redis.pcall('GET', KEYS[3 + (a - 1) / 2]) -- as a call it would raise on another type
+    local is_unfit = type(outcome) == 'table'
+    answers[#answers + 1] = is_unfit and '!' or outcome and '=' .. outcome or ''
   end
 end
 for key, text in pairs(writes) do
