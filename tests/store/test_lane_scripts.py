@@ -250,7 +250,8 @@ def unused(bench: Bench, name: str) -> set[str]:
     job; `open` is for calls with targets, `trials` for starts that begin or have lived for long
     enough, dead letters and journal for what is not just done, an unassigned index for keys that
     go there or stay.  A renewal leaves two indexes alone then: leases must not end for their
-    sake.  A sweep takes who cannot be looked up there for one that does not hang.
+    sake; signals are looked for, and read by others.  A sweep takes who cannot be looked up there
+    for one that does not hang.
     """
     n = bench.names
     inboxes = {n.inbox(key) for key in ("p", "r1", "r2", "r3", "u", "w")}
@@ -264,7 +265,7 @@ def unused(bench: Bench, name: str) -> set[str]:
         case "grant":
             return {*inboxes, n.keepalive, n.cleanup, n.trials}
         case "renew":
-            return {n.open, n.handlers}
+            return {n.open, n.handlers, *map(n.signal, ("n1.1", "w1.1", "w2.1"))}
         case "sweep":
             return {n.open}
         case "quarantine":
