@@ -97,9 +97,9 @@ MUTANTS: Final = (
         is_named=True,
         breaks="a dispatch that is sent again is another job",
         path="pool/actors/dispatcher.py",
-        old="                lane.again.append(pending)",
-        new="                pending.item.id = self.context.ids.next()\n"
-        "                lane.again.append(pending)",
+        old="            lane.again.append(pending)",
+        new="            pending.item.id = self.context.ids.next()\n"
+        "            lane.again.append(pending)",
         needs=("lossy-replies",),
     ),
     Mutant(
@@ -604,8 +604,8 @@ MUTANTS: Final = (
         name="the last try's error is told",
         breaks="a dispatch of which an earlier try may have arrived is said to be not done (13.9)",
         path="pool/actors/dispatcher.py",
-        old="                pending.resolve(attrs.evolve(error, maybe_done=pending.maybe_done))",
-        new="                pending.resolve(attrs.evolve(error))",
+        old="        if not self.maybe_done or isinstance(error, StoreLost):",
+        new="        if error is not None:",
         needs=("lossy-replies", "slow"),
     ),
     Mutant(
