@@ -16,6 +16,10 @@ The thread knows nothing but its plan: a loop that hangs keeps its leases (or, u
 make the loop deaf.  An identity that the server does not know any more (GONE) joins again under its
 next number; what it owned is the reaper's.  This actor stops last of all.
 
+A loop that hung finds several answers, and its deadlines past.  It judges by the newest answer that
+the thread has, before any deadline and any older one: the lease that was renewed was never lost,
+and neither who hung nor who ran beside it begins again.
+
 Dying at any point: nobody renews, the leases end, others fence and reap.  A late answer: counted
 from when it was asked for, so it can only shorten what we believe.
 """
@@ -106,6 +110,7 @@ class KeepAlive(Actor[Message]):
     _plans: dict[Url, _Plan] = attrs.field(init=False, factory=dict)
     _threads: dict[Url, Beside] = attrs.field(init=False, factory=dict)
     _wake: anyio.Event = attrs.field(init=False, factory=anyio.Event)
+    _newest: dict[Url, _Answer] = attrs.field(init=False, factory=dict)  # by the threads
     _pulses: dict[Url, Pulse] = attrs.field(init=False, factory=dict)
     _seqs: dict[Url, int] = attrs.field(init=False, factory=dict)  # by the threads, which may end
     _answered: dict[int, int] = attrs.field(init=False, factory=dict)  # seq by lane
@@ -189,6 +194,8 @@ class KeepAlive(Actor[Message]):
         )
 
     def handle(self, message: Message) -> None:
+        for answer in list(self._newest.values()):
+            self._take_leases(answer)
         match message:
             case _Answer():
                 self._on_answer(message)
@@ -239,9 +246,7 @@ class KeepAlive(Actor[Message]):
             state.unassigned = told.unassigned
             counts = dict(zip(takes, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]
-            if len(gone) < len(takes):  # else nobody has a lease: joining again begins a new one
-                timing = Timing(told.ttl.ms / 1000)
-                self._granted(state, Renewed(sent.asked_s, now_s, timing, told.ttl.term))
+            self._take_lease(state, told, sent.asked_s)
             if not sent.is_hung:
                 state.door.open(sent.seq, told.stamp)
             self._answered[state.number] = sent.seq
@@ -255,6 +260,20 @@ class KeepAlive(Actor[Message]):
                 self.on.on_gone(state, gone)
         self._news.set()
         self._news = anyio.Event()
+
+    def _take_leases(self, answer: _Answer) -> None:
+        """Count what was granted, if it is news; the rest of an answer waits for its turn."""
+        sent = answer.round
+        for state, reply in zip(sent.plan.states, answer.replies, strict=True):
+            is_mine = self.context.lanes[state.number] is state
+            if is_mine and isinstance(reply, Renewal) and sent.asked_s > state.lease.asked_s:
+                self._take_lease(state, reply, sent.asked_s)
+
+    def _take_lease(self, state: LaneState, told: Renewal, asked_s: float) -> None:
+        if any(count >= 0 for count in told.counts):
+            # Else nobody has a lease: joining again begins a new one.
+            timing, now_s = Timing(told.ttl.ms / 1000), self.context.seam.clock()
+            self._granted(state, Renewed(asked_s, now_s, timing, told.ttl.term))
 
     def _granted(self, state: LaneState, event: Renewed) -> None:
         """Count a renewal.  The lane says for how long; what we take up, the next one says."""
@@ -311,7 +330,8 @@ class KeepAlive(Actor[Message]):
                 known = await self._acknowledge(sent, port) if sent.is_hung else set()
                 calls = self._calls(sent, known)
                 replies = await port.run(calls, timeout_s=context.timing.renew_timeout_s)
-                if not port.post(self.put, _Answer(sent, replies)):
+                answer = self._newest[url] = _Answer(sent, replies)
+                if not port.post(self.put, answer):
                     return
             if news is not None:
                 context.emit(news)  # last: an observer may take its time

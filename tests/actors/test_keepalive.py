@@ -334,6 +334,37 @@ async def test_a_handler_that_blocks_the_loop_is_reported_with_the_place_and_kee
     assert fleet.all_seen(WorkerFenced) == []
 
 
+async def test_a_hang_longer_than_the_ttl_makes_nothing_begin_again(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """on_overrun="report": the thread has renewed meanwhile, and the loop goes by its last answer.
+
+    Else who hangs and then awaits would lose the lease each time, and begin again for ever.
+    """
+    handlers = Handlers()
+
+    @handlers.job("hangs", attempts_max=1)
+    async def hangs(job: Job) -> int:
+        diary.note("hangs")
+        for _ in range(2):
+            time.sleep(1.3 * TTL_S)  # noqa: ASYNC251, TID251 - what a careless handler does
+            await anyio.sleep(0.01)
+        return job.attempt
+
+    @handlers.service("beside")
+    async def beside(job: Job) -> None:
+        diary.note("beside")
+        await anyio.sleep_forever()
+
+    node = await fleet.node(handlers, lease_ttl_s=TTL_S)
+    await node.dispatch("beside", "b")
+    await diary.has("beside")
+    assert await (await node.dispatch(hangs, "k")).result(timeout_s=8) == 1
+    assert diary.entries == ["beside", "hangs"]
+    assert fleet.all_seen(LoopHung)
+    assert not fleet.all_seen(LeaseLost)
+
+
 async def test_what_was_to_start_behind_a_handler_that_outlasted_the_lease_does_not(
     fleet: Fleet, diary: Diary
 ) -> None:
