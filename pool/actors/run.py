@@ -25,6 +25,7 @@ from pool.model.codec import decode_call
 from pool.model.job import Start
 from pool.store.lane import Edge
 from pool.store.loops import Strays, is_asked_for, is_cancellation
+from pool.store.seam import LINEAGE
 
 # Why a handler was cancelled.  With the last two the job is not ours any more.
 Why: TypeAlias = Literal["", "stop", "timeout", "release", "lease", "gone", "refused"]
@@ -136,11 +137,15 @@ def _apart(
 
     A task per job would do that too, and cost more than most jobs.
     """
-    step, value = coro.send, None
+    step, value, generation = coro.send, None, LINEAGE.generation
     while True:
         was_cancelled = cancels.has_any()
         try:
-            waits_for = context.run(step, value)
+            try:
+                waits_for = context.run(step, value)
+            finally:
+                if LINEAGE.generation != generation:
+                    LINEAGE.end_copy(generation)
             if not was_cancelled and cancels.has_any():
                 run.has_cancelled = True
         except StopIteration as end:
@@ -158,10 +163,13 @@ def _apart(
 
 def _in_thread(call: Callable[[], Any]) -> Ending:
     """Call a plain handler: not every error can be raised across threads as it is."""
+    generation = LINEAGE.generation
     try:
         return Returned(call())
     except BaseException as error:  # noqa: BLE001 - user code: every error is an outcome
         return Raised(error)
+    finally:
+        LINEAGE.end_copy(generation)
 
 
 async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> Ending:

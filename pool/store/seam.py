@@ -21,8 +21,9 @@ import traceback
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
+import attrs
 import sniffio
 
 from pool.errors import NotRunning
@@ -278,11 +279,34 @@ class Host:
             running.die()
 
 
+COPY_EXIT_CODE: Final = 70  # of a forked child that came back to us
+
+
+@attrs.define
+class Lineage:
+    """Which process this is: a number that is another one in each forked child."""
+
+    generation: int = 0
+
+    def end_copy(self, before: int) -> None:
+        """End this process if it is the child of a fork since then.
+
+        What it would go on with is a copy: of a loop whose epoll it shares with the parent, of
+        leases, and of a job that the parent runs.  It shall say nothing of them, and undo nothing.
+        """
+        if self.generation != before:
+            os.write(2, b"pool: a forked child left its handler, and was ended: see README\n")
+            os._exit(COPY_EXIT_CODE)
+
+
+LINEAGE: Final = Lineage()
+
 # The one global state of the package: fork handlers cannot be taken back, so there is one for all.
 _SEAMS: weakref.WeakSet[Host] = weakref.WeakSet()
 
 
 def _die_in_child() -> None:
+    LINEAGE.generation += 1
     for seam in list(_SEAMS):
         seam.die()
 

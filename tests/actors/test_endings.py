@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 - what only its tasks can do
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from pool import Handlers, Job, JobParked, Node, Park, Retry
 from pool.actors.observe import ActorCrashed, AttemptFailed, RunDisturbed
 from pool.actors.run import Run, _apart
 from pool.model.job import NO_MARKS, Start
+from pool.store.seam import COPY_EXIT_CODE
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -157,6 +161,48 @@ async def test_an_order_raised_in_a_task_of_the_handlers_is_obeyed(
     event = await fleet.seen(AttemptFailed, key="b")
     assert "(and 1 more)" in event.error
     await nobody_else_suffered(fleet, diary, node)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("name", ["forks", "forks in a thread"])
+@pytest.mark.parametrize("way", ["returns", "raises", "awaits"])
+async def test_a_forked_child_that_comes_back_ends_and_says_nothing_of_its_parents_job(
+    fleet: Fleet, diary: Diary, name: str, way: str
+) -> None:
+    """It shares the parent's epoll and sockets: what it closes in order, the parent would miss."""
+    if (name, way) == ("forks in a thread", "awaits"):
+        pytest.skip("a plain function cannot")
+    handlers = handlers_of(diary)
+
+    def fork() -> int:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(5)  # whatever becomes of it
+            if way == "raises":
+                raise OSError("in the child")
+        return pid
+
+    def code(pid: int) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    @handlers.job("forks", attempts_max=1)
+    async def forks(job: Job) -> int:
+        pid = fork()
+        if way == "awaits":
+            await anyio.sleep(0.001)
+        return -1 if pid == 0 else await anyio.to_thread.run_sync(code, pid)
+
+    @handlers.job("forks-in-a-thread", attempts_max=1)
+    def forks_in_a_thread(job: Job) -> int:
+        pid = fork()
+        return -1 if pid == 0 else code(pid)
+
+    node = await with_neighbour(fleet, diary, handlers)
+    ref = await node.dispatch(name.replace(" ", "-"), "k")
+    assert await ref.result(timeout_s=8) == COPY_EXIT_CODE
+    await nobody_else_suffered(fleet, diary, node)
+    with anyio.fail_after(2):
+        await fleet.leave(node)
 
 
 class Lazy(list[int]):
