@@ -561,5 +561,6 @@ def _id_text(entry_id: StreamId) -> bytes:
 
 
 def _parse_id(text: bytes, number: int) -> StreamId:
-    ms, dash, rest = text.partition(b"-")
-    return int(ms), int(rest) if dash else number
+    is_left_out = text.startswith(b"(")  # of the first of a range only
+    ms, dash, rest = text.removeprefix(b"(").partition(b"-")
+    return int(ms), (int(rest) if dash else number) + is_left_out
