@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
@@ -107,7 +106,7 @@ async def accessing(
     control = Control(pool)
     address = address.at(control.prefix)
     try:
-        async with _supervised(settings, seam, partial(emit_to, told)) as supervisor:
+        async with _housed(await House.open(seam, settings, partial(emit_to, told))) as supervisor:
             link = await Link.open(
                 seam, address, op_timeout_s=settings.op_timeout_s, care=supervisor
             )
@@ -133,22 +132,9 @@ async def accessing(
 
 
 @asynccontextmanager
-async def _supervised(
-    settings: Settings, seam: Seam, emit: Callable[[Event], object]
-) -> AsyncIterator[Supervisor]:
-    house = await House.open()
-    supervisor = Supervisor(
-        tasks=house.actors,
-        log_context=copy_context(),
-        emit=emit,
-        dice=seam.dice,
-        restarts_max=settings.restarts_max,
-        clock=seam.clock,
-        on_interrupt=house.interrupt,
-    )
-    supervisor.begin()
+async def _housed(house: House) -> AsyncIterator[Supervisor]:
     try:
-        yield supervisor
+        yield house.supervisor
     except BaseException as error:
         await house.leave(type(error), error, error.__traceback__)
         raise

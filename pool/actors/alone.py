@@ -7,7 +7,7 @@ not have any.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +18,7 @@ from pool.actors.context import Context
 from pool.actors.maps import Maps
 from pool.actors.membership import found
 from pool.actors.observe import DataLost, Observer
-from pool.errors import PoolError
+from pool.errors import NotRunning, PoolError
 from pool.model.backoff import reconnect_delay
 from pool.model.timing import Timing
 from pool.settings import Settings
@@ -88,7 +88,8 @@ class Alone:
     def _on_lost(self) -> None:
         if not self._is_refounding:
             self._is_refounding = True
-            self._context.supervisor.tasks.start_soon(self._refound)
+            with suppress(NotRunning):  # it ends just now
+                self._context.supervisor.errand("refound", self._refound)
 
     async def _refound(self) -> None:
         """Make the pool anew, however long that takes, or learn who has."""

@@ -83,7 +83,6 @@ class Crew:
     ) -> None:
         self.context = context
         self._supervisor = context.supervisor
-        self._tasks = self._supervisor.tasks
         self._on_shutdown = on_shutdown
         self._end_by = self._supervisor.on_interrupt
         self._supervisor.on_interrupt = self._on_interrupt
@@ -244,7 +243,9 @@ class Crew:
         going = self._going.get(worker.id)
         if going is None:
             going = _Going(worker)
-            self._supervisor.spawn(self._give_up, going)
+            self._supervisor.errand(
+                f"{worker.id}/leaving", partial(self._give_up, going), partial(self._gone, going)
+            )
             self._going[worker.id] = going
         worker.is_draining = True
         going.grace_s = min(going.grace_s, grace_s)
@@ -257,22 +258,23 @@ class Crew:
 
     async def _give_up(self, going: _Going) -> None:
         worker, call_s = going.worker, 2 * self.context.settings.op_timeout_s
-        try:
-            with anyio.move_on_after(call_s):
-                await self.membership.close_worker(worker)
-            going.is_closed = True
-            worker.put(Drain(going.grace_s))
-            with going.patience:
-                await worker.wait_idle()
-            going.owns = len(worker.runs)
-            with anyio.move_on_after(call_s):
-                going.owns = await self.membership.give_up(worker)
-            self._judge_abandoned(worker)
-            await self._supervisor.stop(worker, CLOSE_BUDGET_S)
-            worker.abandon()
-        finally:
-            del self._going[worker.id]
-            going.over.set()
+        going.patience = anyio.CancelScope(deadline=going.patience.deadline)  # anew after a crash
+        with anyio.move_on_after(call_s):
+            await self.membership.close_worker(worker)
+        going.is_closed = True
+        worker.put(Drain(going.grace_s))
+        with going.patience:
+            await worker.wait_idle()
+        going.owns = len(worker.runs)
+        with anyio.move_on_after(call_s):
+            going.owns = await self.membership.give_up(worker)
+        self._judge_abandoned(worker)
+        await self._supervisor.stop(worker, CLOSE_BUDGET_S)
+        worker.abandon()
+
+    def _gone(self, going: _Going) -> None:
+        del self._going[going.worker.id]
+        going.over.set()
 
     async def leave(self, grace_s: float) -> int:
         """Give up everything in order; keep-alive goes on until the end."""
@@ -288,6 +290,10 @@ class Crew:
         for actor in (*then, self._keepalive):
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
         return owns
+
+    def count_runs(self) -> int:
+        """Return how many jobs our workers have in hand."""
+        return sum(len(worker.runs) for worker in self.membership.workers.values())
 
     async def close_connections(self) -> None:
         """End everything beside the loop, within a budget each.  Twice is fine."""
@@ -379,7 +385,7 @@ class Crew:
         if not isinstance(entry, bytes) or info is None or lane >= len(info.incarnations):
             return
         if name == info.candidate.name_in(lane):
-            self._tasks.start_soon(self._forget_entry, worker_id, entry, info.candidate, lane)
+            self._reaper.spawn(self._forget_entry, worker_id, entry, info.candidate, lane)
 
     async def _forget_entry(
         self, worker_id: bytes, entry: bytes, worker: Candidate, reaped: int
@@ -391,7 +397,7 @@ class Crew:
             doomed.append(await self._reaper.doom(lane, worker.name_in(lane)))
 
         async with anyio.create_task_group() as tasks:
-            for lane in range(len(worker.incarnations)):
+            for lane in range(len(self.context.lanes)):  # the entry may name more, or fewer
                 if lane != reaped and worker.is_in(lane):
                     tasks.start_soon(doom, lane)
         if not all(doomed):

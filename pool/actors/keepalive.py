@@ -186,7 +186,7 @@ class KeepAlive(Actor[Message]):
 
     def _start_thread(self, url: Url) -> None:
         self._threads[url] = self.context.seam.start(
-            "pool-keepalive",
+            f"pool-keepalive-{url.tag}" if len(self._urls()) > 1 else "pool-keepalive",
             url,
             partial(self._body, url),
             has_thread=True,

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from contextvars import copy_context
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
-from anyio.abc import TaskGroup
 
 from pool.actors.access import CLOSE_BUDGET_S, check_ttl, serve
 from pool.actors.context import Context
@@ -339,7 +338,7 @@ class Node(Dispatching):
         await self.wait_closed()
 
     def _begin_drain(self, crew: Crew, grace_s: float) -> None:
-        crew.context.supervisor.spawn(self._drain, crew, grace_s)
+        crew.context.supervisor.errand("drain", partial(self._drain, crew, grace_s))
         self._state = "draining"
 
     async def _drain(self, crew: Crew, grace_s: float) -> None:
@@ -382,20 +381,22 @@ class Node(Dispatching):
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._state = "opening"
-        self._house = await House.open()
+        self._house = await House.open(self._seam, self.settings, self._emit)
         try:
-            await self._open(self._house.actors)
+            await self._open(self._house.supervisor)
         except BaseException:
             self._state = "closing"
-            with anyio.CancelScope(shield=True):
-                if self._crew is not None and not self._house.has_crashed:
-                    await self._crew.leave(0.0)  # nobody shall wait for its leases to end
-                await self._close()
             try:
-                await self._house.abandon()
+                with anyio.CancelScope(shield=True):
+                    try:
+                        if self._crew is not None and not self._house.has_crashed:
+                            await self._crew.leave(0.0)  # nobody shall wait for its leases to end
+                    finally:
+                        await self._close()
             finally:
                 self._state = "closed"
                 self._is_drained().set()
+                await self._house.abandon()
             raise
         self._state = "open"
         self._on_shutdown()
@@ -407,35 +408,28 @@ class Node(Dispatching):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        crew = self._open_crew
-        has_crashed = self._house.has_crashed
+        crew, house, abandoned = self._open_crew, self._house, -1
         self._state = "draining"
         try:
             with anyio.CancelScope(shield=True):
-                abandoned = 0 if has_crashed else await crew.leave(self.settings.grace_s)
-                self._state = "closing"
-                await self._close()
+                try:
+                    if not house.has_crashed:
+                        abandoned = await crew.leave(self.settings.grace_s)
+                finally:  # also when whoever waits for us has no patience, and cancels us again
+                    self._state = "closing"
+                    await self._close()
         finally:
             self._state = "closed"
             self._is_drained().set()
-        self._emit(NodeLeft(pool=self.pool, node=self.id, abandoned=abandoned))
-        await self._house.leave(kind, error, traceback)
+            abandoned = crew.count_runs() if abandoned < 0 else abandoned
+            self._emit(NodeLeft(pool=self.pool, node=self.id, abandoned=abandoned))
+            await house.leave(kind, error, traceback)
 
-    async def _open(self, actors: TaskGroup) -> None:
+    async def _open(self, supervisor: Supervisor) -> None:
         settings, seam = self.settings, self._seam
         url, self._server = await serve(self._given_url)
         control = Control(self.pool)
         url = url.at(control.prefix)
-        supervisor = Supervisor(
-            tasks=actors,
-            log_context=copy_context(),
-            emit=self._emit,
-            dice=seam.dice,
-            restarts_max=settings.restarts_max,
-            clock=seam.clock,
-            on_interrupt=self._house.interrupt,
-        )
-        supervisor.begin()
         self._link = await Link.open(seam, url, op_timeout_s=settings.op_timeout_s, care=supervisor)
         context = Context(
             url=url,
@@ -477,15 +471,20 @@ class Node(Dispatching):
             await self._crew.add_worker(self._handlers, *self._worker_args)
 
     async def _close(self) -> None:
-        """End the actors, and what runs beside the loop."""
-        if self._crew is not None:
-            await self._crew.close_connections()
-        self._house.close()
-        if self._link is not None:
-            await self._link.aclose(CLOSE_BUDGET_S)
-        if self._server is not None:
-            await anyio.to_thread.run_sync(self._server.stop)
-        await anyio.lowlevel.checkpoint()  # timers that were taken back end here, not after us
+        """End the actors, then what runs beside the loop; each step whatever became of the others.
+
+        Handlers that still run, of a node that could not leave, end under a lease.
+        """
+        async with AsyncExitStack() as then:
+            # Last: timers that were taken back end here, not after us.
+            then.push_async_callback(anyio.lowlevel.checkpoint)
+            if self._server is not None:
+                then.push_async_callback(anyio.to_thread.run_sync, self._server.stop)
+            if self._link is not None:
+                then.push_async_callback(self._link.aclose, CLOSE_BUDGET_S)
+            if self._crew is not None:
+                then.push_async_callback(self._crew.close_connections)
+            await self._house.close(CLOSE_BUDGET_S)
 
     @property
     def _open_crew(self) -> Crew:

@@ -371,17 +371,24 @@ class Slots:
         """End a slot whose task somebody has cancelled: those who know it may do so again.
 
         If it ran others before, one of them may have done it late.  The job that it hit is not to
-        blame, and runs again at once, where nobody else has been.
+        blame, and runs again at once, where nobody else has been.  Nor is it if the house was
+        cancelled, too: that is no job's doing, but the end of the loop, or of all its tasks.  Then
+        it is given back: if somebody leaves in order, it was to be that anyway.
         """
         self._made -= 1
         is_hit = isinstance(ending, Raised) and is_cancellation(ending.error)
-        if is_used and is_hit and not run.has_cancelled:
-            run.is_apart = True
+        are_all = self.context.supervisor.struck_s() >= run.began_s
+        if is_hit and not run.has_cancelled and (is_used or are_all):
             start = run.start
             event = RunDisturbed(key=run.key, handler=start.handler, epoch=start.epoch)
             self.context.emit(event)
-            self.requeue(run)
-            self.fill()
+            if are_all:
+                run.why = run.why or "release"
+                self.on_end(run, CANCELLED)
+            else:
+                run.is_apart = True
+                self.requeue(run)
+                self.fill()
         else:
             self.on_end(run, ending)
         await cancels.absorb()

@@ -12,7 +12,8 @@ How long the pause is, and what too often means, say whoever cares: a node's sup
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 import structlog
@@ -22,6 +23,13 @@ from pool.model.backoff import Restarts
 from pool.store.port import WirePort
 
 _log = structlog.get_logger("pool")
+
+
+class Ends(Protocol):
+    """A body, as far as whoever cares for it needs to know it."""
+
+    def end(self) -> object:
+        """Have it end, soon; nobody waits for that."""
 
 
 class Care(Protocol):
@@ -36,8 +44,11 @@ class Care(Protocol):
         None: it was one too many, and the owner ends by it.
         """
 
-    def rose(self, part: str) -> object:
+    def rose(self, part: str, restarts: Restarts) -> object:
         """A part runs again."""
+
+    def began(self, body: Ends) -> object:
+        """A body runs: it shall end with whoever cares for it, however that ends."""
 
 
 @attrs.define(eq=False)
@@ -62,13 +73,26 @@ class Guard:
             return
         self._restarts = self._restarts or self.care.restarts()
         if self.care.fell(self.part, error, self._restarts) is not None:
-            self.care.rose(self.part)
+            self.care.rose(self.part, self._restarts)
+
+
+Wait: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
+async def _wait(wait: Wait) -> None:
+    await wait()
 
 
 def supervised(
-    name: str, body: Callable[[Any], Coroutine[Any, Any, None]], care: Care | None
+    name: str,
+    body: Callable[[Any], Coroutine[Any, Any, None]],
+    care: Care | None,
+    unmoved: Callable[[Wait], Coroutine[Any, Any, None]] = _wait,
 ) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """Return a body that lives as drawn above; without anybody who cares it is the same one."""
+    """Return a body that lives as drawn above; without anybody who cares it is the same one.
+
+    Between two lives it waits by `unmoved`, which no stranger can end.
+    """
     if care is None:
         return body
 
@@ -92,11 +116,11 @@ def supervised(
             if not port.post(tell):
                 return  # there is no event loop any more
             while not told and not _is_closing(port):
-                await port.wait()
+                await unmoved(port.wait)
             if told == [None]:
                 raise crash
-            await port.pause(sum(filter(None, told)))
-            if _is_closing(port) or not port.post(care.rose, name):
+            await unmoved(partial(port.pause, sum(filter(None, told))))
+            if _is_closing(port) or not port.post(care.rose, name, restarts):
                 return
 
     return live

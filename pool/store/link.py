@@ -137,18 +137,23 @@ class Link:
         )
 
     def at(self, key: str) -> Link:
-        """Return the link to where this key lives: this one, unless it leads to a cluster."""
+        """Return the link to where this key lives: this one, unless it leads to a cluster.
+
+        Raises:
+            NotRunning: It is closed, and was never used for that place.
+        """
         tag = hash_tag(key) if self._is_of_cluster else ""
         if tag in ("", self._url.tag):
             return self
         link = self._others.get(tag)
         if link is None:
+            self._check_open()
             link = Link(
                 self._seam,
                 self._url.at(key),
                 op_timeout_s=self._op_timeout_s,
                 queued_max=self._queued_max,
-                name=self._name,
+                name=f"{self._name}-{tag}",
                 care=self._care,
             )
             link._start()  # what is called meanwhile waits for its connection
@@ -247,10 +252,13 @@ class Link:
             return self.at(key)
         return self
 
-    def _enqueue(self, command: Command, on_reply: OnReply, timeout_s: float) -> None:
-        if self._is_closing or self._beside.state != "running":
-            state = self._beside.state
+    def _check_open(self) -> None:
+        state = self._beside.state
+        if self._is_closing or state != "running":
             raise NotRunning(state="closed" if state != "forked" else state)
+
+    def _enqueue(self, command: Command, on_reply: OnReply, timeout_s: float) -> None:
+        self._check_open()
         if len(self._queue) >= self._queued_max:
             raise StoreUnavailable(
                 problem=f"not sent: {self._queued_max} calls wait already", maybe_done=False

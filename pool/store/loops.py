@@ -3,6 +3,7 @@ either of them.
 
 post     from any thread          later    a timer without a task of ours
 waiter   a place for one reply    spawn    a task that belongs to no group
+strays   cancellations that no scope asked for, which on asyncio come from whoever knows a task
 """
 
 from __future__ import annotations
@@ -62,11 +63,14 @@ class TaskLoop(Loop, Protocol):
         One that raised would be a log line on asyncio, and the end of the program on trio.
         """
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> object:
+    def spawn(
+        self, work: Callable[[], Coroutine[Any, Any, None]], on_over: Callable[[], object]
+    ) -> object:
         """Begin a task that belongs to nobody, soon; whoever needs it holds what this returns.
 
         From callbacks, too, and with no task group around: a link is opened before a node's, and
-        another one by whoever first calls for its part of a cluster.
+        another one by whoever first calls for its part of a cluster.  `on_over` is called when it
+        has ended, also without having begun: a stranger may cancel it before its first step.
         """
 
 
@@ -138,8 +142,12 @@ class _Asyncio:
     def again(self, run: Run) -> _Asyncio:
         return _Asyncio(self.loop, run)
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> object:
-        return self.loop.create_task(work())
+    def spawn(
+        self, work: Callable[[], Coroutine[Any, Any, None]], on_over: Callable[[], object]
+    ) -> object:
+        task = self.loop.create_task(work())
+        task.add_done_callback(lambda _: self.run(on_over))
+        return task
 
 
 @attrs.frozen
@@ -240,7 +248,11 @@ class _Trio:
     def again(self, run: Run) -> _Trio:
         return _Trio(self.trio, self.token, run)
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> object:
+    def spawn(
+        self,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        on_over: Callable[[], object],  # noqa: ARG002 - strangers cancel no task of trio's
+    ) -> object:
         return self.trio.lowlevel.spawn_system_task(work, context=copy_context())
 
 
@@ -264,6 +276,30 @@ def strays() -> Strays:
     task = asyncio.current_task()
     assert task is not None
     return _AsyncioStrays(task, task.cancelling())
+
+
+async def unmoved(wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Wait, however often a stranger cancels the present task; then it begins anew."""
+    cancels = strays()
+    while True:
+        try:
+            return await wait()
+        except anyio.get_cancelled_exc_class():
+            if is_asked_for():
+                raise
+            await cancels.absorb()
+
+
+def after_task() -> Callable[[Callable[[], object]], object]:
+    """Return what has a function called once the present task has ended, however it did.
+
+    On trio nothing: there no task ends before what it has opened, and strangers end none.
+    """
+    if sniffio.current_async_library() == "trio":
+        return lambda _: None
+    task = asyncio.current_task()
+    assert task is not None
+    return lambda fn: task.add_done_callback(lambda _: fn())
 
 
 def is_cancellation(error: BaseException) -> bool:

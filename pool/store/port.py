@@ -302,11 +302,16 @@ class Handle:
     def interrupt(self) -> None:
         self.port.interrupt()
 
-    async def aclose(self, budget_s: float) -> bool:
+    def end(self) -> None:
+        """Have the body end, soon, also when nobody waits for that."""
         if self.state == "running":
             self.port.closing = True
             self.port.ring()
             self.port.interrupt()
+
+    async def aclose(self, budget_s: float) -> bool:
+        self.end()
+        if self.state == "running":
             with anyio.move_on_after(budget_s, shield=True):
                 await self._over.wait()
         return self.state != "running"

@@ -30,7 +30,7 @@ from pool.errors import NotRunning
 from pool.model.ids import SEED_BYTES, Ids
 from pool.store.care import Care, Guard, supervised
 from pool.store.commands import Entries
-from pool.store.loops import Loop, TaskLoop, Waiter, current_loop
+from pool.store.loops import Loop, TaskLoop, Waiter, current_loop, unmoved
 from pool.store.port import Group, Handle, OnEnd, ThreadBell, WirePort
 from pool.store.scripts import Command
 from pool.store.task import Task
@@ -248,7 +248,9 @@ class Host:
         if not has_thread:
             task = Task(url, name, loop, self.clock, guard, on_end)
             self._running.add(task)
-            task.start(supervised(name, task.told(body), care))
+            task.start(supervised(name, task.told(body), care, unmoved))
+            if care is not None:
+                care.began(task)
             return task
 
         def post(fn: Callable[..., object], *args: Any) -> bool:
@@ -261,6 +263,8 @@ class Host:
         )
         self._running.add(running)
         running.thread.start()
+        if care is not None:
+            care.began(running)
         return running
 
     def stack(self) -> str:

@@ -52,10 +52,18 @@ class Task(Handle):
         self.port = WirePort(self._wire, _Bell(loop), self._post, clock)
         self._scope: anyio.CancelScope | None = None
         self._task: object = None  # on asyncio somebody has to hold it
+        self._has_begun = False
+        self._is_struck = False  # by a stranger, before the first step
 
     def start(self, body: LoopBody) -> None:
         """Begin, soon."""
-        self._task = self._loop.spawn(lambda: self._run(body))
+
+        def on_over() -> None:
+            if not self._has_begun:  # nobody has heard of it: in another task it is told
+                self._is_struck = True
+                self.start(body)
+
+        self._task = self._loop.spawn(lambda: self._run(body), on_over)
 
     async def aclose(self, budget_s: float) -> bool:
         if not await super().aclose(budget_s) and self._scope is not None:
@@ -70,17 +78,19 @@ class Task(Handle):
         async def run(port: WirePort) -> None:
             cancels = strays()
             try:
-                await body(port)
+                if not self._is_struck:
+                    return await body(port)
+                self._is_struck = False
             except anyio.get_cancelled_exc_class():
                 if is_asked_for():
                     raise
                 await cancels.absorb()
-                problem = "a stranger cancelled its task"
-                raise PartEnded(part=self._name, problem=problem) from None
+            raise PartEnded(part=self._name, problem="a stranger cancelled its task")
 
         return run
 
     async def _run(self, body: LoopBody) -> None:
+        self._has_begun = True
         error: BaseException | None = PartEnded(part=self._name, problem="its task was cancelled")
         try:
             with anyio.CancelScope() as self._scope:

@@ -259,3 +259,45 @@ async def test_a_strangers_cancellation_of_a_body_is_a_crash_like_any_other(
         await told.until(lambda: bool(told.crashes))
         assert await link.execute("PING") == b"PONG"
     assert [crash.actor for crash in told.crashes] == ["pool-link"]
+
+
+async def test_a_stranger_who_never_rests_kills_no_body(
+    redis_url: str, pool_name: str, anyio_backend_name: str
+) -> None:
+    """Also not in the pause before its next life, where the body itself does not wait."""
+    if anyio_backend_name == "trio":
+        pytest.skip("tasks that anybody may cancel are asyncio's")
+    told = Told()
+    async with Node(pool_name, redis_url, handlers=handlers, observers=[told]) as node:
+        context = node._open_crew.context
+        listener = node._open_crew._listener._tails[0]._beside
+        for beside in (context.link._beside, listener):
+            for _ in range(4):
+                beside._task.cancel()  # type: ignore[union-attr]
+                await anyio.sleep(0.01)
+        await told.until(lambda: len(told.crashes) >= 4)
+        with anyio.fail_after(PATIENCE_S):
+            while node.state != "open":  # noqa: ASYNC110 - nothing tells it
+                await anyio.sleep(0.01)
+            assert await (await node.dispatch(double, "k", 21)).result() == 42
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.anyio
+async def test_a_body_ends_with_whoever_cares_for_it(
+    redis_url: str, pool_name: str, part: str
+) -> None:
+    """However that ended, and though nobody closed the body."""
+    seam, bodies = Crashing(), dict[str, Beside]()
+    start = seam.start
+
+    def noted(name: str, *args: Any, **options: Any) -> Beside:
+        bodies[name] = start(name, *args, **options)
+        return bodies[name]
+
+    seam.start = noted  # type: ignore[method-assign]
+    async with Node(pool_name, redis_url, seam=seam, observers=[]) as node:
+        node._open_crew._supervisor.end()
+        with anyio.fail_after(PATIENCE_S):
+            while bodies[part].state != "ended":  # noqa: ASYNC110 - nothing tells it
+                await anyio.sleep(0.001)

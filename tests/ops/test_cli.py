@@ -317,14 +317,15 @@ async def test_a_part_that_is_down_is_a_finding(
     async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as node:
         assert node._crew is not None
         supervisor = node._crew._supervisor
-        supervisor.fell("sweeper", KeyError("k"), supervisor.restarts())
+        restarts = supervisor.restarts()
+        supervisor.fell("sweeper", KeyError("k"), restarts)
         assert node.state == "troubled"
         with anyio.fail_after(WAIT_S):
             while True:
                 status = await fetch(pool_name, Url.parse(pool_url))
                 if status.findings:
                     break
-        supervisor.rose("sweeper")
+        supervisor.rose("sweeper", restarts)
     [finding] = status.findings
     assert finding.startswith(f"of node {node.id} a part has crashed")
 

@@ -62,7 +62,10 @@ class Care:
         self.crashes.append(error)
         return restarts.crashed(0.0)
 
-    def rose(self, _: str) -> None:
+    def rose(self, _: str, __: object) -> None:
+        pass
+
+    def began(self, _: object) -> None:
         pass
 
 

@@ -26,7 +26,7 @@ from pool.errors import (
 )
 from pool.store.link import Link
 from pool.store.scripts import Script
-from pool.store.seam import Host
+from pool.store.seam import Beside, Host
 from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 from pool.testing.proxy import FaultProxy, fault_proxy
@@ -554,3 +554,27 @@ async def test_a_database_that_is_not_there_is_a_mistake_in_the_address(
         await link.execute("SET", "a", 1)
     async with linked(own_server.url) as link:
         assert await link.execute("GET", "a") is None
+
+
+@pytest.mark.anyio
+async def test_a_closed_link_of_a_cluster_opens_no_other() -> None:
+    """Each place has a link, under its own name; none is begun for a place not seen before."""
+    seam, names = Host(), list[str]()
+    start = seam.start
+
+    def noted(name: str, *args: Any, **options: Any) -> Beside:
+        names.append(name)
+        return start(name, *args, **options)
+
+    seam.start = noted  # type: ignore[method-assign]
+    url = Url.parse("redis+cluster://127.0.0.1:1").at("pool:{p}:config")
+    link = Link(seam, url, op_timeout_s=0.5, queued_max=10, name="pool-link", care=None)
+    link._start()
+    link.at("pool:{p:0}:lane")
+    link.at("pool:{p:0}:jobs")
+    assert names == ["pool-link", "pool-link-pool:{p:0}"]
+    await link.aclose(0.2)
+    for key in ("pool:{p}:config", "pool:{p:0}:lane", "pool:{p:1}:lane"):
+        with pytest.raises(NotRunning):
+            await link.execute("GET", key)
+    assert len(names) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import random
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ import anyio.lowlevel
 import pytest
 
 from pool.errors import StoreUnavailable
+from pool.model.backoff import Restarts
 from pool.store import wire
 from pool.store.link import Link
 from pool.store.seam import Beside, Body, Host, Port
@@ -274,3 +276,59 @@ async def test_no_thread_to_be_had_is_a_server_that_cannot_be_reached(
                 assert await link.execute("PING") == b"PONG"
                 break
     await link.aclose(1.0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("has_care", [False, True])
+async def test_a_body_that_a_stranger_cancels_before_its_first_step_is_told(
+    redis_url: str, anyio_backend_name: str, has_care: bool
+) -> None:
+    """Alone it has ended, for whoever waits for that; else it begins anew, as after any crash."""
+    if anyio_backend_name == "trio":
+        pytest.skip("tasks that anybody may cancel are asyncio's")
+    ended: list[BaseException | None] = []
+    begun, care = anyio.Event(), Caring()
+
+    async def body(port: Port) -> None:
+        port.post(begun.set)
+        while not port.closing:
+            await port.wait()
+
+    beside: Any = Host().start(
+        "pool-test",
+        Url.parse(redis_url),
+        body,
+        care=care if has_care else None,
+        on_end=ended.append,
+    )
+    beside._task.cancel()
+    with anyio.fail_after(PATIENCE_S):
+        if has_care:
+            await begun.wait()
+            assert ["stranger" in str(error) for error in care.crashes] == [True]
+        else:
+            while not ended:  # noqa: ASYNC110 - nothing tells it
+                await anyio.sleep(0.001)
+            assert "stranger" in str(ended)
+        assert await beside.aclose(PATIENCE_S)
+    assert len(ended) == 1
+
+
+class Caring:
+    """Whoever cares for one body."""
+
+    def __init__(self) -> None:
+        self.crashes: list[BaseException] = []
+
+    def restarts(self) -> Restarts:
+        return Restarts(5, random.Random())
+
+    def fell(self, _: str, error: BaseException, __: Restarts) -> float:
+        self.crashes.append(error)
+        return 0.0
+
+    def rose(self, _: str, __: Restarts) -> None:
+        """Nothing."""
+
+    def began(self, _: object) -> None:
+        """Nothing."""

@@ -211,4 +211,6 @@ class SimSeam:
         )
         self.bodies[f"{name} {url.tag}".strip()] = beside
         beside.thread.start(supervised(name, body, care)(beside.port))
+        if care is not None:
+            care.began(beside)
         return beside
