@@ -7,11 +7,13 @@ README's table is printed from the metadata here.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import attrs
 
 from pool.errors import ConfigError
+
+_KNOWN_CALLS: Final = 3  # a call is repeated for one deadline, and its last answer may take another
 
 
 def _bounded(attribute: attrs.Attribute[Any], value: Any, kinds: tuple[type, ...]) -> None:
@@ -76,7 +78,7 @@ class Settings:
     retry_window_s: float = seconds(
         30.0,
         "For at least this long the pool knows the outcome of every ended job, "
-        "so that a repeated call is recognised.",
+        "so that a repeated call is recognised; never less than three times op_timeout_s.",
         low=1.0,
         high=86_400.0,
     )
@@ -149,11 +151,7 @@ class Settings:
         "continue",
     )
 
-    def __attrs_post_init__(self) -> None:
-        if self.retry_window_s <= 2 * self.op_timeout_s:
-            # A call is repeated for at most op_timeout_s, and what it did must be known by then.
-            raise ConfigError(
-                setting="retry_window_s",
-                problem=f"retry_window_s ({self.retry_window_s}) must be more than twice "
-                f"op_timeout_s ({self.op_timeout_s})",
-            )
+    @property
+    def known_s(self) -> float:
+        """For how long it is known what a call did: by then nobody repeats it any more (G-04)."""
+        return max(self.retry_window_s, _KNOWN_CALLS * self.op_timeout_s)

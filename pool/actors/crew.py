@@ -167,9 +167,11 @@ class Crew:
         # cannot renew would take keys only to lose them.
         silent = await self._keepalive.confirm(self.context.settings.op_timeout_s)
         if silent >= {s.number for s in self.context.lanes if s.lane.incarnation}:
-            raise StoreUnavailable(
-                problem=f"no lease can be renewed: {self._keepalive.trouble}", maybe_done=True
-            )
+            why = self._keepalive.trouble
+            if why is not None and not isinstance(why, StoreUnavailable):
+                raise why  # such as a right that is missing
+            problem = why.problem if why is not None else "no answer in time"
+            raise StoreUnavailable(problem=f"no lease can be renewed: {problem}", maybe_done=True)
         self._is_open = True
 
     async def add_worker(

@@ -373,7 +373,7 @@ class Dispatcher(Actor[Message]):
             queued_jobs_max=0
             if only_answer
             else max(1, settings.queued_jobs_max // len(context.lanes)),
-            refused_s=settings.retry_window_s if now_s <= lane.doubted_s and not only_answer else 0,
+            refused_s=settings.known_s if now_s <= lane.doubted_s and not only_answer else 0,
         )
 
         def told(reply: Reply) -> _Admitted:

@@ -117,7 +117,7 @@ class KeepAlive(Actor[Message]):
     # by lane: which handlers it was told of last, and how many were registered then
     _known: dict[int, tuple[Mapping[str, Options], int]] = attrs.field(init=False, factory=dict)
     _news: anyio.Event = attrs.field(init=False, factory=anyio.Event)  # of the next answer
-    trouble: str = attrs.field(init=False, default="no answer in time")  # why the last one failed
+    trouble: PoolError | None = attrs.field(init=False, default=None)  # why the last one failed
     _turns: int = attrs.field(init=False, default=0)  # how often the loop was heard
     _told_turns: int = attrs.field(init=False, default=-1)  # ... when a hang was told last
     _asked: set[Url] = attrs.field(init=False, factory=set)  # to renew before the period is over
@@ -234,7 +234,7 @@ class KeepAlive(Actor[Message]):
                 continue
             if isinstance(reply, PoolError):
                 self._away.add(state.number)
-                self.trouble = str(getattr(reply, "problem", reply))
+                self.trouble = reply
                 self.context.emit(StoreTroubled(during="renew", problem=str(reply)))
                 self._step(state, Tick(now_s))
                 continue

@@ -18,7 +18,7 @@ from pool.store.lane import Edge
 
 def outcome_ttl_ms(settings: Settings) -> int:
     """Return how long an outcome is kept: a repeated call must be recognised in any case."""
-    return round(max(settings.retry_window_s, settings.result_ttl_s) * 1000)
+    return round(max(settings.known_s, settings.result_ttl_s) * 1000)
 
 
 def judgement_of(settings: Settings, timing: Timing) -> Judgement:

@@ -106,7 +106,7 @@ def load(reference: str) -> Handlers:
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = importlib.import_module(name)
-    except Exception as error:  # the module's own code runs here, so anything may come
+    except (Exception, SystemExit) as error:  # the module's own code runs here: anything may come
         raise _wrong(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):

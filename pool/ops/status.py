@@ -59,13 +59,18 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def reachable(url: Url) -> Iterator[Url]:
-    """Yield the address to connect to; a shared embedded server runs until we are done."""
+    """Yield the address to connect to; a shared embedded server runs until we are done.
+
+    Who looks makes nothing: where no server has ever been, none is started.
+    """
     if url.kind != "embedded":
         yield url
         return
     if not url.path:
         problem = "embedded:// alone is a server of one process; give the address that it prints"
         raise ConfigError(setting="url", problem=problem)
+    if not EmbeddedServer.has_been_in(Path(url.path)):
+        raise ConfigError(setting="url", problem=f"no embedded server has ever been in {url.path}")
     with EmbeddedServer.start(find_server("path"), directory=Path(url.path)) as server:
         yield Url.parse(server.url)
 

@@ -14,6 +14,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
 
+from pool.errors import ConfigError
 from pool.model.names import check_pool, key_patterns
 
 # SCRIPT LOAD lets its user run any Lua, but that runs under these same rules.  A command without
@@ -55,9 +56,11 @@ def rules(pool: str, *, db: int = 0) -> list[str]:
         db: The database of the nodes' address; SELECT is allowed for no other.
 
     Raises:
-        ConfigError: It cannot be a pool's name.
+        ConfigError: It cannot be a pool's name, or a database's number.
     """
     check_pool(pool)
+    if db < 0:
+        raise ConfigError(setting="db", problem=f"{db} is no number of a database")
     chosen = {f"select|{db}"} if db else set()
     allowed = sorted(called() | SENT | chosen)
     keys = [f"~{pattern}" for pattern in key_patterns(pool)]

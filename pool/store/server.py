@@ -50,6 +50,7 @@ from pool.store.program import ServerProgram
 _READY_S = 15.0  # loading a large append-only file included
 _POLL_S = 0.003  # there is no event to wait for: the server says ready only to who connects
 _SOCKET_PATH_MAX = 103  # bytes: macOS allows 104 with the closing NUL, Linux 108
+_SERVER_LOCK = "server.lock"
 _LOG_SHOWN = 800  # characters of the server's log that an error repeats
 
 
@@ -115,6 +116,14 @@ class EmbeddedServer:
             self.stop()
             raise
         return self
+
+    @staticmethod
+    def has_been_in(directory: Path) -> bool:
+        """Say whether a shared server runs in a directory, or has done so."""
+        try:
+            return (directory.expanduser() / _SERVER_LOCK).exists()
+        except (OSError, RuntimeError):
+            return True  # starting says what is wrong with it
 
     @property
     def url(self) -> str:
@@ -183,11 +192,12 @@ class EmbeddedServer:
         _OPEN.add(self)
         is_started = False
         while not self._is_ready():
-            lock_fd = _lock(self.directory / "server.lock", fcntl.LOCK_EX)
+            lock_fd = _lock(self.directory / _SERVER_LOCK, fcntl.LOCK_EX)
             if lock_fd is not None:
                 try:
                     if is_started:
                         raise self._unavailable("it ended at once")
+                    self._check_port()
                     self._watcher, self.pid = self._launch(lock_fd)
                     is_started = True
                 finally:
@@ -200,6 +210,18 @@ class EmbeddedServer:
         if time.monotonic() > deadline:
             raise self._unavailable(problem)
         time.sleep(_POLL_S)  # noqa: TID251  (no event loop here, and no event to wait for)
+
+    def _check_port(self) -> None:
+        """Find out that its port cannot be used; the server would say so in its log alone."""
+        if self.tcp_port is None:
+            return
+        with socket.socket(socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self.tcp_port))
+            except OSError as error:
+                problem = f"127.0.0.1:{self.tcp_port} cannot be listened on: {error.strerror}"
+                raise ConfigError(setting="tcp_port", problem=problem) from error
 
     def _launch(self, lock_fd: int) -> tuple[_Watcher, int]:
         """Start watcher and server; return once both exist."""

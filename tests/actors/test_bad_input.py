@@ -40,6 +40,7 @@ from pool import (
 )
 from pool.actors.observe import RecordQuarantined
 from pool.model.rmap import Op, Set
+from pool.store.acl import rules
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
@@ -306,7 +307,6 @@ async def test_too_many_calls_in_one_batch_are_refused_and_none_is_dispatched(
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"retry_window_s": 2.0, "op_timeout_s": 1.0}, "op_timeout_s"),  # D23
         ({"lease_ttl_s": 0.5}, "lease_ttl_s"),
         ({"lease_ttl_s": math.nan}, "lease_ttl_s"),
         ({"lease_ttl_s": "10"}, "lease_ttl_s"),
@@ -454,6 +454,24 @@ async def test_a_right_that_is_missing_is_named(fleet: Fleet) -> None:
             await fleet.node(url=url)
         assert "CANARY" not in str(refused.value)
         assert refused.value.problem
+    finally:
+        fleet.client.acl_deluser(user)
+
+
+@pytest.mark.anyio
+@pytest.mark.one_server
+@pytest.mark.parametrize("command", ["hset", "scard"])
+async def test_a_right_that_only_renewals_need_is_named_too(fleet: Fleet, command: str) -> None:
+    """Whoever joins was told that the server had not answered."""
+    await fleet.node()
+    user, words = f"bad-{fleet.pool}", [each for each in rules(fleet.pool) if each != f"+{command}"]
+    client: Any = fleet.client
+    client.execute_command("ACL", "SETUSER", user, "on", ">right", *words)
+    try:
+        with pytest.raises(AuthError, match=rf"\+{command}"):
+            await fleet.node(
+                url=f"unix://{user}:right@{fleet.url.rpartition('@')[2]}", op_timeout_s=0.5
+            )
     finally:
         fleet.client.acl_deluser(user)
 

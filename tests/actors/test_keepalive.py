@@ -274,6 +274,35 @@ async def test_services_go_on_without_the_store_when_the_pool_says_so(
         await fleet.leave(node)
 
 
+async def test_after_a_freeze_only_handlers_that_do_not_end_are_reported(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """Both deadlines have passed when it goes on: nobody had been told to end before."""
+    handlers = timed(diary)
+    release = anyio.Event()
+
+    @handlers.service("deaf")
+    async def deaf(job: Job) -> None:
+        diary.note("deaf")
+        with anyio.CancelScope(shield=True):
+            await release.wait()
+
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(handlers, url=proxy.url, lease_ttl_s=TTL_S)
+        await node.dispatch("deaf", "d")
+        for number in range(3):
+            await node.dispatch("serve", f"s{number}")
+        await diary.counts(4)
+        proxy.go_silent()
+        threading.Event().wait(1.2 * TTL_S)  # the loop stands still, as in a frozen process
+        await fleet.seen(HandlerOverran, key="d")
+        assert len(fleet.all_seen(HandlerOverran)) == 1
+        await proxy.heal()
+        await fleet.seen(LeaseResumed)
+        release.set()
+        await fleet.leave(node)
+
+
 async def test_a_handler_that_outlives_its_lease_is_reported_and_its_commit_refused(
     fleet: Fleet, diary: Diary
 ) -> None:

@@ -350,11 +350,11 @@ async def test_an_outcome_is_kept_for_its_time_and_then_said_to_be_expired(fleet
     async def echo(job: Job) -> str:
         return "done"
 
-    node = await fleet.node(handlers, retry_window_s=2.001, result_ttl_s=0.0)
+    node = await fleet.node(handlers, retry_window_s=6.5, result_ttl_s=0.0)
     ref = await node.dispatch(echo, "k")
     assert await ref.result(timeout_s=5) == "done"
     left_ms: Any = fleet.client.pttl(fleet.names.result(ref.job_id))
-    assert 1000 < left_ms <= 2001
+    assert 5000 < left_ms <= 6500
     fleet.client.pexpire(fleet.names.result(ref.job_id), 1)  # as if that time had passed
     await fleet.until(lambda: not fleet.client.exists(fleet.names.result(ref.job_id)))
     with pytest.raises(OutcomeExpired) as expired:

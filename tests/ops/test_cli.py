@@ -102,6 +102,7 @@ def jobs(tmp_path: Path) -> Path:
     """Return the folder of a module `jobs` with handlers."""
     (tmp_path / "jobs.py").write_text(JOBS)
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     return tmp_path
 
 
@@ -133,10 +134,14 @@ def closed_port() -> int:
         ["status", "--pool", "p", "--url", "localhost"],
         ["status", "--pool", "Not A Name", "--url", "redis://localhost"],
         ["status", "--pool", "p", "--url", "embedded://"],
+        ["status", "--pool", "p", "--url", "embedded:///tmp/never/been"],
+        ["ttl", "2", "--pool", "p", "--url", "embedded:///tmp/never/been"],
+        ["acl", "p", "--db", "-1"],
         ["run", "jobs", "--pool", "p", "--url", "redis://localhost"],
         ["run", "jobs:", "--pool", "p", "--url", "redis://localhost"],
         ["run", "no_such_module:handlers", "--pool", "p", "--url", "redis://localhost"],
         ["run", "broken:handlers", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "leaving:handlers", "--pool", "p", "--url", "redis://localhost"],
         ["run", "jobs:missing", "--pool", "p", "--url", "redis://localhost"],
         ["run", "jobs:other", "--pool", "p", "--url", "redis://localhost"],
         ["run", "jobs:empty", "--pool", "p", "--url", "redis://localhost"],
@@ -162,6 +167,27 @@ def test_usage_is_exit_code_2_and_no_traceback(
     assert said.err.splitlines()[-1].startswith("pool")
     assert "Traceback" not in said.err
     assert said.err.count("\n") == 1 or said.err.startswith("usage:")
+
+
+@pytest.mark.parametrize("command", [["status"], ["ttl", "2"]])
+def test_who_looks_makes_no_server(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped address made a directory, and a server in it that had no pool of that name."""
+    typo = tmp_path / "typo"
+    for _ in range(2):  # not where there is nothing, and not where there are other things
+        assert main([*command, "--pool", "p", "--url", f"embedded://{typo}"]) == USAGE
+        assert str(typo) in capsys.readouterr().err
+        assert not list(tmp_path.rglob("*.lock"))
+        typo.mkdir(exist_ok=True)
+
+
+def test_a_port_that_is_taken_is_said_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["dev", "--port", str(taken.getsockname()[1])]) == USAGE
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "in use" in said
 
 
 def test_help_is_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:

@@ -259,7 +259,7 @@ def test_a_killed_server_comes_back_with_its_data_if_it_persists(
 def test_it_listens_on_loopback_when_asked(program: ServerProgram) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(StoreUnavailable, match=r"[Aa]ddress already in use"):
+        with pytest.raises(ConfigError, match=r"[Aa]ddress already in use"):
             EmbeddedServer.start(program, tcp_port=port)
     with EmbeddedServer.start(program, tcp_port=port) as server:
         assert server.url == f"redis://127.0.0.1:{port}"
