@@ -44,7 +44,7 @@ class Endings:
 
     def _judged(self, run: Run, ending: Ending) -> Edge:
         start = run.start
-        match _out_of_groups(ending):
+        match ending if isinstance(ending, Returned) else _out_of_groups(ending):
             # A result counts although we wanted the handler to end; a service that returns because
             # it was cancelled is not done.
             case Returned(value) if start.kind == "job" or not run.why:

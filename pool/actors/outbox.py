@@ -12,7 +12,7 @@ the identity.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -22,6 +22,7 @@ from pool.actors.context import Context, Ranks
 from pool.actors.run import Run
 from pool.errors import PoolError
 from pool.model import job as model
+from pool.store.answers import Said
 from pool.store.lane import Edge, Target, ranking
 from pool.store.seam import Reply
 
@@ -146,8 +147,8 @@ class Outbox:
             self._has_ack_timer = False
         self.flush()
 
-    def on_answer(self, answer: Answered) -> list[tuple[Edge, Run | None, str, str]]:
-        """Take the answer to a batch; return (edge, run, status word, rest) each.
+    def on_answer(self, answer: Answered) -> Iterable[tuple[Sent, Said]]:
+        """Take the answer to a batch; return what was sent and what was said of it, each.
 
         Nothing is returned when the batch failed: then it is sent again after a pause.
         """
@@ -155,12 +156,9 @@ class Outbox:
         self.answered_s = self.context.seam.clock()
         if isinstance(answer.reply, PoolError):
             self._take_back(answer.batch)
-            return []
+            return ()
         self.context.lanes[self.lane].unassigned, told = answer.reply
-        return [
-            (edge, run, word, rest)
-            for (edge, run), (word, _, rest) in zip(answer.batch, told, strict=True)
-        ]
+        return zip(answer.batch, told, strict=True)
 
     def _take(self) -> tuple[list[Sent], Ranks]:
         batch: list[Sent] = []

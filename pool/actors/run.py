@@ -32,37 +32,39 @@ Why: TypeAlias = Literal["", "stop", "timeout", "release", "lease", "gone", "ref
 LOST: Final = ("gone", "refused")  # ask `Run.is_lost`
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class Run:
     """The state of one run; only its worker touches it."""
+
+    # What few runs ever set stands in the class until then: each field costs each job its line.
+    cause = ""
+    began_s = 0.0
+    cancelled_s = 0.0  # since when its handler was to end
+    has_overrun = False  # it was told that it did not
+    is_called = False  # its handler is; until then it can be taken back: see `hang`
+    is_limited = False  # its run-time limit is written into `due`
+    target = ""  # of a service that moves: to whom
+    has_cancelled = False  # its own slot's task
+    is_apart = False  # its slot's task was cancelled, it may be by a former run: another one
+    is_offered = False  # released because it waited: whoever has a free slot shall have it
+    then_epoch = 0  # of the last start that waits for its key
 
     start: Start
     lane: int
     queued_s: float
     phase: Literal["queued", "preparing", "running", "suspended", "settling"] = "queued"
     why: Why = ""
-    cause: str = ""
     handler: Handler[..., Any] | None = None
     job: Job | None = None
     inbox: Inbox | None = None
     scope: anyio.CancelScope | None = None
-    began_s: float = 0.0
-    cancelled_s: float = 0.0  # since when its handler was to end
-    has_overrun: bool = False  # it was told that it did not
-    is_called: bool = False  # its handler is; until then it can be taken back: see `hang`
     is_acknowledged: bool = False
-    is_limited: bool = False  # its run-time limit is written into `due`
     edge: Edge | None = None  # how it shall end, once that is decided
-    target: str = ""  # of a service that moves: to whom
-    has_cancelled: bool = False  # its own slot's task
     left_open: anyio.CancelScope | None = None  # ours, if its handler left another one open in it
-    is_apart: bool = False  # its slot's task was cancelled, it may be by a former run: another one
-    is_offered: bool = False  # released because it waited: whoever has a free slot shall have it
     payload: bytes | None = None
     blob: bytes | None = None
     state: bytes | None = None  # what its handler assigned before it was suspended
     then: list[Callable[[], None]] = attrs.field(factory=list)  # when the key is free here again
-    then_epoch: int = 0  # of the last start that waits for that
     others: list[Callable[[], None]] = attrs.field(factory=list)  # ... for workers beside its own
 
     @property

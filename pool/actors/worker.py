@@ -487,7 +487,7 @@ class Worker(Actor[Told]):
         told = box.on_answer(answer)
         if isinstance(answer.reply, PoolError):
             self._troubled(box, answer.reply)
-        for edge, run, word, rest in told:
+        for (edge, run), (word, _, rest) in told:
             if edge.letter == model.ACKNOWLEDGE:
                 assert run is not None
                 self._on_acknowledged(run, word, rest)
