@@ -62,8 +62,14 @@ class Endings:
         if run.why == "stop":
             return self.edge(run, model.CANCEL, run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
-        state = run.job.handed_over() if run.job is not None else None
-        return self.edge(run, model.GRANT, z=b"" if state is None else b"=" + state)
+        state, mark = run.job.handed_over() if run.job is not None else None, ""
+        if run.is_marked and run.job is not None:
+            marks = start.marks.add(run.job.worker, is_whole=True)
+            if marks.halves > 2 * self.context.settings.crashes_max:
+                times = f"its process was told to end while it was at work, {marks.deaths} times"
+                return self._parked(run, "poison", times)
+            mark = f"a={marks.pack()}"
+        return self.edge(run, model.GRANT, y=mark, z=b"" if state is None else b"=" + state)
 
     def timed_out(self, run: Run) -> Edge:
         """Return the end of an attempt that ran too long."""

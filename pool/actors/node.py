@@ -337,6 +337,16 @@ class Node(Dispatching):
             self._begin_drain(crew, grace_s)
         await self.wait_closed()
 
+    def suspect(self, job_id: str) -> None:
+        """Note that the signal by which this process shall end came while this job was at work.
+
+        For whoever handles signals, before `drain()`.  When it is given up, the job takes a mark
+        along, as from a death: it ends `crashes_max` + 1 processes in order, and then is parked.
+        """
+        crew = self._crew
+        for worker in crew.membership.workers.values() if crew is not None else ():
+            worker.suspect(job_id)
+
     def _begin_drain(self, crew: Crew, grace_s: float) -> None:
         crew.context.supervisor.errand("drain", partial(self._drain, crew, grace_s))
         self._state = "draining"

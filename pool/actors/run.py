@@ -44,6 +44,7 @@ class Run:
     is_called = False  # its handler is; until then it can be taken back: see `hang`
     is_limited = False  # its run-time limit is written into `due`
     target = ""  # of a service that moves: to whom
+    is_marked = False  # it may have told its own process to end
     has_cancelled = False  # its own slot's task
     is_apart = False  # its slot's task was cancelled, it may be by a former run: another one
     is_offered = False  # released because it waited: whoever has a free slot shall have it

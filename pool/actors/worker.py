@@ -226,6 +226,12 @@ class Worker(Actor[Told]):
             for at in range(0, len(begun), BATCH_MAX)
         ]
 
+    def suspect(self, job_id: str) -> None:
+        """Mark a run when it is given up: it was at work when its process was told to end."""
+        for run in self.runs.values():
+            if run.start.id == job_id:
+                run.is_marked = True
+
     def abandon(self) -> None:
         """Leave its keys to the other workers of this process; it has been stopped for good.
 

@@ -34,7 +34,9 @@ TTL = "1"
 WAIT_S = 20.0
 
 JOBS = """
+import os
 import pathlib
+import signal
 import anyio
 from pool.actors.handlers import Handlers
 
@@ -48,6 +50,11 @@ async def wait(job, path):
 
 @handlers.job("stay")
 async def stay(job):
+    await anyio.sleep_forever()
+
+@handlers.service("ends")
+async def ends(job):
+    os.kill(os.getpid(), signal.SIGTERM)
     await anyio.sleep_forever()
 
 @handlers.service("watch")
@@ -416,6 +423,24 @@ async def test_the_first_signal_drains(
             "node.left",
         ]
         await nobody_works(client)
+
+
+@pytest.mark.anyio
+async def test_a_job_that_tells_its_own_process_to_end_is_parked_after_so_many(
+    pool_url: str, pool_name: str, jobs: Path, anyio_backend: str
+) -> None:
+    """Each process leaves in order, and its neighbour moves on unmarked."""
+    words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
+    async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client:
+        beside = await client.options(allow_unknown=True).dispatch("watch", "beside")
+        ref = await client.options(allow_unknown=True).dispatch("ends", "k")
+        for ended in range(1, client.settings.crashes_max + 2):
+            async with running("run", "jobs:handlers", *words, "--ttl", TTL, cwd=jobs) as worker:
+                assert (await worker.end())[0] == OK
+            status = await ref.status()
+            assert (status.state == "parked") == (ended > client.settings.crashes_max)
+        assert "4 times" in status.error
+        assert (await beside.status()).crashes == 0
 
 
 @pytest.mark.anyio
