@@ -434,11 +434,12 @@ async def test_a_job_that_tells_its_own_process_to_end_is_parked_after_so_many(
     async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client:
         beside = await client.options(allow_unknown=True).dispatch("watch", "beside")
         ref = await client.options(allow_unknown=True).dispatch("ends", "k")
-        for ended in range(1, client.settings.crashes_max + 2):
+        for _ in range(client.settings.crashes_max + 1):
+            assert (await ref.status()).state == "unassigned"
             async with running("run", "jobs:handlers", *words, "--ttl", TTL, cwd=jobs) as worker:
                 assert (await worker.end())[0] == OK
-            status = await ref.status()
-            assert (status.state == "parked") == (ended > client.settings.crashes_max)
+        status = await ref.status()
+        assert (status.state, status.cause) == ("parked", "poison")
         assert "4 times" in status.error
         assert (await beside.status()).crashes == 0
 

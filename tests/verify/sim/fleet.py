@@ -380,6 +380,11 @@ class Boot:
             case "self-cancel" if is_asyncio:
                 who["is_own"] = True
                 cancel_oneself()
+            case "open" | "open-shield":  # a scope is left, and what runs there next is inside it
+                scope = anyio.CancelScope(shield=how == "open-shield")
+                scope.__enter__()
+                scope.cancel()
+                raise Odd
             case "late-cancel" if is_asyncio:
                 who["is_own"] = True
             case _:

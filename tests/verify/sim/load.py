@@ -23,7 +23,7 @@ _LAST_S: Final = (0.0, 0.0, 0.001, 0.003, 0.01, 0.1, 1.0)  # after a node was to
 _MESSAGES_MAX: Final = 25
 _ILL: Final = (
     *("base", "exit", "generator", "group", "interrupt", "cancelled", "self-cancel"),
-    *("late-cancel", "shared", "shared"),
+    *("late-cancel", "shared", "shared", "open", "open-shield"),
 )
 _BLOCKS: Final = (0.5, 0.9, 1.5, 3.0)  # TTL that a handler blocks its loop for
 
