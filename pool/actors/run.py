@@ -44,6 +44,7 @@ class Run:
     is_called = False  # its handler is; until then it can be taken back: see `hang`
     is_limited = False  # its run-time limit is written into `due`
     target = ""  # of a service that moves: to whom
+    has_left_open = False  # its handler has, a scope within `scope`
     is_marked = False  # it may have told its own process to end
     has_cancelled = False  # its own slot's task
     is_apart = False  # its slot's task was cancelled, it may be by a former run: another one
@@ -61,7 +62,6 @@ class Run:
     scope: anyio.CancelScope | None = None
     is_acknowledged: bool = False
     edge: Edge | None = None  # how it shall end, once that is decided
-    left_open: anyio.CancelScope | None = None  # ours, if its handler left another one open in it
     payload: bytes | None = None
     blob: bytes | None = None
     state: bytes | None = None  # what its handler assigned before it was suspended
@@ -209,12 +209,13 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
         if is_cancellation(error) and is_asked_for():
             raise
         if error is not raised and isinstance(error, RuntimeError):
-            run.left_open = scope
+            run.has_left_open = True
             error = _open_scope(raised, is_cancelled=scope.cancel_called)
         ending = Raised(error)
     finally:
         raised = None  # its traceback leads back here
-    run.scope = None
+    if not run.has_left_open:
+        run.scope = None
     if isinstance(ending, Raised):
         ending = _judged(ending, is_cancelled=scope.cancel_called)
     if scope.cancel_called and not run.why:

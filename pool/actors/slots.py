@@ -29,7 +29,7 @@ from pool.actors.outbox import RESEND_S, Outbox
 from pool.actors.run import CANCELLED, Ending, Raised, Run, execute
 from pool.errors import PartEnded, PoolError
 from pool.model.job import Record
-from pool.store.loops import Strays, is_asked_for, is_cancellation, strays
+from pool.store.loops import Strays, is_asked_for, is_cancellation, strays, unmoved
 from pool.store.seam import Waiter
 
 QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
@@ -111,7 +111,7 @@ class Slots:
             run.state = run.job.handed_over()
         run.phase, run.why, run.cause = "queued", "", ""
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
-        run.left_open = None
+        run.has_left_open = False
         run.cancelled_s, run.has_overrun = 0.0, False
         self.free(run)
         self._backlog.appendleft(run)
@@ -296,17 +296,10 @@ class Slots:
 
         Where a scope was left open, such a task cannot end in peace on either event loop.
         """
-        cancels = strays()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._serve, slot)
-                while not slot.over.is_set():
-                    try:
-                        await slot.over.wait()
-                    except anyio.get_cancelled_exc_class():
-                        if is_asked_for():
-                            raise
-                        await cancels.absorb()
+                await unmoved(slot.over.wait)
         except BaseExceptionGroup as group:
             if slot.over.is_set():
                 return
@@ -337,8 +330,8 @@ class Slots:
                 except BaseException:
                     self.leave(run)  # its worker was stopped, and has no say in it any more
                     raise
-                if run.left_open is not None:
-                    await self._give_up(run, ending, run.left_open, cancels)
+                if run.has_left_open:
+                    await self._give_up(run, ending, cancels)
                     break
                 if cancels.has_any():
                     await self._retire(run, ending, cancels, is_used=is_used)
@@ -351,13 +344,13 @@ class Slots:
                 began_s = clock()
         slot.over.set()
 
-    async def _give_up(
-        self, run: Run, ending: Ending, scope: anyio.CancelScope, cancels: Strays
-    ) -> None:
+    async def _give_up(self, run: Run, ending: Ending, cancels: Strays) -> None:
         """End a slot in whose task a scope was left open: whatever ran there next would be in it.
 
         From here on a cancellation may be that scope's, and any is as good as our own end.
         """
+        scope, run.scope = run.scope, None
+        assert scope is not None
         self._made -= 1
         if self.is_over():
             self.leave(run)  # as where our own end is what ended it

@@ -361,6 +361,55 @@ async def test_a_stop_of_one_job_does_not_take_along_another_that_shares_its_fut
     await nobody_else_suffered(fleet, diary, node)
 
 
+@pytest.mark.parametrize("spared", ["itself", "nobody"])
+async def test_who_cancels_every_task_there_is_fails_alone(
+    anyio_backend: str, fleet: Fleet, diary: Diary, spared: str
+) -> None:
+    """The recipe of many shutdowns: others begin again, with their attempts unburnt."""
+    if anyio_backend != "asyncio":
+        pytest.skip(ONLY_ASYNCIO)
+    handlers, mine = handlers_of(diary), asyncio.all_tasks()
+
+    @handlers.job("once", attempts_max=1)
+    async def once(job: Job) -> int:
+        diary.note("once")
+        await anyio.sleep(10 if diary.entries.count("once") == 1 else 0.001)
+        return job.attempt
+
+    @handlers.service("state")
+    async def state(job: Job) -> None:
+        diary.note("state", job.state, job.attempt)
+        job.state = "kept"
+        await anyio.sleep_forever()
+
+    @handlers.job("bad", attempts_max=1)
+    async def bad(job: Job) -> str:
+        for task in asyncio.all_tasks() - mine:
+            if task is not current() or spared == "nobody":
+                task.cancel()
+        await anyio.sleep(0.01)
+        return "unharmed"
+
+    node = await with_neighbour(fleet, diary, handlers)
+    mine |= {
+        task for task in asyncio.all_tasks() if "Fleet._live" in str(task)
+    }  # the program's own
+    ref = await node.dispatch("once", "o")
+    await node.dispatch("state", "s")
+    await diary.counts(3)
+    culprit = await node.dispatch("bad", "b")
+    if spared == "itself":
+        assert await culprit.result(timeout_s=5) == "unharmed"
+    else:
+        with pytest.raises(JobParked):
+            await culprit.result(timeout_s=5)
+    assert await ref.result(timeout_s=5) == 1
+    await diary.has("state", "kept", 1)
+    assert {event.key for event in fleet.all_seen(RunDisturbed)} == {"o", "s", "neighbour"}
+    assert {event.key for event in fleet.all_seen(AttemptFailed)} <= {"b"}
+    assert node.state == "open"
+
+
 @pytest.mark.parametrize("late_s", [None, 0.0, 0.001, 0.02])
 async def test_a_cancellation_that_comes_when_its_handler_has_returned_hits_nobody(
     anyio_backend: str, fleet: Fleet, diary: Diary, late_s: float | None
