@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -78,6 +78,29 @@ async def test_a_map_whose_place_in_its_history_was_deleted_gets_another(
         await flags.set_and_wait("a", "3")
         assert flags.snapshot() == {"a": "3", "b": "1", "l": ("0", "1", "2")}
         assert len(fleet.all_seen(MapResynced)) == 1
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_write_that_was_broken_off_behind_its_log_stops_no_later_one(
+    fleet: Fleet, is_written: bool
+) -> None:
+    """A right that its user lacks ends a script half-way; for ever all writes were refused."""
+    node = await fleet.node(echoing(), lease_ttl_s=TTL_S)
+    async with node.map("flags") as flags:
+        await flags.set("a", "1")
+        before = (await flags.set_and_wait("a", "2")).revision
+        client: Any = fleet.client
+        log, meta = fleet.control.map_log("flags"), client.hgetall(fleet.control.map_meta("flags"))
+        [(_, fields)] = client.xrevrange(log, count=1)
+        fields |= {b"after": meta[b"revision"] + b"-" + meta[b"stamp"], b"edits": b"-1:a"}
+        client.xadd(log, fields, id=f"{before + 1}-0")
+        if not is_written:
+            await fleet.seen(MapResynced, map="flags")
+            await anyio.sleep(8 * RENEW_S)
+            assert flags.snapshot() == {"a": "2"}
+            assert len(fleet.all_seen(MapResynced)) == 1
+        assert (await flags.set_and_wait("a", "3")).revision > before + 1
+        await fleet.until(lambda: flags.snapshot() == {"a": "3"})
 
 
 async def test_a_users_map_that_crashes_too_often_is_its_holders_matter(fleet: Fleet) -> None:

@@ -15,11 +15,11 @@ Returns  [revision, stamp, strings, items of lists]: '0' and '0' for a map never
          and nobody has emptied it yet
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          WRONGTYPE              foreign data under one of the keys
-Cost     O(keys and list items of the map); 6 commands; writes nothing while meta can be read
+Cost     O(keys and list items of the map); 7 commands; writes nothing while meta is right
 Why Lua  items and revision are of one moment, else a delta would be applied twice or never.
 
-A map whose meta is gone, or junk, begins a history of its own, as by a write: without one its log would be
-replayed onto its own items, again and again.
+A map whose meta is gone, or junk, or behind its log, as a write that was broken off leaves it, goes on behind
+all that was logged: else its log would be replayed onto its own items, again and again.
 ]]
 if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
@@ -35,15 +35,15 @@ local last = redis.call('HMGET', meta, 'revision', 'stamp')
 local revision, stamp = string.match((last[1] or '0') .. '-' .. (last[2] or '0'), '^(%d+)-(%d+)$')
 local is_readable = revision and math.max(#revision, #stamp) <= 16
 local strings, members = redis.call('HGETALL', items), redis.call('ZRANGE', lists, 0, -1)
-if not is_readable or revision == '0' then
-  local newest = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+local newest = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+-- Above all that was logged: a reader that waits behind it always wakes.
+local logged = newest and tonumber(string.match(newest[1], '^%d+')) or 0
+if not is_readable or revision == '0' or logged > tonumber(revision) then
   revision, stamp = '0', '0'
   if newest or #strings > 0 or #members > 0 then
     local time = redis.call('TIME')
     local micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
     stamp = string.format('%.0f', micros)
-    -- Above all that was logged: a reader that waits behind it always wakes.
-    local logged = newest and tonumber(string.match(newest[1], '^%d+')) or 0
     revision = string.format('%.0f', math.max(logged + 1, micros))
     redis.call('HDEL', meta, 'revision', 'stamp', 'appended') -- on a full server too
     redis.call('HSET', meta, 'incarnation', incarnation, 'revision', revision, 'stamp', stamp)

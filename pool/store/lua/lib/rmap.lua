@@ -100,8 +100,15 @@ local function commit(edits, is_growing)
     redis.call('HDEL', meta, '-')
   end
   -- The log comes first: it is the write that a full server refuses, and then nothing is half done.
-  redis.call('XADD', log, 'MAXLEN', '~', deltas_max, revision .. '-0', 'incarnation', incarnation,
-    'stamp', stamp, 'after', before_revision .. '-' .. before_stamp, 'edits', table.concat(edits))
+  local delta = { 'incarnation', incarnation, 'stamp', stamp, 'after', before_revision .. '-' .. before_stamp,
+    'edits', table.concat(edits) }
+  local logged = redis.pcall('XADD', log, 'MAXLEN', '~', deltas_max, revision .. '-0', unpack(delta))
+  if type(logged) == 'table' and logged.err then
+    -- A write of before was broken off behind this, by a right that its user lacked: above what it logged.
+    local newest = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+    revision = string.format('%.0f', math.max(micros, newest and tonumber(string.match(newest[1], '^%d+')) + 1 or 0))
+    redis.call('XADD', log, 'MAXLEN', '~', deltas_max, revision .. '-0', unpack(delta))
+  end
   redis.call('HSET', meta, 'incarnation', incarnation, 'revision', revision, 'stamp', stamp)
   if last[5] then -- destroyed, and now it lives again
     redis.call('HDEL', meta, 'is_destroyed')
