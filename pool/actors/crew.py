@@ -270,9 +270,11 @@ class Crew:
         going.owns = len(worker.runs)
         with anyio.move_on_after(call_s):
             going.owns = await self.membership.give_up(worker)
-        self._judge_abandoned(worker)
+        in_s = self._judge_abandoned(worker)
         await self._supervisor.stop(worker, CLOSE_BUDGET_S)
         worker.abandon()
+        if worker.left_over() and self.context.settings.on_overrun == "exit":
+            await anyio.sleep(in_s)  # a node that leaves must not take its judge along
 
     def _gone(self, going: _Going) -> None:
         del self._going[going.worker.id]
@@ -357,12 +359,14 @@ class Crew:
             self._judge_later(lane)  # others were told later
         self._overran(late)
 
-    def _judge_abandoned(self, worker: Worker) -> None:
-        """Likewise of a worker that nobody renews any more, when its lease may have ended."""
+    def _judge_abandoned(self, worker: Worker) -> float:
+        """Likewise of a worker that nobody renews any more, when its lease may have ended: in s."""
         ends_s = [self.context.lanes[run.lane].lease.hard_s for run in worker.left_over()]
-        if ends_s:
-            in_s = max(0.0, min(ends_s) - self.context.seam.clock())
-            self.context.loop.later(in_s, lambda: self._overran(worker.left_over()))
+        if not ends_s:
+            return 0.0
+        in_s = max(0.0, min(ends_s) - self.context.seam.clock())
+        self.context.loop.later(in_s, lambda: self._overran(worker.left_over()))
+        return in_s
 
     def _overran(self, runs: Sequence[Run]) -> None:
         for run in runs:

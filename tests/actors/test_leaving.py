@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
 import pytest
 
 from pool import Handlers, InvalidOption, Job, Node, NotRunning, StoreLost, StoreUnavailable
+from pool.actors.keepalive import EXIT_CODE
 from pool.actors.membership import Membership
 from pool.actors.observe import (
     ActorCrashed,
@@ -25,6 +27,7 @@ from pool.actors.observe import (
 from pool.actors.replica import Replica
 from pool.actors.run import Run
 from pool.model.job import NO_MARKS, Start
+from pool.store.seam import Host
 from pool.testing.proxy import fault_proxy
 from tests.actors.conftest import SETTINGS
 
@@ -98,6 +101,7 @@ async def test_a_worker_whose_joining_is_cancelled_is_not_there(
     fleet: Fleet, diary: Diary, announced: list[Replica]
 ) -> None:
     """It is in `workers` and `open` by then: whoever was granted to it would wait for a lease."""
+    fleet.settings = attrs.evolve(SETTINGS, lease_ttl_s=LONG_S)
     client, other = await fleet.node(), await fleet.node(handlers_of(diary))
     announced.append(fleet.crew(client).replica)
     async with anyio.create_task_group() as tasks:
@@ -236,12 +240,11 @@ async def test_a_lane_that_was_silent_once_is_left_when_it_has_been_heard(
 ) -> None:
     async with fault_proxy(fleet.url) as proxy:
         node = await fleet.node(handlers_of(diary), url=proxy.url)
-        state = fleet.crew(node).context.lanes[0]
+        keepalive = fleet.crew(node)._keepalive
         proxy.go_silent()
         await node.remove_worker(fleet.workers(node)[0])
-        assert state.is_silent
         await proxy.heal()
-        await fleet.until(lambda: not state.is_silent)
+        assert await keepalive.confirm(SOON_S) == set()
         await fleet.leave(node)
     assert f"{node.id}.1" not in leases(fleet)
 
@@ -291,6 +294,44 @@ async def test_a_job_that_drains_its_own_node_is_given_back_like_any_other(
     await first.wait_closed()
     assert first.state == "drained"
     assert not fleet.all_seen(WorkerReaped)
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+async def test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_overrun(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch, is_leaving: bool
+) -> None:
+    """G-03: its key is another's then; `exit` ends the process, also one that leaves."""
+    monkeypatch.setattr("pool.actors.crew.CLOSE_BUDGET_S", 0.2)
+    handlers, release = Handlers(), anyio.Event()
+
+    @handlers.job("deaf")
+    async def deaf(job: Job) -> str:
+        diary.note("begins", job.node)
+        if job.node == first.id:
+            with anyio.CancelScope(shield=True):
+                await release.wait()
+        return job.node
+
+    def end_process(self: Host, code: int) -> None:
+        diary.note("ends", code)
+
+    monkeypatch.setattr(Host, "end_process", end_process)
+    fleet.settings = attrs.evolve(
+        SETTINGS, lease_ttl_s=1.0, op_timeout_s=0.3, grace_s=0.0, on_overrun="exit"
+    )
+    first = await fleet.node(handlers)
+    ref = await first.dispatch(deaf, "k")
+    await ref.started(timeout_s=SOON_S)
+    second = await fleet.node(handlers)
+    async with anyio.create_task_group() as tasks:
+        if is_leaving:
+            tasks.start_soon(fleet.leave, first)
+        else:
+            tasks.start_soon(first.remove_worker, fleet.workers(first)[0])
+        await diary.has("begins", second.id)
+        release.set()
+    assert diary.entries == [("begins", first.id), ("ends", EXIT_CODE), ("begins", second.id)]
+    await fleet.seen(HandlerOverran, key="k")
 
 
 async def test_a_node_that_could_not_drain_does_not_say_that_it_has(

@@ -574,12 +574,59 @@ MUTANTS: Final = (
         by=("tests/actors/test_full_server.py",),
     ),
     Mutant(
+        name="down when its last handler has ended",
+        breaks="a crashed worker is well, and given keys, for as long as a handler of its goes on",
+        path="pool/actors/supervisor.py",
+        old="        actor.on_crash = fall\n",
+        new="",
+        by=(
+            "tests/actors/test_leaving.py::test_a_worker_is_down_from_its_crash_on_however_long_its_handlers_take",
+        ),
+    ),
+    Mutant(
+        name="who fails to join stays",
+        breaks="a worker whose joining was cancelled is announced, open, and renewed by nobody",
+        path="pool/actors/crew.py",
+        old="                    self._begin_giving_up(worker, 0.0)\n",
+        new="                    pass\n",
+        by=("tests/actors/test_leaving.py::test_a_worker_whose_joining_is_cancelled_is_not_there",),
+    ),
+    Mutant(
+        name="judged at the lease's end alone",
+        breaks="a handler that was told to end only after a freeze lives on beside the next owner",
+        path="pool/actors/crew.py",
+        old="        if lane not in self._judging:\n",
+        new="        if False:\n",
+        by=(
+            "tests/process/test_overrun.py::test_a_process_lives_beside_the_next_owner_only_if_its_handlers_end",
+        ),
+    ),
+    Mutant(
+        name="any other shutdown is a new one",
+        breaks="old data that come back drain the whole fleet",
+        path="pool/actors/crew.py",
+        old="        if stamp > self._shutdown_seen:",
+        new="        if stamp and stamp != self._shutdown_seen:",
+        by=(
+            "tests/actors/test_leaving.py::test_a_shutdown_of_before_is_not_obeyed_when_old_data_come_back",
+        ),
+    ),
+    Mutant(
+        name="nobody's runs begin again",
+        breaks="what was lost while its handler was ending begins again after a crash",
+        path="pool/actors/worker.py",
+        old="            elif not run.is_lost:\n",
+        new="            else:\n",
+        by=(
+            "tests/actors/test_leaving.py::test_what_is_nobodys_any_more_is_not_reconciled_nor_begun_again",
+        ),
+    ),
+    Mutant(
         name="a part that fell stays down",
         breaks="an actor that crashed is not run again, and its node goes on (13.1)",
         path="pool/actors/supervisor.py",
-        old="                if pause_s is None:\n                    return\n                try:",
-        new="                if pause_s is not None:\n"
-        "                    return\n                try:",
+        old="            if pause_s is None:\n                return\n            try:",
+        new="            if pause_s is not None:\n                return\n            try:",
         by=(
             "tests/actors/test_supervisor.py::test_whatever_a_part_raises_restarts_it_and_the_node_goes_on",
         ),
