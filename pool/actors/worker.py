@@ -354,7 +354,7 @@ class Worker(Actor[Told]):
             if max(present.start.epoch, present.then_epoch) < start.epoch:
                 present.then_epoch = start.epoch
                 # The key came back to us while its former run is still here.
-                present.then.append(partial(self._accept_later, lane, start))
+                present.then.append(partial(self._accept_later, present, lane, start))
                 self._cancel(present, "refused")
             return
         handler = self.handlers.get(start.handler)
@@ -368,7 +368,8 @@ class Worker(Actor[Told]):
         else:
             self._slots.queue(run)
 
-    def _accept_later(self, lane: int, start: Start) -> None:
+    def _accept_later(self, former: Run, lane: int, start: Start) -> None:
+        former.then_epoch = 0  # it may be there yet: then this waits again
         self._accept(lane, start)
         self._fill()
 
