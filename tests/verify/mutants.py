@@ -784,6 +784,45 @@ MUTANTS: Final = (
         new="",
         by=("tests/actors/test_every_call_returns.py",),
     ),
+    Mutant(
+        name="a slot goes on inside an open scope",
+        breaks="what a handler left open is around whoever runs there next",
+        path="pool/actors/slots.py",
+        old="if run.has_left_open:",
+        new="if False:",
+        by=(
+            (
+                "tests/actors/test_open_scopes.py::"
+                "test_a_scope_left_open_is_a_failed_attempt_of_its_job_alone"
+            ),
+        ),
+    ),
+    Mutant(
+        name="deadlines come before answers",
+        breaks="a loop that hung gives up the lease that its thread has renewed",
+        path="pool/actors/keepalive.py",
+        old="for answer in list(self._newest.values()):",
+        new="for answer in ():",
+        by=(
+            (
+                "tests/actors/test_keepalive.py::"
+                "test_a_hang_longer_than_the_ttl_makes_nothing_begin_again"
+            ),
+        ),
+    ),
+    Mutant(
+        name="who ends its own process in order leaves no mark",
+        breaks="one job ends a process after the other, for ever",
+        path="pool/actors/endings.py",
+        old="if run.is_marked and run.job is not None:",
+        new="if False:",
+        by=(
+            (
+                "tests/ops/test_cli.py::"
+                "test_a_job_that_tells_its_own_process_to_end_is_parked_after_so_many"
+            ),
+        ),
+    ),
 )
 
 
