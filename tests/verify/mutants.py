@@ -612,16 +612,6 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        name="nobody's runs begin again",
-        breaks="what was lost while its handler was ending begins again after a crash",
-        path="pool/actors/worker.py",
-        old="            elif not run.is_lost:\n",
-        new="            else:\n",
-        by=(
-            "tests/actors/test_leaving.py::test_what_is_nobodys_any_more_is_not_reconciled_nor_begun_again",
-        ),
-    ),
-    Mutant(
         name="a part that fell stays down",
         breaks="an actor that crashed is not run again, and its node goes on (13.1)",
         path="pool/actors/supervisor.py",
