@@ -252,6 +252,19 @@ MUTANTS: Final = (
         needs=("hang",),
     ),
     Mutant(
+        name="deleted signals stay away",
+        breaks="signals that an operator deleted are never made again: their worker hears nothing",
+        path="pool/store/lua/renew.lua",
+        old="    if there < identity_count then",
+        new="    if there < 0 then",
+        by=(
+            (
+                "tests/actors/test_keepalive.py::"
+                "test_a_worker_whose_signals_were_deleted_hears_what_it_was_told_meanwhile"
+            ),
+        ),
+    ),
+    Mutant(
         name="what was taken back begins",
         breaks="behind a loop that hung, starts begin before they are acknowledged",
         path="pool/actors/hang.py",
