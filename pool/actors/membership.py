@@ -355,15 +355,19 @@ class Membership(Actor[Message]):
 
         async def leave(lane: int) -> None:
             keys = 0 if who is None else sum(run.lane == lane for run in who.runs.values())
+            has_left = False
             async with self._settling[lane].writing:
-                state = lanes[lane]
-                self._joined.discard((lane, name_in(lane).name))
+                state, target = lanes[lane], name_in(lane)
+                self._joined.discard((lane, target.name))
                 if state.lane.incarnation and not state.is_silent:
                     try:
-                        keys = await self._leave(state, name_in(lane))
+                        has_left, keys = await self._leave(state, target)
                     except PoolError as error:  # its lease ends by itself
                         self.context.emit(StoreTroubled(during="leave", problem=str(error)))
             owns.append(keys)
+            if who is not None and not has_left:  # it will be reaped, and this process lives
+                self._note_former(lane, target.name)
+                self._settle_soon(lane)
 
         async def withdraw(worker: Worker) -> None:
             async with self._announcing:
@@ -420,12 +424,16 @@ class Membership(Actor[Message]):
         if name == state.node.name:
             state.node = Target(state.node.id, state.node.number + 1)
             return
-        self._former[state.number] = [*self._former.get(state.number, ()), name][-FORMER_MAX:]
+        self._note_former(state.number, name)
         for worker in self.workers.values():
             if worker.target(state.number).name == name:
                 self._numbers[worker.id][state.number] += 1
                 self._returning.add((state.number, worker.id))
                 worker.lose_lane(LaneLost(state.number, self._numbers[worker.id][state.number]))
+
+    def _note_former(self, lane: int, name: str) -> None:
+        """Note who was a worker of ours in a lane, until it is told that nobody killed it."""
+        self._former[lane] = [*self._former.get(lane, ()), name][-FORMER_MAX:]
 
     def ended(self, crash: BaseException | None) -> None:  # noqa: ARG002 - its base's signature
         self._tell_news()  # who waits to join looks whether anybody is left
@@ -436,21 +444,29 @@ class Membership(Actor[Message]):
             settling.is_running = True
             self.spawn(self._settle, number, settling)
 
-    async def _settle(self, number: int, settling: _Settling) -> None:
-        """Join a lane with everyone who has no lease there; try until that is done.
+    def _is_owing(self, state: LaneState) -> bool:
+        """Say whether somebody of ours has to join a lane, or something to tell it."""
+        has_to_tell = bool(state.lane.incarnation and self._former.get(state.number))
+        return has_to_tell or bool(self._missing(state))
 
-        Each step may be done again, so that a failure between two of them leaves nothing behind.
+    async def _settle(self, number: int, settling: _Settling) -> None:
+        """Join a lane with everyone who has no lease there, and tell it of those who had one.
+
+        It is tried until that is done.  Each step may be done again, so that a failure between two
+        of them leaves nothing behind.
         """
         steps = 0  # since it was last well, or rested
         try:
-            while settling.is_doubted or self._missing(self.context.lanes[number]):
+            while settling.is_doubted or self._is_owing(self.context.lanes[number]):
                 state, steps = self.context.lanes[number], steps + 1
                 try:
                     if settling.is_doubted:
                         await self._examine(state, settling)
-                    else:
+                    elif self._missing(state):
                         await self._join_missing(state, settling)
                         steps = 0
+                    else:
+                        await self._thaw(state)
                 except Gone:
                     settling.is_refused = True
                 except StoreLost:
@@ -660,7 +676,8 @@ class Membership(Actor[Message]):
             await self.context.link.call(call, repeatable=True)
             self._former[state.number] = [n for n in self._former[state.number] if n not in former]
 
-    async def _leave(self, state: LaneState, who: Target) -> int:
+    async def _leave(self, state: LaneState, who: Target) -> tuple[bool, int]:
+        """Return whether it is gone in peace, and how many keys it owns otherwise."""
         call = state.lane.leave([who])
         [(word, _, keys)] = await self.context.link.call(call, repeatable=True)
-        return int(keys) if word == "OWNS" else 0
+        return word == "OK", int(keys) if word == "OWNS" else 0

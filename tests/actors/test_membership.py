@@ -120,7 +120,7 @@ async def test_a_renewal_that_overtakes_a_leave_does_not_bring_the_worker_back(
     """The server forgot the worker, and says so to a renewal before we hear of our leave."""
     real = Membership._leave
 
-    async def leave(self: Membership, state: Any, who: Any) -> int:
+    async def leave(self: Membership, state: Any, who: Any) -> tuple[bool, int]:
         owns = await real(self, state, who)
         self.handle(IdentityGone(state.number, who.name))
         return owns
