@@ -237,7 +237,7 @@ class Slots:
         if start.flags and ("p" in start.flags or "b" in start.flags) and run.blob is None:
             run.phase = "preparing"
             self._preparing += 1
-            self.spawn(self._fetch, run)
+            self.spawn(unmoved, partial(self._fetch, run))
         elif not run.is_acknowledged and ("a" in start.flags or not self._is_sure(run)):
             run.phase = "preparing"
             self._preparing += 1
@@ -296,15 +296,16 @@ class Slots:
 
         Where a scope was left open, such a task cannot end in peace on either event loop.
         """
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._serve, slot)
-                await unmoved(slot.over.wait)
-        except BaseExceptionGroup as group:
-            if slot.over.is_set():
-                return
-            error = next((e for e in group.exceptions if not is_cancellation(e)), group)
-            raise error from error.__cause__
+        while slot.run is not None:  # once more if a stranger cancelled it before its first step
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._serve, slot)
+                    await unmoved(slot.over.wait)
+            except BaseExceptionGroup as group:
+                if slot.over.is_set():
+                    return
+                error = next((e for e in group.exceptions if not is_cancellation(e)), group)
+                raise error from error.__cause__
         if not slot.over.is_set():
             raise PartEnded(part="slot", problem="a stranger cancelled its task")
 

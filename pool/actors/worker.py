@@ -57,6 +57,7 @@ from pool.model import job as model
 from pool.model.job import DIGITS_MAX, Start
 from pool.store.answers import Owned
 from pool.store.lane import Edge, Target
+from pool.store.loops import unmoved
 from pool.store.scripts import ScriptCall
 from pool.store.seam import Reply
 
@@ -331,7 +332,7 @@ class Worker(Actor[Told]):
                 self.context.loop.later(delay_s, partial(self.put, due))
             case MoveDue(revision):
                 if revision == self._mover.revision and not self.is_draining:
-                    self.spawn(self._move, revision)
+                    self.spawn(unmoved, partial(self._move, revision))
             case Drain(grace_s):
                 ends_s = self.context.seam.clock() + grace_s
                 self._grace_ends_s = min(self._grace_ends_s, ends_s)
@@ -711,9 +712,13 @@ class Worker(Actor[Told]):
     async def _compare(self, number: int, lane: _Lane) -> None:
         asked, lane.asked = lane.asked, set()
         call = self.context.lanes[number].lane.reconcile(lane.box.target.name, sorted(asked))
-        try:
+
+        async def ask() -> Owned:
             reply = await self.context.link.call(call, repeatable=True)
-            theirs = await self._with_strays(number, lane, reply)
+            return await self._with_strays(number, lane, reply)
+
+        try:
+            theirs = await unmoved(ask)  # or who cancels all tasks would end the worker with them
         except PoolError as error:
             self.context.emit(StoreTroubled(during="reconcile", problem=str(error)))
             if isinstance(error, StoreLost):
@@ -771,7 +776,7 @@ class Worker(Actor[Told]):
         for edge in mending.resend:
             box.send(edge, None)
         for key, text in theirs.unreadable.items():
-            self.spawn(self._quarantine, number, key, text)
+            self.spawn(unmoved, partial(self._quarantine, number, key, text))
         for held in mending.release:
             box.send(self._given_up(held), None)
         if mending.is_needed:
@@ -832,7 +837,7 @@ class Worker(Actor[Told]):
         for run in list(self.runs.values()):
             if run.phase in ("queued", "suspended") or run.start.kind == "service":
                 self._cancel(run, "release")
-        self.spawn(self._end_grace, self._grace_ends_s)
+        self.spawn(unmoved, partial(self._end_grace, self._grace_ends_s))
         self._ring_if_idle()
 
     def _ring_if_idle(self) -> None:

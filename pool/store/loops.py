@@ -12,13 +12,15 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
 import attrs
 import sniffio
 
 from pool.store.wire import Reply
+
+T = TypeVar("T")
 
 
 class Waiter(Protocol):
@@ -278,7 +280,7 @@ def strays() -> Strays:
     return _AsyncioStrays(task, task.cancelling())
 
 
-async def unmoved(wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def unmoved(wait: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Wait, however often a stranger cancels the present task; then it begins anew."""
     cancels = strays()
     while True:

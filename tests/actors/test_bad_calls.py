@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -72,9 +73,11 @@ async def test_a_server_that_is_still_loading_is_not_ready_yet(a_fleet: Fleet) -
 
     async def loading(stream: anyio.abc.SocketStream) -> None:
         async with stream:
-            await stream.receive()
-            await stream.send(b"-LOADING Redis is loading the dataset in memory\r\n" * 3)
-            await anyio.sleep_forever()
+            with suppress(anyio.EndOfStream):
+                while True:
+                    calls = (await stream.receive()).count(b"*")
+                    answer = b"-LOADING Redis is loading the dataset in memory\r\n"
+                    await stream.send(answer * calls)
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - not Django's

@@ -361,6 +361,7 @@ async def test_a_stop_of_one_job_does_not_take_along_another_that_shares_its_fut
     await nobody_else_suffered(fleet, diary, node)
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("spared", ["itself", "nobody"])
 async def test_who_cancels_every_task_there_is_fails_alone(
     anyio_backend: str, fleet: Fleet, diary: Diary, spared: str

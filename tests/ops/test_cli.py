@@ -266,7 +266,7 @@ async def test_status_shows_the_pool(
     async with running("run", "jobs:handlers", *words, *more, cwd=jobs) as worker:
         ready = await worker.event()
         assert ready["event"] == "ready"
-        assert ready["handlers"] == ["stay", "wait", "watch"]
+        assert ready["handlers"] == ["ends", "stay", "wait", "watch"]
         settings = Settings(lease_ttl_s=1.0)
         async with Node(pool_name, pool_url, settings=settings) as client:
             await (await client.dispatch("stay", "img-1")).started(WAIT_S)

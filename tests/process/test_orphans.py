@@ -203,13 +203,13 @@ ORPHANS = [
     Orphan(
         finished_but_not_settled,
         "store/lua/reap.lua",
-        "redis.call('SRANDMEMBER', owned, keys_max)",  # a key is its owner's until it is settled
+        "redis.call('SRANDMEMBER', owned, room)",  # a key is its owner's until it is settled
         "{}",
     ),
     Orphan(
         owner_without_a_lease,
         "store/lua/fence.lua",
-        "for i = 5, #ARGV do",  # who owns or is announced must have a lease
+        "for i = 6, #ARGV do",  # who owns or is announced must have a lease
         "for i = #ARGV + 1, #ARGV do",
     ),
     Orphan(
