@@ -53,8 +53,11 @@ class Supervisor:
     struck_s: Callable[[], float]  # when a stranger cancelled the house last: maybe all tasks
     _ended: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)
     _down: dict[Restarts, str] = attrs.field(init=False, factory=dict)  # names may be shared
-    _bodies: weakref.WeakSet[Ends] = attrs.field(init=False, factory=weakref.WeakSet)
-    _errands: set[Callable[[], object]] = attrs.field(init=False, factory=set)
+    # In the order of their beginning, as sets are not: simulations are to be played again.
+    _bodies: weakref.WeakKeyDictionary[Ends, None] = attrs.field(
+        init=False, factory=weakref.WeakKeyDictionary
+    )
+    _errands: dict[Callable[[], object], None] = attrs.field(init=False, factory=dict)
     _is_over: bool = attrs.field(init=False, default=False)
     _cause: BaseException | None = attrs.field(init=False, default=None)
     _failed: anyio.Event = attrs.field(init=False, factory=anyio.Event)
@@ -103,7 +106,7 @@ class Supervisor:
 
     def began(self, body: Ends) -> None:
         """A body runs; it ends with us."""
-        self._bodies.add(body)
+        self._bodies[body] = None
         if self._is_over:
             body.end()
 
@@ -212,7 +215,7 @@ class Supervisor:
 
         def over() -> None:
             if over in self._errands:
-                self._errands.discard(over)
+                del self._errands[over]
                 on_over()
 
         async def do() -> None:
@@ -221,7 +224,7 @@ class Supervisor:
             finally:
                 over()
 
-        self._errands.add(over)
+        self._errands[over] = None
         self.log_context.run(partial(self.tasks.start_soon, do, name=name))
 
     async def _repeat(

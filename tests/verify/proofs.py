@@ -180,7 +180,7 @@ async def _one_key(stage: Stage, url: str, rounds: int = 10) -> None:
         except JobExists as error:
             refused.append(error)
 
-    settings = _settings(lease_ttl_s=5.0)
+    settings = _settings(lease_ttl_s=5.0, op_timeout_s=10.0)  # 52 nodes in one process
     workers = [Node(POOL, url, handlers=handlers, settings=settings) for _ in range(2)]
     nodes = [Node(POOL, url, settings=settings) for _ in range(DISPATCHERS)]
     async with AsyncExitStack() as stack:
