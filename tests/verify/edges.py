@@ -90,8 +90,11 @@ def _judge_limit(
 ) -> None:
     of_it = [run.start for run in runs if run.start.attempt == commit.attempt]
     limit = next((s.extra["timeout_s"] for s in of_it if s.extra.get("timeout_s")), 0.0)
-    since = min((start.t for start in of_it), default=math.inf)
-    if limit and commit.order >= since + limit - 0.002:
+    first = min(of_it, key=lambda start: start.t, default=None)
+    since = math.inf if first is None else first.t
+    # The handler's first line may have waited for a processor since its limit was set.
+    waited_s = 0.0 if first is None else view.waited_s(first.p, since, commit.order)
+    if limit and commit.order >= since + limit - 0.002 - waited_s:
         return
     if view.hurts({"clock", "loss"}, since - limit, commit.order, (), view.lane_of(commit.key)):
         return  # the server's own deadline is kept by its clock

@@ -1649,6 +1649,25 @@ def a_limit_was_reached(s: Story) -> None:
     s.commit("j1", extra={"word": "parked", "cause": "timed out"})
 
 
+def waited_for_a_processor(s: Story, p: str) -> None:
+    s.dispatch("j1")
+    s.start("j1", timeout_s=1.5)
+    s.at += 1.4
+    s.say("stall", "info", extra={"waited": {p: 0.2}})
+    s.end("j1", err="cancelled", effect=False)
+    s.commit("j1", extra={"word": "parked", "cause": "timed out"})
+
+
+@good("I31")
+def its_first_line_had_waited_for_a_processor(s: Story) -> None:
+    waited_for_a_processor(s, "a/1")
+
+
+@bad("I31")
+def another_one_had_waited_for_a_processor(s: Story) -> None:
+    waited_for_a_processor(s, "b/1")
+
+
 @bad("I31")
 def a_limit_strikes_too_early(s: Story) -> None:
     s.dispatch("j1")

@@ -361,6 +361,11 @@ class View:
         waited = total[bisect_right(told, ended + bounds.slack_s)] - total[bisect_left(told, began)]
         return bounds.slack_s + waited
 
+    def waited_s(self, process: str, began: float, ended: float) -> float:
+        """Return how long this process was ready to run then, and waited for a processor."""
+        told = (e for e in self.of.get("stall", ()) if began - APART_S <= e.t <= ended + APART_S)
+        return sum((float(e.extra["waited"].get(process, 0.0)) for e in told), 0.0)
+
     def is_gone(self, dispatch: Event) -> bool:
         """Say whether what this dispatch accepted may have been lost with the server's data."""
         asked = self.invoked.get(dispatch.idem, dispatch)
