@@ -866,8 +866,11 @@ MUTANTS: Final = (
 # --- in the copy --------------------------------------------------------------------------------
 
 
-def _hunt(needs: Sequence[str], seeds: int) -> int:
-    """Play what was found before, then seeds, until an invariant fires; print which, as JSON."""
+def _hunt(needs: Sequence[str], seeds: int, after: int) -> int:
+    """Play what was found before, then seeds, until an invariant fires; print which, as JSON.
+
+    The first so many have been played.
+    """
     from tests.verify.sim.campaign import regressions
     from tests.verify.sim.config import Config
     from tests.verify.sim.run import play
@@ -882,9 +885,9 @@ def _hunt(needs: Sequence[str], seeds: int) -> int:
         has |= {*config.shapes}
         return len(wanted - has), len(config.faults) * 3 + config.jobs * 0.1 + 20 / config.ttl_s
 
-    began_s, tried = time.perf_counter(), 0
+    began_s, tried = time.perf_counter(), after
     drawn = (Config.of(seed) for seed in sorted(range(seeds), key=price))
-    for config in (*regressions(), *drawn):
+    for config in (*regressions(), *drawn)[after:]:
         tried += 1
         outcome = play(config)
         broken = [name for name in outcome.broken if name != "failure"]
@@ -922,19 +925,17 @@ def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
         (copy / mutant.path).write_text(planted(mutant), "utf-8")
         if mutant.by:
             return _tested(mutant, copy)
-        done = _started(
-            copy,
-            "tests.verify.mutants",
-            *("--hunt", ",".join(mutant.needs), "--seeds", str(seeds)),
-        )
-        if done.returncode:
-            return {"error": done.stderr[-500:]}
-        found: dict[str, Any] = json.loads(done.stdout)
-    if "seed" in found:
-        found["control"] = _is_control_clean(found["config"])
-        if not found["control"]:
-            found["error"] = f"without it this is bad too: {found['config']}"
-    return found
+        found: dict[str, Any] = {"tried": 0}
+        while True:  # what is bad without it too says nothing of it
+            options = ("--seeds", str(seeds), "--after", str(found["tried"]))
+            hunt = ("--hunt", ",".join(mutant.needs), *options)
+            done = _started(copy, "tests.verify.mutants", *hunt)
+            if done.returncode:
+                return {"error": done.stderr[-500:]}
+            found = json.loads(done.stdout)
+            if "seed" not in found or _is_control_clean(found["config"]):
+                return found | {"control": True}
+            sys.stderr.write(f"bad without {mutant.name!r}, too: {found['config']}\n")
 
 
 def _started(tree: Path, module: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -1002,11 +1003,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.verify.mutants", description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
+    parser.add_argument("--after", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     if given.hunt is not None:
-        return _hunt([need for need in given.hunt.split(",") if need], given.seeds)
+        return _hunt([need for need in given.hunt.split(",") if need], given.seeds, given.after)
     chosen = [m for m in MUTANTS if not given.names or m.name in given.names]
     for mutant in chosen:
         planted(mutant)
