@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 
 from tests.verify.sim.campaign import MUST_SEE, RARE, campaign, remember, shrink, told, unseen
-from tests.verify.sim.config import Config
+from tests.verify.sim.config import FAULTS, SHAPES, Config
 from tests.verify.sim.run import play
 
 
@@ -37,6 +37,12 @@ def _many(given: argparse.Namespace) -> int:
         seen.update(line.seen)
     for name in (*MUST_SEE, *RARE):
         sys.stdout.write(f"  sometimes  {name:46} {seen[name]:>7}\n")
+    for name in FAULTS:
+        fired = [line.fired[name] for line in lines if name in line.fired]
+        sys.stdout.write(f"  fault      {name:46} {sum(fired):>7} in {len(fired)} seeds\n")
+    for name in SHAPES:
+        drawn = sum(name in line.config.shapes for line in lines)
+        sys.stdout.write(f"  shape      {name:46} {'':>10} in {drawn} seeds\n")
     virtual_s = sum(line.virtual_s for line in lines)
     calls = sum(line.calls for line in lines)
     sys.stdout.write(

@@ -64,6 +64,7 @@ class Line:
     broken: tuple[str, ...]
     report: str  # empty when nothing was wrong
     seen: dict[str, int]
+    fired: dict[str, int]  # faults, as often as they struck
     virtual_s: float
     calls: int
 
@@ -78,6 +79,7 @@ class Line:
             broken=outcome.broken,
             report="" if outcome.ok else told(outcome),
             seen=dict(seen),
+            fired=dict(outcome.fired),
             virtual_s=outcome.virtual_s,
             calls=outcome.calls,
         )
@@ -119,7 +121,9 @@ def unseen(lines: Sequence[Line]) -> list[str]:
         seen.update(line.seen)
     count = len(lines)
     wanted = (*(MUST_SEE if count >= ENOUGH else ()), *(RARE if count >= ENOUGH_FOR_RARE else ()))
-    return [name for name in wanted if not seen[name]]
+    drawn = {fault for line in lines for fault in line.config.faults} if count >= ENOUGH else set()
+    never = drawn.difference(*(line.fired for line in lines))
+    return [name for name in wanted if not seen[name]] + sorted(f"fault {name}" for name in never)
 
 
 def shrink(config: Config) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from typing import Any, Final
 
 import attrs
@@ -53,6 +54,12 @@ class Outcome:
     def ok(self) -> bool:
         """Whether nothing was wrong."""
         return self.report.ok and not self.failures and not self.problems
+
+    @property
+    def fired(self) -> Counter[str]:
+        """How often each fault struck."""
+        struck = (e for e in self.events if e.f == "fault" and e.type == "invoke")
+        return Counter(event.extra["kind"] for event in struck)
 
     @property
     def broken(self) -> tuple[str, ...]:
