@@ -1,7 +1,8 @@
 """Calls about a key whose owner the caller does not know: notify and stop.
 
 The record is the truth; a script verifies whose it is and answers MOVED_ON with the present owner,
-so a stale guess costs one more round trip and nothing else.
+so a stale guess costs one more round trip and nothing else.  However often it is tried, a request
+has one deadline.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pool.model import job as model
 from pool.store.answers import Said
 from pool.store.lane import Edge
 from pool.store.scripts import ScriptCall
+from pool.store.seam import Reply
 
 OWNERS_MAX: Final = 10_000  # owners remembered, by key
 TRIES_MAX: Final = 16  # a key that moves faster than this is not reached
@@ -42,18 +44,18 @@ class Requests:
             StoreUnavailable: No answer in time.
         """
         settings, state = self.context.settings, self.context.lane_of(key)
-        request = self.context.ids.next()
+        request, deadline_s = self.context.ids.next(), self._deadline_s()
         owner, prefix = self._owners.get(key, ""), ""
         for _ in range(TRIES_MAX):
             call = state.lane.notify(
                 key, owner, prefix + request, payload, messages_max=settings.messages_max
             )
             try:
-                word, _, rest = await self._call(call, is_sure=bool(prefix))
+                word, _, rest = await self._call(call, deadline_s, is_sure=bool(prefix))
             except (StoreUnavailable, StoreFault) as error:
                 if prefix:  # what was sent first may be done, whatever became of the second
                     raise attrs.evolve(error, maybe_done=True) from None
-                if not error.maybe_done:
+                if not error.maybe_done or self.context.seam.clock() >= deadline_s:
                     raise
                 prefix = "!"  # it may be there already: have the script look
                 continue
@@ -85,12 +87,17 @@ class Requests:
         settings, state = self.context.settings, self.context.lane_of(key)
         cause = model.one_line(cause, model.CAUSE_CHARS_MAX)
         owner = self._owners.get(key, "") if job_id else ""  # of nobody: it only looks
-        was_live = False
+        deadline_s, was_live, was_sent = self._deadline_s(), False, False
         for _ in range(TRIES_MAX):
             call = state.lane.intend(
                 key, job_id, owner, "s" + cause, again_s=self.context.timing.stop_budget_s
             )
-            word, _, rest = await self._call(call, is_sure=True)
+            try:
+                told: Said = await self._call(call, deadline_s, is_sure=True)
+            except StoreUnavailable as error:  # what was sent first may be done all the same
+                raise attrs.evolve(error, maybe_done=error.maybe_done or was_sent) from None
+            word, _, rest = told
+            was_sent = was_sent or bool(owner)
             match word:
                 case "OK":
                     self._remember(key, owner)
@@ -107,22 +114,25 @@ class Requests:
                     if not owner:
                         edge = Edge(model.CANCEL, key, int(epoch), job_id)
                         edge.ttl_ms, edge.x, edge.handler = outcome_ttl_ms(settings), cause, handler
-                        if await self._cancel(state.number, edge):
+                        if await self._cancel(state.number, edge, deadline_s):
                             return job_id
                 case _:
                     raise _unreadable(key)
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was stopped")
 
-    async def _cancel(self, lane: int, edge: Edge) -> bool:
+    async def _cancel(self, lane: int, edge: Edge, deadline_s: float) -> bool:
         state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
         call = state.lane.advance("free", "", [edge], pending_s=pending_s)
-        _, told = await self.context.link.call(call, repeatable=True)
+        _, told = await self._call(call, deadline_s, is_sure=True)
         tell_all(self.tell_waiters, lane, [edge], told)
         return told[0][0] in ("OK", "REPEAT")
 
-    async def _call(self, call: ScriptCall, *, is_sure: bool) -> Said:
-        told: Said = await self.context.link.call(call, repeatable=is_sure)
-        return told
+    def _deadline_s(self) -> float:
+        return self.context.seam.clock() + self.context.settings.op_timeout_s
+
+    async def _call(self, call: ScriptCall, deadline_s: float, *, is_sure: bool) -> Reply:
+        left_s = max(0.0, deadline_s - self.context.seam.clock())
+        return await self.context.link.call(call, repeatable=is_sure, timeout_s=left_s)
 
     def _remember(self, key: str, owner: str) -> None:
         self._owners[key] = owner

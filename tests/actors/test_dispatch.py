@@ -19,10 +19,11 @@ from pool import (
     PayloadTooLarge,
     PoolError,
     PoolFull,
+    StoreUnavailable,
     UnknownHandler,
 )
 from pool.actors.dispatcher import Dispatcher
-from pool.store.lane import INTEND
+from pool.store.lane import INTEND, NOTIFY
 from pool.store.link import Link
 from pool.store.scripts import ScriptCall, Word
 from pool.testing.proxy import fault_proxy
@@ -396,6 +397,42 @@ async def test_a_stop_of_a_key_whose_answer_was_lost_is_for_the_job_that_it_foun
     record = fleet.record("k")
     assert (record.intent if record is not None else "") == ""
     assert (record is not None) == follows
+
+
+@pytest.mark.parametrize("name", ["notify", "stop"])
+async def test_all_tries_to_reach_a_key_that_moves_share_one_deadline(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Each is given what is left, and when nothing is, the caller has an answer."""
+    real, lefts, moved = Link._once, list[float](), list[Any]()
+    mine = Handlers()
+
+    @mine.service("long")
+    async def long(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(mine, op_timeout_s=1.0)
+    ref = await node.dispatch(long, "k")
+    await ref.started(timeout_s=5)
+
+    async def once(self: Link, command: Any, timeout_s: float) -> Any:
+        if not isinstance(command, ScriptCall) or command.script not in (NOTIFY, INTEND):
+            return await real(self, command, timeout_s)
+        lefts.append(timeout_s)
+        moved[:] = moved or [await real(self, command, timeout_s)]
+        await anyio.sleep(min(0.3, timeout_s))
+        if timeout_s < 0.3:
+            raise StoreUnavailable(problem="too late", maybe_done=False)
+        return moved[0]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_once", once)
+        with pytest.raises(StoreUnavailable) as refused:
+            await (node.notify("k", 1) if name == "notify" else node.stop("k"))
+    assert moved[0][0] == "MOVED_ON"
+    assert refused.value.maybe_done == (name == "stop")  # a try that named an owner was sent
+    assert all(left_s <= max(0.0, 1.0 - 0.29 * at) for at, left_s in enumerate(lefts))
+    assert len(lefts) <= 5
 
 
 @pytest.mark.parametrize(("lanes", "slice_"), [(1, 256), (3, 768), (8, 1024)])

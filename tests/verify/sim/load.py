@@ -18,7 +18,6 @@ from tests.verify.sim.world import World
 _AGAIN_S: Final = 0.5  # when no node can be asked
 _RESULT_S: Final = 40.0
 _STOP_S: Final = 10.0
-_DEADLINES: Final = 2.0  # how many of its own deadlines a call may take that has several steps
 _LAST_S: Final = (0.0, 0.0, 0.001, 0.003, 0.01, 0.1, 1.0)  # after a node was told to leave
 _MESSAGES_MAX: Final = 25
 _ILL: Final = (
@@ -285,7 +284,7 @@ class Load:
                 await _stop_key(boot, boot.node, service)
                 return
             facts: dict[str, Any] = {"key": service.key, "job": service.job, "extra": {"seq": seq}}
-            asked = {**facts, "extra": {"seq": seq, "within_s": _within_s(boot.node)}}
+            asked = {**facts, "extra": {"seq": seq, "within_s": boot.node.settings.op_timeout_s}}
             boot.record("notify", "invoke", **asked)
             try:
                 await boot.node.notify(service.key, {"seq": seq})
@@ -360,7 +359,9 @@ async def stop(
 ) -> None:
     """Stop a job, and write down what was said of it: refused is what surely was not done."""
     facts: dict[str, Any] = {"key": key, "job": job}
-    boot.record("cancel", "invoke", extra={"within_s": _STOP_S + _within_s(node)}, **facts)
+    boot.record(
+        "cancel", "invoke", extra={"within_s": _STOP_S + node.settings.op_timeout_s}, **facts
+    )
     try:
         await call()
     except (NotStopped, StoreLost) as error:
@@ -377,8 +378,3 @@ async def stop(
 def _is_unknown(error: PoolError) -> bool:
     """Say whether what was asked may have been done: what was answered cannot be read, or lost."""
     return isinstance(error, (StoreFault, StoreUnavailable)) and error.maybe_done
-
-
-def _within_s(node: Node) -> float:
-    """Return within what a call must return that may have to ask twice."""
-    return _DEADLINES * node.settings.op_timeout_s
