@@ -370,38 +370,44 @@ def the_living_leave_no_marks(view: View, bounds: Bounds, found: Finding) -> Non
 @invariant("I37", "results come soon")
 def results_come_soon(view: View, bounds: Bounds, found: Finding) -> None:
     """Who waits for a result has it 1 s after the commit; where a signal may have been lost, when
-    it has asked again.
+    it has asked again; where the commit was lost before that, as soon after the next one.
     """
-    settled: dict[str, Commit] = {}
+    settled: dict[str, list[Commit]] = defaultdict(list)
     for commit in view.settled:
-        settled.setdefault(commit.job, commit)
+        settled[commit.job].append(commit)
     for asked, ended in _calls(view):
-        commit_of = settled.get(asked.job) if asked.f == "result" else None
-        if commit_of is None:
-            continue
-        found.judged += 1
-        since = max(asked.t, commit_of.order)
+        commits = settled.get(asked.job, ()) if asked.f == "result" else ()
+        found.judged += bool(commits)
         at = ended.t if ended is not None else math.inf
-        by = since + RESULT_S + view.slack_s(since, since + RESULT_S, bounds)
-        if at <= by:
-            continue
-        lane = view.lane_of(asked.key)
-        settler = view.process_of(commit_of.nonce).partition("/")[0]
-        nodes = {asked.node, settler}
-        began = asked.t - bounds.ttl_s
-        # A full server takes no waiter's name: it asks again, too.
-        if not settler or view.hurts(DISTURBS | {"full"}, began, by, nodes, lane):
-            by += ASK_AGAIN_S
-            while hurt := view.hurts(DISTURBS, began, by, {asked.node}, lane):
-                later = max(f.ended for f in hurt) + ASK_AGAIN_S + RESULT_S + bounds.ttl_s
-                if later <= by:
-                    break
-                by = later
         gone = min(view.died.get(asked.p, math.inf), view.events[-1].t)
         told = ended is not None and ended.err == "CANCELLED"
-        if at > by and gone > by and not (told and at <= since):
-            said = f"{at - since:.2f} s" if ended else "for ever"
-            found.say(f"result of {asked.job} took {said}", asked, commit_of.event, ended)
+        for commit in commits:
+            since, by = max(asked.t, commit.order), _told_by(view, bounds, asked, commit)
+            if commit is not commits[-1] and view.is_undone(commit, by):
+                continue
+            if at > by and gone > by and not (told and at <= since):
+                said = f"{at - since:.2f} s" if ended else "for ever"
+                found.say(f"result of {asked.job} took {said}", asked, commit.event, ended)
+            break
+
+
+def _told_by(view: View, bounds: Bounds, asked: Event, commit: Commit) -> float:
+    """Return by when who asked for a result must have been told of this commit."""
+    since = max(asked.t, commit.order)
+    by = since + RESULT_S + view.slack_s(since, since + RESULT_S, bounds)
+    lane = view.lane_of(asked.key)
+    settler = view.process_of(commit.nonce).partition("/")[0]
+    nodes = {asked.node, settler}
+    began = asked.t - bounds.ttl_s
+    # A full server takes no waiter's name: it asks again, too.
+    if not settler or view.hurts(DISTURBS | {"full"}, began, by, nodes, lane):
+        by += ASK_AGAIN_S
+        while hurt := view.hurts(DISTURBS, began, by, {asked.node}, lane):
+            later = max(f.ended for f in hurt) + ASK_AGAIN_S + RESULT_S + bounds.ttl_s
+            if later <= by:
+                break
+            by = later
+    return by
 
 
 @invariant("I39", "who comes is there soon")

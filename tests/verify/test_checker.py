@@ -2548,6 +2548,50 @@ def its_signal_was_lost_and_it_did_not_ask(s: Story) -> None:
     waited_for(s, waits=9.0)
 
 
+def settled_twice(s: Story, *, since: float, lost_s: float, waits: float, lane: str = "") -> None:
+    """Tell how a result is waited for while its commit is lost, and the job runs once more."""
+    s.dispatch("j1")
+    called(s, within_s=60.0)
+    s.start("j1")
+    s.end("j1")
+    s.at = 5.0
+    s.commit("j1")
+    s.at += lost_s
+    lose_since(s, since, lane)
+    s.at = 30.0
+    s.start("j1", epoch=20)
+    s.end("j1", epoch=20)
+    s.commit("j1", epoch=20)
+    s.events = [attrs.evolve(e, nonce=f"{e.nonce}@0") if e.nonce else e for e in s.events]
+    s.at += waits
+    s.say("result", job="j1", key="k", result=1)
+
+
+@good("I37")
+def its_commit_was_lost(s: Story) -> None:
+    settled_twice(s, since=4.9, lost_s=0.5, waits=1.0)
+
+
+@bad("I37")
+def its_second_commit_is_told_late(s: Story) -> None:
+    settled_twice(s, since=4.9, lost_s=0.5, waits=9.0)
+
+
+@bad("I37")
+def what_came_back_had_its_commit(s: Story) -> None:
+    settled_twice(s, since=5.1, lost_s=0.5, waits=1.0)
+
+
+@bad("I37")
+def its_commit_was_lost_when_it_should_have_been_told(s: Story) -> None:
+    settled_twice(s, since=4.9, lost_s=3.0, waits=1.0)
+
+
+@bad("I37")
+def its_commit_was_in_another_lane_than_was_lost(s: Story) -> None:
+    settled_twice(s, since=4.9, lost_s=0.5, waits=1.0, lane="1")
+
+
 def booted(s: Story, *, waits: float, lane: str, node: str = "") -> None:
     """Tell how a process comes while a lane, or a node, is away for long."""
     s.whole("j0")

@@ -378,6 +378,11 @@ class View:
             if fault.does == "loss"
         )
 
+    def is_undone(self, commit: Commit, by: float) -> bool:
+        """Say whether the server's data came back, until then, as of before this commit."""
+        losses = self.excuses({"loss"}, commit.order, by, lane=self.lane_of(commit.key))
+        return any(f.since <= commit.order <= f.ended for f in losses)
+
     def process_of(self, nonce: str) -> str:
         """Return the process of an owner's identity; empty if it never said who it is.
 
