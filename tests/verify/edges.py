@@ -303,6 +303,19 @@ def _looks_guilty(view: View, bounds: Bounds, start: Event) -> bool:
     )
 
 
+def _seems_late(view: View, start: Event) -> bool:
+    """Say whether one that killed was acknowledged long before its handler was called: its process
+    stood still, or was cut off from the answer.
+    """
+    return any(
+        view.died[start.p] > ack.t + AT_ONCE_S
+        and view.hurts({"pause", "cut"}, ack.t, start.t, {start.node}, view.lane_of(start.key))
+        for ack in view.of.get("ack", ())
+        if (ack.key, ack.epoch, ack.nonce) == (start.key, start.epoch, start.nonce)
+        and ack.t <= start.t
+    )
+
+
 @invariant("I36", "poison kills few")
 def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
     """A job that ends its process does so at most `crashes_max` + 1 times, however it does (once
@@ -328,7 +341,10 @@ def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
         # Its marks may be lost with the data, and then it begins anew.
         starts = [-math.inf, *(fault.ended for fault in losses), math.inf]
         # Who kills late may be taken for innocent once, beside one that began after it.
-        is_late = any(view.died[run.start.p] > run.start.t + ALIVE_S for run in deaths)
+        is_late = any(
+            view.died[run.start.p] > run.start.t + ALIVE_S or _seems_late(view, run.start)
+            for run in deaths
+        )
         for began, ended in pairwise(starts):
             here = [run.start for run in deaths if began < run.start.t <= ended]
             allowed = bounds.crashes_max + 1 + is_late
@@ -376,7 +392,7 @@ def results_come_soon(view: View, bounds: Bounds, found: Finding) -> None:
     for commit in view.settled:
         settled[commit.job].append(commit)
     for asked, ended in _calls(view):
-        commits = settled.get(asked.job, ()) if asked.f == "result" else ()
+        commits = settled[asked.job] if asked.f == "result" else []
         found.judged += bool(commits)
         at = ended.t if ended is not None else math.inf
         gone = min(view.died.get(asked.p, math.inf), view.events[-1].t)

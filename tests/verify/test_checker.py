@@ -2498,6 +2498,30 @@ bad("I36")(kills(8))
 bad("I36")(kills(8, loss=True))
 
 
+def kills_thawed(times: int, *, node: str = "n1", does: str = "pause", by: str = "n1") -> Tell:
+    """Return the story of a job that kills at once; its second start was acknowledged before."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j1")
+        for number in range(times):
+            if number == 1:
+                s.say("ack", p="server", key="k", epoch=11, nonce=f"W{by}.1")
+                s.fault(does, node, lasts=3.0)
+            s.start("j1", by=f"n{number}", epoch=10 + number, poison=True)
+            s.crash(f"n{number}")
+            s.at += 0.1
+
+    return tell
+
+
+good("I36")(kills_thawed(5))
+good("I36")(kills_thawed(5, does="cut"))
+bad("I36")(kills_thawed(6))
+bad("I36")(kills_thawed(5, does="drop"))
+bad("I36")(kills_thawed(5, node="n2"))
+bad("I36")(kills_thawed(5, by="n2"))
+
+
 def waited_for(s: Story, *, waits: float) -> None:
     s.dispatch("j1")
     called(s, within_s=60.0)
