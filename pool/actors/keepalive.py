@@ -11,10 +11,11 @@ said again a period later.  Renewals are counted (seq): of two that contradict e
 one counts, in whatever order they arrive.
 
 In a cluster each lane has a thread: a primary that hangs must not take the others' leases along.
-The thread knows nothing but its plan: a loop that hangs keeps its leases (or, under
-`on_overrun = "exit"`, loses its process) and takes no keys, see `hang`; a network that hangs cannot
-make the loop deaf.  An identity that the server does not know any more (GONE) joins again under its
-next number; what it owned is the reaper's.  This actor stops last of all.
+The thread knows nothing but its plan, and nothing of a user's runs in it: a loop that hangs keeps
+its leases (or, under `on_overrun = "exit"`, loses its process) and takes no keys, see `hang`; a
+network that hangs cannot make the loop deaf.  An identity that the server does not know any more
+(GONE) joins again under its next number; what it owned is the reaper's.  This actor stops last of
+all.
 
 A loop that hung finds several answers, and its deadlines past.  It judges by the newest answer that
 the thread has, before any deadline and any older one: the lease that was renewed was never lost,
@@ -36,7 +37,7 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.hang import Pulse
-from pool.actors.observe import Event, LeaseLost, LeaseResumed, LoopHung, StoreTroubled, TtlChanged
+from pool.actors.observe import LeaseLost, LeaseResumed, LoopHung, StoreTroubled, TtlChanged
 from pool.errors import Gone, PoolError, StoreLost
 from pool.model.job import Options
 from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
@@ -324,7 +325,8 @@ class KeepAlive(Actor[Message]):
         while not port.closing:
             self._asked.discard(url)  # first: what is asked for from here on is not in the plan
             sent = self._next_round(url)
-            news = self._hang_news(url) if sent.is_hung else None
+            if sent.is_hung:
+                self._tell_hang(url)
             replies: Sequence[Reply] = ()
             if sent.plan.states:
                 known = await self._acknowledge(sent, port) if sent.is_hung else set()
@@ -333,8 +335,6 @@ class KeepAlive(Actor[Message]):
                 answer = self._newest[url] = _Answer(sent, replies)
                 if not port.post(self.put, answer):
                     return
-            if news is not None:
-                context.emit(news)  # last: an observer may take its time
             failed = any(isinstance(reply, PoolError) for reply in replies)
             renew_s = context.timing.renew_s
             next_s = sent.asked_s + (renew_s / 4 if failed else renew_s)
@@ -399,12 +399,13 @@ class KeepAlive(Actor[Message]):
                 context.seam.end_process(EXIT_CODE)
         return True
 
-    def _hang_news(self, url: Url) -> Event | None:
-        """Return what is told of a hang, once, however many rounds and threads see it."""
+    def _tell_hang(self, url: Url) -> None:
+        """Tell of a hang once, however many rounds and threads see it; observers are not ours."""
         if self._told_turns == self._turns:
-            return None
+            return
         self._told_turns = self._turns
-        silent_s = self._pulses[url].silent_s(self.context.seam.clock())
-        return LoopHung(
-            node=self.context.node_id, hung_s=round(silent_s, 3), stack=self.context.seam.stack()
+        context, seam = self.context, self.context.seam
+        hung_s, stack = round(self._pulses[url].silent_s(seam.clock()), 3), seam.stack()
+        seam.aside(
+            lambda: context.emit(LoopHung(node=context.node_id, hung_s=hung_s, stack=stack()))
         )

@@ -1,7 +1,7 @@
 """Writes lines in a thread, so that a full pipe or a dead disk holds up no event loop.
 
     write() --> queue --a thread, until it is empty--> written
-        waits for it, at most PATIENCE_S: most often it is as if we had written it ourselves
+        waits for it, at most `patience_s`: most often it is as if we had written it ourselves
         if that was not enough nobody waits until all is written: QUEUED_MAX lines are kept, the
         others are counted, and told behind those
 
@@ -38,6 +38,7 @@ class Scribe:
     """One for each place where lines go."""
 
     on_dropped: Callable[[int], object]  # writes a line that says how many were not written
+    patience_s: float = PATIENCE_S  # 0: nothing of a line runs in the thread that says it
     is_late: bool = attrs.field(init=False, default=False)  # lines are read more slowly than said
     dropped: int = attrs.field(init=False, default=0)  # not told yet
     _lines: deque[_Line] = attrs.field(init=False, factory=deque)
@@ -54,7 +55,7 @@ class Scribe:
         told = _Line(line, copy_context(), threading.Event())
         self._lines.append(told)
         self._see_to_it()
-        if not self.is_late and not told.is_over.wait(PATIENCE_S):
+        if self.patience_s and not self.is_late and not told.is_over.wait(self.patience_s):
             self.is_late = True
 
     def _see_to_it(self) -> None:
@@ -64,7 +65,10 @@ class Scribe:
             # Daemon: a process may end though nobody reads.
             threading.Thread(target=self._drain, name="pool-log", daemon=True).start()
         except RuntimeError:  # there are too many threads, or the interpreter ends
-            self._drain()
+            if self.patience_s:
+                self._drain()
+            else:
+                self._writing.release()  # it is kept, and the next one tries again
 
     def _drain(self) -> None:
         while True:
@@ -83,7 +87,7 @@ class Scribe:
     def _write(self, line: Callable[[], object], context: LogContext) -> None:
         try:
             context.run(line)
-        except Exception:  # noqa: BLE001 - where it failed it would be told in vain
+        except BaseException:  # noqa: BLE001 - where it failed it would be told in vain
             self.dropped += 1
 
     def _begin_anew(self) -> None:

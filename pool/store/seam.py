@@ -21,10 +21,12 @@ import traceback
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
 import sniffio
+import structlog
 
 from pool.errors import NotRunning
 from pool.model.ids import SEED_BYTES, Ids
@@ -32,6 +34,7 @@ from pool.store.care import Care, Guard, supervised
 from pool.store.commands import Entries
 from pool.store.loops import Loop, TaskLoop, Waiter, current_loop, unmoved
 from pool.store.port import Group, Handle, OnEnd, ThreadBell, WirePort
+from pool.store.scribe import Scribe
 from pool.store.scripts import Command
 from pool.store.task import Task
 from pool.store.url import Url
@@ -54,6 +57,7 @@ __all__ = [
 
 Body: TypeAlias = Callable[["Port"], Coroutine[Any, Any, None]]
 
+_log = structlog.get_logger("pool")
 _STACK_FRAMES = 6  # the innermost ones: where it hangs, and who called that
 
 
@@ -139,8 +143,15 @@ class Seam(Protocol):
         `care` hears of what its timers raise.
         """
 
-    def stack(self) -> str:
-        """Return where the event loop stands; a body may ask when the loop does not answer."""
+    def stack(self) -> Callable[[], str]:
+        """Look where the event loop stands; return what spells it, which reads sources.
+
+        A body may ask when the loop does not answer.
+        """
+
+    def aside(self, fn: Callable[[], object]) -> None:
+        """Run what is a user's in a thread for that alone, one after the other: a body is held up
+        neither by what blocks there nor by what that raises."""
 
     def end_process(self, code: int) -> None:
         """End the process at once, from any thread: a handler of ours outlived its lease."""
@@ -215,6 +226,7 @@ class Host:
         self._forked = False
         self._loop_thread = 0  # the one that starts bodies
         self._loop: TaskLoop | None = None  # as found last
+        self._aside = Scribe(lambda n: _log.warning("observers.failed", times=n), patience_s=0.0)
         _SEAMS.add(self)
 
     if hasattr(time, "CLOCK_BOOTTIME"):
@@ -267,9 +279,14 @@ class Host:
             care.began(running)
         return running
 
-    def stack(self) -> str:
+    def stack(self) -> Callable[[], str]:
         frame = sys._current_frames().get(self._loop_thread)
-        return "".join(traceback.format_stack(frame)[-_STACK_FRAMES:]) if frame else ""
+        walk = islice(traceback.walk_stack(frame), _STACK_FRAMES) if frame else ()
+        places = [(f.f_code.co_filename, line, f.f_code.co_name, None) for f, line in walk]
+        return lambda: "".join(traceback.format_list(places[::-1]))
+
+    def aside(self, fn: Callable[[], object]) -> None:
+        self._aside.write(fn)
 
     def end_process(self, code: int) -> None:
         os._exit(code)

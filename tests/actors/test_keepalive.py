@@ -28,6 +28,7 @@ from pool.model.names import WORKERS
 from pool.model.timing import Timing
 from pool.store.answers import Opening
 from pool.testing.proxy import fault_proxy
+from tests.actors.conftest import PATIENCE_S
 
 if TYPE_CHECKING:
     from pool.actors.worker import Worker
@@ -577,8 +578,30 @@ async def test_after_dozens_of_short_hangs_a_worker_takes_keys_within_a_period(
     assert await ref.result(timeout_s=1) == node.id
 
 
+@pytest.mark.parametrize("how", ["blocks", "raises"])
+async def test_nothing_that_an_observer_of_a_hang_does_stops_renewals(
+    fleet: Fleet, how: str
+) -> None:
+    """It was called in the thread that renews: what blocked there ended all leases of the node."""
+    called, go_on = threading.Event(), threading.Event()
+
+    def observe(event: Any) -> None:
+        if isinstance(event, LoopHung):
+            called.set()
+            if how == "raises":
+                raise KeyboardInterrupt
+            go_on.wait(PATIENCE_S)
+
+    node = await fleet.node(blocking(0.0), lease_ttl_s=TTL_S, observers=(observe,))
+    try:
+        assert called.wait(PATIENCE_S)  # on the loop: it hangs until that has been told
+        assert await fleet.crew(node)._keepalive.confirm(TTL_S / 2) == set()
+    finally:
+        go_on.set()
+
+
 async def test_a_slow_observer_of_a_hang_keeps_no_worker_closed(fleet: Fleet) -> None:
-    """B1: it is told in the thread that renews, while the loop turns again."""
+    """B1: it is told in a thread, while the loop turns again."""
 
     def slow(event: Any) -> None:
         if isinstance(event, LoopHung):

@@ -281,6 +281,19 @@ MUTANTS: Final = (
         needs=("blocks",),
     ),
     Mutant(
+        name="observers run in the thread that renews",
+        breaks="an observer of `loop.hung` that blocks ends the leases of its node",
+        path="pool/store/seam.py",
+        old="        self._aside.write(fn)",
+        new="        fn()",
+        by=(
+            (
+                "tests/actors/test_keepalive.py::"
+                "test_nothing_that_an_observer_of_a_hang_does_stops_renewals"
+            ),
+        ),
+    ),
+    Mutant(
         name="starts wait behind a hung loop",
         breaks="the sweeper reminds a worker whose loop hangs, as one that lives",
         path="pool/actors/sweeper.py",

@@ -238,7 +238,7 @@ class Boot:
 
     def _observe(self, said: Said) -> None:
         self._tell(said)
-        # `loop.hung` comes from the thread that saw it, which an observer must not hold up here.
+        # `loop.hung` comes in a thread of its own, beside the loop.
         if "observers" in self.fleet.config.shapes and said.event != "loop.hung":
             match self._dice.random():
                 case x if x < 0.1:

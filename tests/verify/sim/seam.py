@@ -184,8 +184,11 @@ class SimSeam:
     def loop(self, care: Care | None = None) -> Loop:  # noqa: ARG002 - what a timer raises is a find
         return _SimLoop(self._process)
 
-    def stack(self) -> str:
-        return "somewhere"
+    def stack(self) -> Callable[[], str]:
+        return lambda: "somewhere"
+
+    def aside(self, fn: Callable[[], object]) -> None:
+        fn()  # the world's observers hold up nobody here
 
     def end_process(self, code: int) -> None:
         self._process.kill()
