@@ -210,7 +210,8 @@ class Crew:
                 if worker.state == "new":
                     worker.stop()
                 else:
-                    self._begin_giving_up(worker, 0.0)
+                    with suppress(NotRunning):  # the house has ended, and says why to others
+                        self._begin_giving_up(worker, 0.0)
                 raise
             finally:
                 self._joins.discard(scope)

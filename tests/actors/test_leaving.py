@@ -115,6 +115,22 @@ async def test_a_worker_whose_joining_is_cancelled_is_not_there(
     assert await (await client.dispatch("quick", "k")).result(timeout_s=SOON_S) == other.id
 
 
+async def test_what_ended_a_join_is_told_though_the_house_ends_meanwhile(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be given up any more: that must not hide the error, nor a cancellation."""
+    node = await fleet.node()
+
+    async def join(self: Membership, worker: Worker) -> None:
+        fleet.crew(node)._supervisor.fail(KeyError("the cause"))
+        raise StoreUnavailable(problem="as asked", maybe_done=True)
+
+    monkeypatch.setattr(Membership, "join_worker", join)
+    with pytest.raises(StoreUnavailable, match="as asked"):
+        await node.add_worker(handlers_of(diary))
+    assert isinstance(await fleet.ended(node), KeyError)
+
+
 async def test_a_worker_that_joins_while_its_node_leaves_is_not_there(
     fleet: Fleet, diary: Diary, announced: list[Replica]
 ) -> None:

@@ -613,8 +613,8 @@ MUTANTS: Final = (
         name="who fails to join stays",
         breaks="a worker whose joining was cancelled is announced, open, and renewed by nobody",
         path="pool/actors/crew.py",
-        old="                    self._begin_giving_up(worker, 0.0)\n",
-        new="                    pass\n",
+        old="                        self._begin_giving_up(worker, 0.0)\n",
+        new="                        pass\n",
         by=("tests/actors/test_leaving.py::test_a_worker_whose_joining_is_cancelled_is_not_there",),
     ),
     Mutant(
