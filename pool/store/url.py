@@ -159,6 +159,11 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
         raise _wrong("the host part is malformed")
     port = match["port"]
     host = match["six"] or match["name"] or "localhost"
+    try:
+        host.encode("idna")  # as looking it up does
+    except UnicodeError:
+        problem = "no host has such a name: a part of it is empty, too long, or no text"
+        raise _wrong(problem) from None
     if port is None:
         return host, default_port
     return host, _number(port, what="port", low=1, high=_PORT_MAX)
@@ -203,7 +208,7 @@ def _read_server(parts: SplitResult) -> dict[str, Any]:
 def _read_unix(parts: SplitResult) -> dict[str, Any]:
     who, places = _who(parts)
     path = unquote(parts.path)
-    if places or len(path) < 2 or path.endswith("/"):
+    if places or len(path) < 2 or path.endswith("/") or "\0" in path:
         raise _wrong(
             "a unix address needs the absolute path of a socket, as in unix:///run/redis.sock"
         )
@@ -233,6 +238,8 @@ def _read_embedded(parts: SplitResult) -> dict[str, Any]:
     if parts.netloc:
         raise _wrong("write embedded:// or, with an absolute directory, embedded:///dir")
     path = unquote(parts.path)
+    if "\0" in path:
+        raise _wrong("no directory has such a name")
     return {"path": path.rstrip("/") or path}
 
 

@@ -183,7 +183,9 @@ class Wire:
         deadline_s = self._clock() + timeout_s
         try:
             found = await self._apart(_dial, self._url, place, timeout_s, discard=_hang_up)
-        except OSError as error:
+        except PoolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a name that was told us may be no name
             raise from_host(error, self._url.where, maybe_done=False) from None
         self._reader = hiredis.Reader(
             replyError=self._error, protocolError=Garbled, notEnoughData=_NOT_YET

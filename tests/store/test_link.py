@@ -24,9 +24,10 @@ from pool.errors import (
     StoreUnavailable,
     UnsupportedServer,
 )
+from pool.store import wire
 from pool.store.link import Link
 from pool.store.scripts import Script
-from pool.store.seam import Beside, Host
+from pool.store.seam import Beside, Host, Port
 from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 from pool.testing.proxy import FaultProxy, fault_proxy
@@ -542,6 +543,34 @@ async def test_an_address_that_leads_nowhere_says_why(
     with anyio.fail_after(PATIENCE_S), pytest.raises(kind) as failed:
         await Link.open(Host(), Url.parse(address), op_timeout_s=PATIENCE_S)
     assert said in str(failed.value)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("has_thread", [False, True])
+@pytest.mark.parametrize(
+    "named", [(64 * "x" + ".org", 1), ("a..b", 1), ("", -1), ("127.0.0.1", 70_000), ("a\0b", 1)]
+)
+async def test_a_place_that_no_socket_takes_cannot_be_reached(
+    named: tuple[str, int], has_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named by a sentinel; it crashed whoever asked, six times, and then the node."""
+    monkeypatch.setattr(wire, "_ask_sentinel", lambda *_: named)
+    replies: list[Any] = []
+
+    async def ask(port: Port) -> None:
+        replies.extend(await port.run([("PING",)], timeout_s=PATIENCE_S))
+        port.post(over.set)
+        while not port.closing:
+            await port.wait()
+
+    over = anyio.Event()
+    url = Url.parse("redis+sentinel://127.0.0.1:1/main")
+    with anyio.fail_after(PATIENCE_S):
+        beside = Host().start("ask", url, ask, has_thread=has_thread, on_end=lambda _: over.set())
+        await over.wait()
+        assert await beside.aclose(PATIENCE_S)
+    assert [type(reply) for reply in replies] == [StoreUnavailable]
+    assert not replies[0].maybe_done
 
 
 @pytest.mark.anyio

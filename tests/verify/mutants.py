@@ -690,6 +690,14 @@ MUTANTS: Final = (
         needs=("garbage",),
     ),
     Mutant(
+        name="a name that no socket takes is a crash",
+        breaks="one sentinel that names a place that cannot be ends every node (A3)",
+        path="pool/store/wire.py",
+        old="        except Exception as error:  # noqa: BLE001 - a name that was told us",
+        new="        except OSError as error:  # a name that was told us",
+        by=("tests/store/test_link.py::test_a_place_that_no_socket_takes_cannot_be_reached",),
+    ),
+    Mutant(
         name="a reply too many",
         breaks="what nobody asked for is taken for the next call's reply, and so on (C4)",
         path="pool/store/wire.py",
