@@ -182,7 +182,9 @@ class Wire:
         self.close()
         deadline_s = self._clock() + timeout_s
         try:
-            found = await self._apart(_dial, self._url, place, timeout_s, discard=_hang_up)
+            found = await self._apart(
+                _dial, self._url, place, deadline_s, self._clock, discard=_hang_up
+            )
         except PoolError:
             raise
         except Exception as error:  # noqa: BLE001 - a name that was told us may be no name
@@ -290,10 +292,7 @@ class Wire:
         return found.recv_into(self._buffer)
 
     def _left_s(self, deadline_s: float) -> float:
-        left_s = deadline_s - self._clock()
-        if left_s <= 0:
-            raise TimeoutError
-        return left_s
+        return _left_s(deadline_s, self._clock)
 
     def _error(self, text: str) -> Exception:
         if text.startswith("NOSCRIPT"):
@@ -356,24 +355,22 @@ def _hang_up(found: socket.socket) -> None:
     found.close()
 
 
-def _dial(url: Url, place: Address | None, timeout_s: float) -> socket.socket:
+def _dial(
+    url: Url, place: Address | None, deadline_s: float, clock: Callable[[], float]
+) -> socket.socket:
     """Open a socket to a place, or to where the address leads; it does not block any more."""
-    if timeout_s <= 0:  # a socket would take that as "do not wait", or refuse it
-        raise TimeoutError
     host, port = place or (url.hosts[0] if url.hosts else ("", 0))
     context = _tls(url) if url.kind == "tls" else None  # first: its files may be unusable
     if url.kind == "unix":
-        found = socket.socket(socket.AF_UNIX)
+        found = _reach([(socket.AF_UNIX, url.path)], deadline_s, clock)
     else:
-        found = socket.create_connection((host, port), timeout_s)
+        found = _reach(_addresses(host, port), deadline_s, clock)
     try:
-        if url.kind == "unix":
-            found.settimeout(timeout_s)
-            found.connect(url.path)
-        else:
+        if url.kind != "unix":
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if context is not None:
+            found.settimeout(_left_s(deadline_s, clock))
             found = context.wrap_socket(found, server_hostname=host)
     except BaseException:
         found.close()
@@ -382,13 +379,54 @@ def _dial(url: Url, place: Address | None, timeout_s: float) -> socket.socket:
     return found
 
 
+def _addresses(host: str, port: int) -> list[tuple[int, Any]]:
+    """Return the addresses of a place, each with its family."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def _reach(
+    addresses: list[tuple[int, Any]], deadline_s: float, clock: Callable[[], float]
+) -> socket.socket:
+    """Return a socket to the first address that takes it.
+
+    Each has an even share of the time that is left: one that drops packets must not use up all.
+    """
+    for i, (family, address) in enumerate(addresses, 1):
+        share_s = _left_s(deadline_s, clock) / (len(addresses) - i + 1)
+        try:
+            return _connect(family, address, share_s)
+        except OSError:
+            if i == len(addresses):
+                raise
+    raise AssertionError("a name has at least one address, or cannot be looked up")
+
+
+def _connect(family: int, address: Any, timeout_s: float) -> socket.socket:
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.settimeout(timeout_s)
+        found.connect(address)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def _left_s(deadline_s: float, clock: Callable[[], float]) -> float:
+    left_s = deadline_s - clock()
+    if left_s <= 0:  # a socket would take that as "do not wait", or refuse it
+        raise TimeoutError
+    return left_s
+
+
 def _ask_sentinel(guide: Address, service: str, timeout_s: float) -> Address:
     """Ask one sentinel; it is not believed when it says that the master is down."""
     if timeout_s <= 0:
         raise TimeoutError
     options = {
         "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s / len(_addresses(*guide)),  # for each of them
         "retry": Retry(NoBackoff(), 0),  # by itself redis-py asks again and again
         "protocol": 2,
     }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -571,6 +572,47 @@ async def test_a_place_that_no_socket_takes_cannot_be_reached(
         assert await beside.aclose(PATIENCE_S)
     assert [type(reply) for reply in replies] == [StoreUnavailable]
     assert not replies[0].maybe_done
+
+
+@pytest.fixture
+def hole() -> Iterator[tuple[str, int]]:
+    """Yield where packets are dropped: a queue of connections that nobody accepts, and is full."""
+    with ExitStack() as sockets:
+        place = sockets.enter_context(socket.socket())
+        place.bind(("127.0.0.1", 0))
+        place.listen(0)
+        for _ in range(4):
+            filling = sockets.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(place.getsockname())
+        yield place.getsockname()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("has_thread", [False, True])
+async def test_an_address_that_drops_packets_leaves_time_for_the_others(
+    redis_url: str, hole: tuple[str, int], has_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had all the time there was: a host with such a first address was never reached."""
+    look_up, dropped = socket.getaddrinfo, (socket.AF_INET, socket.SOCK_STREAM, 6, "", hole)
+    replies: list[Any] = []
+
+    async def ask(port: Port) -> None:
+        replies.extend(await port.run([("PING",)], timeout_s=4 * OP_TIMEOUT_S))
+        port.post(over.set)
+        while not port.closing:
+            await port.wait()
+
+    async with fault_proxy(redis_url) as proxy:
+        of_proxy = Url.parse(proxy.url)
+        found = look_up(*of_proxy.hosts[0], type=socket.SOCK_STREAM)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [dropped, dropped, *found])
+        over = anyio.Event()
+        with anyio.fail_after(PATIENCE_S):
+            beside = Host().start("ask", of_proxy, ask, has_thread=has_thread)
+            await over.wait()
+            assert await beside.aclose(PATIENCE_S)
+    assert replies == [b"PONG"]
 
 
 @pytest.mark.anyio

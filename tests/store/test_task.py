@@ -154,8 +154,9 @@ async def test_a_look_up_that_hangs_holds_up_neither_the_loop_nor_the_end(
     dial, hang_up = wire._dial, wire._hang_up
 
     def hang(*args: Any) -> Any:
+        found = dial(*args)
         going_on.wait(PATIENCE_S)
-        return dial(*args)
+        return found
 
     def noted(found: socket.socket) -> None:
         hang_up(found)

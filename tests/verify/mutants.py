@@ -698,6 +698,16 @@ MUTANTS: Final = (
         by=("tests/store/test_link.py::test_a_place_that_no_socket_takes_cannot_be_reached",),
     ),
     Mutant(
+        name="the first address has all the time",
+        breaks="a host whose first address drops packets is never reached",
+        path="pool/store/wire.py",
+        old="_left_s(deadline_s, clock) / (len(addresses) - i + 1)",
+        new="_left_s(deadline_s, clock)",
+        by=(
+            "tests/store/test_link.py::test_an_address_that_drops_packets_leaves_time_for_the_others",
+        ),
+    ),
+    Mutant(
         name="a reply too many",
         breaks="what nobody asked for is taken for the next call's reply, and so on (C4)",
         path="pool/store/wire.py",
