@@ -815,8 +815,8 @@ MUTANTS: Final = (
         name="who reads no log stops the node",
         breaks="a line is waited for until it is written (A7)",
         path="pool/store/scribe.py",
-        old="        if not self.is_late and not told.is_over.wait(PATIENCE_S):",
-        new="        if not told.is_over.wait():",
+        old="if self.patience_s and not self.is_late and not told.is_over.wait(self.patience_s):",
+        new="if not told.is_over.wait():",
         by=("tests/store/test_scribe.py",),
     ),
     Mutant(
