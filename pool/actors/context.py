@@ -12,8 +12,10 @@ import attrs
 
 from pool.actors.access import Access
 from pool.actors.hang import Door
+from pool.actors.outages import Outages
 from pool.actors.roster import Roster
 from pool.actors.trials import Trials
+from pool.errors import PoolError
 from pool.model.lease import Lease
 from pool.model.names import key_hash, lane_of
 from pool.model.placement import Candidates
@@ -59,10 +61,19 @@ class Context(Access):
     # key -> run: a key never starts here while an earlier handler of it still runs in this process
     busy: dict[str, Any] = attrs.field(factory=dict)
     trials: Trials = attrs.field(factory=Trials)
+    outages: Outages = attrs.field(init=False)
     # a script answered that the data of this lane are not there; it may be an answer of before
     on_data_lost: Callable[[int], object] = attrs.field(default=lambda _: None)
     on_interrupt: Callable[[KeyboardInterrupt], object] = attrs.field(default=lambda _: None)
     on_due: Callable[[int, float], object] = attrs.field(default=lambda *_: None)
+
+    @outages.default
+    def _first_outages(self) -> Outages:
+        return Outages(self.emit, self.seam.clock)
+
+    def trouble(self, during: str, lane: int | None, error: PoolError) -> None:
+        """Tell that a call of ours failed, which is tried again; see `Outages`."""
+        self.outages.trouble(during, lane, error)
 
     def retime(self) -> float | None:
         """Go by the shortest TTL of our lanes; return the one of before, None if it is the same.

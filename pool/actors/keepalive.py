@@ -37,7 +37,7 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.hang import Pulse
-from pool.actors.observe import LeaseLost, LeaseResumed, LoopHung, StoreTroubled, TtlChanged
+from pool.actors.observe import LeaseLost, LeaseResumed, LoopHung, TtlChanged
 from pool.errors import Gone, PoolError, StoreLost
 from pool.model.job import Options
 from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
@@ -228,6 +228,8 @@ class KeepAlive(Actor[Message]):
         ):
             if self.context.lanes[state.number] is not state:
                 continue  # of before the pool was found anew
+            if not isinstance(reply, PoolError) or isinstance(reply, StoreLost):
+                self.context.outages.over(state.number)
             if isinstance(reply, StoreLost):
                 state.is_silent = False
                 self._answered[state.number] = sent.seq  # what is not there grants nothing
@@ -236,7 +238,7 @@ class KeepAlive(Actor[Message]):
             if isinstance(reply, PoolError):
                 self._away.add(state.number)
                 self.trouble = reply
-                self.context.emit(StoreTroubled(during="renew", problem=str(reply)))
+                self.context.trouble("renew", state.number, reply)
                 self._step(state, Tick(now_s))
                 continue
             was_away = state.number in self._away

@@ -17,7 +17,6 @@ import attrs
 
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
-from pool.actors.observe import StoreTroubled
 from pool.actors.tail import FIRST, Batch, Fields, Reading, Tail
 from pool.errors import PoolError, StoreUnavailable
 
@@ -95,11 +94,11 @@ class Listener(Actor[_Read]):
             timing=context.timing_now,
             count=READ_MAX,
             on_batch=lambda batch: self.deliver(_Read(lane, batch)),
-            on_trouble=self._on_trouble,
+            on_trouble=partial(self._on_trouble, lane),
             care=context.supervisor,
         )
 
-    def _on_trouble(self, error: PoolError, _: int) -> None:
+    def _on_trouble(self, lane: int, error: PoolError, _: int) -> None:
         # An absent server is the keep-alive's to tell.
         if not isinstance(error, StoreUnavailable):
-            self.context.emit(StoreTroubled(during="listen", problem=str(error)))
+            self.context.trouble("listen", lane, error)

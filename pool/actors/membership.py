@@ -50,7 +50,6 @@ from pool.actors.observe import (
     LaneDataLost,
     LaneJoined,
     LaneMissing,
-    StoreTroubled,
 )
 from pool.actors.orders import LaneLost, LeaseBack
 from pool.actors.replica import Replica
@@ -280,6 +279,7 @@ class Membership(Actor[Message]):
             written = await self.replica.write(
                 [Set(worker.id.encode(), self.info(worker).pack())], repeatable=True
             )
+            self.context.outages.over(None)
             try:
                 return await self.replica.wait_for(written.revision)
             except StoreLost:
@@ -363,7 +363,7 @@ class Membership(Actor[Message]):
                     try:
                         has_left, keys = await self._leave(state, target)
                     except PoolError as error:  # its lease ends by itself
-                        self.context.emit(StoreTroubled(during="leave", problem=str(error)))
+                        self.context.trouble("leave", lane, error)
             owns.append(keys)
             if who is not None and not has_left:  # it will be reaped, and this process lives
                 self._note_former(lane, target.name)
@@ -385,11 +385,11 @@ class Membership(Actor[Message]):
     async def _tried(
         self, during: str, step: Callable[..., Awaitable[object]], *args: Any, **options: Any
     ) -> bool:
-        """Do what concerns one lane; what fails there is told, and nobody else's matter."""
+        """Do what concerns the announcements; what fails there is told, and no lane's matter."""
         try:
             await step(*args, **options)
         except PoolError as error:
-            self.context.emit(StoreTroubled(during=during, problem=str(error)))
+            self.context.trouble(during, None, error)
             return False
         return True
 
@@ -473,8 +473,10 @@ class Membership(Actor[Message]):
                     settling.is_doubted = True
                 except PoolError as error:
                     settling.trouble, steps = error, STEPS_MAX
-                    self.context.emit(StoreTroubled(during="join", problem=str(error)))
+                    self.context.trouble("join", number, error)
                     self._tell_news()
+                else:
+                    self.context.outages.over(number)
                 if steps >= STEPS_MAX:
                     steps = 0
                     await anyio.sleep(RETRY_S)
@@ -520,9 +522,10 @@ class Membership(Actor[Message]):
                 try:
                     made = await found(self.context)
                 except PoolError as error:
-                    self.context.emit(StoreTroubled(during="found", problem=str(error)))
+                    self.context.trouble("found", None, error)
                     await anyio.sleep(RETRY_S)
                 else:
+                    self.context.outages.over(None)
                     return self._begin_anew(made)
         finally:
             self._is_refounding = False
@@ -610,7 +613,7 @@ class Membership(Actor[Message]):
                     if not await self._announce_next():
                         return
                 except PoolError as error:
-                    self.context.emit(StoreTroubled(during="join", problem=str(error)))
+                    self.context.trouble("join", None, error)
                     await anyio.sleep(RETRY_S)
         finally:
             self._is_announcing = False

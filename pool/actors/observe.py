@@ -292,13 +292,27 @@ class LaneJoined:
 
 @attrs.frozen(kw_only=True)
 class StoreTroubled:
-    """A background call failed; it is repeated."""
+    """A background call failed; it is repeated.  Of an outage: see `outages`, who tells it."""
 
     event: ClassVar[str] = "store.troubled"
     level: ClassVar[str] = "warning"
 
     during: str
     problem: str
+    lane: int | None  # None: about the whole pool
+    failures: int = 1  # since the outage began
+
+
+@attrs.frozen(kw_only=True)
+class StoreRecovered:
+    """An outage that was told is over."""
+
+    event: ClassVar[str] = "store.recovered"
+    level: ClassVar[str] = "info"
+
+    lane: int | None
+    down_s: float
+    failures: int
 
 
 @attrs.frozen(kw_only=True)

@@ -8,7 +8,7 @@ What can be read and is not where it says is put back there (see `walker`).
 from __future__ import annotations
 
 from pool.actors.context import Context, LaneState
-from pool.actors.observe import RecordQuarantined, StoreTroubled
+from pool.actors.observe import RecordQuarantined
 from pool.errors import StoreFault, shown
 
 
@@ -30,7 +30,7 @@ async def quarantine(
     try:
         word, *_ = await context.link.call(call, repeatable=True)
     except StoreFault as error:  # a key of the wrong type: that must not hold up the others
-        context.emit(StoreTroubled(during="quarantine", problem=str(error)))
+        context.trouble("quarantine", state.number, error)
         return False
     if word == "OK":
         context.emit(RecordQuarantined(key=shown(key)))

@@ -19,7 +19,7 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
-from pool.actors.observe import StoreTroubled, WorkerReaped
+from pool.actors.observe import WorkerReaped
 from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
 from pool.actors.scatter import Scatter
@@ -274,7 +274,7 @@ class Reaper(Actor[Message]):
     def _troubled(self, during: str, lane: int, error: PoolError) -> None:
         if isinstance(error, StoreLost):
             self.context.on_data_lost(lane)
-        self.context.emit(StoreTroubled(during=during, problem=str(error)))
+        self.context.trouble(during, lane, error)
 
 
 def tell_all(

@@ -24,7 +24,7 @@ import attrs
 
 from pool.actors.context import Context
 from pool.actors.handlers import Handlers
-from pool.actors.observe import RunDisturbed, StoreTroubled
+from pool.actors.observe import RunDisturbed
 from pool.actors.outbox import RESEND_S, Outbox
 from pool.actors.run import CANCELLED, Ending, Raised, Run, execute
 from pool.errors import PartEnded, PoolError
@@ -257,7 +257,7 @@ class Slots:
                 ("HGET", place, run.key) for place in places
             )
         except PoolError as error:
-            self.context.emit(StoreTroubled(during="fetch", problem=str(error)))
+            self.context.trouble("fetch", run.lane, error)
             await anyio.sleep(RESEND_S)
         else:
             # What stands under the key may be another job's, where data were lost.  The record is

@@ -25,7 +25,6 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
-from pool.actors.observe import StoreTroubled
 from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
 from pool.actors.reaper import tell_all
@@ -103,7 +102,7 @@ class Sweeper(Actor[Deadline]):
         except PoolError as error:
             if isinstance(error, StoreLost):
                 self.context.on_data_lost(lane)
-            self.context.emit(StoreTroubled(during="sweep", problem=str(error)))
+            self.context.trouble("sweep", lane, error)
             self._later(state.number, RETRY_S)
             return
         if skip:
@@ -134,18 +133,20 @@ class Sweeper(Actor[Deadline]):
                 self.on_suspects(state.number, (record.owner,))
         for owner, group in moves.items():
             for i in range(0, len(group), ACT_MAX):
-                done += await self._alone(self._move(state, owner, group[i : i + ACT_MAX]))
+                done += await self._alone(
+                    state.number, self._move(state, owner, group[i : i + ACT_MAX])
+                )
         # Last: a start to be stopped is in both indexes, and who is reminded has more time.
         for each, record in reminders:
-            done += await self._alone(self._remind(state, each, record))
+            done += await self._alone(state.number, self._remind(state, each, record))
         return done > 0
 
-    async def _alone(self, step: Awaitable[int]) -> int:
+    async def _alone(self, lane: int, step: Awaitable[int]) -> int:
         """Do one step; what only it touches (a key of the wrong type) must not stop the others."""
         try:
             return await step
         except StoreFault as error:
-            self.context.emit(StoreTroubled(during="sweep", problem=str(error)))
+            self.context.trouble("sweep", lane, error)
             return 0
 
     async def _remind(self, state: LaneState, each: Overdue, record: Record) -> int:

@@ -28,7 +28,7 @@ import anyio.lowlevel
 import attrs
 
 from pool.actors.context import Context, LaneState
-from pool.actors.observe import CountersMended, StoreTroubled
+from pool.actors.observe import CountersMended
 from pool.actors.quarantine import quarantine
 from pool.actors.restoring import restore, tell_restored
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
@@ -110,7 +110,7 @@ class Walker:
                 if isinstance(error, StoreLost):
                     self.context.on_data_lost(number)
                 elif not isinstance(error, StoreUnavailable):  # renewals tell of that
-                    self._troubled(error)
+                    self._troubled(number, error)
             pause_s = max(0.0, pause_s - (clock() - began_s))
 
     async def look(self, state: LaneState, mine: Pass) -> float:
@@ -227,7 +227,9 @@ class Walker:
         replies = await self.context.link.replies_to(commands)
         for reply in replies:
             if isinstance(reply, StoreFault):
-                self._troubled(reply)  # a key of another type: nobody can say what it lacks
+                self._troubled(
+                    names.number, reply
+                )  # a key of another type: nobody can say what it lacks
             elif isinstance(reply, PoolError):
                 raise reply
         missing: set[int] = set()
@@ -265,12 +267,12 @@ class Walker:
         for owner, seen in strays.items():
             for i in range(0, len(seen), ACT_MAX):
                 some = seen[i : i + ACT_MAX]
-                await self._alone(restore(self.context, state, owner, some, options))
+                await self._alone(state, restore(self.context, state, owner, some, options))
         self._suspect(state, list(suspects))
         for owner, group in recover.items():
             for i in range(0, len(group), ACT_MAX):
                 found = group[i : i + ACT_MAX]
-                await self._alone(self._recover(state, owner, found, options))
+                await self._alone(state, self._recover(state, owner, found, options))
 
     async def _options(self, state: LaneState, records: Sequence[Record]) -> dict[str, Options]:
         names = list({record.handler for record in records})
@@ -305,12 +307,12 @@ class Walker:
         index = "owner" if owner else "unassigned"
         tell_restored(self.context, state, index, [each.key for each in group])
 
-    async def _alone(self, step: Awaitable[object]) -> None:
+    async def _alone(self, state: LaneState, step: Awaitable[object]) -> None:
         """Do one step; what only it touches (a key of the wrong type) must not stop the others."""
         try:
             await step
         except StoreFault as error:
-            self._troubled(error)
+            self._troubled(state.number, error)
 
     # --- owners -------------------------------------------------------------------------------
 
@@ -349,8 +351,8 @@ class Walker:
 
     # --- telling ------------------------------------------------------------------------------
 
-    def _troubled(self, error: PoolError) -> None:
+    def _troubled(self, lane: int, error: PoolError) -> None:
         problem = str(error)  # what is in the way of one record is in that of many
         if problem not in self._faults:
             self._faults.add(problem)
-            self.context.emit(StoreTroubled(during="walk", problem=problem))
+            self.context.trouble("walk", lane, error)

@@ -29,7 +29,6 @@ from pool.actors.mover import Mover
 from pool.actors.observe import (
     CommitRefused,
     ReconciliationMended,
-    StoreTroubled,
     WorkerFenced,
 )
 from pool.actors.orders import (
@@ -511,7 +510,7 @@ class Worker(Actor[Told]):
         elif isinstance(error, StoreLost):
             self.context.on_data_lost(box.lane)
         elif not isinstance(error, StoreUnavailable):
-            self.context.emit(StoreTroubled(during="advance", problem=str(error)))
+            self.context.trouble("advance", box.lane, error)
 
     def _on_acknowledged(self, run: Run, word: str, rest: str) -> None:
         if self.runs.get(run.key) is not run or run.phase not in ("running", "preparing"):
@@ -720,7 +719,7 @@ class Worker(Actor[Told]):
         try:
             theirs = await unmoved(ask)  # or who cancels all tasks would end the worker with them
         except PoolError as error:
-            self.context.emit(StoreTroubled(during="reconcile", problem=str(error)))
+            self.context.trouble("reconcile", number, error)
             if isinstance(error, StoreLost):
                 self.context.on_data_lost(number)
         else:
@@ -811,7 +810,7 @@ class Worker(Actor[Told]):
         try:
             is_gone = await quarantine(self.context, state, key, text, name)
         except PoolError as error:
-            self.context.emit(StoreTroubled(during="quarantine", problem=str(error)))
+            self.context.trouble("quarantine", number, error)
             return
         if is_gone:
             self._reconcile(number)

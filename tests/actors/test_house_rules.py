@@ -414,7 +414,9 @@ async def test_a_full_pipe_behind_the_log_holds_up_no_node(fleet: Fleet) -> None
             node = await fleet.node(handlers, observers=(log_observer, fleet.events.note))
             for i in range(20):
                 assert await (await node.dispatch("echo", f"e{i}", 1)).result(timeout_s=5) == 1
-                fleet.crew(node).context.emit(StoreTroubled(during="test", problem="x" * 5000))
+                fleet.crew(node).context.emit(
+                    StoreTroubled(during="test", lane=0, problem="x" * 5000)
+                )
             await fleet.leave(node)
             assert not fleet.all_seen(LoopHung)
             assert not fleet.all_seen(LeaseLost)

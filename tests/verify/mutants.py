@@ -294,6 +294,14 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="an outage is told at each try",
+        breaks="10 s of outage are more than a thousand lines",
+        path="pool/actors/outages.py",
+        old="        if now_s < mine.next_s:",
+        new="        if False:",
+        by=("tests/actors/test_outages.py",),
+    ),
+    Mutant(
         name="starts wait behind a hung loop",
         breaks="the sweeper reminds a worker whose loop hangs, as one that lives",
         path="pool/actors/sweeper.py",
