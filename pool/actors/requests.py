@@ -94,7 +94,7 @@ class Requests:
             )
             try:
                 told: Said = await self._call(call, deadline_s, is_sure=True)
-            except StoreUnavailable as error:  # what was sent first may be done all the same
+            except (StoreUnavailable, StoreFault) as error:  # a former try may be done all the same
                 raise attrs.evolve(error, maybe_done=error.maybe_done or was_sent) from None
             word, _, rest = told
             was_sent = was_sent or bool(owner)

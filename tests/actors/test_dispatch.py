@@ -19,6 +19,7 @@ from pool import (
     PayloadTooLarge,
     PoolError,
     PoolFull,
+    StoreFault,
     StoreUnavailable,
     UnknownHandler,
 )
@@ -399,9 +400,15 @@ async def test_a_stop_of_a_key_whose_answer_was_lost_is_for_the_job_that_it_foun
     assert (record is not None) == follows
 
 
-@pytest.mark.parametrize("name", ["notify", "stop"])
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("notify", StoreUnavailable), ("stop", StoreUnavailable), ("stop", StoreFault)],
+)
 async def test_all_tries_to_reach_a_key_that_moves_share_one_deadline(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, name: str
+    fleet: Fleet,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    error: Any,
 ) -> None:
     """Each is given what is left, and when nothing is, the caller has an answer."""
     real, lefts, moved = Link._once, list[float](), list[Any]()
@@ -422,12 +429,12 @@ async def test_all_tries_to_reach_a_key_that_moves_share_one_deadline(
         moved[:] = moved or [await real(self, command, timeout_s)]
         await anyio.sleep(min(0.3, timeout_s))
         if timeout_s < 0.3:
-            raise StoreUnavailable(problem="too late", maybe_done=False)
+            raise error(problem="too late", maybe_done=False)
         return moved[0]
 
     with monkeypatch.context() as patched:
         patched.setattr(Link, "_once", once)
-        with pytest.raises(StoreUnavailable) as refused:
+        with pytest.raises(error) as refused:
             await (node.notify("k", 1) if name == "notify" else node.stop("k"))
     assert moved[0][0] == "MOVED_ON"
     assert refused.value.maybe_done == (name == "stop")  # a try that named an owner was sent
