@@ -35,6 +35,8 @@ class Endings:
         if run.why == "timeout":
             return self.timed_out(run)
         try:
+            if type(ending) is Returned and not run.why:  # nearly all of them
+                return self._done(run, ending.value)
             return self._judged(run, ending)
         except KeyboardInterrupt as error:  # Ctrl-C, for all that can be seen, as out of a handler
             self.context.on_interrupt(error)
@@ -47,7 +49,7 @@ class Endings:
         match ending if isinstance(ending, Returned) else _out_of_groups(ending):
             # A result counts although we wanted the handler to end; a service that returns because
             # it was cancelled is not done.
-            case Returned(value) if start.kind == "job" or not run.why:
+            case Returned(value) if start.kind == "job":
                 return self._done(run, value)
             case Raised(Retry() as order):
                 return self._failed(run, "retry", order.cause, after_s=order.after_s)

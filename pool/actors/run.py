@@ -36,18 +36,15 @@ LOST: Final = ("gone", "refused")  # ask `Run.is_lost`
 class Run:
     """The state of one run; only its worker touches it."""
 
-    # What few runs ever set stands in the class until then: each field costs each job its line.
+    # What few runs ever set or read stands in the class: each field costs each job its line, but
+    # what is found in the class, or first set later, costs it ten times as much.
     cause = ""
-    began_s = 0.0
     cancelled_s = 0.0  # since when its handler was to end
     has_overrun = False  # it was told that it did not
-    is_called = False  # its handler is; until then it can be taken back: see `hang`
     is_limited = False  # its run-time limit is written into `due`
     target = ""  # of a service that moves: to whom
-    has_left_open = False  # its handler has, a scope within `scope`
     is_marked = False  # it may have told its own process to end
     has_cancelled = False  # its own slot's task
-    is_apart = False  # its slot's task was cancelled, it may be by a former run: another one
     is_offered = False  # released because it waited: whoever has a free slot shall have it
     then_epoch = 0  # of the last start that waits for its key
 
@@ -59,14 +56,17 @@ class Run:
     handler: Handler[..., Any] | None = None
     job: Job | None = None
     inbox: Inbox | None = None
-    scope: anyio.CancelScope | None = None
+    scope: anyio.CancelScope | None = None  # of a handler that has ended: it left one open within
+    began_s: float = 0.0
+    is_called: bool = False  # its handler is; until then it can be taken back: see `hang`
+    is_apart: bool = False  # its slot's task was cancelled, it may be by a former run: another one
     is_acknowledged: bool = False
     edge: Edge | None = None  # how it shall end, once that is decided
     payload: bytes | None = None
     blob: bytes | None = None
     state: bytes | None = None  # what its handler assigned before it was suspended
-    then: list[Callable[[], None]] = attrs.field(factory=list)  # when the key is free here again
-    others: list[Callable[[], None]] = attrs.field(factory=list)  # ... for workers beside its own
+    then: tuple[Callable[[], None], ...] = ()  # called when the key is free here again
+    others: tuple[Callable[[], None], ...] = ()  # ... for workers beside its own
 
     @property
     def is_lost(self) -> bool:
@@ -189,6 +189,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
         return Unreadable(str(error))
     scope = run.scope = anyio.CancelScope()
     raised: BaseException | None = None
+    is_left_open = False
     try:
         with scope:
             if handler.options.timeout_s is not None:
@@ -209,12 +210,12 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
         if is_cancellation(error) and is_asked_for():
             raise
         if error is not raised and isinstance(error, RuntimeError):
-            run.has_left_open = True
+            is_left_open = True
             error = _open_scope(raised, is_cancelled=scope.cancel_called)
         ending = Raised(error)
     finally:
         raised = None  # its traceback leads back here
-    if not run.has_left_open:
+    if not is_left_open:
         run.scope = None
     if isinstance(ending, Raised):
         ending = _judged(ending, is_cancelled=scope.cancel_called)

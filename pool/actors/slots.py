@@ -82,14 +82,13 @@ class Slots:
     def __attrs_post_init__(self) -> None:
         self._limiter = anyio.CapacityLimiter(self.capacity)
 
-    @property
     def wants_more(self) -> bool:
         """Whether slots wait for starts, or might soon.
 
         Slots that are all taken for long (by services, say) will not: what they took in advance
         would wait here, and be given back, while others have room.
         """
-        if self._has_room:
+        if self._has_room():
             return True
         is_moving = self.context.seam.clock() - self._launched_s < MOVING_S
         return is_moving and len(self._backlog) < QUEUE_AHEAD // 2
@@ -111,7 +110,6 @@ class Slots:
             run.state = run.job.handed_over()
         run.phase, run.why, run.cause = "queued", "", ""
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
-        run.has_left_open = False
         run.cancelled_s, run.has_overrun = 0.0, False
         self.free(run)
         self._backlog.appendleft(run)
@@ -123,11 +121,11 @@ class Slots:
         if not self._backlog:
             return
         kept: list[Run] = []
-        while self._backlog and self._has_room:
+        while self._backlog and self._made - len(self._idle) + self._preparing < self.capacity:
             run = self._backlog.popleft()
             if not _is_waiting(run):
                 continue  # settled or lost while it was queued
-            if run.is_suspect and not self.context.trials.has(run):
+            if run.start.flags and run.is_suspect and not self.context.trials.has(run):
                 self._suspect(run)
             elif self._may_start(run):
                 self._prepare(run)
@@ -137,7 +135,6 @@ class Slots:
         if self._suspects:
             self._begin_trial()
 
-    @property
     def _has_room(self) -> bool:
         return self._made - len(self._idle) + self._preparing < self.capacity
 
@@ -151,7 +148,7 @@ class Slots:
     def _begin_trial(self) -> None:
         """Begin the next suspect, unless one is on trial."""
         trials, now_s = self.context.trials, self.context.seam.clock()
-        if not (self._suspects and self._has_room) or trials.is_taken(now_s, self.fill):
+        if not (self._suspects and self._has_room()) or trials.is_taken(now_s, self.fill):
             return
         kept: list[tuple[int, int, Run]] = []
         while self._suspects:
@@ -177,24 +174,26 @@ class Slots:
 
     def is_kept_back(self, run: Run) -> bool:
         """Whether it waits for its trial, and not for a slot."""
-        return run.is_suspect and self._has_room
+        return run.is_suspect and self._has_room()
 
     # --- starting -----------------------------------------------------------------------------
 
     def free(self, run: Run) -> None:
         """Let others have the key: no handler of this run is under way."""
         self.leave(run)
-        waiting, run.then = run.then, []
-        for fn in waiting:
-            fn()
+        if run.then:
+            waiting, run.then = run.then, ()
+            for fn in waiting:
+                fn()
 
     def leave(self, run: Run) -> None:
         """Let the other workers of this process have the key."""
         if self.context.busy.get(run.key) is run:
             del self.context.busy[run.key]
-        waiting, run.others = run.others, []
-        for fn in waiting:
-            fn()
+        if run.others:
+            waiting, run.others = run.others, ()
+            for fn in waiting:
+                fn()
 
     def prepared(self, run: Run) -> None:
         """Go on with a run whose preparation has ended, unless it was cancelled meanwhile."""
@@ -219,7 +218,7 @@ class Slots:
         busy = self.context.busy.get(run.key)
         if busy is not None and busy is not run:
             if self.fill not in busy.others:
-                busy.others.append(self.fill)
+                busy.others = (*busy.others, self.fill)
             return False
         return True
 
@@ -247,7 +246,8 @@ class Slots:
 
     def _is_sure(self, run: Run) -> bool:
         """Whether a start that nobody has acknowledged is ours without asking."""
-        return self.context.lanes[run.lane].door.is_sure(run.start.epoch)
+        door = self.context.lanes[run.lane].door
+        return not door.shut or door.is_sure(run.start.epoch)  # the loop has hardly ever hung
 
     async def _fetch(self, run: Run) -> None:
         names, start = self.context.lanes[run.lane].lane.names, run.start
@@ -274,12 +274,11 @@ class Slots:
     def _launch(self, run: Run) -> None:
         run.phase, run.began_s = "running", self.context.seam.clock()
         self._launched_s = run.began_s
-        if self.context.trials.has(run):
-            self.on_trial(run, self.context.trials.begins(run, run.began_s))
-        elif "a" in run.start.flags and run.start.marks.halves:
-            self.on_trial(
-                run, 0.0
-            )  # its lane was silent, and it lost its turn: it may kill as well
+        if run.start.flags and "a" in run.start.flags and run.start.marks.halves:
+            trials, for_s = self.context.trials, 0.0  # its lane was silent, and it lost its turn
+            if trials.has(run):
+                for_s = trials.begins(run, run.began_s)
+            self.on_trial(run, for_s)  # either may kill
         self.on_launch(run)
         if self._idle and not run.is_apart:
             slot = self._idle.pop()
@@ -331,7 +330,7 @@ class Slots:
                 except BaseException:
                     self.leave(run)  # its worker was stopped, and has no say in it any more
                     raise
-                if run.has_left_open:
+                if run.scope is not None:
                     await self._give_up(run, ending, cancels)
                     break
                 if cancels.has_any():

@@ -280,6 +280,7 @@ class Worker(Actor[Told]):
         for run in runs:
             if run.is_lost:
                 self._forget(run)
+        self._ring_if_idle()
         if self._grace_ends_s < math.inf:
             self._drain()
         for number in range(len(self._lanes)) if self._has_begun else ():
@@ -354,7 +355,7 @@ class Worker(Actor[Told]):
             if max(present.start.epoch, present.then_epoch) < start.epoch:
                 present.then_epoch = start.epoch
                 # The key came back to us while its former run is still here.
-                present.then.append(partial(self._accept_later, present, lane, start))
+                present.then = (*present.then, partial(self._accept_later, present, lane, start))
                 self._cancel(present, "refused")
             return
         handler = self.handlers.get(start.handler)
@@ -376,7 +377,7 @@ class Worker(Actor[Told]):
     def _fill(self) -> None:
         """Start what is queued, as far as there are slots; ask for more if that is little."""
         self._slots.fill()
-        if self._slots.wants_more:
+        if self._slots.wants_more():
             for state in self.context.lanes:
                 if state.unassigned > 0:
                     self._pull(state.number)
@@ -444,6 +445,7 @@ class Worker(Actor[Told]):
             self._conclude(run, CANCELLED)
         elif run.phase == "settling" and is_lost:
             self._forget(run)
+            self._ring_if_idle()
 
     def _conclude(self, run: Run, ending: Ending) -> None:
         """Decide what becomes of a run whose handler has ended, or never began."""
@@ -453,7 +455,7 @@ class Worker(Actor[Told]):
             self.context.on_interrupt(ending.error)
             ending = Raised(ending.error)
         if self.runs.get(run.key) is run:
-            if run.is_lost:
+            if run.why and run.is_lost:
                 self._forget(run)
             elif run.why == "lease" and (ending is CANCELLED or run.start.kind == "service"):
                 self._suspend(run)
@@ -483,9 +485,9 @@ class Worker(Actor[Told]):
         if self.runs.get(run.key) is run:
             del self.runs[run.key]
         self._box(run).withdraw(run)
-        self._mover.forget(run)
+        if run.start.kind == "service":
+            self._mover.forget(run)
         self._slots.free(run)
-        self._ring_if_idle()
 
     # --- what the store says ------------------------------------------------------------------
 
@@ -626,8 +628,7 @@ class Worker(Actor[Told]):
         for run in self._in_lane(lane):
             if run.phase == "settling":
                 self._refused(run.key, run.start.epoch, "GONE", "")
-            run.then.clear()  # starts that were granted to who we were
-            run.then_epoch = 0
+            run.then, run.then_epoch = (), 0  # starts that were granted to who we were
             self._cancel(run, "gone")
         self._memory.clear(lambda key: self.context.lane_of(key).number == lane)
         self._ring_if_idle()

@@ -53,8 +53,8 @@ def flat(reply: Any) -> Flat:
 
 def entry_id(text: bytes) -> str:
     """Return an entry's id."""
-    ms, dash, number = text.partition(b"-")
-    if not (dash and is_number(ms) and is_number(number)):
+    ms, _, number = text.partition(b"-")  # spelled out: there is one for each job
+    if not (ms.isdigit() and number.isdigit() and len(ms) <= _DIGITS_MAX >= len(number)):
         raise ValueError(text[: 2 * DIGITS_MAX])
     return text.decode()
 

@@ -864,7 +864,7 @@ MUTANTS: Final = (
         name="a slot goes on inside an open scope",
         breaks="what a handler left open is around whoever runs there next",
         path="pool/actors/slots.py",
-        old="if run.has_left_open:",
+        old="if run.scope is not None:",
         new="if False:",
         by=(
             (
