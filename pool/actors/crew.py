@@ -109,6 +109,7 @@ class Crew:
             on_lane_lost=self.dispatcher.lose,
             on_refounded=self._on_refounded,
             confirm=lambda: self._keepalive.confirm(context.settings.op_timeout_s),
+            has_held=lambda state: self._keepalive.has_held(state),  # noqa: PLW0108 - made below
         )
         self._keepalive = KeepAlive(
             name="keepalive",

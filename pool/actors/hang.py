@@ -28,12 +28,16 @@ an epoch up to that stamp was granted while it may have been taken back again.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import attrs
 
 HUNG_S: Final = 1.0  # a loop that has not answered for so long hangs
 FROZEN_S: Final = 0.5  # so late a thread goes on only if its whole process stood still
+# ... or other code of it kept the interpreter: then the thread has asked for it every 5 ms (that is
+# `sys.getswitchinterval()`), on a busy machine less often; who stands still asks for nothing.
+ASKS_PER_S: Final = 40.0
 
 
 @attrs.define(eq=False)
@@ -68,6 +72,22 @@ class Pulse:
     def is_hung(self, now_s: float) -> bool:
         """Say whether the loop hangs."""
         return self.silent_s(now_s) >= HUNG_S
+
+
+@attrs.define(eq=False)
+class Hold:
+    """For how long code of our own process has kept one of its threads from the interpreter."""
+
+    waits: int = 0  # of the thread, as of ...
+    at_s: float = math.inf  # ... when it looked last
+    held_s: float = 0.0  # altogether
+
+    def look(self, now_s: float, waits: int) -> None:
+        """In the thread, wherever it goes on: note what kept it."""
+        gap_s, asked = now_s - self.at_s, waits - self.waits
+        if gap_s > FROZEN_S and asked > ASKS_PER_S * gap_s:
+            self.held_s += gap_s
+        self.at_s, self.waits = now_s, waits
 
 
 @attrs.define(eq=False)

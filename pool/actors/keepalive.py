@@ -36,7 +36,7 @@ import attrs
 
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
-from pool.actors.hang import Pulse
+from pool.actors.hang import Hold, Pulse
 from pool.actors.observe import LeaseLost, LeaseResumed, LoopHung, TtlChanged
 from pool.errors import Gone, PoolError, StoreLost
 from pool.model.job import Options
@@ -70,6 +70,7 @@ class _Round:
     seq: int
     is_hung: bool
     said: tuple[bool, ...]  # per lane: whether it names handlers
+    held_s: float  # for how long our own code had kept the thread from the interpreter
 
 
 @attrs.frozen
@@ -113,6 +114,8 @@ class KeepAlive(Actor[Message]):
     _wake: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     _newest: dict[Url, _Answer] = attrs.field(init=False, factory=dict)  # by the threads
     _pulses: dict[Url, Pulse] = attrs.field(init=False, factory=dict)
+    _holds: dict[Url, Hold] = attrs.field(init=False, factory=dict)  # by the threads
+    _held: dict[int, float] = attrs.field(init=False, factory=dict)  # by lane, when last granted
     _seqs: dict[Url, int] = attrs.field(init=False, factory=dict)  # by the threads, which may end
     _answered: dict[int, int] = attrs.field(init=False, factory=dict)  # seq by lane
     # by lane: which handlers it was told of last, and how many were registered then
@@ -132,6 +135,12 @@ class KeepAlive(Actor[Message]):
             # Where nobody of us has a lease there is nothing to renew, or to be told.
             mine = tuple(state for state in states if takes[state.number])
             self._plans[url] = _Plan(mine, tuple(takes[s.number] for s in mine), handlers)
+
+    def has_held(self, state: LaneState) -> bool:
+        """Say whether code of our own has kept us from renewing for a good part of a lease."""
+        hold = self._holds.get(self.context.url.at(state.lane.names.prefix))
+        since_s = self._held.get(state.number, 0.0)
+        return hold is not None and hold.held_s - since_s > self.context.timing.ttl_s / 2
 
     def renew_now(self) -> None:
         """Do not wait for the next period."""
@@ -249,7 +258,7 @@ class KeepAlive(Actor[Message]):
             state.unassigned = told.unassigned
             counts = dict(zip(takes, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]
-            self._take_lease(state, told, sent.asked_s)
+            self._take_lease(state, told, sent)
             if not sent.is_hung:
                 state.door.open(sent.seq, told.stamp)
             self._answered[state.number] = sent.seq
@@ -270,13 +279,14 @@ class KeepAlive(Actor[Message]):
         for state, reply in zip(sent.plan.states, answer.replies, strict=True):
             is_mine = self.context.lanes[state.number] is state
             if is_mine and isinstance(reply, Renewal) and sent.asked_s > state.lease.asked_s:
-                self._take_lease(state, reply, sent.asked_s)
+                self._take_lease(state, reply, sent)
 
-    def _take_lease(self, state: LaneState, told: Renewal, asked_s: float) -> None:
+    def _take_lease(self, state: LaneState, told: Renewal, sent: _Round) -> None:
         if any(count >= 0 for count in told.counts):
             # Else nobody has a lease: joining again begins a new one.
             timing, now_s = Timing(told.ttl.ms / 1000), self.context.seam.clock()
-            self._granted(state, Renewed(asked_s, now_s, timing, told.ttl.term))
+            self._held[state.number] = sent.held_s
+            self._granted(state, Renewed(sent.asked_s, now_s, timing, told.ttl.term))
 
     def _granted(self, state: LaneState, event: Renewed) -> None:
         """Count a renewal.  The lane says for how long; what we take up, the next one says."""
@@ -334,6 +344,7 @@ class KeepAlive(Actor[Message]):
                 known = await self._acknowledge(sent, port) if sent.is_hung else set()
                 calls = self._calls(sent, known)
                 replies = await port.run(calls, timeout_s=context.timing.renew_timeout_s)
+                self._look(url)
                 answer = self._newest[url] = _Answer(sent, replies)
                 if not port.post(self.put, answer):
                     return
@@ -343,7 +354,12 @@ class KeepAlive(Actor[Message]):
             if not await self._look_after_loop(sent, port, next_s):
                 return
 
+    def _look(self, url: Url) -> None:
+        seam = self.context.seam
+        self._holds.setdefault(url, Hold()).look(seam.clock(), seam.waits())
+
     def _next_round(self, url: Url) -> _Round:
+        self._look(url)
         clock, pulse = self.context.seam.clock, self._pulses.setdefault(url, Pulse())
         seq = self._seqs[url] = self._seqs.get(url, 0) + 1  # before the plan, see `confirm`
         plan, is_hung = self._plans.get(url, _Plan()), pulse.is_hung(clock())
@@ -351,7 +367,7 @@ class KeepAlive(Actor[Message]):
             state.door.shut = seq  # before anything else, see `hang`
         known = [self._known.get(state.number) for state in plan.states]
         said = tuple([each is None or each[0] is not plan.handlers for each in known])
-        return _Round(clock(), url, plan, seq, is_hung, said)
+        return _Round(clock(), url, plan, seq, is_hung, said, self._holds[url].held_s)
 
     async def _acknowledge(self, sent: _Round, port: Port) -> set[int]:
         """Acknowledge what has begun; return the lanes that know of all of it."""
@@ -396,6 +412,7 @@ class KeepAlive(Actor[Message]):
             sleep_s = min(_LOOK_S, until_s - now_s)
             await port.sleep(sleep_s)
             pulse.woke(now_s + sleep_s, clock())
+            self._look(sent.url)
             kept_s = context.timing.ttl_s - context.timing.margin_s
             if pulse.silent_s(clock()) > kept_s and context.settings.on_overrun == "exit":
                 context.seam.end_process(EXIT_CODE)

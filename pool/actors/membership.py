@@ -152,6 +152,7 @@ class Membership(Actor[Message]):
     on_lane_lost: Callable[[int], object]  # what it held is gone
     on_refounded: Callable[[], object]  # the pool has another incarnation
     confirm: Callable[[], Awaitable[set[int]]]  # tells the lanes now; returns those that are silent
+    has_held: Callable[[LaneState], bool]  # whether our own code kept us from renewing
     _settling: list[_Settling] = attrs.field(init=False, factory=list)  # by lane
     _news: anyio.Event = attrs.field(init=False, factory=anyio.Event)  # of the next try to join
     _is_joining: bool = attrs.field(init=False, default=False)  # else nobody has asked for it yet
@@ -424,7 +425,8 @@ class Membership(Actor[Message]):
         if name == state.node.name:
             state.node = Target(state.node.id, state.node.number + 1)
             return
-        self._note_former(state.number, name)
+        if not self.has_held(state):  # else one of its jobs is to blame, as if it had killed us
+            self._note_former(state.number, name)
         for worker in self.workers.values():
             if worker.target(state.number).name == name:
                 self._numbers[worker.id][state.number] += 1

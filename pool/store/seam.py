@@ -40,6 +40,13 @@ from pool.store.task import Task
 from pool.store.url import Url
 from pool.store.wire import Reply, Server, Wire
 
+try:
+    import resource
+
+    _THREAD: int | None = resource.RUSAGE_THREAD
+except (ImportError, AttributeError):  # Linux alone counts them by thread
+    _THREAD = None
+
 __all__ = [
     "Beside",
     "Body",
@@ -152,6 +159,9 @@ class Seam(Protocol):
     def aside(self, fn: Callable[[], object]) -> None:
         """Run what is a user's in a thread for that alone, one after the other: a body is held up
         neither by what blocks there nor by what that raises."""
+
+    def waits(self) -> int:
+        """Return how often the calling thread has waited for anything; 0 where nobody counts."""
 
     def end_process(self, code: int) -> None:
         """End the process at once, from any thread: a handler of ours outlived its lease."""
@@ -287,6 +297,9 @@ class Host:
 
     def aside(self, fn: Callable[[], object]) -> None:
         self._aside.write(fn)
+
+    def waits(self) -> int:
+        return resource.getrusage(_THREAD).ru_nvcsw if _THREAD is not None else 0
 
     def end_process(self, code: int) -> None:
         os._exit(code)

@@ -8,6 +8,7 @@ object a line; at its end the process dies with the test.  SIGTERM leaves the po
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -33,6 +34,7 @@ from pool.store.scripts import ScriptCall
 LOOK_S = 0.02  # how often a held handler looks whether its gate is open
 TICK_S = 0.02
 LIMIT_S = 0.6  # run-time limit of the handlers that do not obey it
+HOLD_S = 4  # for which a handler keeps the interpreter to itself
 
 
 class Ledger:
@@ -139,6 +141,8 @@ def make(ledger: Ledger, node: str) -> Handlers:
                     os.kill(os.getpid(), signal.SIGKILL)
                 case "segv":
                     os.kill(os.getpid(), signal.SIGSEGV)
+                case "hold":
+                    ctypes.PyDLL(None).sleep(HOLD_S)  # nobody else gets the interpreter
             await anyio.sleep_forever()
 
     handlers.job("deadly")(deadly)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.process.conftest import BACK_S
+from tests.process.member import HOLD_S
 
 if TYPE_CHECKING:
     from tests.process.conftest import Figures, Fleet, MakeFleet, Member
@@ -88,6 +89,22 @@ def test_a_job_that_kills_its_process_ends_one_more_than_crashes_max(
     assert len(fleet.runs(jobs)) == deaths
     assert fleet.results(client, jobs) == {"poison": "!POOLPARKED"}
     fleet.is_sound()
+
+
+def test_a_job_that_keeps_the_interpreter_is_parked_like_one_that_kills(
+    make_fleet: MakeFleet,
+) -> None:
+    """Each time it costs its node the lease; no process dies, and none of them stood still."""
+    fleet = make_fleet(ttl_s=HOLD_S / 2)
+    client = fleet.start("client", is_client=True, crashes_max=1)[0]
+    workers = fleet.start("w1", "w2", crashes_max=1)
+    beside = fleet.dispatch(client, "perilous", [f"key-{i}" for i in range(10)], "")
+    fleet.are_running(beside)
+    jobs = fleet.dispatch(client, "deadly", ["poison"], "hold")
+    assert fleet.results(client, jobs, within_s=60.0) == {"poison": "!POOLPARKED"}
+    assert len(fleet.runs(jobs)) == 2  # crashes_max + 1
+    fleet.are_running(beside, within_s=fleet.ttl_s + HOLD_S + BACK_S)
+    fleet.is_sound(frozen=workers)
 
 
 def poison_among(

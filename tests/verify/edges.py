@@ -372,13 +372,17 @@ def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
 @invariant("I40", "who lives has killed nobody")
 def the_living_leave_no_marks(view: View, bounds: Bounds, found: Finding) -> None:
     """At the end no job is suspected of the death of a process that lives: who stood still, or was
-    cut off, and came back has said so.  What was said may have been lost with the data.
+    cut off, and came back has said so; not so whom its own code kept from renewing.  What was said
+    may have been lost with the data.
     """
+    held = {fault.target for fault in view.faults if fault.kind == "hold-gil"}
     marks = view.final.extra.get("marks", {}) if view.final else {}
     for key, names in marks.items():
         for name in names:
             process = view.process_of(name)
             found.judged += 1
+            if process.partition("/")[0] in held:
+                continue
             if process and process not in view.died and not view.loses(0.0, math.inf, key):
                 found.say(f"{key!r} is suspected of the death of {name} ({process})", view.final)
 

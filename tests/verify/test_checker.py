@@ -2415,7 +2415,7 @@ bad("I36")(beside(crashes=0))
 good("I36")(beside(crashes=1))
 
 
-def marked(*, dies: bool = False, loss: bool = False) -> Tell:
+def marked(*, dies: bool = False, loss: bool = False, holder: str = "") -> Tell:
     """Return the story of a service that its former worker's process is said to have died of."""
 
     def tell(s: Story) -> None:
@@ -2425,7 +2425,7 @@ def marked(*, dies: bool = False, loss: bool = False) -> Tell:
         if dies:
             s.crash("a")
         else:
-            s.fault("pause", "a", lasts=4.0)
+            s.fault("pause", holder or "a", kind="hold-gil" if holder else "", lasts=4.0)
             s.end("j1", err="cancelled", effect=False)
         if loss:
             s.fault("loss")
@@ -2438,6 +2438,8 @@ def marked(*, dies: bool = False, loss: bool = False) -> Tell:
 bad("I40")(marked())
 good("I40")(marked(dies=True))
 good("I40")(marked(loss=True))
+good("I40")(marked(holder="a"))
+bad("I40")(marked(holder="b"))
 
 
 def looks_guilty(*, lived: float) -> Tell:

@@ -190,6 +190,9 @@ class SimSeam:
     def aside(self, fn: Callable[[], object]) -> None:
         fn()  # the world's observers hold up nobody here
 
+    def waits(self) -> int:
+        return 0  # whoever stands still here is frozen
+
     def end_process(self, code: int) -> None:
         self._process.kill()
         self._process.on_exit(code)
