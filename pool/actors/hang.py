@@ -24,6 +24,10 @@ renewal asks again.  Repeats of 2 change nothing, nor does the loop's own acknow
 The thread dies after any step: what is shut stays shut until the next one's first renewal was
 answered; seq counts on.  The process dies: its leases end.  `sure` covers what the loop reads late:
 an epoch up to that stamp was granted while it may have been taken back again.
+
+Where the thread itself stood still until the lease was gone, either the whole process did (SIGSTOP,
+a suspended machine), and nobody is to blame, or other code of it kept the interpreter (C code that
+holds the GIL), and one of its jobs is, as if it had killed the process: `Hold` tells the two apart.
 """
 
 from __future__ import annotations

@@ -820,6 +820,19 @@ MUTANTS: Final = (
         by=("tests/process/test_overrun.py::test_a_freeze_of_the_whole_process_is_no_hung_loop",),
     ),
     Mutant(
+        name="who keeps the interpreter stood still",
+        breaks="a job that costs each node its lease is never found: nobody killed anybody (13.8)",
+        path="pool/actors/membership.py",
+        old="if not self.has_held(state):",
+        new="if True:",
+        by=(
+            (
+                "tests/process/test_poison.py::"
+                "test_a_job_that_keeps_the_interpreter_is_parked_like_one_that_kills"
+            ),
+        ),
+    ),
+    Mutant(
         name="who reads no log stops the node",
         breaks="a line is waited for until it is written (A7)",
         path="pool/store/scribe.py",
