@@ -22,6 +22,7 @@ from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.dispatcher import Dispatcher
 from pool.actors.handlers import Handlers
+from pool.actors.hang import FROZEN_S
 from pool.actors.keepalive import EXIT_CODE, KeepAlive, LaneHandlers
 from pool.actors.listener import Listener
 from pool.actors.maps import Maps
@@ -340,8 +341,11 @@ class Crew:
 
     def _on_hard(self, state: LaneState) -> None:
         self._tell_workers(LeaseHard(state.number))
-        self._overran([run for run in self._overrunning(state.number) if not run.is_lost])
-        self._judge_later(state.number)  # after a freeze they were told to end only now
+        # Who comes so late stood still, and so did they: told before or only now, they have their
+        # time to end when all goes on.
+        if self.context.seam.clock() - state.lease.hard_s < FROZEN_S:
+            self._overran([run for run in self._overrunning(state.number) if not run.is_lost])
+        self._judge_later(state.number)
 
     def _overrunning(self, lane: int) -> list[Run]:
         return [r for w in self.membership.workers.values() for r in w.overrunning(lane)]

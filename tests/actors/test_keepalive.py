@@ -304,6 +304,35 @@ async def test_after_a_freeze_only_handlers_that_do_not_end_are_reported(
         await fleet.leave(node)
 
 
+async def test_who_stood_still_since_it_was_told_to_end_has_its_time_to_end(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """It thaws for a moment at the first deadline, and again behind the second one."""
+    handlers = Handlers()
+
+    @handlers.service("tidy")
+    async def tidy(job: Job) -> None:
+        diary.note("start")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            threading.Event().wait(TTL_S)  # the loop stands still, as in a frozen process
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(TTL_S / 10)
+            diary.note("ended")
+
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(handlers, url=proxy.url, lease_ttl_s=TTL_S)
+        await node.dispatch("tidy", "t")
+        await diary.has("start")
+        proxy.go_silent()
+        await diary.has("ended")
+        assert fleet.all_seen(HandlerOverran) == []
+        await proxy.heal()
+        await fleet.seen(LeaseResumed)
+        await fleet.leave(node)
+
+
 async def test_a_handler_that_outlives_its_lease_is_reported_and_its_commit_refused(
     fleet: Fleet, diary: Diary
 ) -> None:
