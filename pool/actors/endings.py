@@ -7,16 +7,15 @@ from typing import Any
 import attrs
 
 from pool.actors.context import Context
-from pool.actors.job import Cancel, Park, Retry
 from pool.actors.observe import AttemptFailed
 from pool.actors.outcome import outcome_ttl_ms
-from pool.actors.run import Ending, Raised, Returned, Run, Unreadable
+from pool.actors.raised import Raised, told
+from pool.actors.run import Ending, Returned, Run, Unreadable
 from pool.errors import PayloadEncodingError, PayloadTooLarge
 from pool.model import job as model
 from pool.model.codec import check_size, encode_value
 from pool.model.job import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, one_line
 from pool.store.lane import Edge
-from pool.store.loops import is_cancellation
 
 
 @attrs.frozen
@@ -40,27 +39,27 @@ class Endings:
             return self._judged(run, ending)
         except KeyboardInterrupt as error:  # Ctrl-C, for all that can be seen, as out of a handler
             self.context.on_interrupt(error)
-            return self._failed(run, "failed", _told(error))
-        except BaseException as error:  # noqa: BLE001 - what it returns and raises is user code
-            return self._failed(run, "failed", _told(error))
+            return self._failed(run, "failed", told(error))
+        except BaseException as error:  # noqa: BLE001 - what it returns is user code
+            return self._failed(run, "failed", told(error))
 
     def _judged(self, run: Run, ending: Ending) -> Edge:
         start = run.start
-        match ending if isinstance(ending, Returned) else _out_of_groups(ending):
+        match ending:
             # A result counts although we wanted the handler to end; a service that returns because
             # it was cancelled is not done.
             case Returned(value) if start.kind == "job":
                 return self._done(run, value)
-            case Raised(Retry() as order):
-                return self._failed(run, "retry", order.cause, after_s=order.after_s)
-            case Raised(Cancel() as order):
-                return self.edge(run, model.CANCEL, one_line(order.cause, CAUSE_CHARS_MAX))
-            case Raised(Park() as order):
-                return self._parked(run, order.cause or "parked by its handler", "")
+            case Raised(order="retry", cause=cause, after_s=after_s):
+                return self._failed(run, "retry", cause, after_s=after_s)
+            case Raised(order="cancel", cause=cause):
+                return self.edge(run, model.CANCEL, one_line(cause, CAUSE_CHARS_MAX))
+            case Raised(order="park", cause=cause):
+                return self._parked(run, cause or "parked by its handler", "")
             case Unreadable(problem):
                 return self._parked(run, "malformed payload", problem)
-            case Raised(error) if run.why in ("", "lease"):
-                return self._failed(run, "failed", _told(error))
+            case Raised(text) if run.why in ("", "lease"):
+                return self._failed(run, "failed", text)
         if run.why == "stop":
             return self.edge(run, model.CANCEL, run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
@@ -112,7 +111,7 @@ class Endings:
         if isinstance(decision, model.Park):
             follows, edge = "parked", self._parked(run, decision.cause, decision.error)
         else:
-            delay_s = decision.delay_s if after_s is None else max(0.0, after_s)
+            delay_s = decision.delay_s if after_s is None else after_s
             follows = f"attempt {decision.attempt} in {delay_s:.3f} s"
             delay_ms = round(delay_s * 1000)
             edge = self.edge(run, model.WAIT, delay_ms, decision.attempt, decision.error)
@@ -126,29 +125,6 @@ class Endings:
             )
         )
         return edge
-
-
-def _out_of_groups(ending: Ending) -> Ending:
-    """Return an order alone that was raised in a task of the handler's: task groups wrap it."""
-    error = ending.error if isinstance(ending, Raised) else None
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return Raised(error) if isinstance(error, (Retry, Cancel, Park)) else ending
-
-
-def _told(error: BaseException) -> str:
-    """Return what is kept of an error: one of a group is the first that has a cause of its own."""
-    others = 0
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        others += len(error.exceptions) - 1
-        error = error.exceptions[0]
-    name = "an error"
-    try:
-        name = f"{type(error).__name__}"
-        text = "cancelled by itself or by its own tasks" if is_cancellation(error) else str(error)
-        return f"{name}: {text}" + (f" (and {others} more)" if others else "")
-    except BaseException:  # noqa: BLE001 - its text is user code too
-        return f"{name}, whose text cannot be had"
 
 
 def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:

@@ -27,7 +27,7 @@ from pool.actors.supervisor import Supervisor
 from pool.errors import PartEnded
 from pool.model.backoff import Restarts
 from pool.settings import Settings
-from pool.store.loops import Strays, after_task, is_asked_for, strays
+from pool.store.loops import Strays, after_task, is_asked_for, is_cancellation, strays
 from pool.store.seam import Seam
 
 _NAME = "house"
@@ -109,7 +109,7 @@ class House:
     ) -> None:
         """Wait until nothing runs; raise what ended an actor for good, and a cancellation."""
         self._closed.set()
-        if isinstance(error, anyio.get_cancelled_exc_class()):
+        if error is not None and is_cancellation(error):
             await self._end(kind, error, traceback)
         else:
             await self._end(None, None, None)

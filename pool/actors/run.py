@@ -20,6 +20,7 @@ import attrs
 
 from pool.actors.handlers import Handler
 from pool.actors.job import RUNNING, Inbox, Job
+from pool.actors.raised import Raised, has_cancellation, plain, read
 from pool.errors import PayloadEncodingError
 from pool.model.codec import decode_call
 from pool.model.job import Start
@@ -100,20 +101,10 @@ class Returned:
 
 
 @attrs.define(eq=False)
-class Raised:
-    """It raised; what that means depends on what it raised.
-
-    A cancellation that we did not ask for is an error like any other: of this job alone.
-    """
+class _Threw:
+    """It raised this, which nobody has read yet."""
 
     error: BaseException
-
-
-@attrs.define(eq=False)
-class Interrupted:
-    """It raised KeyboardInterrupt: Ctrl-C, for all that can be seen, which is for the node."""
-
-    error: KeyboardInterrupt
 
 
 @attrs.define(eq=False)
@@ -129,13 +120,13 @@ class Cancelled:
 
 
 CANCELLED: Final = Cancelled()
-Ending: TypeAlias = Returned | Raised | Interrupted | Unreadable | Cancelled
+Ending: TypeAlias = Returned | Raised | Unreadable | Cancelled
 
 
 @coroutine
 def _apart(
     coro: Any, context: LogContext, run: Run, cancels: Strays
-) -> Generator[Any, Any, Ending]:
+) -> Generator[Any, Any, Returned | _Threw]:
     """Await a handler in a context of its own: slots are shared, a tenant bound to it must not be.
 
     A task per job would do that too, and cost more than most jobs.
@@ -154,7 +145,7 @@ def _apart(
         except StopIteration as end:
             return Returned(end.value)
         except GeneratorExit as error:
-            return Raised(error)  # the handler's own: the end of our coroutine comes in below
+            return _Threw(error)  # the handler's own: the end of our coroutine comes in below
         try:
             step, value = coro.send, (yield waits_for)
         except GeneratorExit:
@@ -164,13 +155,13 @@ def _apart(
             step, value = coro.throw, error
 
 
-def _in_thread(call: Callable[[], Any]) -> Ending:
+def _in_thread(call: Callable[[], Any]) -> Returned | _Threw:
     """Call a plain handler: not every error can be raised across threads as it is."""
     generation = LINEAGE.generation
     try:
         return Returned(call())
     except BaseException as error:  # noqa: BLE001 - user code: every error is an outcome
-        return Raised(error)
+        return _Threw(error)
     finally:
         LINEAGE.end_copy(generation)
 
@@ -180,7 +171,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     handler, job = run.handler, run.job
     assert handler is not None
     assert job is not None
-    ending: Ending = CANCELLED
+    ending: Ending | _Threw = CANCELLED
     try:
         args, kwargs = decode_call(run.payload or b"")
         context = copy_context()
@@ -200,46 +191,39 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
                 else:
                     call = partial(handler.fn, job, *args, **kwargs)
                     ending = await anyio.to_thread.run_sync(_in_thread, call, limiter=limiter)
-            except BaseException as error:
-                raised = error
+            except GeneratorExit:
                 raise
+            except BaseException as error:  # noqa: BLE001 - user code: every error is an outcome
+                raised, ending = error, _Threw(error)
+            if raised is not None and has_cancellation(raised):
+                ending, raised = CANCELLED, plain(raised)
+                raise raised  # our scope knows its own; of other errors it shall see nothing
     except GeneratorExit:
         raise  # our own coroutine is being closed
     except BaseException as error:
         # Leaving our scope fails only if the handler has left one open within it.
         if is_cancellation(error) and is_asked_for():
             raise
-        if error is not raised and isinstance(error, RuntimeError):
+        if error is not raised and issubclass(type(error), RuntimeError):
             is_left_open = True
             error = _open_scope(raised, is_cancelled=scope.cancel_called)
-        ending = Raised(error)
+        ending = _Threw(error)
     finally:
         raised = None  # its traceback leads back here
     if not is_left_open:
         run.scope = None
-    if isinstance(ending, Raised):
-        ending = _judged(ending, is_cancelled=scope.cancel_called)
     if scope.cancel_called and not run.why:
         run.why = "timeout"  # only the deadline cancels without a reason
     is_late = scope.cancel_called and anyio.current_time() >= scope.deadline
+    if isinstance(ending, _Threw):
+        ending = read(ending.error)  # and drop the error: its traceback leads back here
+        # A stranger's cancellation came together with ours, or it was raised in a thread.
+        return CANCELLED if ending.is_cancellation and scope.cancel_called else ending
     # What comes too late does not count, whatever else was asked of it since.
-    return CANCELLED if is_late and isinstance(ending, Returned) else ending
+    return CANCELLED if is_late else ending
 
 
 def _open_scope(raised: BaseException | None, *, is_cancelled: bool) -> BaseException:
     if raised is not None and (is_cancelled or not is_cancellation(raised)):
         return raised
     return RuntimeError("it left a cancel scope or a task group open")
-
-
-def _judged(ending: Raised, *, is_cancelled: bool) -> Ending:
-    error = ending.error
-    if isinstance(error, Exception):
-        return ending
-    if is_cancelled and is_cancellation(error):
-        return CANCELLED  # a stranger's came together with ours, or it was raised in a thread
-    if isinstance(error, KeyboardInterrupt):
-        return Interrupted(error)
-    if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is not None:
-        return Interrupted(KeyboardInterrupt())
-    return ending

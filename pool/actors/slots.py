@@ -26,7 +26,8 @@ from pool.actors.context import Context
 from pool.actors.handlers import Handlers
 from pool.actors.observe import RunDisturbed
 from pool.actors.outbox import RESEND_S, Outbox
-from pool.actors.run import CANCELLED, Ending, Raised, Run, execute
+from pool.actors.raised import Raised
+from pool.actors.run import CANCELLED, Ending, Run, execute
 from pool.errors import PartEnded, PoolError
 from pool.model.job import Record
 from pool.store.loops import Strays, is_asked_for, is_cancellation, strays, unmoved
@@ -369,7 +370,7 @@ class Slots:
         it is given back: if somebody leaves in order, it was to be that anyway.
         """
         self._made -= 1
-        is_hit = isinstance(ending, Raised) and is_cancellation(ending.error)
+        is_hit = isinstance(ending, Raised) and ending.is_cancellation
         are_all = self.context.supervisor.struck_s() >= run.began_s
         if is_hit and not run.has_cancelled and (is_used or are_all):
             start = run.start

@@ -30,6 +30,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from pool.actors.actor import Actor
 from pool.actors.observe import ActorCrashed, Event
+from pool.actors.raised import told
 from pool.errors import NotRunning, PartEnded, StoreError
 from pool.model.backoff import Dice, Restarts
 from pool.store.care import Ends
@@ -92,9 +93,8 @@ class Supervisor:
             return None  # it has ended by something else, and so does this part
         self._down[restarts] = part
         self.on_down()
-        pause_s = restarts.crashed(self.clock(), is_fault=isinstance(error, StoreError))
-        told = f"{type(error).__name__}: {error}"
-        self.emit(ActorCrashed(actor=part, error=told, restarts=restarts.count))
+        pause_s = restarts.crashed(self.clock(), is_fault=issubclass(type(error), StoreError))
+        self.emit(ActorCrashed(actor=part, error=told(error), restarts=restarts.count))
         if pause_s is None:
             (fail or self.fail)(error if isinstance(error, Exception) else _unasked(part, error))
         return pause_s
@@ -296,7 +296,7 @@ class Apart:
 
 
 def _unasked(part: str, error: BaseException) -> PartEnded:
-    ended = PartEnded(part=part, problem=f"{type(error).__name__}: {error}")
+    ended = PartEnded(part=part, problem=told(error))
     ended.__cause__ = error
     return ended
 

@@ -47,8 +47,9 @@ from pool.actors.orders import (
 from pool.actors.outbox import BATCH_MAX, RESEND_S, Answered, FlushDue, Memory, Outbox
 from pool.actors.outcome import edge_of, outcome_ttl_ms
 from pool.actors.quarantine import quarantine
+from pool.actors.raised import Raised
 from pool.actors.restoring import restore
-from pool.actors.run import CANCELLED, LOST, Ending, Interrupted, Raised, Run, Why
+from pool.actors.run import CANCELLED, LOST, Ending, Run, Why
 from pool.actors.slots import QUEUE_AHEAD, Slots
 from pool.actors.trials import LIVED_S
 from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
@@ -449,11 +450,10 @@ class Worker(Actor[Told]):
 
     def _conclude(self, run: Run, ending: Ending) -> None:
         """Decide what becomes of a run whose handler has ended, or never began."""
-        if isinstance(ending, Interrupted):
+        if type(ending) is Raised and ending.interrupt is not None:
             # First: from here on we drain, and take back nothing.  This attempt counts as any other
             # error's: a job that does so each time would end one node after another for ever.
-            self.context.on_interrupt(ending.error)
-            ending = Raised(ending.error)
+            self.context.on_interrupt(ending.interrupt)
         if self.runs.get(run.key) is run:
             if run.why and run.is_lost:
                 self._forget(run)

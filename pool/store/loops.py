@@ -305,8 +305,8 @@ def after_task() -> Callable[[Callable[[], object]], object]:
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Whether it is what cancels tasks on this event loop."""
-    return isinstance(error, anyio.get_cancelled_exc_class())
+    """Whether it is what cancels tasks on this event loop; `isinstance` would ask the error."""
+    return issubclass(type(error), anyio.get_cancelled_exc_class())
 
 
 def is_asked_for() -> bool:

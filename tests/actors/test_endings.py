@@ -48,6 +48,28 @@ class Nameless(Exception, metaclass=Shy):
     pass
 
 
+def unlike(*_: Any) -> Any:
+    raise Unlike
+
+
+class Unlike(Exception):
+    """What `isinstance` reads, and all else of it, raises."""
+
+    __getattribute__ = unlike
+
+
+class UnlikeGroup(BaseExceptionGroup[BaseException]):
+    __class__ = property(unlike)
+    exceptions = property(unlike)
+    split = subgroup = derive = unlike
+
+
+class Imposter(Exception):
+    """It says that it is an order, or a cancellation."""
+
+    __class__ = property(lambda self: self.args[0])
+
+
 class NoParent(Retry):
     def __init__(self) -> None:  # as users write it, without the parent's
         pass
@@ -69,6 +91,12 @@ WAYS: dict[str, tuple[Callable[[], BaseException], str]] = {
     "stop": (lambda: StopIteration(7), "StopIteration: 7"),
     "order": (NoParent, "AttributeError"),
     "long": (lambda: OSError("x" * 30_000_000), "OSError: xxx"),
+    "unlike": (Unlike, "Unlike"),
+    "unlike in a group": (lambda: ExceptionGroup("g", [Unlike()]), "Unlike"),
+    "unlike group": (lambda: UnlikeGroup("g", [Own("x"), OSError("y")]), "Own: x (and 1 more)"),
+    "imposter": (lambda: Imposter(Park), "Imposter: "),
+    "cancels": (lambda: Imposter(asyncio.CancelledError), "Imposter: "),
+    "interrupts": (lambda: Imposter(KeyboardInterrupt), "Imposter: "),
     "nameless": (Nameless, "an error, whose text cannot be had"),
 }
 
@@ -130,6 +158,16 @@ async def test_whatever_a_handler_raises_is_a_failed_attempt_of_its_job_alone(
     assert wanted in parked.value.last_error
     assert parked.value.attempts == 2
     await nobody_else_suffered(fleet, diary, node)
+
+
+async def test_a_block_that_ends_by_what_cannot_be_asked_leaves_in_order(fleet: Fleet) -> None:
+    node, raised = Node(fleet.pool, fleet.url, settings=fleet.settings), False
+    try:
+        async with node:
+            raise Unlike
+    except Unlike:
+        raised = True
+    assert (raised, node.state) == (True, "closed")
 
 
 async def test_an_order_raised_in_a_task_of_the_handlers_is_obeyed(

@@ -217,8 +217,10 @@ MUTANTS: Final = (
         name="only errors are failed attempts",
         breaks="SystemExit and its like end the worker's actor instead of the attempt",
         path="pool/actors/run.py",
-        old="        if is_cancellation(error) and is_asked_for():",
-        new="        if not isinstance(error, Exception):",
+        old="    if isinstance(ending, _Threw):",
+        new="    if isinstance(ending, _Threw) and not isinstance(ending.error, Exception):\n"
+        "        raise ending.error\n"
+        "    if isinstance(ending, _Threw):",
     ),
     Mutant(
         name="a quiet end is a stop",

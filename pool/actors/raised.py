@@ -1,0 +1,116 @@
+"""What a handler raised, read once and by its type, right where it ended: from there on plain data.
+
+An exception is user code in all that can be asked of it: `isinstance` reads its `__class__`, `str`
+its `__str__`, and a group's `split` and `exceptions` may be its own.  If one of them raises, it is
+that attempt which has failed, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import attrs
+
+from pool.actors.job import Cancel, Park, Retry, check_seconds
+from pool.store.loops import is_cancellation
+
+_ORDERS: tuple[tuple[type, Literal["retry", "cancel", "park"]], ...] = (
+    (Retry, "retry"),
+    (Cancel, "cancel"),
+    (Park, "park"),
+)
+
+
+@attrs.frozen(eq=False)
+class Raised:
+    """It raised; what that means depends on what it raised.
+
+    A cancellation that we did not ask for is an error like any other: of this job alone.
+    """
+
+    text: str  # what is kept of it
+    order: Literal["", "retry", "cancel", "park"] = ""
+    cause: str = ""  # of an order
+    after_s: float | None = None
+    is_cancellation: bool = False
+    # Ctrl-C, for all that can be seen, which is for the node.
+    interrupt: KeyboardInterrupt | None = None
+
+
+def read(error: BaseException) -> Raised:
+    """Return what is to be known of an error; whatever that does, this returns."""
+    try:
+        return _read(error)
+    except BaseException as worse:  # noqa: BLE001 - what it is asked is user code
+        return Raised(told(worse), interrupt=_interrupt(worse))
+
+
+def told(error: BaseException) -> str:
+    """Return what is kept of an error: one of a group is the first that has a cause of its own."""
+    others = 0
+    while inner := _inner(error):
+        others += len(inner) - 1
+        error = inner[0]
+    name = "an error"
+    try:
+        name = f"{type(error).__name__}"
+        text = "cancelled by itself or by its own tasks" if is_cancellation(error) else str(error)
+        return f"{name}: {text}" + (f" (and {others} more)" if others else "")
+    except BaseException:  # noqa: BLE001 - its text is user code too
+        return f"{name}, whose text cannot be had"
+
+
+def plain(error: BaseException) -> BaseException:
+    """Return an error that a cancel scope can take apart without calling what is its own."""
+    return BaseExceptionGroup("", list(_leaves(error))) if _inner(error) else error
+
+
+def has_cancellation(error: BaseException) -> bool:
+    """Whether it is what cancels tasks, or a group with such a one in it."""
+    return any(is_cancellation(each) for each in _leaves(error))
+
+
+def _read(error: BaseException) -> Raised:
+    text, order = told(error), error
+    while len(inner := _inner(order)) == 1:  # raised in a task of the handler's: groups wrap it
+        order = inner[0]
+    for kind, word in _ORDERS:
+        if issubclass(type(order), kind):
+            given: Any = order
+            after_s, cause = None, _string(given.cause)
+            if word == "retry" and given.after_s is not None:
+                check_seconds("after_s", given.after_s, 0.0)
+                after_s = float(given.after_s)
+            return Raised(text, word, cause, after_s)
+    interrupts = (found for each in _leaves(error) if (found := _interrupt(each)) is not None)
+    return Raised(text, is_cancellation=is_cancellation(error), interrupt=next(interrupts, None))
+
+
+def _inner(error: BaseException) -> tuple[BaseException, ...]:
+    """Return what a group is of; nothing of what is none."""
+    if not issubclass(type(error), BaseExceptionGroup):
+        return ()
+    found: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(error)
+    return found
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    left = [error]
+    while left:
+        each = left.pop()
+        inner = _inner(each)
+        left += reversed(inner)
+        if not inner:
+            yield each
+
+
+def _interrupt(error: BaseException) -> KeyboardInterrupt | None:
+    if not issubclass(type(error), KeyboardInterrupt):
+        return None
+    return error if type(error) is KeyboardInterrupt else KeyboardInterrupt()
+
+
+def _string(value: object) -> str:
+    """Return text that is no subclass's."""
+    return str.__str__(str(value))
