@@ -188,12 +188,13 @@ class RunDisturbed:
 
 @attrs.frozen(kw_only=True)
 class WorkerReaped:
-    """This node took over what a fenced identity owned."""
+    """This node took over what a fenced identity owned in a lane."""
 
     event: ClassVar[str] = "worker.reaped"
     level: ClassVar[str] = "warning"
 
     identity: str
+    lane: int
     keys: int
     by: str
 

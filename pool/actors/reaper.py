@@ -192,7 +192,8 @@ class Reaper(Actor[Message]):
                     await anyio.sleep(RETRY_S)
         finally:
             self._reaping.discard((state.number, claim.identity))
-        self.context.emit(WorkerReaped(identity=claim.identity, keys=keys, by=self.context.node_id))
+        name, lane, by = claim.identity, state.number, self.context.node_id
+        self.context.emit(WorkerReaped(identity=name, lane=lane, keys=keys, by=by))
         self.on_reaped(state.number, claim.identity)
 
     async def _known(self) -> set[str]:

@@ -470,6 +470,7 @@ class Sharing:
     shared: ReplicatedMap[str]
     record: Recorder
     dice: random.Random
+    cancelled: type[BaseException]
     is_quiet: bool = False  # the campaign is over: what is in the map now stays
 
     async def write(self) -> None:
@@ -492,6 +493,9 @@ class Sharing:
                 revision = (await self.shared.increment(key)).revision
             else:
                 revision = (await self.shared.set(key, value)).revision
+        except self.cancelled:
+            self.record("map", "info", err="CANCELLED", **about)
+            raise
         except StoreUnavailable as error:
             self.record("map", "info" if error.maybe_done else "fail", err=error.code, **about)
         except PoolError as error:
@@ -520,7 +524,8 @@ def observer(record: Recorder) -> Any:
         facts = attrs.asdict(event)
         match event.event:
             case "worker.reaped":
-                record("reap", nonce=facts["identity"], extra={"keys": facts["keys"]})
+                extra = {"keys": facts["keys"], "lane": facts["lane"]}
+                record("reap", nonce=facts["identity"], extra=extra)
             case "commit.refused":
                 refused = {"key": facts["key"], "epoch": facts["epoch"], "err": facts["answer"]}
                 record("commit", "fail", **refused)
@@ -656,7 +661,7 @@ async def main(cast: dict[str, Any]) -> int:
         except PoolError as error:
             record("event", extra={"event": "start.failed", "error": str(error)})
             return START_FAILED
-        sharing = Sharing(shared, record, random.Random(cast["seed"]))
+        sharing = Sharing(shared, record, random.Random(cast["seed"]), witness.cancelled)
         if cast["calls_per_s"]:
             callers.start_soon(_call_until_closed, node, cast, record)
         await _work(node, cast, record, say, sharing)
