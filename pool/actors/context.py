@@ -35,7 +35,6 @@ class LaneState:
     node: Target
     lease: Lease
     door: Door = attrs.field(factory=Door)
-    unassigned: int = 0  # as of the last answer that told
     is_silent: bool = False  # was asked when somebody left, and has not been heard since
     server_ms: int = 0  # server time, as of ...
     server_at_s: float = 0.0  # ... this moment of our own clock
@@ -62,6 +61,8 @@ class Context(Access):
     busy: dict[str, Any] = attrs.field(factory=dict)
     trials: Trials = attrs.field(factory=Trials)
     outages: Outages = attrs.field(init=False)
+    # lane -> how many keys are unassigned, where some are, as of the last answer that told
+    unassigned: dict[int, int] = attrs.field(init=False, factory=dict)
     # a script answered that the data of this lane are not there; it may be an answer of before
     on_data_lost: Callable[[int], object] = attrs.field(default=lambda _: None)
     on_interrupt: Callable[[KeyboardInterrupt], object] = attrs.field(default=lambda _: None)
@@ -74,6 +75,13 @@ class Context(Access):
     def trouble(self, during: str, lane: int | None, error: PoolError) -> None:
         """Tell that a call of ours failed, which is tried again; see `Outages`."""
         self.outages.trouble(during, lane, error)
+
+    def tell_unassigned(self, lane: int, keys: int) -> None:
+        """Note how many keys wait in a lane for a worker with room."""
+        if keys > 0:
+            self.unassigned[lane] = keys
+        elif lane in self.unassigned:
+            del self.unassigned[lane]
 
     def retime(self) -> float | None:
         """Go by the shortest TTL of our lanes; return the one of before, None if it is the same.

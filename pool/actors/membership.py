@@ -177,6 +177,7 @@ class Membership(Actor[Message]):
         self._settling += [_Settling() for _ in range(made.lanes - len(self._settling))]
         before = {state.number: state.node.number for state in context.lanes}
         now_s = context.seam.clock()
+        context.unassigned.clear()
         context.lanes[:] = [
             LaneState(
                 number=k,

@@ -157,7 +157,8 @@ class Outbox:
         if isinstance(answer.reply, PoolError):
             self._take_back(answer.batch)
             return ()
-        self.context.lanes[self.lane].unassigned, told = answer.reply
+        left, told = answer.reply
+        self.context.tell_unassigned(self.lane, left)
         return zip(answer.batch, told, strict=True)
 
     def _take(self) -> tuple[list[Sent], Ranks]:

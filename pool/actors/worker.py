@@ -11,6 +11,7 @@ stored outcome.  What Redis says we own is compared with what we do now and then
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
@@ -137,6 +138,9 @@ class Worker(Actor[Told]):
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
     is_draining: bool = attrs.field(init=False, default=False)
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)
+    _by_lane: dict[int, dict[str, Run]] = attrs.field(
+        init=False, factory=partial(defaultdict, dict)
+    )
     _endings: Endings = attrs.field(init=False)
     _memory: Memory = attrs.field(init=False)
     _mover: Mover = attrs.field(init=False)
@@ -340,7 +344,7 @@ class Worker(Actor[Told]):
                 self._drain()
 
     def _in_lane(self, lane: int) -> list[Run]:
-        return [run for run in self.runs.values() if run.lane == lane]
+        return list(self._by_lane[lane].values())
 
     def _box(self, run: Run) -> Outbox:
         return self._lanes[run.lane].box
@@ -364,7 +368,7 @@ class Worker(Actor[Told]):
             # Dispatched before anybody had registered it: the code knows better.
             start = attrs.evolve(start, kind=handler.options.kind)
         run = Run(start, lane, self.context.seam.clock())
-        self.runs[start.key] = run
+        self.runs[start.key] = self._by_lane[lane][start.key] = run
         if self.is_draining or handler is None:
             self._cancel(run, "release")
         else:
@@ -378,10 +382,9 @@ class Worker(Actor[Told]):
     def _fill(self) -> None:
         """Start what is queued, as far as there are slots; ask for more if that is little."""
         self._slots.fill()
-        if self._slots.wants_more():
-            for state in self.context.lanes:
-                if state.unassigned > 0:
-                    self._pull(state.number)
+        if self.context.unassigned and self._slots.wants_more():
+            for lane in sorted(self.context.unassigned):
+                self._pull(lane)
 
     def _launch(self, run: Run) -> None:
         """Give a run what its handler sees; its slot calls the handler next."""
@@ -483,7 +486,7 @@ class Worker(Actor[Told]):
     def _forget(self, run: Run) -> None:
         """The run is no longer ours, or has ended for good."""
         if self.runs.get(run.key) is run:
-            del self.runs[run.key]
+            del self.runs[run.key], self._by_lane[run.lane][run.key]
         self._box(run).withdraw(run)
         if run.start.kind == "service":
             self._mover.forget(run)
@@ -699,7 +702,7 @@ class Worker(Actor[Told]):
         elif not isinstance(reply, PoolError):
             left, granted = reply
             # If nothing among them is for us, the next renewal tells whether that has changed.
-            self.context.lanes[box.lane].unassigned = left if granted else 0
+            self.context.tell_unassigned(box.lane, left if granted else 0)
 
     # --- reconciliation -----------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from pool import Call, ConfigError, Handlers, Job, JobRef, StoreLost
 from pool.actors.observe import WorkerReaped
+from pool.actors.orders import Ticked
 from pool.actors.roster import WorkerInfo
 from pool.model.names import Names, lane_of
 from pool.model.placement import Candidate, Candidates
@@ -42,6 +44,41 @@ def made(diary: Diary) -> Handlers:
             job.state = seen
 
     return mine
+
+
+class Counted(dict[str, Any]):
+    """Counts how often all of it is looked at."""
+
+    looked = 0
+
+    def values(self) -> Any:
+        self.looked += 1
+        return super().values()
+
+
+class CountedLanes(list[Any]):
+    """Likewise."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.looked += 1
+        return super().__iter__()
+
+
+async def test_what_concerns_one_lane_looks_at_no_other(fleet: Fleet, diary: Diary) -> None:
+    """At 256 lanes each job looked at all of them, and each lane's tick at all runs."""
+    node = await fleet.node(made(diary), lanes=LANES)
+    for n in range(LANES):
+        await (await node.dispatch("listen", f"k{n}")).started(timeout_s=5)
+    [worker] = fleet.workers(node)
+    runs, lanes = Counted(worker.runs), CountedLanes(worker.context.lanes)
+    worker.runs, worker.context.lanes = runs, lanes
+    worker._fill()
+    for lane in range(LANES):
+        worker._on_tick(Ticked(lane, 0.0, len(worker._in_lane(lane)), was_away=False))
+    assert (runs.looked, lanes.looked) == (0, 0)
+    assert sum(len(worker._in_lane(lane)) for lane in range(LANES)) == len(runs) == LANES
 
 
 async def test_jobs_of_all_lanes_live_their_lives(fleet: Fleet, diary: Diary) -> None:
