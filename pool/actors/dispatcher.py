@@ -15,7 +15,7 @@ answered: repeats, jobs that exist or have ended get their answers, all others S
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -49,7 +49,7 @@ FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one i
 ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
 RETRY_S: Final = 0.05
-_LATE: Final = "not sent: the calls before it took too long"
+LATE: Final = "not sent: the calls before it took too long"
 
 
 # --- what callers wait on -----------------------------------------------------------------------
@@ -179,12 +179,11 @@ class Dispatcher(Actor[Message]):
             for pending in taken:
                 pending.resolve(_not_running())
             return taken
-        touched = set()
+        lanes = defaultdict[int, list[Pending]](list)
         for pending in taken:
-            state = self.context.lane_of(pending.item.key)
-            self._lane(state.number).queue.append(pending)
-            touched.add(state.number)
-        for number in touched:
+            lanes[self.context.lane_of(pending.item.key).number].append(pending)
+        for number, some in lanes.items():
+            self._lane(number).queue.extend(some)
             self._here(self._flush, number)
         return taken
 
@@ -346,7 +345,7 @@ class Dispatcher(Actor[Message]):
         lane.queue = deque(p for p in lane.queue if p.deadline_s > now_s)
         lane.again = [p for p in lane.again if p.deadline_s > now_s]
         for pending in late:
-            pending.fail(StoreUnavailable(problem=_LATE, maybe_done=False))
+            pending.fail(StoreUnavailable(problem=LATE, maybe_done=False))
         lane.due_s = math.inf
         self._watch(number, lane)
 

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, overload
 
+import anyio
 import anyio.lowlevel
 import attrs
 
-from pool.actors.dispatcher import BATCH_MAX, Accepted, Dispatcher, Pending
+from pool.actors.dispatcher import BATCH_MAX, LATE, RETRY_S, Accepted, Dispatcher, Pending
 from pool.actors.handlers import Handler
 from pool.actors.ref import JobRef
-from pool.errors import InvalidOption, PoolError
+from pool.errors import InvalidOption, PoolError, StoreUnavailable
+from pool.model.names import lane_of
 from pool.store.lane import Admission
 
 P = ParamSpec("P")
@@ -20,7 +22,8 @@ R = TypeVar("R")
 
 DELAY_MAX_S: Final = 365 * 86_400.0
 MANY_MAX: Final = 100_000  # jobs in one `dispatch_many`
-SLICE_MAX: Final = 1024  # of those, prepared at once: some 20 ms of the loop
+SHARE_MAX: Final = 4096  # of those, given to their lanes at once: some 10 ms of the loop
+TURN_MAX: Final = 1024  # ... prepared in one turn of the loop: some 20 ms
 
 
 class Call:
@@ -56,6 +59,23 @@ class DispatchOptions:
             raise InvalidOption(
                 option="if_exists", value=repr(self.if_exists), problem="not 'reject' or 'attach'"
             )
+
+
+@attrs.frozen
+class _Share:
+    """What one lane has of a `dispatch_many`; where an answer belongs is told by its place."""
+
+    calls: Sequence[Call | str]
+    places: Sequence[int]
+
+
+@attrs.define(eq=False)
+class _Turns:
+    """How the lanes share the loop: so many calls are prepared before all others have a turn."""
+
+    most: int
+    count: int = 0
+    lock: anyio.Lock = attrs.field(factory=lambda: anyio.Lock(fast_acquire=True))
 
 
 class Home(Protocol):
@@ -144,6 +164,10 @@ class Dispatching:
     ) -> list[JobRef[Any] | PoolError]:
         """Dispatch many jobs in few round trips; return a reference or an error for each, in order.
 
+        Each lane takes its share at its own pace.  One that has not answered for `op_timeout_s`
+        keeps none of the others waiting: what is its own fails then, `StoreUnavailable`, and what
+        of that was not sent (`maybe_done` is false) is not tried.
+
         Cancelling this call takes no job back, and leaves those undispatched whose turn had not
         come.
 
@@ -161,19 +185,60 @@ class Dispatching:
             raise InvalidOption(
                 option="calls", value=f"over {MANY_MAX}", problem=f"at most {MANY_MAX}"
             )
-        # By slices: encoding 100,000 calls would hold the event loop up for seconds, and the time
-        # that each has for its second try would be over before it is sent once.
-        answers: list[JobRef[Any] | PoolError] = []
-        under_way: list[Pending | PoolError] = []
-        # One call for each lane: the server carries them out while the next slice is prepared.  Of
-        # larger slices it would wait for each.
-        size = min(BATCH_MAX * len(self._home.dispatcher.context.lanes), SLICE_MAX)
-        for first in range(0, len(given), size):
-            taken = self._admit(handler, given[first : first + size])
-            await anyio.lowlevel.checkpoint()  # the link sends it before the next one is prepared
-            answers += await self._answers(under_way)
-            under_way = taken
-        return answers + await self._answers(under_way)
+        answers: list[Any] = [None] * len(given)
+        shares = await self._shares(given)
+        turns = _Turns(min(BATCH_MAX * len(shares), TURN_MAX))
+        if len(shares) == 1:
+            await self._dispatch_share(handler, shares[0], answers, turns)
+            return answers
+        async with anyio.create_task_group() as tasks:
+            for share in shares:
+                tasks.start_soon(self._dispatch_share, handler, share, answers, turns)
+        return answers
+
+    async def _shares(self, given: list[Call | str]) -> Sequence[_Share]:
+        """Give each lane what is its own: one that hangs keeps none of the others' waiting."""
+        lanes = len(self._home.dispatcher.context.lanes)
+        if lanes == 1:
+            return (_Share(given, range(len(given))),)
+        shares: list[tuple[list[Call | str], list[int]]] = [([], []) for _ in range(lanes)]
+        for first in range(0, len(given), SHARE_MAX):
+            for place, call in enumerate(given[first : first + SHARE_MAX], first):
+                key = call if isinstance(call, str) else call.key
+                try:
+                    calls, places = shares[lane_of(key, lanes)]
+                except (AttributeError, TypeError, ValueError):
+                    calls, places = shares[0]  # it is no key, as is told where it is admitted
+                calls.append(call)
+                places.append(place)
+            await anyio.lowlevel.checkpoint()
+        return [_Share(calls, places) for calls, places in shares if calls]
+
+    async def _dispatch_share(
+        self, handler: Handler[Any, Any] | str, share: _Share, answers: list[Any], turns: _Turns
+    ) -> None:
+        """Dispatch what one lane has, at its own pace.
+
+        By slices: encoding 100,000 calls would hold the event loop up for seconds, and the time
+        that each has for its second try would be over before it is sent once.  The server carries
+        one slice out while the next one is prepared; of larger ones it would wait for each.
+
+        So a lane has `op_timeout_s` for each two slices.  Once it has let that pass, it is not
+        waited for again.
+        """
+        under_way: Sequence[Pending | PoolError] = ()
+        done, is_silent = 0, False
+        for first in range(0, len(share.calls), BATCH_MAX):
+            calls = share.calls[first : first + BATCH_MAX]
+            async with turns.lock:
+                taken = _unsent(len(calls)) if is_silent else self._admit(handler, calls)
+                turns.count += len(calls)
+                if turns.count >= turns.most:
+                    turns.count = 0
+                    await anyio.lowlevel.checkpoint()  # the link sends what there is
+            is_late = await self._tell(under_way, share.places[done:first], answers)
+            under_way, done, is_silent = taken, first, is_silent or is_late
+        await self._tell(under_way, share.places[done:], answers)
 
     def _admit(
         self, handler: Handler[Any, Any] | str, calls: Sequence[Call | str]
@@ -188,9 +253,20 @@ class Dispatching:
         pending = iter(node.dispatcher.admit([i for i in items if isinstance(i, Admission)]))
         return [item if isinstance(item, PoolError) else next(pending) for item in items]
 
-    async def _answers(self, asked: Sequence[Pending | PoolError]) -> list[Any]:
-        answers: list[JobRef[Any] | PoolError] = []
-        for each in asked:
+    async def _tell(
+        self, asked: Sequence[Pending | PoolError], places: Sequence[int], answers: list[Any]
+    ) -> bool:
+        """Put the answers where they belong; return whether the lane gave none in time."""
+        for place, each in zip(places, asked, strict=True):
             answer = each if isinstance(each, PoolError) else await each.waiter.wait()
-            answers.append(self._home.ref(answer) if isinstance(answer, Accepted) else answer)
-        return answers
+            answers[place] = self._home.ref(answer) if isinstance(answer, Accepted) else answer
+        now_s = self._home.dispatcher.context.seam.clock()
+        for place, each in zip(reversed(places), reversed(asked), strict=True):
+            if isinstance(each, Pending):  # the last that was sent
+                is_late = each.deadline_s - RETRY_S <= now_s
+                return is_late and isinstance(answers[place], StoreUnavailable)
+        return False
+
+
+def _unsent(count: int) -> Sequence[PoolError]:
+    return [StoreUnavailable(problem=LATE, maybe_done=False) for _ in range(count)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from pool import (
@@ -23,7 +25,7 @@ from pool import (
     StoreUnavailable,
     UnknownHandler,
 )
-from pool.actors.dispatcher import Dispatcher
+from pool.actors.dispatcher import BATCH_MAX, Dispatcher
 from pool.store.lane import INTEND, NOTIFY
 from pool.store.link import Link
 from pool.store.scripts import ScriptCall, Word
@@ -442,12 +444,12 @@ async def test_all_tries_to_reach_a_key_that_moves_share_one_deadline(
     assert len(lefts) <= 5
 
 
-@pytest.mark.parametrize(("lanes", "slice_"), [(1, 256), (3, 768), (8, 1024)])
+@pytest.mark.parametrize(("lanes", "most"), [(1, 256), (3, 768), (8, 1024)])
 async def test_many_are_prepared_by_slices_so_that_others_have_their_turn(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, lanes: int, slice_: int
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, lanes: int, most: int
 ) -> None:
     """One call of each lane is carried out while the next is encoded; the loop is not held long."""
-    sizes = list[int]()
+    sizes, seen = list[int](), [0]
     real = Dispatcher.admit
 
     def admit(self: Dispatcher, items: Any) -> Any:
@@ -455,11 +457,24 @@ async def test_many_are_prepared_by_slices_so_that_others_have_their_turn(
         return real(self, items)
 
     monkeypatch.setattr(Dispatcher, "admit", admit)
+
+    async def look() -> None:
+        while True:
+            seen.append(sum(sizes))
+            await anyio.lowlevel.checkpoint()
+
     client = await fleet.node(lanes=lanes)
     many = client.options(allow_unknown=True)
-    answers = await many.dispatch_many("later", [f"k{n}" for n in range(2000)])
-    assert [each for each in answers if not isinstance(each, JobRef)] == []
-    assert sizes == [slice_] * (2000 // slice_) + [2000 % slice_]
+    keys = [f"k{n}" for n in range(6000)]
+    async with anyio.create_task_group() as others:
+        others.start_soon(look)
+        answers = await many.dispatch_many("later", keys)
+        others.cancel_scope.cancel()
+    assert [each.key for each in answers if isinstance(each, JobRef)] == keys
+    assert sum(sizes) == len(keys)
+    assert max(sizes) == BATCH_MAX
+    assert len(sizes) <= len(keys) / BATCH_MAX + lanes  # no call carries less than it could
+    assert max(now - before for before, now in pairwise(seen)) <= most + BATCH_MAX
 
 
 @pytest.mark.one_server

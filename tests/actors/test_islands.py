@@ -15,7 +15,8 @@ import attrs
 import pytest
 import redis
 
-from pool import Handlers, Job, Node, StoreLost
+from pool import Handlers, Job, JobRef, Node, StoreLost, StoreUnavailable
+from pool.actors.dispatcher import BATCH_MAX
 from pool.actors.membership import Membership
 from pool.actors.observe import (
     DataLost,
@@ -164,6 +165,33 @@ async def test_nodes_and_workers_join_without_a_lane_that_hangs(
     await islands.leave(first)
     assert await serves(second, LAST)
     assert islands.all_seen(DataLost) == []
+
+
+async def test_many_are_dispatched_without_a_lane_that_hangs(
+    islands: Fleet, cluster: Cluster
+) -> None:
+    """G-09: it waited its time again for each thousand calls, and the other lanes with it."""
+    node = await islands.node(None)
+    keys = [f"many-{n}" for n in range(8000)]
+    with hung(cluster, LAST):
+        began_s = anyio.current_time()
+        answers = await node.options(allow_unknown=True).dispatch_many("nobodys", keys)
+        took_s = anyio.current_time() - began_s
+    sent, unsent = 0, 0
+    for key, answer in zip(keys, answers, strict=True):
+        if lane_of(key, LANES) == LAST:
+            assert isinstance(answer, StoreUnavailable)
+            sent, unsent = sent + answer.maybe_done, unsent + (not answer.maybe_done)
+        else:
+            assert isinstance(answer, JobRef), answer
+            assert answer.key == key
+    assert 0 < sent <= 3 * BATCH_MAX < unsent
+    assert took_s < 2 * OP_TIMEOUT_S + SLACK_S, took_s
+    # It is itself again, in each lane.
+    [*again] = await node.options(allow_unknown=True).dispatch_many(
+        "nobodys", [key_in(lane, "later") for lane in range(LANES)]
+    )
+    assert all(isinstance(each, JobRef) for each in again)
 
 
 async def test_a_node_leaves_without_a_lane_that_hangs(
