@@ -47,51 +47,55 @@ class Mending:
         return bool(self.adopt or self.resend or self.release or self.cancel)
 
 
+def _run_of(what: Start | Record | Edge) -> tuple[int, str]:
+    """Return which run it is about: of what was misread, or is damaged there, one part is wrong."""
+    return what.epoch, what.id
+
+
 def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
     """Compare; `runs` are those of the identity's lane, with nothing on its way out."""
     mending = Mending()
     starts = {start.key: start for start in theirs.starts}
-    epochs: dict[str, int] = {}
+    meant: dict[str, tuple[int, str]] = {}
     for start in theirs.starts:
-        epochs[start.key] = start.epoch
+        this = meant[start.key] = _run_of(start)
         run, settled = runs.get(start.key), memory.of(start.key)
-        if run is not None and max(run.start.epoch, run.then_epoch) >= start.epoch:
-            if run.start.epoch == start.epoch and run.is_acknowledged:
+        if run is not None and not run.gives_way_to(start):
+            if _run_of(run.start) == this and run.is_acknowledged:
                 mending.again.append(run)
             continue  # it is here, or waits for a handler of before
-        if settled is None or settled.epoch < start.epoch:
-            mending.adopt.append(start)
-        elif settled.epoch == start.epoch:
+        if settled is not None and _run_of(settled) == this:
             mending.resend.append(settled)
+        elif settled is None or settled.epoch <= start.epoch:
+            mending.adopt.append(start)
         else:  # the server went back to before what we settled last
             mending.release.append(Held(start.key, start.epoch, start.id, start.handler))
     for key, record in theirs.running.items():
-        epochs[key] = record.epoch
+        this = meant[key] = _run_of(record)
         run, settled = runs.get(key), memory.of(key)
-        if run is not None and run.start.epoch == record.epoch:
+        if run is not None and _run_of(run.start) == this:
             mending.acknowledged.append(run)
             if record.intent.startswith("s"):
                 mending.stop.append((run, record.intent[1:]))
-        elif settled is not None and (settled.epoch, settled.id) == (record.epoch, record.id):
+        elif settled is not None and _run_of(settled) == this:
             mending.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:
             mending.release.append(Held(key, record.epoch, record.id, record.handler, record))
     for key, record in theirs.lost.items():
         # Its start cannot be read from our stream any more.  Whether its payload still can is seen
         # by the script that takes it from us.
-        epochs[key] = record.epoch
+        this = meant[key] = _run_of(record)
         run, settled = runs.get(key), memory.of(key)
-        meant = (record.epoch, record.id)
         known = [starts.get(key), run.start if run is not None else None]
-        if any(start is not None and (start.epoch, start.id) == meant for start in known):
+        if any(start is not None and _run_of(start) == this for start in known):
             continue  # it can, after all, or it runs here
-        if settled is not None and (settled.epoch, settled.id) == meant:
+        if settled is not None and _run_of(settled) == this:
             mending.resend.append(settled)
-        else:
+        elif run is None or run.start.epoch < record.epoch:  # else first that has to end
             mending.release.append(Held(key, record.epoch, record.id, record.handler, record))
     for key, run in runs.items():
         # Another epoch is not ours either: a service would go on for ever under one that is lost.
-        is_theirs = epochs.get(key) == run.start.epoch or key in theirs.unreadable
+        is_theirs = meant.get(key) == _run_of(run.start) or key in theirs.unreadable
         # What was granted after that answer has a higher epoch than its stamp.
         is_newer = run.start.epoch > theirs.stamp
         if not (is_theirs or is_newer or run.is_lost) and run.phase != "settling":

@@ -77,6 +77,12 @@ class Run:
         """
         return self.why in LOST
 
+    def gives_way_to(self, start: Start) -> bool:
+        """Whether a start of its key goes before it: a later one, or what it was misread from."""
+        mine = self.start
+        is_misread = mine.epoch == start.epoch and mine.id != start.id
+        return max(mine.epoch - is_misread, self.then_epoch) < start.epoch
+
     @property
     def is_suspect(self) -> bool:
         """Whether it may be what killed its last worker, and begins alone for that."""

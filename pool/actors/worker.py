@@ -353,11 +353,11 @@ class Worker(Actor[Told]):
 
     def _accept(self, lane: int, start: Start) -> None:
         settled = self._memory.of(start.key)
-        if settled is not None and settled.epoch >= start.epoch:
+        if settled is not None and settled.is_past(start.epoch, start.id):
             return  # read twice; if it is still there, reconciliation sends its end again
         present = self.runs.get(start.key)
         if present is not None:
-            if max(present.start.epoch, present.then_epoch) < start.epoch:
+            if present.gives_way_to(start):
                 present.then_epoch = start.epoch
                 # The key came back to us while its former run is still here.
                 present.then = (*present.then, partial(self._accept_later, present, lane, start))

@@ -309,6 +309,10 @@ class Edge:
     z: Word = b""
     handler: str = ""
 
+    def is_past(self, epoch: int, job_id: str) -> bool:
+        """Whether a run had come by then, or this is its own end; not if one was misread."""
+        return self.epoch > epoch or (self.epoch == epoch and self.id == job_id)
+
 
 Guard: TypeAlias = Literal["own", "reap", "free"]
 

@@ -9,7 +9,7 @@ import anyio
 import attrs
 import pytest
 
-from pool import Handlers, Job, Node
+from pool import Handlers, Job, JobRef, Node
 from pool.actors.observe import (
     ActorCrashed,
     CommitRefused,
@@ -18,6 +18,8 @@ from pool.actors.observe import (
 )
 from pool.actors.reaper import Suspects
 from pool.actors.sweeper import RETRY_S
+from pool.model.codec import encode_call
+from pool.model.job import Start
 from pool.model.rmap import Op, Set
 
 if TYPE_CHECKING:
@@ -159,6 +161,62 @@ async def test_a_start_without_its_entry_is_parked_as_malformed(fleet: Fleet) ->
     await fleet.until(lambda: fleet.record("lost") is None)
     letter: Any = fleet.client.hget(fleet.names.letters, "lost-1")
     assert b"|malformed\nlost\nits payload is gone\n" in letter
+    await is_well(fleet, node)
+
+
+@pytest.mark.parametrize("what", ["id", "a lower epoch", "a higher epoch", "key", "handler"])
+async def test_a_start_of_which_one_byte_is_wrong_is_begun_anew_as_its_record_says(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """G-05: its end was refused, and sent again at each reconciliation, for ever."""
+    damaged: list[Start] = []
+    as_read = Start.parse.__func__  # type: ignore[attr-defined]
+
+    def parse(cls: type[Start], entry_id: str, fields: dict[str, bytes]) -> Start | None:
+        start: Start | None = as_read(cls, entry_id, fields)
+        if start is not None and start.key == "k" and not damaged:
+            match what:
+                case "id":
+                    start.id = start.id[:-1] + "?"
+                case "a lower epoch":
+                    start.epoch -= 1000
+                case "a higher epoch":
+                    start.epoch += 10**15
+                case "key":
+                    start.key = "l"
+                case _:
+                    start.handler = "echp"
+            damaged.append(start)
+        return start
+
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    await is_well(fleet, node)
+    monkeypatch.setattr(Start, "parse", classmethod(parse))
+    ref = await node.dispatch(echo, "k", "v")
+    assert await ref.result(timeout_s=5) == "v"
+    assert damaged
+    refused = len(fleet.all_seen(CommitRefused))
+    assert refused <= 2
+    await is_well(fleet, node)
+
+
+async def test_a_stored_start_of_another_id_than_its_record_is_granted_anew(fleet: Fleet) -> None:
+    """Its owner has begun it under that id, and is refused; from then on the record decides."""
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    await is_well(fleet, node)
+    worker = f"{node.workers[0].id}.1"
+    stamp: Any = fleet.client.hget(fleet.names.lane, "stamp")
+    with fleet.client.pipeline(transaction=True) as pipe:
+        epoch = int(stamp) + 1
+        pipe.hset(fleet.names.lane, "stamp", str(epoch))
+        pipe.hset(fleet.names.jobs, "k", f"P|j|good|echo|{worker}|{epoch}|1||||||||")
+        pipe.zadd(fleet.names.pending, {"k": 1})
+        fields: dict[Any, Any] = {"k": "k", "m": "goof|echo|j|1|||", "p": encode_call(("v",), {})}
+        pipe.xadd(fleet.names.stream(worker), fields, id=f"{epoch}-0")
+        pipe.execute()
+    ref = JobRef[Any]("k", "good", "echo", node)
+    assert await ref.result(timeout_s=5) == "v"
+    assert len(fleet.all_seen(CommitRefused)) <= 2
     await is_well(fleet, node)
 
 

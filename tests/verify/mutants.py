@@ -323,7 +323,7 @@ MUTANTS: Final = (
         name="a lost acknowledgement stays lost",
         breaks="what runs, and is pending after a loss of data, is not acknowledged again",
         path="pool/actors/mending.py",
-        old="if run.start.epoch == start.epoch and run.is_acknowledged:",
+        old="if _run_of(run.start) == this and run.is_acknowledged:",
         new="if False:",
         needs=("blocks", "lost-since-grant"),
     ),

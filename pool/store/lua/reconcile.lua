@@ -14,7 +14,7 @@ ARGV[...] asked      str   keys whose start it was told is overdue
 
 Uses     lane, record
 Returns  stamp; keys it runs with their records (key, record, ...); its unacknowledged entries;
-         those asked for that are pending with it (key, record, ...)
+         those asked for that are pending with it (key, record, ...), and those whose entry names another job
 Errors   POOLDATALOST <lane>
 Cost     O(keys it owns); one command each
 Why Lua  both structures at one moment: a key between them would look lost.
@@ -32,18 +32,20 @@ for _, key in ipairs(redis.call('SMEMBERS', owned)) do
     redis.call('SREM', owned, key) -- only an index entry: it would look like a lost job for ever
   end
 end
-local starts = {}
+local starts, lost = {}, {}
 for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do
   local key = entry[2][2] or ''
   local text = redis.call('HGET', jobs, key)
   local r = parse(text)
-  if text and (not r or (r[STATE] == 'P' and r[OWNER] == worker and r[EPOCH] .. '-0' == entry[1])) then
-    starts[#starts + 1] = entry
-  else
+  if not text or (r and (r[STATE] ~= 'P' or r[OWNER] ~= worker or r[EPOCH] .. '-0' ~= entry[1])) then
     redis.call('XDEL', stream, entry[1]) -- it would take up room for ever
+  elseif r and string.match(entry[2][4] or '', '^[^|]*') ~= r[ID] then
+    lost[#lost + 1] = key -- to be granted anew: a payload that is still there is found by that
+    lost[#lost + 1] = text
+  else
+    starts[#starts + 1] = entry
   end
 end
-local lost = {}
 for i = 3, #ARGV do
   local text = redis.call('HGET', jobs, ARGV[i])
   local r = parse(text)
