@@ -59,6 +59,7 @@ from pool.errors import (
     UnknownHandler,
     UnsupportedServer,
     UsageError,
+    WrongLoop,
     WrongValue,
 )
 from pool.model.rmap import Resync
@@ -129,6 +130,7 @@ __all__ = [
     "Watch",
     "WorkerInfo",
     "Written",
+    "WrongLoop",
     "WrongValue",
     "log_observer",
 ]

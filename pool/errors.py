@@ -147,6 +147,14 @@ class NotRunning(UsageError):
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
+class WrongLoop(UsageError):
+    """It belongs to another event loop, the one where it was opened; nothing was done."""
+
+    code: ClassVar[str] = "POOLLOOP"
+    hint: ClassVar[str] = "call it there: from a thread with anyio.from_thread.run()"
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
 class WrongValue(UsageError):
     """The map holds another kind of value under this key."""
 

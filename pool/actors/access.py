@@ -49,6 +49,10 @@ class Access:
     def _first_timing(self) -> Timing:
         return Timing(self.settings.lease_ttl_s or TTL_DEFAULT_S)
 
+    def check_loop(self) -> None:
+        """Refuse a call on another event loop than this is of; see `Link.check_loop`."""
+        self.link.check_loop()
+
     def timing_now(self) -> Timing:
         """Return the times as they are now; for parts that know nothing else of us."""
         return self.timing

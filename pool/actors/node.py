@@ -8,7 +8,7 @@ close   workers out of `open`; services handed over, finite jobs end within the 
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -62,15 +62,18 @@ from pool.model.placement import WEIGHT_MAX, WEIGHT_MIN
 from pool.settings import Settings
 from pool.store.lane import Admission
 from pool.store.link import Link
+from pool.store.loops import door
 from pool.store.rmap import Life
-from pool.store.seam import Host, Seam
+from pool.store.seam import LINEAGE, Host, Seam
 from pool.store.server import EmbeddedServer
 from pool.store.url import Url
 
 CAPACITY_MAX: Final = 10_000
 GRACE_MAX_S: Final = 86_400.0
 OPEN_CALLS: Final = 8  # opening takes no longer than so many calls that each come to their deadline
-State = Literal["new", "opening", "open", "troubled", "draining", "drained", "closing", "closed"]
+State = Literal[
+    "new", "opening", "open", "troubled", "draining", "drained", "closing", "closed", "forked"
+]
 
 
 class Node(Dispatching):
@@ -128,6 +131,8 @@ class Node(Dispatching):
         self._link: Link | None = None
         self._crew: Crew | None = None
         self._drained: anyio.Event | None = None
+        self._check_loop: Callable[[], object] = lambda: None  # until it is entered
+        self._generation = LINEAGE.generation
 
     # --- what it is ---------------------------------------------------------------------------
 
@@ -146,10 +151,13 @@ class Node(Dispatching):
 
     @property
     def state(self) -> State:
-        """new, opening, open, troubled, draining, drained, closing or closed.
+        """new, opening, open, troubled, draining, drained, closing, closed or forked.
 
-        `troubled` is open with a part that has crashed and does not run again yet.
+        `troubled` is open with a part that has crashed and does not run again yet; `forked` is any
+        node in a child of the process that made it.
         """
+        if self._generation != LINEAGE.generation:
+            return "forked"
         is_troubled = self._state == "open" and self._crew is not None and self._crew.down
         return "troubled" if is_troubled else self._state
 
@@ -320,6 +328,7 @@ class Node(Dispatching):
         `Settings.grace_s`) and are released then.  Removing it twice is fine.
         """
         crew, grace_s = self._open_crew, self._grace_s(grace_s)
+        self._check_here()
         if worker.id in crew.membership.workers:
             await crew.give_up(worker, grace_s)
 
@@ -333,6 +342,7 @@ class Node(Dispatching):
             NotRunning: The node never opened, or a part of it has ended for good.
         """
         crew, grace_s = self._open_crew, self._grace_s(grace_s)
+        self._check_here()
         if self._state == "open":
             self._begin_drain(crew, grace_s)
         await self.wait_closed()
@@ -368,6 +378,7 @@ class Node(Dispatching):
 
     async def wait_closed(self) -> None:
         """Return once this node has drained, for whatever reason."""
+        self._check_here()
         await self._is_drained().wait()
 
     async def shutdown_pool(self) -> None:
@@ -388,9 +399,9 @@ class Node(Dispatching):
     # --- start and stop -----------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._state != "new":
-            raise NotRunning(state=self._state)
-        self._state = "opening"
+        if self.state != "new":
+            raise NotRunning(state=self.state)
+        self._state, self._check_loop = "opening", door()
         self._house = await House.open(self._seam, self.settings, self._emit)
         try:
             await self._open(self._house.supervisor)
@@ -418,6 +429,8 @@ class Node(Dispatching):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._generation == LINEAGE.generation:
+            self._check_loop()
         crew, house, abandoned = self._open_crew, self._house, -1
         self._state = "draining"
         try:
@@ -519,13 +532,20 @@ class Node(Dispatching):
         return self._open_crew.dispatcher
 
     def check_open(self) -> None:
-        """Refuse a call when the node is not open.
+        """Refuse a call when the node is not open, or not here.
 
         Raises:
-            NotRunning: It is not.
+            NotRunning: It is not open, or in a forked child.
+            WrongLoop: It is another event loop's.
         """
         if self._state not in ("open", "draining", "drained"):
             raise NotRunning(state=self._state)
+        self._check_here()
+
+    def _check_here(self) -> None:
+        if self._generation != LINEAGE.generation:
+            raise NotRunning(state="forked")
+        self._check_loop()
 
     def admission(
         self,
@@ -579,8 +599,7 @@ class Node(Dispatching):
         return error
 
     async def wait(self, waiting: Waiting, *, for_end: bool) -> None:
-        """Wait for a job; see `JobRef`."""
-        self.check_open()
+        """Wait for a job of an open node; see `JobRef`."""
         await self._open_crew.dispatcher.wait(waiting, for_end=for_end)
 
     async def look(self, key: str, job_id: str) -> Record | Outcome | None:

@@ -168,6 +168,7 @@ class Reader:
 
     def remove_stream(self, stream: Any) -> None:
         """Read this stream no more; what is buffered of it is dropped.  Twice is fine."""
+        self._access.check_loop()
         key = stream.stored.events
         self._tail.follow([c for c in self._tail.readings.values() if c.stream != key])
         self._feed.drop(lambda item: item.cursor.stream != key)
@@ -203,6 +204,7 @@ class Reader:
                 return item.event
 
     async def __aenter__(self) -> Self:
+        self._access.check_loop()
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._state = "open"
@@ -222,6 +224,7 @@ class Reader:
 
     async def aclose(self) -> None:
         """Stop reading; whoever iterates is told that it has ended.  Twice is fine."""
+        self._access.check_loop()
         self._state = "closed"
         self._feed.drop()
         self._feed.end()
@@ -372,6 +375,7 @@ class Reader:
         self._feed.end(error)
 
     def _check_open(self, *, may_be_closed: bool = False) -> None:
+        self._access.check_loop()
         if self._state != "open" and not (may_be_closed and self._state == "closed"):
             raise NotRunning(state=self._state)
 

@@ -87,6 +87,7 @@ def status_of(key: str, job_id: str, found: Record | Outcome) -> Status:
 class Home(Protocol):
     """What a reference needs of its node."""
 
+    def check_open(self) -> None: ...
     async def wait(self, waiting: Waiting, *, for_end: bool) -> None: ...
     async def look(self, key: str, job_id: str) -> Record | Outcome | None: ...
     async def request_stop(self, key: str, job_id: str, cause: str) -> str: ...
@@ -176,6 +177,7 @@ class JobRef(Generic[R]):
     async def _wait(self, timeout_s: float | None, *, for_end: bool) -> Waiting:
         if timeout_s is not None and not timeout_s >= 0:
             raise InvalidOption(option="timeout_s", value=repr(timeout_s), problem="below 0")
+        self._home.check_open()  # before a timer is made, which needs a loop
         waiting = Waiting(self.key, self.job_id)
         with anyio.fail_after(timeout_s):
             await self._home.wait(waiting, for_end=for_end)

@@ -176,6 +176,7 @@ class Replica(Actor[Message]):
                 the revision there: it may never come.
             NotRunning: The map was closed.
         """
+        self.link.check_loop()
         if self.is_synced and self.revision >= revision:
             return
         if self.state in ("stopping", "ended"):

@@ -195,6 +195,8 @@ class ReplicatedMap(Generic[V]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._replica is not None:
+            self._replica.link.check_loop()
         self._state = "closed"
         for watch in self._watches:
             watch.close()
@@ -293,6 +295,7 @@ class ReplicatedMap(Generic[V]):
                 option="buffer_max", value=repr(buffer_max), problem="1 to 1,000,000"
             )
         self._watches = [each for each in self._watches if not each.is_closed]
+        self._open.link.check_loop()
         watch = Watch(self._open, self._values, buffer_max)
         self._watches.append(watch)
         return watch

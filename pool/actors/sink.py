@@ -215,6 +215,7 @@ class Sink:
 
         What was handed out and not acknowledged can still be, within its grace.
         """
+        self._access.check_loop()
         source = self._sources.pop(stream.stored.events, None)
         if source is None:
             return
@@ -298,6 +299,7 @@ class Sink:
             self._acknowledge(item.source, [item.event.id])
 
     async def __aenter__(self) -> Self:
+        self._access.check_loop()
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._state = "opening"
@@ -332,6 +334,7 @@ class Sink:
 
         What was handed out and not acknowledged goes to others with the next cleaning.
         """
+        self._access.check_loop()
         was_open, self._state = self._state == "open", "closed"
         if not was_open:
             return
@@ -360,6 +363,7 @@ class Sink:
         return _Source(stream=stored.events, position=FIRST, of=stored, start=position_of(start))
 
     def _check_open(self, *, may_be_closed: bool = False) -> None:
+        self._access.check_loop()
         if self._state != "open" and not (may_be_closed and self._state == "closed"):
             raise NotRunning(state=self._state)
 

@@ -63,6 +63,7 @@ class Watch(Generic[V]):
         return self
 
     async def __anext__(self) -> Change[V] | Resync:
+        self._replica.link.check_loop()
         while not self._buffer and not self._is_behind:
             if self.is_closed:
                 raise StopAsyncIteration

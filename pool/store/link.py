@@ -25,6 +25,7 @@ import attrs
 from pool.errors import AuthError, NotRunning, PoolError, StoreFault, StoreUnavailable
 from pool.model.names import hash_tag
 from pool.store.care import Care, Guard
+from pool.store.loops import door
 from pool.store.scripts import Command, ScriptCall, Word
 from pool.store.seam import Beside, Port, Seam
 from pool.store.url import Url
@@ -84,6 +85,7 @@ class Link:
         self._name = name
         self._care = care
         self._guard = Guard(f"{name}/reply", care)
+        self._door = door()
         self._loop = seam.loop(care)
         self._opened = self._loop.waiter()
         self._is_opened = False
@@ -130,6 +132,17 @@ class Link:
             await link.aclose(_GIVE_UP_S)
             raise failed
         return link
+
+    def check_loop(self) -> None:
+        """Refuse whoever is not on our event loop; for what is kept beside us.
+
+        Raises:
+            WrongLoop: It is another one, or none.
+            NotRunning: This process is a fork of the one that opened it.
+        """
+        if self._beside.state == "forked":
+            raise NotRunning(state="forked")
+        self._door()
 
     def _start(self) -> None:
         self._beside = self._seam.start(
@@ -256,6 +269,7 @@ class Link:
         state = self._beside.state
         if self._is_closing or state != "running":
             raise NotRunning(state="closed" if state != "forked" else state)
+        self._door()
 
     def _enqueue(self, command: Command, on_reply: OnReply, timeout_s: float) -> None:
         self._check_open()

@@ -18,6 +18,7 @@ import anyio
 import attrs
 import sniffio
 
+from pool.errors import WrongLoop
 from pool.store.wire import Reply
 
 T = TypeVar("T")
@@ -269,6 +270,37 @@ def current_loop() -> TaskLoop:
 
         return _Trio(trio, trio.lowlevel.current_trio_token())
     return _Asyncio(asyncio.get_running_loop())
+
+
+def door() -> Callable[[], object]:
+    """Return what refuses whoever calls it elsewhere than on the present event loop: `WrongLoop`.
+
+    Futures, events and wake-ups are of one loop and its thread.  Called from another one they do
+    not fail: they are lost, or wake nobody, and what waits for them waits for ever.
+    """
+    if sniffio.current_async_library() != "trio":
+        running, mine = asyncio._get_running_loop, asyncio.get_running_loop()
+
+        def check() -> None:
+            if running() is not mine:  # each thread has its own: a third of 0.1 us
+                raise WrongLoop
+
+        return check
+
+    import trio
+
+    token = trio.lowlevel.current_trio_token
+
+    def check_token() -> None:
+        try:
+            is_here = token() is here
+        except RuntimeError:
+            is_here = False
+        if not is_here:
+            raise WrongLoop
+
+    here = token()
+    return check_token
 
 
 def strays() -> Strays:
