@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, overload
 
@@ -76,6 +77,24 @@ class _Turns:
     most: int
     count: int = 0
     lock: anyio.Lock = attrs.field(factory=lambda: anyio.Lock(fast_acquire=True))
+
+
+def _several(calls: Any) -> Iterator[Any]:
+    """Iterate over what can be several calls: text has characters, and a dict has keys."""
+    if not isinstance(calls, (str, bytes, bytearray, memoryview, Mapping)):
+        with suppress(TypeError):
+            return iter(calls)
+    raise _no_calls(calls, "not an iterable of Call(...) or keys")
+
+
+def _checked(given: object) -> Call:
+    if isinstance(given, Call):
+        return given
+    raise _no_calls(given, "neither a Call nor a key")
+
+
+def _no_calls(given: object, problem: str) -> InvalidOption:
+    return InvalidOption(option="calls", value=f"<{type(given).__name__}>", problem=problem)
 
 
 class Home(Protocol):
@@ -176,11 +195,11 @@ class Dispatching:
             calls: `Call(key, *args, **kwargs)` each, or just a key; at most 100,000.
 
         Raises:
-            InvalidOption: Too many calls.
+            InvalidOption: Too many calls, or `calls` is none of several: text, say, or a dict.
             NotRunning: The node is not open.
         """
         self._home.check_open()
-        given = list(islice(calls, MANY_MAX + 1))
+        given = list(islice(_several(calls), MANY_MAX + 1))
         if len(given) > MANY_MAX:
             raise InvalidOption(
                 option="calls", value=f"over {MANY_MAX}", problem=f"at most {MANY_MAX}"
@@ -204,11 +223,11 @@ class Dispatching:
         shares: list[tuple[list[Call | str], list[int]]] = [([], []) for _ in range(lanes)]
         for first in range(0, len(given), SHARE_MAX):
             for place, call in enumerate(given[first : first + SHARE_MAX], first):
-                key = call if isinstance(call, str) else call.key
                 try:
+                    key = call if isinstance(call, str) else call.key
                     calls, places = shares[lane_of(key, lanes)]
                 except (AttributeError, TypeError, ValueError):
-                    calls, places = shares[0]  # it is no key, as is told where it is admitted
+                    calls, places = shares[0]  # no key, or no call, as is told where it is admitted
                 calls.append(call)
                 places.append(place)
             await anyio.lowlevel.checkpoint()
@@ -245,8 +264,8 @@ class Dispatching:
     ) -> list[Pending | PoolError]:
         node, items = self._home, list[Admission | PoolError]()
         for call in calls:
-            one = Call(call) if isinstance(call, str) else call
             try:
+                one = Call(call) if isinstance(call, str) else _checked(call)
                 items.append(node.admission(handler, one.key, one.args, one.kwargs, self._options))
             except PoolError as error:
                 items.append(error)

@@ -499,6 +499,30 @@ async def test_a_pool_of_another_number_of_lanes_is_refused(fleet: Fleet) -> Non
     assert refused.value.setting == "lanes"
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("wrong", ["tenant-17", b"k", {"k": 1}, None, 5, Call("k")], ids=repr)
+async def test_what_is_no_list_of_calls_is_refused_whole(fleet: Fleet, wrong: Any) -> None:
+    """Text has characters and a dict has keys: each would be a job."""
+    node = await fleet.node(handlers)
+    with pytest.raises(InvalidOption) as error:
+        await node.dispatch_many(echo, wrong)
+    assert error.value.option == "calls"
+    for key in ("t", "k"):
+        with pytest.raises(NoSuchJob):
+            await node.status(key)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_what_is_no_call_among_others_is_answered_alone(fleet: Fleet, lanes: int) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    wrong: list[Any] = [None, b"x", ("k", 1), {"key": "k"}, echo]
+    calls = [Call("a", "x"), *wrong, "b"]
+    first, *answers, last = await node.dispatch_many(echo, calls)
+    assert [type(answer) for answer in answers] == [InvalidOption] * len(wrong)
+    assert (first.key, last.key) == ("a", "b")  # type: ignore[union-attr]
+
+
 # --- times at which a call cannot work ----------------------------------------------------------
 
 
