@@ -39,6 +39,9 @@ class Retry(Exception):
         InvalidOption: `after_s` is out of bounds.
     """
 
+    after_s: float | None = None  # of a subclass whose __init__ is its own alone
+    cause: str = ""
+
     def __init__(self, *, after_s: float | None = None, cause: str = "") -> None:
         super().__init__(cause)
         if after_s is not None:
@@ -50,6 +53,8 @@ class Retry(Exception):
 class Cancel(Exception):
     """Raise in a handler: end the job as cancelled; `result()` raises `JobCancelled`."""
 
+    cause: str = ""
+
     def __init__(self, cause: str = "") -> None:
         super().__init__(cause)
         self.cause = str(cause)
@@ -57,6 +62,8 @@ class Cancel(Exception):
 
 class Park(Exception):
     """Raise in a handler: give the job up without another attempt; it becomes a dead letter."""
+
+    cause: str = ""
 
     def __init__(self, cause: str = "") -> None:
         super().__init__(cause)

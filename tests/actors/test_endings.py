@@ -14,7 +14,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from pool import Handlers, Job, JobParked, Node, Park, Retry
+from pool import Cancel, Handlers, Job, JobCancelled, JobParked, Node, Park, Retry
 from pool.actors.observe import ActorCrashed, AttemptFailed, RunDisturbed
 from pool.actors.run import Run, _apart
 from pool.model.job import NO_MARKS, Start
@@ -70,9 +70,19 @@ class Imposter(Exception):
     __class__ = property(lambda self: self.args[0])
 
 
-class NoParent(Retry):
-    def __init__(self) -> None:  # as users write it, without the parent's
-        pass
+class NoParentsRetry(Retry):
+    def __init__(self, limit: int) -> None:  # as users write it, without the parent's
+        self.limit = limit
+
+
+class NoParentsPark(Park):
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+
+class NoParentsCancel(Cancel):
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
 
 
 def fail(error: BaseException) -> None:
@@ -89,7 +99,7 @@ WAYS: dict[str, tuple[Callable[[], BaseException], str]] = {
     "nested": (lambda: ExceptionGroup("g", [ExceptionGroup("h", [OSError("y")])]), "OSError: y"),
     "mute": (Mute, "Mute, whose text cannot be had"),
     "stop": (lambda: StopIteration(7), "StopIteration: 7"),
-    "order": (NoParent, "AttributeError"),
+    "order": (lambda: NoParentsRetry(7), ""),
     "long": (lambda: OSError("x" * 30_000_000), "OSError: xxx"),
     "unlike": (Unlike, "Unlike"),
     "unlike in a group": (lambda: ExceptionGroup("g", [Unlike()]), "Unlike"),
@@ -158,6 +168,26 @@ async def test_whatever_a_handler_raises_is_a_failed_attempt_of_its_job_alone(
     assert wanted in parked.value.last_error
     assert parked.value.attempts == 2
     await nobody_else_suffered(fleet, diary, node)
+
+
+async def test_an_order_whose_own_init_calls_no_parents_is_obeyed(
+    fleet: Fleet, diary: Diary
+) -> None:
+    handlers = handlers_of(diary)
+
+    @handlers.job("orders", attempts_max=3, backoff_s=0.001)
+    async def orders(job: Job, word: str) -> int:
+        if job.attempt == 1:
+            fail({"park": NoParentsPark, "cancel": NoParentsCancel}.get(word, NoParentsRetry)(7))
+        return job.attempt
+
+    node = await fleet.node(handlers)
+    with pytest.raises(JobParked) as parked:
+        await (await node.dispatch(orders, "p", "park")).result(timeout_s=5)
+    assert (parked.value.cause, parked.value.attempts) == ("parked by its handler", 1)
+    with pytest.raises(JobCancelled):
+        await (await node.dispatch(orders, "c", "cancel")).result(timeout_s=5)
+    assert await (await node.dispatch(orders, "r", "retry")).result(timeout_s=5) == 2
 
 
 async def test_a_block_that_ends_by_what_cannot_be_asked_leaves_in_order(fleet: Fleet) -> None:
