@@ -161,8 +161,10 @@ class Crew:
         self._shutdown_seen = max(self._shutdown_seen, self._shutdown())
         self._on_workers()
         self.replica.watch(lambda _: self._on_workers())
+        # First: a lane that hangs keeps joining waiting, and not the leases of the others.
+        await self._supervisor.start(self._keepalive)
         await self.membership.join_node()
-        then: Actors = (self._keepalive, self._reaper, self._sweeper)
+        then: Actors = (self._reaper, self._sweeper)
         for actor in then:
             await self._supervisor.start(actor)
         # Its thread has a connection of its own, which may fail where ours does not: a node that

@@ -130,11 +130,19 @@ class KeepAlive(Actor[Message]):
     # --- for the node -------------------------------------------------------------------------
 
     def renew(self, takes: Sequence[Mapping[str, int]], handlers: Mapping[str, Options]) -> None:
-        """Renew these from now on, in each lane; say how many keys each takes."""
+        """Renew these from now on, in each lane; say how many keys each takes.
+
+        At once in a lane whose join was answered too late for a lease: see `Membership._join`.
+        """
         for url, states in self._urls().items():
             # Where nobody of us has a lease there is nothing to renew, or to be told.
             mine = tuple(state for state in states if takes[state.number])
+            before = self._plans.get(url, _Plan()).states
+            is_new = any(s.lease.phase == "fenced" and s not in before for s in mine)
             self._plans[url] = _Plan(mine, tuple(takes[s.number] for s in mine), handlers)
+            if is_new and url in self._threads:
+                self._asked.add(url)
+                self._threads[url].wake()
 
     def has_held(self, state: LaneState) -> bool:
         """Say whether code of our own has kept us from renewing for a good part of a lease."""

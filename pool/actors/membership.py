@@ -671,7 +671,11 @@ class Membership(Actor[Message]):
         if is_new:
             self._joined.add((state.number, state.node.name))
             timing = Timing(ttl.ms / 1000)
-            state.lease = Lease(timing=timing, asked_s=asked_s, term=ttl.term)
+            lease = Lease(timing=timing, asked_s=asked_s, term=ttl.term)
+            if context.seam.clock() + timing.renew_s >= lease.soft_s:
+                # The answer was late: it would end before it is renewed.  Nothing begins by it.
+                lease = attrs.evolve(lease, phase="fenced")
+            state.lease = lease
             context.retime()
 
     async def _thaw(self, state: LaneState) -> None:

@@ -167,6 +167,43 @@ async def test_nodes_and_workers_join_without_a_lane_that_hangs(
     assert islands.all_seen(DataLost) == []
 
 
+async def test_who_joins_while_a_lane_hangs_keeps_its_leases_in_the_others(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
+    """It renewed nowhere until that lane's time was up, here as long as a lease lasts."""
+    first = await islands.node(made(diary))
+    with hung(cluster, LAST):
+        second = await islands.node(made(diary), op_timeout_s=1.5 * TTL_S)
+        await islands.seen(LaneMissing, lane=LAST, node=second.id)
+        for lane in (0, 1):
+            assert await serves(second, lane)
+        assert islands.all_seen(LeaseLost, node=second.id) == []
+        assert islands.all_seen(WorkerReaped) == []
+    assert all(lane == LAST for node in (first, second) for lane in lost(islands, node))
+
+
+async def test_a_join_that_was_answered_late_is_no_lease_lost(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
+    """Its lease counts from when it was asked for: it began in its last moments."""
+    freeze(of(cluster, LAST))
+
+    async def thaw_later() -> None:
+        await islands.until(lambda: anyio.current_time() > began_s + 0.85 * TTL_S)
+        thaw(of(cluster, LAST))
+
+    began_s = anyio.current_time()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(thaw_later)
+        node = await islands.node(made(diary), op_timeout_s=1.5 * TTL_S)
+    assert await serves(node, LAST)
+    assert lost(islands, node) == []
+
+
+def lost(fleet: Fleet, node: Node) -> list[int]:
+    return [event.lane for event in fleet.all_seen(LeaseLost, node=node.id)]
+
+
 async def test_many_are_dispatched_without_a_lane_that_hangs(
     islands: Fleet, cluster: Cluster
 ) -> None:
