@@ -102,6 +102,7 @@ class Alone:
                 await anyio.sleep(reconnect_delay(failures, context.seam.dice))
             else:
                 self._is_refounding = False
+                if made.incarnation != context.incarnation:
+                    context.emit(DataLost(pool=context.pool, incarnation=context.incarnation))
                 context.incarnation, context.timing = made.incarnation, Timing(made.ttl_ms / 1000)
-                context.emit(DataLost(pool=context.pool, incarnation=made.incarnation))
                 self.maps.follower.rejoin(made.incarnation)

@@ -50,7 +50,7 @@ from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable
 from pool.model.job import DIGITS_MAX, Start
 from pool.model.names import WORKERS
 from pool.model.placement import Candidate
-from pool.model.rmap import CompareAndDelete, Set
+from pool.model.rmap import Change, CompareAndDelete, Resync, Set
 from pool.store.answers import Founded, Renewal
 from pool.store.scripts import ScriptCall, Word
 from pool.store.seam import Reply
@@ -160,7 +160,7 @@ class Crew:
         await self.replica.wait_for(0)
         self._shutdown_seen = max(self._shutdown_seen, self._shutdown())
         self._on_workers()
-        self.replica.watch(lambda _: self._on_workers())
+        self.replica.watch(self._on_workers_changed)
         # First: a lane that hangs keeps joining waiting, and not the leases of the others.
         await self._supervisor.start(self._keepalive)
         await self.membership.join_node()
@@ -494,6 +494,11 @@ class Crew:
             with suppress(PoolError):
                 self.context.link.send(state.lane.signal(name, fields), lambda _: None)
 
+    def _on_workers_changed(self, news: Change | Resync) -> None:
+        self._on_workers()
+        if isinstance(news, Resync):
+            self.membership.announce_soon()  # it may have lost our entries
+
     def _on_workers(self) -> None:
         """The `workers` map changed."""
         self.context.roster.update(self.replica.items)
@@ -538,7 +543,5 @@ class Crew:
         self.membership.tell_latest("lost", PoolLost())
 
     def _on_refounded(self) -> None:
-        """The pool's data are gone: tell everybody who waits, and follow the new ones."""
-        for state in self.context.lanes:
-            self.dispatcher.lose(state.number)
+        """The control keys were gone: follow what is there now."""
         self.maps.follower.rejoin(self.context.incarnation)

@@ -39,7 +39,7 @@ class Lost:
 
 @attrs.frozen
 class Rejoined:
-    """The pool has another incarnation from now on."""
+    """The pool is there again, in the same incarnation or in another."""
 
 
 Told: TypeAlias = Deltas | Probed | Lost | Rejoined
@@ -125,11 +125,10 @@ class Follower:
             self._tail.follow([r for r in self._readings.values() if r.stored.log != stored.log])
 
     def rejoin(self, incarnation: str) -> None:
-        """Go on in another incarnation of the pool: all replicas fetch their maps anew."""
-        if incarnation != self.incarnation:
-            self.incarnation = incarnation
-            for reading in list(self._readings.values()):
-                reading.receive(Rejoined())
+        """Go on in this incarnation, after a loss: all replicas fetch their maps anew."""
+        self.incarnation = incarnation
+        for reading in list(self._readings.values()):
+            reading.receive(Rejoined())
 
     @property
     def _readings(self) -> Mapping[str, _Reading]:

@@ -16,6 +16,15 @@ is none:
                              |  \--> settled: it was the answer to a call of before
                              +--> `config` is another: the pool is lost, all lanes are missing
 
+The control keys are an island too.  `config` says what the pool was made as, and so does each lane:
+its incarnation is <drawn>.<number of lanes>.<when>, and it keeps the TTL.  Who finds `config` gone
+(`found`: opening, joining anew, or a map's call was told) asks all lanes before it writes:
+
+    one has our incarnation, or (who opens) any   `config` as it was; our entries, then copies,
+                                                  are made again; nobody in a lane is touched
+    those that answer have none                   a new one: the pool is lost, with all lanes
+    none answers                                  nothing is written; asked again
+
 A lane that hangs keeps its settler waiting and nobody else: joining returns with the lanes that
 have answered, and in `workers` its number is 0 until it has.  `workers` is written by one task at a
 time, the announcer, after any settler.
@@ -26,17 +35,25 @@ the lane: its incarnation is drawn in join.lua, under the pool's, if the lane ha
 all others take that over.  So of two nodes at once the second one joins what the first has made.  A
 call of before names the lost incarnation and is refused; a join of before, which names none, may
 make the lane, and those whose lease it brings end and are reaped.  A lane lost again has another
-incarnation again, also by a copy of the same join.  `config` lost alone (the control tag has a
-server of its own) is the pool's loss: lanes of before are taken over with what they hold, see
-`stale` in join.lua.
+incarnation again, also by a copy of the same join.
+
+`config` is written by found.lua alone, where it is missing: of several at once the first decides,
+and those that put it back write the same.  One that founds anew at that moment has seen no lane
+that knew; if it is first (those that knew were silent to it), the pool is another, and lanes of
+before are taken over with what they hold, see `stale` in join.lua.  A late copy finds `config`
+there; or, after another loss, puts an incarnation there whose lanes are gone too, which each lane
+says by itself.
 
 Dying after any step: a lease without an entry in `workers` ends and is reaped; an entry without a
 lease is found by whoever looks for orphans in that lane; a lane made and not announced is found by
-the next to join.  A late copy of a join carries a "not after" on server time and is refused.
+the next to join; a `config` put back and nobody announced is a map that lost its entries: each node
+finds its own missing when its copy is fetched anew, at the latest two probes later.  A late copy of
+a join carries a "not after" on server time and is refused.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
@@ -46,6 +63,7 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.observe import (
+    ControlLost,
     DataLost,
     LaneDataLost,
     LaneJoined,
@@ -70,7 +88,16 @@ from pool.model.names import Names
 from pool.model.rmap import Delete, Set
 from pool.model.timing import Timing
 from pool.store.answers import Founded
-from pool.store.lane import FOUND, IS_NODE, PROTOCOL, Lane, Target, incarnation_of_pool
+from pool.store.lane import (
+    FOUND,
+    IS_NODE,
+    PROTOCOL,
+    Lane,
+    Target,
+    incarnation_of_pool,
+    lanes_of_pool,
+    new_incarnation,
+)
 
 RETRY_S: Final = 0.1
 FORMER_MAX: Final = 256  # identities that a lane has not heard of yet: one for each try to join
@@ -119,26 +146,78 @@ async def found(context: Context, *, any_lanes: bool = False) -> Founded:
     Raises:
         ConfigError: It was made with another number of lanes.
         UnsupportedServer: It was made by an incompatible version of this library.
-        StoreUnavailable: The server does not answer.
+        StoreUnavailable: The server does not answer; or `config` is gone, and no lane answers.
     """
-    lanes = context.settings.lanes
-    made: Founded = await context.link.call(
-        FOUND(
-            (context.control.config,),
-            (PROTOCOL, lanes, context.ids.next("i"), context.timing.ttl_ms),
-        ),
-        repeatable=True,
-    )
+    made = await _found(context, 0, "", 0)
+    if not made.incarnation or not Timing.is_ttl(made.ttl_ms):
+        lanes = lanes_of_pool(context.incarnation) or context.settings.lanes
+        kept = await _kept(context, lanes)
+        if kept is None:
+            incarnation, ttl_ms = new_incarnation(context.ids.next("i"), lanes), 0
+        else:
+            incarnation, ttl_ms = kept
+        lanes = lanes_of_pool(incarnation)
+        was_gone = kept is not None and not made.incarnation
+        made = await _found(context, lanes, incarnation, ttl_ms or context.timing.ttl_ms)
+        if was_gone:
+            made = attrs.evolve(made, was_gone=True)
+            context.emit(ControlLost(pool=context.pool, incarnation=incarnation))
     if made.protocol != PROTOCOL:
         raise UnsupportedServer(
             problem=f"pool {context.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
         )
-    if made.lanes != lanes and not any_lanes:
+    if made.lanes != context.settings.lanes and not any_lanes:
         raise ConfigError(
             setting="lanes",
-            problem=f"pool {context.pool!r} was made with {made.lanes}, not {lanes}",
+            problem=f"pool {context.pool!r} was made with {made.lanes}, "
+            f"not {context.settings.lanes}",
         )
     return made
+
+
+async def _found(context: Context, lanes: int, incarnation: str, ttl_ms: int) -> Founded:
+    call = FOUND((context.control.config,), (PROTOCOL, lanes, incarnation, ttl_ms))
+    made: Founded = await context.link.call(call, repeatable=True)
+    return made
+
+
+async def _kept(context: Context, lanes: int) -> tuple[str, int] | None:
+    """Ask the lanes as what the pool was made; None if those that answer do not know.
+
+    Our own incarnation if any lane has it, else that of most lanes; and the TTL that was set last
+    (0: not known).
+
+    Raises:
+        StoreUnavailable: None of them answers.
+    """
+    told: list[tuple[str, int, int]] = []
+    silent: list[StoreUnavailable] = []
+
+    async def ask(name: str) -> None:
+        texts: list[bytes | None] = []
+        try:
+            texts = await context.link.execute("HMGET", name, "incarnation", "term", "ttl")
+        except StoreUnavailable as error:
+            silent.append(error)
+            return
+        except PoolError:  # such as a right that who uses only maps lacks
+            texts = [None] * 3
+        pool = incarnation_of_pool((texts[0] or b"").decode(errors="replace"))
+        term, ttl_ms = (int(t) if t and t.isdigit() and len(t) <= 16 else 0 for t in texts[1:])
+        told.append((pool, term, ttl_ms if Timing.is_ttl(ttl_ms) else 0))
+
+    async with anyio.create_task_group() as asking:
+        for number in range(lanes):
+            asking.start_soon(ask, Names(context.pool, number).lane)
+    if not told:
+        raise silent[0]
+    named = [pool for pool, _, _ in told if lanes_of_pool(pool)]
+    if not named:
+        return None
+    pool = context.incarnation
+    if pool not in named:
+        pool = Counter(named).most_common(1)[0][0]
+    return pool, max((term, ttl_ms) for each, term, ttl_ms in told if each == pool)[1]
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -150,7 +229,7 @@ class Membership(Actor[Message]):
     workers: dict[str, Worker] = attrs.field(factory=dict)
     on_changed: Callable[[], object]  # identities changed: renew and read others from now on
     on_lane_lost: Callable[[int], object]  # what it held is gone
-    on_refounded: Callable[[], object]  # the pool has another incarnation
+    on_refounded: Callable[[], object]  # the control keys are there again, in `incarnation`
     confirm: Callable[[], Awaitable[set[int]]]  # tells the lanes now; returns those that are silent
     has_held: Callable[[LaneState], bool]  # whether our own code kept us from renewing
     _settling: list[_Settling] = attrs.field(init=False, factory=list)  # by lane
@@ -237,7 +316,7 @@ class Membership(Actor[Message]):
             self._announced.add(worker.id)  # however this ends, it may be there
             await self.announce(worker)
         self.on_changed()
-        self._announce_soon()  # a lane may have been joined meanwhile
+        self.announce_soon()  # a lane may have been joined meanwhile
 
     async def _join_lanes(self, name_in: Callable[[LaneState], str]) -> None:
         """Return when an identity has joined all lanes, or some of them and the others fail.
@@ -315,7 +394,7 @@ class Membership(Actor[Message]):
         self._looked_s = now_s
         mine = [worker for worker in self.workers.values() if worker.id in self._announced]
         if any(items.get(w.id.encode()) != self.info(w).pack() for w in mine):
-            self._announce_soon()
+            self.announce_soon()
 
     async def close_worker(self, worker: Worker) -> None:
         """Have a worker that drains take no keys in any lane, and announce that it does.
@@ -403,7 +482,7 @@ class Membership(Actor[Message]):
             settling.is_running = False
             if self._is_joining:
                 self._settle_soon(number)
-        self._announce_soon()
+        self.announce_soon()
 
     def handle(self, message: Message) -> None:
         match message:
@@ -496,6 +575,8 @@ class Membership(Actor[Message]):
             if made.incarnation != context.incarnation:
                 self._begin_anew(made)
                 return
+            if made.was_gone:
+                self.handle(PoolLost())  # with what else was among the control keys
         if context.lanes[state.number] is not state:
             return  # the pool was found anew meanwhile
         settling.is_doubted = False
@@ -524,26 +605,43 @@ class Membership(Actor[Message]):
             while True:
                 try:
                     made = await found(self.context)
+                    if made.incarnation == self.context.incarnation:
+                        await self._announce_again()
                 except PoolError as error:
                     self.context.trouble("found", None, error)
                     await anyio.sleep(RETRY_S)
                 else:
                     self.context.outages.over(None)
-                    return self._begin_anew(made)
+                    self._begin_anew(made)
+                    return
         finally:
             self._is_refounding = False
 
+    async def _announce_again(self) -> None:
+        """Put our entries back, before our own copy of `workers` is fetched without them."""
+        async with self._announcing:
+            mine = [worker for worker in self.workers.values() if worker.id in self._announced]
+            entries = [Set(worker.id.encode(), self.info(worker).pack()) for worker in mine]
+            if entries:
+                await self.replica.write(entries, repeatable=True)
+
     def _begin_anew(self, made: Founded) -> None:
-        """The data of before are gone: no lease of ours is left, all take the next number."""
+        """The data of before are gone: no lease of ours is left, all take the next number.
+
+        Of those of the control keys alone, nothing but copies of maps needs to be fetched again.
+        """
         context = self.context
         if made.incarnation == context.incarnation:
-            return  # known already, or the answer to a call of before
+            self.on_refounded()
+            return
         context.emit(DataLost(pool=context.pool, incarnation=context.incarnation))
         self._joined.clear()
         for state in context.lanes:
             for worker in self.workers.values():
                 self._raise(state, worker.target(state.number).name)
         self.make_lanes(made)
+        for state in context.lanes:
+            self.on_lane_lost(state.number)
         self.on_refounded()
         self.on_changed()
         for number, settling in enumerate(self._settling):
@@ -591,7 +689,7 @@ class Membership(Actor[Message]):
                 self._returning.discard((state.number, worker.id))
                 worker.put(LeaseBack(state.number))
         self._tell_news()
-        self._announce_soon()
+        self.announce_soon()
 
     async def _tell_time(self, state: LaneState) -> None:
         """Ask the lane's own server: those of a cluster have clocks of their own."""
@@ -603,7 +701,7 @@ class Membership(Actor[Message]):
         self._news.set()
         self._news = anyio.Event()
 
-    def _announce_soon(self) -> None:
+    def announce_soon(self) -> None:
         if not self._is_announcing:
             self._is_announcing = True
             self.spawn(self._announce_all)

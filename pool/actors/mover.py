@@ -40,6 +40,8 @@ class Mover:
         start, revision, settings = run.start, self.revision, self.context.settings
         if start.kind != "service" or run.phase != "running" or run.why:
             return None
+        if self.worker_id not in self.context.candidates.workers:
+            return None  # the map was lost, and we are about to be announced again
         first = self.context.targets(run.key, start.handler, lane=run.lane, limit=1)
         if not first or first[0].id == self.worker_id or self._asked.get(run.key) == revision:
             return None

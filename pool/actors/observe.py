@@ -257,6 +257,17 @@ class DataLost:
 
 
 @attrs.frozen(kw_only=True)
+class ControlLost:
+    """The control keys are gone, the lanes are not: the pool goes on as it was made."""
+
+    event: ClassVar[str] = "control.lost"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    incarnation: str
+
+
+@attrs.frozen(kw_only=True)
 class LaneDataLost:
     """The data of one lane are gone, the pool's are not; its jobs are lost, it is joined anew."""
 

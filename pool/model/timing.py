@@ -39,6 +39,11 @@ class Timing:
     def _margin_s(self) -> float:
         return max(0.05, 0.035 * self.ttl_s)
 
+    @staticmethod
+    def is_ttl(ttl_ms: int) -> bool:
+        """Say whether a pool can go by this."""
+        return 1000 <= ttl_ms <= 3_600_000
+
     @property
     def ttl_ms(self) -> int:
         return round(self.ttl_s * 1000)

@@ -407,6 +407,7 @@ class Founded:
     incarnation: str
     ttl_ms: int
     now_ms: int
+    was_gone: bool = False  # and a lane knew how it had been made
 
 
 def founded(reply: Reply) -> Founded:

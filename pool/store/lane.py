@@ -330,6 +330,17 @@ def incarnation_of_pool(lanes: str) -> str:
     return lanes.rpartition(".")[0]
 
 
+def new_incarnation(drawn: str, lanes: int) -> str:
+    """Return a pool's incarnation: of how many lanes it is stands in it, and so in each lane."""
+    return f"{drawn}.{lanes}"
+
+
+def lanes_of_pool(incarnation: str) -> int:
+    """Return how many lanes the pool of this incarnation has; 0 if it does not say."""
+    number = incarnation.rpartition(".")[2]
+    return int(number) if number.isdecimal() and len(number) <= 3 else 0
+
+
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 

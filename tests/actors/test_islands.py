@@ -15,10 +15,11 @@ import attrs
 import pytest
 import redis
 
-from pool import Handlers, Job, JobRef, Node, StoreLost, StoreUnavailable
+from pool import ConfigError, Handlers, Job, JobRef, Node, StoreLost, StoreUnavailable
 from pool.actors.dispatcher import BATCH_MAX
 from pool.actors.membership import Membership
 from pool.actors.observe import (
+    ControlLost,
     DataLost,
     LaneDataLost,
     LaneJoined,
@@ -315,17 +316,92 @@ async def test_a_lane_that_lost_its_data_is_joined_anew_by_itself(
     assert ended == {keys[LAST]}
 
 
-async def test_the_control_keys_lost_alone_are_the_pools_loss(
+def lose_control(islands: Fleet) -> None:
+    keys: Any = islands.client.keys(f"{Control(POOL).prefix}*")  # one slot: at once
+    islands.client.delete(*keys)
+
+
+async def test_the_control_keys_lost_alone_are_put_back(
     islands: Fleet, cluster: Cluster, diary: Diary
 ) -> None:
-    """With `config` the pool is another; it is told once, and serves again in all lanes."""
+    """Nobody in a lane is touched, no waiter is told, and the fleet is announced again.  Twice."""
+    nodes = [await islands.node(made(diary), settle_delay_s=0.0) for _ in range(2)]
+    refs = [await nodes[0].dispatch("follow", key_in(lane, "service")) for lane in range(LANES)]
+    await diary.counts(LANES)
+    config = islands.client.hgetall(Control(POOL).config)
+    told: list[Exception] = []
+
+    async def wait(ref: Any) -> None:
+        try:
+            await ref.result()
+        except StoreLost as error:
+            told.append(error)
+
+    async with anyio.create_task_group() as waiting:
+        for ref in refs:
+            waiting.start_soon(wait, ref)
+        for times in (1, 2):
+            lose_control(islands)
+            await islands.seen(ControlLost, times)
+            late = await islands.node()  # takes a snapshot of its own
+            await islands.knows(late, workers=2)
+            for node in nodes:
+                await islands.knows(node, workers=2)
+            assert islands.client.hgetall(Control(POOL).config) == config
+            assert numbers(late) == {(1, 1, 1)}
+            for lane in range(LANES):
+                assert await serves(nodes[times - 1], lane)
+        waiting.cancel_scope.cancel()
+    assert told == []
+    for event in (DataLost, LaneDataLost, WorkerFenced, WorkerReaped):
+        assert islands.all_seen(event) == []
+    assert [entry for entry in diary.entries if entry[0] == "ended"] == []
+
+
+async def test_who_opens_when_the_control_keys_are_lost_founds_no_other_pool(
+    islands: Fleet, diary: Diary
+) -> None:
+    """It may be the first to find out: the lanes know what the pool was made as."""
+    node = await islands.node(made(diary))
+    config = islands.client.hgetall(Control(POOL).config)
+    lose_control(islands)
+    late = await islands.node(lease_ttl_s=None)
+    assert islands.client.hgetall(Control(POOL).config) == config
+    await islands.knows(late, workers=1)
+    assert await serves(late, LAST)
+    lose_control(islands)
+    with pytest.raises(ConfigError, match="was made with 3, not 2"):
+        await islands.node(lanes=2)
+    await islands.leave(node)
+    await islands.leave(late)
+    lose_control(islands)  # nobody is left who knew
+    await islands.node(lease_ttl_s=None)
+    assert islands.client.hgetall(Control(POOL).config) == config
+    assert islands.all_seen(DataLost) == []
+
+
+async def test_the_control_keys_lost_with_one_lane_are_that_lanes_loss(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
     node = await islands.node(made(diary))
     wipe(cluster, 0)
-    await islands.seen(DataLost)
+    await islands.seen(LaneDataLost, lane=0)
     for lane in range(LANES):
         await islands.until(partial(serves_again, node, lane))
-    await islands.until(lambda: numbers(node) == {(2, 2, 2)})
-    assert len(islands.all_seen(DataLost)) == 1
+    await islands.until(lambda: numbers(node) == {(2, 1, 1)})
+    assert islands.all_seen(DataLost) == []
+    assert {each.lane for each in islands.all_seen(WorkerFenced)} <= {0}
+
+
+async def test_what_is_lost_with_all_lanes_is_founded_anew(islands: Fleet, diary: Diary) -> None:
+    """No lane is left that knows: as when one server has it all."""
+    node = await islands.node(made(diary))
+    for prefix in (*_prefixes(POOL), Control(POOL).prefix):
+        keys: Any = islands.client.keys(f"{prefix}*")
+        islands.client.delete(*keys)
+    await islands.until(partial(serves_again, node, LAST))
+    for lane in range(LANES):
+        await islands.until(partial(serves_again, node, lane))
 
 
 async def test_lanes_have_clocks_of_their_own(

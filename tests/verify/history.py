@@ -46,9 +46,9 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     stall     driver       threads waited for a processor.  extra: waited {process, or `server`: s}
     snapshot  driver       extra: the lane's counters, and `live`: how many records there are
     fault     driver       invoke: it is in effect; ok: it is over.  extra: id, kind, does, target
-                           (node name, empty: all), lane (empty: all), weight (how many faults
-                           this counts for); of a loss since: as of when the data are;
-                           of a clock step_s; by: the job whose deed it is
+                           (node name, empty: all), lane (empty: all; `control`: none), weight
+                           (how many faults this counts for); of a loss since: as of when the
+                           data are; of a clock step_s; by: the job whose deed it is
     heal      driver       no fault is in effect any more
     final_state  driver    extra: see `final` below
 
@@ -90,6 +90,8 @@ import attrs
 TOTAL: Final = (
     "total"  # key of the shared map that everybody adds to; each name has its own besides
 )
+
+CONTROL: Final = "control"  # where the lane of a fault stands: the control keys, and no lane
 
 Type: TypeAlias = Literal["invoke", "ok", "fail", "info"]
 

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from tests.verify.history import TOTAL, Event
+from tests.verify.history import CONTROL, TOTAL, Event
 from tests.verify.view import (
     CUTS_OFF,
     DISTURBS,
@@ -1108,9 +1108,16 @@ def within_its_rights(view: View, _: Bounds, found: Finding) -> None:
         found.say(f"the server refused {refused}", view.final)
 
 
+_TELLS_LOSS: Final = frozenset({"data.lost", "lane.lost", "worker.fenced"})
+
+
 @invariant("I29", "serves again after a loss of data")
 def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
-    """Within 2 TTL of losing everything, work that is accepted anew is started."""
+    """Within 2 TTL of losing everything, work that is accepted anew is started.
+
+    Some of what a node that was well had in hand must be; whoever starts any of it, it is served.
+    What the control keys lose is no lane's loss.
+    """
     for fault in view.faults:
         if fault.does != "loss":
             continue
@@ -1118,6 +1125,10 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         by = fault.began + 2 * bounds.ttl_s
         by += view.slack_s(fault.began, by, bounds)
         began = fault.began - bounds.ttl_s
+        if fault.lane == CONTROL and view.excuses(DISTURBS, began, by) == [fault]:
+            for event in view.of.get("event", ()):
+                if fault.began <= event.t <= by and event.extra.get("event") in _TELLS_LOSS:
+                    found.say("only the control keys were lost", fault.event, event)
         disturbed = view.hurts(DISTURBS - {"loss"}, began, by, ())
         well = view.well(began, by) if view.lives else set()
         again = any(
@@ -1128,17 +1139,23 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         dispatches = view.of.get("dispatch", ())
         refused = {e.idem for e in dispatches if e.err in ("POOLEXISTS", "ATTACHED")}
         anew = {
-            event.idem: event.t
+            event.idem
             for event in dispatches
             if event.type == "invoke"
             and fault.began < event.t < by - bounds.ttl_s / 4
             and not event.extra.get("delay_s")
             and event.idem not in refused
-            and view.lane_of(event.key) in ("", fault.lane or view.lane_of(event.key))
-            and (not well or view.granted(event.key, fault.began, by) <= well)
+            and (fault.lane in ("", CONTROL) or view.lane_of(event.key) in ("", fault.lane))
         }
+        mine = [
+            event.t
+            for event in dispatches
+            if event.type == "invoke"
+            and event.idem in anew
+            and (not well or view.granted(event.key, fault.began, by) <= well)
+        ]
         # The last of it may have to wait for slots, behind what came just after the loss.
-        must = any(t > fault.began + bounds.ttl_s for t in anew.values())
+        must = any(t > fault.began + bounds.ttl_s for t in mine)
         started = {run.start.idem for run in view.runs if fault.began < run.start.t <= by}
-        if must and not anew.keys() & started:
+        if must and not anew & started:
             found.say(f"no new work within {2 * bounds.ttl_s} s of the loss", fault.event)

@@ -1466,6 +1466,49 @@ good("I29")(asked_after_a_loss("ATTACHED"))
 bad("I29")(asked_after_a_loss("POOLUNAVAILABLE"))
 
 
+def control_lost(told: str) -> Tell:
+    """Return the story of a loss of the control keys alone, of which nodes tell so."""
+
+    def tell(s: Story) -> None:
+        lose_since(s, 0.0, "control")
+        s.at += 1.0
+        s.say("event", p="a/1", extra={"event": told})
+        s.whole("j1")
+
+    return tell
+
+
+good("I29")(control_lost("control.lost"))
+bad("I29")(control_lost("data.lost"))
+bad("I29")(control_lost("worker.fenced"))
+
+
+@good("I29")
+def all_is_lost_with_the_control_keys(s: Story) -> None:
+    lose_since(s, 0.0, "control")
+    lose_since(s, 0.0, "0")
+    s.at += 1.0
+    s.say("event", p="a/1", extra={"event": "data.lost"})
+    s.whole("j1")
+
+
+@good("I29")
+def it_is_served_by_one_that_had_been_hurt(s: Story) -> None:
+    joined(s, "a", "b")
+    lose_since(s, s.at, "1")
+    s.at += 1.2 * BOUNDS.ttl_s
+    s.dispatch("j1", "k1")
+    s.dispatch("j2", "k2")
+    s.fault("pause", "b")
+    for nonce, key in (("Wa.1", "k1"), ("Wb.1", "k2")):
+        s.say("own", nonce=nonce, key=key, epoch=10)
+    s.start("j2", "k2", by="b")
+    s.end("j2", "k2", by="b")
+    s.at += 2.5
+    s.start("j1", "k1", by="a")
+    s.end("j1", "k1", by="a")
+
+
 @bad("I29")
 def it_serves_no_more(s: Story) -> None:
     s.fault("loss")

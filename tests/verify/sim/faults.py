@@ -12,7 +12,7 @@ import attrs
 
 from pool.model.names import Control, Names, hash_tag
 from pool.store import lane as lanes
-from tests.verify.history import Recorder
+from tests.verify.history import CONTROL, Recorder
 from tests.verify.sim.config import DOES, FAULTS, Config
 from tests.verify.sim.keyspace import CommandError, SortedSet
 from tests.verify.sim.server import SCRIPTS, Arriving, Server, resp
@@ -465,10 +465,12 @@ class Faults:
         self._begin("lost-index", "", _FOUND_TTLS * self._config.ttl_s, _nothing)
 
     def _hurt_lane(self, kind: str, dice: random.Random, seconds: float) -> None:
-        """Hurt the server of one lane alone."""
-        number = dice.randrange(self._config.lanes)
-        prefix = Names(POOL, number).prefix
-        server, lane = self._server.at(hash_tag(prefix)), str(number)
+        """Hurt the server of one lane alone; or wipe that of the control keys."""
+        lanes = self._config.lanes
+        number = dice.randrange(lanes + 1 if kind == "lane-wipe" else lanes)
+        is_control = number == lanes
+        prefix = Control(POOL).prefix if is_control else Names(POOL, number).prefix
+        server, lane = self._server.at(hash_tag(prefix)), CONTROL if is_control else str(number)
         weight = 2 + math.ceil(seconds / self._config.ttl_s)
         match kind:
             case "lane-stall":
