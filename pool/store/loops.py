@@ -282,7 +282,7 @@ def door() -> Callable[[], object]:
         running, mine = asyncio._get_running_loop, asyncio.get_running_loop()
 
         def check() -> None:
-            if running() is not mine:  # each thread has its own: a third of 0.1 us
+            if running() is not mine:  # each thread has its own
                 raise WrongLoop
 
         return check
