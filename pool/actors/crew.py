@@ -109,6 +109,7 @@ class Crew:
             on_changed=self._on_identities,
             on_lane_lost=self.dispatcher.lose,
             on_refounded=self._on_refounded,
+            renew_now=lambda: self._keepalive.renew_now(),  # noqa: PLW0108 - made below
             confirm=lambda: self._keepalive.confirm(context.settings.op_timeout_s),
             has_held=lambda state: self._keepalive.has_held(state),  # noqa: PLW0108 - made below
         )

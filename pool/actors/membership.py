@@ -230,6 +230,7 @@ class Membership(Actor[Message]):
     on_changed: Callable[[], object]  # identities changed: renew and read others from now on
     on_lane_lost: Callable[[int], object]  # what it held is gone
     on_refounded: Callable[[], object]  # the control keys are there again, in `incarnation`
+    renew_now: Callable[[], object]  # a lease was joined whose workers wait to be told to go on
     confirm: Callable[[], Awaitable[set[int]]]  # tells the lanes now; returns those that are silent
     has_held: Callable[[LaneState], bool]  # whether our own code kept us from renewing
     _settling: list[_Settling] = attrs.field(init=False, factory=list)  # by lane
@@ -684,6 +685,8 @@ class Membership(Actor[Message]):
             settling.is_late = False
             self.context.emit(LaneJoined(node=self.context.node_id, lane=state.number))
         self.on_changed()
+        if state.lease.phase != "held":
+            self.renew_now()
         for worker in self.workers.values():
             if (state.number, worker.id) in self._returning:
                 self._returning.discard((state.number, worker.id))
@@ -769,9 +772,12 @@ class Membership(Actor[Message]):
         if is_new:
             self._joined.add((state.number, state.node.name))
             timing = Timing(ttl.ms / 1000)
-            lease = Lease(timing=timing, asked_s=asked_s, term=ttl.term)
-            if context.seam.clock() + timing.renew_s >= lease.soft_s:
-                # The answer was late: it would end before it is renewed.  Nothing begins by it.
+            # Whoever was told to stop has to be told to go on, and a renewal does that: this call
+            # may have joined others than those, and says nothing of who did not need to join.
+            lease = Lease(timing=timing, asked_s=asked_s, term=ttl.term, phase=state.lease.phase)
+            is_late = context.seam.clock() + timing.renew_s >= lease.soft_s
+            if is_late and lease.phase == "held":
+                # It would end before it is renewed.  Nothing begins by it.
                 lease = attrs.evolve(lease, phase="fenced")
             state.lease = lease
             context.retime()

@@ -101,7 +101,7 @@ class TtlChanged:
 
 @attrs.frozen(kw_only=True)
 class LeaseResumed:
-    """A renewal succeeded before anybody took a key: what was stopped goes on."""
+    """A renewal succeeded: what was stopped goes on, as far as nobody took it."""
 
     event: ClassVar[str] = "lease.resumed"
     level: ClassVar[str] = "info"

@@ -9,7 +9,8 @@
 
 `asked` is when we ASKED for what was granted: the server's countdown cannot have begun earlier,
 so the server's lease ends later than our `hard` by the margin at least.  One machine is one
-identity in one lane; after `gone` the next incarnation has a machine of its own.
+identity in one lane; after `gone` the next incarnation has a machine of its own, which begins in
+the phase of the former one: who was told to stop with that is told to go on.
 
 How long a lease lasts is the lane's to say: we go by what was granted.  A longer TTL counts from
 the answer that grants it.  A shorter one is *taken up*: from then on we believe in it alone, and

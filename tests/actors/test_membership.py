@@ -11,6 +11,7 @@ from pool import Handlers, Job, Node, PoolError, StoreUnavailable
 from pool.actors.membership import IdentityGone, Membership
 from pool.actors.observe import DataLost, StoreTroubled, WorkerFenced
 from pool.actors.replica import Replica
+from pool.model.lease import Tick
 from pool.model.rmap import Doubted
 from tests.actors.conftest import PATIENCE_S
 
@@ -92,6 +93,33 @@ async def test_who_has_joined_anew_hears_at_once_of_what_it_is_given(fleet: Flee
     assert await (await node.dispatch(echo, "k", 5)).result(timeout_s=5) == 5
     # What it was is still registered, and nobody is left who could reap it.
     fleet.is_audited = False
+
+
+async def test_who_was_stopped_with_the_lease_before_goes_on_with_the_next(fleet: Fleet) -> None:
+    """G-05: the node joins anew and not the worker, which was told to stop and never to go on."""
+    began: list[int] = []
+    both = Handlers()
+
+    @both.job("echo")
+    async def echo_too(job: Job, value: int) -> int:
+        return value
+
+    @both.service("stay")
+    async def stay(job: Job) -> None:
+        began.append(job.epoch)
+        await anyio.sleep_forever()
+
+    node = await fleet.node(both, lease_ttl_s=60.0)  # no renewal comes by itself meanwhile
+    await (await node.dispatch("stay", "s")).started(timeout_s=5)
+    crew = fleet.crew(node)
+    state = crew.context.lanes[0]
+    crew._keepalive._step(state, Tick(state.lease.hard_s))
+    crew.membership.tell(IdentityGone(0, state.node.name))
+    await fleet.until(lambda: len(began) == 2)
+    assert began[0] == began[1]
+    assert await serves(node)
+    assert (state.node.number, fleet.workers(node)[0].target(0).number) == (2, 1)
+    fleet.is_audited = False  # likewise
 
 
 async def test_a_worker_joins_though_the_servers_clock_has_jumped(
