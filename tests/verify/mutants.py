@@ -835,6 +835,19 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="a lease joined anew forgets who was stopped",
+        breaks="who was told to stop with the one before is never told to go on: G-05",
+        path="pool/actors/membership.py",
+        old="phase=state.lease.phase)",
+        new='phase="held")',
+        by=(
+            (
+                "tests/actors/test_membership.py::"
+                "test_who_was_stopped_with_the_lease_before_goes_on_with_the_next"
+            ),
+        ),
+    ),
+    Mutant(
         name="who reads no log stops the node",
         breaks="a line is waited for until it is written (A7)",
         path="pool/store/scribe.py",
