@@ -49,10 +49,7 @@ MUST_SEE: Final = (
     "worker was exchanged",
     "message behind one whose signal was lost",
 )
-RARE: Final = (
-    "key back before its former handler ended",
-    "older grant came back after lost data",
-)
+RARE: Final = ("older grant came back after lost data",)
 
 
 @attrs.frozen(kw_only=True)
