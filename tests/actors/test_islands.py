@@ -223,7 +223,7 @@ async def test_many_are_dispatched_without_a_lane_that_hangs(
         else:
             assert isinstance(answer, JobRef), answer
             assert answer.key == key
-    assert 0 < sent <= 3 * BATCH_MAX < unsent
+    assert sent <= 3 * BATCH_MAX < unsent
     assert took_s < 2 * OP_TIMEOUT_S + SLACK_S, took_s
     # It is itself again, in each lane.
     [*again] = await node.options(allow_unknown=True).dispatch_many(

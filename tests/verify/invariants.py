@@ -1137,7 +1137,7 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         if disturbed or again or view.events[-1].t < by or (view.lives and not well):
             continue
         dispatches = view.of.get("dispatch", ())
-        refused = {e.idem for e in dispatches if e.err in ("POOLEXISTS", "ATTACHED")}
+        refused = {e.idem for e in dispatches if e.err in ("POOLEXISTS", "ATTACHED", "POOLSTORAGE")}
         anew = {
             event.idem
             for event in dispatches

@@ -1463,6 +1463,7 @@ def asked_after_a_loss(err: str) -> Tell:
 
 good("I29")(asked_after_a_loss("POOLEXISTS"))  # it was not lost, or is there anew
 good("I29")(asked_after_a_loss("ATTACHED"))
+good("I29")(asked_after_a_loss("POOLSTORAGE"))
 bad("I29")(asked_after_a_loss("POOLUNAVAILABLE"))
 
 
