@@ -172,6 +172,7 @@ async def test_a_strangers_cancellation_of_the_house_ends_nothing(
     assert fleet.all_seen(NodeLeft)[0].abandoned == 0
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # of who had not begun
 @pytest.mark.usefixtures("strangers")
 async def test_who_cancels_all_tasks_burns_no_attempt(fleet: Fleet, diary: Diary) -> None:
     """A usual recipe to end a program: the node leaves in order, and gives its jobs back."""
