@@ -325,6 +325,8 @@ class Link:
         self._queue = deque(call for call in self._queue if call.deadline_s > now_s)
         for call in overdue:
             self._answer(call, self._lost(call, self._trouble))
+        # Whoever was answered may have asked anew, for a shorter time.
+        waiting = [*self._flying, *self._queue]
         deadlines = [call.deadline_s for call in waiting if not call.is_answered]
         if deadlines:
             self._arm(min(deadlines), max(0.0, min(deadlines) - now_s))

@@ -232,6 +232,26 @@ async def test_a_call_may_have_a_shorter_time_than_those_before(redis_url: str) 
 
 
 @pytest.mark.anyio
+async def test_who_is_answered_may_ask_anew_for_a_shorter_time_than_others_have(
+    redis_url: str,
+) -> None:
+    """Found by simulation (seed 420): it waited until the next of the others was overdue."""
+    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
+        proxy.go_silent()
+        others, answered = list[Any](), anyio.Event()
+        link.send(("PING",), others.append)
+
+        def ask_anew(_: object) -> None:
+            link.send(("PING",), lambda _: answered.set(), timeout_s=0.05)
+
+        link.send(("PING",), ask_anew, timeout_s=0.05)
+        with anyio.fail_after(PATIENCE_S):
+            await answered.wait()
+        assert not others
+        await proxy.cut()
+
+
+@pytest.mark.anyio
 async def test_a_dropped_reply_is_an_unknown_outcome_and_one_effect(
     redis_url: str, key: str, add: Script
 ) -> None:
