@@ -80,17 +80,20 @@ class Pulse:
 
 @attrs.define(eq=False)
 class Hold:
-    """For how long code of our own process has kept one of its threads from the interpreter."""
+    """Whether code of our own process has kept one of its threads from the interpreter for long."""
 
     waits: int = 0  # of the thread, as of ...
     at_s: float = math.inf  # ... when it looked last
-    held_s: float = 0.0  # altogether
+    over_s: float = -math.inf  # until when it was kept for so long, the last time
 
-    def look(self, now_s: float, waits: int) -> None:
-        """In the thread, wherever it goes on: note what kept it."""
+    def look(self, now_s: float, waits: int, long_s: float) -> None:
+        """In the thread, wherever it goes on: note what kept it.
+
+        At one stretch: many threads that only take their turns add up to as much, beside an outage.
+        """
         gap_s, asked = now_s - self.at_s, waits - self.waits
-        if gap_s > FROZEN_S and asked > ASKS_PER_S * gap_s:
-            self.held_s += gap_s
+        if gap_s > max(FROZEN_S, long_s) and asked > ASKS_PER_S * gap_s:
+            self.over_s = now_s
         self.at_s, self.waits = now_s, waits
 
 

@@ -70,7 +70,6 @@ class _Round:
     seq: int
     is_hung: bool
     said: tuple[bool, ...]  # per lane: whether it names handlers
-    held_s: float  # for how long our own code had kept the thread from the interpreter
 
 
 @attrs.frozen
@@ -115,7 +114,6 @@ class KeepAlive(Actor[Message]):
     _newest: dict[Url, _Answer] = attrs.field(init=False, factory=dict)  # by the threads
     _pulses: dict[Url, Pulse] = attrs.field(init=False, factory=dict)
     _holds: dict[Url, Hold] = attrs.field(init=False, factory=dict)  # by the threads
-    _held: dict[int, float] = attrs.field(init=False, factory=dict)  # by lane, when last granted
     _seqs: dict[Url, int] = attrs.field(init=False, factory=dict)  # by the threads, which may end
     _answered: dict[int, int] = attrs.field(init=False, factory=dict)  # seq by lane
     # by lane: which handlers it was told of last, and how many were registered then
@@ -145,10 +143,9 @@ class KeepAlive(Actor[Message]):
                 self._threads[url].wake()
 
     def has_held(self, state: LaneState) -> bool:
-        """Say whether code of our own has kept us from renewing for a good part of a lease."""
+        """Say whether code of our own has kept us from renewing for half of a lease at least."""
         hold = self._holds.get(self.context.url.at(state.lane.names.prefix))
-        since_s = self._held.get(state.number, 0.0)
-        return hold is not None and hold.held_s - since_s > self.context.timing.ttl_s / 2
+        return hold is not None and hold.over_s > state.lease.asked_s
 
     def renew_now(self) -> None:
         """Do not wait for the next period."""
@@ -266,7 +263,7 @@ class KeepAlive(Actor[Message]):
             self.context.tell_unassigned(state.number, told.unassigned)
             counts = dict(zip(takes, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]
-            self._take_lease(state, told, sent)
+            self._take_lease(state, told, sent.asked_s)
             if not sent.is_hung:
                 state.door.open(sent.seq, told.stamp)
             self._answered[state.number] = sent.seq
@@ -287,14 +284,13 @@ class KeepAlive(Actor[Message]):
         for state, reply in zip(sent.plan.states, answer.replies, strict=True):
             is_mine = self.context.lanes[state.number] is state
             if is_mine and isinstance(reply, Renewal) and sent.asked_s > state.lease.asked_s:
-                self._take_lease(state, reply, sent)
+                self._take_lease(state, reply, sent.asked_s)
 
-    def _take_lease(self, state: LaneState, told: Renewal, sent: _Round) -> None:
+    def _take_lease(self, state: LaneState, told: Renewal, asked_s: float) -> None:
         if any(count >= 0 for count in told.counts):
             # Else nobody has a lease: joining again begins a new one.
             timing, now_s = Timing(told.ttl.ms / 1000), self.context.seam.clock()
-            self._held[state.number] = sent.held_s
-            self._granted(state, Renewed(sent.asked_s, now_s, timing, told.ttl.term))
+            self._granted(state, Renewed(asked_s, now_s, timing, told.ttl.term))
 
     def _granted(self, state: LaneState, event: Renewed) -> None:
         """Count a renewal.  The lane says for how long; what we take up, the next one says."""
@@ -363,8 +359,8 @@ class KeepAlive(Actor[Message]):
                 return
 
     def _look(self, url: Url) -> None:
-        seam = self.context.seam
-        self._holds.setdefault(url, Hold()).look(seam.clock(), seam.waits())
+        seam, long_s = self.context.seam, self.context.timing.ttl_s / 2
+        self._holds.setdefault(url, Hold()).look(seam.clock(), seam.waits(), long_s)
 
     def _next_round(self, url: Url) -> _Round:
         self._look(url)
@@ -375,7 +371,7 @@ class KeepAlive(Actor[Message]):
             state.door.shut = seq  # before anything else, see `hang`
         known = [self._known.get(state.number) for state in plan.states]
         said = tuple([each is None or each[0] is not plan.handlers for each in known])
-        return _Round(clock(), url, plan, seq, is_hung, said, self._holds[url].held_s)
+        return _Round(clock(), url, plan, seq, is_hung, said)
 
     async def _acknowledge(self, sent: _Round, port: Port) -> set[int]:
         """Acknowledge what has begun; return the lanes that know of all of it."""
