@@ -22,7 +22,10 @@ its incarnation is <drawn>.<number of lanes>.<when>, and it keeps the TTL.  Who 
 
     one has our incarnation, or (who opens) any   `config` as it was; our entries, then copies,
                                                   are made again; nobody in a lane is touched
-    those that answer have none                   a new one: the pool is lost, with all lanes
+    those that answer have none, one is silent    likewise, if we have an incarnation: each lane
+    or refuses us (as who has rights to maps)     tells its own loss.  Who opens has none: refused,
+                                                  he fails with that; else it is as if none has one
+    none has one                                  a new one: the pool is lost, with all lanes
     none answers                                  nothing is written; asked again
 
 A lane that hangs keeps its settler waiting and nobody else: joining returns with the lanes that
@@ -39,10 +42,10 @@ incarnation again, also by a copy of the same join.
 
 `config` is written by found.lua alone, where it is missing: of several at once the first decides,
 and those that put it back write the same.  One that founds anew at that moment has seen no lane
-that knew; if it is first (those that knew were silent to it), the pool is another, and lanes of
-before are taken over with what they hold, see `stale` in join.lua.  A late copy finds `config`
-there; or, after another loss, puts an incarnation there whose lanes are gone too, which each lane
-says by itself.
+that knew; if it is first (it opens, and those that knew were silent to it for all of a call's
+time), the pool is another, and lanes of before are taken over with what they hold, see `stale` in
+join.lua.  A late copy finds `config` there; or, after another loss, puts an incarnation there whose
+lanes are gone too, which each lane says by itself.
 
 Dying after any step: a lease without an entry in `workers` ends and is reaped; an entry without a
 lease is found by whoever looks for orphans in that lane; a lane made and not announced is found by
@@ -147,6 +150,7 @@ async def found(context: Context, *, any_lanes: bool = False) -> Founded:
         ConfigError: It was made with another number of lanes.
         UnsupportedServer: It was made by an incompatible version of this library.
         StoreUnavailable: The server does not answer; or `config` is gone, and no lane answers.
+        AuthError, StoreFault: `config` is gone, and who opens may not ask the lanes, see `_kept`.
     """
     made = await _found(context, 0, "", 0)
     if not made.incarnation or not Timing.is_ttl(made.ttl_ms):
@@ -182,26 +186,30 @@ async def _found(context: Context, lanes: int, incarnation: str, ttl_ms: int) ->
 
 
 async def _kept(context: Context, lanes: int) -> tuple[str, int] | None:
-    """Ask the lanes as what the pool was made; None if those that answer do not know.
+    """Ask the lanes as what the pool was made; None if nothing says that it was.
 
     Our own incarnation if any lane has it, else that of most lanes; and the TTL that was set last
-    (0: not known).
+    (0: not known).  A lane that is silent, or refuses us, may have ours: so then, if no other says
+    anything, ours it is.
 
     Raises:
         StoreUnavailable: None of them answers.
+        AuthError, StoreFault: One refuses, no other says anything, and we have no incarnation.
     """
     told: list[tuple[str, int, int]] = []
-    silent: list[StoreUnavailable] = []
+    silent: list[PoolError] = []
+    refused: list[PoolError] = []
 
     async def ask(name: str) -> None:
-        texts: list[bytes | None] = []
+        asked = ("HMGET", name, "incarnation", "term", "ttl")
         try:
-            texts = await context.link.execute("HMGET", name, "incarnation", "term", "ttl")
+            texts = await context.link.execute(*asked, repeatable=True)
         except StoreUnavailable as error:
             silent.append(error)
             return
-        except PoolError:  # such as a right that who uses only maps lacks
-            texts = [None] * 3
+        except PoolError as error:  # such as a right that who uses only maps lacks
+            refused.append(error)
+            return
         pool = incarnation_of_pool((texts[0] or b"").decode(errors="replace"))
         term, ttl_ms = (int(t) if t and t.isdigit() and len(t) <= 16 else 0 for t in texts[1:])
         told.append((pool, term, ttl_ms if Timing.is_ttl(ttl_ms) else 0))
@@ -209,14 +217,17 @@ async def _kept(context: Context, lanes: int) -> tuple[str, int] | None:
     async with anyio.create_task_group() as asking:
         for number in range(lanes):
             asking.start_soon(ask, Names(context.pool, number).lane)
-    if not told:
+    if not told and not refused:
         raise silent[0]
+    own = context.incarnation
     named = [pool for pool, _, _ in told if lanes_of_pool(pool)]
     if not named:
+        if (silent or refused) and lanes_of_pool(own):
+            return own, 0  # what is lost besides, each lane says by itself
+        if refused:
+            raise refused[0]
         return None
-    pool = context.incarnation
-    if pool not in named:
-        pool = Counter(named).most_common(1)[0][0]
+    pool = own if own in named else Counter(named).most_common(1)[0][0]
     return pool, max((term, ttl_ms) for each, term, ttl_ms in told if each == pool)[1]
 
 

@@ -198,9 +198,10 @@ class Link:
             return await self._repeat(call, timeout_s)
         return await self._once(call, timeout_s)
 
-    async def execute(self, *command: Word) -> Reply:
-        """Run one plain command; errors as for `call()`."""
-        return await self._once(command, self._op_timeout_s)
+    async def execute(self, *command: Word, repeatable: bool = False) -> Reply:
+        """Run one plain command; `repeatable` and errors as for `call()`."""
+        run = self._repeat if repeatable else self._once
+        return await run(command, self._op_timeout_s)
 
     async def execute_all(self, commands: Iterable[Command]) -> list[Reply]:
         """Run plain commands in one round trip, in their order; raises the first error of them."""

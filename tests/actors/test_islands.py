@@ -5,6 +5,7 @@ Three lanes, each with a primary of its own; the control keys are with the first
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -391,6 +392,61 @@ async def test_the_control_keys_lost_with_one_lane_are_that_lanes_loss(
     await islands.until(lambda: numbers(node) == {(2, 1, 1)})
     assert islands.all_seen(DataLost) == []
     assert {each.lane for each in islands.all_seen(WorkerFenced)} <= {0}
+
+
+@contextmanager
+def replies_lost(
+    monkeypatch: pytest.MonkeyPatch, lanes: tuple[int, ...], times: int
+) -> Iterator[Counter[int]]:
+    """Of those to the question what the pool was made as; yield how many each lane lost."""
+    names, lost, real = {Names(POOL, lane).lane: lane for lane in lanes}, Counter[int](), Link._once
+
+    async def once(self: Link, command: Any, timeout_s: float) -> Any:
+        reply = await real(self, command, timeout_s)
+        if isinstance(command, tuple) and command[0] == "HMGET" and command[1] in names:
+            lane = names[command[1]]
+            if "term" in command and lost[lane] < times:
+                lost[lane] += 1
+                raise StoreUnavailable(problem="planted", maybe_done=True)
+        return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Link, "_once", once)
+        yield lost
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+async def test_a_lane_that_is_silent_to_who_asks_it_may_know(
+    islands: Fleet, cluster: Cluster, diary: Diary, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The control keys and a lane are lost, and the others' replies too: only that lane is told."""
+    node = await islands.node(made(diary))
+    config = islands.client.hgetall(Control(POOL).config)
+    for lane in (1, 2):
+        await node.dispatch("follow", key_in(lane, "service"))
+    await diary.counts(2)
+    with replies_lost(monkeypatch, (1, 2), times) as lost:
+        wipe(cluster, 0)
+        await islands.seen(LaneDataLost, lane=0)
+    assert set(lost) == {1, 2}
+    for lane in range(LANES):
+        await islands.until(partial(serves_again, node, lane))
+    assert islands.client.hgetall(Control(POOL).config) == config
+    assert islands.all_seen(DataLost) == []
+    assert {each.lane for each in islands.all_seen(LaneDataLost)} == {0}
+    assert [entry for entry in diary.entries if entry[0] == "ended"] == []
+
+
+async def test_who_opens_asks_a_lane_again_whose_reply_was_lost(
+    islands: Fleet, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await islands.leave(await islands.node())
+    config = islands.client.hgetall(Control(POOL).config)
+    wipe(cluster, 0)
+    with replies_lost(monkeypatch, (1, 2), 1) as lost:
+        await islands.node()
+    assert set(lost) == {1, 2}
+    assert islands.client.hgetall(Control(POOL).config) == config
 
 
 async def test_what_is_lost_with_all_lanes_is_founded_anew(islands: Fleet, diary: Diary) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from pool import Handlers, Job, Node, PoolError, StoreUnavailable
+from pool import AuthError, Handlers, Job, Node, PoolError, ReplicatedMap, StoreUnavailable
 from pool.actors.membership import IdentityGone, Membership
 from pool.actors.observe import DataLost, StoreTroubled, WorkerFenced
 from pool.actors.replica import Replica
 from pool.model.lease import Tick
 from pool.model.rmap import Doubted
 from tests.actors.conftest import PATIENCE_S
+from tests.servers import with_user
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Fleet
@@ -79,6 +81,52 @@ async def test_a_failure_while_joining_anew_is_made_good(
     await fleet.until(lambda: [w.incarnations for w in node.workers] == [(2,) * lanes])
     assert len(fleet.all_seen(DataLost)) == 1
     assert fleet.workers(node)[0].target(0).number == 2
+
+
+@pytest.fixture
+def maps_url(fleet: Fleet, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield the address of who may use the control keys alone, and is the first to miss them."""
+
+    async def refound(_: Membership) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(Membership, "_refound", refound)
+    user, keys = f"bad-{fleet.pool}", [f"{fleet.control.prefix}*"]
+    fleet.client.acl_setuser(
+        user, enabled=True, passwords=["+right"], categories=["+@all"], keys=keys
+    )
+    yield with_user(redis_url, user, "right")
+    fleet.client.acl_deluser(user)
+
+
+async def test_who_opens_and_may_not_ask_the_lanes_founds_no_other_pool(
+    fleet: Fleet, maps_url: str
+) -> None:
+    node = await fleet.node(handlers)
+    config: Any = fleet.client.hgetall(fleet.control.config)
+    fleet.client.delete(fleet.control.config)
+    with pytest.raises(AuthError):
+        async with ReplicatedMap.open(maps_url, "flags", pool=fleet.pool):
+            pass
+    assert fleet.client.hgetall(fleet.control.config) == {}
+    fleet.client.hset(fleet.control.config, mapping=config)
+    assert await serves(node)
+
+
+async def test_who_may_not_ask_the_lanes_puts_back_what_it_knows(
+    fleet: Fleet, maps_url: str
+) -> None:
+    node = await fleet.node(handlers)
+    config = fleet.client.hgetall(fleet.control.config)
+    mine: list[object] = []
+    opened = ReplicatedMap.open(maps_url, "flags", pool=fleet.pool, observers=[mine.append])
+    async with opened:
+        fleet.client.delete(*fleet.client.keys(f"{fleet.control.prefix}*"))
+        await fleet.until(lambda: fleet.client.hgetall(fleet.control.config))
+        assert fleet.client.hgetall(fleet.control.config) == config
+    assert [each for each in mine if isinstance(each, DataLost)] == []
+    assert await serves(node)
+    assert fleet.all_seen(DataLost) == []
 
 
 async def test_who_has_joined_anew_hears_at_once_of_what_it_is_given(fleet: Fleet) -> None:
