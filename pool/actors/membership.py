@@ -779,16 +779,21 @@ class Membership(Actor[Message]):
         await self._thaw(state)
         if context.lanes[state.number] is not state:
             return  # likewise
+        names = (worker.target(state.number).name for worker in self.workers.values())
+        has_others = any((state.number, name) in self._joined for name in names)
         self._joined.update((state.number, target.name) for target in targets)
         if is_new:
             self._joined.add((state.number, state.node.name))
+        # Of workers that did not need to join the lease stands, and ends when it does: this call
+        # has renewed nothing of theirs, however early or late it was answered.
+        if is_new and not has_others:
             timing = Timing(ttl.ms / 1000)
-            # Whoever was told to stop has to be told to go on, and a renewal does that: this call
-            # may have joined others than those, and says nothing of who did not need to join.
+            # Whoever was told to stop has to be told to go on, and a renewal does that: so were
+            # those of ours that had not joined.
             lease = Lease(timing=timing, asked_s=asked_s, term=ttl.term, phase=state.lease.phase)
             is_late = context.seam.clock() + timing.renew_s >= lease.soft_s
             if is_late and lease.phase == "held":
-                # It would end before it is renewed.  Nothing begins by it.
+                # It would end before it is renewed.  Nothing begins by it, and nobody runs here.
                 lease = attrs.evolve(lease, phase="fenced")
             state.lease = lease
             context.retime()

@@ -9,16 +9,19 @@ import anyio
 import pytest
 
 from pool import AuthError, Handlers, Job, Node, PoolError, ReplicatedMap, StoreUnavailable
+from pool.actors.keepalive import KeepAlive
 from pool.actors.membership import IdentityGone, Membership
-from pool.actors.observe import DataLost, StoreTroubled, WorkerFenced
+from pool.actors.observe import DataLost, LeaseLost, LeaseResumed, StoreTroubled, WorkerFenced
 from pool.actors.replica import Replica
 from pool.model.lease import Tick
 from pool.model.rmap import Doubted
+from pool.testing.proxy import fault_proxy
 from tests.actors.conftest import PATIENCE_S
 from tests.servers import with_user
 
 if TYPE_CHECKING:
-    from tests.actors.conftest import Fleet
+    from pool.actors.context import LaneState
+    from tests.actors.conftest import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
 handlers = Handlers()
@@ -143,8 +146,11 @@ async def test_who_has_joined_anew_hears_at_once_of_what_it_is_given(fleet: Flee
     fleet.is_audited = False
 
 
-async def test_who_was_stopped_with_the_lease_before_goes_on_with_the_next(fleet: Fleet) -> None:
-    """G-05: the node joins anew and not the worker, which was told to stop and never to go on."""
+@pytest.mark.parametrize("joins_too", [False, True])
+async def test_who_was_stopped_with_the_lease_before_goes_on_with_the_next(
+    fleet: Fleet, joins_too: bool
+) -> None:
+    """G-05: the node joins anew, alone or with the worker; that was never told to go on."""
     began: list[int] = []
     both = Handlers()
 
@@ -162,12 +168,67 @@ async def test_who_was_stopped_with_the_lease_before_goes_on_with_the_next(fleet
     crew = fleet.crew(node)
     state = crew.context.lanes[0]
     crew._keepalive._step(state, Tick(state.lease.hard_s))
+    if joins_too:  # as if it had not joined yet when it was told to stop
+        crew.membership._joined.discard((0, fleet.workers(node)[0].target(0).name))
     crew.membership.tell(IdentityGone(0, state.node.name))
     await fleet.until(lambda: len(began) == 2)
     assert began[0] == began[1]
     assert await serves(node)
     assert (state.node.number, fleet.workers(node)[0].target(0).number) == (2, 1)
     fleet.is_audited = False  # likewise
+
+
+async def test_who_joins_anew_renews_nobody_else(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-03: the lease of the worker, which did not join, was counted from when its node asked."""
+    node = await fleet.node(handlers, lease_ttl_s=60.0)
+    monkeypatch.setattr(KeepAlive, "_take_lease", lambda *_: None)
+    membership = fleet.crew(node).membership
+    state = fleet.crew(node).context.lanes[0]
+    lease = state.lease
+    membership.tell(IdentityGone(0, state.node.name))
+    await fleet.until(lambda: state.node.number == 2 and (0, state.node.name) in membership._joined)
+    assert state.lease is lease
+    fleet.is_audited = False  # likewise
+
+
+@pytest.mark.one_server  # a proxy stands before it
+async def test_a_join_that_was_answered_late_leaves_who_runs_on_the_end_of_its_lease(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-03: it was taken for the lease of a lane where nobody runs, and nobody watched its end."""
+    service = Handlers()
+
+    @service.service("stay")
+    async def stay(job: Job) -> None:
+        diary.note("begun", job.epoch)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            diary.note("ended", job.epoch)
+
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(service, url=proxy.url, lease_ttl_s=1.0, op_timeout_s=2.0)
+        await (await node.dispatch("stay", "s")).started(timeout_s=5)
+        context = fleet.crew(node).context
+
+        async def late(_: Membership, state: LaneState) -> None:
+            """Have the join take so long that its lease ends before the next renewal."""
+            until_s = context.seam.clock() + state.lease.timing.ttl_s * 0.6
+            await fleet.until(lambda: context.seam.clock() > until_s)
+            await proxy.refuse()
+
+        monkeypatch.setattr(Membership, "_thaw", late)
+        fleet.client.zrem(fleet.names.keepalive, context.lanes[0].node.name)
+        await fleet.seen(LeaseLost)
+        [(_, epoch)] = diary.entries[:1]
+        await diary.has("ended", epoch)
+        monkeypatch.undo()
+        await proxy.listen()
+        await fleet.seen(LeaseResumed)
+        await diary.has("begun", epoch, times=2)
+        await fleet.leave(node)
 
 
 async def test_a_worker_joins_though_the_servers_clock_has_jumped(

@@ -848,6 +848,14 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="who joins anew renews all",
+        breaks="a node that joins without its worker believes that the worker's lease is new: G-03",
+        path="pool/actors/membership.py",
+        old="if is_new and not has_others:",
+        new="if is_new:",
+        by=("tests/actors/test_membership.py::test_who_joins_anew_renews_nobody_else",),
+    ),
+    Mutant(
         name="who reads no log stops the node",
         breaks="a line is waited for until it is written (A7)",
         path="pool/store/scribe.py",
