@@ -165,7 +165,8 @@ async def found(context: Context, *, any_lanes: bool = False) -> Founded:
         made = await _found(context, lanes, incarnation, ttl_ms or context.timing.ttl_ms)
         if was_gone:
             made = attrs.evolve(made, was_gone=True)
-            context.emit(ControlLost(pool=context.pool, incarnation=incarnation))
+            if made.wrote:  # else another did, or it was a new pool that another has just made
+                context.emit(ControlLost(pool=context.pool, incarnation=incarnation))
     if made.protocol != PROTOCOL:
         raise UnsupportedServer(
             problem=f"pool {context.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"

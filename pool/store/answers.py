@@ -407,18 +407,20 @@ class Founded:
     incarnation: str
     ttl_ms: int
     now_ms: int
+    wrote: bool  # by this call: of several at once one
     was_gone: bool = False  # and a lane knew how it had been made
 
 
 def founded(reply: Reply) -> Founded:
     """Read the reply of `FOUND`."""
-    protocol, lanes, named, ttl, now = reply
+    protocol, lanes, named, ttl, now, wrote = reply
     return Founded(
         protocol=_whole(protocol),
         lanes=_whole(lanes),
         incarnation=(named or b"").decode(errors="replace"),
         ttl_ms=_whole(ttl),
         now_ms=int(now),
+        wrote=typed(wrote, int) == 1,
     )
 
 

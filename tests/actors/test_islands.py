@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from pool import ConfigError, Handlers, Job, JobRef, Node, StoreLost, StoreUnavailable
+from pool.actors import membership
 from pool.actors.dispatcher import BATCH_MAX
 from pool.actors.membership import Membership
 from pool.actors.observe import (
@@ -354,6 +355,7 @@ async def test_the_control_keys_lost_alone_are_put_back(
                 assert await serves(nodes[times - 1], lane)
         waiting.cancel_scope.cancel()
     assert told == []
+    assert len(islands.all_seen(ControlLost)) == 2  # of several that found out one tells
     for event in (DataLost, LaneDataLost, WorkerFenced, WorkerReaped):
         assert islands.all_seen(event) == []
     assert [entry for entry in diary.entries if entry[0] == "ended"] == []
@@ -379,6 +381,28 @@ async def test_who_opens_when_the_control_keys_are_lost_founds_no_other_pool(
     await islands.node(lease_ttl_s=None)
     assert islands.client.hgetall(Control(POOL).config) == config
     assert islands.all_seen(DataLost) == []
+
+
+async def test_two_that_found_a_new_pool_at_once_have_lost_nothing(
+    islands: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one looks for `config` before the first has made it, and asks the lanes after."""
+    real, asks, go_on = membership._kept, anyio.Event(), anyio.Event()
+
+    async def kept(context: Any, lanes: int) -> Any:
+        if not asks.is_set():
+            asks.set()
+            await go_on.wait()
+        return await real(context, lanes)
+
+    monkeypatch.setattr(membership, "_kept", kept)
+    async with anyio.create_task_group() as opening:
+        opening.start_soon(islands.node)
+        await asks.wait()
+        await islands.node()
+        go_on.set()
+    for event in (ControlLost, DataLost, LaneDataLost):
+        assert islands.all_seen(event) == []
 
 
 async def test_the_control_keys_lost_with_one_lane_are_that_lanes_loss(

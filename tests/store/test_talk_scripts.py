@@ -209,6 +209,7 @@ def test_the_first_to_join_decides_for_all(redis_url: str, pool_name: str) -> No
     assert (first.protocol, first.lanes, first.incarnation) == (1, 4, "inc-a")
     assert (second.lanes, second.incarnation) == (4, "inc-a")
     assert second.now_ms >= first.now_ms
+    assert (first.wrote, second.wrote) == (True, False)
 
 
 def test_of_all_who_saw_the_data_vanish_one_makes_the_pool_anew(

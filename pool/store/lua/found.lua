@@ -7,14 +7,16 @@ ARGV[2] lanes        str   lanes the caller wants; 0: it needs no pool, only the
 ARGV[3] incarnation  str   used when the pool is new
 ARGV[4] ttl_ms       int   used when the pool has none: 1,000 to 3,600,000; 0: it gets none
 
-Returns  protocol, lanes, incarnation, TTL (ms), server ms
+Returns  protocol, lanes, incarnation, TTL (ms), server ms, 1 if the incarnation was written here, else 0
 Cost     O(1); 4 commands, 4 more where the pool is new
 Why Lua  SetIfNotExists of three fields at once: the first to join decides for all.  What stands is never
          replaced: two nodes that both saw the data vanish would otherwise take the pool from each other.
 ]]
+local wrote = 0
 if lanes ~= '0' and redis.call('HEXISTS', config, 'incarnation') == 0 then
   redis.call('HDEL', config, '\n') -- on a full server too, or a pool that lost it alone could not go on
   redis.call('HSET', config, 'protocol', protocol, 'lanes', lanes, 'incarnation', incarnation)
+  wrote = 1
 end
 local ttl_had = tonumber(redis.call('HGET', config, 'ttl') or '')
 local is_ours = ttl_had and ttl_had >= 1000 and ttl_had <= 3600000 and ttl_had % 1 == 0
@@ -24,4 +26,5 @@ if not is_ours and ttl_ms > 0 then
 end
 local found = redis.call('HMGET', config, 'protocol', 'lanes', 'incarnation', 'ttl')
 local time = redis.call('TIME')
-return { found[1], found[2], found[3], found[4], string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)) }
+local now_ms = string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
+return { found[1], found[2], found[3], found[4], now_ms, wrote }
