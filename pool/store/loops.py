@@ -338,7 +338,15 @@ def after_task() -> Callable[[Callable[[], object]], object]:
 
 def is_cancellation(error: BaseException) -> bool:
     """Whether it is what cancels tasks on this event loop; `isinstance` would ask the error."""
-    return issubclass(type(error), anyio.get_cancelled_exc_class())
+    try:
+        is_on_trio = sniffio.current_async_library() == "trio"
+    except sniffio.AsyncLibraryNotFoundError:  # in a callback of asyncio's, or in no loop
+        is_on_trio = False
+    if is_on_trio:
+        import trio
+
+        return issubclass(type(error), trio.Cancelled)
+    return issubclass(type(error), asyncio.CancelledError)
 
 
 def is_asked_for() -> bool:
