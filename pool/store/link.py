@@ -63,6 +63,7 @@ class Link:
         queued_max: int,
         name: str,
         care: Care | None,
+        is_here: Callable[[], object] | None = None,  # of the link that this one is made beside
     ) -> None:
         self.server: Server | None = None
         self.connections = 0  # made so far: a change means that the server was away
@@ -85,7 +86,7 @@ class Link:
         self._name = name
         self._care = care
         self._guard = Guard(f"{name}/reply", care)
-        self._door = door()
+        self._door = is_here or door()
         self._loop = seam.loop(care)
         self._opened = self._loop.waiter()
         self._is_opened = False
@@ -168,6 +169,7 @@ class Link:
                 queued_max=self._queued_max,
                 name=f"{self._name}-{tag}",
                 care=self._care,
+                is_here=self._door,  # a callback of asyncio's, which may be where we are, has none
             )
             link._start()  # what is called meanwhile waits for its connection
             self._others[tag] = link

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from pool.errors import (
 )
 from pool.store import wire
 from pool.store.link import Link
+from pool.store.loops import current_loop
 from pool.store.scripts import Script
 from pool.store.seam import Beside, Host, Port
 from pool.store.server import EmbeddedServer
@@ -669,3 +672,28 @@ async def test_a_closed_link_of_a_cluster_opens_no_other() -> None:
         with pytest.raises(NotRunning):
             await link.execute("GET", key)
     assert len(names) == 2
+
+
+@pytest.mark.anyio
+async def test_a_callback_may_be_the_first_that_calls_for_a_place_of_a_cluster() -> None:
+    """As a timer of ours; on asyncio it could not say where it runs, and was refused for that."""
+    url = Url.parse("redis+cluster://127.0.0.1:1").at("pool:{p}:config")
+    link = Link(Host(), url, op_timeout_s=0.5, queued_max=10, name="pool-link", care=None)
+    link._start()
+    found, heard, loop = list[object](), anyio.Event(), current_loop()
+
+    def hear(reply: object) -> None:
+        found.append(reply)
+        heard.set()
+
+    def call() -> None:
+        try:
+            link.send(("HGET", "pool:{p:0}:lane", "stamp"), hear)
+        except BaseException as error:  # noqa: BLE001 - whatever it is
+            hear(error)
+
+    threading.Thread(target=partial(loop.post, call)).start()  # no task's context comes along
+    with anyio.fail_after(PATIENCE_S):
+        await heard.wait()
+    await link.aclose(0.2)
+    assert [type(each) for each in found] == [StoreUnavailable]
