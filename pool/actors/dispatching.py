@@ -210,9 +210,19 @@ class Dispatching:
         if len(shares) == 1:
             await self._dispatch_share(handler, shares[0], answers, turns)
             return answers
+        errors: list[Exception] = []
+
+        async def dispatch(share: _Share) -> None:
+            try:
+                await self._dispatch_share(handler, share, answers, turns)
+            except Exception as error:  # noqa: BLE001 - it ends no other lane's share
+                errors.append(error)
+
         async with anyio.create_task_group() as tasks:
             for share in shares:
-                tasks.start_soon(self._dispatch_share, handler, share, answers, turns)
+                tasks.start_soon(dispatch, share)
+        if errors:
+            raise errors[0]  # as with one lane
         return answers
 
     async def _shares(self, given: list[Call | str]) -> Sequence[_Share]:
@@ -226,8 +236,8 @@ class Dispatching:
                 try:
                     key = call if isinstance(call, str) else call.key
                     calls, places = shares[lane_of(key, lanes)]
-                except (AttributeError, TypeError, ValueError):
-                    calls, places = shares[0]  # no key, or no call, as is told where it is admitted
+                except Exception:  # noqa: BLE001 - no key, or no call, as is told where it is admitted
+                    calls, places = shares[0]
                 calls.append(call)
                 places.append(place)
             await anyio.lowlevel.checkpoint()
@@ -269,6 +279,10 @@ class Dispatching:
                 items.append(node.admission(handler, one.key, one.args, one.kwargs, self._options))
             except PoolError as error:
                 items.append(error)
+            except Exception as error:  # noqa: BLE001 - of the caller's own code, such as a key's property
+                refused = _no_calls(call, f"{type(error).__name__} was raised by it")
+                refused.__cause__ = error
+                items.append(refused)
         pending = iter(node.dispatcher.admit([i for i in items if isinstance(i, Admission)]))
         return [item if isinstance(item, PoolError) else next(pending) for item in items]
 

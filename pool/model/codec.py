@@ -64,9 +64,14 @@ def encode_call(args: tuple[Any, ...], kwargs: dict[str, Any], codec: Codec | No
             return _BYTES + args[0]
     if codec is not None:
         return _encode_custom({"args": list(args), "kwargs": kwargs}, codec)
-    return (
-        _encode_json({"args": args, "kwargs": kwargs}) if kwargs else _encode_json(args, "$.args")
-    )
+    value, path = ({"args": args, "kwargs": kwargs}, "$") if kwargs else (args, "$.args")
+    try:
+        return _encode_json(value, path)
+    except PayloadEncodingError:
+        raise
+    except Exception as error:  # of the caller's own code; of a handler's, it is a failed attempt
+        problem = f"{type(error).__name__} was raised by it"
+        raise PayloadEncodingError(path=path, problem=problem) from error
 
 
 def decode_call(data: bytes, codec: Codec | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -260,7 +260,7 @@ def _is_plainly_good(text: object, bytes_max: int) -> bool:
 
 def _told(value: object) -> str:
     # What is not text is named by its type: its repr may be long, fail, or hold a secret.
-    return shown(value) if isinstance(value, str) else f"<{type(value).__name__}>"
+    return shown(value) if type(value) is str else f"<{type(value).__name__}>"
 
 
 def _problem(text: object, bytes_max: int) -> str:

@@ -38,7 +38,9 @@ from pool import (
     UnsupportedServer,
     UsageError,
 )
+from pool.actors.dispatcher import Dispatcher
 from pool.actors.observe import RecordQuarantined
+from pool.model.names import lane_of
 from pool.model.rmap import Op, Set
 from pool.store.acl import rules
 from pool.testing.proxy import fault_proxy
@@ -521,6 +523,71 @@ async def test_what_is_no_call_among_others_is_answered_alone(fleet: Fleet, lane
     first, *answers, last = await node.dispatch_many(echo, calls)
     assert [type(answer) for answer in answers] == [InvalidOption] * len(wrong)
     assert (first.key, last.key) == ("a", "b")  # type: ignore[union-attr]
+
+
+class Keyless(Call):
+    @property
+    def key(self) -> str:
+        raise RuntimeError("planted")
+
+    @key.setter
+    def key(self, _: str) -> None:
+        pass
+
+
+class Uncounted(str):
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise RuntimeError("planted")
+
+
+class Closed(dict[str, int]):
+    def __iter__(self) -> Any:
+        raise RuntimeError("planted")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_what_a_calls_own_code_raises_is_that_calls_answer(fleet: Fleet, lanes: int) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    keys = [f"k{n}" for n in range(10)]
+    wrong: dict[Call | str, type[PoolError]] = {
+        Keyless("a"): InvalidOption,
+        Uncounted("b"): InvalidKey,
+        Call("c", Closed(a=1)): PayloadEncodingError,
+        Call("d", [Closed(a=1)]): PayloadEncodingError,
+    }
+    refused = await node.dispatch_many(echo, [*wrong, *keys])
+    assert [type(answer) for answer in refused] == [*wrong.values(), *[JobRef] * len(keys)]
+    planted = refused[0].__cause__  # type: ignore[union-attr]
+    assert isinstance(planted, RuntimeError)
+    with pytest.raises(PayloadEncodingError, match=r"\$\.args.*RuntimeError was raised by it"):
+        await node.dispatch(echo, "c", Closed(a=1))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_what_ends_one_lanes_share_comes_plain_and_ends_no_other(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    keys = [f"k{n}" for n in range(10)]
+    hurt = lane_of(keys[0], lanes)
+    real = Dispatcher.admit
+
+    def admit(self: Dispatcher, items: Any) -> Any:
+        if lane_of(items[0].key, lanes) == hurt:
+            raise RuntimeError("planted")
+        return real(self, items)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dispatcher, "admit", admit)
+        with pytest.raises(RuntimeError, match="planted"):
+            await node.options(delay_s=60).dispatch_many(echo, keys)
+    for key in keys:
+        if lane_of(key, lanes) != hurt:
+            await node.status(key)  # it is there
 
 
 # --- times at which a call cannot work ----------------------------------------------------------
