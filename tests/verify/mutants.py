@@ -33,6 +33,8 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "mutants.md"
 SEEDS: Final = 500
 _TESTS_FAILED: Final = 1  # pytest's exit code
+_PATIENCE: Final = 5.0  # times as long as its tests take without it, and ...
+_STARTS_S: Final = 30.0
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
 _COPIED: Final = ("pool", "tests", "benchmarks", "examples", "pyproject.toml")
 
@@ -1013,7 +1015,9 @@ def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
             sys.stderr.write(f"bad without {mutant.name!r}, too: {found['config']}\n")
 
 
-def _started(tree: Path, module: str, *args: str) -> subprocess.CompletedProcess[str]:
+def _started(
+    tree: Path, module: str, *args: str, timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", module, *args],
         cwd=tree,
@@ -1021,15 +1025,19 @@ def _started(tree: Path, module: str, *args: str) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         check=False,
+        timeout=timeout_s,
     )
 
 
 def _tested(mutant: Mutant, copy: Path) -> dict[str, Any]:
     began_s = time.perf_counter()
     options = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist")
-    with_it, without = (
-        _started(tree, "pytest", *options, *mutant.by).returncode for tree in (copy, ROOT)
-    )
+    without = _started(ROOT, "pytest", *options, *mutant.by).returncode
+    try:
+        by_then_s = _PATIENCE * (time.perf_counter() - began_s) + _STARTS_S
+        with_it = _started(copy, "pytest", *options, *mutant.by, timeout_s=by_then_s).returncode
+    except subprocess.TimeoutExpired:
+        with_it = _TESTS_FAILED  # whoever waits for ever stops the tests as well
     took_s = round(time.perf_counter() - began_s, 1)
     found: dict[str, Any] = {"seed": "-", "tried": "-", "took_s": took_s, "control": not without}
     if with_it == _TESTS_FAILED:
