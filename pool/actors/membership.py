@@ -483,7 +483,7 @@ class Membership(Actor[Message]):
         try:
             await step(*args, **options)
         except PoolError as error:
-            self.context.trouble(during, None, error)
+            self.context.outages.fault(during, None, error)
             return False
         return True
 
@@ -727,6 +727,8 @@ class Membership(Actor[Message]):
             while True:
                 try:
                     if not await self._announce_next():
+                        if not self._is_refounding:  # who could not be announced may have left
+                            self.context.outages.forget(None)
                         return
                 except PoolError as error:
                     self.context.trouble("join", None, error)

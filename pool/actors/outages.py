@@ -6,7 +6,8 @@
 
 All parts of a node try again by themselves, each for its lane: told one by one, an outage would be
 hundreds of lines.  One that comes and goes is told at the same growing pauses, until the lane was
-well for as long as the last of them.
+well for as long as the last of them: one that is over within such a pause is not told at all.
+What is not tried again (to announce that a worker leaves) is told like that, but begins no outage.
 """
 
 from __future__ import annotations
@@ -61,6 +62,18 @@ class Outages:
         self.emit(
             StoreTroubled(during=during, lane=lane, problem=str(error), failures=mine.failures)
         )
+
+    def fault(self, during: str, lane: int | None, error: PoolError) -> None:
+        """A call of ours failed, which is not tried again: nothing would end its outage."""
+        was_well = lane not in self._lanes or self._lanes[lane].began_s is None
+        self.trouble(during, lane, error)
+        if was_well:
+            self.forget(lane)
+
+    def forget(self, lane: int | None) -> None:
+        """Nobody tries any more: whether it answers is not known."""
+        if lane in self._lanes:
+            self._lanes[lane].began_s = None
 
     def over(self, lane: int | None) -> None:
         """The lane has answered."""

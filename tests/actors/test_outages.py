@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from pool import Handlers, Job
 from pool.actors.observe import LeaseLost, StoreRecovered, StoreTroubled
 from pool.actors.outages import AGAIN_MAX_S, AGAIN_S, Outages
+from pool.actors.replica import Replica
 from pool.errors import AuthError, PoolError, StoreFault, StoreUnavailable
 from pool.testing.proxy import fault_proxy
 
@@ -88,6 +90,60 @@ def test_an_outage_that_comes_and_goes_is_no_flood_and_the_next_one_is_told_at_o
     began_s = told.now_s - 100
     told.fail(1.0)
     assert told.seen()[-1] == began_s
+
+
+def test_an_outage_within_the_pause_after_the_last_line_waits_for_its_end() -> None:
+    """As README says: neither that one which is over by then is told, nor its end."""
+    told = Told()
+    told.fail(20.0)  # the next line would be at 35
+    told.outages.over(0)
+    told.fail(10.0)
+    told.outages.over(0)
+    assert (len(told.seen()), len(told.ends())) == (3, 1)
+    told.fail(10.0)
+    told.outages.over(0)
+    assert told.seen()[3:] == [7 * AGAIN_S]
+    assert [end.down_s for end in told.ends()] == [20.0, 10.0]
+
+
+def test_what_is_not_tried_again_begins_no_outage() -> None:
+    """Nothing would end it: days later the next announcement told of an outage of days."""
+    told = Told()
+    told.outages.fault("leave", None, GONE)
+    told.now_s += 1.0
+    told.outages.fault("close", None, GONE)
+    told.now_s += 3 * 86_400
+    told.outages.over(None)
+    assert (told.seen(), told.ends()) == ([0], [])
+    told.outages.trouble("join", None, GONE)  # this one is tried again
+    told.outages.fault("leave", None, GONE)
+    told.outages.over(None)
+    assert told.ends() == [StoreRecovered(lane=None, down_s=0.0, failures=2)]
+
+
+@pytest.mark.anyio
+@pytest.mark.one_server  # a proxy stands before it
+async def test_a_leave_that_cannot_be_announced_is_no_outage_without_end(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = Handlers()
+
+    @handlers.job("echo")
+    async def echo(job: Job) -> None: ...
+
+    node = await fleet.node(handlers)
+    other = await node.add_worker(handlers)
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise GONE
+
+    monkeypatch.setattr(Replica, "write", refuse)
+    await node.remove_worker(other)
+    monkeypatch.undo()
+    assert (await fleet.seen(StoreTroubled)).lane is None
+    await fleet.until(lambda: not fleet.crew(node).membership._is_announcing)
+    await node.add_worker(handlers)
+    assert fleet.all_seen(StoreRecovered) == []
 
 
 @pytest.mark.anyio
