@@ -48,12 +48,19 @@ class Watch(Generic[V]):
         self._unwatch = replica.watch(self._hear)
 
     def close(self) -> None:
-        """Hear no more; what was heard already can still be read.  Twice is fine."""
+        """Hear no more; what was heard already can still be read.  Twice is fine.
+
+        Raises:
+            WrongLoop: On another event loop than the map's, or on none.
+            NotRunning: This process is a fork of the map's.
+        """
+        self._replica.link.check_loop()
         self._unwatch()
         self.is_closed = True
         self._bell.set()
 
     def __enter__(self) -> Self:
+        self._replica.link.check_loop()
         return self
 
     def __exit__(self, *_: object) -> None:

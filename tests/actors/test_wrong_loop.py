@@ -53,6 +53,10 @@ class Things:
     sink: Any
 
 
+async def call(fn: Callable[[], Any]) -> Any:
+    return fn()
+
+
 CALLS: dict[str, Callable[[Things], Awaitable[Any]]] = {
     "dispatch": lambda o: o.node.dispatch(echo, "b"),
     "dispatch with options": lambda o: o.node.options(delay_s=1).dispatch(echo, "b"),
@@ -77,6 +81,8 @@ CALLS: dict[str, Callable[[Things], Awaitable[Any]]] = {
     "reset": lambda o: o.flags.reset(),
     "leave the map": lambda o: o.flags.__aexit__(None, None, None),
     "change": lambda o: o.watch.__anext__(),
+    "close the watch": lambda o: call(o.watch.close),
+    "with the watch": lambda o: call(o.watch.__enter__),
     "add": lambda o: o.stream.add("e", "p"),
     "length": lambda o: o.stream.fetch_length(),
     "destroy": lambda o: o.stream.destroy(),
@@ -131,6 +137,7 @@ async def test_what_is_called_on_another_loop_is_refused_and_harms_nobody(
                 await node.status("b")
             assert await ref.result(timeout_s=5) == "x"
             assert not fleet.all_seen(ActorCrashed)
+            assert not watch.is_closed
 
 
 async def test_a_thread_without_a_loop_reads_what_is_here_and_calls_by_the_loop(
@@ -140,12 +147,15 @@ async def test_a_thread_without_a_loop_reads_what_is_here_and_calls_by_the_loop(
     node = await fleet.node(handlers)
     async with node.map("flags") as flags:
         await flags.set_and_wait("k", "v")
+        watch = flags.watch()
 
         def work() -> tuple[Any, ...]:
             with pytest.raises(WrongLoop):
                 node.stream("s")
             with pytest.raises(WrongLoop):
                 flags.watch()
+            with pytest.raises(WrongLoop):
+                watch.close()
             ref = anyio.from_thread.run(node.dispatch, echo, "a", "x")
             return node.state, flags["k"], anyio.from_thread.run(ref.result)
 
