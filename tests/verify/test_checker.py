@@ -2785,6 +2785,25 @@ def test_a_bad_history_violates_its_invariant(name: str, tell: Tell) -> None:
     assert f"{name} (" in report.text(story.events)
 
 
+@pytest.mark.parametrize("asker_dies", [True, False])
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_an_outcome_that_was_told_to_nobody_is_forgotten(asker_dies: bool, has_ended: bool) -> None:
+    """In a soak outcomes are kept for seconds: only of one whose asker died none may be left."""
+    s = Story()
+    joined(s, "a", "b")
+    s.dispatch("j1")
+    s.start("j1")
+    if has_ended:
+        s.end("j1")
+    s.at += 1.0
+    if asker_dies:
+        s.say("exit", p="d/1", result=-9)
+    s.at += 60.0
+    s.final()
+    report = check(s.events, attrs.evolve(BOUNDS, keeps_outcomes=False))
+    assert ("I1" not in report.broken) == (asker_dies and has_ended)
+
+
 def test_every_invariant_has_been_seen_to_fire() -> None:
     """One without a bad history is no oracle."""
     assert set(BAD) == set(INVARIANTS)
