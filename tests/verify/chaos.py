@@ -331,8 +331,10 @@ async def _finish(world: World, drained: bool, troubles: list[str]) -> None:
         with world.admin() as client:
             return dump.state_of(client, POOL)
 
+    began_s = world.record.clock()
     found = await in_thread(state)
     at_s = world.record.clock()
+    found["began"] = began_s  # after a soak it takes longer than a lease, and the network is ours
     found["leases"] = [lease for lease in found["leases"] if lease.rpartition(".")[0] not in live]
     world.is_over = True
     for members in (world.producers, world.workers):

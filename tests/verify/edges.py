@@ -468,7 +468,7 @@ def all_is_well(view: View, _: Bounds, found: Finding) -> None:
     """
     if view.final is None:
         return
-    at = view.final.t
+    at = view.final.extra.get("began", view.final.t)
     for key, (job, state, kind) in view.final.extra.get("jobs", {}).items():
         if kind != "service":
             continue

@@ -2734,6 +2734,17 @@ def all_run_and_take_keys(s: Story) -> None:
     s.final(jobs={"k": ["j1", "running", "service"]}, takes={"Wa.1": 9}, working=["Wa.1"])
 
 
+@good("I38")
+def it_stopped_while_all_was_written_down(s: Story) -> None:
+    s.dispatch("j1", kind="service")
+    s.start("j1")
+    s.at += 9.0
+    began = s.at
+    s.at += 3.0
+    s.end("j1", err="cancelled", effect=False)
+    s.final(jobs={"k": ["j1", "running", "service"]}, began=began)
+
+
 @bad("I38")
 def a_service_does_not_run(s: Story) -> None:
     s.dispatch("j1", kind="service")
