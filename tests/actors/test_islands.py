@@ -211,8 +211,9 @@ async def test_many_are_dispatched_without_a_lane_that_hangs(
     islands: Fleet, cluster: Cluster
 ) -> None:
     """G-09: it waited its time again for each thousand calls, and the other lanes with it."""
-    node = await islands.node(None)
-    keys = [f"many-{n}" for n in range(8000)]
+    patient_s = 4 * OP_TIMEOUT_S  # a slice of a lane that is well may need as long
+    node = await islands.node(None, op_timeout_s=patient_s)
+    keys = [f"many-{n}" for n in range(6000)]
     with hung(cluster, LAST):
         began_s = anyio.current_time()
         answers = await node.options(allow_unknown=True).dispatch_many("nobodys", keys)
@@ -226,7 +227,7 @@ async def test_many_are_dispatched_without_a_lane_that_hangs(
             assert isinstance(answer, JobRef), answer
             assert answer.key == key
     assert sent <= 3 * BATCH_MAX < unsent
-    assert took_s < 2 * OP_TIMEOUT_S + SLACK_S, took_s
+    assert took_s < 2 * patient_s + SLACK_S, took_s
     # It is itself again, in each lane.
     [*again] = await node.options(allow_unknown=True).dispatch_many(
         "nobodys", [key_in(lane, "later") for lane in range(LANES)]
