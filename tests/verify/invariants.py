@@ -776,8 +776,16 @@ def due_by(view: View, bounds: Bounds, run: Run, since: float, *, more_s: float 
 def _is_awaited(view: View, run: Run, by: float) -> bool:
     """Say whether the key's job was still there to be started."""
     ended = view.ended.get(run.start.job, math.inf)
+    told = (e for e in view.of.get("result", ()) if e.job == run.start.job and e.type == "ok")
+    if run.end is not None and any(_epoch_of(e) == run.start.epoch for e in told):
+        ended = min(ended, run.end.t)  # by this very run, of which others may hear late
     at_end = view.final.t if view.final else view.events[-1].t
     return ended > by and by < at_end and not _lost_between(view, run.start.t, by)
+
+
+def _epoch_of(result: Event) -> int:
+    value = result.result
+    return int(value.get("epoch", 0)) if isinstance(value, Mapping) else 0
 
 
 _SCHEDULES: Final = {"clock", "loss"}  # they are kept by the server's time

@@ -2131,6 +2131,29 @@ good("I18")(resumed(waits=1.0, others=3.0))
 bad("I18")(resumed(waits=5.0, others=3.0))
 
 
+def ended_while_cut_off(epoch: int) -> Tell:
+    """Return the story of a job whose end reached the store, and its asker much later."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1")
+        s.start("j1")
+        s.at += 0.1
+        s.fault("cut", "a", kind="replies-lost", lasts=9.0)
+        s.at -= 8.5
+        s.end("j1")
+        s.at += 8.5
+        s.say("result", job="j1", key="k", result={"epoch": epoch})
+        s.at += 1.0
+        s.heal()
+
+    return tell
+
+
+good("I18")(ended_while_cut_off(10))
+bad("I18")(ended_while_cut_off(11))
+
+
 @bad("I18")
 def who_was_cut_off_is_never_replaced(s: Story) -> None:
     joined(s, "a", "b")
