@@ -673,7 +673,7 @@ MUTANTS: Final = (
         path="pool/actors/alarms.py",
         old="                if lane in self._looking:",
         new="                if self._looking:",
-        needs=("apart", "lane-stall", "crash"),
+        by=("tests/actors/test_alarms.py",),
     ),
     Mutant(
         name="the last try's error is told",
