@@ -40,6 +40,7 @@ _BACKOFF_MAX_S = 1.0
 _RETRY_S = 0.02  # before the second try of a repeatable call; doubles with each further one
 _RETRY_MAX_S = 0.5
 _GIVE_UP_S = 0.2  # for closing a link that could not be opened
+_LATE_S = 0.05  # a timer that fires later than this was held up by the loop, and so were replies
 
 
 @attrs.define(eq=False)
@@ -49,6 +50,19 @@ class _Call:
     deadline_s: float
     is_sent: bool = False  # or about to be: the body has it
     is_answered: bool = False
+    is_put_off: bool = False
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether its time is up; if the loop hung meanwhile it has a turn more, once.
+
+        The reply may lie in the socket since long, or nothing could be sent at all.
+        """
+        if self.deadline_s > now_s:
+            return False
+        if self.is_put_off or now_s < self.deadline_s + _LATE_S:
+            return True
+        self.is_put_off, self.deadline_s = True, now_s + _LATE_S
+        return False
 
 
 class Link:
@@ -324,7 +338,7 @@ class Link:
         self._cancel_timer, self._timer_s = None, float("inf")
         now_s = self._seam.clock()
         waiting = [*self._flying, *self._queue]
-        overdue = [c for c in waiting if c.deadline_s <= now_s and not c.is_answered]
+        overdue = [c for c in waiting if not c.is_answered and c.is_overdue(now_s)]
         self._queue = deque(call for call in self._queue if call.deadline_s > now_s)
         for call in overdue:
             self._answer(call, self._lost(call, self._trouble))
@@ -458,7 +472,7 @@ class Link:
         now_s = self._seam.clock()
         for _ in range(min(len(self._queue), BATCH_MAX)):
             call = self._queue.popleft()
-            if call.deadline_s <= now_s:
+            if call.is_overdue(now_s):
                 overdue.append(call)
             else:
                 call.is_sent = True

@@ -197,17 +197,41 @@ async def test_an_error_of_a_body_ends_it_and_is_told_once(redis_url: str) -> No
 
 
 @pytest.mark.anyio
-async def test_a_reply_that_came_while_the_loop_hung_is_in_time(redis_url: str) -> None:
-    """Reply and deadline are found in the same turn: the socket is asked once more."""
+@pytest.mark.parametrize(
+    "hung_s",
+    [
+        pytest.param(0.55, id="longer than a server may take, which is half"),
+        pytest.param(1.1, id="longer than a call may"),
+    ],
+)
+async def test_a_reply_that_came_while_the_loop_hung_is_in_time(
+    redis_url: str, hung_s: float
+) -> None:
+    """Reply and deadline are found in the same turn: the socket is read first."""
     link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=1.0)
     for _ in range(6):  # trio takes what is ready in any order
         answers: list[object] = []
         link.send(("PING",), answers.append)
-        time.sleep(0.55)  # noqa: ASYNC251, TID251 - longer than a server may take, which is half
+        while link._queue:
+            await anyio.lowlevel.checkpoint()
+        time.sleep(hung_s)  # noqa: ASYNC251, TID251 - what a careless handler does
         while not answers:
             await anyio.lowlevel.checkpoint()
         assert answers == [b"PONG"]
     assert link.connections == 1
+    await link.aclose(1.0)
+
+
+@pytest.mark.anyio
+async def test_a_loop_that_hangs_again_and_again_stretches_a_deadline_once(redis_url: str) -> None:
+    """Each turn is late then; who waits hears of it all the same, by the timer that was put off."""
+    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=0.2)
+    answers: list[object] = []
+    link.send(("BLPOP", "nothing", "0"), answers.append)
+    while not answers:
+        await anyio.lowlevel.checkpoint()
+        time.sleep(0.15)  # noqa: ASYNC251, TID251 - what a careless handler does
+    assert isinstance(answers[0], StoreUnavailable)
     await link.aclose(1.0)
 
 
