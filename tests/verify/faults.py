@@ -549,6 +549,15 @@ async def _ask_for(w: World, handler: str, *specs: dict[str, object]) -> None:
         await w.command(w.dice.choice(up), do="dispatch", handler=handler, specs=list(specs))
 
 
+async def fill(w: World) -> None:
+    """Have each producer dispatch once as many at a time as it ever will: its memory's high tide.
+
+    What a burst takes stays with the process, and would be taken for growth if it came late.
+    """
+    for member in w.producers:
+        await w.command(member, do="dispatch", handler="work", specs=_slow_jobs(w, "fill"))
+
+
 @fault("block-loop", weight=2)
 async def block_loop(w: World, name: str) -> None:
     """A handler blocks its event loop for longer than the lease."""
@@ -606,9 +615,12 @@ async def block_loop_short(w: World, name: str) -> None:
 async def slow_consumers(w: World, name: str) -> None:
     """A burst of slow jobs: far more than there are slots."""
     with w.fault(name, "load"):
-        burst = [{"ms": 700, "key": _fresh(w, f"{name}-{i}")} for i in range(500)]
-        await _ask_for(w, "work", *burst)
+        await _ask_for(w, "work", *_slow_jobs(w, name))
         await anyio.sleep(4.0)
+
+
+def _slow_jobs(w: World, name: str) -> list[dict[str, object]]:
+    return [{"ms": 700, "key": _fresh(w, f"{name}-{i}")} for i in range(500)]
 
 
 def _fresh(w: World, name: str) -> str:

@@ -26,7 +26,7 @@ import attrs
 from pool.model.names import Names
 from tests.verify.chaos import Plan, Verdict, campaign, line, program_for
 from tests.verify.checker import load
-from tests.verify.faults import FAULTS
+from tests.verify.faults import FAULTS, fill
 from tests.verify.history import Event
 from tests.verify.world import POOL, World, in_thread
 
@@ -120,6 +120,7 @@ async def load_and_hurt(world: World, plan: Plan) -> None:
     """Keep the load steady, and hurt the world every half minute."""
     world.spared = frozenset({"n1", "n2"})
     until = anyio.current_time() + plan.seconds
+    await fill(world)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_sample_store, world)
         while (left := until - anyio.current_time()) > 0:
