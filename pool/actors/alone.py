@@ -15,8 +15,8 @@ import anyio
 
 from pool.actors.access import Access, accessing, check_ttl
 from pool.actors.context import Context
+from pool.actors.control import found
 from pool.actors.maps import Maps
-from pool.actors.membership import found
 from pool.actors.observe import DataLost, Observer
 from pool.errors import NotRunning, PoolError
 from pool.model.backoff import reconnect_delay

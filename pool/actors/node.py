@@ -20,12 +20,12 @@ import anyio.to_thread
 
 from pool.actors.access import CLOSE_BUDGET_S, check_ttl, serve
 from pool.actors.context import Context
+from pool.actors.control import found
 from pool.actors.crew import Crew
 from pool.actors.dispatcher import Accepted, Dispatcher, Waiting
 from pool.actors.dispatching import Dispatching, DispatchOptions
 from pool.actors.handlers import Handler, Handlers
 from pool.actors.house import House
-from pool.actors.membership import found
 from pool.actors.observe import (
     Event,
     NodeJoined,

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from pool import ConfigError, Handlers, Job, JobRef, Node, StoreLost, StoreUnavailable
-from pool.actors import membership
+from pool.actors import control
 from pool.actors.dispatcher import BATCH_MAX
 from pool.actors.membership import Membership
 from pool.actors.observe import (
@@ -388,7 +388,7 @@ async def test_two_that_found_a_new_pool_at_once_have_lost_nothing(
     islands: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one looks for `config` before the first has made it, and asks the lanes after."""
-    real, asks, go_on = membership._kept, anyio.Event(), anyio.Event()
+    real, asks, go_on = control._kept, anyio.Event(), anyio.Event()
 
     async def kept(context: Any, lanes: int) -> Any:
         if not asks.is_set():
@@ -396,7 +396,7 @@ async def test_two_that_found_a_new_pool_at_once_have_lost_nothing(
             await go_on.wait()
         return await real(context, lanes)
 
-    monkeypatch.setattr(membership, "_kept", kept)
+    monkeypatch.setattr(control, "_kept", kept)
     async with anyio.create_task_group() as opening:
         opening.start_soon(islands.node)
         await asks.wait()
