@@ -16,12 +16,10 @@ import attrs
 from pool.actors.house import House
 from pool.actors.observe import Event, Observer, check_observers, emit_to
 from pool.actors.supervisor import Supervisor
-from pool.errors import ConfigError
 from pool.model.ids import Ids
 from pool.model.names import Control, check_pool
 from pool.model.timing import TTL_DEFAULT_S, Timing
 from pool.settings import Settings
-from pool.store.lane import FOUND, PROTOCOL
 from pool.store.link import Link
 from pool.store.program import find_server
 from pool.store.seam import Host, Seam
@@ -143,37 +141,6 @@ async def _housed(house: House) -> AsyncIterator[Supervisor]:
         await house.leave(type(error), error, error.__traceback__)
         raise
     await house.leave(None, None, None)
-
-
-def check_ttl(access: Access, ttl_ms: int) -> None:
-    """See to it that who names a TTL names the pool's; those who are open go by what it becomes.
-
-    Raises:
-        ConfigError: The settings name another one.
-    """
-    named_s, pool = access.settings.lease_ttl_s, access.pool
-    if named_s is not None and Timing(named_s).ttl_ms != ttl_ms:
-        command = f"pool ttl {named_s:g} --pool {pool} --url ..."
-        raise ConfigError(
-            setting="lease_ttl_s",
-            problem=f"pool {pool!r} goes by {ttl_ms / 1000:g} s, not {named_s:g} s: name none, "
-            f"or change it for all with `{command}`",
-        )
-
-
-async def learn_ttl(access: Access) -> None:
-    """Go by the pool's TTL, if it has one already.
-
-    Raises:
-        ConfigError: The settings name another one.
-        StoreUnavailable: The server does not answer.
-    """
-    asked = (PROTOCOL, 0, "", 0)
-    reply = await access.link.call(FOUND((access.control.config,), asked), repeatable=True)
-    ttl_ms = reply.ttl_ms
-    if ttl_ms > 0:
-        check_ttl(access, ttl_ms)
-        access.timing = Timing(ttl_ms / 1000)
 
 
 async def serve(url: Url) -> tuple[Url, EmbeddedServer | None]:

@@ -13,9 +13,9 @@ from typing import Self
 
 import anyio
 
-from pool.actors.access import Access, accessing, check_ttl
+from pool.actors.access import Access, accessing
 from pool.actors.context import Context
-from pool.actors.control import found
+from pool.actors.control import check_ttl, found
 from pool.actors.maps import Maps
 from pool.actors.observe import DataLost, Observer
 from pool.errors import NotRunning, PoolError

@@ -43,6 +43,7 @@ from collections import Counter
 import anyio
 import attrs
 
+from pool.actors.access import Access
 from pool.actors.context import Context
 from pool.actors.observe import ControlLost
 from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer
@@ -67,7 +68,7 @@ async def found(context: Context, *, any_lanes: bool = False) -> Founded:
         StoreUnavailable: The server does not answer; or `config` is gone, and no lane answers.
         AuthError, StoreFault: `config` is gone, and who opens may not ask the lanes, see `_kept`.
     """
-    made = await _found(context, 0, "", 0)
+    made = await _found(context)
     if not made.incarnation or not Timing.is_ttl(made.ttl_ms):
         lanes = lanes_of_pool(context.incarnation) or context.settings.lanes
         kept = await _kept(context, lanes)
@@ -95,9 +96,39 @@ async def found(context: Context, *, any_lanes: bool = False) -> Founded:
     return made
 
 
-async def _found(context: Context, lanes: int, incarnation: str, ttl_ms: int) -> Founded:
-    call = FOUND((context.control.config,), (PROTOCOL, lanes, incarnation, ttl_ms))
-    made: Founded = await context.link.call(call, repeatable=True)
+def check_ttl(access: Access, ttl_ms: int) -> None:
+    """See to it that who names a TTL names the pool's; those who are open go by what it becomes.
+
+    Raises:
+        ConfigError: The settings name another one.
+    """
+    named_s, pool = access.settings.lease_ttl_s, access.pool
+    if named_s is not None and Timing(named_s).ttl_ms != ttl_ms:
+        command = f"pool ttl {named_s:g} --pool {pool} --url ..."
+        raise ConfigError(
+            setting="lease_ttl_s",
+            problem=f"pool {pool!r} goes by {ttl_ms / 1000:g} s, not {named_s:g} s: name none, "
+            f"or change it for all with `{command}`",
+        )
+
+
+async def learn_ttl(access: Access) -> None:
+    """Go by the pool's TTL, if it has one already.
+
+    Raises:
+        ConfigError: The settings name another one.
+        StoreUnavailable: The server does not answer.
+    """
+    made = await _found(access)
+    if made.ttl_ms > 0:
+        check_ttl(access, made.ttl_ms)
+        access.timing = Timing(made.ttl_ms / 1000)
+
+
+async def _found(access: Access, lanes: int = 0, incarnation: str = "", ttl_ms: int = 0) -> Founded:
+    """Write what is missing in `config`, of what is given; return what stands there."""
+    call = FOUND((access.control.config,), (PROTOCOL, lanes, incarnation, ttl_ms))
+    made: Founded = await access.link.call(call, repeatable=True)
     return made
 
 

@@ -18,9 +18,9 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from pool.actors.access import CLOSE_BUDGET_S, check_ttl, serve
+from pool.actors.access import CLOSE_BUDGET_S, serve
 from pool.actors.context import Context
-from pool.actors.control import found
+from pool.actors.control import check_ttl, found
 from pool.actors.crew import Crew
 from pool.actors.dispatcher import Accepted, Dispatcher, Waiting
 from pool.actors.dispatching import Dispatching, DispatchOptions

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import attrs
 
-from pool.actors.access import Access, accessing, learn_ttl
+from pool.actors.access import Access, accessing
+from pool.actors.control import learn_ttl
 from pool.actors.observe import Observer, log_observer
 from pool.actors.reader import READER_BUFFER_MAX, Reader
 from pool.actors.sink import DELIVERIES_MAX, GRACE_S, SINK_BUFFER_MAX, Sink
