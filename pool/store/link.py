@@ -55,11 +55,12 @@ class _Call:
     def is_overdue(self, now_s: float) -> bool:
         """Whether its time is up; if the loop hung meanwhile it has a turn more, once.
 
-        The reply may lie in the socket since long, or nothing could be sent at all.
+        Its reply may lie in the socket since long.  What was not sent is not sent so late: it may
+        be the second try of what nobody remembers any more.
         """
         if self.deadline_s > now_s:
             return False
-        if self.is_put_off or now_s < self.deadline_s + _LATE_S:
+        if self.is_put_off or not self.is_sent or now_s < self.deadline_s + _LATE_S:
             return True
         self.is_put_off, self.deadline_s = True, now_s + _LATE_S
         return False
@@ -472,7 +473,7 @@ class Link:
         now_s = self._seam.clock()
         for _ in range(min(len(self._queue), BATCH_MAX)):
             call = self._queue.popleft()
-            if call.is_overdue(now_s):
+            if call.deadline_s <= now_s:
                 overdue.append(call)
             else:
                 call.is_sent = True

@@ -720,6 +720,14 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="a loop that hung gives up what was answered",
+        breaks="calls whose replies came while a handler blocked the loop fail, maybe done (A5)",
+        path="pool/store/link.py",
+        old="        if self.is_put_off or not self.is_sent or now_s < self.deadline_s + _LATE_S:",
+        new="        if now_s >= self.deadline_s:",
+        by=("tests/store/test_task.py::test_a_reply_that_came_while_the_loop_hung_is_in_time",),
+    ),
+    Mutant(
         name="a reply too many",
         breaks="what nobody asked for is taken for the next call's reply, and so on (C4)",
         path="pool/store/wire.py",
