@@ -223,6 +223,20 @@ async def test_a_reply_that_came_while_the_loop_hung_is_in_time(
 
 
 @pytest.mark.anyio
+async def test_what_was_not_sent_before_the_loop_hung_is_not_sent_so_late(redis_url: str) -> None:
+    """It may be the second try of what nobody remembers any more."""
+    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=0.2)
+    answers: list[object] = []
+    link.send(("PING",), answers.append)
+    time.sleep(0.4)  # noqa: ASYNC251, TID251 - what a careless handler does
+    while not answers:
+        await anyio.lowlevel.checkpoint()
+    assert isinstance(answers[0], StoreUnavailable)
+    assert not answers[0].maybe_done
+    await link.aclose(1.0)
+
+
+@pytest.mark.anyio
 async def test_a_loop_that_hangs_again_and_again_stretches_a_deadline_once(redis_url: str) -> None:
     """Each turn is late then; who waits hears of it all the same, by the timer that was put off."""
     link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=0.2)
