@@ -462,6 +462,23 @@ async def test_a_lane_that_is_silent_to_who_asks_it_may_know(
     assert [entry for entry in diary.entries if entry[0] == "ended"] == []
 
 
+async def test_a_lane_that_has_our_pool_outweighs_two_that_have_another(
+    islands: Fleet, diary: Diary
+) -> None:
+    """They are of an older copy, say; each of them is a lane whose data are lost."""
+    node = await islands.node(made(diary))
+    config = islands.client.hgetall(Control(POOL).config)
+    for lane in (1, 2):
+        islands.client.hset(Names(POOL, lane).lane, "incarnation", f"older.{LANES}.1")
+    lose_control(islands)
+    await islands.seen(ControlLost)
+    assert islands.client.hgetall(Control(POOL).config) == config
+    for lane in range(LANES):
+        await islands.until(partial(serves_again, node, lane))
+    assert islands.all_seen(DataLost) == []
+    assert {each.lane for each in islands.all_seen(LaneDataLost)} == {1, 2}
+
+
 async def test_who_opens_asks_a_lane_again_whose_reply_was_lost(
     islands: Fleet, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -728,6 +728,24 @@ MUTANTS: Final = (
         by=("tests/store/test_task.py::test_a_reply_that_came_while_the_loop_hung_is_in_time",),
     ),
     Mutant(
+        name="the many found the pool",
+        breaks="who opens nothing anew joins another pool though a lane knows his (B4)",
+        path="pool/actors/control.py",
+        old="    pool = own if own in named else Counter",
+        new="    pool = Counter",
+        by=(
+            "tests/actors/test_islands.py::test_a_lane_that_has_our_pool_outweighs_two_that_have_another",
+        ),
+    ),
+    Mutant(
+        name="a silent lane knows nothing",
+        breaks="control keys lost while a lane hangs found another pool beside it (B4)",
+        path="pool/actors/control.py",
+        old="        if (silent or refused) and lanes_of_pool(own):",
+        new="        if refused and lanes_of_pool(own):",
+        by=("tests/actors/test_islands.py::test_a_lane_that_is_silent_to_who_asks_it_may_know",),
+    ),
+    Mutant(
         name="a reply too many",
         breaks="what nobody asked for is taken for the next call's reply, and so on (C4)",
         path="pool/store/wire.py",
