@@ -2,8 +2,8 @@
 
     send() -> queue --(a batch)--> body: connect, one pipeline --> on_reply, on_reply ...
 
-There are no timers on the way: a call made on an idle link goes out at once, from within `send()`,
-and what is asked while a batch is under way forms the next one.  So batches grow with the load by
+There are no timers on the way: a call made on an idle link goes out in the loop's next turn, and
+what is asked while a batch is under way forms the next one.  So batches grow with the load by
 themselves.
 
 Deadlines are kept beside the body, which may hang in a name look-up or wait for a server that does

@@ -1,16 +1,19 @@
 """What is spelled differently on asyncio and on trio, or dear in anyio: the only module which knows
 either of them.
 
-post     from any thread          later    a timer without a task of ours
-waiter   a place for one reply    spawn    a task that belongs to no group
+post     from any thread          later     a timer without a task of ours
+waiter   a place for one reply    readable  a socket that is watched from one wait to the next
 strays   cancellations that no scope asked for, which on asyncio come from whoever knows a task
+spawn    a task that belongs to no group
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import socket
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -32,6 +35,19 @@ class Waiter(Protocol):
 
     def wait(self) -> Awaitable[Reply]:
         """Wait for the reply.  Once, by one task."""
+
+
+Read: TypeAlias = Callable[[socket.socket], "int | None"]  # None: there was not enough
+
+
+class Readable(Protocol):
+    """Reads from one socket as soon as there is something, its end included."""
+
+    def read(self, fn: Read) -> Awaitable[int]:
+        """Return what `fn` returns or raises; it is tried at each arrival.  For one task."""
+
+    def close(self) -> None:
+        """Let go of the socket.  Before it is closed: its number may be another's at once."""
 
 
 class Loop(Protocol):
@@ -65,6 +81,9 @@ class TaskLoop(Loop, Protocol):
 
         One that raised would be a log line on asyncio, and the end of the program on trio.
         """
+
+    def readable(self, found: socket.socket) -> Readable:
+        """Return what reads from this socket; it must not block."""
 
     def spawn(
         self, work: Callable[[], Coroutine[Any, Any, None]], on_over: Callable[[], object]
@@ -108,6 +127,57 @@ class _AsyncioWaiter:
         return self._future
 
 
+class _AsyncioReadable:
+    """A reader that stays between two waits: to add and to remove it costs as much as to read.
+
+        off --read()--> waited --event, and there was enough--> kept
+                          ^                                       | read(): waited
+                          +---------------------------------------+ event: off
+
+    Who waits for nothing must not be told for ever, in each turn of the loop: of stray bytes, or
+    of an end, which nobody reads before the connection is used again.  So the first such event
+    takes the reader away.
+
+    It reads in the callback, as asyncio's own `sock_recv` does: a task has its turn after the
+    selector was asked once more, which would tell of the same bytes again.  A wait that was
+    cancelled is none any more; `close()` leads to off from everywhere.
+    """
+
+    __slots__ = ("_fn", "_found", "_is_on", "_loop", "_waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, found: socket.socket) -> None:
+        self._loop = loop
+        self._found = found
+        self._fn: Read
+        self._waiter: asyncio.Future[int]
+        self._is_on = False
+
+    def read(self, fn: Read) -> Awaitable[int]:
+        self._fn, self._waiter = fn, self._loop.create_future()
+        if not self._is_on:
+            self._loop.add_reader(self._found, self._on_event)
+            self._is_on = True
+        return self._waiter
+
+    def close(self) -> None:
+        if self._is_on:
+            self._is_on = False
+            with suppress(RuntimeError):  # the loop is closed, and has forgotten all
+                self._loop.remove_reader(self._found)
+
+    def _on_event(self) -> None:
+        if self._waiter.done():
+            self.close()
+            return
+        try:
+            size = self._fn(self._found)
+        except Exception as error:  # noqa: BLE001 - his who waits, whatever it is
+            self._waiter.set_exception(error)
+        else:
+            if size is not None:
+                self._waiter.set_result(size)
+
+
 @attrs.frozen
 class _Asyncio:
     loop: asyncio.AbstractEventLoop
@@ -141,6 +211,9 @@ class _Asyncio:
 
     def waiter(self) -> Waiter:
         return _AsyncioWaiter(self.loop)
+
+    def readable(self, found: socket.socket) -> Readable:
+        return _AsyncioReadable(self.loop, found)
 
     def again(self, run: Run) -> _Asyncio:
         return _Asyncio(self.loop, run)
@@ -202,6 +275,23 @@ class _TrioWaiter:
         return self._lowlevel.Abort.SUCCEEDED
 
 
+@attrs.frozen
+class _TrioReadable:
+    """trio keeps registered by itself what it watches."""
+
+    lowlevel: Any
+    found: socket.socket
+
+    async def read(self, fn: Read) -> int:
+        while True:
+            await self.lowlevel.wait_readable(self.found)
+            if (size := fn(self.found)) is not None:
+                return size
+
+    def close(self) -> None:
+        return  # between two waits nothing of ours is there
+
+
 class _TrioStrays:
     def has_any(self) -> bool:
         return False
@@ -247,6 +337,9 @@ class _Trio:
 
     def waiter(self) -> Waiter:
         return _TrioWaiter(self.trio.lowlevel)
+
+    def readable(self, found: socket.socket) -> Readable:
+        return _TrioReadable(self.trio.lowlevel, found)
 
     def again(self, run: Run) -> _Trio:
         return _Trio(self.trio, self.token, run)

@@ -1,7 +1,8 @@
 """A body on the event loop: one plain task for one connection.
 
     waits for | the bell     a waiter of the loop, which `ring()` fills
-              | its socket   anyio.wait_readable and wait_writable; what comes late shuts the socket
+              | its socket   until something is read, or, rarely, there is room to write; what
+              |              comes late shuts the socket
               | a thread     which looks a name up, connects and shakes hands with TLS
 
 The time that an exchange has is kept by one timer per connection, armed anew only for an earlier
@@ -14,7 +15,7 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -22,7 +23,7 @@ import anyio
 
 from pool.errors import PartEnded
 from pool.store.care import Guard
-from pool.store.loops import TaskLoop, Waiter, is_asked_for, strays
+from pool.store.loops import Read, Readable, TaskLoop, Waiter, is_asked_for, strays
 from pool.store.port import Handle, OnEnd, WirePort
 from pool.store.url import Url
 from pool.store.wire import Wire
@@ -144,6 +145,7 @@ class _TaskWire(Wire):
     def __init__(self, url: Url, name: str, loop: TaskLoop, clock: Callable[[], float]) -> None:
         super().__init__(url, name, clock)
         self._loop = loop
+        self._readable: Readable | None = None  # of the present socket
         self._deadline_s = _NEVER  # of the present wait
         self._is_reading = False
         self._timer_s = _NEVER
@@ -155,6 +157,16 @@ class _TaskWire(Wire):
         if self._cancel_timer is not None:
             self._cancel_timer()
             self._cancel_timer = None
+
+    def close(self) -> None:
+        if self._readable is not None:
+            self._readable.close()
+            self._readable = None
+        super().close()
+
+    def abandon(self) -> None:
+        self._readable = None  # what watches it is the parent's, who shares it with the child
+        super().abandon()
 
     async def _apart(
         self, fn: Callable[..., Any], *args: Any, discard: Callable[[Any], object]
@@ -202,37 +214,45 @@ class _TaskWire(Wire):
             try:
                 left = left[found.send(left) :]
             except (BlockingIOError, ssl.SSLWantWriteError):
-                await self._ready(found, deadline_s, anyio.wait_writable)
+                await self._ready(found, deadline_s, None)
             except ssl.SSLWantReadError:
-                await self._ready(found, deadline_s, anyio.wait_readable)
+                await self._ready(found, deadline_s, lambda _: 0)
 
     async def _receive(self, found: socket.socket, deadline_s: float) -> int:
-        ready = anyio.wait_readable
+        # The rest of a TLS record is nothing that the socket would tell of.
+        is_there = isinstance(found, ssl.SSLSocket) and found.pending() > 0
         while True:
-            # The rest of a TLS record is nothing that the socket would tell of.
-            if not (isinstance(found, ssl.SSLSocket) and found.pending()):
-                await self._ready(found, deadline_s, ready)
             try:
-                size = found.recv_into(self._buffer)
-            except (BlockingIOError, ssl.SSLWantReadError):
-                ready = anyio.wait_readable
+                if not is_there:
+                    return await self._ready(found, deadline_s, self._read)
+                if (size := self._read(found)) is not None:
+                    return size
+                is_there = False
             except ssl.SSLWantWriteError:
-                ready = anyio.wait_writable
-            else:
-                return size
+                await self._ready(found, deadline_s, None)
+                is_there = True
 
-    async def _ready(
-        self,
-        found: socket.socket,
-        deadline_s: float,
-        ready: Callable[[socket.socket], Awaitable[None]],
-    ) -> None:
+    def _read(self, found: socket.socket) -> int | None:
+        try:
+            size = found.recv_into(self._buffer)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return None
+        self._deadline_s = _NEVER  # in time, if the timer goes off before the task has its turn
+        return size
+
+    async def _ready(self, found: socket.socket, deadline_s: float, read: Read | None) -> int:
+        """Wait until that has read something; without it, until there is room to write."""
         self._left_s(deadline_s)  # a stream of bytes without end does not stretch it
-        self._deadline_s, self._is_reading = deadline_s, ready is anyio.wait_readable
+        self._deadline_s, self._is_reading = deadline_s, read is not None
         if deadline_s < self._timer_s:
             self._arm(deadline_s)
         try:
-            await ready(found)
+            if read is None:
+                await anyio.wait_writable(found)
+                return 0
+            if self._readable is None:
+                self._readable = self._loop.readable(found)
+            return await self._readable.read(read)
         finally:
             self._deadline_s = _NEVER
 

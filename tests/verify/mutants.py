@@ -808,6 +808,32 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="what nobody reads is told for ever",
+        breaks="the end of an idle connection, or stray bytes on it, keep the event loop turning",
+        path="pool/store/loops.py",
+        old="        if self._waiter.done():\n            self.close()",
+        new="        if self._waiter.done():",
+        by=("tests/store/test_readable.py::test_what_arrives_for_nobody_is_told_once_and_kept",),
+    ),
+    Mutant(
+        name="a closed socket is watched",
+        breaks="the next connection has its number and hears nothing",
+        path="pool/store/task.py",
+        old="            self._readable.close()",
+        new="            pass",
+        by=(
+            "tests/store/test_readable.py::test_a_stranger_who_cancels_a_wait_for_replies_ends_the_connection_alone",
+        ),
+    ),
+    Mutant(
+        name="what was read is late all the same",
+        breaks="a loop that hung loses a connection whose reply came in time (6)",
+        path="pool/store/task.py",
+        old="        self._deadline_s = _NEVER  # in time",
+        new="        pass  # in time",
+        by=("tests/store/test_task.py::test_a_reply_that_came_while_the_loop_hung_is_in_time",),
+    ),
+    Mutant(
         name="bodies outlive their house",
         breaks="a node that ended without leaving renews its leases for ever (13.1)",
         path="pool/actors/supervisor.py",
