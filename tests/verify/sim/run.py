@@ -28,7 +28,7 @@ from tests.verify.sim.load import Load
 from tests.verify.sim.seam import SimSeam
 from tests.verify.sim.server import Server
 from tests.verify.sim.watch import Watch, watch_leases, watch_rare
-from tests.verify.sim.world import World
+from tests.verify.sim.world import World, sweep
 
 _HEALTH_S: Final = 0.5  # how often it is looked what is dead
 _LOOK_S: Final = 0.25  # how often it is looked whether the world is quiet
@@ -105,7 +105,13 @@ class Simulation:
         finally:
             for end in ends:
                 end()
-            self.world.close()
+            self.close()
+
+    def close(self) -> None:
+        """Throw the world away with all that is in it: whoever holds us holds nothing of it."""
+        self.world.close()
+        vars(self).clear()
+        sweep()
 
     def drain(self) -> bool:
         """Wait until nothing is left to do; False if that takes too long."""

@@ -69,6 +69,8 @@ class Scripts:
             reply = self._compiled[sha](table(keys), table(args))
         except lua51.LuaError as error:
             raise CommandError(f"ERR {error}") from None
+        finally:
+            del self._keyspace  # we outlive its world
         return self._reply(reply)
 
     def _call(self, name: bytes, *args: Any) -> Any:

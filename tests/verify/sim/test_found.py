@@ -55,11 +55,11 @@ def test_a_renewal_thread_that_failed_is_started_again(
 ) -> None:
     """On asyncio its end is a callback, in which nothing can be spawned."""
     body = KeepAlive._body
-    failed: list[KeepAlive] = []
+    failed: list[str] = []
 
     async def fail_once(self: KeepAlive, url: Any, port: Any) -> None:
         if not failed:
-            failed.append(self)
+            failed.append(self.name)
             raise RuntimeError("planted")
         await body(self, url, port)
 
@@ -89,7 +89,8 @@ def test_a_node_ends_with_the_cause_when_its_reader_failed(
     simulation.world.run(20.0)
     failures = [str(leaf) for failure in process.failures for leaf in leaves(failure)]
     is_over = process.host.is_over
-    simulation.world.close()
+    del process  # it is thrown away with its world
+    simulation.close()
     assert is_over
     assert failures == ["planted", "planted"]  # the thread's own end, and the node's
 
@@ -165,12 +166,12 @@ def test_a_message_for_a_suspended_service_is_handled(loops: str, cut_s: float) 
 def test_a_lane_left_by_a_late_join_keeps_nobody_out(loops: str) -> None:
     """`config` decides, also when nobody of before is there to set the lane right (G-05)."""
     simulation = Simulation(_quiet(loops))
-    run = simulation.server.keyspace.run
-    run(b"HSET", b"pool:{sim:0}:lane", b"incarnation", b"of-before")
+    lane = b"pool:{sim:0}:lane"
+    simulation.server.keyspace.run(b"HSET", lane, b"incarnation", b"of-before")
     simulation.fleet.start("n0")
     simulation.world.run(5.0)
     is_open = bool(simulation.fleet.open_boots())
-    simulation.world.close()
+    simulation.close()
     assert is_open
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from types import CoroutineType
 from typing import get_args
 
 import attrs
 import pytest
 
+from pool import Node
 from tests.verify.sim.campaign import regressions, told
 from tests.verify.sim.config import FAULTS, Config, Loops
 from tests.verify.sim.run import Outcome, play
+from tests.verify.sim.world import Process, World
 
 ROOT = Path(__file__).parents[3]
 SEEDS = 15  # on each event loop
@@ -50,6 +55,25 @@ def test_a_seed_makes_one_history(loops: Loops) -> None:
     """Without that no failure could be looked at twice."""
     config = attrs.evolve(Config.of(17, loops), faults=("crash", "late", "pause", "restart"))
     assert play(config).digest == play(config).digest
+
+
+@pytest.mark.parametrize("loops", get_args(Loops))
+def test_nothing_of_a_world_outlives_it(loops: Loops) -> None:
+    """Hunts play thousands of seeds in one process.
+
+    Weak references do not tell: the collector cuts them also to what is then held once more.
+    """
+    config = attrs.evolve(Config.of(1, loops), faults=("crash", "hang", "leave"), chaos_s=5.0)
+    before = {id(part): part for part in _parts()}
+    outcomes = [play(config), play(config)]
+    left = Counter(type(part).__name__ for part in _parts() if id(part) not in before)
+    assert not left
+    assert all(outcome.events for outcome in outcomes)  # held until here: they hold none of it
+
+
+def _parts() -> list[object]:
+    """Return what there is of worlds, nodes and their tasks."""
+    return [o for o in gc.get_objects() if isinstance(o, (World, Process, Node, CoroutineType))]
 
 
 @pytest.mark.parametrize("loops", ["asyncio", "trio"])

@@ -118,20 +118,33 @@ class World:
         self._ready.append(process)
 
     def close(self) -> None:
-        """Throw all processes away, without a word of theirs."""
-        hook, hooks = sys.unraisablehook, sys.get_asyncgen_hooks()
-        sys.unraisablehook = lambda _: None  # what is torn apart complains
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                for process in self.processes:
-                    process.host.discard()
-                self.processes.clear()
-                self._heap.clear()
-                gc.collect()
-        finally:
-            sys.unraisablehook = hook
-            sys.set_asyncgen_hooks(*hooks)
+        """Let go of all processes; `sweep` throws them away when nothing else is held of them."""
+        with _silence():
+            for process in self.processes:
+                process.is_dead = True  # what is torn apart writes no history
+                process.host.discard()
+        self.processes.clear()
+        self._heap.clear()
+
+
+def sweep() -> None:
+    """Throw away what nobody holds any more of worlds that are closed, without a word of theirs."""
+    with _silence():
+        while gc.collect():  # what was torn apart in vain leaves tracebacks that hold the rest
+            pass
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What is torn apart in here complains to nobody."""
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.unraisablehook = hook
 
 
 class Process:
@@ -407,6 +420,11 @@ class _AsyncioHost:
         self._loop.call_soon(fn, *args)
 
     def discard(self) -> None:
+        # What anyio knows of a task leads to it for as long as one of its scopes is open: held only
+        # by its own value, the entry of a weak dictionary stays, and with the task our whole world.
+        states = anyio_asyncio._task_states
+        for task in [task for task in states if task.get_loop() is self._loop]:
+            del states[task]
         self._loop.close()
 
     def _on_error(self, _: Any, context: dict[str, Any]) -> None:
@@ -445,6 +463,7 @@ class _TrioHost:
         self._reader: Any = None  # the task that waits for the inbox
         self._loop: Any = None
         self._runner: Any = None
+        self._hooks: Any = (None, None)  # for the async generators that begin in it
         self._has_begun = False
         self._is_inside = False
         self.is_over = False
@@ -456,12 +475,12 @@ class _TrioHost:
             await main()
             self.is_over = True  # what trio does after it needs its socket, which nobody reads
 
-        with _running_trio(None):
+        with self._running():
             self._runner = trio_run.setup_runner(self._clock, (), False, True)
             self._loop = trio_run.unrolled_run(self._runner, run, (), True)
 
     def run(self) -> None:
-        with _running_trio(self._runner):
+        with self._running():
             if self._inbox and self._reader is not None:
                 reader, self._reader = self._reader, None
                 trio.lowlevel.reschedule(reader)
@@ -513,23 +532,26 @@ class _TrioHost:
 
     def discard(self) -> None:
         if self._loop is not None:
-            with _running_trio(self._runner):
+            with self._running():
                 self._loop.close()
 
-
-@contextmanager
-def _running_trio(runner: Any) -> Iterator[None]:
-    """Be inside a run of trio: several of them share this thread, one at a time."""
-    context, library = trio_run.GLOBAL_RUN_CONTEXT, sniffio.thread_local
-    before, library.name = library.name, "trio"
-    context.__dict__.clear()
-    if runner is not None:
-        context.runner = runner
-    try:
-        yield
-    finally:
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Be inside this run of trio: several of them share this thread, one at a time."""
+        context, library = trio_run.GLOBAL_RUN_CONTEXT, sniffio.thread_local
+        before, library.name = library.name, "trio"
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(*self._hooks)
         context.__dict__.clear()
-        library.name = before
+        if self._runner is not None:
+            context.runner = self._runner
+        try:
+            yield
+        finally:
+            context.__dict__.clear()
+            self._hooks = sys.get_asyncgen_hooks()
+            sys.set_asyncgen_hooks(*hooks)
+            library.name = before
 
 
 # --- threads ------------------------------------------------------------------------------------
