@@ -80,7 +80,6 @@ class View:
     """A pool at one moment."""
 
     identities: tuple[Identity, ...]
-    identities_total: int
     states: dict[str, int]  # jobs by state
     waiting_for: dict[str, int]  # unassigned jobs, by handler; "": of those never registered
     oldest: Oldest | None
@@ -156,7 +155,6 @@ async def view(link: Link, found: Found) -> View:
     oldest = [lane.oldest for lane in lanes if lane.oldest is not None]
     return View(
         identities=tuple(identities.values()),
-        identities_total=max(lane.identities_total for lane in lanes),
         states=dict(states),
         waiting_for=dict(waiting_for),
         oldest=max(oldest, key=lambda each: each.age_s, default=None),
@@ -208,9 +206,7 @@ async def _lane(link: Link, n: Names) -> View:
             ("ZRANGE", n.pending, 0, 0, "WITHSCORES"),
         ],
     )
-    [due, identities_total] = await _all(
-        link, unread, [("ZRANGE", n.due, 0, 0, "WITHSCORES"), ("ZCARD", n.keepalive)]
-    )
+    [due] = await _all(link, unread, [("ZRANGE", n.due, 0, 0, "WITHSCORES")])
     facts = _pairs(fields)
     waiting, unassigned = (whole(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
     handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
@@ -221,7 +217,6 @@ async def _lane(link: Link, n: Names) -> View:
     late_ms = [now_ms - float(head[1]) for head in (heads, due) if head]
     return View(
         identities=tuple(await _identities(link, n, identities, now_ms, unread)),
-        identities_total=identities_total,
         states={
             "pending": pending,
             "running": max(0, total - pending - waiting - unassigned),
@@ -260,6 +255,7 @@ async def _identities(
     ids = [name.rpartition(".")[0] for name in names]
     texts = await _fields(link, unread, n.open, ids)
     openings = [Opening.parse(text or b"") for text in texts]
+    claims = await _fields(link, unread, n.cleanup, flat[::2])
     return [
         Identity(
             id=name.rpartition(".")[0],
@@ -270,9 +266,10 @@ async def _identities(
             down=opening.down if opening is not None else 0,
             is_hung=opening is not None and opening.takes is None,
         )
-        for name, lease_s, owned, granted, opening in zip(
-            names, leases_s, running, pending, openings, strict=True
+        for name, lease_s, owned, granted, opening, claim in zip(
+            names, leases_s, running, pending, openings, claims, strict=True
         )
+        if claim != b"done"  # who has left is remembered for a while, against late copies
     ]
 
 

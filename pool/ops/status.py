@@ -177,10 +177,12 @@ def _findings(view: View, workers: dict[str, WorkerInfo]) -> Iterator[str]:
     hung = [each.id for each in view.identities if each.is_hung and each.lease_s > 0]
     if hung:
         yield f"{len(hung)} workers take no jobs, their event loops hang: {hung[0]}, ..."
-    if view.overdue_s > slack_s:
-        yield f"a start, retry or limit is overdue by {view.overdue_s:.1f} s: nobody sweeps"
     if view.astray:
         yield f"{view.astray} jobs were found where no index leads to them: being put right"
+    if not (view.identities or workers):
+        return  # all have left in order: what waits, waits for the next to join
+    if view.overdue_s > slack_s:
+        yield f"a start, retry or limit is overdue by {view.overdue_s:.1f} s: nobody sweeps"
     known = {name for info in workers.values() if not info.is_draining for name in info.handlers}
     for handler, count in sorted(view.waiting_for.items()):
         if not handler:
@@ -212,6 +214,8 @@ def _lines(status: Status) -> Iterator[str]:
         yield f"  {_worker_line(node['id'], worker)}"
     if len(workers) > _WORKERS_SHOWN:
         yield f"  ... and {len(workers) - _WORKERS_SHOWN} more workers"
+    if not status.nodes and status.lanes:
+        yield "nobody is here: what waits, waits for the next to join"
     for finding in status.findings:
         yield f"! {finding}"
 

@@ -320,6 +320,53 @@ async def test_jobs_that_nobody_can_run_are_a_finding(
 
 
 @pytest.mark.anyio
+async def test_who_has_left_is_gone_at_once_and_a_pool_at_rest_is_well(
+    redis_url: str, pool_url: str, pool_name: str
+) -> None:
+    """F: clients that had ended were listed for ten TTL; with nobody left it was a finding."""
+    handlers, settings = Handlers(), Settings(lease_ttl_s=1.0)
+
+    @handlers.service("serve")
+    async def serve(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    url = Url.parse(pool_url)
+    async with Node(pool_name, pool_url, settings=settings) as stays:
+        async with Node(pool_name, pool_url, handlers=handlers, settings=settings) as worker:
+            async with Node(pool_name, pool_url, settings=settings):
+                assert len((await fetch(pool_name, url)).nodes) == 3
+            assert {n["id"] for n in (await fetch(pool_name, url)).nodes} == {stays.id, worker.id}
+            await (await stays.dispatch(serve, "k")).started(WAIT_S)
+        status = await fetch(pool_name, url)
+        assert [node["id"] for node in status.nodes] == [stays.id]
+        assert status.findings == ["1 jobs wait for handler 'serve', which no worker has"]
+    for at_s in (0.0, 20.0):  # the second one: when nobody remembers who has left
+        with redis.Redis.from_url(redis_url) as client:
+            for name, end_ms in client.zrange(
+                keepalive := _keepalive(pool_name), 0, -1, False, True
+            ):
+                client.zadd(keepalive, {name: end_ms - 1000 * at_s})
+        status = await fetch(pool_name, url)
+        assert (status.nodes, status.findings, status.jobs["unassigned"]) == ([], [], 1)
+
+
+@pytest.mark.anyio
+async def test_who_ended_without_leaving_is_a_finding(
+    redis_url: str, pool_url: str, pool_name: str
+) -> None:
+    async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)):
+        pass
+    with redis.Redis.from_url(redis_url) as client:
+        client.zadd(_keepalive(pool_name), {"nkilled.1": 1})
+    [finding] = (await fetch(pool_name, Url.parse(pool_url))).findings
+    assert finding.startswith("1 leases ended over a TTL ago and nobody reaped them: nkilled")
+
+
+def _keepalive(pool: str) -> str:
+    return f"pool:{{{pool}:0}}:keepalive"
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("of", ["due", "jobs", "unassigned:left", "handlers", "open", "workers"])
 async def test_a_key_of_another_type_is_a_finding_and_hides_nothing_else(
     pool_url: str, redis_url: str, pool_name: str, of: str
