@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except (PoolError, BaseExceptionGroup) as error:
+        if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
+            return _INTERRUPTED
         cause = _cause(error)
         if cause is None:
             raise

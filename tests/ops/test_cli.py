@@ -512,6 +512,25 @@ async def test_the_grace_is_bounded_and_burns_no_attempt(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("wraps", [False, True])
+async def test_ctrl_c_while_the_application_is_imported_is_no_traceback(
+    tmp_path: Path, wraps: bool
+) -> None:
+    interrupted = "raise BaseExceptionGroup('', [KeyboardInterrupt()])" if wraps else "raise"
+    (tmp_path / "slow.py").write_text(
+        "import signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "print('importing', flush=True)\n"
+        f"try:\n    time.sleep({WAIT_S})\nexcept KeyboardInterrupt:\n    {interrupted}\n"
+    )
+    words = ["run", "slow:handlers", "--pool", "p", "--url", "redis://127.0.0.1:1"]
+    async with running(*words, cwd=tmp_path) as worker:
+        assert await worker.line() == "importing"
+        worker.process.send_signal(signal.SIGINT)
+        assert await worker.end() == (128 + signal.SIGINT, "")
+
+
+@pytest.mark.anyio
 async def test_the_second_signal_ends_at_once(
     pool_url: str, pool_name: str, jobs: Path, anyio_backend: str
 ) -> None:
