@@ -8,9 +8,11 @@ a script can answer it, the code is the word that the script uses.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import attrs
+
+E = TypeVar("E", bound="PoolError")
 
 _SHOWN_MAX = 80  # characters of an offending value that an error may repeat
 
@@ -35,6 +37,17 @@ class PoolError(Exception):
         facts = ", ".join(f"{a.name}={getattr(self, a.name)!r}" for a in attrs.fields(type(self)))
         tail = f"  Hint: {self.hint}" if self.hint else ""
         return f"[{self.code}] {said}{f' ({facts})' if facts else ''}{tail}"
+
+
+def again(error: E) -> E:
+    """Return an error to be raised where the frame that raises it holds it, too.
+
+    Raised itself it would be a cycle (error, traceback, frame), which keeps what is local in all
+    who called until the collector comes.
+    """
+    anew = attrs.evolve(error)
+    anew.__cause__ = error.__cause__
+    return anew
 
 
 # --- the caller's mistake -------------------------------------------------------------------

@@ -46,7 +46,7 @@ import attrs
 from pool.actors.access import Access
 from pool.actors.context import Context
 from pool.actors.observe import ControlLost
-from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer
+from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
 from pool.model.names import Names
 from pool.model.timing import Timing
 from pool.store.answers import Founded
@@ -165,14 +165,14 @@ async def _kept(context: Context, lanes: int) -> tuple[str, int] | None:
         for number in range(lanes):
             asking.start_soon(ask, Names(context.pool, number).lane)
     if not told and not refused:
-        raise silent[0]
+        raise again(silent[0])
     own = context.incarnation
     named = [pool for pool, _, _ in told if lanes_of_pool(pool)]
     if not named:
         if (silent or refused) and lanes_of_pool(own):
             return own, 0  # what is lost besides, each lane says by itself
         if refused:
-            raise refused[0]
+            raise again(refused[0])
         return None
     pool = own if own in named else Counter(named).most_common(1)[0][0]
     return pool, max((term, ttl_ms) for each, term, ttl_ms in told if each == pool)[1]

@@ -46,7 +46,7 @@ from pool.actors.run import Run
 from pool.actors.sweeper import Sweeper
 from pool.actors.tail import Fields
 from pool.actors.worker import Worker
-from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable
+from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, again
 from pool.model.job import DIGITS_MAX, Start
 from pool.model.names import WORKERS
 from pool.model.placement import Candidate
@@ -174,7 +174,7 @@ class Crew:
         if silent >= {s.number for s in self.context.lanes if s.lane.incarnation}:
             why = self._keepalive.trouble
             if why is not None and not isinstance(why, StoreUnavailable):
-                raise why  # such as a right that is missing
+                raise again(why)  # such as a right that is missing
             problem = why.problem if why is not None else "no answer in time"
             raise StoreUnavailable(problem=f"no lease can be renewed: {problem}", maybe_done=True)
         self._is_open = True

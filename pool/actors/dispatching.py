@@ -14,7 +14,7 @@ import attrs
 from pool.actors.dispatcher import BATCH_MAX, LATE, RETRY_S, Accepted, Dispatcher, Pending
 from pool.actors.handlers import Handler
 from pool.actors.ref import JobRef
-from pool.errors import InvalidOption, PoolError, StoreUnavailable
+from pool.errors import InvalidOption, PoolError, StoreUnavailable, again
 from pool.model.names import lane_of
 from pool.store.lane import Admission
 
@@ -168,7 +168,7 @@ class Dispatching:
         answer = await pending.waiter.wait()
         if isinstance(answer, Accepted):
             return node.ref(answer)
-        raise await node.explained(answer, pending.deadline_s)
+        raise again(await node.explained(answer, pending.deadline_s))
 
     @overload
     async def dispatch_many(
@@ -278,10 +278,10 @@ class Dispatching:
                 one = Call(call) if isinstance(call, str) else _checked(call)
                 items.append(node.admission(handler, one.key, one.args, one.kwargs, self._options))
             except PoolError as error:
-                items.append(error)
+                items.append(error.with_traceback(None))  # which leads back here
             except Exception as error:  # noqa: BLE001 - of the caller's own code, such as a key's property
                 refused = _no_calls(call, f"{type(error).__name__} was raised by it")
-                refused.__cause__ = error
+                refused.__cause__ = error.with_traceback(None)
                 items.append(refused)
         pending = iter(node.dispatcher.admit([i for i in items if isinstance(i, Admission)]))
         return [item if isinstance(item, PoolError) else next(pending) for item in items]

@@ -17,7 +17,7 @@ import attrs
 
 from pool.actors.observe import Event
 from pool.actors.tail import Batch, Reading, StreamEntry, Tail
-from pool.errors import PoolError, StoreLost
+from pool.errors import PoolError, StoreLost, again
 from pool.model.names import Control
 from pool.model.rmap import Deltas, Position, Probed
 from pool.model.timing import Timing
@@ -166,7 +166,7 @@ class Follower:
             lost = Lost(incarnation, StoreLost(pool=self.control.pool))
             return [(reading, lost) for reading in readings]
         if isinstance(reply, PoolError):
-            raise reply
+            raise again(reply)
         ended = expire_calls(self.control, incarnation, reply)
         if ended:  # of whatever map of the pool; what fails is found again by the next probe
             await port.run(ended, timeout_s=self.settings.op_timeout_s)

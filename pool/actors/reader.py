@@ -32,7 +32,7 @@ from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, Streams
 from pool.actors.feed import STREAMS_MAX, Feed
 from pool.actors.supervisor import Apart
 from pool.actors.tail import Batch, Fields, Reading, StreamEntry, Tail
-from pool.errors import InvalidOption, NotRunning, PoolError
+from pool.errors import InvalidOption, NotRunning, PoolError, again
 from pool.model.stream import (
     FIRST,
     NEWEST,
@@ -387,5 +387,5 @@ class Reader:
         call = probe_call([(cursor.of, cursor.position) for cursor in cursors])
         [reply] = await port.run([call], timeout_s=self._access.settings.op_timeout_s)
         if isinstance(reply, PoolError):
-            raise reply
+            raise again(reply)
         return list(zip(cursors, reply, strict=True))

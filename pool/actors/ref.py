@@ -17,6 +17,7 @@ from pool.errors import (
     NoSuchJob,
     NotStopped,
     PoolError,
+    again,
 )
 from pool.model.codec import decode_value
 from pool.model.job import Outcome, Record
@@ -112,7 +113,7 @@ class JobRef(Generic[R]):
         """
         waiting = await self._wait(timeout_s, for_end=False)
         if isinstance(waiting.answer, PoolError):
-            raise waiting.answer
+            raise again(waiting.answer)
 
     async def result(self, timeout_s: float | None = None) -> R:
         """Return what the handler returned, once it has.
@@ -143,7 +144,7 @@ class JobRef(Generic[R]):
             case Outcome() as outcome:
                 raise JobCancelled(key=self.key, job_id=self.job_id, cause=outcome.cause)
             case PoolError() as error:
-                raise error
+                raise again(error)
             case None:
                 raise AssertionError("woken without an answer")
 

@@ -20,7 +20,7 @@ import attrs
 from pool.actors import observe
 from pool.actors.actor import Actor
 from pool.actors.follower import Follower, Lost, Rejoined, Told
-from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable
+from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable, again
 from pool.model.backoff import reconnect_delay
 from pool.model.rmap import (
     Ask,
@@ -188,7 +188,7 @@ class Replica(Actor[Message]):
         finally:
             self._forget(revision, waiter)
         if waiter.error is not None:
-            raise waiter.error
+            raise again(waiter.error)
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` for each change from now on, and for each `Resync`; return what ends it.

@@ -144,6 +144,7 @@ def _apart(
             try:
                 waits_for = context.run(step, value)
             finally:
+                value = None  # an error that we threw into it: its traceback leads back here
                 if LINEAGE.generation != generation:
                     LINEAGE.end_copy(generation)
             if not was_cancelled and cancels.has_any():
@@ -222,7 +223,10 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
         run.why = "timeout"  # only the deadline cancels without a reason
     is_late = scope.cancel_called and anyio.current_time() >= scope.deadline
     if isinstance(ending, _Threw):
-        ending = read(ending.error)  # and drop the error: its traceback leads back here
+        threw, ending = ending, read(ending.error)
+        # Drop the error: its traceback leads back here, and where it was raised in a thread to
+        # what that has returned.
+        del threw.error
         # A stranger's cancellation came together with ours, or it was raised in a thread.
         return CANCELLED if ending.is_cancellation and scope.cancel_called else ending
     # What comes too late does not count, whatever else was asked of it since.

@@ -31,7 +31,7 @@ from pool.actors.context import Context, LaneState
 from pool.actors.observe import CountersMended
 from pool.actors.quarantine import quarantine
 from pool.actors.restoring import restore, tell_restored
-from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
+from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable, again
 from pool.model import walk as model
 from pool.model.job import Options, Record
 from pool.model.names import Names
@@ -231,7 +231,7 @@ class Walker:
                     names.number, reply
                 )  # a key of another type: nobody can say what it lacks
             elif isinstance(reply, PoolError):
-                raise reply
+                raise again(reply)
         missing: set[int] = set()
         for (places, _), reply in zip(wanted.values(), replies, strict=False):
             if not isinstance(reply, PoolError):

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import anyio
 import attrs
 
-from pool.errors import PoolError, StoreFault
+from pool.errors import PoolError, StoreFault, again
 from pool.model.job import DIGITS_MAX, Outcome, Record, State
 from pool.model.names import Control, Names, lane_of
 from pool.store.answers import Opening
@@ -131,7 +131,7 @@ async def view(link: Link, found: Found) -> View:
         for number in range(found.lanes):
             tasks.start_soon(look, number)
     if not views:
-        raise troubles[min(troubles)]
+        raise again(troubles[min(troubles)])
     lanes = [views[number] for number in sorted(views)]
     unread = [f"lane {number}: {error}" for number, error in sorted(troubles.items())]
     states: Counter[str] = Counter()
@@ -303,7 +303,7 @@ async def _all(link: Link, unread: list[str], commands: Sequence[tuple[Word, ...
             unread.append(f"{command[1]!s}: {reply.problem}")
             replies[i] = 0 if command[0] in _COUNTS else []
         elif isinstance(reply, PoolError):
-            raise reply
+            raise again(reply)
     return replies
 
 

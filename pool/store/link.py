@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 import anyio
 import attrs
 
-from pool.errors import AuthError, NotRunning, PoolError, StoreFault, StoreUnavailable
+from pool.errors import AuthError, NotRunning, PoolError, StoreFault, StoreUnavailable, again
 from pool.model.names import hash_tag
 from pool.store.care import Care, Guard
 from pool.store.loops import door
@@ -146,7 +146,7 @@ class Link:
             raise
         if failed is not None:
             await link.aclose(_GIVE_UP_S)
-            raise failed
+            raise again(failed)
         return link
 
     def check_loop(self) -> None:
@@ -225,7 +225,7 @@ class Link:
         replies = await self.replies_to(commands)
         for reply in replies:
             if isinstance(reply, PoolError):
-                raise reply
+                raise again(reply)
         return replies
 
     async def replies_to(self, commands: Iterable[Command]) -> list[Reply]:
@@ -310,7 +310,7 @@ class Link:
         self.send(command, waiter.take, timeout_s=timeout_s)
         reply = await waiter.wait()
         if isinstance(reply, PoolError):
-            raise reply
+            raise again(reply)
         return reply
 
     async def _repeat(self, command: Command, timeout_s: float) -> Reply:

@@ -192,13 +192,21 @@ class _Asyncio:
         return True
 
     def later(self, delay_s: float, fn: Callable[[], object]) -> Callable[[], object]:
+        timer: asyncio.TimerHandle | None = None  # it knows `fire`: a cycle, while it is to come
+
         def fire() -> None:
-            self.timers.discard(timer)
+            nonlocal timer
+            if timer is not None:
+                self.timers.discard(timer)
+                timer = None
             self.run(fn)
 
         def cancel() -> None:
-            self.timers.discard(timer)
-            timer.cancel()
+            nonlocal timer
+            if timer is not None:
+                self.timers.discard(timer)
+                timer.cancel()
+                timer = None
 
         timer = self.loop.call_later(delay_s, fire)
         self.timers.add(timer)

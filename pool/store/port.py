@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import anyio
 import attrs
 
-from pool.errors import PoolError, StoreFault, StoreUnavailable, shown
+from pool.errors import PoolError, StoreFault, StoreUnavailable, again, shown
 from pool.store import commands
 from pool.store.commands import Entries
 from pool.store.replies import Moved, NoScript, from_words
@@ -202,7 +202,7 @@ class WirePort:
             self._interrupted = False
         found = _read(words, _final(reply))
         if isinstance(found, PoolError):
-            raise found
+            raise again(found)
         entries: Entries = found
         return entries
 

@@ -37,7 +37,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer
+from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
 from pool.store.replies import Garbled, Moved, NoScript, from_host, from_words, is_stale
 from pool.store.scripts import Word
 from pool.store.url import Url
@@ -312,10 +312,10 @@ class Wire:
         *replies, memory = replies
         for reply in replies:
             if isinstance(reply, PoolError):
-                raise reply
+                raise again(reply)
         self.server = _check(_facts(replies[0]), memory, url)
         if isinstance(slots, PoolError):
-            raise slots
+            raise again(slots)
         return slots
 
 

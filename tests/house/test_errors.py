@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,3 +78,39 @@ def test_scripts_answer_only_with_words_that_are_codes() -> None:
         if word not in codes
     ]
     assert not unknown
+
+
+MAY_HOLD = {
+    "error": "of the task group of a slot, which ends its worker: likewise",
+    "crash": "ends its part: at most `restarts_max` in a minute",
+    "failed": "likewise; and of what ran beside the loop, where it is dropped at once",
+    "caught": "the last word of a thread",
+    "raised": "what a handler raised: it is dropped at once",
+}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_no_error_is_raised_that_its_frame_holds(path: Path) -> None:
+    """It would be a cycle, which keeps the locals of all callers until the collector comes."""
+    tree = ast.parse(path.read_text("utf-8"))
+    caught = {
+        node
+        for handler in ast.walk(tree)
+        if isinstance(handler, ast.ExceptHandler)
+        for node in ast.walk(handler)
+        if isinstance(node, ast.Raise)
+        and isinstance(node.exc, ast.Name)
+        and node.exc.id == handler.name  # which Python itself drops
+    }
+    held = [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise)
+        and node not in caught
+        and isinstance(node.exc, ast.Name)
+        and node.exc.id[0].islower()
+        and node.exc.id not in MAY_HOLD
+    ]
+    assert held == [], "raise again(...)"

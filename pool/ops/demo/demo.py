@@ -25,7 +25,7 @@ import attrs
 from pool.actors.dispatching import Call
 from pool.actors.node import Node
 from pool.actors.ref import JobRef
-from pool.errors import ConfigError, HandlerError, PoolError
+from pool.errors import ConfigError, HandlerError, PoolError, again
 from pool.model.codec import decode_value
 from pool.model.job import Outcome
 from pool.ops import inspect
@@ -200,7 +200,7 @@ class Conductor:
         for handler, calls in ((CLOCK, clocks), (ZONE, jobs)):
             for ref in await node.dispatch_many(handler, calls):
                 if isinstance(ref, PoolError):
-                    raise ref
+                    raise again(ref)
                 self._ledger.write("accepted", key=ref.key, job=ref.job_id, handler=handler)
                 self._refs.append(ref)
         self.show.say(f"dispatched {len(jobs)} zones and {len(clocks)} world clocks")
