@@ -15,6 +15,7 @@ from __future__ import annotations
 from pool.actors.dispatching import Call
 from pool.actors.handlers import Handler, Handlers, Runner
 from pool.actors.job import Cancel, Job, Park, Retry
+from pool.actors.memory import freeze_memory
 from pool.actors.node import Node
 from pool.actors.observe import Event, log_observer
 from pool.actors.reader import Reader
@@ -132,5 +133,6 @@ __all__ = [
     "Written",
     "WrongLoop",
     "WrongValue",
+    "freeze_memory",
     "log_observer",
 ]

@@ -17,6 +17,7 @@ import anyio
 
 from pool.actors.handlers import Handlers
 from pool.actors.job import RUNNING
+from pool.actors.memory import freeze_memory
 from pool.actors.node import Node
 from pool.errors import ConfigError, shown
 from pool.ops.logs import configure
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         )
 
         async def on_ready() -> None:
+            freeze_memory()
             tell("ready", pool=args.pool, node=node.id, handlers=sorted(handlers))
 
         def on_leaving(why: str) -> None:

@@ -14,7 +14,7 @@ import anyio.lowlevel
 import pytest
 
 import pool
-from pool import Call, Cancel, Handlers, Job, Node, Park, PoolError, Retry
+from pool import Call, Cancel, Handlers, Job, Node, Park, PoolError, Retry, freeze_memory
 from pool.actors.outbox import Memory
 from pool.store.lane import Edge
 
@@ -225,3 +225,12 @@ def test_what_a_worker_settled_lately_is_no_work_for_the_collector() -> None:
     assert memory._bytes == 2_000 * len(b"result")
     memory.clear(lambda _: True)
     assert (memory._bytes, memory.of("k7")) == (0, None)
+
+
+def test_what_lives_when_memory_is_frozen_is_no_work_for_the_collector() -> None:
+    try:
+        freeze_memory()
+        assert gc.get_freeze_count() > 10_000
+        assert len(gc.get_objects()) < gc.get_freeze_count() / 10
+    finally:
+        gc.unfreeze()

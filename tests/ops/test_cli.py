@@ -34,6 +34,7 @@ TTL = "1"
 WAIT_S = 20.0
 
 JOBS = """
+import gc
 import os
 import pathlib
 import signal
@@ -51,6 +52,10 @@ async def wait(job, path):
 @handlers.job("stay")
 async def stay(job):
     await anyio.sleep_forever()
+
+@handlers.job("frozen")
+async def frozen(job):
+    return gc.get_freeze_count()
 
 @handlers.service("ends")
 async def ends(job):
@@ -266,9 +271,10 @@ async def test_status_shows_the_pool(
     async with running("run", "jobs:handlers", *words, *more, cwd=jobs) as worker:
         ready = await worker.event()
         assert ready["event"] == "ready"
-        assert ready["handlers"] == ["ends", "stay", "wait", "watch"]
+        assert ready["handlers"] == ["ends", "frozen", "stay", "wait", "watch"]
         settings = Settings(lease_ttl_s=1.0)
         async with Node(pool_name, pool_url, settings=settings) as client:
+            assert await (await client.dispatch("frozen", "f")).result(WAIT_S) > 10_000
             await (await client.dispatch("stay", "img-1")).started(WAIT_S)
             await (await client.dispatch("watch", "room-1")).started(WAIT_S)
             await client.options(delay_s=600.0).dispatch("stay", "img-2")
