@@ -92,6 +92,13 @@ def _parser() -> argparse.ArgumentParser:
         help="what happens when a handler outlives its lease (default: exit)",
     )
 
+    run.add_argument(
+        "--log-format",
+        choices=["json", "console"],
+        help="of log lines, if the application configures no structlog of its own (default: json "
+        "with --json)",
+    )
+
     status = _command(commands, "status", "show a pool's nodes, workers and jobs")
     _add_pool(status)
 

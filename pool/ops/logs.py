@@ -9,7 +9,10 @@ import structlog
 
 
 def configure(stream: TextIO, *, is_json: bool) -> None:
-    """Write log lines to `stream`: structlog's as events, and those of other libraries."""
+    """Write log lines to `stream`: structlog's as events, and those of other libraries.
+
+    What the program has configured by now is left as it is: it knows better where lines go.
+    """
     renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=stream.isatty())
     if is_json:
         renderer = structlog.processors.JSONRenderer()
@@ -18,17 +21,18 @@ def configure(stream: TextIO, *, is_json: bool) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso"),
     ]
-    structlog.configure(
-        processors=[
-            *shared,
-            structlog.processors.StackInfoRenderer(),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(stream),
-        cache_logger_on_first_use=True,
-    )
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[
+                *shared,
+                structlog.processors.StackInfoRenderer(),
+                structlog.processors.format_exc_info,
+                renderer,
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+            logger_factory=structlog.WriteLoggerFactory(stream),
+            cache_logger_on_first_use=True,
+        )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -36,4 +40,4 @@ def configure(stream: TextIO, *, is_json: bool) -> None:
             foreign_pre_chain=[*shared, structlog.processors.format_exc_info],
         )
     )
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])  # nothing if there is a handler

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Carry out `pool run`."""
     handlers = load(args.handlers)
     settings = Settings(lease_ttl_s=args.ttl, grace_s=args.grace, on_overrun=args.on_overrun)
-    configure(sys.stderr, is_json=args.json)
+    configure(sys.stderr, is_json=args.log_format == "json" if args.log_format else args.json)
     tell = partial(_tell, is_json=args.json)
 
     async def work() -> None:

@@ -517,6 +517,54 @@ async def test_the_grace_is_bounded_and_burns_no_attempt(
         assert (status.state, status.owner, status.attempt) == ("unassigned", "", 1)
 
 
+CONFIGURED = """
+import logging, structlog, sys
+structlog.configure(
+    processors=[lambda _, __, event: "mine " + event["event"]],
+    logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+)
+logging.basicConfig(format="other %(message)s", stream=sys.stderr, level="INFO")
+"""
+BEGINS = {
+    "json": '{"',
+    "console": "2",  # of the time
+    "": "2",
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", ["json", "console", ""])
+@pytest.mark.parametrize("has_own", [False, True])
+async def test_log_lines_are_in_the_form_that_was_asked_for_or_the_applications_own(
+    pool_url: str, pool_name: str, tmp_path: Path, anyio_backend: str, form: str, has_own: bool
+) -> None:
+    (tmp_path / "logs.py").write_text(
+        f"from pool import Handlers\n{CONFIGURED if has_own else 'import logging'}\n"
+        "handlers = Handlers()\n"
+        "@handlers.job('say')\n"
+        "async def say(job):\n"
+        "    logging.getLogger('theirs').info('said')\n"
+    )
+    words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend, "--ttl", TTL]
+    words += ["--log-format", form] if form else []
+    settings = Settings(lease_ttl_s=1.0)
+    async with (
+        Node(pool_name, pool_url, settings=settings) as client,
+        running("run", "logs:handlers", *words, cwd=tmp_path) as worker,
+    ):
+        assert (await worker.line()).startswith("ready ")
+        await (await client.dispatch("say", "k")).result(WAIT_S)
+        worker.process.send_signal(signal.SIGTERM)
+        code, log = await worker.end()
+    assert code == OK
+    [joined, *_] = [line for line in log.splitlines() if "node.joined" in line]
+    [said] = [line for line in log.splitlines() if "said" in line]
+    if has_own:
+        assert (joined, said) == ("mine node.joined", "other said")
+    else:
+        assert (joined[: len(BEGINS[form])], said[: len(BEGINS[form])]) == (BEGINS[form],) * 2
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("wraps", [False, True])
 async def test_ctrl_c_while_the_application_is_imported_is_no_traceback(
