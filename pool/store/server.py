@@ -45,12 +45,15 @@ from urllib.parse import quote
 import attrs
 
 from pool.errors import ConfigError, StoreUnavailable, shown
+from pool.store.premises import PRIVATE_MODE, check_premises, open_owned
 from pool.store.program import ServerProgram
 
 _READY_S = 15.0  # loading a large append-only file included
 _POLL_S = 0.003  # there is no event to wait for: the server says ready only to who connects
 _SOCKET_PATH_MAX = 103  # bytes: macOS allows 104 with the closing NUL, Linux 108
-_SERVER_LOCK = "server.lock"
+_USERS_LOCK, _SERVER_LOCK = "users.lock", "server.lock"
+_SOCKET, _LOG = "server.sock", "server.log"
+_NAMES = (_USERS_LOCK, _SERVER_LOCK, _SOCKET, _LOG, "appendonlydir", "dump.rdb")
 _LOG_SHOWN = 800  # characters of the server's log that an error repeats
 
 
@@ -97,7 +100,7 @@ class EmbeddedServer:
                 a shared server, the first user's count.
 
         Raises:
-            ConfigError: The directory or the port cannot be used.
+            ConfigError: Directory or port cannot be used, or others have a hand in the directory.
             StoreUnavailable: It did not start; the error repeats the end of its log.
         """
         if tcp_port is not None and not 1 <= tcp_port <= 65_535:
@@ -180,13 +183,13 @@ class EmbeddedServer:
 
     @property
     def _socket_path(self) -> Path:
-        return self.directory / "server.sock"
+        return self.directory / _SOCKET
 
     def _open(self) -> None:
         """Become a user, start the server unless it runs, and wait until it answers."""
         deadline = time.monotonic() + _READY_S
         while self._users_fd is None:
-            self._users_fd = _lock(self.directory / "users.lock", fcntl.LOCK_SH)
+            self._users_fd = _lock(self.directory / _USERS_LOCK, fcntl.LOCK_SH)
             if self._users_fd is None:  # the watcher is ending the server before this one
                 self._pause(deadline, "the one before did not end")
         _OPEN.add(self)
@@ -229,7 +232,8 @@ class EmbeddedServer:
         form = "private" if self.is_private else "shared"
         words = [self.directory, form, lock_fd, watchers_fd, self.program.path, *self._options()]
         try:
-            with (self.directory / "server.log").open("wb") as log:
+            log_fd = open_owned(self.directory / _LOG, os.O_WRONLY | os.O_TRUNC)
+            with os.fdopen(log_fd, "wb") as log:
                 subprocess.run(
                     [sys.executable, "-I", "-S", _WATCHER, *map(str, words)],
                     stdin=subprocess.DEVNULL,
@@ -239,6 +243,7 @@ class EmbeddedServer:
                     pass_fds=(lock_fd, watchers_fd),
                     start_new_session=True,  # Ctrl-C at the terminal is its users' affair
                     env={**os.environ, "LC_ALL": "C"},  # a server refuses a locale it lacks
+                    umask=PRIVATE_MODE,
                     check=False,
                 )
         finally:
@@ -302,7 +307,7 @@ class EmbeddedServer:
         """Send the server a signal and wait for its end; nothing if it has ended already."""
         deadline = time.monotonic() + _READY_S
         is_sent = False
-        while (lock_fd := _lock(self.directory / "server.lock", fcntl.LOCK_EX)) is None:
+        while (lock_fd := _lock(self.directory / _SERVER_LOCK, fcntl.LOCK_EX)) is None:
             if not is_sent:
                 os.kill(self.pid, number)
                 is_sent = True
@@ -322,7 +327,7 @@ class EmbeddedServer:
         self._let_go()
 
     def _unavailable(self, problem: str) -> StoreUnavailable:
-        path = self.directory / "server.log"
+        path = self.directory / _LOG
         log = path.read_text("utf-8", "replace")[-_LOG_SHOWN:] if path.exists() else ""
         said = " | ".join(log.split("\n")).strip(" |")
         return StoreUnavailable(
@@ -372,13 +377,14 @@ def _shared_directory(directory: Path) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(setting="directory", problem=str(error)) from error
+    check_premises(directory, _NAMES)
     return directory
 
 
 def _lock(path: Path, kind: int) -> int | None:
     """Return a descriptor that holds the lock, or None while another process has it."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # close-on-exec, as Python's all are
+        fd = open_owned(path, os.O_RDWR)  # close-on-exec, as Python's all are
     except OSError as error:
         raise ConfigError(setting="directory", problem=str(error)) from error
     try:

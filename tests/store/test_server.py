@@ -383,6 +383,85 @@ def test_a_directory_that_cannot_be_used_is_refused(program: ServerProgram, fold
         EmbeddedServer.start(program, directory=folder)
 
 
+def refused(program: ServerProgram, folder: Path) -> str:
+    with pytest.raises(ConfigError) as wrong:
+        EmbeddedServer.start(program, directory=folder)
+    assert not (folder / "appendonlydir").is_dir()  # nothing was started
+    return wrong.value.problem
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
+def test_a_directory_that_others_may_write_in_is_refused(
+    program: ServerProgram, folder: Path, mode: int
+) -> None:
+    """F: they could put a link in the place of a log, or listen in the place of the server."""
+    folder.mkdir()
+    folder.chmod(mode)
+    assert f"others may write to it (mode {mode:o}): chmod go-w" in refused(program, folder)
+    folder.chmod(0o755)
+    with EmbeddedServer.start(program, directory=folder):
+        modes = {each.name: stat.S_IMODE(each.lstat().st_mode) for each in folder.iterdir()}
+    assert {name for name, found in modes.items() if found & 0o077} == set()
+
+
+def test_a_directory_in_one_that_anybody_may_change_is_refused(
+    program: ServerProgram, folder: Path
+) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "mine").mkdir(mode=0o700)
+    assert "anybody may put another directory there" in refused(program, folder / "mine")
+    folder.chmod(0o1777)  # as /tmp
+    with EmbeddedServer.start(program, directory=folder / "mine"):
+        pass
+
+
+def test_what_belongs_to_somebody_else_is_refused(
+    program: ServerProgram, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    assert f"it belongs to user {me}, not to {me + 1}" in refused(program, folder)
+
+
+@pytest.mark.parametrize("link", ["symbolic", "hard"])
+@pytest.mark.parametrize("name", ["server.log", "server.lock", "users.lock", "server.sock"])
+def test_a_link_in_the_place_of_what_is_ours_is_refused(
+    program: ServerProgram, folder: Path, name: str, link: str
+) -> None:
+    """F: a victim's file was overwritten by way of `server.log`."""
+    folder.mkdir(mode=0o700)
+    victim = folder.with_name("victim")
+    victim.write_text("precious")
+    victim.chmod(0o600)
+    if link == "hard":
+        (folder / name).hardlink_to(victim)
+    else:
+        (folder / name).symlink_to(victim)
+    said = refused(program, folder)
+    assert ("it is a symbolic link" if link == "symbolic" else "2 links to the same file") in said
+    assert victim.read_text() == "precious"
+
+
+def test_a_link_that_leads_nowhere_and_one_for_the_data_are_refused(
+    program: ServerProgram, folder: Path
+) -> None:
+    for name in ("server.log", "appendonlydir"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / name).symlink_to(folder.with_name("nowhere"))
+        assert "it is a symbolic link" in refused(program, folder)
+        (folder / name).unlink()
+
+
+def test_the_directory_itself_may_be_named_by_a_link(program: ServerProgram, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    other = folder.with_name("link")
+    other.symlink_to(folder)
+    with EmbeddedServer.start(program, directory=other) as server:
+        assert server.directory == folder.resolve()
+
+
 # --- the program ----------------------------------------------------------------------------
 
 
