@@ -249,7 +249,7 @@ class NoSuchJob(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class OutcomeExpired(RefusedError):
-    """The job has ended and its outcome is no longer kept."""
+    """Nothing is known of the job any more: it has ended, or was lost."""
 
     code: ClassVar[str] = "POOLEXPIRED"
     hint: ClassVar[str] = "ask sooner, or raise result_ttl_s"
@@ -321,6 +321,17 @@ class StoreLost(StoreError):
     hint: ClassVar[str] = "what was accepted before is gone: do it again, and check persistence"
 
     pool: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class JobLost(StoreError):
+    """The store has lost the job: it was there, and neither it nor an outcome is."""
+
+    code: ClassVar[str] = "POOLJOBLOST"
+    hint: ClassVar[str] = "dispatch it again if it is still wanted, and check persistence"
+
+    key: str
+    job_id: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

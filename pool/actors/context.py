@@ -20,10 +20,34 @@ from pool.model.lease import Lease
 from pool.model.names import key_hash, lane_of
 from pool.model.placement import Candidates
 from pool.model.timing import Timing
+from pool.store.answers import Missing
 from pool.store.lane import Lane, Target
 from pool.store.seam import Loop
 
 TARGETS_MAX = 8  # candidates of one key; when all of them are full, the key waits unassigned
+
+
+@attrs.frozen
+class Seen:
+    """When a job was seen alive, by three clocks: the lane's stamp, ours, and the server's.
+
+    It was accepted at that stamp or later.
+    """
+
+    stamp: int
+    at_s: float
+    server_ms: float
+
+    def is_lost(self, missing: Missing, now_s: float, known_s: float) -> bool:
+        """Say whether a job that is not there is surely lost: its outcome would be known by now.
+
+        `known_s` is for how long outcomes are kept at least.  Nodes may differ in that, and it
+        follows the server's clock: half of it, by that clock as well as by ours, is sure.
+        """
+        if missing.stamp < self.stamp:
+            return True  # the lane has gone back to before it was accepted
+        for_s = max(now_s - self.at_s, (missing.now_ms - self.server_ms) / 1000)
+        return for_s < known_s / 2
 
 
 @attrs.define(eq=False)
@@ -36,12 +60,18 @@ class LaneState:
     lease: Lease
     door: Door = attrs.field(factory=Door)
     is_silent: bool = False  # was asked when somebody left, and has not been heard since
+    stamp: int = 0  # as its last renewal told
     server_ms: int = 0  # server time, as of ...
     server_at_s: float = 0.0  # ... this moment of our own clock
 
     def tell_time(self, server_ms: int, now_s: float) -> None:
         """Note what the server's clock says: to wake in time, never to decide (G-08)."""
         self.server_ms, self.server_at_s = server_ms, now_s
+
+    def seen(self, asked_s: float, stamp: int = 0) -> Seen:
+        """Return what we know of a job that an answer said is there; `asked_s` when we asked."""
+        server_ms = self.server_ms + 1000 * (asked_s - self.server_at_s)
+        return Seen(stamp or self.stamp, asked_s, server_ms)
 
     def until_s(self, server_ms: float, now_s: float) -> float:
         """Return how long it is until the server's clock will say so."""

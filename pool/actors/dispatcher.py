@@ -25,9 +25,10 @@ import anyio
 import attrs
 
 from pool.actors.actor import Actor
-from pool.actors.context import TARGETS_MAX, Context, Ranks
+from pool.actors.context import TARGETS_MAX, Context, Ranks, Seen
 from pool.errors import (
     JobExists,
+    JobLost,
     NotRunning,
     OutcomeExpired,
     PoolError,
@@ -39,7 +40,7 @@ from pool.errors import (
     UnknownHandler,
 )
 from pool.model.job import STATES, Outcome, Record
-from pool.store.answers import Said
+from pool.store.answers import Missing, Said
 from pool.store.lane import Admission
 from pool.store.seam import Reply, Waiter
 
@@ -62,6 +63,7 @@ class Accepted:
     key: str
     job_id: str
     handler: str
+    seen: Seen | None  # None: it has ended since
 
 
 @attrs.define(eq=False)
@@ -100,9 +102,16 @@ class Waiting:
 
     key: str
     job_id: str
+    seen: Seen | None = None
     event: anyio.Event = attrs.field(factory=anyio.Event)
     is_started: bool = False
     answer: Outcome | PoolError | None = None
+
+    def end(self, answer: Outcome | PoolError) -> None:
+        """Answer, once."""
+        if self.answer is None:
+            self.answer = answer
+            self.event.set()
 
 
 def _not_running() -> NotRunning:
@@ -117,6 +126,7 @@ class _Admitted:
     lane: int
     batch: Sequence[Pending]
     reply: Reply
+    asked_s: float
     only_answered: bool  # nothing was to be written: the server is full
 
 
@@ -136,6 +146,7 @@ class _Due:
 class _Looked:
     lane: int
     asked: Sequence[tuple[str, str]]
+    asked_s: float
     reply: Reply
 
 
@@ -230,9 +241,7 @@ class Dispatcher(Actor[Message]):
     def on_ended(self, job_id: str, answer: Outcome | PoolError) -> None:
         """A job that somebody may wait for has ended."""
         for waiting in self._waiting.get(job_id, ()):
-            if waiting.answer is None:
-                waiting.answer = answer
-                waiting.event.set()
+            waiting.end(answer)
 
     def lose(self, lane: int) -> None:
         """A lane's data are gone: who waits there can be told nothing else."""
@@ -274,9 +283,9 @@ class Dispatcher(Actor[Message]):
                 self._resume(lane)
             case _Due(lane):
                 self._on_due(lane)
-            case _Looked(lane, asked, reply):
+            case _Looked(lane):
                 self._lane(lane).is_looking = False
-                self._on_looked(lane, asked, reply)
+                self._on_looked(message)
                 self._send_looks(lane)
             case _AskAgain():
                 self._is_asking = False
@@ -376,7 +385,7 @@ class Dispatcher(Actor[Message]):
         )
 
         def told(reply: Reply) -> _Admitted:
-            return _Admitted(number, batch, reply, only_answer)
+            return _Admitted(number, batch, reply, now_s, only_answer)
 
         # Whose time is up first is answered then; the others are sent again if theirs is not.
         left_s = max(0.0, min(batch[0].deadline_s, batch[-1].deadline_s) - now_s)
@@ -394,6 +403,7 @@ class Dispatcher(Actor[Message]):
             self._on_failed(number, batch, reply)
             return
         again = []
+        seen = self.context.lanes[number].seen(admitted.asked_s)
         told: list[Said] = reply
         for pending, (word, _, rest) in zip(batch, told, strict=True):
             if word == "NOROOM":
@@ -401,13 +411,14 @@ class Dispatcher(Actor[Message]):
                 pending.item.unassigned = True
                 again.append(pending)
             elif admitted.only_answered or word == "MALFORMED":  # nothing of that is remembered
-                answer = self._read(pending.item, word, rest) if word != "FULL" else StorageFull()
+                is_full = word == "FULL"
+                answer = StorageFull() if is_full else self._read(pending.item, word, rest, seen)
                 if isinstance(answer, PoolError):
                     pending.fail(answer)
                 else:
                     pending.resolve(answer)
             else:
-                pending.resolve(self._read(pending.item, word, rest))
+                pending.resolve(self._read(pending.item, word, rest, seen))
         if again:
             self._lane(number).queue.extendleft(reversed(again))
 
@@ -446,7 +457,7 @@ class Dispatcher(Actor[Message]):
         self.context.on_data_lost(number)
         return StoreLost(pool=self.context.pool)
 
-    def _read(self, item: Admission, word: str, rest: str) -> Accepted | PoolError:
+    def _read(self, item: Admission, word: str, rest: str, seen: Seen) -> Accepted | PoolError:
         match word:
             case "OK":
                 if item.delay_s:
@@ -454,12 +465,12 @@ class Dispatcher(Actor[Message]):
                 if rest == "unassigned":
                     now_s = self.context.seam.clock()
                     self._saturated[item.handler] = now_s + SATURATED_S
-                return Accepted(item.key, item.id, item.handler)
+                return Accepted(item.key, item.id, item.handler, seen)
             case "ENDED":
-                return Accepted(item.key, item.id, item.handler)
+                return Accepted(item.key, item.id, item.handler, None)
             case "ATTACHED":
                 _, _, job_id, handler = rest.split(" ", 3)
-                return Accepted(item.key, job_id, handler)
+                return Accepted(item.key, job_id, handler, seen)
             case "EXISTS":
                 state, owner, job_id, _ = rest.split(" ", 3)
                 return JobExists(
@@ -494,27 +505,43 @@ class Dispatcher(Actor[Message]):
             del lane.looks[each]
         lane.is_looking = True
         state = self.context.lanes[number]
-        call = state.lane.look(asked, node=state.node.name)
-        try:
-            self.context.link.send(call, lambda reply: self.deliver(_Looked(number, asked, reply)))
-        except PoolError as error:
-            self.put(_Looked(number, asked, error))
+        call, asked_s = state.lane.look(asked, node=state.node.name), self.context.seam.clock()
 
-    def _on_looked(self, lane: int, asked: Sequence[tuple[str, str]], reply: Reply) -> None:
+        def told(reply: Reply) -> _Looked:
+            return _Looked(number, asked, asked_s, reply)
+
+        try:
+            self.context.link.send(call, lambda reply: self.deliver(told(reply)))
+        except PoolError as error:
+            self.put(told(error))
+
+    def _on_looked(self, looked: _Looked) -> None:
+        reply, state = looked.reply, self.context.lanes[looked.lane]
         if isinstance(reply, PoolError):
             if isinstance(reply, StoreLost):
-                self.context.on_data_lost(lane)
+                self.context.on_data_lost(looked.lane)
             return  # they are asked again
-        for (key, job_id), found in zip(asked, reply, strict=True):
+        for (key, job_id), found in zip(looked.asked, reply, strict=True):
             match found:
-                case Record(state="running"):
-                    self.on_started(job_id)
-                case Record():
-                    pass  # whoever starts or ends it tells us
+                case Record():  # whoever starts or ends it tells us
+                    for waiting in self._waiting.get(job_id, ()):
+                        waiting.seen = state.seen(looked.asked_s, found.accepted)
+                    if found.state == "running":
+                        self.on_started(job_id)
                 case Outcome() as outcome:
                     self.on_ended(job_id, outcome)
-                case None:
-                    self.on_ended(job_id, OutcomeExpired(key=key, job_id=job_id))
+                case Missing():
+                    for waiting in self._waiting.get(job_id, ()):
+                        waiting.end(self.missing(key, job_id, waiting.seen, found))
+
+    def missing(
+        self, key: str, job_id: str, seen: Seen | None, missing: Missing
+    ) -> JobLost | OutcomeExpired:
+        """Return what it means that neither a job nor its outcome is there."""
+        now_s, known_s = self.context.seam.clock(), self.context.settings.known_s
+        if seen is not None and seen.is_lost(missing, now_s, known_s):
+            return JobLost(key=key, job_id=job_id)
+        return OutcomeExpired(key=key, job_id=job_id)
 
     def _ask_again_later(self) -> None:
         if not self._is_asking and self._waiting:

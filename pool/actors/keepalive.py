@@ -260,6 +260,7 @@ class KeepAlive(Actor[Message]):
             state.is_silent = False
             told: Renewal = reply
             state.tell_time(told.now_ms, sent.asked_s)
+            state.stamp = told.stamp
             self.context.tell_unassigned(state.number, told.unassigned)
             counts = dict(zip(takes, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]

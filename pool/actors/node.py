@@ -19,7 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from pool.actors.access import CLOSE_BUDGET_S, serve
-from pool.actors.context import Context
+from pool.actors.context import Context, Seen
 from pool.actors.control import check_ttl, found
 from pool.actors.crew import Crew
 from pool.actors.dispatcher import Accepted, Dispatcher, Waiting
@@ -48,6 +48,7 @@ from pool.actors.worker import Worker
 from pool.errors import (
     ConfigError,
     InvalidOption,
+    JobLost,
     NoSuchJob,
     NotRunning,
     PoolError,
@@ -60,6 +61,7 @@ from pool.model.job import Outcome, Record
 from pool.model.names import Control, check_handler, check_key, check_label, check_pool
 from pool.model.placement import WEIGHT_MAX, WEIGHT_MIN
 from pool.settings import Settings
+from pool.store.answers import Missing
 from pool.store.lane import Admission
 from pool.store.link import Link
 from pool.store.loops import door
@@ -230,9 +232,7 @@ class Node(Dispatching):
             InvalidKey, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         check_key(key)
-        found_now = await self.look(key, "")
-        if found_now is None:
-            raise NoSuchJob(key=key)
+        found_now, _ = await self.look(key, "")
         return status_of(key, "", found_now)
 
     # --- shared parts -------------------------------------------------------------------------
@@ -584,7 +584,7 @@ class Node(Dispatching):
 
     def ref(self, accepted: Accepted) -> JobRef[Any]:
         """Return the reference to an accepted job."""
-        return JobRef(accepted.key, accepted.job_id, accepted.handler, self)
+        return JobRef(accepted.key, accepted.job_id, accepted.handler, self, accepted.seen)
 
     async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
         """Add what only another look tells, in time: names like the one that nobody knows."""
@@ -602,19 +602,28 @@ class Node(Dispatching):
         """Wait for a job of an open node; see `JobRef`."""
         await self._open_crew.dispatcher.wait(waiting, for_end=for_end)
 
-    async def look(self, key: str, job_id: str) -> Record | Outcome | None:
-        """Fetch a job's record or outcome."""
+    async def look(
+        self, key: str, job_id: str, seen: Seen | None = None
+    ) -> tuple[Record | Outcome, Seen | None]:
+        """Fetch a job's record or outcome; and when it was seen alive, by that or before.
+
+        Raises:
+            NoSuchJob, JobLost: Neither is there.
+        """
         self.check_open()
         crew = self._open_crew
         state = crew.context.lane_of(key)
-        call = state.lane.look([(key, job_id)])
+        call, asked_s = state.lane.look([(key, job_id)]), self._seam.clock()
         try:
             [found] = await crew.context.link.call(call, repeatable=True)
         except StoreLost:
             crew.context.on_data_lost(state.number)
             raise StoreLost(pool=self.pool) from None
-        told: Record | Outcome | None = found
-        return told
+        told: Record | Outcome | Missing = found
+        if isinstance(told, Missing):
+            missing = crew.dispatcher.missing(key, job_id, seen, told)
+            raise missing if isinstance(missing, JobLost) else NoSuchJob(key=key, job_id=job_id)
+        return told, state.seen(asked_s, told.accepted) if isinstance(told, Record) else None
 
     async def request_stop(self, key: str, job_id: str, cause: str) -> str:
         """Ask for a stop; see `JobRef.stop`."""

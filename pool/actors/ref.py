@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import anyio
 import attrs
 
+from pool.actors.context import Seen
 from pool.actors.dispatcher import Waiting
 from pool.actors.job import RUNNING
 from pool.errors import (
@@ -90,25 +91,29 @@ class Home(Protocol):
 
     def check_open(self) -> None: ...
     async def wait(self, waiting: Waiting, *, for_end: bool) -> None: ...
-    async def look(self, key: str, job_id: str) -> Record | Outcome | None: ...
+    async def look(
+        self, key: str, job_id: str, seen: Seen | None = None
+    ) -> tuple[Record | Outcome, Seen | None]: ...
     async def request_stop(self, key: str, job_id: str, cause: str) -> str: ...
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class JobRef(Generic[R]):
     """A reference to one accepted job.  It stays good after restarts of anything."""
 
-    key: str
-    job_id: str
-    handler: str
+    key: str = attrs.field(on_setattr=attrs.setters.frozen)
+    job_id: str = attrs.field(on_setattr=attrs.setters.frozen)
+    handler: str = attrs.field(on_setattr=attrs.setters.frozen)
     _home: Home = attrs.field(repr=False)
+    _seen: Seen | None = attrs.field(default=None, repr=False)  # when it was known to be there
 
     async def started(self, timeout_s: float | None = None) -> None:
         """Return once a worker has started the job, or the job has ended.
 
         Raises:
             TimeoutError: Not within `timeout_s`.
-            OutcomeExpired: It ended so long ago that nothing is known of it.
+            JobLost: It was there, and the store has lost it.
+            OutcomeExpired: It ended so long ago that nothing is known of it, or was lost.
             StoreLost: The pool's data were lost.
         """
         waiting = await self._wait(timeout_s, for_end=False)
@@ -122,7 +127,8 @@ class JobRef(Generic[R]):
             DeadlockRisk: It is the job whose handler asks.
             JobParked: It was given up: its attempts were used up, or its handler parked it.
             JobCancelled: It was stopped, or its handler cancelled it.
-            OutcomeExpired: It ended longer than `Settings.result_ttl_s` ago.
+            JobLost: It was there, and the store has lost it.
+            OutcomeExpired: It ended longer than `Settings.result_ttl_s` ago, or was lost.
             TimeoutError: It has not ended within `timeout_s`; it goes on.
             StoreLost: The pool's data were lost, and the job with them.
         """
@@ -152,12 +158,12 @@ class JobRef(Generic[R]):
         """Return how the job is now.
 
         Raises:
+            JobLost: It was there, and the store has lost it.
             NoSuchJob: Nothing is known of it (any more).
             StoreUnavailable: The store does not answer.
         """
-        found = await self._home.look(self.key, self.job_id)
-        if found is None:
-            raise NoSuchJob(key=self.key, job_id=self.job_id)
+        found, seen = await self._home.look(self.key, self.job_id, self._seen)
+        self._seen = seen
         return status_of(self.key, self.job_id, found)
 
     async def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
@@ -179,9 +185,12 @@ class JobRef(Generic[R]):
         if timeout_s is not None and not timeout_s >= 0:
             raise InvalidOption(option="timeout_s", value=repr(timeout_s), problem="below 0")
         self._home.check_open()  # before a timer is made, which needs a loop
-        waiting = Waiting(self.key, self.job_id)
-        with anyio.fail_after(timeout_s):
-            await self._home.wait(waiting, for_end=for_end)
+        waiting = Waiting(self.key, self.job_id, self._seen)
+        try:
+            with anyio.fail_after(timeout_s):
+                await self._home.wait(waiting, for_end=for_end)
+        finally:
+            self._seen = None if isinstance(waiting.answer, Outcome) else waiting.seen
         return waiting
 
 

@@ -17,7 +17,7 @@ import attrs
 from pool.errors import PoolError, StoreFault, again
 from pool.model.job import DIGITS_MAX, Outcome, Record, State
 from pool.model.names import Control, Names, lane_of
-from pool.store.answers import Opening
+from pool.store.answers import Missing, Opening
 from pool.store.lane import Lane
 from pool.store.link import Link
 from pool.store.scripts import Word
@@ -182,7 +182,8 @@ async def outcomes(
             some = mine[at : at + _LOOKS]
             call = (await found.lane(link, number)).look(some)
             reply = await link.call(call, repeatable=True)
-            answers.update(zip(some, reply, strict=True))
+            for job, told in zip(some, reply, strict=True):
+                answers[job] = None if isinstance(told, Missing) else told
     return [answers[job] for job in jobs]
 
 

@@ -16,6 +16,7 @@ from pool.store.wire import Reply
 Said: TypeAlias = tuple[str, str, str]  # a status: its word, a space, and what follows it
 Check: TypeAlias = Callable[[str], bool]
 
+NEVER: Final = 10**DIGITS_MAX  # a stamp, and a time, to which no lane comes
 RENEWAL_HEAD: Final = 9  # parts of a renewal's reply before the first count
 
 
@@ -376,19 +377,30 @@ def read(key: bytes, text: bytes) -> Record | None:
     return Record.parse(text)
 
 
-def looked(reply: Reply) -> list[Record | Outcome | None]:
+@attrs.frozen
+class Missing:
+    """Neither a job nor an outcome is known; what the lane's stamp and the server's clock were."""
+
+    stamp: int
+    now_ms: int
+
+
+def looked(reply: Reply) -> list[Record | Outcome | Missing]:
     """Read the reply of `look`: per item the live record, the outcome, or neither is known."""
     return list(map(_looked, texts(reply)))
 
 
-def _looked(reply: bytes) -> Record | Outcome | None:
+def _looked(reply: bytes) -> Record | Outcome | Missing:
+    found: Record | Outcome | None
     match reply[:1]:
-        case b"" | b"!":
-            return None
+        case b"?":
+            stamp, now_ms = reply[1:].split(b" ")
+            return Missing(int(stamp), int(now_ms))
         case b"=":
-            return Outcome.parse(reply[1:])
+            found = Outcome.parse(reply[1:])
         case _:
-            return Record.parse(reply)
+            found = Record.parse(reply)
+    return found if found is not None else Missing(NEVER, NEVER)
 
 
 def changed(reply: Reply) -> int:

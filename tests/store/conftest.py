@@ -16,7 +16,7 @@ import redis
 from pool.model.job import Options, Outcome, Record
 from pool.model.names import Names
 from pool.store.acl import rules
-from pool.store.answers import Claim, claims, looked, renewal
+from pool.store.answers import Claim, Missing, claims, looked, renewal
 from pool.store.lane import Admission, Edge, Guard, Lane, Target
 from pool.store.program import ServerProgram, find_servers
 from pool.store.scripts import ScriptCall
@@ -292,7 +292,7 @@ class Bench:
         assert unassigned == self.counter("unassigned")
         return [status.decode() for status in statuses]
 
-    def look(self, key: str, job_id: str = "", *, node: str = "") -> Record | Outcome | None:
+    def look(self, key: str, job_id: str = "", *, node: str = "") -> Record | Outcome | Missing:
         [found] = looked(self.run(self.lane.look([(key, job_id)], node=node)))
         return found
 

@@ -9,7 +9,7 @@ import redis
 
 from pool.model.job import Outcome, Record
 from pool.model.names import Control
-from pool.store.answers import Founded, founded, looked, owned
+from pool.store.answers import Founded, Missing, founded, looked, owned
 from pool.store.lane import FOUND, Target
 
 if TYPE_CHECKING:
@@ -50,13 +50,18 @@ def test_a_look_tells_of_live_ended_and_unknown_jobs(bench: Bench) -> None:
     outcome = bench.look("k", ended.id)
     assert isinstance(outcome, Outcome)
     assert (outcome.word, outcome.body) == ("done", b"result")
-    assert bench.look("k", "unknown") is None
-    assert bench.look("nothing") is None
+    stamp = live.epoch  # the last that the lane gave
+    for unknown in (bench.look("k", "unknown"), bench.look("nothing")):
+        assert isinstance(unknown, Missing)
+        assert unknown.stamp == stamp
+        assert unknown.now_ms >= stamp // 1000
     bench.do("HSET", bench.names.jobs, "bad", "garbage")
-    items = [("bad", ""), ("k", ""), ("bad", ended.id)]
-    answers = bench.run(bench.lane.look(items))
-    assert looked(answers) == [None, live, None]
-    assert answers[0] == b"!garbage"
+    items = [("bad", ""), ("k", ""), ("bad", "other"), ("bad", ended.id)]
+    first, second, third, fourth = looked(bench.run(bench.lane.look(items)))
+    assert second == live
+    assert isinstance(first, Missing)
+    assert isinstance(third, Missing)
+    assert fourth == outcome, "what its key has now is another one's"
 
 
 def test_looking_writes_nothing_and_waiting_registers_once(bench: Bench) -> None:
@@ -85,7 +90,7 @@ def test_an_outcome_of_another_type_fails_its_own_look_alone(bench: Bench) -> No
     bench.do("RPUSH", bench.names.result("j"), "of another type")
     call = bench.lane.look([("k", ""), ("nothing", "j")], node="n1.1")
     live, other = bench.run(call)
-    assert (live.split(b"|")[0], other) == (b"R", b"!")
+    assert (live.split(b"|")[0], other[:1]) == (b"R", b"?")
 
 
 # --- notify -------------------------------------------------------------------------------------

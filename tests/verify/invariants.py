@@ -29,6 +29,7 @@ from tests.verify.view import (
     DISTURBS,
     HANGS,
     LOOP_HANGS,
+    LOST,
     STOPS,
     Bounds,
     Commit,
@@ -108,6 +109,11 @@ def no_loss(view: View, bounds: Bounds, found: Finding) -> None:
             is_told = bounds.keeps_outcomes or dispatch.p not in view.died
             if is_told or not runs or runs[-1].end is None:
                 found.say(f"{job} of {dispatch.key!r} was accepted and is nowhere", dispatch)
+    for event in view.of.get("result", ()):
+        if event.err == LOST:
+            found.judged += 1
+            if not view.excuses({"loss"}, 0.0, event.t, lane=view.lane_of(event.key)):
+                found.say(f"{event.job} was said to be lost, and nothing was", event)
 
 
 @invariant("I2", "nothing is stuck")

@@ -989,6 +989,14 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        name="who cannot know says that it was lost",
+        breaks="what ended so long ago that its outcome is forgotten is told as lost",
+        path="pool/actors/context.py",
+        old="        return for_s < known_s / 2",
+        new="        return True",
+        by=("tests/actors/test_lost.py::test_what_ended_long_ago_has_ended_or_was_lost",),
+    ),
 )
 
 

@@ -1595,6 +1595,22 @@ def what_was_lost_is_said_to_have_ended(s: Story) -> None:
     s.final()
 
 
+@good("I1")
+def what_was_lost_is_said_to_be_lost(s: Story) -> None:
+    s.dispatch("j1")
+    s.fault("loss")
+    s.at += 1.0
+    s.say("result", "info", job="j1", key="k", err="POOLJOBLOST")
+    s.final()
+
+
+@bad("I1")
+def what_ended_is_said_to_be_lost(s: Story) -> None:
+    s.whole("j1")
+    s.say("result", "info", job="j1", key="k", err="POOLJOBLOST")
+    s.final()
+
+
 def lose_since(s: Story, since: float, lane: str = "") -> None:
     extra = {"id": "l", "does": "loss", "kind": "x", "target": "", "since": since, "lane": lane}
     s.say("fault", "invoke", extra=extra)

@@ -17,6 +17,7 @@ STARVED_S: Final = 0.25  # waited between two looks, which are half a second apa
 APART_S: Final = 0.75  # two waits with more between them do not belong together
 TERMINAL_ERRORS: Final = frozenset({"POOLPARKED", "POOLCANCELLED"})
 EXPIRED: Final = "POOLEXPIRED"  # says that a job has ended only where that may be forgotten
+LOST: Final = "POOLJOBLOST"  # ... or has been lost, and then only this is to be said
 STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})
 DISTURBS: Final = STOPS | {"store", "drop"}
 CUTS_OFF: Final = frozenset({"partition", "requests-lost", "replies-lost"})  # nothing gets through
@@ -546,11 +547,11 @@ def _says_ended(
     Outcomes that are kept for longer than the run expire only when they are lost; whoever says so
     of another one has lost the job.
     """
-    if event.err != EXPIRED:
+    if event.err not in (EXPIRED, LOST):
         return event.type == "ok" or event.err in TERMINAL_ERRORS
     dispatch = accepted.get(event.job)
     was_lost = dispatch and any(dispatch.t <= lost <= event.t for lost in losses)
-    return bool(was_lost) or not bounds.keeps_outcomes
+    return bool(was_lost) or (event.err == EXPIRED and not bounds.keeps_outcomes)
 
 
 def _ended(

@@ -10,21 +10,20 @@ ARGV[2] node         str   who is to be told; empty: only look
 ARGV[...] items      key, job id each; an empty job id means whichever job the key has
 
 Uses     lane, record, marks
-Returns  per item: the record without void marks, or = and the outcome, or empty: neither is known, or ! and a record that
-         cannot be read
+Returns  per item: the record without void marks, or = and the outcome, or ? and stamp and server ms: neither is known,
+         or what is known cannot be read
 Errors   POOLDATALOST <lane>
 Cost     O(1) per item; 3 commands
 Why Lua  an outcome that arrives between look and registration would never be told.
 ]]
 local WAITERS_MAX = 16
 local answers, writes = {}, {}
+local nothing = '?' .. text_of(stamp_last) .. ' ' .. text_of(now)
 for a = 3, #ARGV, 2 do
   local key, id = ARGV[a], ARGV[a + 1]
   local text = redis.call('HGET', jobs, key)
   local r = parse(text)
-  if text and not r then
-    answers[#answers + 1] = '!' .. text
-  elseif r and (id == '' or r[ID] == id) then
+  if r and (id == '' or r[ID] == id) then
     local listed = ',' .. r[WAITERS] .. ','
     local _, count = string.gsub(r[WAITERS], '[^,]+', '')
     if node ~= '' and count < WAITERS_MAX and not string.find(listed, ',' .. node .. ',', 1, true) then
@@ -34,8 +33,7 @@ for a = 3, #ARGV, 2 do
     answers[#answers + 1] = judged(pack(r), r)
   else
     local outcome = id ~= '' and redis.pcall('GET', KEYS[3 + (a - 1) / 2]) -- as a call it would raise on another type
-    local is_unfit = type(outcome) == 'table'
-    answers[#answers + 1] = is_unfit and '!' or outcome and '=' .. outcome or ''
+    answers[#answers + 1] = type(outcome) == 'string' and '=' .. outcome or nothing
   end
 end
 for key, text in pairs(writes) do
