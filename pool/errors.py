@@ -384,6 +384,16 @@ class StoreFault(StoreError):
     maybe_done: bool = True  # such an answer does not say that nothing was done
 
 
+def unsure(error: PoolError) -> StoreUnavailable | StoreFault:
+    """Return what to raise where the last try failed, and one before it may have been done."""
+    tried = "an earlier try had no answer, and may have been carried out; the last one"
+    if not isinstance(error, (StoreUnavailable, StoreFault)):
+        return StoreUnavailable(problem=f"{tried}: {error}", maybe_done=True)
+    if error.maybe_done:
+        return attrs.evolve(error)
+    return attrs.evolve(error, problem=f"{tried}: {error.problem}", maybe_done=True)
+
+
 # --- the node itself ------------------------------------------------------------------------
 
 

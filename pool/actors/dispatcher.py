@@ -38,6 +38,7 @@ from pool.errors import (
     StoreLost,
     StoreUnavailable,
     UnknownHandler,
+    unsure,
 )
 from pool.model.job import STATES, Outcome, Record
 from pool.store.answers import Missing, Said
@@ -88,12 +89,8 @@ class Pending:
 
     def fail(self, error: PoolError) -> None:
         """Tell why the last call failed; what one before it may have done, that must not deny."""
-        if not self.maybe_done or isinstance(error, StoreLost):
-            self.resolve(attrs.evolve(error))
-        elif isinstance(error, (StoreUnavailable, StoreFault)):
-            self.resolve(attrs.evolve(error, maybe_done=True))
-        else:
-            self.resolve(StoreUnavailable(problem=str(error), maybe_done=True))
+        is_sure = not self.maybe_done or isinstance(error, StoreLost)
+        self.resolve(attrs.evolve(error) if is_sure else unsure(error))
 
 
 @attrs.define(eq=False)

@@ -16,7 +16,14 @@ import attrs
 from pool.actors.context import Context
 from pool.actors.outcome import outcome_ttl_ms
 from pool.actors.reaper import tell_all
-from pool.errors import InboxFull, NoSuchJob, StoreFault, StoreUnavailable
+from pool.errors import (
+    InboxFull,
+    NoSuchJob,
+    PoolError,
+    StoreFault,
+    StoreUnavailable,
+    unsure,
+)
 from pool.model import job as model
 from pool.store.answers import Said
 from pool.store.lane import Edge
@@ -24,6 +31,7 @@ from pool.store.scripts import ScriptCall
 from pool.store.seam import Reply
 
 OWNERS_MAX: Final = 10_000  # owners remembered, by key
+NO_JOB: Final = "-"  # the id of none: the script only looks
 TRIES_MAX: Final = 16  # a key that moves faster than this is not reached
 
 
@@ -33,10 +41,15 @@ class Requests:
 
     context: Context
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
-    _owners: OrderedDict[str, str] = attrs.field(init=False, factory=OrderedDict)
+    # key -> owner and job id
+    _owners: OrderedDict[str, tuple[str, str]] = attrs.field(init=False, factory=OrderedDict)
 
     async def notify(self, key: str, payload: bytes) -> None:
         """Put a message into the inbox of the key's job.
+
+        Which job that is, is learned before anything is written: what is repeated is for that one,
+        and is looked for in its inbox.  If it is not there any more, the message may have been
+        handled, and nothing that a repeat is told says that it was not.
 
         Raises:
             NoSuchJob: The key has no live job.
@@ -45,33 +58,46 @@ class Requests:
         """
         settings, state = self.context.settings, self.context.lane_of(key)
         request, deadline_s = self.context.ids.next(), self._deadline_s()
-        owner, prefix = self._owners.get(key, ""), ""
+        (owner, job_id), doubted = self._owners.get(key, ("", NO_JOB)), ""  # the job it was sent to
         for _ in range(TRIES_MAX):
+            named = f"!{request}" if doubted else request  # it may be there already: have it look
             call = state.lane.notify(
-                key, owner, prefix + request, payload, messages_max=settings.messages_max
+                key, owner, named, payload, messages_max=settings.messages_max, job_id=job_id
             )
+            failed: PoolError
+            only_looks = job_id == NO_JOB
             try:
-                word, _, rest = await self._call(call, deadline_s, is_sure=bool(prefix))
+                word, _, rest = await self._call(
+                    call, deadline_s, is_sure=only_looks or bool(doubted)
+                )
             except (StoreUnavailable, StoreFault) as error:
-                if prefix:  # what was sent first may be done, whatever became of the second
-                    raise attrs.evolve(error, maybe_done=True) from None
-                if not error.maybe_done or self.context.seam.clock() >= deadline_s:
-                    raise
-                prefix = "!"  # it may be there already: have the script look
-                continue
-            match word:
-                case "OK":
-                    self._remember(key, owner)
-                    return
-                case "MOVED_ON":
-                    owner = "" if rest == "-" else rest
-                case "NOJOB":
-                    self._owners.pop(key, None)
-                    raise NoSuchJob(key=key)
-                case "INBOX":
-                    raise InboxFull(key=key, messages=int(rest), messages_max=settings.messages_max)
-                case _:
-                    raise _unreadable(key)
+                if only_looks:
+                    raise attrs.evolve(error, maybe_done=False) from None
+                if not doubted and error.maybe_done and self.context.seam.clock() < deadline_s:
+                    doubted = job_id
+                    continue
+                failed = error
+            else:
+                match word:
+                    case "OK":
+                        self._remember(key, owner, job_id)
+                        return
+                    case "MOVED_ON":
+                        present, job_id = rest.split(" ")
+                        owner = "" if present == "-" else present
+                        if doubted in ("", job_id):
+                            continue
+                        failed = NoSuchJob(key=key, job_id=doubted)
+                    case "NOJOB":
+                        self._owners.pop(key, None)
+                        failed = NoSuchJob(key=key)
+                    case "INBOX":
+                        failed = InboxFull(
+                            key=key, messages=int(rest), messages_max=settings.messages_max
+                        )
+                    case _:
+                        failed = _unreadable(key)
+            raise unsure(failed) if doubted else failed
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was notified")
 
     async def stop(self, key: str, job_id: str, cause: str) -> str:
@@ -86,7 +112,7 @@ class Requests:
         """
         settings, state = self.context.settings, self.context.lane_of(key)
         cause = model.one_line(cause, model.CAUSE_CHARS_MAX)
-        owner = self._owners.get(key, "") if job_id else ""  # of nobody: it only looks
+        owner = self._owners.get(key, ("", ""))[0] if job_id else ""  # of nobody: it only looks
         deadline_s, was_live, was_sent = self._deadline_s(), False, False
         for _ in range(TRIES_MAX):
             call = state.lane.intend(
@@ -95,12 +121,14 @@ class Requests:
             try:
                 told: Said = await self._call(call, deadline_s, is_sure=True)
             except (StoreUnavailable, StoreFault) as error:  # a former try may be done all the same
-                raise attrs.evolve(error, maybe_done=error.maybe_done or was_sent) from None
+                if not (owner or was_sent):
+                    raise attrs.evolve(error, maybe_done=False) from None
+                raise (unsure(error) if was_sent else error) from None
             word, _, rest = told
             was_sent = was_sent or bool(owner)
             match word:
                 case "OK":
-                    self._remember(key, owner)
+                    self._remember(key, owner, job_id)
                     return rest.split(" ")[0]
                 case "NOJOB" if was_live:
                     return job_id  # it has ended since, as it should
@@ -114,8 +142,11 @@ class Requests:
                     if not owner:
                         edge = Edge(model.CANCEL, key, int(epoch), job_id)
                         edge.ttl_ms, edge.x, edge.handler = outcome_ttl_ms(settings), cause, handler
-                        if await self._cancel(state.number, edge, deadline_s):
-                            return job_id
+                        try:
+                            if await self._cancel(state.number, edge, deadline_s):
+                                return job_id
+                        except (StoreUnavailable, StoreFault) as error:
+                            raise (unsure(error) if was_sent else error) from None
                 case _:
                     raise _unreadable(key)
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was stopped")
@@ -134,8 +165,8 @@ class Requests:
         left_s = max(0.0, deadline_s - self.context.seam.clock())
         return await self.context.link.call(call, repeatable=is_sure, timeout_s=left_s)
 
-    def _remember(self, key: str, owner: str) -> None:
-        self._owners[key] = owner
+    def _remember(self, key: str, owner: str, job_id: str) -> None:
+        self._owners[key] = owner, job_id
         self._owners.move_to_end(key)
         if len(self._owners) > OWNERS_MAX:
             self._owners.popitem(last=False)

@@ -179,6 +179,11 @@ def _is_count(rest: str) -> bool:
     return _is_number(rest.encode())
 
 
+def _is_pair(rest: str) -> bool:
+    """Whether these are owner and job id."""
+    return len(rest.split(" ")) == 2
+
+
 def _is_job(rest: str) -> bool:
     """Whether these are state, owner, job id and handler."""
     state, *more = rest.split(" ", 3)
@@ -198,7 +203,7 @@ admitted: Final = statuses(
     ATTACHED=_is_job,
 )
 intended: Final = status("OK", "NOJOB", "MALFORMED", MOVED_ON=_is_epoch)
-notified: Final = status("OK", "MOVED_ON", "NOJOB", "MALFORMED", INBOX=_is_count)
+notified: Final = status("OK", "NOJOB", "MALFORMED", MOVED_ON=_is_pair, INBOX=_is_count)
 left: Final = statuses("OK", "GONE", OWNS=_is_count)
 quarantined: Final = status("OK", "MOVED_ON")
 done: Final = status("OK")

@@ -182,7 +182,7 @@ LOOK: Final = Script.load(
 NOTIFY: Final = Script.load(
     "notify",
     keys=("lane", "jobs", "inbox", "signal"),
-    args=("incarnation", "key", "owner", "messages_max", "request", "payload"),
+    args=("incarnation", "key", "owner", "messages_max", "request", "payload", "id"),
     reads=notified,
 )
 RECONCILE: Final = Script.load(
@@ -538,12 +538,20 @@ class Lane:
         return LOOK(keys, args, parts=len(items))
 
     def notify(
-        self, key: str, owner: str, request: str, payload: bytes, *, messages_max: int
+        self,
+        key: str,
+        owner: str,
+        request: str,
+        payload: bytes,
+        *,
+        messages_max: int,
+        job_id: str = "",
     ) -> ScriptCall:
         """Put a message into a job's inbox and wake its owner; see `notify.lua`."""
         n = self.names
         keys = (n.lane, n.jobs, n.inbox(key), n.signal(owner or "-"))
-        return NOTIFY(keys, (self.incarnation, key, owner, messages_max, request, payload))
+        args = (self.incarnation, key, owner, messages_max, request, payload, job_id)
+        return NOTIFY(keys, args)
 
     def reconcile(self, worker: str, asked: Iterable[str] = ()) -> ScriptCall:
         """Read everything that a worker owns; read the reply with `owned()`."""

@@ -22,7 +22,15 @@ from collections.abc import Callable, Iterable, Sequence
 import anyio
 import attrs
 
-from pool.errors import AuthError, NotRunning, PoolError, StoreFault, StoreUnavailable, again
+from pool.errors import (
+    AuthError,
+    NotRunning,
+    PoolError,
+    StoreFault,
+    StoreUnavailable,
+    again,
+    unsure,
+)
 from pool.model.names import hash_tag
 from pool.store.care import Care, Guard
 from pool.store.loops import door
@@ -315,16 +323,18 @@ class Link:
 
     async def _repeat(self, command: Command, timeout_s: float) -> Reply:
         deadline_s = self._seam.clock() + timeout_s
-        maybe_done, pause_s = False, _RETRY_S
+        was_sent, pause_s = False, _RETRY_S
         while True:
             left_s = deadline_s - self._seam.clock()
             try:
                 return await self._once(command, min(left_s, self._op_timeout_s))
             except StoreUnavailable as error:
-                maybe_done = maybe_done or error.maybe_done
                 rest_s = self._seam.dice.uniform(0.0, pause_s)
                 if self._seam.clock() + rest_s >= deadline_s:
-                    raise attrs.evolve(error, maybe_done=maybe_done) from None
+                    raise (unsure(error) if was_sent else error) from None
+                was_sent = was_sent or error.maybe_done
+            except StoreFault as error:
+                raise (unsure(error) if was_sent else error) from None
             await anyio.sleep(rest_s)
             pause_s = min(2 * pause_s, _RETRY_MAX_S)
 

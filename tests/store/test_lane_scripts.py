@@ -341,7 +341,7 @@ def test_one_can_look_at_a_job_on_a_full_server(
     record, ended = full.run(call)
     assert record == full.text("r1")
     assert b"n7.1" in record
-    assert ended == b""
+    assert ended.startswith(b"?")
 
 
 def test_a_full_server_answers_each_dispatch_that_needs_no_memory(

@@ -26,8 +26,9 @@ def notify(
     request: str = "r1",
     payload: bytes = b"m",
     messages_max: int = 3,
+    job_id: str = "",
 ) -> str:
-    call = bench.lane.notify(key, owner, request, payload, messages_max=messages_max)
+    call = bench.lane.notify(key, owner, request, payload, messages_max=messages_max, job_id=job_id)
     answer: bytes = bench.run(call)
     return answer.decode()
 
@@ -151,9 +152,13 @@ def test_a_message_for_another_owner_or_no_job_is_refused(bench: Bench) -> None:
     bench.put("w", "W")
     bench.do("HSET", bench.names.jobs, "bad", "garbage")
     before = bench.dump()
-    assert notify(bench, "k", owner="w2.1") == "MOVED_ON w1.1"
-    assert notify(bench, "k", owner="") == "MOVED_ON w1.1"
-    assert notify(bench, "w", owner="w1.1") == "MOVED_ON -"
+    job_id, waits = bench.record("k").id, bench.record("w").id
+    assert notify(bench, "k", owner="w2.1") == f"MOVED_ON w1.1 {job_id}"
+    assert notify(bench, "k", owner="") == f"MOVED_ON w1.1 {job_id}"
+    assert notify(bench, "w", owner="w1.1") == f"MOVED_ON - {waits}"
+    for other in ("another", "-"):
+        assert notify(bench, "k", job_id=other) == f"MOVED_ON w1.1 {job_id}"
+        assert notify(bench, "w", owner="", job_id=other) == f"MOVED_ON - {waits}"
     assert notify(bench, "nothing") == "NOJOB"
     assert notify(bench, "bad") == "MALFORMED"
     assert bench.dump() == before

@@ -11,9 +11,10 @@ ARGV[3] owner         str   who must stand as the owner; empty: nobody, the mess
 ARGV[4] messages_max  int   > 0
 ARGV[5] request       str   id of this request; a repeat is recognised while its message is unhandled
 ARGV[6] payload       bytes
+ARGV[7] id            str   of the job; empty: whichever the key has; -: of none, it only looks
 
 Uses     lane, record
-Returns  OK <message id> | MOVED_ON <owner or -> | NOJOB | INBOX <messages> | MALFORMED
+Returns  OK <message id> | MOVED_ON <owner or -> <job id> | NOJOB | INBOX <messages> | MALFORMED
 Errors   POOLDATALOST <lane>
 Cost     O(1), a repeat O(messages); 6 commands
 Why Lua  id, inbox and order are one step: messages are handled in the order they were accepted.
@@ -25,8 +26,8 @@ if text and not r then
   return 'MALFORMED'
 elseif not r then
   return 'NOJOB'
-elseif r[OWNER] ~= owner then
-  return 'MOVED_ON ' .. (r[OWNER] ~= '' and r[OWNER] or '-')
+elseif r[OWNER] ~= owner or (id ~= '' and r[ID] ~= id) then
+  return 'MOVED_ON ' .. (r[OWNER] ~= '' and r[OWNER] or '-') .. ' ' .. r[ID]
 end
 local messages = redis.call('LLEN', inbox)
 redis.call('XLEN', signal)
