@@ -679,8 +679,8 @@ MUTANTS: Final = (
         name="the last try's error is told",
         breaks="a dispatch of which an earlier try may have arrived is said to be not done (13.9)",
         path="pool/actors/dispatcher.py",
-        old="        if not self.maybe_done or isinstance(error, StoreLost):",
-        new="        if error is not None:",
+        old="        is_sure = not self.maybe_done or isinstance(error, StoreLost)",
+        new="        is_sure = True",
         needs=("lossy-replies", "slow"),
     ),
     Mutant(
@@ -987,6 +987,17 @@ MUTANTS: Final = (
                 "tests/ops/test_cli.py::"
                 "test_a_job_that_tells_its_own_process_to_end_is_parked_after_so_many"
             ),
+        ),
+    ),
+    Mutant(
+        name="a message is for whichever job the key has",
+        breaks="the repeat of one whose answer was lost reaches the next job of its key (13.9)",
+        path="pool/store/lua/notify.lua",
+        old="elseif r[OWNER] ~= owner or (id ~= '' and r[ID] ~= id) then",
+        new="elseif r[OWNER] ~= owner then",
+        by=(
+            "tests/actors/test_unsure.py::"
+            "test_a_message_whose_answer_was_lost_is_for_the_job_that_it_found",
         ),
     ),
     Mutant(
