@@ -55,6 +55,7 @@ from pool.errors import (
     StoreLost,
     StoreUnavailable,
     UnknownHandler,
+    again,
 )
 from pool.model.codec import check_size, encode_call, encode_value
 from pool.model.job import Outcome, Record
@@ -622,7 +623,9 @@ class Node(Dispatching):
         told: Record | Outcome | Missing = found
         if isinstance(told, Missing):
             missing = crew.dispatcher.missing(key, job_id, seen, told)
-            raise missing if isinstance(missing, JobLost) else NoSuchJob(key=key, job_id=job_id)
+            if isinstance(missing, JobLost):
+                raise again(missing)
+            raise NoSuchJob(key=key, job_id=job_id)
         return told, state.seen(asked_s, told.accepted) if isinstance(told, Record) else None
 
     async def request_stop(self, key: str, job_id: str, cause: str) -> str:

@@ -22,6 +22,7 @@ from pool.errors import (
     PoolError,
     StoreFault,
     StoreUnavailable,
+    again,
     unsure,
 )
 from pool.model import job as model
@@ -76,7 +77,7 @@ class Requests:
                 if not doubted and error.maybe_done and self.context.seam.clock() < deadline_s:
                     doubted = job_id
                     continue
-                failed = error
+                raise (unsure(error) if doubted else error) from None
             else:
                 match word:
                     case "OK":
@@ -97,7 +98,7 @@ class Requests:
                         )
                     case _:
                         failed = _unreadable(key)
-            raise unsure(failed) if doubted else failed
+            raise unsure(failed) if doubted else again(failed)
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was notified")
 
     async def stop(self, key: str, job_id: str, cause: str) -> str:

@@ -87,7 +87,7 @@ async def _lossy(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("follows", [False, True])
-async def test_a_message_whose_answer_was_lost_is_for_the_job_that_it_found(
+async def test_a_message_without_an_answer_is_for_the_job_that_it_found(
     fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch, follows: bool
 ) -> None:
     """C2's class: its repeat says neither that there was no job, nor reaches the next one."""

@@ -996,8 +996,7 @@ MUTANTS: Final = (
         old="elseif r[OWNER] ~= owner or (id ~= '' and r[ID] ~= id) then",
         new="elseif r[OWNER] ~= owner then",
         by=(
-            "tests/actors/test_unsure.py::"
-            "test_a_message_whose_answer_was_lost_is_for_the_job_that_it_found",
+            "tests/actors/test_unsure.py::test_a_message_without_an_answer_is_for_the_job_that_it_found",
         ),
     ),
     Mutant(
