@@ -97,11 +97,12 @@ class Simulation:
         """Let it run to its end, and judge it."""
         ends = watch_leases(self._tell_lease), watch_rare(self.watch.seen)
         try:
-            self.begin()
-            self.world.run(self.config.chaos_s)
-            is_drained = self.drain()
-            self.record_end(is_drained)
-            return self._judge()
+            with capture_logs():  # of observers that raise; they hold what was raised, and so us
+                self.begin()
+                self.world.run(self.config.chaos_s)
+                is_drained = self.drain()
+                self.record_end(is_drained)
+                return self._judge()
         finally:
             for end in ends:
                 end()
@@ -252,8 +253,7 @@ def play(config: Config) -> Outcome:
     was_collecting = gc.isenabled()
     gc.disable()
     try:
-        with capture_logs():  # of observers that raise
-            return Simulation(config).play()
+        return Simulation(config).play()
     finally:
         gc.unfreeze()
         if was_collecting:
