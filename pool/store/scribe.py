@@ -12,6 +12,7 @@ event loop, or a fork of it whose thread is gone.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -61,14 +62,23 @@ class Scribe:
     def _see_to_it(self) -> None:
         if not self._writing.acquire(blocking=False):
             return  # whoever has it looks again before it ends
+        if self._has_begun():
+            return
+        if self.patience_s:
+            self._drain()
+        else:
+            self._writing.release()  # it is kept, and the next one tries again
+
+    def _has_begun(self) -> bool:
+        """Begin the thread; False where there can be none."""
+        if sys.is_finalizing():  # who starts one then waits for it for ever, before Python 3.12
+            return False
         try:
             # Daemon: a process may end though nobody reads.
             threading.Thread(target=self._drain, name="pool-log", daemon=True).start()
-        except RuntimeError:  # there are too many threads, or the interpreter ends
-            if self.patience_s:
-                self._drain()
-            else:
-                self._writing.release()  # it is kept, and the next one tries again
+        except RuntimeError:  # there are too many
+            return False
+        return True
 
     def _drain(self) -> None:
         while True:

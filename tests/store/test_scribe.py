@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -121,3 +123,23 @@ def test_a_forked_child_writes_its_own_lines(gate: Gate) -> None:
         thread.join(2.0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert gate.lines == ["the parent's"]
+
+
+_AT_EXIT = """
+import builtins
+from pool.store.scribe import Scribe
+
+class Torn:
+    def __del__(self):
+        scribe.write(lambda: print("a last line"))
+
+scribe = Scribe(print)
+builtins.torn = Torn()
+"""
+
+
+def test_a_line_of_what_is_torn_apart_at_the_end_of_the_interpreter_ends_with_it() -> None:
+    """As a node's is that was never left: what its tasks say then holds up no exit."""
+    command = [sys.executable, "-c", _AT_EXIT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30.0)
+    assert done.stdout == "a last line\n"
