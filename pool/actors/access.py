@@ -87,7 +87,7 @@ class StreamsReachable:
 
 @asynccontextmanager
 async def accessing(
-    url: str,
+    url: Url,
     pool: str,
     settings: Settings | None,
     observers: Sequence[Observer],
@@ -104,7 +104,7 @@ async def accessing(
     check_pool(pool)
     told = check_observers(observers)
     settings, seam = settings or Settings(), seam or Host()
-    address, server = await serve(Url.parse(url))
+    address, server = await serve(url)
     control = Control(pool)
     address = address.at(control.prefix)
     try:

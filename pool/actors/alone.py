@@ -23,6 +23,7 @@ from pool.model.backoff import reconnect_delay
 from pool.model.timing import Timing
 from pool.settings import Settings
 from pool.store.seam import Seam
+from pool.store.url import Url
 
 
 class Alone:
@@ -33,13 +34,13 @@ class Alone:
     def __init__(
         self,
         pool: str,
-        url: str,
+        url: str | Url,
         *,
         settings: Settings | None,
         observers: Sequence[Observer],
         seam: Seam | None = None,
     ) -> None:
-        self._accessing = accessing(url, pool, settings, observers, seam)
+        self._accessing = accessing(Url.parse(url), pool, settings, observers, seam)
         self._stack = AsyncExitStack()
         self._is_refounding = False
 

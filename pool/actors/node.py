@@ -123,7 +123,7 @@ class Node(Dispatching):
         check_pool(pool)
         self.pool = pool
         self.settings = settings or Settings()
-        self._url_text, self._given_url = url, Url.parse(url)
+        self._given_url = Url.parse(url)
         self._handlers = handlers
         self._worker_args = (capacity, weight, label, version)
         _check_worker(capacity, weight, label, version)
@@ -150,7 +150,7 @@ class Node(Dispatching):
 
         Contains the password if there is one: do not log it.
         """
-        return self._server.url if self._server is not None else self._url_text
+        return self._server.url if self._server is not None else self._given_url.credentials.text
 
     @property
     def state(self) -> State:

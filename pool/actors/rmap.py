@@ -163,12 +163,12 @@ class ReplicatedMap(Generic[V]):
         """
         life = Life(ttl_s, is_sliding)
         check_pool(pool)
-        Url.parse(url)
+        address = Url.parse(url)  # `url` itself, with a password in it, is not kept
 
         @asynccontextmanager
         async def held() -> AsyncIterator[Replica]:
             async with (
-                Alone(pool, url, settings=settings, observers=observers) as alone,
+                Alone(pool, address, settings=settings, observers=observers) as alone,
                 alone.maps.hold(name) as replica,
             ):
                 yield replica

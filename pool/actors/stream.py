@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 import attrs
@@ -27,6 +27,7 @@ from pool.model.stream import (
 from pool.settings import Settings
 from pool.store.seam import Seam
 from pool.store.stream import StoredStream
+from pool.store.url import Url
 
 TTL_MIN_S: Final = 0.001
 TTL_MAX_S: Final = 10 * 365 * 86_400.0
@@ -58,8 +59,7 @@ class Stream:
             raise InvalidOption(option="is_sliding", value="True", problem="it needs a ttl_s")
 
     @classmethod
-    @asynccontextmanager
-    async def open(
+    def open(
         cls,
         url: str,
         name: str,
@@ -71,7 +71,7 @@ class Stream:
         settings: Settings | None = None,
         observers: Sequence[Observer] = (log_observer,),
         seam: Seam | None = None,
-    ) -> AsyncIterator[Stream]:
+    ) -> AbstractAsyncContextManager[Stream]:
         """Open a stream without a node, on a connection of its own: `async with Stream.open(...)`.
 
         Args:
@@ -89,11 +89,17 @@ class Stream:
             ConfigError, InvalidOption: An argument cannot be used.
             StoreUnavailable, AuthError, UnsupportedServer, NoServer: There is no usable server.
         """
-        async with accessing(url, pool, settings, observers, seam) as access:
-            await learn_ttl(access)
-            yield make_stream(
-                access, name, length_max=length_max, ttl_s=ttl_s, is_sliding=is_sliding
-            )
+        opening = accessing(Url.parse(url), pool, settings, observers, seam)
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Stream]:
+            async with opening as access:
+                await learn_ttl(access)
+                yield make_stream(
+                    access, name, length_max=length_max, ttl_s=ttl_s, is_sliding=is_sliding
+                )
+
+        return opened()
 
     # --- what it is ---------------------------------------------------------------------------
 

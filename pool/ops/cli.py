@@ -26,6 +26,7 @@ from pool.errors import (
     UsageError,
 )
 from pool.settings import Settings
+from pool.store.url import Url
 
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 _INTERRUPTED = 128 + 2  # as a shell says of a program that SIGINT ended
@@ -135,6 +136,8 @@ def _complete(args: argparse.Namespace) -> None:
                 problem = f"give --{name}, or set {variable}"
                 raise ConfigError(setting=name, problem=problem)
             setattr(args, name, value)
+    if "url" in args:
+        args.url = Url.parse(args.url)  # which whoever shows the arguments may show
     if getattr(args, "loop", "asyncio") == "trio" and importlib.util.find_spec("trio") is None:
         raise ConfigError(setting="loop", problem="trio is not installed: pip install trio")
 

@@ -47,7 +47,7 @@ class Status:
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool status`: 0, or 1 if something is wrong."""
     check_pool(args.pool)
-    with reachable(Url.parse(args.url)) as url:
+    with reachable(args.url) as url:
         status = anyio.run(fetch, args.pool, url)
     if args.json:
         text = json.dumps({"ok": not status.findings, **attrs.asdict(status)})

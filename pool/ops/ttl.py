@@ -67,7 +67,7 @@ class Changed:
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool ttl`: 0, or 1 if it has to be run again."""
     check_pool(args.pool)
-    with reachable(Url.parse(args.url)) as url:
+    with reachable(args.url) as url:
         changed = anyio.run(_run, args.pool, url, args.seconds)
     if args.json:
         text = json.dumps({"ok": changed.is_done, **attrs.asdict(changed)})

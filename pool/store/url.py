@@ -1,5 +1,8 @@
 """Where the store is: one frozen value made from an address, which never shows its password.
 
+Its `Credentials` alone hold what is secret, and the address as it was given: whatever else keeps an
+address keeps the value, and may be shown, logged or dumped with all its attributes.
+
 An address may hold a password in places where a typing slip puts it (an unescaped `/` or `#`
 moves the rest of a password into the path), so no error text repeats any part of an address but
 its scheme.
@@ -47,6 +50,18 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
 }
 
 
+@attrs.frozen(repr=False)
+class Credentials:
+    """Who we are; nothing else holds a password."""
+
+    username: str = ""
+    password: str = ""
+    text: str = attrs.field(default="", eq=False)  # the address as it was given
+
+    def __repr__(self) -> str:
+        return "Credentials(***)"
+
+
 @attrs.frozen(kw_only=True, repr=False)
 class Url:
     """The address of a store.  `str()` and `repr()` show `***` for a password."""
@@ -57,18 +72,19 @@ class Url:
     path: str = ""  # of a unix socket, or of the directory of an embedded server
     service: str = ""  # what the sentinels call the server
     db: int = 0
-    username: str = ""
-    password: str = ""
+    credentials: Credentials = Credentials()
     options: tuple[tuple[str, str], ...] = ()
     tag: str = ""  # of a cluster: the keys whose primary is meant, `pool:{P:0}`
 
     @classmethod
     def parse(cls, text: object) -> Url:
-        """Return the address that `text` spells.
+        """Return the address that `text` spells; of one that is parsed already, itself.
 
         Raises:
             ConfigError: It is not an address of a store; `problem` says why, without repeating it.
         """
+        if isinstance(text, Url):
+            return text
         if type(text) is not str:
             raise _wrong(f"expected str, not {type(text).__name__}")
         if not text.isprintable() or " " in text:
@@ -84,7 +100,19 @@ class Url:
         parts = _split(scheme, text[len(scheme) + len("://") :])
         if parts.fragment or "@" in parts.query + parts.path:
             raise _wrong("percent-encode '/', '?', '#' and '@' where a name or password has them")
-        return cls(scheme=scheme, kind=kind, **_READERS[kind](parts))
+        told = _READERS[kind](parts)
+        credentials = Credentials(told.pop("username", ""), told.pop("password", ""), text)
+        return cls(scheme=scheme, kind=kind, credentials=credentials, **told)
+
+    @property
+    def username(self) -> str:
+        """Whose password it is; "": the default user's."""
+        return self.credentials.username
+
+    @property
+    def password(self) -> str:
+        """The password; "": there is none."""
+        return self.credentials.password
 
     def at(self, key: str) -> Url:
         """Return where this key lives: in a cluster one of its primaries, else all is one place."""
