@@ -1,6 +1,6 @@
 """A dedicated worker pool: jobs by key, each key on exactly one worker of the fleet.
 
-    pool/errors.py, settings.py   what can go wrong, what can be set
+    pool/errors.py, checks.py, settings.py   what can go wrong, what may be given, what can be set
     pool/model/      pure: names, records, placement, leases, codecs; no clock, no I/O
     pool/store/      all that knows Redis: addresses, the link, scripts, the embedded server
     pool/actors/     time and tasks: the node and the actors in it

@@ -15,13 +15,37 @@ import attrs
 E = TypeVar("E", bound="PoolError")
 
 _SHOWN_MAX = 80  # characters of an offending value that an error may repeat
+_BITS_SHOWN_MAX = 128  # of a whole number that is shown with all its digits
+_PLAIN = frozenset({int, float, complex, bool, type(None)})  # their repr is short, and Python's own
+_NAME = type.__dict__["__name__"].__get__
 
 
 def shown(value: object) -> str:
-    """Return a short, printable form of what the caller gave."""
-    text = value if isinstance(value, str) else repr(value)
-    text = text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
+    """Return a short, printable form of what the caller gave.
+
+    Nobody's `repr` is called but Python's own, of what is small: another one may raise, tell a
+    secret, or take for ever.
+    """
+    if type(value) is str:
+        text = value[: _SHOWN_MAX + 1]
+    elif type(value) is bytes:
+        text = repr(value[: _SHOWN_MAX + 1])
+    elif type(value) is int and value.bit_length() > _BITS_SHOWN_MAX:
+        text = f"<int of {value.bit_length()} bits>"
+    else:
+        text = repr(value) if type(value) in _PLAIN else f"<{name_of(type(value))}>"
+    text = text if text.isprintable() else _escaped(text)
     return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
+
+
+def name_of(kind: type) -> str:
+    """Return the name of a type in a few characters, whatever its metaclass says."""
+    text: str = _NAME(kind)
+    return _escaped(text[: _SHOWN_MAX // 2])[: _SHOWN_MAX // 2]
+
+
+def _escaped(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -33,8 +57,9 @@ class PoolError(Exception):
     hint: ClassVar[str] = ""
 
     def __str__(self) -> str:
-        said = (self.__doc__ or "").splitlines()[0]
-        facts = ", ".join(f"{a.name}={getattr(self, a.name)!r}" for a in attrs.fields(type(self)))
+        said = (self.__doc__ or type(self).__name__).splitlines()[0]
+        names = [fact.name for fact in attrs.fields(type(self))]
+        facts = ", ".join(f"{name}={_fact(getattr(self, name))}" for name in names)
         tail = f"  Hint: {self.hint}" if self.hint else ""
         return f"[{self.code}] {said}{f' ({facts})' if facts else ''}{tail}"
 
@@ -48,6 +73,13 @@ def again(error: E) -> E:
     anew = attrs.evolve(error)
     anew.__cause__ = error.__cause__
     return anew
+
+
+def _fact(fact: object) -> str:
+    """Return a fact as Python writes it, if it is what it is declared as; see `shown`."""
+    if type(fact) is tuple and {type(each) for each in fact} <= {str}:
+        return repr(fact)
+    return repr(fact) if type(fact) is str else shown(fact)
 
 
 # --- the caller's mistake -------------------------------------------------------------------

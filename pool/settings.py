@@ -6,55 +6,47 @@ README's table is printed from the metadata here.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final, Literal
 
 import attrs
 
-from pool.errors import ConfigError
+from pool import checks
 
 _KNOWN_CALLS: Final = 3  # a call is repeated for one deadline, and its last answer may take another
 
 
-def _bounded(attribute: attrs.Attribute[Any], value: Any, kinds: tuple[type, ...]) -> None:
-    low, high = attribute.metadata["low"], attribute.metadata["high"]
-    wrong_kind = isinstance(value, bool) or not isinstance(value, kinds)
-    if wrong_kind or math.isnan(value) or not low <= value <= high:
-        unit = attribute.metadata["unit"]
-        raise ConfigError(
-            setting=attribute.name, problem=f"{value!r} is not a number from {low} to {high} {unit}"
-        )
-
-
-def _is_seconds(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    _bounded(attribute, value, (int, float))
-
-
-def _is_count(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    _bounded(attribute, value, (int,))
+def _check(settings: Any, attribute: attrs.Attribute[Any], given: Any) -> None:
+    meta = attribute.metadata
+    value = checks.number(
+        attribute.name,
+        given,
+        meta["low"],
+        meta["high"],
+        unit=meta["unit"],
+        whole=meta["whole"],
+        refuse=checks.setting,
+    )
+    object.__setattr__(settings, attribute.name, value)  # a plain one, whatever was given
 
 
 def seconds(default: float | None, doc: str, *, low: float, high: float) -> Any:
     """A duration in seconds, bounded on both sides: nothing is unlimited; None only by default."""
-    meta = {"doc": doc, "unit": "s", "low": low, "high": high}
-    check = _is_seconds if default is not None else attrs.validators.optional(_is_seconds)
+    meta = {"doc": doc, "unit": "s", "low": low, "high": high, "whole": False}
+    check = _check if default is not None else attrs.validators.optional(_check)
     return attrs.field(default=default, validator=check, metadata=meta)
 
 
 def count(default: int, doc: str, *, unit: str, low: int, high: int) -> int:
     """A whole number of something, bounded on both sides."""
-    meta = {"doc": doc, "unit": unit, "low": low, "high": high}
-    return attrs.field(default=default, validator=_is_count, metadata=meta)
+    meta = {"doc": doc, "unit": unit, "low": low, "high": high, "whole": True}
+    return attrs.field(default=default, validator=_check, metadata=meta)
 
 
 def choice(default: str, doc: str, *options: str) -> Any:
     """One word out of a few."""
 
     def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value not in options:
-            raise ConfigError(
-                setting=attribute.name, problem=f"{value!r} is not one of {', '.join(options)}"
-            )
+        checks.word(attribute.name, value, *options, refuse=checks.setting)
 
     return attrs.field(
         default=default, validator=check, metadata={"doc": doc, "unit": " / ".join(options)}

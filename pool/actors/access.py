@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
@@ -13,6 +13,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import attrs
 
+from pool import checks
 from pool.actors.house import House
 from pool.actors.observe import Event, Observer, check_observers, emit_to
 from pool.actors.supervisor import Supervisor
@@ -85,27 +86,38 @@ class StreamsReachable:
     failures: int
 
 
-@asynccontextmanager
-async def accessing(
+def check_settings(given: object) -> Settings:
+    """Take settings; None stands for the defaults."""
+    if given is None:
+        return Settings()
+    return checks.instance("settings", given, Settings, refuse=checks.setting)
+
+
+def accessing(
     url: Url,
     pool: str,
     settings: Settings | None,
     observers: Sequence[Observer],
     seam: Seam | None,
-) -> AsyncIterator[Access]:
+) -> AbstractAsyncContextManager[Access]:
     """Open a link of one's own; closed at the end, and with it a server of one's own.
 
     What crashes too often ends the block that is entered, with the cause.
 
     Raises:
-        ConfigError: The pool's name or the address cannot be used.
+        ConfigError: At once: the pool's name, the address or something else cannot be used.
         StoreUnavailable, AuthError, UnsupportedServer, NoServer: As for a node.
     """
     check_pool(pool)
-    told = check_observers(observers)
-    settings, seam = settings or Settings(), seam or Host()
+    told, checked = check_observers(observers), check_settings(settings)
+    return _accessing(url, Control(pool), checked, told, seam or Host())
+
+
+@asynccontextmanager
+async def _accessing(
+    url: Url, control: Control, settings: Settings, told: Sequence[Observer], seam: Seam
+) -> AsyncIterator[Access]:
     address, server = await serve(url)
-    control = Control(pool)
     address = address.at(control.prefix)
     try:
         async with _housed(await House.open(seam, settings, partial(emit_to, told))) as supervisor:

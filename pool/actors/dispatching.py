@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, overload
 
@@ -11,17 +10,26 @@ import anyio
 import anyio.lowlevel
 import attrs
 
+from pool import checks
 from pool.actors.dispatcher import BATCH_MAX, LATE, RETRY_S, Accepted, Dispatcher, Pending
 from pool.actors.handlers import Handler
 from pool.actors.ref import JobRef
-from pool.errors import InvalidOption, PoolError, StoreUnavailable, again
-from pool.model.names import lane_of
+from pool.errors import (
+    InvalidOption,
+    PoolError,
+    StoreUnavailable,
+    UsageError,
+    again,
+    name_of,
+    shown,
+)
+from pool.model.names import check_handler, lane_of
 from pool.store.lane import Admission
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DELAY_MAX_S: Final = 365 * 86_400.0
+_CALLS: Final = "Call(...) or keys"
 MANY_MAX: Final = 100_000  # jobs in one `dispatch_many`
 SHARE_MAX: Final = 4096  # of those, given to their lanes at once: some 10 ms of the loop
 TURN_MAX: Final = 1024  # ... prepared in one turn of the loop: some 20 ms
@@ -38,7 +46,7 @@ class Call:
         self.kwargs = kwargs
 
     def __repr__(self) -> str:
-        return f"Call({self.key!r}, ...)"
+        return f"Call({shown(self.key)!r}, ...)"
 
 
 @attrs.frozen(kw_only=True)
@@ -50,16 +58,10 @@ class DispatchOptions:
     allow_unknown: bool = False
 
     def __attrs_post_init__(self) -> None:
-        delay_s: object = self.delay_s
-        is_number = isinstance(delay_s, (int, float)) and not isinstance(delay_s, bool)
-        if not is_number or not 0 <= self.delay_s <= DELAY_MAX_S:  # refuses NaN too
-            raise InvalidOption(
-                option="delay_s", value=repr(delay_s), problem=f"not from 0 to {DELAY_MAX_S} s"
-            )
-        if self.if_exists not in ("reject", "attach"):
-            raise InvalidOption(
-                option="if_exists", value=repr(self.if_exists), problem="not 'reject' or 'attach'"
-            )
+        delay_s = checks.seconds("delay_s", self.delay_s)
+        object.__setattr__(self, "delay_s", delay_s)  # a plain one, whatever was given
+        checks.word("if_exists", self.if_exists, "reject", "attach")
+        checks.flag("allow_unknown", self.allow_unknown)
 
 
 @attrs.frozen
@@ -79,22 +81,26 @@ class _Turns:
     lock: anyio.Lock = attrs.field(factory=lambda: anyio.Lock(fast_acquire=True))
 
 
-def _several(calls: Any) -> Iterator[Any]:
-    """Iterate over what can be several calls: text has characters, and a dict has keys."""
-    if not isinstance(calls, (str, bytes, bytearray, memoryview, Mapping)):
-        with suppress(TypeError):
-            return iter(calls)
-    raise _no_calls(calls, "not an iterable of Call(...) or keys")
+def _check_handler(given: object) -> None:
+    if type(given) is str:
+        check_handler(given)
+    elif not issubclass(type(given), Handler):
+        raise no_handler(given)
+
+
+def no_handler(given: object) -> UsageError:
+    """Say that it is neither a handler nor a name of one."""
+    return checks.option("handler", given, "a name, nor what Handlers.job() or .service() returned")
 
 
 def _checked(given: object) -> Call:
-    if isinstance(given, Call):
-        return given
+    if issubclass(type(given), Call):
+        return given  # type: ignore[return-value]
     raise _no_calls(given, "neither a Call nor a key")
 
 
 def _no_calls(given: object, problem: str) -> InvalidOption:
-    return InvalidOption(option="calls", value=f"<{type(given).__name__}>", problem=problem)
+    return InvalidOption(option="calls", value=shown(given), problem=problem)
 
 
 class Home(Protocol):
@@ -195,11 +201,14 @@ class Dispatching:
             calls: `Call(key, *args, **kwargs)` each, or just a key; at most 100,000.
 
         Raises:
-            InvalidOption: Too many calls, or `calls` is none of several: text, say, or a dict.
+            InvalidOption: Too many calls, or `calls` is none of several: text, say, or a dict; or
+                `handler` is none.
+            ConfigError: `handler` cannot be a name.
             NotRunning: The node is not open.
         """
         self._home.check_open()
-        given = list(islice(_several(calls), MANY_MAX + 1))
+        _check_handler(handler)
+        given = list(islice(checks.several("calls", calls, _CALLS), MANY_MAX + 1))
         if len(given) > MANY_MAX:
             raise InvalidOption(
                 option="calls", value=f"over {MANY_MAX}", problem=f"at most {MANY_MAX}"
@@ -280,7 +289,7 @@ class Dispatching:
             except PoolError as error:
                 items.append(error.with_traceback(None))  # which leads back here
             except Exception as error:  # noqa: BLE001 - of the caller's own code, such as a key's property
-                refused = _no_calls(call, f"{type(error).__name__} was raised by it")
+                refused = _no_calls(call, f"{name_of(type(error))} was raised by it")
                 refused.__cause__ = error.with_traceback(None)
                 items.append(refused)
         pending = iter(node.dispatcher.admit([i for i in items if isinstance(i, Admission)]))

@@ -17,8 +17,9 @@ import anyio
 import anyio.lowlevel
 import attrs
 
+from pool import checks
 from pool.actors.tail import Batch, Reading, Tail
-from pool.model.stream import check_number
+from pool.store.stream import StoredStream
 
 BUFFER_MAX: Final = 100_000
 STREAMS_MAX: Final = 64  # of one reader or sink
@@ -26,6 +27,25 @@ _TURNS_MAX: Final = 32  # events handed out before others on the loop get a turn
 
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R", bound=Reading)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class HasEvents:
+    """What a reader or a sink may be told to read: a `Stream`."""
+
+    stored: StoredStream
+
+
+def stored_of(stream: object) -> StoredStream:
+    """Return which stream is meant.
+
+    Raises:
+        InvalidOption: It is none.
+    """
+    if not issubclass(type(stream), HasEvents):
+        raise checks.option("stream", stream, "a Stream")
+    stored: StoredStream = stream.stored  # type: ignore[attr-defined]
+    return stored
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -42,7 +62,7 @@ class Feed(Generic[I, R]):
     _error: BaseException | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        check_number("buffer_max", self.buffer_max, (int,), 1, BUFFER_MAX)
+        self.buffer_max = checks.count("buffer_max", self.buffer_max, 1, BUFFER_MAX)
 
     def __len__(self) -> int:
         return len(self._items)

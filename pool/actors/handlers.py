@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from types import FunctionType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import attrs
 
-from pool.actors.job import Job, check_seconds
-from pool.errors import ConfigError, DuplicateHandler, InvalidOption
+from pool import checks
+from pool.actors.job import Job
+from pool.errors import ConfigError, DuplicateHandler, shown
 from pool.model.job import Options
 from pool.model.names import check_handler
 
@@ -20,6 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ATTEMPTS_MAX: Final = 1000
+SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
 
 
 @attrs.frozen(eq=False)
@@ -82,19 +85,17 @@ class Handlers:
             InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
-        _check_count("attempts_max", attempts_max, 1, ATTEMPTS_MAX)
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s, 0.001)
-        _check_backoff(backoff_s, backoff_max_s)
+        self._check_name("job", name)
+        base_s, cap_s = _backoff(backoff_s, backoff_max_s)
         return _Decorator(
             self,
             name,
             Options(
                 kind="job",
-                attempts_max=attempts_max,
-                backoff_s=backoff_s,
-                backoff_max_s=backoff_max_s,
-                timeout_s=timeout_s,
+                attempts_max=checks.count("attempts_max", attempts_max, 1, ATTEMPTS_MAX),
+                backoff_s=base_s,
+                backoff_max_s=cap_s,
+                timeout_s=checks.seconds("timeout_s", timeout_s, SECONDS_MIN, or_none=True),
             ),
         )
 
@@ -122,17 +123,17 @@ class Handlers:
             InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
-        _check_backoff(backoff_s, backoff_max_s)
-        check_seconds("healthy_s", healthy_s, 0.0)
+        self._check_name("service", name)
+        base_s, cap_s = _backoff(backoff_s, backoff_max_s)
         return _Decorator(
             self,
             name,
             Options(
                 kind="service",
                 attempts_max=0,
-                backoff_s=backoff_s,
-                backoff_max_s=backoff_max_s,
-                healthy_s=healthy_s,
+                backoff_s=base_s,
+                backoff_max_s=cap_s,
+                healthy_s=checks.seconds("healthy_s", healthy_s),
             ),
         )
 
@@ -145,12 +146,12 @@ class Handlers:
             ConfigError: The name cannot be used, or the object lacks one of the two.
             DuplicateHandler: The name is taken.
         """
-        for method in ("start", "stop"):
-            if not callable(getattr(runner, method, None)):
-                raise ConfigError(
-                    setting="handler", problem=f"{name}: its object has no {method}()"
-                )
         registered = self.service(name, backoff_s=backoff_s, backoff_max_s=backoff_max_s)
+        for method in ("start", "stop"):
+            if not _has_method(runner, method):
+                raise ConfigError(
+                    setting="handler", problem=f"{name}: {shown(runner)} has no {method}()"
+                )
         return cast(Handler[[], None], registered(_as_service(runner)))
 
     def __getitem__(self, name: str) -> Handler[..., Any]:
@@ -173,15 +174,17 @@ class Handlers:
         """Return the options of all, by name."""
         return {name: handler.options for name, handler in self._by_name.items()}
 
-    def _add(self, name: str, options: Options, fn: Callable[..., Any]) -> Handler[..., Any]:
+    def _check_name(self, method: str, name: object) -> None:
+        if type(name) is FunctionType:
+            problem = f"write @handlers.{method}(...) with the name that its jobs are stored under"
+            raise ConfigError(setting="handler", problem=problem)
         check_handler(name)
+
+    def _add(self, name: str, options: Options, fn: Callable[..., Any]) -> Handler[..., Any]:
         _check_function(name, fn)
         if name in self._by_name:
             raise DuplicateHandler(handler=name)
-        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
-            getattr(fn, "__call__", None)  # noqa: B004 - an object with an async __call__
-        )
-        handler: Handler[..., Any] = Handler(name, fn, options, is_async)
+        handler: Handler[..., Any] = Handler(name, fn, options, checks.is_async(fn))
         self._by_name[name] = handler
         return handler
 
@@ -225,10 +228,17 @@ async def _called(fn: Callable[..., Any], *args: Any) -> None:
         await answer
 
 
+def _has_method(runner: object, method: str) -> bool:
+    try:
+        return callable(getattr(runner, method, None))
+    except Exception:  # noqa: BLE001 - of the caller's own code
+        return False
+
+
 def _check_function(name: str, fn: object) -> None:
     problem = ""
     if not callable(fn):
-        problem = "is not callable"
+        problem = f"{shown(fn)} is not callable"
     elif inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         problem = "is a generator; a handler is called, not iterated"
     else:
@@ -242,19 +252,9 @@ def _check_function(name: str, fn: object) -> None:
         raise ConfigError(setting="handler", problem=f"{name}: {problem}")
 
 
-def _check_count(option: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidOption(
-            option=option, value=repr(value), problem=f"not a whole number from {low} to {high}"
-        )
-
-
-def _check_backoff(backoff_s: float, backoff_max_s: float) -> None:
-    check_seconds("backoff_s", backoff_s, 0.001)
-    check_seconds("backoff_max_s", backoff_max_s, 0.001)
-    if backoff_max_s < backoff_s:
-        raise InvalidOption(
-            option="backoff_max_s",
-            value=repr(backoff_max_s),
-            problem=f"below backoff_s {backoff_s}",
-        )
+def _backoff(backoff_s: object, backoff_max_s: object) -> tuple[float, float]:
+    base_s = checks.seconds("backoff_s", backoff_s, SECONDS_MIN)
+    cap_s = checks.seconds("backoff_max_s", backoff_max_s, SECONDS_MIN)
+    if cap_s < base_s:
+        raise checks.option("backoff_max_s", cap_s, f"backoff_s, {base_s:g}, or more")
+    return base_s, cap_s

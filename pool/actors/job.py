@@ -5,29 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from typing import Any
 
 import anyio
 import attrs
 
+from pool import checks
 from pool.errors import InvalidOption, PayloadEncodingError
-from pool.model.codec import check_size, decode_value, encode_value
+from pool.model.codec import check_size, decode_value, encode_message
 from pool.model.job import Kind
 from pool.model.timing import Timing
 
-SECONDS_MAX: Final = 365 * 86_400.0  # of a delay, a backoff or a time limit
-
 # The id of the job whose handler runs in this context; what it starts there inherits it.
 RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
-
-
-def check_seconds(option: str, value: object, low: float) -> None:
-    """Refuse what is no duration from `low` to 365 days; raises `InvalidOption`."""
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (fits and low <= cast(float, value) <= SECONDS_MAX):  # refuses NaN too
-        raise InvalidOption(
-            option=option, value=repr(value), problem=f"not a number from {low} to {SECONDS_MAX} s"
-        )
 
 
 class Retry(Exception):
@@ -43,11 +33,9 @@ class Retry(Exception):
     cause: str = ""
 
     def __init__(self, *, after_s: float | None = None, cause: str = "") -> None:
-        super().__init__(cause)
-        if after_s is not None:
-            check_seconds("after_s", after_s, 0.0)
-        self.after_s = after_s
-        self.cause = str(cause)
+        self.after_s = checks.seconds("after_s", after_s, or_none=True)
+        self.cause = checks.as_text(cause)
+        super().__init__(self.cause)
 
 
 class Cancel(Exception):
@@ -56,8 +44,8 @@ class Cancel(Exception):
     cause: str = ""
 
     def __init__(self, cause: str = "") -> None:
-        super().__init__(cause)
-        self.cause = str(cause)
+        self.cause = checks.as_text(cause)
+        super().__init__(self.cause)
 
 
 class Park(Exception):
@@ -66,8 +54,8 @@ class Park(Exception):
     cause: str = ""
 
     def __init__(self, cause: str = "") -> None:
-        super().__init__(cause)
-        self.cause = str(cause)
+        self.cause = checks.as_text(cause)
+        super().__init__(self.cause)
 
 
 Message = tuple[int, bytes]  # id (a stamp) and payload
@@ -173,7 +161,7 @@ class Job:
 
     @state.setter
     def state(self, value: Any) -> None:
-        encoded = encode_value(value)
+        encoded = encode_message(value)
         check_size("state", encoded, self._state_bytes_max)
         self._state, self._is_stated = encoded, True
 
@@ -186,7 +174,9 @@ class Job:
         return _Notifications(self)
 
     async def _next_message(self) -> Any:
-        assert not self._is_listening, "one loop over notifications at a time"
+        if self._is_listening:
+            problem = "one loop over them at a time"
+            raise InvalidOption(option="notifications", value="a second loop", problem=problem)
         if self._in_hand:
             self._on_handled(self._in_hand)
             self._in_hand = 0

@@ -18,12 +18,13 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from pool.actors.access import CLOSE_BUDGET_S, serve
+from pool import checks
+from pool.actors.access import CLOSE_BUDGET_S, check_settings, serve
 from pool.actors.context import Context, Seen
 from pool.actors.control import check_ttl, found
 from pool.actors.crew import Crew
 from pool.actors.dispatcher import Accepted, Dispatcher, Waiting
-from pool.actors.dispatching import Dispatching, DispatchOptions
+from pool.actors.dispatching import Dispatching, DispatchOptions, no_handler
 from pool.actors.handlers import Handler, Handlers
 from pool.actors.house import House
 from pool.actors.observe import (
@@ -46,8 +47,6 @@ from pool.actors.supervisor import Supervisor
 from pool.actors.watch import V
 from pool.actors.worker import Worker
 from pool.errors import (
-    ConfigError,
-    InvalidOption,
     JobLost,
     NoSuchJob,
     NotRunning,
@@ -57,7 +56,7 @@ from pool.errors import (
     UnknownHandler,
     again,
 )
-from pool.model.codec import check_size, encode_call, encode_value
+from pool.model.codec import check_size, encode_call, encode_message
 from pool.model.job import Outcome, Record
 from pool.model.names import Control, check_handler, check_key, check_label, check_pool
 from pool.model.placement import WEIGHT_MAX, WEIGHT_MIN
@@ -122,11 +121,10 @@ class Node(Dispatching):
         super().__init__(self, DispatchOptions())
         check_pool(pool)
         self.pool = pool
-        self.settings = settings or Settings()
+        self.settings = check_settings(settings)
         self._given_url = Url.parse(url)
-        self._handlers = handlers
-        self._worker_args = (capacity, weight, label, version)
-        _check_worker(capacity, weight, label, version)
+        self._handlers = handlers if handlers is None else _handlers_of(handlers)
+        self._worker_args = _worker_args(capacity, weight, label, version)
         self._observers = check_observers(observers)
         self._seam: Seam = seam or Host()
         self._state: State = "new"
@@ -208,20 +206,25 @@ class Node(Dispatching):
         """
         self.check_open()
         check_key(key)
-        encoded = encode_value(payload)
+        encoded = encode_message(payload)
         check_size("message", encoded, self.settings.message_bytes_max)
         await self._open_crew.requests.notify(key, encoded)
 
     async def stop(self, key: str, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the live job of a key; return when it has really ended.
 
+        Of `cause` the first 200 characters are kept.
+
         Raises:
+            InvalidOption: `cause` is no text, or `timeout_s` no number from 0 to 365 days.
             NoSuchJob: The key has no live job.
             NotStopped: Its handler has not ended within `timeout_s`.
             InvalidKey, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         self.check_open()
         check_key(key)
+        checks.text("cause", cause)
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         job_id = await self.request_stop(key, "", cause)
         await wait_stopped(JobRef[Any](key, job_id, "", self), timeout_s)
 
@@ -315,12 +318,9 @@ class Node(Dispatching):
             StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         self.check_open()
-        given: Any = handlers
-        if not isinstance(given, Handlers):
-            problem = f"{type(given).__name__} is no Handlers"
-            raise ConfigError(setting="handlers", problem=problem)
-        _check_worker(capacity, weight, label, version)
-        return await self._open_crew.add_worker(handlers, capacity, weight, label, version)
+        _handlers_of(handlers)
+        args = _worker_args(capacity, weight, label, version)
+        return await self._open_crew.add_worker(handlers, *args)
 
     async def remove_worker(self, worker: Worker, *, grace_s: float | None = None) -> None:
         """Drain a worker and take it away; return when it has left.
@@ -330,6 +330,7 @@ class Node(Dispatching):
         """
         crew, grace_s = self._open_crew, self._grace_s(grace_s)
         self._check_here()
+        checks.instance("worker", worker, Worker)
         if worker.id in crew.membership.workers:
             await crew.give_up(worker, grace_s)
 
@@ -353,7 +354,11 @@ class Node(Dispatching):
 
         For whoever handles signals, before `drain()`.  When it is given up, the job takes a mark
         along, as from a death: it ends `crashes_max` + 1 processes in order, and then is parked.
+
+        Raises:
+            InvalidOption: `job_id` is no text.
         """
+        checks.text("job_id", job_id)
         crew = self._crew
         for worker in crew.membership.workers.values() if crew is not None else ():
             worker.suspect(job_id)
@@ -368,14 +373,11 @@ class Node(Dispatching):
             self._state = "drained"
         self._is_drained().set()
 
-    def _grace_s(self, grace_s: Any) -> float:
+    def _grace_s(self, grace_s: object) -> float:
         if grace_s is None:
             return self.settings.grace_s
-        is_number = isinstance(grace_s, (int, float)) and not isinstance(grace_s, bool)
-        if not is_number or not 0.0 <= grace_s <= GRACE_MAX_S:  # refuses NaN too
-            problem = f"not a number of seconds from 0 to {GRACE_MAX_S:g}"
-            raise InvalidOption(option="grace_s", value=repr(grace_s), problem=problem)
-        return float(grace_s)
+        taken: float = checks.seconds("grace_s", grace_s, high=GRACE_MAX_S)
+        return taken
 
     async def wait_closed(self) -> None:
         """Return once this node has drained, for whatever reason."""
@@ -557,19 +559,16 @@ class Node(Dispatching):
         options: DispatchOptions,
     ) -> Admission:
         """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
+        mine: Any
         check_key(key)
-        if isinstance(handler, str):
+        if type(handler) is str:
             check_handler(handler)
             mine = self._handlers.get(handler) if self._handlers is not None else None
             name, kind = handler, mine.options.kind if mine is not None else None
-        elif isinstance(handler, Handler):
-            mine, name, kind = handler, handler.name, handler.options.kind
+        elif issubclass(type(handler), Handler):
+            mine, name, kind = handler, handler.name, handler.options.kind  # type: ignore[union-attr]
         else:
-            raise InvalidOption(
-                option="handler",
-                value=type(handler).__name__,
-                problem="neither a name nor what Handlers.job() or .service() returned",
-            )
+            raise no_handler(handler)
         payload = encode_call(args, kwargs)
         check_size("payload", payload, self.settings.payload_bytes_max)
         return Admission(
@@ -634,21 +633,17 @@ class Node(Dispatching):
         return await self._open_crew.requests.stop(key, job_id, cause)
 
 
-def _check_worker(capacity: int, weight: float, label: str, version: str) -> None:
-    _check_number("capacity", capacity, (int,), 1, CAPACITY_MAX)
-    _check_number("weight", weight, (int, float), WEIGHT_MIN, WEIGHT_MAX)
-    for name, text in (("label", label), ("version", version)):
-        if text:
-            try:
-                check_label(text)
-            except ConfigError as error:
-                raise ConfigError(setting=name, problem=error.problem) from None
+def _handlers_of(given: object) -> Handlers:
+    return checks.instance("handlers", given, Handlers, refuse=checks.setting)
 
 
-def _check_number(
-    setting: str, value: Any, kinds: tuple[type, ...], low: float, high: float
-) -> None:
-    is_number = isinstance(value, kinds) and not isinstance(value, bool)
-    if not is_number or not low <= value <= high:  # refuses NaN too
-        kind = "a number" if float in kinds else "a whole number"
-        raise ConfigError(setting=setting, problem=f"{value!r} is not {kind} from {low} to {high}")
+def _worker_args(
+    capacity: object, weight: object, label: str, version: str
+) -> tuple[int, float, str, str]:
+    taken = (
+        checks.count("capacity", capacity, 1, CAPACITY_MAX, refuse=checks.setting),
+        checks.number("weight", weight, WEIGHT_MIN, WEIGHT_MAX, refuse=checks.setting),
+    )
+    check_label(label)
+    check_label(version, "version")
+    return (*taken, label, version)

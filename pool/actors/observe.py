@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import ClassVar, Protocol
 
 import attrs
 import structlog
 
-from pool.errors import ConfigError, shown
+from pool import checks
 from pool.store.scribe import Scribe
 
 
@@ -359,13 +358,9 @@ _scribe = Scribe(lambda lines: _log.warning("log.dropped", lines=lines))
 
 def check_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
     """Return them; refuse what cannot be called plainly: a coroutine would never run."""
-    found = tuple(observers)
-    for observer in found:
-        call = getattr(observer, "__call__", None)  # noqa: B004 - an object with an async __call__
-        if call is None or iscoroutinefunction(observer) or iscoroutinefunction(call):
-            problem = f"{shown(repr(observer))} is not a plain function"
-            raise ConfigError(setting="observers", problem=problem)
-    return found
+    refuse = checks.setting
+    found = checks.several("observers", observers, "plain functions", refuse=refuse)
+    return tuple(checks.plain_function("observers", each, refuse=refuse) for each in found)
 
 
 def emit_to(observers: Sequence[Observer], event: Event) -> None:

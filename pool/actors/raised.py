@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import attrs
 
-from pool.actors.job import Cancel, Park, Retry, check_seconds
+from pool import checks
+from pool.actors.job import Cancel, Park, Retry
 from pool.store.loops import is_cancellation
 
 _ORDERS: tuple[tuple[type, Literal["retry", "cancel", "park"]], ...] = (
@@ -78,11 +79,9 @@ def _read(error: BaseException) -> Raised:
     for kind, word in _ORDERS:
         if issubclass(type(order), kind):
             given: Any = order
-            after_s, cause = None, _string(given.cause)
-            if word == "retry" and given.after_s is not None:
-                check_seconds("after_s", given.after_s, 0.0)
-                after_s = float(given.after_s)
-            return Raised(text, word, cause, after_s)
+            after_s = given.after_s if word == "retry" else None
+            after_s = checks.seconds("after_s", after_s, or_none=True)
+            return Raised(text, word, checks.as_text(given.cause), after_s)
     interrupts = (found for each in _leaves(error) if (found := _interrupt(each)) is not None)
     return Raised(text, is_cancellation=is_cancellation(error), interrupt=next(interrupts, None))
 
@@ -109,8 +108,3 @@ def _interrupt(error: BaseException) -> KeyboardInterrupt | None:
     if not issubclass(type(error), KeyboardInterrupt):
         return None
     return error if type(error) is KeyboardInterrupt else KeyboardInterrupt()
-
-
-def _string(value: object) -> str:
-    """Return text that is no subclass's."""
-    return str.__str__(str(value))

@@ -29,7 +29,7 @@ import anyio
 import attrs
 
 from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, StreamsUnreachable
-from pool.actors.feed import STREAMS_MAX, Feed
+from pool.actors.feed import STREAMS_MAX, Feed, stored_of
 from pool.actors.supervisor import Apart
 from pool.actors.tail import Batch, Fields, Reading, StreamEntry, Tail
 from pool.errors import InvalidOption, NotRunning, PoolError, again
@@ -163,13 +163,13 @@ class Reader:
             StoreUnavailable: The server could not say where the stream is.
         """
         self._check_open()
-        await self._add(stream.stored, start)
+        await self._add(stored_of(stream), start)
         self._feed.fit(len(self._tail.readings))
 
     def remove_stream(self, stream: Any) -> None:
         """Read this stream no more; what is buffered of it is dropped.  Twice is fine."""
         self._access.check_loop()
-        key = stream.stored.events
+        key = stored_of(stream).events
         self._tail.follow([c for c in self._tail.readings.values() if c.stream != key])
         self._feed.drop(lambda item: item.cursor.stream != key)
         self._feed.fit(len(self._tail.readings))
@@ -182,9 +182,10 @@ class Reader:
         Raises:
             InvalidOption: The stream is not read.
         """
-        cursor = self._tail.readings.get(stream.stored.events)
+        stored = stored_of(stream)
+        cursor = self._tail.readings.get(stored.events)
         if cursor is None:
-            raise InvalidOption(option="stream", value=stream.name, problem="it is not read")
+            raise InvalidOption(option="stream", value=stored.name, problem="it is not read")
         return cursor.given
 
     def __aiter__(self) -> AsyncIterator[StreamEvent]:

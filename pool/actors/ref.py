@@ -7,12 +7,12 @@ from typing import Any, Generic, Protocol, TypeVar
 import anyio
 import attrs
 
+from pool import checks
 from pool.actors.context import Seen
 from pool.actors.dispatcher import Waiting
 from pool.actors.job import RUNNING
 from pool.errors import (
     DeadlockRisk,
-    InvalidOption,
     JobCancelled,
     JobParked,
     NoSuchJob,
@@ -111,6 +111,7 @@ class JobRef(Generic[R]):
         """Return once a worker has started the job, or the job has ended.
 
         Raises:
+            InvalidOption: `timeout_s` is no number from 0 to 365 days.
             TimeoutError: Not within `timeout_s`.
             JobLost: It was there, and the store has lost it.
             OutcomeExpired: It ended so long ago that nothing is known of it, or was lost.
@@ -124,6 +125,7 @@ class JobRef(Generic[R]):
         """Return what the handler returned, once it has.
 
         Raises:
+            InvalidOption: As for `started()`.
             DeadlockRisk: It is the job whose handler asks.
             JobParked: It was given up: its attempts were used up, or its handler parked it.
             JobCancelled: It was stopped, or its handler cancelled it.
@@ -132,6 +134,7 @@ class JobRef(Generic[R]):
             TimeoutError: It has not ended within `timeout_s`; it goes on.
             StoreLost: The pool's data were lost, and the job with them.
         """
+        checks.seconds("timeout_s", timeout_s, or_none=True)
         if RUNNING.get() == self.job_id:
             raise DeadlockRisk(key=self.key, job_id=self.job_id)
         waiting = await self._wait(timeout_s, for_end=True)
@@ -169,12 +172,16 @@ class JobRef(Generic[R]):
     async def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the job; return when it has really ended.  A job that has ended stays as it is.
 
-        Its stop stays requested whatever happens to this call, its owner or the caller.
+        Its stop stays requested whatever happens to this call, its owner or the caller.  Of `cause`
+        the first 200 characters are kept.
 
         Raises:
+            InvalidOption: `cause` is no text, or `timeout_s` as for `started()`.
             NotStopped: Its handler has not ended within `timeout_s`.
             StoreUnavailable: The store does not answer.
         """
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
+        checks.text("cause", cause)
         try:
             await self._home.request_stop(self.key, self.job_id, cause)
         except NoSuchJob:
@@ -182,8 +189,7 @@ class JobRef(Generic[R]):
         await wait_stopped(self, timeout_s)
 
     async def _wait(self, timeout_s: float | None, *, for_end: bool) -> Waiting:
-        if timeout_s is not None and not timeout_s >= 0:
-            raise InvalidOption(option="timeout_s", value=repr(timeout_s), problem="below 0")
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         self._home.check_open()  # before a timer is made, which needs a loop
         waiting = Waiting(self.key, self.job_id, self._seen)
         try:

@@ -14,22 +14,25 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeAlias, overload
 
 import attrs
 
+from pool import checks
 from pool.actors.alone import Alone
 from pool.actors.observe import Observer, log_observer
 from pool.actors.replica import Replica
 from pool.actors.watch import WATCH_MAX, V, Watch, reader_of, text_of
 from pool.errors import ConfigError, InvalidOption, NotRunning, WrongValue, shown
 from pool.model import rmap as model
-from pool.model.names import WORKERS, check_map, check_pool
+from pool.model.names import WORKERS, check_map
 from pool.settings import Settings
 from pool.store.rmap import OPS_MAX, Life
 from pool.store.url import Url
 
+BUFFER_MAX: Final = 1_000_000  # changes in one watch
 WHOLE_MAX: Final = 2**53 - 1  # what `increment` counts to, on both sides of 0
 
 _WHOLE: Final = re.compile(rb"-?[0-9]+")  # as the script for `increment` sees it
@@ -90,8 +93,8 @@ class ReplicatedMap(Generic[V]):
         check_map(name)
         if name == WORKERS:
             raise ConfigError(setting="map", problem=f"{name!r} is the pool's own")
-        if values not in (str, bytes):
-            raise InvalidOption(option="values", value=repr(values), problem="str or bytes")
+        if values is not str and values is not bytes:
+            raise checks.option("values", values, "the type str or bytes")
         self.name = name
         self._values = values
         self._value_of = reader_of(values)
@@ -162,15 +165,12 @@ class ReplicatedMap(Generic[V]):
             InvalidOption: A value is out of bounds.
         """
         life = Life(ttl_s, is_sliding)
-        check_pool(pool)
         address = Url.parse(url)  # `url` itself, with a password in it, is not kept
+        access = Alone(pool, address, settings=settings, observers=observers)
 
         @asynccontextmanager
         async def held() -> AsyncIterator[Replica]:
-            async with (
-                Alone(pool, address, settings=settings, observers=observers) as alone,
-                alone.maps.hold(name) as replica,
-            ):
+            async with access as alone, alone.maps.hold(name) as replica:
                 yield replica
 
         return ReplicatedMap(name, values, life, held)
@@ -255,7 +255,7 @@ class ReplicatedMap(Generic[V]):
         return value
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str | bytes) and _bytes("key", key) in self._open.items
+        return issubclass(type(key), (str, bytes)) and _bytes("key", key) in self._open.items
 
     def __iter__(self) -> Iterator[str]:
         return self.keys()
@@ -290,10 +290,7 @@ class ReplicatedMap(Generic[V]):
         Raises:
             InvalidOption: `buffer_max` is not 1 to 1,000,000.
         """
-        if type(buffer_max) is not int or not 1 <= buffer_max <= 1_000_000:
-            raise InvalidOption(
-                option="buffer_max", value=repr(buffer_max), problem="1 to 1,000,000"
-            )
+        buffer_max = checks.count("buffer_max", buffer_max, 1, BUFFER_MAX)
         self._watches = [each for each in self._watches if not each.is_closed]
         self._open.link.check_loop()
         watch = Watch(self._open, self._values, buffer_max)
@@ -304,11 +301,13 @@ class ReplicatedMap(Generic[V]):
         """Wait until this copy has reached a revision that a write, anybody's, has returned.
 
         Raises:
+            InvalidOption: It is no whole number.
             StoreLost: The server went back, or lost its data, or does not have the revision (it is
                 asked twice, a renewal period apart): it may never come.
             NotRunning: The map was closed.
         """
-        await self._open.wait_for(revision)
+        replica = self._open
+        await replica.wait_for(checks.count("revision", revision, 0, WHOLE_MAX))
 
     # --- writes -------------------------------------------------------------------------------
     #
@@ -341,14 +340,9 @@ class ReplicatedMap(Generic[V]):
         Raises:
             InvalidOption: There are more.
         """
-        if len(values) > OPS_MAX:
-            raise InvalidOption(
-                option="values", value=str(len(values)), problem=f"at most {OPS_MAX} at once"
-            )
-        if not values:
-            return self.revision
-        ops = [model.Set(_bytes("key", k), _bytes("value", v)) for k, v in values.items()]
-        return (await self._open.write(ops, life=self._life)).revision
+        replica = self._open
+        ops = [model.Set(key, value) for key, value in _pairs("values", values)]
+        return (await replica.write(ops, life=self._life)).revision if ops else self.revision
 
     async def set_if_not_exists(self, key: str | bytes, value: V) -> Written[V]:
         """Give a key this string if it has nothing."""
@@ -379,8 +373,7 @@ class ReplicatedMap(Generic[V]):
             WrongValue: It holds something else, or the sum would be beyond 2^53.
             InvalidOption: `by` is not a whole number within that.
         """
-        if type(by) is not int or not -WHOLE_MAX <= by <= WHOLE_MAX:
-            raise InvalidOption(option="by", value=repr(by), problem="a whole number within 2^53")
+        by = checks.count("by", by, -WHOLE_MAX, WHOLE_MAX)
         written = await self._open.write([model.Increment(_bytes("key", key), by)], life=self._life)
         [outcome] = written.outcomes
         assert not isinstance(outcome.previous, tuple)  # the script refuses it
@@ -414,8 +407,12 @@ class ReplicatedMap(Generic[V]):
         return _resized(await self._open.reset(model.ResetOp()))
 
     async def compare_and_reset(self, expected: Mapping[str, V]) -> Resized:
-        """Remove all keys if these have the expected strings."""
-        pairs = tuple((_bytes("key", k), _bytes("expected", v)) for k, v in expected.items())
+        """Remove all keys if these, at most 256, have the expected strings.
+
+        Raises:
+            InvalidOption: There are more.
+        """
+        pairs = tuple(_pairs("expected", expected))
         return _resized(await self._open.reset(model.ResetOp("reset", pairs)))
 
     async def destroy(self) -> Resized:
@@ -453,19 +450,19 @@ def _resized(resized: model.Resized) -> Resized:
     return Resized(resized.at.revision, resized.is_met, resized.size_before, resized.size)
 
 
-def _bytes(what: str, given: str | bytes) -> bytes:
-    if isinstance(given, bytes):
+def _pairs(what: str, given: object) -> list[tuple[bytes, bytes]]:
+    pairs = checks.mapping(what, given).items()
+    found = [(_bytes(what, key), _bytes(what, value)) for key, value in islice(pairs, OPS_MAX + 1)]
+    if len(found) > OPS_MAX:
+        raise InvalidOption(option=what, value=f"over {OPS_MAX}", problem=f"at most {OPS_MAX}")
+    return found
+
+
+def _bytes(what: str, given: object) -> bytes:
+    if type(given) is bytes:
         return given
-    if not isinstance(given, str):
-        raise InvalidOption(
-            option=what, value=f"<{type(given).__name__}>", problem="expected str or bytes"
-        )
-    try:
-        return given.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        problem = f"lone surrogate at offset {error.start}"
-        raise InvalidOption(option=what, value=shown(given), problem=problem) from None
+    return checks.utf8(what, given, or_bytes=True, errors="surrogateescape")
 
 
 def _shown(key: str | bytes) -> str:
-    return shown(repr(key))
+    return shown(key) if type(key) is bytes else repr(shown(key))

@@ -54,8 +54,9 @@ import anyio
 import anyio.lowlevel
 import attrs
 
+from pool import checks
 from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, StreamsUnreachable
-from pool.actors.feed import STREAMS_MAX, Feed
+from pool.actors.feed import STREAMS_MAX, Feed, stored_of
 from pool.actors.sink_events import (
     SinkLapsed,
     SinkMended,
@@ -68,12 +69,13 @@ from pool.actors.supervisor import Apart
 from pool.actors.tail import Batch, Fields, Reading, Tail
 from pool.errors import Gone, InvalidOption, NotRunning, PoolError, StoreUnavailable
 from pool.model.ids import incarnation
+from pool.model.names import check_stream
 from pool.model.stream import (
     FIRST,
     Filter,
     Start,
     StreamEvent,
-    check_number,
+    check_id,
     event_of,
     order,
     position_of,
@@ -145,12 +147,13 @@ class Sink:
         pattern: str | None,
         where: Callable[[StreamEvent], object] | None,
     ) -> None:
-        check_number("grace_s", grace_s, (int, float), GRACE_MIN_S, GRACE_MAX_S)
-        check_number("deliveries_max", deliveries_max, (int,), 1, DELIVERIES_HIGH)
+        check_stream(name, "sink")
+        grace_s = checks.seconds("grace_s", grace_s, GRACE_MIN_S, GRACE_MAX_S)
+        deliveries_max = checks.count("deliveries_max", deliveries_max, 1, DELIVERIES_HIGH)
         self.name = name
         self._access = access
         self._filter = Filter.of(topics, pattern, where)
-        self._is_no_ack = no_ack
+        self._is_no_ack = checks.flag("no_ack", no_ack)
         self._grace_s = grace_s
         self._stored = StoredSink(
             control=access.control,
@@ -199,7 +202,7 @@ class Sink:
             StorageFull, StoreUnavailable: As for adding an event.
         """
         self._check_open()
-        source = self._source(stream.stored, start)
+        source = self._source(stored_of(stream), start)
         consumer = self.consumer
         call = self._stored.join(consumer, "", [(source.of, source.start)])
         await self._access.link.call(call, repeatable=True)
@@ -216,7 +219,7 @@ class Sink:
         What was handed out and not acknowledged can still be, within its grace.
         """
         self._access.check_loop()
-        source = self._sources.pop(stream.stored.events, None)
+        source = self._sources.pop(stored_of(stream).events, None)
         if source is None:
             return
         self._left[source.stream] = source.of
@@ -247,7 +250,8 @@ class Sink:
                 option="no_ack", value="True", problem="events of this sink need no acknowledgement"
             )
         by_stream: dict[str, list[str]] = {}
-        for event in events:
+        for given in checks.several("events", events, "events"):
+            event = _checked(given)
             by_stream.setdefault(event.stream, []).append(event.id)
         done = 0
         for name, ids in by_stream.items():
@@ -264,7 +268,7 @@ class Sink:
             StoreUnavailable, NotRunning: As for `ack()`.
         """
         self._check_open()
-        check_number("count", count, (int,), 1, PARKED_FETCHED_MAX)
+        count = checks.count("count", count, 1, PARKED_FETCHED_MAX)
         command = ("XRANGE", self._stored.parked, "-", "+", "COUNT", count)
         reply = await self._access.link.execute(*command)
         found = (parked_of(entry_id, flat) for entry_id, flat in reply)
@@ -275,7 +279,9 @@ class Sink:
         self._check_open()
         if not parked:
             return 0
-        entries = [each.entry for each in parked]
+        entries = [checks.instance("parked", each, Parked).entry for each in parked]
+        for entry in entries:
+            check_id("parked", entry)
         dropped: int = await self._access.link.execute("XDEL", self._stored.parked, *entries)
         return dropped
 
@@ -355,12 +361,13 @@ class Sink:
         self._first.append((stored, start))
 
     def _source(self, stored: StoredStream, start: Start) -> _Source:
+        position = position_of(start)
         if stored.events in self._sources or len(self._sources) >= STREAMS_MAX:
             is_read = stored.events in self._sources
             problem = "it is read already" if is_read else "too many streams"
             raise InvalidOption(option="stream", value=stored.name, problem=problem)
         self._left.pop(stored.events, None)
-        return _Source(stream=stored.events, position=FIRST, of=stored, start=position_of(start))
+        return _Source(stream=stored.events, position=FIRST, of=stored, start=position)
 
     def _check_open(self, *, may_be_closed: bool = False) -> None:
         self._access.check_loop()
@@ -636,3 +643,10 @@ class Sink:
             self._refused(error)
             return False
         return True
+
+
+def _checked(given: object) -> StreamEvent:
+    event = checks.instance("event", given, StreamEvent)
+    check_id("event", event.id)
+    check_stream(event.stream)
+    return event

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
+from pool import checks
 from pool.actors.access import Access, accessing
 from pool.actors.control import learn_ttl
+from pool.actors.feed import HasEvents
 from pool.actors.observe import Observer, log_observer
 from pool.actors.reader import READER_BUFFER_MAX, Reader
 from pool.actors.sink import DELIVERIES_MAX, GRACE_S, SINK_BUFFER_MAX, Sink
 from pool.errors import InvalidOption
 from pool.model.codec import check_size
+from pool.model.names import check_stream
 from pool.model.stream import (
     EVENT_BYTES_MAX,
     LENGTH_MAX,
     TOPIC_BYTES_MAX,
     Start,
     StreamEvent,
-    check_number,
+    check_id,
     encoded_name,
 )
 from pool.settings import Settings
@@ -34,7 +37,7 @@ TTL_MAX_S: Final = 10 * 365 * 86_400.0
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Stream:
+class Stream(HasEvents):
     """An ordered stream of events, kept in Redis: `node.stream("orders")` or `Stream.open()`.
 
     Events are kept until they are removed, the stream is destroyed, or a limit that was asked for
@@ -44,19 +47,15 @@ class Stream:
     let all that write to a stream use the same.
     """
 
-    stored: StoredStream
     length_max: int | None = None
     ttl_s: float | None = None
     is_sliding: bool = False
     _access: Access
 
     def __attrs_post_init__(self) -> None:
-        if self.length_max is not None:
-            check_number("length_max", self.length_max, (int,), 1, LENGTH_MAX)
-        if self.ttl_s is not None:
-            check_number("ttl_s", self.ttl_s, (int, float), TTL_MIN_S, TTL_MAX_S)
-        elif self.is_sliding:
-            raise InvalidOption(option="is_sliding", value="True", problem="it needs a ttl_s")
+        length_max, ttl_s = _limits(self.length_max, self.ttl_s, self.is_sliding)
+        object.__setattr__(self, "length_max", length_max)  # plain ones, whatever was given
+        object.__setattr__(self, "ttl_s", ttl_s)
 
     @classmethod
     def open(
@@ -86,9 +85,11 @@ class Stream:
             seam: The world outside; for simulations.
 
         Raises:
-            ConfigError, InvalidOption: An argument cannot be used.
+            ConfigError, InvalidOption: At once: an argument cannot be used.
             StoreUnavailable, AuthError, UnsupportedServer, NoServer: There is no usable server.
         """
+        check_stream(name)
+        _limits(length_max, ttl_s, is_sliding)
         opening = accessing(Url.parse(url), pool, settings, observers, seam)
 
         @asynccontextmanager
@@ -155,7 +156,8 @@ class Stream:
         """
         name = encoded_name("event", event, EVENT_BYTES_MAX)
         subject = None if topic is None else encoded_name("topic", topic, TOPIC_BYTES_MAX)
-        body = payload if isinstance(payload, bytes) else _utf8(payload)
+        body = checks.utf8("payload", payload, or_bytes=True)
+        checks.flag("only_if_exists", only_if_exists)
         check_size("payload", body, self._access.settings.payload_bytes_max)
         call = self.stored.add(
             name,
@@ -177,9 +179,7 @@ class Stream:
             StoreUnavailable, NotRunning: As for `add()`.
         """
         for event_id in event_ids:
-            encoded_name("id", event_id, EVENT_BYTES_MAX)
-            if not _is_id(event_id):
-                raise InvalidOption(option="id", value=event_id, problem="it is no event's id")
+            check_id("id", event_id)
         if not event_ids:
             return 0
         removed: int = await self._access.link.execute("XDEL", self.stored.events, *event_ids)
@@ -282,6 +282,16 @@ class Stream:
         return sink
 
 
+def _limits(
+    length_max: object, ttl_s: object, is_sliding: object
+) -> tuple[int | None, float | None]:
+    length = None if length_max is None else checks.count("length_max", length_max, 1, LENGTH_MAX)
+    life_s = checks.seconds("ttl_s", ttl_s, TTL_MIN_S, TTL_MAX_S, or_none=True)
+    if checks.flag("is_sliding", is_sliding) and life_s is None:
+        raise InvalidOption(option="is_sliding", value="True", problem="it needs a ttl_s")
+    return length, life_s
+
+
 def make_stream(
     access: Access, name: str, *, length_max: int | None, ttl_s: float | None, is_sliding: bool
 ) -> Stream:
@@ -297,19 +307,3 @@ def make_stream(
         is_sliding=is_sliding,
         access=access,
     )
-
-
-def _utf8(text: Any) -> bytes:
-    if not isinstance(text, str):
-        kind = f"<{type(text).__name__}>"
-        raise InvalidOption(option="payload", value=kind, problem="bytes or text")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        value, problem = "<str>", f"{error.reason} at offset {error.start}"
-        raise InvalidOption(option="payload", value=value, problem=problem) from None
-
-
-def _is_id(text: str) -> bool:
-    ms, dash, number = text.partition("-")
-    return bool(dash) and ms.isdecimal() and number.isdecimal() and text.isascii()

@@ -23,10 +23,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NoReturn, Protocol
 
-from pool.errors import PayloadEncodingError, PayloadTooLarge, shown
+from pool.errors import PayloadEncodingError, PayloadTooLarge, name_of, shown
 
 DEPTH_MAX = 100  # containers within containers; json itself would go as deep as the stack is
 
+_PATH_CHARS_MAX: Final = 200  # to what is wrong in a value
 _BYTES: Final = b"\x00"
 _CUSTOM: Final = b"\x01"
 _CALL: Final = frozenset({"args", "kwargs"})
@@ -60,18 +61,12 @@ def encode_call(args: tuple[Any, ...], kwargs: dict[str, Any], codec: Codec | No
     if not kwargs:
         if not args:
             return b""
-        if len(args) == 1 and isinstance(args[0], bytes):
-            return _BYTES + args[0]
+        if len(args) == 1 and issubclass(type(args[0]), bytes):
+            return b"".join((_BYTES, args[0]))
     if codec is not None:
         return _encode_custom({"args": list(args), "kwargs": kwargs}, codec)
     value, path = ({"args": args, "kwargs": kwargs}, "$") if kwargs else (args, "$.args")
-    try:
-        return _encode_json(value, path)
-    except PayloadEncodingError:
-        raise
-    except Exception as error:  # of the caller's own code; of a handler's, it is a failed attempt
-        problem = f"{type(error).__name__} was raised by it"
-        raise PayloadEncodingError(path=path, problem=problem) from error
+    return _encode_given(value, path)
 
 
 def decode_call(data: bytes, codec: Codec | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -102,9 +97,19 @@ def encode_value(value: Any, codec: Codec | None = None) -> bytes:
     """
     if value is None and codec is None:
         return b"null"  # what most handlers return
-    if isinstance(value, bytes):
-        return _BYTES + value
+    if issubclass(type(value), bytes):
+        return b"".join((_BYTES, value))
     return _encode_json(value) if codec is None else _encode_custom(value, codec)
+
+
+def encode_message(value: Any) -> bytes:
+    """Return what a caller sends as bytes, like `encode_value()`.
+
+    Raises:
+        PayloadEncodingError: Also for what the value's own code raises; of a handler's result that
+            is a failed attempt.
+    """
+    return encode_value(value) if issubclass(type(value), bytes) else _encode_given(value)
 
 
 def decode_value(data: bytes, codec: Codec | None = None) -> Any:
@@ -166,6 +171,16 @@ _to_json = json.JSONEncoder(
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
+def _encode_given(value: Any, path: str = "$") -> bytes:
+    try:
+        return _encode_json(value, path)
+    except PayloadEncodingError:
+        raise
+    except Exception as error:  # of the caller's own code
+        problem = f"{name_of(type(error))} was raised by it"
+        raise PayloadEncodingError(path=path, problem=problem) from error
+
+
 def _encode_json(value: Any, path: str = "$") -> bytes:
     problem = "cannot be encoded"
     if type(value) in _SCALARS or _is_encodable(value, DEPTH_MAX):
@@ -175,6 +190,9 @@ def _encode_json(value: Any, path: str = "$") -> bytes:
             problem = shown(str(error))
     # Looking for the place costs more than encoding, so it is done only now.
     path, problem = next(_faults(value, path, ()), (path, problem))
+    if len(path) > _PATH_CHARS_MAX:
+        half = _PATH_CHARS_MAX // 2
+        path = f"{path[:half]}...{path[-half:]}"
     raise PayloadEncodingError(path=path, problem=problem)
 
 
@@ -276,7 +294,7 @@ def _faults(value: Any, path: str, within: tuple[int, ...]) -> Iterator[tuple[st
                 yield path, "an integer with more digits than the interpreter converts"
         case float():
             if not math.isfinite(value):
-                yield path, f"{float(value)!r} is not JSON"
+                yield path, f"{float.__float__(value)!r} is not JSON"
         case dict() | list() | tuple() if id(value) in within:
             yield path, "circular"
         case dict() | list() | tuple() if len(within) == DEPTH_MAX:
@@ -284,7 +302,7 @@ def _faults(value: Any, path: str, within: tuple[int, ...]) -> Iterator[tuple[st
         case dict():
             for key, item in value.items():
                 if not isinstance(key, str):
-                    yield path, f"a key is {type(key).__name__}, expected str"
+                    yield path, f"a key is {name_of(type(key))}, expected str"
                     continue
                 yield from _text_faults(key, path)
                 yield from _faults(item, f"{path}{_step(key)}", (*within, id(value)))
@@ -294,15 +312,17 @@ def _faults(value: Any, path: str, within: tuple[int, ...]) -> Iterator[tuple[st
         case bytes():
             yield path, "bytes must be the only value"
         case _:
-            yield path, f"{type(value).__name__} cannot be encoded"
+            yield path, f"{name_of(type(value))} cannot be encoded"
 
 
 def _text_faults(text: str, path: str) -> Iterator[tuple[str, str]]:
     try:
-        text.encode()
+        str.encode(text)
     except UnicodeEncodeError as error:
-        yield path, f"{shown(text)!r} has a lone surrogate at offset {error.start}"
+        yield path, f"{shown(str.__str__(text))!r} has a lone surrogate at offset {error.start}"
 
 
 def _step(key: str) -> str:
-    return f".{key}" if key.isidentifier() else f"[{shown(key)!r}]"
+    plain = str.__str__(key)
+    text = shown(plain)
+    return f".{text}" if text == plain and text.isidentifier() else f"[{text!r}]"

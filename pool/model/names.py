@@ -16,7 +16,8 @@ from typing import Any
 
 import attrs
 
-from pool.errors import ConfigError, InvalidKey, InvalidOption, shown
+from pool import checks
+from pool.errors import ConfigError, InvalidKey, InvalidOption, name_of, shown
 
 KEY_BYTES_MAX = 512
 LABEL_BYTES_MAX = 128
@@ -196,7 +197,7 @@ def check_key(key: object) -> None:
         return
     problem = _problem(key, KEY_BYTES_MAX)
     if problem:
-        raise InvalidKey(key=_told(key), problem=problem)
+        raise InvalidKey(key=shown(key), problem=problem)
 
 
 def check_idempotency_key(key: object) -> None:
@@ -205,7 +206,7 @@ def check_idempotency_key(key: object) -> None:
         return
     problem = _problem(key, IDEMPOTENCY_KEY_BYTES_MAX)
     if problem:
-        raise InvalidOption(option="idempotency_key", value=_told(key), problem=problem)
+        raise InvalidOption(option="idempotency_key", value=shown(key), problem=problem)
 
 
 def check_pool(name: object) -> None:
@@ -214,37 +215,41 @@ def check_pool(name: object) -> None:
     The alphabet leaves out all that means something in key patterns, access rules and hash tags,
     so that no pool's keys can be taken for another's.
     """
-    if type(name) is not str or not _POOL.fullmatch(name):
-        raise ConfigError(setting="pool", problem=f"{_told(name)!r} is not [a-z0-9_-]{{1,64}}")
+    _check_word("pool", name, _POOL)
 
 
 def check_handler(name: object) -> None:
     """Refuse what cannot be a handler's name."""
-    if type(name) is not str or not _HANDLER.fullmatch(name):
-        raise ConfigError(
-            setting="handler", problem=f"{_told(name)!r} is not [A-Za-z0-9_.:-]{{1,128}}"
-        )
+    _check_word("handler", name, _HANDLER)
 
 
-def check_label(label: object) -> None:
-    """Refuse what cannot be a worker's label: the rule of job keys, within 128 bytes."""
-    problem = _problem(label, LABEL_BYTES_MAX)
-    if problem:
-        raise ConfigError(setting="label", problem=f"{_told(label)!r}: {problem}")
+def check_label(label: object, setting: str = "label") -> None:
+    """Refuse what cannot be a worker's label: nothing, or by the rule of job keys 128 bytes."""
+    if type(label) is not str or label:
+        _check_text(setting, label, LABEL_BYTES_MAX)
 
 
 def check_map(name: object) -> None:
     """Refuse what cannot be a replicated map's name: the rule of job keys, within 128 bytes."""
-    problem = _problem(name, MAP_BYTES_MAX)
-    if problem:
-        raise ConfigError(setting="map", problem=f"{_told(name)!r}: {problem}")
+    _check_text("map", name, MAP_BYTES_MAX)
 
 
 def check_stream(name: object, setting: str = "stream") -> None:
     """Refuse what cannot be the name of a stream or a sink: the rule of maps."""
-    problem = _problem(name, STREAM_BYTES_MAX)
+    _check_text(setting, name, STREAM_BYTES_MAX)
+
+
+def _check_word(setting: str, name: object, words: re.Pattern[str]) -> None:
+    if type(name) is str and words.fullmatch(name):
+        return
+    problem = f"it is not {words.pattern}" if type(name) is str else _no_text(name)
+    raise ConfigError(setting=setting, problem=f"{checks.told(name)}: {problem}")
+
+
+def _check_text(setting: str, text: object, bytes_max: int) -> None:
+    problem = _problem(text, bytes_max)
     if problem:
-        raise ConfigError(setting=setting, problem=f"{_told(name)!r}: {problem}")
+        raise ConfigError(setting=setting, problem=f"{checks.told(text)}: {problem}")
 
 
 def _is_plainly_good(text: object, bytes_max: int) -> bool:
@@ -258,14 +263,15 @@ def _is_plainly_good(text: object, bytes_max: int) -> bool:
     )
 
 
-def _told(value: object) -> str:
-    # What is not text is named by its type: its repr may be long, fail, or hold a secret.
-    return shown(value) if type(value) is str else f"<{type(value).__name__}>"
+def _no_text(given: object) -> str:
+    kind = type(given)
+    what = f"expected str, not {name_of(kind)}"
+    return f"{what}: give its plain text" if issubclass(kind, str) else what
 
 
 def _problem(text: object, bytes_max: int) -> str:
     if type(text) is not str:
-        return f"expected str, not {type(text).__name__}"
+        return _no_text(text)
     if not text:
         return "empty"
     try:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from pool.errors import InvalidOption, PayloadTooLarge, shown
+from pool import checks
+from pool.errors import PayloadTooLarge
 
 EVENT_BYTES_MAX: Final = 256
 TOPIC_BYTES_MAX: Final = 512
 LENGTH_MAX: Final = 100_000_000
 NEWEST: Final = "newest"  # no id: the server replaces it, once
 FIRST: Final = "0-0"  # the id behind which every event lies
+_WORDS: Final = {"oldest": FIRST, NEWEST: NEWEST}
 _SEQ_MAX: Final = 2**64 - 1
 _DIGITS_MAX: Final = 16  # of an event's number
 _MS_MAX: Final = 2**53  # what Lua can count
@@ -56,32 +59,42 @@ def order(entry_id: str) -> tuple[int, int]:
     return int(ms), int(number)
 
 
-def position_of(start: Start) -> str:
+def is_id(text: object) -> bool:
+    """Say whether it is an event's id."""
+    found = _ID.fullmatch(text) if type(text) is str else None
+    return found is not None and max(map(int, found.groups())) <= _SEQ_MAX
+
+
+def check_id(option: str, text: object) -> None:
+    """Refuse what is no event's id.
+
+    Raises:
+        InvalidOption: It is none.
+    """
+    if not is_id(text):
+        raise checks.option(option, text, "an event's id")
+
+
+def position_of(start: Any) -> str:
     """Return the id behind which to read for what a user calls a start, or `newest`.
 
     Raises:
         InvalidOption: It is none.
     """
-    match start:
-        case "oldest":
-            return FIRST
-        case "newest":
-            return NEWEST
-        case str() if (found := _ID.fullmatch(start)) and max(map(int, found.groups())) <= _SEQ_MAX:
-            return f"{int(found[1])}-{int(found[2])}"
-        case bool():
-            pass
-        case int() if 0 <= start <= _MS_MAX:
-            return _just_before(start)
-        case datetime() if start.tzinfo is not None and start >= _EPOCH:
-            return _just_before((start - _EPOCH) // timedelta(milliseconds=1))
-        case _:
-            pass
-    raise InvalidOption(
-        option="start",
-        value=shown(start),
-        problem="'oldest', 'newest', an event's id, a datetime with a zone, or epoch milliseconds",
-    )
+    kind = type(start)
+    if kind is str and start in _WORDS:
+        return _WORDS[start]
+    if is_id(start):
+        ms, number = order(start)
+        return f"{ms}-{number}"
+    if issubclass(kind, int) and kind is not bool:
+        return _just_before(checks.count("start", start, 0, _MS_MAX))
+    if issubclass(kind, datetime):
+        with suppress(Exception):  # of a kind of datetime, or of a zone, whose code is the caller's
+            if start.tzinfo is not None and start >= _EPOCH:
+                return _just_before(int((start - _EPOCH) // timedelta(milliseconds=1)))
+    must = "'oldest', 'newest', an event's id, a datetime with a zone, or epoch milliseconds"
+    raise checks.option("start", start, must)
 
 
 def _just_before(ms: int) -> str:
@@ -98,27 +111,12 @@ def encoded_name(option: str, text: object, bytes_max: int) -> bytes:
         InvalidOption: It is no text, empty, or cannot be encoded.
         PayloadTooLarge: It is longer than `bytes_max`.
     """
-    if not isinstance(text, str) or not text:
-        value = shown(text) if isinstance(text, str) else f"<{type(text).__name__}>"
-        raise InvalidOption(option=option, value=value, problem="a text that is not empty")
-    try:
-        encoded = text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidOption(option=option, value=shown(text), problem=str(error.reason)) from None
+    encoded = checks.utf8(option, text)
+    if not encoded:
+        raise checks.option(option, text, "a text that is not empty")
     if len(encoded) > bytes_max:
         raise PayloadTooLarge(what=option, size_bytes=len(encoded), size_bytes_max=bytes_max)
     return encoded
-
-
-def check_number(option: str, value: Any, kinds: tuple[type, ...], low: float, high: float) -> None:
-    """Refuse what is no number of these kinds within the bounds.
-
-    Raises:
-        InvalidOption: It is none.
-    """
-    is_number = isinstance(value, kinds) and not isinstance(value, bool)
-    if not is_number or not low <= value <= high:  # refuses NaN too
-        raise InvalidOption(option=option, value=shown(value), problem=f"{low} to {high}")
 
 
 # --- what is wanted -------------------------------------------------------------------------
@@ -148,19 +146,15 @@ class Filter:
         Raises:
             InvalidOption: One of them is of the wrong kind.
         """
-        if topics is not None and (
-            isinstance(topics, str) or not all(isinstance(each, str) for each in topics)
-        ):
-            raise InvalidOption(option="topics", value=shown(topics), problem="a set of texts")
-        if pattern is not None and not isinstance(pattern, str):
-            raise InvalidOption(option="pattern", value=shown(pattern), problem="a text")
-        if where is not None and not callable(where):
-            raise InvalidOption(option="where", value=shown(where), problem="a function")
-        return cls(
-            topics=None if topics is None else frozenset(topics),
-            pattern=_pattern(pattern),
-            where=where,
-        )
+        wanted: frozenset[str] | None = None
+        if topics is not None:
+            found = checks.several("topics", topics, "texts")
+            wanted = frozenset(checks.text("topics", each) for each in found)
+        if pattern is not None:
+            checks.text("pattern", pattern)
+        if where is not None:
+            checks.plain_function("where", where)
+        return cls(topics=wanted, pattern=_pattern(pattern), where=where)
 
     def takes_topic(self, topic: str | None) -> bool:
         """Say whether the topic is wanted; an event without one passes only if none is asked."""

@@ -67,6 +67,7 @@ class Changed:
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool ttl`: 0, or 1 if it has to be run again."""
     check_pool(args.pool)
+    Settings(lease_ttl_s=args.seconds)  # for its bounds
     with reachable(args.url) as url:
         changed = anyio.run(_run, args.pool, url, args.seconds)
     if args.json:

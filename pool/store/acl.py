@@ -14,8 +14,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
 
-from pool.errors import ConfigError
+from pool import checks
 from pool.model.names import check_pool, key_patterns
+from pool.store.url import DB_MAX
 
 # SCRIPT LOAD lets its user run any Lua, but that runs under these same rules.  A command without
 # subcommands may be narrowed to one first argument: the other sections of INFO tell of others.
@@ -59,8 +60,7 @@ def rules(pool: str, *, db: int = 0) -> list[str]:
         ConfigError: It cannot be a pool's name, or a database's number.
     """
     check_pool(pool)
-    if db < 0:
-        raise ConfigError(setting="db", problem=f"{db} is no number of a database")
+    db = checks.count("db", db, 0, DB_MAX, refuse=checks.setting)
     chosen = {f"select|{db}"} if db else set()
     allowed = sorted(called() | SENT | chosen)
     keys = [f"~{pattern}" for pattern in key_patterns(pool)]

@@ -17,7 +17,8 @@ from types import MappingProxyType
 
 import attrs
 
-from pool.errors import ConfigError, InvalidOption, PayloadTooLarge, StoreLost, shown
+from pool import checks
+from pool.errors import ConfigError, InvalidOption, PayloadTooLarge, StoreLost
 from pool.model.names import Control, check_map
 from pool.model.rmap import (
     CompareAndDelete,
@@ -119,15 +120,9 @@ class Life:
     is_sliding: bool = False
 
     def __attrs_post_init__(self) -> None:
-        ttl_s = self.ttl_s
-        is_number = type(ttl_s) in (int, float) and TTL_S_MIN <= ttl_s <= TTL_S_MAX  # type: ignore[operator]
-        if ttl_s is not None and not is_number:  # refuses NaN too
-            raise InvalidOption(
-                option="ttl_s",
-                value=shown(ttl_s),
-                problem=f"{TTL_S_MIN:.0f} to {TTL_S_MAX:.0f} seconds",
-            )
-        if self.is_sliding and self.ttl_s is None:
+        ttl_s = checks.seconds("ttl_s", self.ttl_s, TTL_S_MIN, TTL_S_MAX, or_none=True)
+        object.__setattr__(self, "ttl_s", ttl_s)  # a plain one, whatever was given
+        if checks.flag("is_sliding", self.is_sliding) and ttl_s is None:
             raise InvalidOption(option="is_sliding", value="True", problem="there is no ttl_s")
 
     def words(self) -> tuple[int, int]:

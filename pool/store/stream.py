@@ -146,12 +146,17 @@ LEAVE = Script.load(
 )
 
 
+def _checked(name: str) -> str:
+    check_stream(name)
+    return name
+
+
 @attrs.frozen
 class StoredStream:
     """One stream in Redis."""
 
     control: Control
-    name: str
+    name: str = attrs.field(converter=_checked)  # before keys are made of it
     events: str = attrs.field(init=False, repr=False)
     meta: str = attrs.field(init=False, repr=False)
 
@@ -162,9 +167,6 @@ class StoredStream:
     @meta.default
     def _meta(self) -> str:
         return self.control.stream_meta(self.name)
-
-    def __attrs_post_init__(self) -> None:
-        check_stream(self.name)
 
     def add(
         self,

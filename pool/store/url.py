@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 
 import attrs
 
-from pool.errors import ConfigError
+from pool.errors import ConfigError, name_of
 from pool.model.names import hash_tag
 
 Kind = Literal["tcp", "tls", "unix", "sentinel", "cluster", "embedded"]
@@ -37,7 +37,7 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\]]*))(?::(?P
 _PORT = 6379
 _SENTINEL_PORT = 26379
 _PORT_MAX = 65_535
-_DB_MAX = 2**31 - 1  # the server has its own, smaller limit and names it
+DB_MAX = 2**31 - 1  # the server has its own, smaller limit and names it
 
 # Query options by kind of address; the names are redis-py's, so that its addresses work here too.
 _OPTIONS: dict[Kind, frozenset[str]] = {
@@ -86,7 +86,7 @@ class Url:
         if isinstance(text, Url):
             return text
         if type(text) is not str:
-            raise _wrong(f"expected str, not {type(text).__name__}")
+            raise _wrong(f"expected str, not {name_of(type(text))}")
         if not text.isprintable() or " " in text:
             raise _wrong("the address contains spaces or control characters")
         scheme, found, _ = text.partition("://")
@@ -198,7 +198,7 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
 
 
 def _db(text: str) -> int:
-    return _number(text, what="database", low=0, high=_DB_MAX)
+    return _number(text, what="database", low=0, high=DB_MAX)
 
 
 def _who(parts: SplitResult) -> tuple[dict[str, str], str]:

@@ -15,7 +15,6 @@ from pool.model.stream import (
     NEWEST,
     Filter,
     StreamEvent,
-    check_number,
     event_of,
     number_of,
     order,
@@ -100,11 +99,3 @@ def test_a_function_is_asked_last_and_may_raise() -> None:
     assert not Filter.of(None, None, lambda _: 0).takes(event)
     with pytest.raises(ZeroDivisionError):
         Filter.of(None, None, lambda _: 1 // 0).takes(event)
-
-
-@pytest.mark.parametrize("value", [0, 11, 1.5, True, "1", None, float("nan")])
-def test_a_number_out_of_bounds_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidOption):
-        check_number("n", value, (int,), 1, 10)
-    check_number("n", 1, (int,), 1, 10)
-    check_number("n", 10, (int,), 1, 10)
