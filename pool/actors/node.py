@@ -380,7 +380,13 @@ class Node(Dispatching):
         return taken
 
     async def wait_closed(self) -> None:
-        """Return once this node has drained, for whatever reason."""
+        """Return once this node has drained, for whatever reason.
+
+        Raises:
+            NotRunning: It was never entered.
+        """
+        if self._state == "new":
+            raise NotRunning(state=self._state)
         self._check_here()
         await self._is_drained().wait()
 

@@ -851,6 +851,15 @@ def test_a_decorator_without_its_name_says_how_to_write_it() -> None:
             decorator(echo.fn)
 
 
+@pytest.mark.anyio
+async def test_waiting_for_the_end_of_a_node_that_was_never_entered_is_refused(
+    fleet: Fleet,
+) -> None:
+    with pytest.raises(NotRunning) as refused:
+        await Node(fleet.pool, fleet.url).wait_closed()
+    assert refused.value.state == "new"
+
+
 def test_the_text_of_an_error_never_fails() -> None:
     """Whoever made it of what: nobody's `repr` is called, and none is endless."""
 
