@@ -22,6 +22,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ATTEMPTS_MAX: Final = 1000
+# The fleet knows a worker, with its handlers' names, by one value of a map (64 KiB): this leaves
+# room for the rest, as long as that may be.
+NAMES_BYTES_MAX: Final = 56 * 1024
 SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
 
 
@@ -57,6 +60,7 @@ class Handlers:
 
     def __init__(self) -> None:
         self._by_name: dict[str, Handler[..., Any]] = {}
+        self._names_bytes = 0  # as JSON
 
     def job(
         self,
@@ -184,6 +188,14 @@ class Handlers:
         _check_function(name, fn)
         if name in self._by_name:
             raise DuplicateHandler(handler=name)
+        names_bytes = self._names_bytes + len(name) + len('"",')
+        if names_bytes > NAMES_BYTES_MAX:
+            problem = (
+                f"with {name!r} their {len(self) + 1} names take {names_bytes:,} bytes, at most "
+                f"{NAMES_BYTES_MAX:,}: give some to another worker, see Node.add_worker()"
+            )
+            raise ConfigError(setting="handlers", problem=problem)
+        self._names_bytes = names_bytes
         handler: Handler[..., Any] = Handler(name, fn, options, checks.is_async(fn))
         self._by_name[name] = handler
         return handler

@@ -40,6 +40,7 @@ from pool import (
     UsageError,
 )
 from pool.actors.dispatcher import Dispatcher
+from pool.actors.handlers import NAMES_BYTES_MAX
 from pool.actors.observe import RecordQuarantined
 from pool.model.names import lane_of
 from pool.model.rmap import Op, Set
@@ -842,6 +843,27 @@ def test_a_number_of_another_kind_counts_as_the_number_that_it_is() -> None:
     assert [(type(n), n) for n in (settings.lanes, settings.grace_s)] == [(int, 2), (float, 1.5)]
     with pytest.raises(ConfigError, match="<Odd>"):
         Settings(grace_s=Odd(-1.5))
+
+
+def test_more_handlers_than_the_fleet_can_be_told_of_are_refused_when_they_are_registered() -> None:
+    """It was `map value`, 64 KiB, when the worker joined."""
+    mine = Handlers()
+    for n in range(NAMES_BYTES_MAX // 131):
+        mine.job(f"{n:0128}")(echo.fn)
+    one_more = mine.job("x" * 128)
+    with pytest.raises(ConfigError, match="57,344") as refused:
+        one_more(echo.fn)
+    assert refused.value.setting == "handlers"
+    assert "x" * 128 not in mine
+
+
+@pytest.mark.anyio
+async def test_as_many_handlers_as_may_be_registered_are_told_to_the_fleet(fleet: Fleet) -> None:
+    mine = Handlers()
+    for n in range(NAMES_BYTES_MAX // 131):
+        mine.job(f"{n:0128}")(echo.fn)
+    node = await fleet.node(mine, label="\U0001f600" * 32, version="\U0001f600" * 32)
+    assert len(node.workers[0].handlers) == len(mine)
 
 
 def test_a_decorator_without_its_name_says_how_to_write_it() -> None:
