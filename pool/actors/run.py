@@ -162,6 +162,10 @@ def _apart(
             step, value = coro.throw, error
 
 
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
 def _in_thread(call: Callable[[], Any]) -> Returned | _Threw:
     """Call a plain handler: not every error can be raised across threads as it is."""
     generation = LINEAGE.generation
@@ -198,6 +202,9 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
                 else:
                     call = partial(handler.fn, job, *args, **kwargs)
                     ending = await anyio.to_thread.run_sync(_in_thread, call, limiter=limiter)
+                    if isinstance(ending, Returned) and hasattr(type(ending.value), "__await__"):
+                        # Of a plain function around an async one, as many a decorator makes it.
+                        ending = await _apart(_awaited(ending.value), context, run, cancels)
             except GeneratorExit:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code: every error is an outcome

@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import redis
 
@@ -871,6 +873,46 @@ def test_a_decorator_without_its_name_says_how_to_write_it() -> None:
     for decorator in (mine.job, mine.service):
         with pytest.raises(ConfigError, match="name that its jobs are stored under"):
             decorator(echo.fn)
+
+
+@pytest.mark.anyio
+async def test_a_plain_wrapper_around_an_async_handler_is_awaited(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """As a decorator without `async` makes it: its coroutine was the result, and unusable."""
+    mine = Handlers()
+
+    def timed(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            diary.note("called")
+            return fn(*args, **kwargs)
+
+        return wrapper
+
+    @mine.job("one")
+    @timed
+    async def one(job: Job, value: int) -> int:
+        await anyio.lowlevel.checkpoint()
+        return value
+
+    @mine.job("bad", attempts_max=1)
+    @timed
+    async def bad(job: Job) -> None:
+        raise KeyError(job.key)
+
+    @mine.job("long", attempts_max=1, timeout_s=0.05)
+    @timed
+    async def long(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(mine)
+    assert await (await node.dispatch("one", "k", 1)).result(timeout_s=5) == 1
+    for name, problem in (("bad", "KeyError"), ("long", "timeout_s")):
+        with pytest.raises(JobParked) as parked:
+            await (await node.dispatch(name, "k")).result(timeout_s=5)
+        assert problem in parked.value.last_error
+    assert diary.entries == ["called"] * 3
 
 
 @pytest.mark.anyio
