@@ -6,6 +6,7 @@ beside them read the replies.  All times given are seconds, all times returned s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -376,7 +377,7 @@ class Lane:
                 item.handler,
                 KIND_LETTERS[item.kind] if item.kind else "?",
                 item.flags,
-                round(item.delay_s * 1000) if item.delay_s else 0,
+                math.ceil(item.delay_s * 1000) if item.delay_s else 0,
                 ranking(item.ranked),
                 item.payload,
             )

@@ -44,9 +44,10 @@ from pool import (
 from pool.actors.dispatcher import Dispatcher
 from pool.actors.handlers import NAMES_BYTES_MAX
 from pool.actors.observe import RecordQuarantined
-from pool.model.names import lane_of
+from pool.model.names import Names, lane_of
 from pool.model.rmap import Op, Set
 from pool.store.acl import rules
+from pool.store.lane import Admission, Lane
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
@@ -827,6 +828,23 @@ async def test_odd_causes_of_a_stop_are_stored_in_one_line(fleet: Fleet) -> None
 
 
 # --- true limits --------------------------------------------------------------------------------
+
+
+def test_a_delay_is_never_none_however_short() -> None:
+    """C6: what is less than half a millisecond was sent as 0, without a target: 1.4 s."""
+    lane = Lane(Names("p", 0), "1.1")
+    for delay_s, delay_ms in ((5e-324, 1), (0.0004, 1), (0.0011, 2), (1, 1000), (0.0, 0)):
+        item = Admission(key="k", id="i", handler="h", kind="job", payload=b"", delay_s=delay_s)
+        call = lane.dispatch([item], (), pending_s=1, queued_jobs_max=1)
+        assert call.args[-3] == delay_ms
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("delay_s", [5e-324, 0.0004, 0.001])
+async def test_a_job_with_the_shortest_delay_begins(fleet: Fleet, delay_s: float) -> None:
+    node = await fleet.node(handlers)
+    ref = await node.options(delay_s=delay_s).dispatch(echo, "k", 1)
+    assert await ref.result(timeout_s=5) == 1
 
 
 def test_a_number_of_another_kind_counts_as_the_number_that_it_is() -> None:
