@@ -234,7 +234,7 @@ class JobExists(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class PoolFull(RefusedError):
-    """The pool already holds as many waiting jobs as it may."""
+    """The pool already holds as many waiting jobs as it may, or the key's lane its share."""
 
     code: ClassVar[str] = "POOLFULL"
     retryable: ClassVar[bool] = True

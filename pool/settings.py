@@ -103,7 +103,11 @@ class Settings:
         high=1000,
     )
     queued_jobs_max: int = count(
-        1_000_000, "Jobs accepted but not started, per pool.", unit="jobs", low=1, high=100_000_000
+        1_000_000,
+        "Jobs accepted but not started, per pool; each lane has an equal share, of at least one.",
+        unit="jobs",
+        low=1,
+        high=100_000_000,
     )
     payload_bytes_max: int = count(
         262_144, "Encoded arguments of one job.", unit="bytes", low=1, high=64 * 1024 * 1024
@@ -142,6 +146,16 @@ class Settings:
         "fence",
         "continue",
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.queued_jobs_max < self.lanes:
+            must = f"at least 1 for each of the {self.lanes} lanes: it is divided among them"
+            raise checks.setting("queued_jobs_max", self.queued_jobs_max, must)
+
+    @property
+    def queued_jobs_of_lane(self) -> int:
+        """How many jobs a lane accepts that are not started: its share."""
+        return self.queued_jobs_max // self.lanes
 
     @property
     def known_s(self) -> float:

@@ -375,9 +375,7 @@ class Dispatcher(Actor[Message]):
             items,
             ranks.targets,
             pending_s=context.timing.pending_timeout_s,
-            queued_jobs_max=0
-            if only_answer
-            else max(1, settings.queued_jobs_max // len(context.lanes)),
+            queued_jobs_max=0 if only_answer else settings.queued_jobs_of_lane,
             refused_s=settings.known_s if now_s <= lane.doubted_s and not only_answer else 0,
         )
 
@@ -477,9 +475,8 @@ class Dispatcher(Actor[Message]):
                     owner="" if owner == "-" else owner,
                 )
             case "FULL":
-                return PoolFull(
-                    queued_jobs=int(rest), queued_jobs_max=self.context.settings.queued_jobs_max
-                )
+                most = self.context.settings.queued_jobs_of_lane
+                return PoolFull(queued_jobs=int(rest), queued_jobs_max=most)
             case "UNKNOWN":
                 return UnknownHandler(handler=item.handler)
             case _:

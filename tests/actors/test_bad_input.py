@@ -35,6 +35,7 @@ from pool import (
     PayloadEncodingError,
     PayloadTooLarge,
     PoolError,
+    PoolFull,
     Retry,
     Settings,
     StoreUnavailable,
@@ -828,6 +829,26 @@ async def test_odd_causes_of_a_stop_are_stored_in_one_line(fleet: Fleet) -> None
 
 
 # --- true limits --------------------------------------------------------------------------------
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    """D23: a lane that accepts nothing accepts nothing."""
+    assert Settings(lanes=8, queued_jobs_max=17).queued_jobs_of_lane == 2
+    with pytest.raises(ConfigError, match="8 lanes") as refused:
+        Settings(lanes=8, queued_jobs_max=7)
+    assert refused.value.setting == "queued_jobs_max"
+
+
+@pytest.mark.anyio
+async def test_several_lanes_accept_no_more_than_one(fleet: Fleet) -> None:
+    """C6: divided by lanes, but at least one each; and the error told of the whole pool."""
+    node = await fleet.node(lanes=4, queued_jobs_max=11)
+    many = node.options(delay_s=60, allow_unknown=True)
+    answers = await many.dispatch_many("echo", [f"k{n}" for n in range(60)])
+    assert sum(isinstance(answer, JobRef) for answer in answers) == 8
+    full = [answer for answer in answers if isinstance(answer, PoolFull)]
+    assert len(full) == 52
+    assert {(each.queued_jobs, each.queued_jobs_max) for each in full} == {(2, 2)}
 
 
 def test_a_delay_is_never_none_however_short() -> None:
