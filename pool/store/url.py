@@ -83,7 +83,7 @@ class Url:
         Raises:
             ConfigError: It is not an address of a store; `problem` says why, without repeating it.
         """
-        if isinstance(text, Url):
+        if type(text) is Url:
             return text
         if type(text) is not str:
             raise _wrong(f"expected str, not {name_of(type(text))}")
