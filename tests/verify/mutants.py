@@ -189,7 +189,7 @@ MUTANTS: Final = (
         path="pool/store/lua/fence.lua",
         old="if now >= quiet then",
         new="if true then",
-        needs=("restart", "stall"),
+        by=("tests/store/test_lease_scripts.py::test_nobody_is_fenced_while_nobody_could_renew",),
     ),
     Mutant(
         name="no fence of its own",
@@ -230,6 +230,9 @@ MUTANTS: Final = (
         path="pool/actors/actor.py",
         old="            if crash is None and not is_asked:",
         new="            if crash is None and not is_asked and False:",
+        by=(
+            "tests/actors/test_supervisor.py::test_an_actor_that_returns_without_being_asked_has_crashed",
+        ),
     ),
     Mutant(
         name="the living are reaped",
