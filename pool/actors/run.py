@@ -43,6 +43,7 @@ class Run:
     cancelled_s = 0.0  # since when its handler was to end
     has_overrun = False  # it was told that it did not
     is_limited = False  # its run-time limit is written into `due`
+    has_old_limit = False  # ... is that of a run before, under the same epoch
     target = ""  # of a service that moves: to whom
     is_marked = False  # it may have told its own process to end
     has_cancelled = False  # its own slot's task

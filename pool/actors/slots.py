@@ -112,6 +112,8 @@ class Slots:
         run.phase, run.why, run.cause = "queued", "", ""
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
         run.cancelled_s, run.has_overrun = 0.0, False
+        if run.is_limited:
+            run.is_limited, run.has_old_limit = False, True
         self.free(run)
         self._backlog.appendleft(run)
 

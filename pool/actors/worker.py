@@ -411,6 +411,8 @@ class Worker(Actor[Told]):
         )
         if not run.is_acknowledged:
             self._box(run).acknowledge(run, now=False)
+        if run.has_old_limit:
+            self._limit_anew(run)
 
     def _on_trial(self, run: Run, for_s: float) -> None:
         self.context.loop.later(for_s, partial(self._tell_trial, _TrialOver(run)))
@@ -540,7 +542,10 @@ class Worker(Actor[Told]):
 
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, word: str, rest: str) -> None:
         if word == "TIMEDOUT":
-            if run is not None:
+            if run is not None and edge.letter == model.DONE and self._is_within_limit(run):
+                self._limit_anew(run)
+                box.send(edge, run)
+            elif run is not None:
                 run.why = "timeout"
                 run.edge = self._endings.timed_out(run)
                 box.send(run.edge, run)
@@ -582,6 +587,8 @@ class Worker(Actor[Told]):
                     self._reconcile(lane)
                 elif intent.startswith(b"s"):
                     self._cancel(run, "stop", intent[1:].decode(errors="replace"))
+                elif intent == b"t" and self._is_within_limit(run):
+                    self._limit_anew(run)
                 elif intent == b"t":
                     self._cancel(run, "timeout")
             case {"t": b"remade"}:
@@ -669,10 +676,29 @@ class Worker(Actor[Told]):
         if timeout_s is None or run.is_limited or not run.is_acknowledged:
             return
         if now_s - run.began_s >= timing.renew_s / 2:
-            run.is_limited = True
-            left_s = run.began_s + timeout_s + timing.stop_budget_s - now_s
-            edge = self._endings.edge(run, model.LIMIT, max(1, round(left_s * 1000)))
-            self._box(run).send(edge, None)
+            self._send_limit(run, run.began_s + timeout_s - now_s)
+
+    def _send_limit(self, run: Run, left_s: float, anew: str = "") -> None:
+        run.is_limited, run.has_old_limit = True, False
+        left_ms = max(1, round((left_s + self.context.timing.stop_budget_s) * 1000))
+        self._box(run).send(self._endings.edge(run, model.LIMIT, left_ms, anew), None)
+
+    def _is_within_limit(self, run: Run) -> bool:
+        """Whether its limit is not reached, whatever the server's clock made others write.
+
+        A run of before, under the same epoch, may have left its own there.
+        """
+        handler = self.handlers.get(run.start.handler)
+        timeout_s = handler.options.timeout_s if handler is not None else None
+        if timeout_s is None:
+            return False
+        return not run.began_s or self.context.seam.clock() < run.began_s + timeout_s
+
+    def _limit_anew(self, run: Run) -> None:
+        """Write the limit of this run over whatever stands there, and over a time-out, too."""
+        timeout_s = self.handlers[run.start.handler].options.timeout_s or 0.0
+        for_s = self.context.seam.clock() - run.began_s if run.began_s else 0.0
+        self._send_limit(run, timeout_s - for_s, model.ANEW)
 
     # --- unassigned keys ----------------------------------------------------------------------
 

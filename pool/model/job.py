@@ -48,6 +48,7 @@ AT_ONCE_MS: Final = 1000  # what its worker outlived by this, as is known, does 
 
 ACKNOWLEDGE, LIMIT, SEEN, DONE, CANCEL, PARK, WAIT, GRANT = "a", "l", "s", "d", "c", "x", "w", "g"
 OVER = "o"
+ANEW: Final = "1"  # of a LIMIT: what was told of the run before does not count
 
 # (state, edge) -> states it may lead to.  A stop that was asked for turns WAIT and GRANT into
 # cancelled; every pair that is not here is refused.

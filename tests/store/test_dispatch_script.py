@@ -45,6 +45,18 @@ def test_a_dispatch_is_the_grant(bench: Bench) -> None:
     assert bench.audit() == []
 
 
+@pytest.mark.parametrize("stamp", [2**53, 2**53 - 1, 10**16 - 1, "junk"])
+def test_a_stamp_that_is_none_stops_nobody(bench: Bench, stamp: object) -> None:
+    """B6: beyond what numbers hold exactly two starts had one id, and every later one was refused."""
+    bench.do("HSET", bench.names.lane, "stamp", stamp)
+    for key in "abc":
+        assert bench.dispatch(bench.admission(key)) == ["OK w1.1"]
+    epochs = [bench.record(key).epoch for key in "abc"]
+    assert epochs == sorted({*epochs})
+    assert epochs[-1] < 2 * 10**15  # what the server's clock says
+    assert bench.audit() == []
+
+
 def test_the_first_open_target_with_room_gets_the_job(bench: Bench) -> None:
     """A detour, never a refusal: what the dispatcher believes of its targets may be old."""
     bench.take(W1, 1)

@@ -29,7 +29,8 @@ ARGV[7] parked_ms    int   > 0; how long dead letters are kept
 ARGV[8] target_count int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
     a acknowledge  x 1: it has begun          P R -> R, also if a stop was asked for; from R it is a repeat
-    l limit        x in how many ms           writes the run-time limit into `due`
+    l limit        x in how many ms, y 1: of a run begun anew under its epoch: a time-out of the one before is
+                   taken back           writes the run-time limit into `due`
     s seen         x message id               removes messages up to it from the inbox
     o over                                    its trial: it has lived for long enough
     d done         x result                   P R -> done
@@ -201,6 +202,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     end
     return 'OK ' .. (r[FLAGS] ~= '' and r[FLAGS] or '-') .. (r[WAITERS] ~= '' and ' ' .. r[WAITERS] or '')
   elseif edge == 'l' then
+    if intent == 't' and y == '1' then
+      r[INTENT], intent = '', ''
+    end
     if intent == '' then
       flag(r, 'd', true)
       later('ZADD', due, now + tonumber(x), 'k:' .. key)

@@ -17,7 +17,12 @@ local now = math.floor(now_us / 1000)
 local function whole(text)
   return text and #text <= 16 and tonumber(string.match(text, '^%d+$')) or 0
 end
+-- Above it, near where numbers are not exact any more, is nobody's stamp: no clock says so before 2255.
+local STAMP_MAX = 9e15
 local stamp_last = whole(lane_had[2])
+if stamp_last > STAMP_MAX then
+  stamp_last = 0
+end
 local stamp_used = false
 local tallies = {}
 
