@@ -1,6 +1,8 @@
 """The body's side of the seam: what a body can do with its connection and its bell.
 
-run      one pipeline, one deadline; scripts that the server lacks are loaded on the way
+run      one pipeline, one deadline; scripts that the server lacks are loaded on the way.  By
+         themselves replies have no numbers: a script brings back that of its call, and behind what
+         is no script goes a PING with one.  A reply that nothing vouches for is given to nobody
 read     a blocking read, which `interrupt()` ends by shutting its socket down
 wait     until `ring()`; also `sleep`, with a limit
 
@@ -17,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import anyio
 import attrs
 
-from pool.errors import PoolError, StoreFault, StoreUnavailable, again, shown
+from pool.errors import AuthError, PoolError, StoreFault, StoreUnavailable, again, shown
 from pool.store import commands
 from pool.store.commands import Entries
 from pool.store.replies import Moved, NoScript, from_words
@@ -49,6 +51,9 @@ class AnyWire(Protocol):
 
     async def exchange(self, packed: bytes, count: int, *, timeout_s: float) -> list[Reply]:
         """Send what is packed and return its `count` replies; raises `Lost`."""
+
+    def disown(self) -> StoreUnavailable:
+        """Close the connection: a reply was another call's; return what that means to its own."""
 
     def shut(self) -> None:
         """End whatever waits on the connection."""
@@ -115,6 +120,7 @@ class WirePort:
         self._interrupted = False
         self._is_good = False  # the connection was open when it was last used
         self._loaded: set[str] = set()  # scripts that this connection's server is known to have
+        self._number = 0  # of the last call that has one
 
     @property
     def server(self) -> Server | None:
@@ -221,24 +227,44 @@ class WirePort:
         comes back for NOSCRIPT would be overtaken by those behind it.
         """
         scripts = self._unseen(calls)
-        packed = [pack(("SCRIPT", "LOAD", script.source)) for script in scripts]
+        packed = [pack(("SCRIPT", "LOAD", script.numbered)) for script in scripts]
         unfit: dict[int, StoreFault] = {}
+        numbers: list[bytes | None] = []
         for i, call in enumerate(calls):
+            number: bytes | None = None
             try:
-                packed.append(pack(call.words() if isinstance(call, ScriptCall) else call))
+                if isinstance(call, ScriptCall):
+                    number = self._next()
+                    packed.append(pack(call.numbered(number)))
+                else:
+                    packed.append(pack(call))
             except (TypeError, ValueError) as error:
                 # One bad argument must not fail its neighbours, nor end the body.
                 unfit[i] = StoreFault(problem=f"cannot be sent: {error}", maybe_done=False)
+                number = None
                 packed.append(_PING)
+            numbers.append(number)
+        if numbers[-1] is None:
+            last = self._next()
+            numbers.append(last)
+            packed.append(pack(("PING", last)))
+        failed: PoolError | None = None
         try:
             got = await self.wire.exchange(
                 b"".join(packed), len(packed), timeout_s=deadline_s - self._clock()
             )
         except Lost as lost:
-            missing = len(packed) - len(lost.replies)
-            got = [*lost.replies, *(_copy(lost.error) for _ in range(missing))]
+            got, failed = lost.replies, lost.error
         loads, replies = got[: len(scripts)], got[len(scripts) :]
-        refused = {s: r for s, r in zip(scripts, loads, strict=True) if isinstance(r, PoolError)}
+        sure, is_ours = _vouched(numbers, replies, len(calls))
+        if sure < len(calls) and is_ours and failed is None:
+            is_ours = await self._confirms(replies[-1], deadline_s)
+            sure = len(calls) if is_ours else sure
+        if not is_ours:
+            failed = self.wire.disown()
+        replies = replies[:sure]
+        replies += [_copy(failed) for _ in calls[sure:]]
+        refused = {s: r for s, r in zip(scripts, loads, strict=False) if isinstance(r, PoolError)}
         for i, call in enumerate(calls) if refused else ():
             # An ACL may reserve SCRIPT LOAD for an installer: only what lacks its script fails.
             if isinstance(call, ScriptCall) and type(replies[i]) is NoScript:
@@ -246,6 +272,21 @@ class WirePort:
         for i, fault in unfit.items():
             replies[i] = fault
         return replies
+
+    def _next(self) -> bytes:
+        self._number += 1
+        return b"%d" % self._number
+
+    async def _confirms(self, last: Reply, deadline_s: float) -> bool:
+        """Say whether it was the last reply: an error that the server raised has no number."""
+        number = self._next()
+        try:
+            [reply] = await self.wire.exchange(
+                pack(("PING", number)), 1, timeout_s=deadline_s - self._clock()
+            )
+        except Lost:
+            return False
+        return reply == number or _says_as(reply, last)
 
     def _unseen(self, calls: Sequence[Command]) -> list[Script]:
         seen = self._loaded
@@ -255,6 +296,34 @@ class WirePort:
 
 
 _PING = pack(("PING",))
+
+
+def _vouched(numbers: Sequence[bytes | None], replies: list[Reply], count: int) -> tuple[int, bool]:
+    """Return how many replies are surely those of their calls, and if none is another's.
+
+    What has a number loses it.  What has none is vouched for by the next that has one: replies come
+    in the order of their calls.
+    """
+    sure = 0
+    for i, (number, reply) in enumerate(zip(numbers, replies, strict=False)):
+        if i == count:  # of the PING behind them all
+            is_ours = reply == number or _says_as(reply, replies[i - 1])
+            return (count if is_ours else sure), is_ours
+        if number is None or isinstance(reply, Exception):
+            continue
+        if type(reply) is not list or not reply or reply[0] != number:
+            return sure, False
+        replies[i] = reply[1] if len(reply) > 1 else None
+        sure = i + 1
+    return sure, True
+
+
+def _says_as(reply: Reply, last: Reply) -> bool:
+    """Say whether an error answers a PING: of a server that says nothing else, as it is loading, or
+    to who may not ask for one."""
+    if isinstance(reply, AuthError) and "'ping'" in reply.problem:
+        return True
+    return isinstance(reply, PoolError) and type(reply) is type(last)
 
 
 def _final(reply: Reply) -> Reply:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -17,6 +17,10 @@ Word: TypeAlias = str | bytes | int | float
 _SLOT = re.compile(r"^(KEYS|ARGV)\[(\d+|\.\.\.)\] +(\w+)", re.MULTILINE)
 _TYPED = re.compile(r"^(KEYS|ARGV)\[(\d+)\] +(\w+) +(\w+)", re.MULTILINE)
 _USES = re.compile(r"^Uses +(.+)$", re.MULTILINE)
+
+# Around a script's text; an error that a command raised in it has no number.
+NUMBERED_HEAD: Final = "local number = table.remove(ARGV) local function call()\n"
+NUMBERED_TAIL: Final = "\nend return { number, call() }\n"
 
 Reads: TypeAlias = Callable[[Any], Any]
 
@@ -38,8 +42,19 @@ class Script:
     keys: tuple[str, ...]
     args: tuple[str, ...]
     reads: Reads = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
+    # The same, but its last argument is a number that comes back in front of what it returns.
+    numbered: str = attrs.field(init=False, repr=False)
+    numbered_sha: str = attrs.field(init=False, repr=False)
     _keys_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
     _args_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
+
+    @numbered.default
+    def _(self) -> str:
+        return NUMBERED_HEAD + self.source + NUMBERED_TAIL
+
+    @numbered_sha.default
+    def _(self) -> str:
+        return _sha(self.numbered)
 
     @_keys_fit.default
     def _(self) -> tuple[int, bool]:
@@ -73,7 +88,7 @@ class Script:
         used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
         parts = [(directory / "lib" / f"{part}.lua").read_text("utf-8") for part in used]
         source = "\n".join([_locals(header), *parts, text])
-        return cls(name, source, hashlib.sha1(source.encode()).hexdigest(), keys, args, reads)
+        return cls(name, source, _sha(source), keys, args, reads)
 
     def __call__(
         self, keys: Sequence[str], args: Sequence[Word], parts: int | None = None
@@ -107,8 +122,17 @@ class ScriptCall:
         """Return the command that runs the script if the server still has it."""
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
 
+    def numbered(self, number: bytes) -> tuple[Word, ...]:
+        """Return the same of the numbered script."""
+        sha = self.script.numbered_sha
+        return ("EVALSHA", sha, len(self.keys), *self.keys, *self.args, number)
+
 
 Command: TypeAlias = tuple[Word, ...] | ScriptCall
+
+
+def _sha(source: str) -> str:
+    return hashlib.sha1(source.encode()).hexdigest()
 
 
 def _fit(slots: tuple[str, ...]) -> tuple[int, bool]:

@@ -245,6 +245,11 @@ class Wire:
             cause = TimeoutError() if self._clock() >= deadline_s else _as_lost(error)
             raise Lost(from_host(cause, self._url.where, maybe_done=True), replies) from None
 
+    def disown(self) -> StoreUnavailable:
+        """Close the connection: a reply was another call's; return what that means to its own."""
+        self.close()
+        return from_host(Garbled("the reply to another call"), self._url.where, maybe_done=True)
+
     def shut(self) -> None:
         """End whatever waits on the socket, from another thread; the next use opens it again."""
         with self._guard:

@@ -993,6 +993,24 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="nobody looks at a reply's number",
+        breaks="a reply that stands between a call and its own is given to that call (C4)",
+        path="pool/store/port.py",
+        old="        if type(reply) is not list or not reply or reply[0] != number:",
+        new="        if type(reply) is not list or not reply:",
+        by=(
+            "tests/store/test_bad_replies.py::test_a_reply_between_a_call_and_its_own_answers_nobody",
+        ),
+    ),
+    Mutant(
+        name="the limit of a run before stands",
+        breaks="a job that goes on after an outage is timed out by what its former run left (C3)",
+        path="pool/store/lua/advance.lua",
+        old="    if intent == 't' and y == '1' then",
+        new="    if false then",
+        by=("tests/actors/test_limits.py::test_the_limit_of_a_run_before_strikes_nobody",),
+    ),
+    Mutant(
         name="a message is for whichever job the key has",
         breaks="the repeat of one whose answer was lost reaches the next job of its key (13.9)",
         path="pool/store/lua/notify.lua",

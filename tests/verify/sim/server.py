@@ -10,6 +10,7 @@ seen by `on_call`, in the order in which it happened.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
@@ -17,6 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import attrs
 import hiredis
 
+from pool.store.scripts import NUMBERED_HEAD, NUMBERED_TAIL
 from tests.verify.sim.keyspace import GROWING, CommandError, Keyspace
 from tests.verify.sim.scripting import OOM, Scripts
 from tests.verify.sim.world import Process, Thread, Timer, World
@@ -25,6 +27,7 @@ EPOCH_US: Final = 1_700_000_000_000_000  # the server's clock when the world beg
 SCRIPTS: Final = Scripts()  # compiled scripts outlive a world; what a server has loaded does not
 
 Words: TypeAlias = Sequence[bytes]
+Command: TypeAlias = tuple[Words, bytes | None]  # and the number that its reply brings back
 OnCall: TypeAlias = Callable[[Process, bytes, Words, Words, Any], object]
 
 
@@ -33,6 +36,18 @@ _GREETED: Final[dict[bytes, Any]] = {
     b"HELLO": b"server simulated version 7.2 mode standalone role master".split(),
     b"INFO": b"maxmemory_policy:noeviction",
 }
+
+
+_HEAD: Final = NUMBERED_HEAD.encode()
+_TAIL: Final = NUMBERED_TAIL.encode()
+_PLAIN: Final[dict[bytes, bytes]] = {}  # sha of a numbered script -> that of the script itself
+
+
+def _plain(words: Words) -> Command:
+    """Take the number off a command: whoever looks on sees the script, and its arguments."""
+    if words[0] == b"EVALSHA" and words[1] in _PLAIN:
+        return [words[0], _PLAIN[words[1]], *words[2:-1]], words[-1]
+    return words, None
 
 
 def resp(reply: Any) -> bytes:
@@ -95,6 +110,7 @@ class Connection:
     is_open: bool = True
     generation: int = 0
     blocked: _Blocked | None = None
+    has_read: bool = False  # it carries blocking reads
     ticket: int | None = None  # the wait of its thread for an answer
     inbox: bytearray = attrs.field(factory=bytearray)  # what has arrived, and was not read
 
@@ -235,15 +251,15 @@ class Server:
             return
         reader = hiredis.Reader()
         reader.feed(packed)
-        commands: list[Words] = []
+        commands: list[Command] = []
         while (words := reader.gets()) is not False:
-            commands.append(words)
+            commands.append(_plain(words))
         whole = self.network.split(process, len(commands))
         delay_s = self.network.request_s(process)
         if delay_s is not None:
             self.world.after(delay_s, self._arrive, connection, commands[:whole])
 
-    def _arrive(self, connection: Connection, commands: Sequence[Words]) -> None:
+    def _arrive(self, connection: Connection, commands: Sequence[Command]) -> None:
         if connection.generation < self.generation or not self.is_up:
             return
         if self.world.now_s < self._stalled_until_s:
@@ -251,7 +267,7 @@ class Server:
             return
         process = connection.process
         replies = []
-        for words in commands:
+        for words, number in commands:
             if words[0] in _GREETED:
                 replies.append(_GREETED[words[0]])
                 continue
@@ -260,8 +276,11 @@ class Server:
             if words[0] == b"XREAD":
                 self._read(connection, words)
                 return
-            replies.append(self._run(process, words))
-            self.network.after(process, words, replies[-1])
+            reply = self._run(process, words)
+            # What a script returns has its number, an error of its own too; what is raised not.
+            is_raised = isinstance(reply, CommandError) and not str(reply).startswith("POOL")
+            replies.append(reply if number is None or is_raised else [number, reply])
+            self.network.after(process, words, reply)
         self._wake()
         if len(replies) == len(commands):
             self._reply(connection, replies)
@@ -283,10 +302,11 @@ class Server:
             self.world.after(arriving.late_s, self._say, connection, arriving.late)
 
     def _say(self, connection: Connection, late: bytes) -> None:
-        """Say what nobody has asked for.  What comes while somebody waits nobody could tell from
-        what he waits for: replies have no numbers."""
-        if connection.is_open and connection.ticket is None:
+        """Say what nobody has asked for.  Who waits tells it from his own by its number; only what
+        a blocking read is told has none."""
+        if connection.is_open and not (connection.has_read and connection.ticket is not None):
             connection.inbox += late
+            connection.wake()
 
     def _run(self, process: Process, words: Words) -> Any:
         self._first.calls += 1
@@ -306,9 +326,11 @@ class Server:
                 self.on_call(process, sha, keys, args, reply)
                 return reply
             if name == b"SCRIPT":
-                sha = SCRIPTS.load(words[2])
+                numbered = hashlib.sha1(words[2]).hexdigest().encode()
+                sha = SCRIPTS.load(words[2].removeprefix(_HEAD).removesuffix(_TAIL))
+                _PLAIN[numbered] = sha
                 self._loaded[sha] = None
-                return sha
+                return numbered
             if self.is_full and name.upper() in GROWING:
                 raise CommandError(OOM)
             return self.keyspace.run(name, *words[1:])
@@ -318,6 +340,7 @@ class Server:
     # --- blocking reads ---
 
     def _read(self, connection: Connection, words: Words) -> None:
+        connection.has_read = True
         count, block_ms = int(words[2]), int(words[4])
         names = words[6:]
         half = len(names) // 2
