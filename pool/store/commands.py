@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from pool.model.job import DIGITS_MAX
+from pool.model.stream import order
 from pool.store.scripts import Word
 
 Reads: TypeAlias = Callable[[Sequence[Word], Any], Any]  # of the command's words and its reply
@@ -160,8 +161,13 @@ def _read(words: Sequence[Word], reply: Any) -> Entries:
     ]
     if found:
         asked = words[words.index("STREAMS") + 1 :]
-        if not {stream for stream, _ in found} <= {*asked[: len(asked) // 2]}:
+        names, positions = asked[: len(asked) // 2], asked[len(asked) // 2 :]
+        if not {stream for stream, _ in found} <= {*names}:
             raise ValueError("a stream that was not asked for")
+        if words[0] == "XREAD":  # it carries no number: what was read before is another's reply
+            behind = dict(zip(names, map(str, positions), strict=True))
+            if any(held and order(held[0][0]) <= order(behind[s]) for s, held in found):
+                raise ValueError("an entry that was not asked for")
     return found
 
 

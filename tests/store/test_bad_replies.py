@@ -17,6 +17,7 @@ import pytest
 
 from pool.errors import PoolError, StoreFault, StoreUnavailable
 from pool.model.backoff import Restarts
+from pool.store.commands import read
 from pool.store.lane import RENEW
 from pool.store.link import Link
 from pool.store.scripts import ScriptCall
@@ -207,6 +208,19 @@ async def test_at_a_blocking_read(bad: bytes) -> None:
         assert await beside.aclose(1.0)
     assert told[0] == [] or isinstance(told[0], PoolError)
     assert not care.crashes
+
+
+def test_what_was_read_before_is_no_reply_to_a_read() -> None:
+    """C4: blocking reads carry no number; their positions only rise."""
+    told = [[b"s", [[b"5-1", [b"n", b"1"]]]]]
+
+    def words(position: str) -> tuple[str, ...]:
+        return ("XREAD", "COUNT", "1", "BLOCK", "1", "STREAMS", "s", position)
+
+    assert read(words("5-0"), told) == [("s", [("5-1", {"n": b"1"})])]
+    for position in ("5-1", "6-0"):
+        with pytest.raises(ValueError, match="not asked for"):
+            read(words(position), told)
 
 
 @pytest.mark.anyio

@@ -47,7 +47,7 @@ def test_a_dispatch_is_the_grant(bench: Bench) -> None:
 
 @pytest.mark.parametrize("stamp", [2**53, 2**53 - 1, 10**16 - 1, "junk"])
 def test_a_stamp_that_is_none_stops_nobody(bench: Bench, stamp: object) -> None:
-    """B6: beyond what numbers hold exactly two starts had one id, and every later one was refused."""
+    """B6: beyond what numbers hold exactly two starts had one id, and later ones were refused."""
     bench.do("HSET", bench.names.lane, "stamp", stamp)
     for key in "abc":
         assert bench.dispatch(bench.admission(key)) == ["OK w1.1"]
