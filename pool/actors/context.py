@@ -100,7 +100,7 @@ class Context(Access):
 
     @outages.default
     def _first_outages(self) -> Outages:
-        return Outages(self.emit, self.seam.clock)
+        return Outages(self.emit, self.seam.clock, is_apart=self.url.kind == "cluster")
 
     def trouble(self, during: str, lane: int | None, error: PoolError) -> None:
         """Tell that a call of ours failed, which is tried again; see `Outages`."""

@@ -303,7 +303,7 @@ class LaneJoined:
 
 @attrs.frozen(kw_only=True)
 class StoreTroubled:
-    """A background call failed; it is repeated.  Of an outage: see `outages`, who tells it."""
+    """A background call failed; it is repeated.  How often that is told: see `outages`."""
 
     event: ClassVar[str] = "store.troubled"
     level: ClassVar[str] = "warning"
@@ -311,19 +311,20 @@ class StoreTroubled:
     during: str
     problem: str
     lane: int | None  # None: about the whole pool
-    failures: int = 1  # since the outage began
+    failures: int = 1  # since the trouble began, in whatever lane the server has
 
 
 @attrs.frozen(kw_only=True)
 class StoreRecovered:
-    """An outage that was told is over."""
+    """A trouble that was told is over."""
 
     event: ClassVar[str] = "store.recovered"
     level: ClassVar[str] = "info"
 
-    lane: int | None
+    lane: int | None  # the last one that was answered again
     down_s: float
     failures: int
+    during: str = ""  # "": an outage
 
 
 @attrs.frozen(kw_only=True)

@@ -1,39 +1,62 @@
-"""Tells of outages, once per lane: when one begins, at growing pauses while it lasts, at its end.
-
-    well --a call finds no server, or a renewal fails--> out    told: store.troubled
-    out  --another one--> out                                   told after 5 s, 10 s more, 20 s ...
-    out  --a renewal, or a join, is answered--> well            told: store.recovered
+"""Tells of what goes wrong again and again: at once, once a minute with a count, when it is over.
 
 All parts of a node try again by themselves, each for its lane: told one by one, an outage would be
-hundreds of lines.  One that comes and goes is told at the same growing pauses, until the lane was
-well for as long as the last of them: one that is over within such a pause is not told at all.
-What is not tried again (to announce that a worker leaves) is told like that, but begins no outage.
+hundreds of lines.  There are two kinds of trouble:
+
+outage   a call finds no server, or a renewal fails.  One for each server: the lanes that it has
+         fail together, and only in a cluster each has its own
+
+         well --the first lane fails--> out       told: store.troubled
+         out  --any fails again--> out            told once a minute, with the count
+         out  --each was answered a renewal, or a join--> well     told: store.recovered
+
+fault    a call is answered what nobody expects.  One for each lane, purpose and kind of error
+
+         well --it fails--> wrong                 told
+         wrong --again--> wrong                   told once a minute, with the count
+         wrong --not for a minute, and the lane answers--> well    told: store.recovered
+
+An outage that comes and goes is told once a minute, too: one that is over within the minute after
+the last line is not told at all.  What is not tried again (to announce that a worker leaves) is
+told like that, but begins no outage.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 
 from pool.actors.observe import Event, StoreRecovered, StoreTroubled
 from pool.errors import PoolError, StoreUnavailable
 
-AGAIN_S: Final = 5.0  # until an outage is told for the second time; then twice that, and so on
-AGAIN_MAX_S: Final = 320.0
+AGAIN_S: Final = 60.0  # until a trouble is told again
+
+Lane: TypeAlias = int | None  # None: about the whole pool
 
 
 @attrs.define(eq=False)
-class _Outage:
-    """What is known of one lane."""
+class _Trouble:
+    """What is known of one."""
 
     began_s: float | None = None  # None: it is well
+    last_s: float = -math.inf
     failures: int = 0
     is_told: bool = False
-    pause_s: float = AGAIN_S
     next_s: float = -math.inf  # before that nothing is told
+    lanes: set[Lane] = attrs.field(factory=set)  # of an outage: those that have not answered yet
+
+    def notes(self, now_s: float) -> bool:
+        """Note a failure; return whether it is to be told."""
+        if self.began_s is None:
+            self.began_s, self.failures, self.is_told = now_s, 0, False
+        self.failures, self.last_s = self.failures + 1, now_s
+        if now_s < self.next_s:
+            return False
+        self.is_told, self.next_s = True, now_s + AGAIN_S
+        return True
 
 
 @attrs.define(eq=False)
@@ -42,45 +65,67 @@ class Outages:
 
     emit: Callable[[Event], object]
     clock: Callable[[], float]
-    _lanes: dict[int | None, _Outage] = attrs.field(init=False, factory=dict)
+    is_apart: bool = False  # each lane has a server of its own
+    _outages: dict[Lane, _Trouble] = attrs.field(init=False, factory=dict)
+    _faults: dict[tuple[Lane, str, str], _Trouble] = attrs.field(init=False, factory=dict)
 
-    def trouble(self, during: str, lane: int | None, error: PoolError) -> None:
+    def trouble(self, during: str, lane: Lane, error: PoolError) -> None:
         """A call of ours failed, in a lane or, None, about the whole pool; it is tried again."""
-        if during != "renew" and not isinstance(error, StoreUnavailable):
-            self.emit(StoreTroubled(during=during, lane=lane, problem=str(error)))
-            return
-        mine, now_s = self._lanes.setdefault(lane, _Outage()), self.clock()
-        if mine.began_s is None:
-            mine.began_s, mine.failures, mine.is_told = now_s, 0, False
-        mine.failures += 1
-        if now_s < mine.next_s:
-            return
-        if now_s > mine.next_s + mine.pause_s:
-            mine.pause_s = AGAIN_S
-        mine.is_told, mine.next_s = True, now_s + mine.pause_s
-        mine.pause_s = min(2 * mine.pause_s, AGAIN_MAX_S)
-        self.emit(
-            StoreTroubled(during=during, lane=lane, problem=str(error), failures=mine.failures)
-        )
+        if during == "renew" or isinstance(error, StoreUnavailable):
+            mine = self._outages.setdefault(self._place(lane), _Trouble())
+            mine.lanes.add(lane)
+        else:
+            mine = self._faults.setdefault((lane, during, type(error).__name__), _Trouble())
+        now_s = self.clock()
+        if mine.notes(now_s):
+            self.emit(
+                StoreTroubled(during=during, lane=lane, problem=str(error), failures=mine.failures)
+            )
 
-    def fault(self, during: str, lane: int | None, error: PoolError) -> None:
+    def fault(self, during: str, lane: Lane, error: PoolError) -> None:
         """A call of ours failed, which is not tried again: nothing would end its outage."""
-        was_well = lane not in self._lanes or self._lanes[lane].began_s is None
+        before = self._outages.get(self._place(lane))
+        was_out = before is not None and lane in before.lanes
         self.trouble(during, lane, error)
-        if was_well:
+        if not was_out:
             self.forget(lane)
 
-    def forget(self, lane: int | None) -> None:
+    def forget(self, lane: Lane) -> None:
         """Nobody tries any more: whether it answers is not known."""
-        if lane in self._lanes:
-            self._lanes[lane].began_s = None
+        mine = self._outages.get(self._place(lane))
+        if mine is not None:
+            mine.lanes.discard(lane)
+            if not mine.lanes:
+                mine.began_s = None
 
-    def over(self, lane: int | None) -> None:
+    def over(self, lane: Lane) -> None:
         """The lane has answered."""
-        mine = self._lanes.get(lane)
-        if mine is None or mine.began_s is None:
-            return
+        mine = self._outages.get(self._place(lane))
+        if mine is not None and mine.lanes:
+            # Whoever serves a lane serves the whole pool's keys, too, but in a cluster.
+            mine.lanes -= {lane} if self.is_apart else {lane, None}
+            if not mine.lanes:
+                self._end(mine, lane, "")
+        if self._faults:
+            past_s = self.clock() - AGAIN_S
+            over = [of for of, each in self._faults.items() if each.last_s < past_s]
+            for of in over:
+                if of[0] in (lane, None):
+                    self._end(self._faults.pop(of), of[0], of[1])
+
+    def _place(self, lane: Lane) -> Lane:
+        return lane if self.is_apart else None
+
+    def _end(self, mine: _Trouble, lane: Lane, during: str) -> None:
+        assert mine.began_s is not None
         if mine.is_told:
-            down_s = round(self.clock() - mine.began_s, 3)
-            self.emit(StoreRecovered(lane=lane, down_s=down_s, failures=mine.failures))
+            until_s = mine.last_s if during else self.clock()
+            self.emit(
+                StoreRecovered(
+                    lane=lane,
+                    during=during,
+                    down_s=round(until_s - mine.began_s, 3),
+                    failures=mine.failures,
+                )
+            )
         mine.began_s = None

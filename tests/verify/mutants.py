@@ -304,7 +304,7 @@ MUTANTS: Final = (
         name="an outage is told at each try",
         breaks="10 s of outage are more than a thousand lines",
         path="pool/actors/outages.py",
-        old="        if now_s < mine.next_s:",
+        old="        if now_s < self.next_s:",
         new="        if False:",
         by=("tests/actors/test_outages.py",),
     ),
