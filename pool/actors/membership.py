@@ -56,6 +56,7 @@ from pool.actors.replica import Replica
 from pool.actors.roster import WorkerInfo
 from pool.actors.worker import Worker
 from pool.errors import Gone, NotRunning, PoolError, StoreLost, StoreUnavailable
+from pool.model.backoff import refused_delay
 from pool.model.job import Options
 from pool.model.lease import Lease
 from pool.model.names import Names
@@ -423,7 +424,7 @@ class Membership(Actor[Message]):
         It is tried until that is done.  Each step may be done again, so that a failure between two
         of them leaves nothing behind.
         """
-        steps = 0  # since it was last well, or rested
+        steps, refusals = 0, 0  # since it was last well, or rested
         try:
             while settling.is_doubted or self._is_owing(self.context.lanes[number]):
                 state, steps = self.context.lanes[number], steps + 1
@@ -441,13 +442,15 @@ class Membership(Actor[Message]):
                     settling.is_doubted = True
                 except PoolError as error:
                     settling.trouble, steps = error, STEPS_MAX
+                    refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
                     self.context.trouble("join", number, error)
                     self._tell_news()
                 else:
+                    refusals = 0
                     self.context.outages.over(number)
                 if steps >= STEPS_MAX:
                     steps = 0
-                    await anyio.sleep(RETRY_S)
+                    await anyio.sleep(refused_delay(refusals, RETRY_S))
         finally:
             settling.is_running = False
 
@@ -487,6 +490,7 @@ class Membership(Actor[Message]):
 
     async def _refound(self) -> None:
         """Find the pool anew if it is lost, so that new work is served; try until that is done."""
+        refusals = 0
         try:
             while True:
                 try:
@@ -495,7 +499,8 @@ class Membership(Actor[Message]):
                         await self._announce_again()
                 except PoolError as error:
                     self.context.trouble("found", None, error)
-                    await anyio.sleep(RETRY_S)
+                    refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
+                    await anyio.sleep(refused_delay(refusals, RETRY_S))
                 else:
                     self.context.outages.over(None)
                     self._begin_anew(made)
@@ -596,6 +601,7 @@ class Membership(Actor[Message]):
 
     async def _announce_all(self) -> None:
         """Announce what has changed, until nothing has that could be announced."""
+        refusals = 0
         try:
             while True:
                 try:
@@ -605,7 +611,8 @@ class Membership(Actor[Message]):
                         return
                 except PoolError as error:
                     self.context.trouble("join", None, error)
-                    await anyio.sleep(RETRY_S)
+                    refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
+                    await anyio.sleep(refused_delay(refusals, RETRY_S))
         finally:
             self._is_announcing = False
 

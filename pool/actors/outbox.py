@@ -21,8 +21,9 @@ import attrs
 
 from pool.actors.context import Context, Ranks
 from pool.actors.run import Run
-from pool.errors import PoolError
+from pool.errors import PoolError, StoreUnavailable
 from pool.model import job as model
+from pool.model.backoff import refused_delay
 from pool.store.answers import Said
 from pool.store.lane import Edge, Target, ranking
 from pool.store.scripts import Word
@@ -31,7 +32,7 @@ from pool.store.seam import Reply
 BATCH_MAX: Final = 512  # edges in one call
 BATCH_BYTES_MAX: Final = 1024 * 1024  # of results and states in one call
 ACK_DELAY_S: Final = 0.005  # a job that ends within this settles from pending, unacknowledged
-RESEND_S: Final = 0.1  # before a batch that was not answered is sent again
+RESEND_S: Final = 0.1  # before a batch that was not answered is sent again; see `refused_delay`
 MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation
 MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -71,6 +72,7 @@ class Outbox:
     _acks: dict[str, Run] = attrs.field(factory=dict)
     _edges: deque[Sent] = attrs.field(factory=deque)
     _has_ack_timer: bool = False
+    _refusals: int = 0  # in a row: batches that were answered with an error as a whole
     _on_held: Callable[[], object] | None = None
 
     @property
@@ -157,8 +159,11 @@ class Outbox:
         self.is_flying = False
         self.answered_s = self.context.seam.clock()
         if isinstance(answer.reply, PoolError):
+            is_away = isinstance(answer.reply, StoreUnavailable)
+            self._refusals = 0 if is_away else self._refusals + 1
             self._take_back(answer.batch)
             return ()
+        self._refusals = 0
         left, told = answer.reply
         self.context.tell_unassigned(self.lane, left)
         return zip(answer.batch, told, strict=True)
@@ -202,7 +207,8 @@ class Outbox:
             elif run is not None and run.phase in ("running", "preparing"):
                 self._acks[run.key] = run
         self.is_flying = True  # until the pause is over
-        self.context.loop.later(RESEND_S, partial(self.put, FlushDue(self, True)))
+        pause_s = refused_delay(self._refusals, RESEND_S)
+        self.context.loop.later(pause_s, partial(self.put, FlushDue(self, True)))
 
 
 _FIELDS: Final = tuple(attrs.fields_dict(Edge))

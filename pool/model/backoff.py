@@ -15,6 +15,7 @@ _DOUBLINGS_MAX = 1000  # 2.0**1000 is still a float; any sane cap is reached lon
 
 RECONNECT_BASE_S = 0.05
 RECONNECT_CAP_S = 1.0  # the shortest lease: the store's return is never noticed later than that
+REFUSED_CAP_S = 5.0  # what was refused goes on so long after it no longer would be
 
 WINDOW_S: Final = 60.0  # in which too many crashes of one part end the node
 # Between the restarts of a part that the store's answers end: the first comes at once, five of them
@@ -55,6 +56,15 @@ def reconnect_delay(
     None after a lost connection (0 failures): most often just that connection was lost.
     """
     return _equal_jitter(failures, base_s, cap_s, dice)
+
+
+def refused_delay(refusals: int, base_s: float) -> float:
+    """Return the pause before a call is sent again that was refused so many times in a row.
+
+    A server that does not answer (0 refusals) is asked again soon: that is over at any moment, and
+    who has no connection waits for one anyway.  What it refuses it most often refuses for long.
+    """
+    return _ceiling(max(refusals, 1), base_s, REFUSED_CAP_S)
 
 
 def _equal_jitter(tries: int, base_s: float, cap_s: float, dice: Dice) -> float:

@@ -10,6 +10,7 @@ import pytest
 from pool import Handlers, Job
 from pool.actors.observe import LeaseLost, StoreRecovered, StoreTroubled
 from pool.actors.outages import AGAIN_S, Outages
+from pool.actors.outbox import RESEND_S
 from pool.actors.replica import Replica
 from pool.errors import AuthError, PoolError, StoreFault, StoreUnavailable
 from pool.testing.proxy import fault_proxy
@@ -202,3 +203,35 @@ async def test_an_outage_of_all_lanes_is_two_lines(fleet: Fleet) -> None:
         assert told.down_s < anyio.current_time() - began_s
         assert len(fleet.all_seen(StoreTroubled)) == len(fleet.all_seen(StoreRecovered)) == 1
         await fleet.leave(node)
+
+
+@pytest.mark.anyio
+async def test_a_batch_that_is_refused_again_and_again_is_sent_less_and_less_often(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E4: it was sent every 0.1 s, and told each time."""
+    handlers = Handlers()
+
+    @handlers.job("echo")
+    async def echo(job: Job) -> int:
+        await go.wait()
+        return job.attempt
+
+    go, refused_s = anyio.Event(), list[float]()
+    node = await fleet.node(handlers)
+    ref = await node.dispatch("echo", "k")
+    await ref.started(timeout_s=5)
+    fleet.client.delete(fleet.names.due)
+    fleet.client.set(fleet.names.due, "foreign")
+
+    def note(_: Outages, during: str, *__: object) -> None:
+        if during == "advance":
+            refused_s.append(anyio.current_time())
+
+    monkeypatch.setattr(Outages, "trouble", note)
+    go.set()
+    await fleet.until(lambda: len(refused_s) == 5)
+    assert refused_s[4] - refused_s[0] > RESEND_S * (1 + 2 + 4 + 8)
+    fleet.client.delete(fleet.names.due)
+    assert await ref.result(timeout_s=5) == 1
+    assert len(refused_s) < 7

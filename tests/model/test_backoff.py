@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from pool.model.backoff import (
     RECONNECT_BASE_S,
     RECONNECT_CAP_S,
+    REFUSED_CAP_S,
     Restarts,
     full_jitter,
     reconnect_delay,
+    refused_delay,
     requeue_delay,
 )
 from pool.settings import Settings
@@ -91,3 +93,9 @@ def test_faults_of_the_store_never_come_too_often_by_default() -> None:
         pauses.append(pause_s)
         now_s += pause_s
     assert pauses[:5] == [0.0, 1.0, 4.0, 16.0, 60.0]
+
+
+def test_what_is_refused_is_sent_less_and_less_often_and_never_rarely() -> None:
+    pauses = [refused_delay(n, 0.1) for n in range(9)]
+    assert pauses == [0.1, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, REFUSED_CAP_S, REFUSED_CAP_S]
+    assert refused_delay(10**9, 0.1) == REFUSED_CAP_S
