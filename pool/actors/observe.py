@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 import attrs
 import structlog
 
 from pool import checks
+from pool.store.hush import Hush
 from pool.store.scribe import Scribe
 
 
@@ -355,6 +356,7 @@ class ReconciliationMended:
 
 _log = structlog.get_logger("pool")
 _scribe = Scribe(lambda lines: _log.warning("log.dropped", lines=lines))
+_hush = Hush(_scribe.write)
 
 
 def check_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
@@ -375,9 +377,44 @@ def emit_to(observers: Sequence[Observer], event: Event) -> None:
             _scribe.write(partial(_log.error, "observer.failed", of=event.event, exc_info=error))
 
 
-def log_observer(event: Event) -> None:
-    """Write one line per event.  It waits for nobody: see `Scribe`.
+# What may come in floods, and which of its facts make it the same trouble again.  What is told here
+# a minute late, with a count, all other observers see each time.
+_SAME: Final[dict[type, tuple[str, ...]]] = {
+    LeaseLost: ("node",),  # in each lane
+    LeaseResumed: ("node",),
+    WorkerFenced: ("worker",),
+    HandlerOverran: ("handler",),
+    LoopHung: ("node",),
+    CommitRefused: ("answer",),
+    AttemptFailed: ("handler", "error", "follows"),
+    RunDisturbed: ("handler",),
+    WorkerReaped: ("by",),
+    RecordQuarantined: (),
+    IndexRestored: ("lane", "index"),
+    CountersMended: ("lane",),
+    ServiceMoved: (),
+    LaneMissing: ("node", "problem"),
+    ReconciliationMended: ("worker",),
+}
 
-    Plain (never `ainfo`): structlog's async twins need asyncio.
+
+def log_observer(event: Event) -> None:
+    """Write one line per event, and of what is repeated one a minute; see `Hush`.
+
+    It waits for nobody: see `Scribe`.
     """
-    _scribe.write(partial(getattr(_log, event.level), event.event, **attrs.asdict(event)))
+    same = _SAME.get(type(event))
+    if same is None:
+        if isinstance(event, NodeLeft):
+            _hush.end()
+        _scribe.write(partial(_line, event, 1))
+    else:
+        _hush.tell(event.event, tuple(getattr(event, n) for n in same), partial(_line, event))
+
+
+def _line(event: Event, times: int) -> None:
+    facts = attrs.asdict(event)
+    if times > 1:
+        facts["times"] = times
+    # Plain (never `ainfo`): structlog's async twins need asyncio.
+    getattr(_log, event.level)(event.event, **facts)

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
-from pool import Handlers, Job
-from pool.actors.observe import LeaseLost, StoreRecovered, StoreTroubled
+from pool import Handlers, Job, log_observer
+from pool.actors import observe
+from pool.actors.observe import LeaseLost, LeaseResumed, StoreRecovered, StoreTroubled
 from pool.actors.outages import AGAIN_S, Outages
 from pool.actors.outbox import RESEND_S
 from pool.actors.replica import Replica
 from pool.errors import AuthError, PoolError, StoreFault, StoreUnavailable
+from pool.store.hush import Hush
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
@@ -235,3 +238,28 @@ async def test_a_batch_that_is_refused_again_and_again_is_sent_less_and_less_oft
     fleet.client.delete(fleet.names.due)
     assert await ref.result(timeout_s=5) == 1
     assert len(refused_s) < 7
+
+
+@pytest.mark.anyio
+@pytest.mark.one_server
+async def test_ten_seconds_of_outage_of_many_lanes_are_a_few_log_lines(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E4, as its log is read: 16 lanes, of which each loses its lease and gets it back."""
+    monkeypatch.setattr(observe, "_hush", Hush(observe._scribe.write))
+    async with fault_proxy(fleet.url) as proxy:
+        with capture_logs() as logs:
+            observers = (fleet.events.note, log_observer)
+            node = await fleet.node(
+                url=proxy.url, lanes=16, lease_ttl_s=1.0, op_timeout_s=0.3, observers=observers
+            )
+            await proxy.refuse()
+            await fleet.seen(LeaseLost, times=16)
+            await proxy.listen()
+            await fleet.seen(LeaseResumed, times=16)
+            await fleet.seen(StoreRecovered)
+            await fleet.leave(node)
+            await fleet.until(lambda: "node.left" in [line["event"] for line in logs])
+    counted = {line["event"]: line["times"] for line in logs if "times" in line}
+    assert counted.items() >= {"lease.lost": 15, "lease.resumed": 15}.items()
+    assert len(logs) < 15, logs
