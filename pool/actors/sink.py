@@ -34,6 +34,10 @@ How long a lease lasts is the pool's to say: it is granted, and told, with each 
 answer that tells of a shorter one be lost, others may have our events before we know, as when an
 event is not acknowledged in time.
 
+A group that somebody destroys is made again at its cursor: the id up to which all is acknowledged,
+noted with each cleaning in the sink's state.  If the cleaner dies, it is older than the truth: some
+events are given again, none is passed over.
+
 A late message: a renewal after the lease was ended is answered GONE; a read that was on its way
 makes the consumer again, without a lease, and so it is freed and forgotten like any stale one; what
 a batch or a take brings for an earlier name of ours is dropped here, as it is being freed there.  A

@@ -993,6 +993,14 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="a destroyed group begins at its oldest event",
+        breaks="all that a sink has acknowledged is given again (C6)",
+        path="pool/store/lua/sink_join.lua",
+        old="    if cursor and comes_to(KEYS[i], cursor) then",
+        new="    if false then",
+        by=("tests/streams/test_sink.py::test_a_group_that_was_destroyed_goes_on_from_its_cursor",),
+    ),
+    Mutant(
         name="nobody looks at a reply's number",
         breaks="a reply that stands between a call and its own is given to that call (C4)",
         path="pool/store/port.py",

@@ -1,7 +1,7 @@
 --[[
 sink_mend: free what stale consumers hold and what nobody acknowledges; then forget the stale.
 
-KEYS[1] state   hash    seen, quiet; holder: consumer|end; k:KEY for each stream of any consumer
+KEYS[1] state   hash    seen, quiet; holder: consumer|end; k:KEY for each stream of any consumer; c:KEY its cursor
 KEYS[2] leases  zset    consumer -> lease end
 KEYS[3] events  stream
 KEYS[4] meta    hash    missed:GROUP, trimmed
@@ -18,7 +18,7 @@ Uses     sink, quiet, group
 Returns  freed, parked, consumers forgotten, events missed, 1 if there is more; all -1: the caller is not
          the one that cleans; all -2: there is no such group
 Errors   WRONGTYPE  foreign data under one of the keys
-Cost     O(consumers + pending + batch); 11 commands, 2 a consumer, 1 an event, 3 a parked one
+Cost     O(consumers + pending + batch); 14 commands, 2 a consumer, 1 an event, 3 a parked one
 Why Lua  claim first, delete after: a consumer is forgotten in the very step that sees it hold nothing.
 
 Freed events go to RELEASED, from where whoever has room takes them: a cleaner that is slow, or dies
@@ -31,12 +31,22 @@ if holder_of() ~= consumer then
 end
 redis.call('XLEN', parked)
 redis.call('HLEN', meta)
-if not has_group(events) then
+local last = has_group(events)
+if not last then
   redis.call('HDEL', state, 'k:' .. events) -- whoever reads it makes the group again, and says so
   return { -2, -2, -2, -2, -2 }
 end
 redis.call('ZREM', leases, '\n')
 notice_gap()
+-- Up to here all is acknowledged: from here a group goes on that somebody destroys.
+local lowest = redis.call('XPENDING', events, group)[2]
+if lowest then
+  local ms, seq = string.match(lowest, '^(%d+)-(%d+)$')
+  last = seq ~= '0' and ms .. '-' .. text_of(tonumber(seq) - 1) or text_of(tonumber(ms) - 1) .. '-18446744073709551615'
+end
+if redis.call('HGET', state, 'c:' .. events) ~= last then
+  redis.call('HSET', state, 'c:' .. events, last)
+end
 if now < quiet then
   return { 0, 0, 0, 0, 0 }
 end

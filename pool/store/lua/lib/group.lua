@@ -1,8 +1,8 @@
 --[[
 group: the consumers of one stream's group.  Needs  argument group.
 
-Gives  RELEASED, has_group(events), pending_of(events, name, count), forget(events, name),
-       note_gone(meta, id).
+Gives  RELEASED, has_group(events): the id that it was given last, pending_of(events, name, count),
+       forget(events, name), note_gone(meta, id).
 
 RELEASED is a consumer that nobody is: what waits there belongs to whoever has room.  The number of
 deliveries there is how often the event was in a program's hands; taking it adds one.
@@ -14,10 +14,13 @@ local function has_group(events)
     return false
   end
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', events)) do
+    local is_ours, last = false, '0-0'
     for i = 1, #info, 2 do
-      if info[i] == 'name' and info[i + 1] == group then
-        return true
-      end
+      is_ours = is_ours or (info[i] == 'name' and info[i + 1] == group)
+      last = info[i] == 'last-delivered-id' and info[i + 1] or last
+    end
+    if is_ours then
+      return last
     end
   end
   return false
