@@ -51,6 +51,7 @@ FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one i
 ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
 RETRY_S: Final = 0.05
+KNOWN_MAX: Final = 10_000  # handlers remembered as registered
 LATE: Final = "not sent: the calls before it took too long"
 
 
@@ -175,6 +176,7 @@ class Dispatcher(Actor[Message]):
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
     _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by job id
     _saturated: dict[str, float] = attrs.field(init=False, factory=dict)  # handler -> until
+    _known: set[str] = attrs.field(init=False, factory=set)  # handlers that were registered
     _is_asking: bool = attrs.field(init=False, default=False)
 
     # --- for the node -------------------------------------------------------------------------
@@ -401,7 +403,11 @@ class Dispatcher(Actor[Message]):
         seen = self.context.lanes[number].seen(admitted.asked_s)
         told: list[Said] = reply
         for pending, (word, _, rest) in zip(batch, told, strict=True):
-            if word == "NOROOM":
+            if word == "UNKNOWN" and self._has_known(pending.item):
+                # It was registered: the data are new, and nobody has joined them yet who says so.
+                pending.item.allow_unknown = True
+                again.append(pending)
+            elif word == "NOROOM":
                 self._saturated[pending.item.handler] = self.context.seam.clock() + SATURATED_S
                 pending.item.unassigned = True
                 again.append(pending)
@@ -414,8 +420,18 @@ class Dispatcher(Actor[Message]):
                     pending.resolve(answer)
             else:
                 pending.resolve(self._read(pending.item, word, rest, seen))
+        first = batch[0].item  # each is, once
+        if told[0][0] == "OK" and not first.allow_unknown and len(self._known) < KNOWN_MAX:
+            self._known.add(first.handler)
         if again:
             self._lane(number).queue.extendleft(reversed(again))
+
+    def _has_known(self, item: Admission) -> bool:
+        """Whether its handler is known to have been registered; not if leave was given already."""
+        if item.allow_unknown:
+            return False
+        workers = self.context.candidates.workers.values()
+        return item.handler in self._known or any(item.handler in w.handlers for w in workers)
 
     def _on_failed(self, number: int, batch: Sequence[Pending], error: PoolError) -> None:
         """Try again what can be tried again: an admission carries its id."""

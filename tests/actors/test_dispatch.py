@@ -96,6 +96,29 @@ async def test_an_unknown_handler_is_refused_with_the_names_that_are_close(fleet
     assert fleet.record("k") is None
 
 
+@pytest.mark.parametrize("knows", ["by a dispatch", "by the workers"])
+async def test_a_handler_that_was_registered_is_not_unknown_right_after_a_flush(
+    fleet: Fleet, knows: str
+) -> None:
+    """Its job waits for whoever joins the new data; a name that nobody had is refused still."""
+    node = await fleet.node(handlers)
+    client = await fleet.node()
+    if knows == "by a dispatch":
+        assert await (await client.dispatch("sync", "k", 1)).result(timeout_s=5) == 2
+        await fleet.leave(node)
+        await fleet.knows(client, 0)
+    else:
+        await fleet.knows(client, 1)
+    fleet.client.delete(fleet.names.handlers)
+    ref = await client.dispatch("sync", "k", 5)
+    if knows == "by a dispatch":
+        await fleet.node(handlers)
+    assert await ref.result(timeout_s=5) == 10
+    fleet.client.delete(fleet.names.handlers)
+    with pytest.raises(UnknownHandler):
+        await client.dispatch("ecko", "k")
+
+
 async def test_a_handler_nobody_has_yet_waits_for_the_first_node_that_has_it(
     fleet: Fleet,
 ) -> None:
