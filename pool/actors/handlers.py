@@ -45,7 +45,8 @@ class Runner(Protocol):
     """The object form, for people who manage start and stop themselves.
 
     `start` returns once what it started runs; it then runs until `stop`.  Both may be plain or
-    async.  An optional `notify(key, payload)` takes the notifications, one after another.
+    async.  An optional `notify(key, payload)` takes the notifications, one after another; without
+    it they are dropped, and `message.unheard` says so.
     """
 
     def start(self, job: Job) -> Any:
@@ -227,6 +228,8 @@ def _as_service(runner: Runner) -> Callable[[Job], Awaitable[None]]:
             async for payload in job.notifications():
                 if notify is not None:
                     await _called(notify, job.key, payload)
+                else:
+                    job._note_unheard()
         finally:
             with job.ending():
                 await _called(runner.stop, job.key)

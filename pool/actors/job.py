@@ -141,6 +141,7 @@ class Job:
     _inbox: Inbox = attrs.field(repr=False)
     _read_inbox: ReadInbox = attrs.field(repr=False)
     _on_handled: Callable[[int], object] = attrs.field(repr=False)
+    _on_unheard: Callable[[Job], object] = attrs.field(repr=False, default=lambda _: None)
     _is_stated: bool = attrs.field(repr=False, default=False)
     _is_listening: bool = attrs.field(init=False, default=False)
     _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
@@ -193,6 +194,11 @@ class Job:
             raise
         self._in_hand = number
         return message
+
+    def _note_unheard(self) -> None:
+        """Tell, once, that nobody here takes messages; for objects without `notify()`."""
+        on_unheard, self._on_unheard = self._on_unheard, lambda _: None
+        on_unheard(self)
 
     def ending(self) -> anyio.CancelScope:
         """Return a scope for clean-up that must await: shielded, within the stop budget."""

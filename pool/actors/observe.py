@@ -172,6 +172,18 @@ class AttemptFailed:
 
 
 @attrs.frozen(kw_only=True)
+class MessageUnheard:
+    """Messages come for a job whose object has no `notify()`: nobody is given them.  Once a run."""
+
+    event: ClassVar[str] = "message.unheard"
+    level: ClassVar[str] = "warning"
+
+    key: str
+    handler: str
+    epoch: int
+
+
+@attrs.frozen(kw_only=True)
 class RunDisturbed:
     """A stranger, maybe a job that had ended, cancelled the task that ran this one; it runs again.
 

@@ -29,6 +29,7 @@ from pool.actors.mending import Held, compare
 from pool.actors.mover import Mover
 from pool.actors.observe import (
     CommitRefused,
+    MessageUnheard,
     ReconciliationMended,
     WorkerFenced,
 )
@@ -408,6 +409,7 @@ class Worker(Actor[Told]):
             inbox=run.inbox,
             read_inbox=partial(self._read_inbox, run),
             on_handled=partial(self._on_handled, run),
+            on_unheard=self._on_unheard,
         )
         if not run.is_acknowledged:
             self._box(run).acknowledge(run, now=False)
@@ -614,6 +616,9 @@ class Worker(Actor[Told]):
     def _on_handled(self, run: Run, number: int) -> None:
         if self.runs.get(run.key) is run and not run.is_lost:
             self._box(run).send(self._endings.edge(run, model.SEEN, number), None)
+
+    def _on_unheard(self, job: Job) -> None:
+        self.context.emit(MessageUnheard(key=job.key, handler=job.handler, epoch=job.epoch))
 
     # --- the lease ----------------------------------------------------------------------------
 

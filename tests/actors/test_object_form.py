@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from pool import ConfigError, DuplicateHandler, Handlers, Job, JobCancelled
-from pool.actors.observe import AttemptFailed
+from pool.actors.observe import AttemptFailed, MessageUnheard
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -49,6 +49,32 @@ class Async:
     async def notify(self, key: str, payload: Any) -> None:
         await anyio.lowlevel.checkpoint()
         self.diary.note("notify", key, payload)
+
+
+class Deaf:
+    """It has no `notify`."""
+
+    def start(self, job: Job) -> None:
+        pass
+
+    def stop(self, key: str) -> None:
+        pass
+
+
+async def test_a_message_that_nobody_can_receive_is_told_once(fleet: Fleet) -> None:
+    """C6: it was accepted and dropped without a word."""
+    handlers = Handlers()
+    handlers.runner("deaf", Deaf())
+    node = await fleet.node(handlers)
+    ref = await node.dispatch("deaf", "k")
+    await ref.started(timeout_s=5)
+    for number in range(3):
+        await node.notify("k", number)
+    told = await fleet.seen(MessageUnheard)
+    assert (told.key, told.handler) == ("k", "deaf")
+    await fleet.until(lambda: not fleet.client.exists(fleet.names.inbox("k")))
+    assert len(fleet.all_seen(MessageUnheard)) == 1
+    await ref.stop(timeout_s=5)
 
 
 @pytest.mark.parametrize("form", [Plain, Async])
