@@ -14,7 +14,7 @@ import attrs
 
 from pool import checks
 from pool.actors.job import Job
-from pool.errors import ConfigError, DuplicateHandler, shown
+from pool.errors import ConfigError, DuplicateHandler, name_of, shown
 from pool.model.job import Options
 from pool.model.names import check_handler
 
@@ -251,20 +251,27 @@ def _has_method(runner: object, method: str) -> bool:
 
 
 def _check_function(name: str, fn: object) -> None:
-    problem = ""
-    if not callable(fn):
-        problem = f"{shown(fn)} is not callable"
-    elif inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        problem = "is a generator; a handler is called, not iterated"
-    else:
-        try:
-            inspect.signature(fn).bind_partial(None)
-        except TypeError:
-            problem = "does not take the Job as its first argument"
-        except ValueError:  # a builtin without a signature: its first call will tell
-            return
+    try:
+        problem = _problem(fn)
+    except Exception as error:  # of the caller's own code
+        problem = f"{shown(fn)} cannot be looked at: {name_of(type(error))} was raised by it"
+        raise ConfigError(setting="handler", problem=f"{name}: {problem}") from error
     if problem:
         raise ConfigError(setting="handler", problem=f"{name}: {problem}")
+
+
+def _problem(fn: object) -> str:
+    if not callable(fn):
+        return f"{shown(fn)} is not callable"
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        return "is a generator; a handler is called, not iterated"
+    try:
+        inspect.signature(fn).bind_partial(None)
+    except TypeError:
+        return "does not take the Job as its first argument"
+    except ValueError:  # a builtin without a signature: its first call will tell
+        pass
+    return ""
 
 
 def _backoff(backoff_s: object, backoff_max_s: object) -> tuple[float, float]:

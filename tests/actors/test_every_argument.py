@@ -182,6 +182,9 @@ HostileText = type(
 )
 HostileInt = type("HostileInt", (int,), {**_HOSTILE, "__int__": _angry, "__index__": _angry})
 HostileFloat = type("HostileFloat", (float,), {**_HOSTILE, "__float__": _angry})
+HostileFunction = type(
+    "HostileFunction", (), {**_HOSTILE, "__getattribute__": _angry, "__call__": _angry}
+)
 LongName = type("L" * 5000, (), {"__repr__": lambda _: "r" * 10**7})
 
 
@@ -245,6 +248,7 @@ ODD: dict[str, Any] = {
     "hostile text": HostileText("x"),
     "hostile int": HostileInt(10**400),
     "hostile float": HostileFloat("nan"),
+    "hostile function": HostileFunction(),
     "long name": LongName(),
     "long list": [LongName()] * 1000,
 }
@@ -317,7 +321,7 @@ TEXT = taking("why", *(name for name, value in ODD.items() if type(value) is str
 TIMEOUT = within(0.0, YEAR_S).or_none()
 BACKOFF = within(0.001, YEAR_S, good=1.0)
 FUNCTION = taking(plain, "function", "async function", "type")
-WHERE = taking(None, "None", "function", "type")
+WHERE = taking(None, "None", "function", "type", "hostile function")
 JSON = taking(
     1,
     *("None", "True", "False", "0", "-1", "2", "-0.0", "1.5", "10**400", "-10**400", "5e-324"),
