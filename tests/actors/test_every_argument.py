@@ -641,7 +641,7 @@ def test_every_argument_of_every_public_call_has_its_row() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_an_argument_cannot_be_is_refused_at_once_and_nothing_is_sent(
+async def test_what_an_argument_cannot_be_is_refused_unsent(
     fleet: Fleet,
 ) -> None:
     async with things(fleet) as o:

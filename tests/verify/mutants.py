@@ -1036,6 +1036,40 @@ MUTANTS: Final = (
         new="        return True",
         by=("tests/actors/test_lost.py::test_what_ended_long_ago_has_ended_or_was_lost",),
     ),
+    Mutant(
+        name="a short delay is none",
+        breaks="a delay below half a millisecond finds no target, as if nobody had room",
+        path="pool/store/lane.py",
+        old="math.ceil(item.delay_s * 1000)",
+        new="round(item.delay_s * 1000)",
+        by=("tests/actors/test_bad_input.py::test_a_delay_is_never_none_however_short",),
+    ),
+    Mutant(
+        name="each lane takes what the pool may",
+        breaks="several lanes accept several times queued_jobs_max",
+        path="pool/settings.py",
+        old="return self.queued_jobs_max // self.lanes",
+        new="return self.queued_jobs_max",
+        by=("tests/actors/test_bad_input.py::test_several_lanes_accept_no_more_than_one",),
+    ),
+    Mutant(
+        name="a time limit is looked at when the stop is sent",
+        breaks="a call that is refused has ended a job",
+        path="pool/actors/node.py",
+        old='        checks.text("cause", cause)\n        timeout_s = checks.seconds(',
+        new='        checks.text("cause", cause)\n        (lambda *_, **__: 0)(',
+        by=(
+            "tests/actors/test_every_argument.py::test_what_an_argument_cannot_be_is_refused_unsent",
+        ),
+    ),
+    Mutant(
+        name="what was given is asked how it looks",
+        breaks="an error is raised by the repr of what it is about, or waits for it",
+        path="pool/errors.py",
+        old='        text = repr(value) if type(value) in _PLAIN else f"<{name_of(type(value))}>"',
+        new="        text = repr(value)",
+        by=("tests/actors/test_bad_input.py::test_the_text_of_an_error_never_fails",),
+    ),
 )
 
 
