@@ -721,15 +721,23 @@ async def test_every_call_on_another_loop_is_refused_and_does_nothing(
 ) -> None:
     async with things(fleet) as o:
 
-        async def ask() -> dict[str, object]:
-            return asked(o)
+        def ask() -> dict[str, object]:
+            leaving = {
+                each: partial(each.__aexit__, None, None, None) for each in (o.node, o.flags)
+            }
+            return asked(o) | {f"leaving {each!r}": first_step(leaving[each]) for each in leaving}
 
-        call = partial(asked, o) if where == "no loop" else partial(anyio.run, ask, backend=where)
+        async def there() -> dict[str, object]:
+            return ask()
+
+        call = ask if where == "no loop" else partial(anyio.run, there, backend=where)
         said = kinds(await anyio.to_thread.run_sync(call))
         refused = dict.fromkeys(said.keys() - ANYWHERE, "WrongLoop")
         assert {name: said[name] for name in refused} == refused
         assert await o.stream.fetch_length() == 0
+        assert (o.node.state, o.flags["k"], o.watch.is_closed) == ("open", "v", False)
         assert await o.ref.result(timeout_s=5) == "x"
+    assert not fleet.all_seen(ActorCrashed)
 
 
 @pytest.mark.anyio
