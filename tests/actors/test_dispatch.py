@@ -546,14 +546,14 @@ async def test_many_large_payloads_and_results_go_in_calls_of_limited_size(
 
     node = await fleet.node(mine)
     sizes: list[int] = []
-    words = ScriptCall.words
+    numbered = ScriptCall.numbered
 
-    def measured(call: ScriptCall) -> tuple[Word, ...]:
-        said = words(call)
+    def measured(call: ScriptCall, number: bytes) -> tuple[Word, ...]:
+        said = numbered(call, number)
         sizes.append(sum(len(word) for word in said if isinstance(word, bytes)))
         return said
 
-    monkeypatch.setattr(ScriptCall, "words", measured)
+    monkeypatch.setattr(ScriptCall, "numbered", measured)
     payload = b"x" * (node.settings.payload_bytes_max - 1)
     calls = [Call(f"k{n}", payload) for n in range(24)]
     refs = await node.dispatch_many(back, calls)
