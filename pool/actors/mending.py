@@ -7,7 +7,7 @@ for ever are found by nothing else: their owner renews its lease, so nobody take
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import attrs
 
@@ -52,8 +52,14 @@ def _run_of(what: Start | Record | Edge) -> tuple[int, str]:
     return what.epoch, what.id
 
 
-def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
-    """Compare; `runs` are those of the identity's lane, with nothing on its way out."""
+def compare(
+    theirs: Owned, runs: Mapping[str, Run], memory: Memory, known: Collection[Run]
+) -> Mending:
+    """Compare; `runs` are those of the identity's lane, with nothing on its way out.
+
+    `known` had come before the question was asked.  Of the others the answer may say nothing; what
+    stamps say of that is no use: where the server went back all that it lost is newer than its own.
+    """
     mending = Mending()
     starts = {start.key: start for start in theirs.starts}
     meant: dict[str, tuple[int, str]] = {}
@@ -86,8 +92,8 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
         # by the script that takes it from us.
         this = meant[key] = _run_of(record)
         run, settled = runs.get(key), memory.of(key)
-        known = [starts.get(key), run.start if run is not None else None]
-        if any(start is not None and _run_of(start) == this for start in known):
+        both = [starts.get(key), run.start if run is not None else None]
+        if any(start is not None and _run_of(start) == this for start in both):
             continue  # it can, after all, or it runs here
         if settled is not None and _run_of(settled) == this:
             mending.resend.append(settled)
@@ -96,8 +102,7 @@ def compare(theirs: Owned, runs: Mapping[str, Run], memory: Memory) -> Mending:
     for key, run in runs.items():
         # Another epoch is not ours either: a service would go on for ever under one that is lost.
         is_theirs = meant.get(key) == _run_of(run.start) or key in theirs.unreadable
-        # What was granted after that answer has a higher epoch than its stamp.
-        is_newer = run.start.epoch > theirs.stamp
-        if not (is_theirs or is_newer or run.is_lost) and run.phase != "settling":
+        is_lost = run in known and not is_theirs and not run.is_lost
+        if is_lost and run.phase != "settling":
             mending.cancel.append(run)
     return mending

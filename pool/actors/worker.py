@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -745,11 +745,12 @@ class Worker(Actor[Told]):
 
     async def _compare(self, number: int, lane: _Lane) -> None:
         asked, lane.asked = lane.asked, set()
+        known = set(self._in_lane(number))
         call = self.context.lanes[number].lane.reconcile(lane.box.target.name, sorted(asked))
 
         async def ask() -> Owned:
             reply = await self.context.link.call(call, repeatable=True)
-            return await self._with_strays(number, lane, reply)
+            return await self._with_strays(number, lane, reply, known)
 
         try:
             theirs = await unmoved(ask)  # or who cancels all tasks would end the worker with them
@@ -760,17 +761,19 @@ class Worker(Actor[Told]):
         else:
             if self._lanes[number] is lane:
                 lane.reconciled_s, lane.odd = self.context.seam.clock(), 0
-                self._mend(number, lane.box, theirs)
+                self._mend(number, lane.box, theirs, known)
                 self._fill()
         finally:
             lane.is_reconciling = False
             if self._lanes[number] is lane:
                 lane.box.release()
 
-    async def _with_strays(self, number: int, lane: _Lane, theirs: Owned) -> Owned:
+    async def _with_strays(
+        self, number: int, lane: _Lane, theirs: Owned, known: Collection[Run]
+    ) -> Owned:
         """Add what runs here and no index has as ours, if its record does: the record decides."""
         runs = {run.key: run for run in self._in_lane(number)}
-        keys = [run.key for run in compare(theirs, runs, self._memory).cancel]
+        keys = [run.key for run in compare(theirs, runs, self._memory, known).cancel]
         state, name = self.context.lanes[number], lane.box.target.name
         running, lost = dict(theirs.running), dict(theirs.lost)
         options = self.handlers.options()
@@ -792,8 +795,9 @@ class Worker(Actor[Told]):
                         running[key] = record
         return attrs.evolve(theirs, running=running, lost=lost)
 
-    def _mend(self, number: int, box: Outbox, theirs: Owned) -> None:
-        mending = compare(theirs, {run.key: run for run in self._in_lane(number)}, self._memory)
+    def _mend(self, number: int, box: Outbox, theirs: Owned, known: Collection[Run]) -> None:
+        runs = {run.key: run for run in self._in_lane(number)}
+        mending = compare(theirs, runs, self._memory, known)
         for run in mending.acknowledged:
             run.is_acknowledged = True
         for run in mending.again:

@@ -127,7 +127,6 @@ class Walked:
 class Owned:
     """All that a worker owns, at one moment."""
 
-    stamp: int
     running: Mapping[str, Record]
     starts: Sequence[Start]
     unreadable: Mapping[str, bytes]  # what it runs, but with a record that cannot be worked on
@@ -346,7 +345,7 @@ def recounted(reply: Reply) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def owned(reply: Reply) -> Owned:
     """Read the reply of `reconcile`; entries that cannot be read are left to the reaper."""
-    stamp, running, entries, asked = reply
+    running, entries, asked = reply
     starts = []
     for entry_id, held in entries:
         names = (name.decode(errors="replace") for name in held[::2])
@@ -367,7 +366,7 @@ def owned(reply: Reply) -> Owned:
         for key, text in zip(asked[::2], asked[1::2], strict=True)
         if (record := read(key, text)) is not None
     }
-    return Owned(stamp=int(stamp), running=records, starts=starts, unreadable=unreadable, lost=lost)
+    return Owned(running=records, starts=starts, unreadable=unreadable, lost=lost)
 
 
 def read(key: bytes, text: bytes) -> Record | None:

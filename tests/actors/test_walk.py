@@ -173,6 +173,24 @@ WHOLE: dict[str, Damage] = {
 }
 
 
+async def test_what_a_server_that_went_back_has_lost_ends_without_traffic(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """Its handlers would run on beside whoever dispatches the keys again: no stamp is as new."""
+    node = await fleet.node(made(diary), lease_ttl_s=TTL_S)
+    n = fleet.names
+    await (await node.dispatch("quick", "before")).result(timeout_s=8)
+    stamp: Any = fleet.client.hget(n.lane, "stamp")
+    for key in ("a", "b"):
+        await (await node.dispatch("serve", key)).started(timeout_s=8)
+    with fleet.client.pipeline() as pipe:
+        pipe.delete(n.jobs, n.payloads, *fleet.client.keys(n.owned("*")))
+        pipe.hset(n.lane, "stamp", stamp)
+        pipe.execute()
+    await diary.has("stop", "a")
+    await diary.has("stop", "b")
+
+
 @pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.parametrize("index", WHOLE)
 async def test_an_index_that_was_deleted_is_made_again(

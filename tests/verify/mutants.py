@@ -492,9 +492,19 @@ MUTANTS: Final = (
         name="cancelled for want of an index entry",
         breaks="a worker stops what runs here and its set of keys lacks, whatever the record says",
         path="pool/actors/worker.py",
-        old="        keys = [run.key for run in compare(theirs, runs, self._memory).cancel]",
+        old="        keys = [run.key for run in compare(theirs, runs, self._memory, known).cancel]",
         new="        keys: list[str] = []",
         needs=("lost-index",),
+    ),
+    Mutant(
+        name="newer than what the server says is ours",
+        breaks="a server that went back leaves the handlers of what it lost running for ever (B4)",
+        path="pool/actors/mending.py",
+        old="        is_lost = run in known and not is_theirs and not run.is_lost",
+        new="        is_lost = False",
+        by=(
+            "tests/actors/test_walk.py::test_what_a_server_that_went_back_has_lost_ends_without_traffic",
+        ),
     ),
     Mutant(
         name="a wait forgotten with its index",

@@ -13,7 +13,7 @@ ARGV[2] worker       str   id.n
 ARGV[...] asked      str   keys whose start it was told is overdue
 
 Uses     lane, record
-Returns  stamp; keys it runs with their records (key, record, ...); its unacknowledged entries;
+Returns  keys it runs with their records (key, record, ...); its unacknowledged entries;
          those asked for that are pending with it (key, record, ...), and those whose entry names another job
 Errors   POOLDATALOST <lane>
 Cost     O(keys it owns); one command each
@@ -54,4 +54,4 @@ for i = 3, #ARGV do
     lost[#lost + 1] = text
   end
 end
-return { text_of(stamp_last), running, starts, lost }
+return { running, starts, lost }

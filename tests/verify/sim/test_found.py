@@ -127,18 +127,27 @@ def test_an_acknowledgement_that_the_server_lost_is_sent_again(
 ) -> None:
     """G-02: a start that stands there as pending may be taken from a loop that hangs (13.6)."""
     run = Run(_start(epoch), 0, 0.0, phase="running", is_acknowledged=is_acknowledged)
-    theirs = Owned(stamp=5, running={}, starts=[_start(5)], unreadable={}, lost={})
-    mending = compare(theirs, {"k": run}, Memory())
+    theirs = Owned(running={}, starts=[_start(5)], unreadable={}, lost={})
+    mending = compare(theirs, {"k": run}, Memory(), ())
     assert mending.again == ([run] if is_lost else [])
     assert not mending.is_needed
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_runs_and_is_not_there_ends_if_it_was_here_when_asked(*, is_known: bool) -> None:
+    """However new its epoch is: a server that went back has only older stamps (G-05)."""
+    run = Run(_start(9), 0, 0.0, phase="running", is_acknowledged=True)
+    theirs = Owned(running={}, starts=[], unreadable={}, lost={})
+    mending = compare(theirs, {"k": run}, Memory(), {run} if is_known else ())
+    assert mending.cancel == ([run] if is_known else [])
 
 
 def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
     """A server that came back without its last writes holds what we no longer remember (G-05)."""
     memory = Memory()
     memory.keep(Edge(model.DONE, "k", 7, "j2"), 0.0, 10.0)
-    theirs = Owned(stamp=9, running={}, starts=[_start(5)], unreadable={}, lost={})
-    mending = compare(theirs, {}, memory)
+    theirs = Owned(running={}, starts=[_start(5)], unreadable={}, lost={})
+    mending = compare(theirs, {}, memory, ())
     assert mending.release == [Held("k", 5, "j1", "h")]
     assert not mending.adopt
     assert not mending.resend

@@ -8,7 +8,7 @@ lease was good.  Handlers and the driver write the rest of the history themselve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import attrs
@@ -238,13 +238,13 @@ def watch_rare(seen: set[str]) -> Callable[[], None]:
             seen.add("key back before its former handler ended")
         return may(self, run)
 
-    def mend(self: Worker, number: int, box: Outbox, theirs: Owned) -> None:
+    def mend(self: Worker, number: int, box: Outbox, theirs: Owned, known: Collection[Run]) -> None:
         for start in theirs.starts:
             run, settled = self.runs.get(start.key), self._memory.of(start.key)
             is_known = run is not None and run.start.epoch >= start.epoch
             if not is_known and settled is not None and settled.epoch > start.epoch:
                 seen.add("older grant came back after lost data")
-        mended(self, number, box, theirs)
+        mended(self, number, box, theirs, known)
 
     Inbox.offer = offer  # type: ignore[method-assign]
     Slots._may_start = may_start  # type: ignore[method-assign]
