@@ -31,9 +31,10 @@ class Status:
     """What is known of a job at one moment.
 
     `state` is pending, running, waiting, unassigned, done, parked or cancelled; `owner` the worker
-    that has it, or had it last; `accepted_us` and `since_ms` are server time.  `crashes` are the
-    worker crashes that it is suspected of, as `Settings.crashes_max` counts them: 1 where it was
-    the last suspect to begin, 1/2 where others may have done it as well; 0 once it has ended.
+    that has it, or had it last.  `accepted_us`, `started_ms` (of its present run, or its last),
+    `ended_ms` and `since_ms` (running, or ended, since) are server time; 0 is what has not been.
+    `crashes` are the worker crashes that it is suspected of, as `Settings.crashes_max` counts them:
+    1 where it was the last suspect to begin, 1/2 where others may have done it as well.
     """
 
     key: str
@@ -48,6 +49,8 @@ class Status:
     error: str = ""
     cause: str = ""
     accepted_us: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
     since_ms: int = 0
 
     @property
@@ -68,6 +71,10 @@ def status_of(key: str, job_id: str, found: Record | Outcome) -> Status:
             attempt=found.attempt,
             cause=found.cause,
             error=found.body.decode(errors="replace") if found.word == "parked" else "",
+            crashes=found.halves / 2,
+            accepted_us=found.accepted_ms * 1000,
+            started_ms=found.started_ms,
+            ended_ms=found.ended_ms,
             since_ms=found.ended_ms,
         )
     return Status(
@@ -82,6 +89,7 @@ def status_of(key: str, job_id: str, found: Record | Outcome) -> Status:
         is_stopping=found.intent.startswith("s"),
         error=found.error,
         accepted_us=found.accepted,
+        started_ms=found.since_ms if found.state == "running" else 0,
         since_ms=found.since_ms if found.state == "running" else 0,
     )
 

@@ -284,17 +284,23 @@ class Outcome:
     ended_ms: int
     cause: str
     body: bytes  # of a done job its encoded result, of a parked one its last error
+    accepted_ms: int = 0  # 0: not told
+    started_ms: int = 0  # when its last run began; 0: not told, or it never did
+    halves: int = 0  # what its crash marks weighed
 
     @classmethod
     def parse(cls, text: bytes) -> Outcome | None:
         """Return the outcome, or None when the text is not one."""
         head, newline, body = text.partition(b"\n")
         match head.decode(errors="replace").split("|", 5):
-            case [("done" | "parked" | "cancelled") as word, epoch, owner, attempt, ended, cause]:
+            case [("done" | "parked" | "cancelled") as word, epoch, owner, attempt, times, cause]:
+                ended, *history = times.split(",")
                 try:
                     numbers = [_number(text) for text in (epoch, attempt, ended)]
+                    before = [_number(text) if text else -1 for text in history]
                 except ValueError:
                     return None
+                accepted, started, halves = [*before, -1, -1, -1][:3]
                 if newline:
                     return cls(
                         word=word,
@@ -304,6 +310,9 @@ class Outcome:
                         ended_ms=numbers[2],
                         cause=cause,
                         body=body,
+                        accepted_ms=max(0, numbers[2] - accepted) if accepted >= 0 else 0,
+                        started_ms=max(0, numbers[2] - started) if started >= 0 else 0,
+                        halves=max(0, halves),
                     )
         return None
 

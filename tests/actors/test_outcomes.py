@@ -60,6 +60,44 @@ async def test_a_failing_job_is_tried_again_with_backoff_and_then_parked_with_it
     assert (status.state, status.attempt, status.cause) == ("parked", 3, "failed")
 
 
+async def test_a_status_tells_when_a_job_was_accepted_started_and_ended(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """C6: also once it has ended, and of a crash that it was aboard of."""
+    handlers, go = Handlers(), anyio.Event()
+
+    @handlers.job("work")
+    async def work(job: Job, waits: bool) -> None:
+        if waits:
+            await go.wait()
+
+    node = await fleet.node(handlers)
+    quick = await node.dispatch(work, "quick", False)
+    long = await node.dispatch(work, "long", True)
+    never = await node.options(delay_s=600).dispatch(work, "never", False)
+    await never.stop(timeout_s=5)
+    await fleet.until(lambda: (found := fleet.record("long")) and found.state == "running")
+    now = await long.status()
+    assert 0 < now.accepted_us // 1000 <= now.started_ms == now.since_ms
+    assert now.ended_ms == 0
+    text: Any = fleet.client.hget(fleet.names.jobs, "long")
+    fields = text.split(b"|")
+    fields[9] = b"1,wa.1,wb.1-"  # as after deaths of its workers
+    fleet.client.hset(fleet.names.jobs, "long", b"|".join(fields))
+    assert (await long.status()).crashes == 2
+    go.set()
+    for ref in (quick, long):
+        await ref.result(timeout_s=5)
+        told = await ref.status()
+        assert 0 < told.accepted_us // 1000 <= told.started_ms <= told.ended_ms == told.since_ms
+    told = await long.status()
+    assert (told.accepted_us // 1000, told.started_ms) == (now.accepted_us // 1000, now.started_ms)
+    assert told.crashes == 2
+    told = await never.status()
+    assert (told.state, told.started_ms, told.crashes) == ("cancelled", 0, 0)
+    assert 0 < told.accepted_us // 1000 <= told.ended_ms
+
+
 async def test_a_parked_job_does_not_hold_its_key(fleet: Fleet) -> None:
     handlers = Handlers()
 

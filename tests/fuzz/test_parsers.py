@@ -45,6 +45,7 @@ RECORDS = (
 )
 OUTCOMES = (
     b"done|1795231945399674|w8z4k0qv1xt1.1|1|1795231945400|\n\x01[1,2]",
+    b"parked|1795231945399674|w8z4k0qv1xt1.1|2|1795231945400,5210,17,3|failed\nValueError: no",
     b"parked|1795231945399674||5|1795231945400|failed\nValueError: no",
 )
 OPTIONS = (b"j|5|1000|60000|0|60000", b"s|0|1000|60000|30000|60000")

@@ -132,13 +132,13 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         text = keyspace.run(b"GET", key) if found else None
         if text is not None and not text.startswith(REFUSED):
             head, _, body = text.decode().partition("\n")
-            word, epoch, owner, attempt, ended_ms, cause = head.split("|", 5)
+            word, epoch, owner, attempt, times, cause = head.split("|", 5)
             outcomes[job.decode()] = {
                 "word": word,
                 "epoch": int(epoch),
                 "owner": f"{owner}@{_lane(key)}" if owner else "",
                 "attempt": int(attempt),
-                "ended_ms": int(ended_ms),
+                "ended_ms": int(times.partition(",")[0]),
                 "cause": cause,
                 "value": json.loads(body) if word == "done" and body else body,
             }

@@ -44,7 +44,20 @@ local function journal_add(edge, key, r, detail)
     'owner', r[OWNER], 'epoch', r[EPOCH], 'attempt', r[ATTEMPT], 'detail', detail)
 end
 
--- word: done | parked | cancelled.  Outcome: word|epoch|owner|attempt|ended ms|detail, newline, body
+-- How long before now it was accepted and began (of what was never acknowledged only a done job is known to
+-- have begun: just now), and what its marks weigh, in halves; what is none is left empty.
+local function history_of(r, word)
+  local began = r[STATE] == 'R' and tonumber(r[SINCE]) or (r[STATE] == 'P' and word == 'done' and now)
+  local halves = 0
+  for mark in string.gmatch(r[MARKS], '[^,]+') do
+    halves = halves + (string.find(mark, '^%d+$') and tonumber(mark) or string.sub(mark, -1) == '-' and 1 or 2)
+  end
+  local accepted = math.max(0, now - math.floor(tonumber(accepted_of(r)) / 1000))
+  return text_of(accepted) .. ',' .. (began and text_of(math.max(0, now - began)) or '') .. ','
+    .. (halves > 0 and text_of(halves) or '')
+end
+
+-- word: done | parked | cancelled.  Outcome: word|epoch|owner|attempt|ended ms,history|detail, newline, body
 local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned)
   detail = plain(detail)
   if word == 'parked' then
@@ -59,6 +72,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     redis.call('HSET', letters, r[ID], table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[MARKS], text_of(now),
       detail }, '|') .. '\n' .. key .. '\n' .. body .. '\n' .. payload)
   end
+  local history = history_of(r, word)
   lift(key, r, unassigned)
   if has(r, 'p') then
     later('HDEL', payloads, key)
@@ -70,8 +84,8 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     redis.call('DEL', inbox)
   end
   later('HDEL', jobs, key)
-  redis.call('SET', result, table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now), detail }, '|')
-    .. '\n' .. body, 'PX', ttl_ms)
+  redis.call('SET', result, table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
+    detail }, '|') .. '\n' .. body, 'PX', ttl_ms)
   tally(word, 1)
   if word ~= 'done' then
     journal_add(word, key, r, detail)
