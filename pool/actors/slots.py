@@ -28,7 +28,8 @@ from pool.actors.observe import RunDisturbed
 from pool.actors.outbox import RESEND_S, Outbox
 from pool.actors.raised import Raised
 from pool.actors.run import CANCELLED, Ending, Run, execute
-from pool.errors import PartEnded, PoolError
+from pool.errors import PartEnded, PoolError, StoreUnavailable
+from pool.model.backoff import refused_delay
 from pool.model.job import Record
 from pool.store.loops import Strays, is_asked_for, is_cancellation, strays, unmoved
 from pool.store.seam import Waiter
@@ -261,7 +262,8 @@ class Slots:
             )
         except PoolError as error:
             self.context.trouble("fetch", run.lane, error)
-            await anyio.sleep(RESEND_S)
+            run.refusals = 0 if isinstance(error, StoreUnavailable) else run.refusals + 1
+            await anyio.sleep(refused_delay(run.refusals, RESEND_S))
         else:
             # What stands under the key may be another job's, where data were lost.  The record is
             # read last; the answer to an acknowledgement says what became of ours.

@@ -29,8 +29,9 @@ from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
 from pool.actors.reaper import tell_all
 from pool.actors.walker import ACT_MAX, Walker
-from pool.errors import PoolError, StoreFault, StoreLost
+from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.model import job as model
+from pool.model.backoff import refused_delay
 from pool.model.job import Death, Grant, Record
 from pool.store.answers import Overdue
 from pool.store.lane import Edge, ranking
@@ -58,6 +59,7 @@ class Sweeper(Actor[Deadline]):
     _alarms: Alarms = attrs.field(init=False)
     # Per lane, how many of the earliest could not be dealt with: the next look is behind them.
     _skipped: Counter[int] = attrs.field(init=False, factory=Counter)
+    _refusals: Counter[int] = attrs.field(init=False, factory=Counter)  # in a row, of each lane
 
     @_alarms.default
     def _no_alarms(self) -> Alarms:
@@ -103,8 +105,11 @@ class Sweeper(Actor[Deadline]):
             if isinstance(error, StoreLost):
                 self.context.on_data_lost(lane)
             self.context.trouble("sweep", lane, error)
-            self._later(state.number, RETRY_S)
+            is_away = isinstance(error, StoreUnavailable)
+            self._refusals[lane] = 0 if is_away else self._refusals[lane] + 1
+            self._later(state.number, refused_delay(self._refusals[lane], RETRY_S))
             return
+        self._refusals[lane] = 0
         if skip:
             self._later(state.number, RETRY_S)
         elif following_ms is not None:

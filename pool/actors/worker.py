@@ -56,6 +56,7 @@ from pool.actors.slots import QUEUE_AHEAD, Slots
 from pool.actors.trials import LIVED_S
 from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.model import job as model
+from pool.model.backoff import refused_delay
 from pool.model.job import DIGITS_MAX, Start
 from pool.store.answers import Owned
 from pool.store.lane import Edge, Target
@@ -597,14 +598,15 @@ class Worker(Actor[Told]):
                 self.put(Missed(lane))  # somebody deleted our signals; see `renew.lua`
 
     async def _read_inbox(self, run: Run) -> Sequence[Message]:
-        name = self.context.lanes[run.lane].lane.names.inbox(run.key)
+        name, refusals = self.context.lanes[run.lane].lane.names.inbox(run.key), 0
         while True:
             try:
                 texts = await self.context.link.execute("LRANGE", name, 0, -1)
             except (StoreUnavailable, StoreFault) as error:
                 if isinstance(error, StoreFault) and not error.maybe_done:
                     raise  # there is no inbox in its place
-                await anyio.sleep(RESEND_S)
+                refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
+                await anyio.sleep(refused_delay(refusals, RESEND_S))
                 continue
             messages = []
             for text in texts:
