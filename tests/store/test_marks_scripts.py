@@ -69,6 +69,20 @@ def test_what_has_ended_or_moved_on_is_no_culprit(bench: Bench, edge: str) -> No
     assert died(bench, bench.now_ms() - TTL_MS - 1).death.culprit == 0
 
 
+@pytest.mark.parametrize("has_lived", [True, False])
+def test_who_is_given_up_while_on_trial_is_tried_by_the_next(
+    bench: Bench, *, has_lived: bool
+) -> None:
+    """Its worker left in order; a job that kills at once would end a process unseen by this."""
+    begun(bench, "k")
+    if has_lived:
+        bench.advance("own", W1.name, bench.edge("o", "k"))
+    bench.advance("own", W1.name, bench.edge("g", "k"), targets=[W2])
+    record = bench.record("k")
+    assert (record.owner, record.marks) == (W2.name, Marks(("w8.1-",)))
+    assert ("a" in record.flags) is not has_lived
+
+
 def test_only_suspects_are_on_trial(bench: Bench) -> None:
     """Who has no marks, or was not begun alone, is not the one that was begun last."""
     bench.put("k", "R")

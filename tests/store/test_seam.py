@@ -80,7 +80,7 @@ async def test_a_blocked_read_is_ended_by_interrupt(redis_url: str, pool_name: s
     async def body(port: Port) -> None:
         for done in step:
             entries = await port.read(
-                {stream: "0"}, block_s=PATIENCE_S / 2, timeout_s=PATIENCE_S, count=10
+                {stream: "0-0"}, block_s=PATIENCE_S / 2, timeout_s=PATIENCE_S, count=10
             )
             port.post(seen.append, entries)
             port.post(done.set)

@@ -545,6 +545,16 @@ MUTANTS: Final = (
         needs=("lost-index",),
     ),
     Mutant(
+        name="a trial ends with who gives it up",
+        breaks="a suspect released in order kills its next owner unseen, before it is acknowledged",
+        path="pool/store/lua/advance.lua",
+        old="local on_trial = was == 'R' and r[MARKS] ~= ''",
+        new="local on_trial = false and ''",
+        by=(
+            "tests/store/test_marks_scripts.py::test_who_is_given_up_while_on_trial_is_tried_by_the_next",
+        ),
+    ),
+    Mutant(
         name="newer than what the server says is ours",
         breaks="a server that went back leaves the handlers of what it lost running for ever (B4)",
         path="pool/actors/mending.py",

@@ -233,6 +233,8 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     return finish(key, r, 'parked', ttl_ms, 'malformed', 'its payload is gone', result, inbox, unassigned)
   end
   local was = r[STATE]
+  local on_trial = was == 'R' and r[MARKS] ~= ''
+    and string.match(redis.call('HGET', trials, source) or '', '^%d+') == epoch
   lift(key, r, unassigned)
   if edge == 'w' then
     r[ACCEPTED] = accepted_of(r)
@@ -257,6 +259,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     flag(r, 'b', true)
   end
   take_mark(r, y)
+  if on_trial then
+    flag(r, 'a', true) -- the next owner has it acknowledge first, and begins it alone, as this one did
+  end
   if was == 'P' or was == 'R' then
     journal_add('released', key, r, guard)
   end
