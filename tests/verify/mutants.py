@@ -817,16 +817,6 @@ MUTANTS: Final = (
         by=("tests/actors/test_islands.py::test_a_lane_that_is_silent_to_who_asks_it_may_know",),
     ),
     Mutant(
-        name="a reply too many",
-        breaks="what nobody asked for is taken for the next call's reply, and so on (C4)",
-        path="pool/store/wire.py",
-        old="                    if reader.has_data():",
-        new="                    if False:",
-        by=(
-            "tests/store/test_bad_replies.py::test_whatever_byte_is_damaged_nobody_is_given_anothers_reply",
-        ),
-    ),
-    Mutant(
         name="what comes unasked is somebody's",
         breaks="a connection that spoke while nobody asked is used for the next call (C4)",
         path="pool/store/wire.py",
