@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pool.store.lane import ADVANCE
 from pool.store.scripts import Script
 
 HEADER = """--[[
@@ -89,3 +90,12 @@ def test_a_call_has_as_many_keys_and_arguments_as_the_header_says(directory: Pat
         script([], ["ms", 5])
     with pytest.raises(AssertionError, match="3 args"):
         script(["{a}t"], ["ms", 5, 6])
+
+
+def test_a_reply_with_too_few_or_too_many_statuses_is_none() -> None:
+    """A3: whoever goes through them beside his items would fall over it, or answer others."""
+    call = ADVANCE(["k"] * len(ADVANCE.keys), ["0"] * len(ADVANCE.args), parts=3)
+    assert call.read([0, b"OK", b"OK"])
+    for reply in ([0, b"OK"], [0, b"OK", b"OK", b"OK"]):
+        with pytest.raises(ValueError, match="parts, not 3"):
+            call.read(reply)

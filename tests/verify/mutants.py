@@ -248,7 +248,9 @@ MUTANTS: Final = (
         path="pool/store/lua/renew.lua",
         old="    if n == numbers[at] and whole(by) > seq and whole(by) - seq < LATE_MAX then",
         new="    if false then",
-        needs=("late", "hang"),
+        by=(
+            "tests/store/test_lease_scripts.py::test_a_late_renewal_neither_opens_nor_closes_anybody",
+        ),
     ),
     Mutant(
         name="once hung, for ever closed",
@@ -770,7 +772,7 @@ MUTANTS: Final = (
         path="pool/store/scripts.py",
         old="        if self.parts is not None and len(reply) != self.parts:",
         new="        if False:",
-        needs=("garbage",),
+        by=("tests/store/test_scripts.py::test_a_reply_with_too_few_or_too_many_statuses_is_none",),
     ),
     Mutant(
         name="a name that no socket takes is a crash",
