@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
@@ -96,6 +96,26 @@ def _answers(client: socket.socket, scripts: Iterator[list[bytes]]) -> None:
 
 
 @contextmanager
+def served(serve: Callable[[socket.socket], object]) -> Iterator[str]:
+    """Serve one connection after another in a thread; yield the address."""
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                serve(listener.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+    thread.join(PATIENCE_S)
+
+
+@contextmanager
 def answering(*connections: list[bytes]) -> Iterator[str]:
     """A server that gives these answers, connection by connection, and then behaves itself."""
 
@@ -104,21 +124,9 @@ def answering(*connections: list[bytes]) -> Iterator[str]:
         while True:
             yield [HELLO + POLICY]
 
-    def serve() -> None:
-        given = scripts()
-        with suppress(OSError):
-            while True:
-                _answers(listener.accept()[0], given)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-    thread.join(PATIENCE_S)
+    given = scripts()
+    with served(lambda client: _answers(client, given)) as url:
+        yield url
 
 
 async def recovered(link: Link) -> None:
@@ -297,21 +305,8 @@ class Echoes:
 @contextmanager
 def echoing() -> Iterator[tuple[str, Echoes]]:
     echoes = Echoes()
-
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                echoes.serve(listener.accept()[0])
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            yield f"redis://127.0.0.1:{listener.getsockname()[1]}", echoes
-        finally:
-            with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-    thread.join(PATIENCE_S)
+    with served(echoes.serve) as url:
+        yield url, echoes
 
 
 def damages() -> Iterator[tuple[bytes, bool]]:
@@ -409,22 +404,8 @@ class Shifting:
 
 @contextmanager
 def shifting(stray: bytes, at: int) -> Iterator[str]:
-    server = Shifting(stray, at)
-
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                server.serve(listener.accept()[0])
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-    thread.join(PATIENCE_S)
+    with served(Shifting(stray, at).serve) as url:
+        yield url
 
 
 SHIFTS: Final = {
