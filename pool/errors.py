@@ -291,6 +291,20 @@ class OutcomeExpired(RefusedError):
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
+class NotStarted(RefusedError):
+    """The job has not begun within the time given; it still waits."""
+
+    code: ClassVar[str] = "POOLNOTSTARTED"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "`why` says what it waits for; add workers, or wait longer"
+
+    key: str
+    job_id: str
+    waited_s: float
+    why: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
 class NotStopped(RefusedError):
     """The job has not ended within the time given; its stop stays requested."""
 
@@ -455,6 +469,18 @@ class HandlerError(PoolError):
     """The job ended without a result."""
 
     code: ClassVar[str] = "POOLHANDLER"
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class StartFailed(HandlerError):
+    """The job's last attempt failed, and it waits for the next one."""
+
+    code: ClassVar[str] = "POOLSTARTFAILED"
+    hint: ClassVar[str] = "mend the cause; `result()` waits for how it ends"
+
+    key: str
+    job_id: str
+    last_error: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -24,7 +24,7 @@ from pool.store.answers import Missing
 from pool.store.lane import Lane, Target
 from pool.store.seam import Loop
 
-TARGETS_MAX = 8  # candidates of one key; when all of them are full, the key waits unassigned
+TARGETS_MAX = 64  # candidates of one key; when all of them are full, the key waits unassigned
 
 
 @attrs.frozen

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Final, TypeAlias
@@ -33,6 +34,7 @@ from pool.errors import (
     OutcomeExpired,
     PoolError,
     PoolFull,
+    StartFailed,
     StorageFull,
     StoreFault,
     StoreLost,
@@ -50,6 +52,7 @@ BATCH_BYTES_MAX: Final = 1024 * 1024  # of payloads in one call: more would hold
 FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one is on the wire
 ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
+LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
 RETRY_S: Final = 0.05
 KNOWN_MAX: Final = 10_000  # handlers remembered as registered
 LATE: Final = "not sent: the calls before it took too long"
@@ -102,7 +105,9 @@ class Waiting:
     job_id: str
     seen: Seen | None = None
     event: anyio.Event = attrs.field(factory=anyio.Event)
+    for_end: bool = True
     is_started: bool = False
+    record: Record | None = None  # as it was when it was looked at last
     answer: Outcome | PoolError | None = None
 
     def end(self, answer: Outcome | PoolError) -> None:
@@ -197,20 +202,26 @@ class Dispatcher(Actor[Message]):
             self._here(self._flush, number)
         return taken
 
-    async def wait(self, waiting: Waiting, *, for_end: bool) -> None:
+    async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
         """Wait until a job has started or ended; the caller sets the time limit."""
         if self.state in ("stopping", "ended"):
             waiting.answer = _not_running()
             return
         present = self._waiting.setdefault(waiting.job_id, [])
         present.append(waiting)
+        forget: Callable[[], object] = int  # there is nothing to take back yet
         try:
-            self._look(waiting.key, waiting.job_id)
+            look = partial(self._look, waiting.key, waiting.job_id)
+            look()
             self._ask_again_later()
-            while waiting.answer is None and (for_end or not waiting.is_started):
+            if limit_s is not None and not waiting.for_end:
+                # Why it waits is told when the time is up, and shall be true by then.
+                forget = self.context.loop.later(limit_s - min(limit_s / 4, LAST_LOOK_S), look)
+            while waiting.answer is None and (waiting.for_end or not waiting.is_started):
                 await waiting.event.wait()
                 waiting.event = anyio.Event()
         finally:
+            forget()
             present.remove(waiting)
             if not present:
                 self._waiting.pop(waiting.job_id, None)
@@ -473,9 +484,6 @@ class Dispatcher(Actor[Message]):
             case "OK":
                 if item.delay_s:
                     self.context.on_due(self.context.lane_of(item.key).number, item.delay_s)
-                if rest == "unassigned":
-                    now_s = self.context.seam.clock()
-                    self._saturated[item.handler] = now_s + SATURATED_S
                 return Accepted(item.key, item.id, item.handler, seen)
             case "ENDED":
                 return Accepted(item.key, item.id, item.handler, None)
@@ -533,11 +541,8 @@ class Dispatcher(Actor[Message]):
             return  # they are asked again
         for (key, job_id), found in zip(looked.asked, reply, strict=True):
             match found:
-                case Record():  # whoever starts or ends it tells us
-                    for waiting in self._waiting.get(job_id, ()):
-                        waiting.seen = state.seen(looked.asked_s, found.accepted)
-                    if found.state == "running":
-                        self.on_started(job_id)
+                case Record():
+                    self._on_record(job_id, found, state.seen(looked.asked_s, found.accepted))
                 case Outcome() as outcome:
                     self.on_ended(job_id, outcome)
                 case Missing():
@@ -552,6 +557,16 @@ class Dispatcher(Actor[Message]):
         if seen is not None and seen.is_lost(missing, now_s, known_s):
             return JobLost(key=key, job_id=job_id)
         return OutcomeExpired(key=key, job_id=job_id)
+
+    def _on_record(self, job_id: str, record: Record, seen: Seen | None) -> None:
+        """Note how a job is; whoever starts or ends it tells us."""
+        if record.state == "running":
+            self.on_started(job_id)
+        for waiting in self._waiting.get(job_id, ()):
+            waiting.seen, waiting.record = seen, record
+            if record.state == "waiting" and record.error and not waiting.for_end:
+                error = record.error
+                waiting.end(StartFailed(key=waiting.key, job_id=job_id, last_error=error))
 
     def _ask_again_later(self) -> None:
         if not self._is_asking and self._waiting:

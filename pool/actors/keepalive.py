@@ -27,6 +27,7 @@ from when it was asked for, so it can only shorten what we believe.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
@@ -56,7 +57,7 @@ class _Plan:
     """What one thread renews: in each lane these identities, of which each takes so many keys."""
 
     states: tuple[LaneState, ...] = ()
-    takes: tuple[Mapping[str, int], ...] = ()
+    takes: tuple[Mapping[str, Callable[[], int]], ...] = ()
     handlers: Mapping[str, Options] = attrs.field(factory=dict)
 
 
@@ -127,8 +128,10 @@ class KeepAlive(Actor[Message]):
 
     # --- for the node -------------------------------------------------------------------------
 
-    def renew(self, takes: Sequence[Mapping[str, int]], handlers: Mapping[str, Options]) -> None:
-        """Renew these from now on, in each lane; say how many keys each takes.
+    def renew(
+        self, takes: Sequence[Mapping[str, Callable[[], int]]], handlers: Mapping[str, Options]
+    ) -> None:
+        """Renew these from now on, in each lane; threads ask each how many keys it takes.
 
         At once in a lane whose join was answered too late for a lease: see `Membership._join`.
         """
@@ -391,8 +394,9 @@ class KeepAlive(Actor[Message]):
         plan, down, calls = sent.plan, self.down(), []
         for state, takes, is_said in zip(plan.states, plan.takes, sent.said, strict=True):
             is_known = state.number in known
+            most = math.inf if is_known or not sent.is_hung else 0
             call = state.lane.renew(
-                takes if is_known or not sent.is_hung else {n: min(t, 0) for n, t in takes.items()},
+                {name: int(min(takes_of(), most)) for name, takes_of in takes.items()},
                 plan.handlers if is_said else None,
                 seq=sent.seq,
                 term=state.lease.term,

@@ -42,6 +42,7 @@ the next to join.  A late copy of a join carries a "not after" on server time an
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -159,12 +160,14 @@ class Membership(Actor[Message]):
             for k in range(made.lanes)
         ]
 
-    def identities(self) -> list[dict[str, int]]:
-        """Return the names to be renewed, lane by lane, and how many keys each takes."""
+    def identities(self) -> list[dict[str, Callable[[], int]]]:
+        """Return the names to be renewed, lane by lane, and what says how many keys each takes."""
         found = []
         for state in self.context.lanes:
-            takes = {w.target(state.number).name: w.takes() for w in self.workers.values()}
-            takes[state.node.name] = IS_NODE
+            k = state.number
+            takes: dict[str, Callable[[], int]]
+            takes = {w.target(k).name: partial(w.tell_takes, k) for w in self.workers.values()}
+            takes[state.node.name] = lambda: IS_NODE
             joined = self._joined
             found.append({n: t for n, t in takes.items() if (state.number, n) in joined})
         return found
@@ -640,7 +643,7 @@ class Membership(Actor[Message]):
         not_after_ms = round(
             state.server_ms + 1000 * (asked_s - state.server_at_s + settings.op_timeout_s)
         )
-        targets = {w.target(state.number): w.takes() for w in workers.values()}
+        targets = {w.target(state.number): w.takes(state.number) for w in workers.values()}
         options = {}
         for worker in workers.values():
             options.update(worker.handlers.options())

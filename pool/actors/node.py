@@ -604,9 +604,24 @@ class Node(Dispatching):
             return UnknownHandler(handler=error.handler, close_matches=tuple(close))
         return error
 
-    async def wait(self, waiting: Waiting, *, for_end: bool) -> None:
+    async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
         """Wait for a job of an open node; see `JobRef`."""
-        await self._open_crew.dispatcher.wait(waiting, for_end=for_end)
+        await self._open_crew.dispatcher.wait(waiting, limit_s)
+
+    def why_waits(self, record: Record | None) -> str:
+        """Return why a job has not begun, as its record was when it was looked at last."""
+        if record is None:
+            return "its store has not answered"
+        match record.state:
+            case "pending":
+                return f"{record.owner} was given it, and has not begun it"
+            case "waiting":
+                return "its retry is not due" if record.error else "its delay is not over"
+            case "unassigned" if any(record.handler in who.handlers for who in self.workers):
+                return f"all slots for {record.handler!r} are taken"
+            case "unassigned":
+                return f"no worker takes {record.handler!r}"
+        return ""
 
     async def look(
         self, key: str, job_id: str, seen: Seen | None = None

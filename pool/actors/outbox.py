@@ -1,9 +1,12 @@
 """A worker's way out of one lane: acknowledgements, edges, one batch at a time.
 
-    send() ----------------> edges --\
-    acknowledge() -- 5 ms --> acks ---+-- no batch under way --> advance.lua "own" --> Answered
+    send() -----------------------> edges --\
+    acknowledge() -- next turn --> acks ---+-- no batch under way --> advance.lua "own" --> Answered
+                     or 5 ms after the last
 
-What waits while a batch is under way forms the next one, so batches grow with the load.  A batch
+The first acknowledgement of an idle worker goes out as soon as the loop has turned, and with it its
+handler, which may have ended by then; more of them wait for each other.  What waits
+while a batch is under way forms the next one, so batches grow with the load.  A batch
 whose answer was lost is sent again: the same writer's repeat is answered with what became of it.
 While fenced nothing is sent; what waits goes out when a renewal has succeeded, or is dropped with
 the identity.
@@ -11,6 +14,7 @@ the identity.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -31,7 +35,7 @@ from pool.store.seam import Reply
 
 BATCH_MAX: Final = 512  # edges in one call
 BATCH_BYTES_MAX: Final = 1024 * 1024  # of results and states in one call
-ACK_DELAY_S: Final = 0.005  # a job that ends within this settles from pending, unacknowledged
+ACK_DELAY_S: Final = 0.005  # from acknowledgements to the next; who ends before has no need of one
 RESEND_S: Final = 0.1  # before a batch that was not answered is sent again; see `refused_delay`
 MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation
 MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -65,6 +69,7 @@ class Outbox:
     target: Target
     put: Callable[[Answered | FlushDue], object]
     deliver: Callable[[Answered | FlushDue], object]  # likewise, from a callback of the loop
+    says: Callable[[], str]  # how many keys its worker takes here, if that is news
     is_fenced: bool = False  # nothing may be sent until a renewal succeeds
     is_flying: bool = False
     is_held: bool = False  # nothing is under way, and nothing shall be
@@ -73,6 +78,7 @@ class Outbox:
     _edges: deque[Sent] = attrs.field(factory=deque)
     _has_ack_timer: bool = False
     _refusals: int = 0  # in a row: batches that were answered with an error as a whole
+    _acked_s: float = -math.inf  # when some were sent last
     _on_held: Callable[[], object] | None = None
 
     @property
@@ -97,7 +103,8 @@ class Outbox:
             self.flush()
         elif not self._has_ack_timer:
             self._has_ack_timer = True
-            self.context.loop.later(ACK_DELAY_S, partial(self.put, FlushDue(self, False)))
+            in_s = max(0.0, self._acked_s + ACK_DELAY_S - self.context.seam.clock())
+            self.context.loop.later(in_s, partial(self.put, FlushDue(self, False)))
 
     def withdraw(self, run: Run) -> None:
         """Do not acknowledge what is about to be settled, or is not ours."""
@@ -123,6 +130,7 @@ class Outbox:
             [edge for edge, _ in batch],
             pending_s=self.context.timing.pending_timeout_s,
             targets=ranks.targets,
+            says=self.says(),
         )
         try:
             self.context.link.send(call, lambda reply: self.deliver(Answered(self, batch, reply)))
@@ -171,6 +179,8 @@ class Outbox:
     def _take(self) -> tuple[list[Sent], Ranks]:
         batch: list[Sent] = []
         ranks = Ranks()
+        if self._acks:
+            self._acked_s = self.context.seam.clock()
         for key, run in list(self._acks.items())[:BATCH_MAX]:
             del self._acks[key]
             start = run.start
@@ -187,13 +197,7 @@ class Outbox:
         return batch, ranks
 
     def _targets(self, edge: Edge, run: Run | None) -> Sequence[Target]:
-        """Return whom a released key goes to; never back to the releaser.
-
-        What waited here for a slot goes to nobody: by rank it would go to another full worker, and
-        from there back, for ever; whoever has a free slot pulls it.
-        """
-        if run is not None and run.is_offered:
-            return ()
+        """Return whom a released key goes to; never back to the releaser."""
         mine = self.target.id
         found = self.context.targets(edge.key, edge.handler, lane=self.lane, but=mine)
         if run is not None and run.target:

@@ -16,6 +16,7 @@ from pool.errors import (
     JobCancelled,
     JobParked,
     NoSuchJob,
+    NotStarted,
     NotStopped,
     PoolError,
     again,
@@ -98,7 +99,8 @@ class Home(Protocol):
     """What a reference needs of its node."""
 
     def check_open(self) -> None: ...
-    async def wait(self, waiting: Waiting, *, for_end: bool) -> None: ...
+    async def wait(self, waiting: Waiting, limit_s: float | None) -> None: ...
+    def why_waits(self, record: Record | None) -> str: ...
     async def look(
         self, key: str, job_id: str, seen: Seen | None = None
     ) -> tuple[Record | Outcome, Seen | None]: ...
@@ -116,18 +118,30 @@ class JobRef(Generic[R]):
     _seen: Seen | None = attrs.field(default=None, repr=False)  # when it was known to be there
 
     async def started(self, timeout_s: float | None = None) -> None:
-        """Return once a worker has started the job, or the job has ended.
+        """Return once the job's handler has begun, also where it has returned since.
 
         Raises:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
-            TimeoutError: Not within `timeout_s`.
+            StartFailed: Its last attempt failed, and it waits for the next one; that may have been
+                told before.
+            NotStarted: Not within `timeout_s`; `why` says what it waits for.
+            JobParked: It was given up, whether or not it had begun.
+            JobCancelled: It was stopped, likewise.
             JobLost: It was there, and the store has lost it.
             OutcomeExpired: It ended so long ago that nothing is known of it, or was lost.
             StoreLost: The pool's data were lost.
         """
-        waiting = await self._wait(timeout_s, for_end=False)
-        if isinstance(waiting.answer, PoolError):
-            raise again(waiting.answer)
+        waiting = Waiting(self.key, self.job_id, self._seen, for_end=False)
+        try:
+            await self._wait(waiting, timeout_s)
+        except TimeoutError:
+            assert timeout_s is not None
+            why = self._home.why_waits(waiting.record)
+            raise NotStarted(
+                key=self.key, job_id=self.job_id, waited_s=timeout_s, why=why
+            ) from None
+        if not waiting.is_started and waiting.answer is not None:
+            self._read(waiting.answer)
 
     async def result(self, timeout_s: float | None = None) -> R:
         """Return what the handler returned, once it has.
@@ -145,11 +159,17 @@ class JobRef(Generic[R]):
         checks.seconds("timeout_s", timeout_s, or_none=True)
         if RUNNING.get() == self.job_id:
             raise DeadlockRisk(key=self.key, job_id=self.job_id)
-        waiting = await self._wait(timeout_s, for_end=True)
-        match waiting.answer:
+        waiting = Waiting(self.key, self.job_id, self._seen)
+        await self._wait(waiting, timeout_s)
+        assert waiting.answer is not None, "woken without an answer"
+        value: Any = decode_value(self._read(waiting.answer))
+        return value  # type: ignore[no-any-return]
+
+    def _read(self, answer: Outcome | PoolError) -> bytes:
+        """Return the result of a job that is done; raises what else became of it."""
+        match answer:
             case Outcome(word="done", body=body):
-                value: Any = decode_value(body)
-                return value  # type: ignore[no-any-return]
+                return body
             case Outcome(word="parked") as outcome:
                 raise JobParked(
                     key=self.key,
@@ -162,8 +182,6 @@ class JobRef(Generic[R]):
                 raise JobCancelled(key=self.key, job_id=self.job_id, cause=outcome.cause)
             case PoolError() as error:
                 raise again(error)
-            case None:
-                raise AssertionError("woken without an answer")
 
     async def status(self) -> Status:
         """Return how the job is now.
@@ -196,22 +214,20 @@ class JobRef(Generic[R]):
             return
         await wait_stopped(self, timeout_s)
 
-    async def _wait(self, timeout_s: float | None, *, for_end: bool) -> Waiting:
+    async def _wait(self, waiting: Waiting, timeout_s: float | None) -> None:
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         self._home.check_open()  # before a timer is made, which needs a loop
-        waiting = Waiting(self.key, self.job_id, self._seen)
         try:
             with anyio.fail_after(timeout_s):
-                await self._home.wait(waiting, for_end=for_end)
+                await self._home.wait(waiting, timeout_s)
         finally:
             self._seen = None if isinstance(waiting.answer, Outcome) else waiting.seen
-        return waiting
 
 
 async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
     """Return once a job that was asked to stop has ended; raises NotStopped."""
     try:
-        await ref._wait(timeout_s, for_end=True)
+        await ref._wait(Waiting(ref.key, ref.job_id, ref._seen), timeout_s)
     except TimeoutError:
         assert timeout_s is not None
         raise NotStopped(key=ref.key, job_id=ref.job_id, waited_s=timeout_s) from None

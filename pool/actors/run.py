@@ -47,7 +47,6 @@ class Run:
     target = ""  # of a service that moves: to whom
     is_marked = False  # it may have told its own process to end
     has_cancelled = False  # its own slot's task
-    is_offered = False  # released because it waited: whoever has a free slot shall have it
     then_epoch = 0  # of the last start that waits for its key
     refusals = 0  # in a row, of what it has to fetch before it begins
 

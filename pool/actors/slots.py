@@ -34,8 +34,10 @@ from pool.model.job import Record
 from pool.store.loops import Strays, is_asked_for, is_cancellation, strays, unmoved
 from pool.store.seam import Waiter
 
-QUEUE_AHEAD: Final = 256  # starts a worker holds beyond its slots, so that slots never wait
-MOVING_S: Final = 1.0  # slots of which none took a new run for so long get nothing in advance
+AHEAD_S: Final = 0.02  # what begins within this a worker holds ahead, so that slots never wait ...
+AHEAD_MAX: Final = 256  # ... but no more than so many
+MEASURED_S: Final = 0.1  # over which that is measured: jobs end in bursts, as they come
+HELD_S: Final = 0.04  # what has waited here for a slot for so long is given back
 SLICE_S: Final = 0.002  # for so long a slot runs jobs back to back
 
 
@@ -52,6 +54,28 @@ class _Slot:
         run, self.run = self.run, None
         assert run is not None
         return run
+
+
+@attrs.define(eq=False)
+class Pace:
+    """How many runs begin within `AHEAD_S`, if slots go on to be freed as they were.
+
+    None where a run takes longer than that: of those that began together none may end so soon.
+    """
+
+    ended: int = 0  # runs that their handlers ended, and ...
+    took_s: float = 0.0  # ... how long they took together, since ...
+    since_s: float = 0.0
+    _ahead: int = 0  # what was measured before that
+
+    def ahead(self, now_s: float) -> int:
+        """Return how many, by what was measured last."""
+        passed_s = now_s - self.since_s
+        if passed_s >= MEASURED_S:
+            is_quick = self.took_s <= self.ended * AHEAD_S
+            self._ahead = int(self.ended * AHEAD_S / passed_s) if is_quick else 0
+            self.ended, self.took_s, self.since_s = 0, 0.0, now_s
+        return min(AHEAD_MAX, self._ahead)
 
 
 def _is_waiting(run: Run) -> bool:
@@ -78,6 +102,7 @@ class Slots:
     _preparing: int = 0
     _suspects: list[tuple[int, int, Run]] = attrs.field(factory=list)  # a heap: marks, turn, run
     _turns: int = 0
+    pace: Pace = attrs.field(factory=Pace)
     _launched_s: float = 0.0
     _limiter: anyio.CapacityLimiter = attrs.field(init=False)
 
@@ -85,15 +110,47 @@ class Slots:
         self._limiter = anyio.CapacityLimiter(self.capacity)
 
     def wants_more(self) -> bool:
-        """Whether slots wait for starts, or might soon.
+        """Whether slots may wait for starts within `AHEAD_S`.
 
         Slots that are all taken for long (by services, say) will not: what they took in advance
         would wait here, and be given back, while others have room.
         """
-        if self._has_room():
-            return True
-        is_moving = self.context.seam.clock() - self._launched_s < MOVING_S
-        return is_moving and len(self._backlog) < QUEUE_AHEAD // 2
+        return len(self._backlog) < self.ahead() / 2
+
+    def ahead(self) -> int:
+        """Return how many starts it may hold beyond its slots.
+
+        What waits for its trial needs no slot meanwhile, though the lane counts it as if it did.
+        """
+        held = min(len(self._suspects), self.capacity)
+        return self.pace.ahead(self.context.seam.clock()) + held
+
+    def left(self) -> int:
+        """Return how many slots are left for what is not here yet."""
+        used = self._made - len(self._idle) + self._preparing
+        return self.capacity - used - len(self._backlog)
+
+    def surplus(self) -> list[Run]:
+        """Return what waits here for a slot and might have one elsewhere.
+
+        That is what has waited for longer than it should have by our pace; where no slot has been
+        freed or taken of late, all of it.
+        """
+        if not self.is_holding:
+            return []
+        now_s = self.context.seam.clock()
+        is_moving = now_s - self._launched_s < AHEAD_S or self.pace.ahead(now_s) > 0
+        held_s = HELD_S if is_moving else 0.0
+        return [
+            run
+            for run in self._backlog
+            if _is_waiting(run) and not run.is_acknowledged and now_s - run.queued_s >= held_s
+        ]
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether anything waits here for a slot."""
+        return bool(self._backlog) and not self.has_room()
 
     def reset(self) -> None:
         """Forget the tasks, which a crash of the actor has ended; what they ran is queued anew."""
@@ -139,7 +196,8 @@ class Slots:
         if self._suspects:
             self._begin_trial()
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
+        """Whether a slot is free."""
         return self._made - len(self._idle) + self._preparing < self.capacity
 
     # --- suspects -----------------------------------------------------------------------------
@@ -152,7 +210,7 @@ class Slots:
     def _begin_trial(self) -> None:
         """Begin the next suspect, unless one is on trial."""
         trials, now_s = self.context.trials, self.context.seam.clock()
-        if not (self._suspects and self._has_room()) or trials.is_taken(now_s, self.fill):
+        if not (self._suspects and self.has_room()) or trials.is_taken(now_s, self.fill):
             return
         kept: list[tuple[int, int, Run]] = []
         while self._suspects:
@@ -178,7 +236,7 @@ class Slots:
 
     def is_kept_back(self, run: Run) -> bool:
         """Whether it waits for its trial, and not for a slot."""
-        return run.is_suspect and self._has_room()
+        return run.is_suspect and self.has_room()
 
     # --- starting -----------------------------------------------------------------------------
 
@@ -343,6 +401,8 @@ class Slots:
                     break
                 is_used = True
                 self._idle.append(slot)
+                self.pace.ended += 1
+                self.pace.took_s += clock() - run.began_s
                 self.on_end(run, ending)
             if slot.run is None or clock() - began_s > SLICE_S:
                 await self._rest(slot, cancels)

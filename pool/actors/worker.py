@@ -1,6 +1,8 @@
 """One worker: the starts it was granted, the handlers it runs, and what it says of them.
 
     stream:W --Granted--> backlog --slot free--> handler --> edge --> outbox --> status --> gone
+                             |
+                             no slot in time: surplus, given back
 
 Who may write: only this actor touches its runs; replies of the link and timers come back as
 messages.  Dying after any step leaves the record with its owner: fencing and reaping take it from
@@ -52,7 +54,7 @@ from pool.actors.quarantine import quarantine
 from pool.actors.raised import Raised
 from pool.actors.restoring import restore
 from pool.actors.run import CANCELLED, LOST, Ending, Run, Why
-from pool.actors.slots import QUEUE_AHEAD, Slots
+from pool.actors.slots import AHEAD_MAX, AHEAD_S, Slots
 from pool.actors.trials import LIVED_S
 from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.model import job as model
@@ -74,6 +76,16 @@ class _Pulled:
 
     box: Outbox
     reply: Reply
+
+
+@attrs.frozen(eq=False)
+class _Surplus:
+    """Time to look whether anything has waited for a slot for too long."""
+
+
+@attrs.frozen(eq=False)
+class _Knock:
+    """A slot may be free of which lanes that found us full have not heard."""
 
 
 @attrs.frozen(eq=False)
@@ -99,6 +111,8 @@ Told: TypeAlias = (
     | Answered
     | FlushDue
     | _Pulled
+    | _Surplus
+    | _Knock
     | _TrialOver
 )
 
@@ -121,6 +135,12 @@ class _Lane:
     asked: set[str] = attrs.field(factory=set)  # keys whose start is overdue, it was said
     reconciled_s: float = 0.0
     pulled_s: float = 0.0
+    # Where lanes share our slots:
+    oldest: int = 0  # stamp of what a pull left there
+    told: int = 0  # how many keys we take, as it was told last ...
+    has_heard: bool = False  # ... unless that was lost, or came behind another renewal
+    coming: int = 0  # how many keys a pull may bring, or has brought, that are not here yet
+    come: int = 0  # how many came since it was sent
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -150,6 +170,8 @@ class Worker(Actor[Told]):
     _slots: Slots = attrs.field(init=False)
     _idle_bell: anyio.Event | None = attrs.field(init=False, default=None)
     _has_begun: bool = attrs.field(init=False, default=False)
+    _is_looking: bool = attrs.field(init=False, default=False)  # for surplus
+    _is_knocking: bool = attrs.field(init=False, default=False)
     _grace_ends_s: float = attrs.field(init=False, default=math.inf)  # when it drains
 
     def __attrs_post_init__(self) -> None:
@@ -189,11 +211,36 @@ class Worker(Actor[Told]):
         """Return its name in a lane."""
         return self._lanes[lane].box.target
 
-    def takes(self) -> int:
-        """Return how many keys it takes in each lane."""
+    def takes(self, number: int) -> int:
+        """Return how many keys it takes in a lane: as many as it has slots, but for other lanes'.
+
+        And but for those that are held by what is nobody's any more.  What it may hold ahead, it
+        pulls itself.  Threads ask, too: of a dict they take a copy in one step.
+        """
         if self.is_draining or self.is_crashed:
             return 0
-        return max(1, (self.capacity + QUEUE_AHEAD) // len(self._lanes))
+        taken = sum(lane.coming for n, lane in enumerate(self._lanes) if n != number)
+        for run in list(self.runs.values()):
+            if run.is_lost:
+                taken += run.phase == "running"
+            else:
+                taken += run.lane != number and run.phase != "settling"
+        return max(0, self.capacity - taken)
+
+    def tell_takes(self, number: int) -> int:
+        """Return the same, for a renewal that says so."""
+        takes = self._lanes[number].told = self.takes(number)
+        return takes
+
+    def _says(self, number: int) -> str:
+        """Return what a message to a lane says of that beside: nothing if there is only one."""
+        if len(self._lanes) == 1:
+            return ""
+        lane, takes = self._lanes[number], self.takes(number)
+        if (takes == lane.told and lane.has_heard) or self.is_draining or self.is_crashed:
+            return "-"
+        lane.told, lane.has_heard = takes, True
+        return f"{takes}|{self.context.lanes[number].door.opened}"
 
     @property
     def is_idle(self) -> bool:
@@ -267,7 +314,8 @@ class Worker(Actor[Told]):
 
     def _lane(self, lane: int, number: int, *, is_fenced: bool = False) -> _Lane:
         target = Target(self.id, number)
-        box = Outbox(self.context, lane, target, self.put, self.deliver, is_fenced)
+        says = partial(self._says, lane)
+        box = Outbox(self.context, lane, target, self.put, self.deliver, says, is_fenced)
         return _Lane(box, pulled_s=self.context.seam.clock())
 
     # --- messages -----------------------------------------------------------------------------
@@ -275,6 +323,7 @@ class Worker(Actor[Told]):
     def begin(self) -> None:
         # After a crash of this actor its slots are gone: what ran is started again, same epoch.
         self._slots.reset()
+        self._is_looking = self._is_knocking = False
         for number, lane in enumerate(self._lanes):
             box = lane.box
             self._lanes[number] = self._lane(number, box.target.number, is_fenced=box.is_fenced)
@@ -299,7 +348,9 @@ class Worker(Actor[Told]):
             case Granted(lane, starts):
                 for start in starts:
                     self._accept(lane, start)
-                self._fill()
+                if len(self._lanes) > 1:
+                    self._note_come(self._lanes[lane], len(starts))
+                self._refill()
             case Answered(box):
                 if self._lanes[box.lane].box is box:  # else of an identity that we no longer are
                     self._on_answered(message)
@@ -318,6 +369,12 @@ class Worker(Actor[Told]):
             case _Pulled(box, reply):
                 if self._lanes[box.lane].box is box:
                     self._on_pulled(box, reply)
+            case _Surplus():
+                self._is_looking = False
+                self._refill()
+            case _Knock():
+                self._is_knocking = False
+                self._tell_room()
             case _TrialOver(run, has_lived):
                 if has_lived:
                     self._on_lived(run)
@@ -382,11 +439,39 @@ class Worker(Actor[Told]):
         self._fill()
 
     def _fill(self) -> None:
-        """Start what is queued, as far as there are slots; ask for more if that is little."""
+        """Start what is queued, as far as there are slots; ask for more if one is left."""
         self._slots.fill()
+        if self._slots.has_room():
+            if self.context.unassigned:
+                self._pull_oldest()
+            if len(self._lanes) > 1 and not self._is_knocking:
+                self._is_knocking = True
+                self.context.loop.later(AHEAD_S, partial(self.put, _Knock()))
+
+    def _refill(self) -> None:
+        """Likewise; give back what is too much, and ask for what may be held ahead.
+
+        Once for many starts, or ends.
+        """
+        self._fill()
+        self._give_back()
         if self.context.unassigned and self._slots.wants_more():
-            for lane in sorted(self.context.unassigned):
+            self._pull_oldest()
+
+    def _pull_oldest(self) -> None:
+        """Pull in all lanes where keys are unassigned, first where they have waited longest."""
+        for lane in sorted(self.context.unassigned, key=lambda lane: self._lanes[lane].oldest):
+            if not self._lanes[lane].is_pulling:
                 self._pull(lane)
+
+    def _give_back(self) -> None:
+        """Let others have what would wait here for a slot."""
+        for run in self._slots.surplus():
+            if not self._box(run).is_fenced:
+                self._cancel(run, "release")
+        if self._slots.is_holding and not self._is_looking:
+            self._is_looking = True
+            self.context.loop.later(AHEAD_S, partial(self.put, _Surplus()))
 
     def _launch(self, run: Run) -> None:
         """Give a run what its handler sees; its slot calls the handler next."""
@@ -511,10 +596,11 @@ class Worker(Actor[Told]):
             elif edge.letter not in (model.LIMIT, model.SEEN, model.OVER):
                 self._on_settled(box, edge, run, word, rest)
         box.flush()
-        self._fill()
+        self._refill()
         self._ring_if_idle()
 
     def _troubled(self, box: Outbox, error: PoolError) -> None:
+        self._lanes[box.lane].has_heard = False
         if isinstance(error, Gone):
             self.on_gone(box.lane, box.target.name)
         elif isinstance(error, StoreLost):
@@ -562,7 +648,7 @@ class Worker(Actor[Told]):
         if word == "OK":
             if edge.letter == model.WAIT:
                 self.context.on_due(box.lane, int(edge.x) / 1000)
-            if rest:  # it has ended; one that waits or moves on returns no waiters
+            if rest:  # it has ended, or failed before it was said to have begun
                 outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
                 self.tell_waiters(box.lane, rest.split(","), "ended", edge.id, outcome or b"")
         elif word not in ("REPEAT", "GRANTED", "UNASSIGNED") and edge.letter != model.GRANT:
@@ -653,6 +739,9 @@ class Worker(Actor[Told]):
     def _on_tick(self, tick: Ticked) -> None:
         """Look after what time alone changes; once per renewal."""
         lane, timing = self._lanes[tick.lane], self.context.timing
+        lane.has_heard = False
+        if not lane.is_pulling:
+            lane.coming = 0  # what has not come by now was lost with the data, or moved on
         now_s = self.context.seam.clock()
         self._slots.fill()  # what has waited for its time starts here rather than being released
         acknowledged = 0
@@ -663,7 +752,6 @@ class Worker(Actor[Told]):
                 # them it would wait from the beginning, and for ever while there are suspects.
                 is_late = now_s - run.queued_s > timing.pending_timeout_s / 2
                 if is_late and not run.why and not self._slots.is_kept_back(run):
-                    run.is_offered = True
                     self._cancel(run, "release")
             elif run.phase == "running":
                 self._limit(run, now_s)
@@ -715,13 +803,23 @@ class Worker(Actor[Told]):
             return
         if not state.lease.is_good(self.context.seam.clock()):
             return
+        keys_max, ahead = AHEAD_MAX, self._slots.ahead()
+        if len(self._lanes) > 1:
+            # What the others may bring is not free: the oldest is asked for first, and for all.
+            free = self._slots.left() - sum(each.coming for each in self._lanes)
+            keys_max = min(keys_max, free + ahead)
+            if keys_max <= 0:
+                return
+            lane.coming, lane.come = keys_max, 0
         lane.is_pulling, lane.pulled_s = True, self.context.seam.clock()
         box = lane.box
         call = state.lane.pull(
             box.target,
             self.handlers,
-            keys_max=QUEUE_AHEAD,
+            keys_max=keys_max,
             pending_s=self.context.timing.pending_timeout_s,
+            ahead=ahead,
+            says=self._says(number),
         )
         try:
             self.context.link.send(call, lambda reply: self.deliver(_Pulled(box, reply)))
@@ -729,13 +827,35 @@ class Worker(Actor[Told]):
             self.put(_Pulled(box, error))
 
     def _on_pulled(self, box: Outbox, reply: Reply) -> None:
-        self._lanes[box.lane].is_pulling = False
+        lane = self._lanes[box.lane]
+        lane.is_pulling, lane.coming = False, 0
         if isinstance(reply, Gone):
             self.on_gone(box.lane, box.target.name)
-        elif not isinstance(reply, PoolError):
-            left, granted = reply
+        elif isinstance(reply, PoolError):
+            lane.has_heard = False
+        else:
+            left, granted, lane.oldest = reply
             # If nothing among them is for us, the next renewal tells whether that has changed.
             self.context.tell_unassigned(box.lane, left if granted else 0)
+            if len(self._lanes) > 1:
+                lane.coming = max(0, granted - lane.come)
+                self._fill()
+                self._tell_room()
+
+    def _note_come(self, lane: _Lane, starts: int) -> None:
+        lane.come += starts
+        if not lane.is_pulling:
+            lane.coming = max(0, lane.coming - starts)
+
+    def _tell_room(self) -> None:
+        """Pull in lanes that were told that we have no room, and have not heard of a slot since.
+
+        One after the other: what one of them may bring is not free for the next.
+        """
+        if self._slots.has_room():
+            for number, lane in enumerate(self._lanes):
+                if lane.told <= len(self._by_lane[number]) and self.takes(number) > lane.told:
+                    self._pull(number)
 
     # --- reconciliation -----------------------------------------------------------------------
 

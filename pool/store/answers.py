@@ -230,10 +230,10 @@ def restored(reply: Reply) -> list[tuple[str, ...]]:
 _RESTORED: Final = {"pending", "owned", "due", "SOUND", "MOVED_ON", "GONE"}
 
 
-def pulled(reply: Reply) -> tuple[int, int]:
-    """Read the reply of `pull`: how many keys are left, and how many were granted."""
-    left, granted = reply
-    return typed(left, int), count(granted)
+def pulled(reply: Reply) -> tuple[int, int, int]:
+    """Read the reply of `pull`: how many keys are left and were granted; how old the oldest is."""
+    left, granted, *oldest = reply
+    return typed(left, int), count(granted), int(oldest[0]) if oldest else 0
 
 
 def renewal(reply: Reply) -> Renewal:

@@ -76,6 +76,7 @@ ADVANCE: Final = Script.load(
         "pending_ms",
         "reap_ms",
         "parked_ms",
+        "says",
         "target_count",
         "*items",
     ),
@@ -95,7 +96,16 @@ PULL: Final = Script.load(
         "owned",
         "*unassigned",
     ),
-    args=("incarnation", "pending_ms", "keys_max", "target_count", "id", "number"),
+    args=(
+        "incarnation",
+        "pending_ms",
+        "keys_max",
+        "ahead",
+        "says",
+        "target_count",
+        "id",
+        "number",
+    ),
     reads=pulled,
 )
 JOIN: Final = Script.load(
@@ -393,6 +403,7 @@ class Lane:
         targets: Sequence[Target] = (),
         claim: str = "",
         reap_s: float = 1.0,
+        says: str = "",
     ) -> ScriptCall:
         """Change jobs; the number of unassigned keys, then one status per edge."""
         n = self.names
@@ -400,7 +411,7 @@ class Lane:
         keys += (n.blobs, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
         keys.append(n.trials)
         args: list[Word] = [self.incarnation, guard, source, claim, _ms(pending_s), _ms(reap_s)]
-        args.append(_ms(self.parked_s))
+        args += (_ms(self.parked_s), says)
         self._add_targets(keys, args, targets)
         for edge in edges:
             match edge.letter:
@@ -417,13 +428,21 @@ class Lane:
         return ADVANCE(keys, args, parts=1 + len(edges))
 
     def pull(
-        self, worker: Target, handlers: Iterable[str], *, keys_max: int, pending_s: float
+        self,
+        worker: Target,
+        handlers: Iterable[str],
+        *,
+        keys_max: int,
+        pending_s: float,
+        ahead: int = 0,
+        says: str = "",
     ) -> ScriptCall:
-        """Grant a worker the oldest unassigned keys; [keys left, keys granted]."""
+        """Grant a worker the oldest unassigned keys; read the reply with `pulled()`."""
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.payloads]
         keys += (n.stream(worker.name), n.owned(worker.name), *map(n.unassigned, handlers))
-        return PULL(keys, (self.incarnation, _ms(pending_s), keys_max, 1, worker.id, worker.number))
+        args: list[Word] = [self.incarnation, _ms(pending_s), keys_max, ahead, says]
+        return PULL(keys, [*args, 1, worker.id, worker.number])
 
     def join(
         self,

@@ -454,7 +454,7 @@ async def test_a_job_that_waits_or_has_no_owner_is_stopped_at_once(fleet: Fleet)
         assert (status.state, status.cause) == ("cancelled", "changed my mind")
 
 
-async def test_a_granted_job_without_a_slot_is_stopped_without_ever_starting(
+async def test_a_job_without_a_slot_is_stopped_without_ever_starting(
     fleet: Fleet, diary: Diary
 ) -> None:
     handlers = Handlers()
@@ -468,7 +468,7 @@ async def test_a_granted_job_without_a_slot_is_stopped_without_ever_starting(
     first = await node.dispatch(note, "a")
     await diary.has("a")
     second = await node.dispatch(note, "b")
-    assert (await second.status()).state == "pending"
+    assert (await second.status()).state == "unassigned"
     await second.stop(timeout_s=5)
     await first.stop(timeout_s=5)
     assert diary.entries == ["a"]

@@ -18,7 +18,9 @@ from pool.actors.observe import (
 )
 from pool.actors.outages import Outages
 from pool.actors.reaper import Suspects
+from pool.actors.slots import Slots
 from pool.actors.sweeper import RETRY_S
+from pool.actors.worker import Worker
 from pool.model.codec import encode_call
 from pool.model.job import Start
 from pool.model.rmap import Op, Set
@@ -108,10 +110,17 @@ async def test_a_workers_entry_full_of_oddities_ends_no_node(fleet: Fleet) -> No
     await is_well(fleet, node)
 
 
+def hold_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers take a start more than they have slots, and keep it."""
+    monkeypatch.setattr(Worker, "takes", lambda worker, _: worker.capacity + 1)
+    monkeypatch.setattr(Slots, "surplus", lambda _: [])
+
+
 async def test_an_older_record_that_names_another_handler_goes_to_who_has_that(
-    fleet: Fleet, diary: Diary
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G-05: who had given it up under its former name was refused, and did so for ever."""
+    hold_ahead(monkeypatch)
     mine, others, gate = Handlers(), Handlers(), anyio.Event()
 
     @mine.job("hold")
@@ -344,9 +353,10 @@ async def test_a_key_that_cannot_be_moved_is_not_reaped_in_a_circle(
 
 
 async def test_a_start_from_before_a_loss_is_not_given_another_jobs_payload(
-    fleet: Fleet, diary: Diary
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Large payloads stand under their key: when data were lost, what is there may be older."""
+    hold_ahead(monkeypatch)
     mine = Handlers()
     release = anyio.Event()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import Handlers, InvalidOption, Job, JobCancelled, JobRef, Node, NotRunning
+from pool import Handlers, InvalidOption, Job, JobCancelled, JobRef, Node, NotRunning, NotStarted
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -190,7 +190,7 @@ async def test_started_is_told_before_the_end_and_again_to_latecomers(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(NotStarted, match="no worker takes 'gated'"):
             await ref.started(timeout_s=0.05)
         assert began == []
         await fleet.node(gated(diary, release))

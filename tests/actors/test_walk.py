@@ -204,8 +204,8 @@ async def test_an_index_that_was_deleted_is_made_again(
         await node.dispatch("serve", key)
     for key in services:
         await diary.has("start", key)
-    for n in range(4 * lanes):
-        for state in "PRWU":
+    for state in "PRWU":  # the last ones last: who comes behind them would join their queue
+        for n in range(4 * lanes):
             ghost.put(f"{state}-{n}", state, "nobodys")
     await is_sound(fleet)
     [worker] = fleet.workers(node)

@@ -155,10 +155,10 @@ def test_who_is_refused_while_a_former_call_may_come_is_refused_for_good(bench: 
 
 def test_a_full_pool_refuses_one_beyond_its_limit(bench: Bench) -> None:
     """G-09: pending, unassigned and waiting jobs count; running ones do not."""
-    for key, state in (("p", "P"), ("u", "U"), ("w", "W"), ("r", "R")):
+    for key, state in (("p", "P"), ("r", "R"), ("w", "W"), ("u", "U")):  # who comes joins a queue
         bench.put(key, state)
     items = [bench.admission("edge"), bench.admission("beyond")]
-    assert bench.dispatch(*items, queued_jobs_max=4) == ["OK w1.1", "FULL 4"]
+    assert bench.dispatch(*items, queued_jobs_max=4) == ["OK unassigned", "FULL 4"]
     assert bench.text("beyond") is None
     assert bench.audit() == []
 

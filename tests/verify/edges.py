@@ -15,12 +15,13 @@ from typing import Final
 
 from tests.verify.history import Event
 from tests.verify.invariants import AT_ONCE_S, Finding, due_by, invariant
-from tests.verify.view import DISTURBS, Bounds, Commit, Run, View
+from tests.verify.view import DISTURBS, LOOP_HANGS, Bounds, Commit, Run, View
 
 IN_FLIGHT_S: Final = 0.1  # an acknowledgement may be, when its worker's loop begins to hang
 ALIVE_S: Final = 0.05  # who lives so long is not suspected of having killed at once
 RESULT_S: Final = 1.0  # from the commit to its waiter
 ASK_AGAIN_S: Final = 5.0  # a waiter whose signal was lost asks by itself
+BESIDE_S: Final = 0.1  # nobody waits longer beside a free slot, or is overtaken by more
 CALLS: Final = frozenset({"dispatch", "result", "cancel", "notify", "map"})
 
 
@@ -233,12 +234,50 @@ def _judge_wait(
         if any(fault.target in held for fault in view.excuses({"crash"}, since, by)):
             # Whoever had it died with it: it may be what did that, and begins as such (13.8).
             by = due_within(bounds.takeover_s + bounds.suspects_s)
-    by += view.slack_s(due, by, bounds) + bounds.room_s
+    by += view.slack_s(due, by, bounds)
     if took > by:
         by += view.full_s(due, min(took, at_end), bounds)
     if took > by and view.ended.get(job, math.inf) > by and by < at_end:
         waited = f"began after {took - due:.2f} s" if start else "never began"
         found.say(f"{job} of {key!r} {waited}, not within {by - due:.2f} s", event, start)
+
+
+@invariant("I41", "nobody waits beside a free slot")
+def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
+    """In peace, what is accepted begins before any process has had a slot free for 0.1 s, and no
+    more than 0.1 s after what was asked for later in its lane (DESIGN 13.7).
+    """
+    moved = [e.t for f in ("boot", "join", "leave") for e in view.of.get(f, ())]
+    moved += view.died.values()
+    begun: dict[tuple[object, ...], list[tuple[float, float, Event, Event]]] = defaultdict(list)
+    for job, accepted in view.accepted.items():
+        asked, runs = view.invoked.get(accepted.idem, accepted), view.by_job.get(job, ())
+        if not runs or asked.extra.get("delay_s"):
+            continue
+        start, since = runs[0].start, asked.t - 2 * bounds.ttl_s
+        if view.excuses(DISTURBS | LOOP_HANGS, since, start.t) or any(
+            since <= at <= start.t for at in moved
+        ):
+            continue
+        found.judged += 1
+        if bounds.slots and start.t > accepted.t + BESIDE_S:
+            free_s = view.free_s(accepted.t, start.t, bounds)
+            if free_s > BESIDE_S:
+                found.say(f"{job} waited {free_s:.2f} s beside a free slot", accepted, start)
+        queue = ("kind", "timeout_s", "poison")  # one per handler
+        kind = (view.lane_of(start.key), *(start.extra.get(name) for name in queue))
+        # Who was held ahead and given back waited meanwhile where others did not look.
+        if sum(e.t <= start.t for e in view.grants.get(start.key, ()) if e.job == job) < 2:
+            begun[kind].append((accepted.t, asked.t, accepted, start))
+    for some in begun.values():
+        later: Event | None = None  # the first to begin of those that were asked for later
+        behind = sorted(some, key=lambda each: each[1])
+        for at, _, accepted, start in sorted(some, key=lambda each: each[0], reverse=True):
+            while behind and behind[-1][1] > at:
+                other = behind.pop()[3]
+                later = other if later is None or other.t < later.t else later
+            if later is not None and later.t < start.t - BESIDE_S:
+                found.say(f"{start.job} began after {later.job}, asked for later", accepted, start)
 
 
 @invariant("I35", "innocents are back soon")
@@ -267,7 +306,7 @@ def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
             ):
                 continue
             by = due_by(view, bounds, run, since, more_s=bounds.suspects_s)
-            by += view.slack_s(since, by, bounds) + bounds.room_s
+            by += view.slack_s(since, by, bounds)
             if run.end is not None and run.start.extra.get("timeout_s"):
                 by += bounds.backoff_max_s
             is_late = took > by and by < last and view.ended.get(run.start.job, math.inf) > by
@@ -464,7 +503,7 @@ def joins_in_time(view: View, bounds: Bounds, found: Finding) -> None:
 @invariant("I38", "at the end all is as it should be")
 def all_is_well(view: View, _: Bounds, found: Finding) -> None:
     """Each service runs exactly once, in a process that lives, and each living worker takes keys
-    in each lane.
+    in each lane, unless the others have all its slots.
     """
     if view.final is None:
         return

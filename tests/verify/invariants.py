@@ -683,10 +683,10 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         took = later.start.t if later else math.inf
         by = due_by(view, bounds, run, crash)
         found.exact += by <= crash + bounds.takeover_s
-        by += view.slack_s(crash, by, bounds) + bounds.room_s
+        by += view.slack_s(crash, by, bounds)
         if took > by and _is_suspect(view, bounds, run, crash):
             by = due_by(view, bounds, run, crash, more_s=bounds.suspects_s)
-            by += view.slack_s(crash, by, bounds) + bounds.room_s
+            by += view.slack_s(crash, by, bounds)
         if took > by and _is_awaited(view, run, by) and not _goes_on(view, run, by):
             found.say(
                 f"{run.start.key!r} of {run.start.p} "

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -1943,6 +1944,51 @@ def test_a_start_waits_while_all_slots_are_taken(
     s = beside_a_slot(takes=takes, stands=stands)
     report = check(s.events, Bounds(ttl_s=2.0, queue_s=60.0, slots=slots))
     assert ("I34" in report.broken) == is_late
+
+
+def in_line(
+    *, waits: float = 0.2, given_back: bool = False, fault: str = ""
+) -> Callable[[Story], None]:
+    """Two jobs of one handler, of which the one that was asked for later begins first."""
+
+    def tell(s: Story) -> None:
+        s.at += 10.0
+        s.dispatch("j1", "k1")
+        s.at += 0.01
+        s.dispatch("j2", "k2")
+        own = partial(s.say, "own", p="server", job="j1", key="k1")
+        if given_back:
+            own(epoch=5, nonce="Wa.1")
+        if fault:
+            s.fault(fault, "b")
+        s.at += 0.5
+        s.start("j2", "k2", by="b")
+        s.at += waits
+        own(epoch=10, nonce="Wa.1")
+        s.start("j1", "k1")
+        for job, key, by in (("j2", "k2", "b"), ("j1", "k1", "a")):
+            s.end(job, key, by=by)
+            s.commit(job, key, by=by)
+        s.at += 10.0
+        s.whole("j3", "k3", epoch=30)
+
+    return tell
+
+
+bad("I41")(in_line())
+good("I41")(in_line(waits=0.09))
+good("I41")(in_line(given_back=True))  # it was held ahead, and is at the head again
+good("I41")(in_line(fault="pause"))
+
+
+@pytest.mark.parametrize(
+    ("slots", "takes", "is_bad"), [(1, 2, True), (1, 1, True), (2, 2, True), (0, 0, False)]
+)
+def test_nobody_waits_beside_a_slot(slots: int, takes: int, *, is_bad: bool) -> None:
+    """I41: for longer than 0.1 s, whoever has it; here one is free for the last second."""
+    s = beside_a_slot(takes=takes)
+    report = check(s.events, Bounds(ttl_s=0.2, queue_s=60.0, slots=slots))
+    assert ("I41" in report.broken) == is_bad
 
 
 @bad("I34")

@@ -40,7 +40,6 @@ class Bounds:
     limit_s: float = 30.0  # the longest run-time limit of any handler
     grace_s: float = 10.0
     slots: int = 0  # of each process; 0: more than are needed
-    room_s: float = 0.0  # how long a takeover may wait for a free slot, where those are few
     crashes_max: int = 3  # more deaths than that give a job up
     suspects_s: float = 5.0  # beyond B, for all that one of them may have ended its process
     slack_s: float = 0.25  # what a busy machine may add to anything
@@ -309,6 +308,28 @@ class View:
             for event in self.of.get("ack", ())
             if self.process_of(event.nonce).partition("/")[0] == node
         )
+
+    def free_s(self, began: float, ended: float, bounds: Bounds) -> float:
+        """Return the longest stretch, within a time, in which some process had a slot free."""
+        longest = 0.0
+        left = {event.p: event.t for event in self.of.get("leave", ()) if event.type == "invoke"}
+        for p in {event.p for event in self.of.get("join", ())}:
+            joined = min(event.t for event in self.of["join"] if event.p == p)
+            since, until = (
+                max(began, joined),
+                min(ended, self.died.get(p, ended), left.get(p, ended)),
+            )
+            changes: list[tuple[float, int]] = []
+            for run in self.runs:
+                if run.start.p == p and run.start.t < until and run.ended > since:
+                    changes += ((max(since, run.start.t), 1), (run.ended, -1))
+            taken = 0
+            for at, change in (*sorted(changes), (until, 0)):
+                if taken < bounds.slots:
+                    longest = max(longest, min(at, until) - since)
+                taken += change
+                since = at
+        return longest
 
     def full_s(self, began: float, ended: float, bounds: Bounds) -> float:
         """Return for how long, within a time, all slots were taken of all processes that were well.

@@ -26,7 +26,8 @@ ARGV[4] claim        str   holder|fence, for reap
 ARGV[5] pending_ms   int   > 0
 ARGV[6] reap_ms      int   > 0; by how much a reap batch moves its deadline on
 ARGV[7] parked_ms    int   > 0; how long dead letters are kept
-ARGV[8] target_count int   how many targets; (worker id, incarnation number) each follow
+ARGV[8] says         str   takes|seq of the source, or nothing: see lib/says.lua
+ARGV[9] target_count int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
     a acknowledge  x 1: it has begun          P R -> R, also if a stop was asked for; from R it is a repeat
     l limit        x in how many ms, y 1: of a run begun anew under its epoch: a time-out of the one before is
@@ -43,7 +44,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
                    that alone; m counts a crash; h (of w): it is held, see record
                    z: empty keeps the blob, else = then its new bytes
 
-Uses     lane, record, batch, place, finish, hung
+Uses     lane, record, batch, place, finish, hung, says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
@@ -72,11 +73,13 @@ redis.call('HLEN', payloads)
 redis.call('HLEN', blobs)
 redis.call('SCARD', source_owned)
 redis.call('XLEN', source_stream)
-local arg, k = read_targets(8, 16)
+local arg, k = read_targets(9, 16)
 local checked, unfit, begins, may_go = k, {}, false, false
 local function check(name, kind)
   if unfit[name] == nil then
-    unfit[name] = not fits(name, kind)
+    local fit, is_there = fits(name, kind)
+    unfit[name] = not fit
+    queues[name] = is_there and kind == 'zset'
   end
 end
 for a = arg, #ARGV, 8 do
@@ -100,6 +103,7 @@ if may_go then
 end
 -- A full server checks memory until a script's first write only: begin with one that frees.
 redis.call('ZREM', pending, '\n')
+heed(source)
 if guard == 'reap' then
   redis.call('ZADD', keepalive, now + reap_ms, source)
 end
@@ -252,7 +256,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     tally('waiting', 1)
     tally('retried', 1)
     journal_add('retried', key, r, z)
-    return 'OK'
+    return was == 'P' and r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK' -- they were not told that it had begun
   end
   if string.sub(z, 1, 1) == '=' then
     later('HSET', blobs, key, string.sub(z, 2))
@@ -266,12 +270,10 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     journal_add('released', key, r, guard)
   end
   local target = first_with_room(x)
-  if target then
-    grant(key, r, target, payload)
-    return 'GRANTED ' .. target.name .. ' ' .. r[EPOCH]
+  if not place(key, r, target, payload, unassigned, was == 'R' or r[MARKS] ~= '') then
+    return 'UNASSIGNED'
   end
-  unassign(key, r, payload, unassigned)
-  return 'UNASSIGNED'
+  return 'GRANTED ' .. target.name .. ' ' .. text_of(stamp_last)
 end
 
 local answers = { 0 }

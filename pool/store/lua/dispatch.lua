@@ -16,7 +16,7 @@ ARGV[4] refused_ms       int   > 0: former calls may be under way, and for so lo
 ARGV[5] target_count     int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags, delay_ms, ranked targets, payload each
                          flags: a attach to a live job, k the name need not be registered,
-                         u take it without an owner when no target has room
+                         u take it without an owner when no target has room; where somebody waits it is anyway
 
 Uses     lane, record, batch, place
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
@@ -40,7 +40,8 @@ redis.call('HLEN', payloads)
 local unfit, results = {}, {}
 for i = k + 1, #KEYS, 2 do
   if unfit[KEYS[i]] == nil then
-    unfit[KEYS[i]] = not fits(KEYS[i], 'zset')
+    local fit, is_there = fits(KEYS[i], 'zset')
+    unfit[KEYS[i]], queues[KEYS[i]] = not fit, is_there
   end
   results[#results + 1] = KEYS[i - 1]
 end
@@ -99,7 +100,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   end
   local r = { 'U', kind, id, handler, '', '0', '1', '', '', '', '', '', '', '', '', '' }
   local target = delay_ms == 0 and first_with_room(ranked)
-  if delay_ms == 0 and not target and not may('u') then
+  if delay_ms == 0 and not target and not queues[unassigned] and not may('u') then
     return 'NOROOM'
   end
   if #payload > INLINE_BYTES_MAX then
@@ -110,10 +111,6 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   tally('dispatched', 1)
   if not known[handler] then
     tally('unknown', 1) -- `recount` cannot know its index
-  end
-  if target then
-    grant(key, r, target, payload)
-    return 'OK ' .. target.name
   end
   if delay_ms > 0 then
     r[STATE], r[EPOCH], r[SINCE] = 'W', stamp(), text_of(now + delay_ms)
@@ -127,8 +124,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     tally('delayed', 1)
     return 'OK -'
   end
-  unassign(key, r, payload, unassigned)
-  return 'OK unassigned'
+  return place(key, r, target, payload, unassigned) and 'OK ' .. target.name or 'OK unassigned'
 end
 
 for a = arg, #ARGV, 8 do

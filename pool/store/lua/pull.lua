@@ -14,12 +14,15 @@ KEYS[...] unassigned       one per handler the worker knows: key -> acceptance s
 ARGV[1] incarnation  str
 ARGV[2] pending_ms   int   > 0
 ARGV[3] keys_max     int   how many at most, 1 to 1000
-ARGV[4] target_count int   1: the worker itself
-ARGV[5] id           str   worker id
-ARGV[6] number       str   its incarnation in this lane
+ARGV[4] ahead        int   how many it will begin at once beyond the slots that are free
+ARGV[5] says         str   takes|seq, or nothing; - where there is no news: see lib/says.lua
+ARGV[6] target_count int   1: the worker itself
+ARGV[7] id           str   worker id
+ARGV[8] number       str   its incarnation in this lane
 
-Uses     lane, record, batch, place
-Returns  number of unassigned keys left, number of keys granted
+Uses     lane, record, batch, place, says
+Returns  number of unassigned keys left, number of keys granted; to who says anything, too: acceptance stamp of the
+         oldest that it saw and left (0: none)
 Errors   POOLDATALOST <lane>, POOLGONE <identity>
 Cost     O(handlers + granted * log n); 1 command a key, 17 a call, 2 a handler
 Why Lua  two workers would otherwise both take the oldest key.
@@ -28,11 +31,13 @@ local name = id .. '.' .. number
 if redis.call('HEXISTS', cleanup, name) == 1 or not redis.call('ZSCORE', keepalive, name) then
   return redis.error_reply('POOLGONE ' .. name)
 end
-read_targets(4, 8)
-local target = targets[1]
 redis.call('HLEN', jobs)
 redis.call('HLEN', payloads)
-local wanted = math.min(keys_max, target.room)
+redis.call('ZREM', pending, '\n') -- a write: a full server checks memory at the first one only
+heed(name)
+read_targets(6, 8)
+local target = targets[1]
+local wanted = target.is_open and math.min(keys_max, target.room + ahead) or 0
 -- The oldest of all handlers.  Each list is read a piece at a time: with many handlers few are taken of each.
 local PIECE_MIN = 16
 local lists, heap = {}, {} -- heap: lists of which something is left, the one with the oldest head first
@@ -68,7 +73,6 @@ end
 for i = math.floor(#heap / 2), 1, -1 do
   settle(i)
 end
-redis.call('ZREM', pending, '\n')
 piece = math.max(piece, PIECE_MIN)
 local keys = {}
 while #keys < wanted and heap[1] do
@@ -114,4 +118,8 @@ if #keys > 0 then
 end
 write_batch()
 close_lane()
-return { whole(lane_had[3]) + (tallies['unassigned'] or 0), granted }
+local answers = { whole(lane_had[3]) + (tallies['unassigned'] or 0), granted }
+if says ~= '' then
+  answers[3] = heap[1] and text_of(head_of(heap[1])) or '0'
+end
+return answers

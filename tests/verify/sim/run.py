@@ -121,6 +121,7 @@ class Simulation:
         while self.world.now_s < healed_s + _DRAIN_S:
             self.world.run(self.world.now_s + _LOOK_S)
             if self.world.now_s >= healed_s + enough_s and self.is_quiet():
+                self.world.run(self.world.now_s + _LOOK_S)  # what is free is told within this
                 return True
         return False
 
@@ -162,7 +163,10 @@ class Simulation:
         return sorted(set(names))
 
     def working(self) -> list[str]:
-        """Return the identities of living workers that may be given keys."""
+        """Return the identities of living workers that may be given keys.
+
+        Not one whose slots other lanes have taken, all of them.
+        """
         return sorted(
             f"{worker.target(lane).name}@{lane}"
             for boot in self.fleet.open_boots()
@@ -170,6 +174,7 @@ class Simulation:
             for worker in boot.node._open_crew.membership.workers.values()
             for lane in range(self.config.lanes)
             if not worker.is_draining
+            and sum(run.lane != lane for run in worker.runs.values()) < worker.capacity
         )
 
     def _look_at_health(self) -> None:
@@ -222,8 +227,6 @@ class Simulation:
             grace_s=GRACE_S,
             crashes_max=config.crashes_max,
             slots=config.capacity * config.workers,
-            # Where slots are few, a job may be given to a worker whose slots are taken, and wait.
-            room_s=0.0 if config.capacity > 10 else 60.0,
         )
 
     def _judge(self) -> Outcome:

@@ -153,7 +153,7 @@ class Watch:
             return
         if guard == "reap":
             self._use_claim(lane, source, claim)
-        for item, status in zip(_items(args, 7), reply[1:], strict=True):
+        for item, status in zip(_items(args, 8), reply[1:], strict=True):
             edge, key, epoch, job = (word.decode() for word in item[:4])
             word = status.decode().partition(" ")[0]
             facts: dict[str, Any] = {"key": key, "job": job, "epoch": int(epoch)}

@@ -27,10 +27,10 @@ local stamp_used = false
 local tallies = {}
 
 -- Whether commands of this type can be used on a key that belongs to one job or one handler: if not, its
--- own items fail, and not the whole batch.
+-- own items fail, and not the whole batch.  And whether anything is there.
 local function fits(name, kind)
   local found = redis.call('TYPE', name).ok
-  return found == kind or found == 'none'
+  return found == kind or found == 'none', found ~= 'none'
 end
 
 local function text_of(number)

@@ -1,7 +1,11 @@
 --[[
 place: give a key to the first open target with room, else leave it unassigned.
 
-Needs  lane, record, batch; keys open, jobs, pending, payloads; argument pending_ms.
+Needs  lane, record, batch; keys open, jobs, pending, payloads; argument pending_ms; and from the script, in
+       queues, of which unassigned:H somebody waits in.
+Room is a free slot.  Where somebody waits nothing overtakes: who comes joins that queue, and a target with room
+gets its head, which may be who has just joined, if it was accepted first.
+
 Targets come as  ARGV[a] = count, then (worker id, incarnation number) each, and
 KEYS[k], KEYS[k + 1], ... = stream:W, owned:W each; later they are named by their place in that list.
 A target counts only while `open` names the same incarnation and says how many keys it takes: fencing and
@@ -9,6 +13,8 @@ leaving take it out of `open` in the same script, so nothing is ever granted to 
 ]]
 local INLINE_BYTES_MAX = 1024
 local targets = {}
+local queues = {}
+local JUNK_MAX = 16 -- entries without a job that one turn takes out of a queue
 
 local function read_targets(a, k)
   for i = 1, tonumber(ARGV[a]) do
@@ -19,7 +25,7 @@ local function read_targets(a, k)
     if open_n == n then
       room = tonumber(takes) - redis.call('XLEN', stream) - redis.call('SCARD', owned)
     end
-    targets[i] = { name = id .. '.' .. n, stream = stream, room = room }
+    targets[i] = { name = id .. '.' .. n, stream = stream, room = room, is_open = open_n == n and takes ~= '0' }
   end
   return a + 2 * #targets + 1, k + 2 * #targets
 end
@@ -61,4 +67,41 @@ local function unassign(key, r, payload, unassigned)
   later('ZADD', unassigned, accepted_of(r), key)
   later('HSET', jobs, key, pack(r))
   tally('unassigned', 1)
+end
+
+local function give_head(target, unassigned)
+  write_batch() -- who joined in this call is in line, too
+  for _ = 1, JUNK_MAX do
+    local key = redis.call('ZRANGE', unassigned, 0, 0)[1]
+    if not key then
+      return nil
+    end
+    redis.call('ZREM', unassigned, key)
+    tally('unassigned', -1)
+    local r = parse(redis.call('HGET', jobs, key))
+    if r and r[STATE] == 'U' then
+      local payload = not has(r, 'p') and redis.call('HGET', payloads, key)
+      if payload or has(r, 'p') then
+        had_turn[key] = true -- what this call has read of it is not true any more
+        if payload then
+          redis.call('HDEL', payloads, key)
+        end
+        grant(key, r, target, payload)
+        return key
+      end
+      tally('unassigned', 1) -- its payload is gone: the walk finds it in no index, and has it parked
+    end
+  end
+end
+
+-- Returns whether it has an owner now.  What had one, or is suspected and has been scattered, waits in no line.
+local function place(key, r, target, payload, unassigned, is_ahead)
+  if target and (is_ahead or not queues[unassigned]) then
+    grant(key, r, target, payload)
+    return true
+  end
+  unassign(key, r, payload, unassigned)
+  local is_behind = queues[unassigned]
+  queues[unassigned] = true
+  return is_behind and target and give_head(target, unassigned) == key
 end

@@ -1,0 +1,176 @@
+"""A job begins where a slot is free, in the order of acceptance, and `started()` says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pool import Handlers, Job, JobParked, JobRef, NotStarted, PoolError, StartFailed
+from pool.actors.slots import AHEAD_MAX, AHEAD_S, Pace
+
+if TYPE_CHECKING:
+    from tests.actors.conftest import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+LONG_TTL_S = 60.0  # whatever waits for a share of it waits for ever here
+SOON_S = 3.0
+
+
+def holding(diary: Diary, release: anyio.Event) -> Handlers:
+    handlers = Handlers()
+
+    @handlers.job("hold")
+    async def hold(job: Job, way: str = "") -> None:
+        diary.note(job.key, job.worker)
+        if way != "quick":
+            await release.wait()
+
+    @handlers.job("fail", backoff_s=3600, backoff_max_s=3600)
+    async def fail(job: Job) -> None:
+        raise ValueError("no door opened")
+
+    @handlers.job("fail-once", attempts_max=1)
+    async def fail_once(job: Job) -> None:
+        raise ValueError("no door opened")
+
+    return handlers
+
+
+# --- room ---------------------------------------------------------------------------------------
+
+
+async def test_nothing_waits_behind_a_long_one_while_another_worker_idles(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """D7: it was granted to the one whose slot was taken, and waited there for half a TTL."""
+    release = anyio.Event()
+    nodes = [
+        await fleet.node(holding(diary, release), capacity=1, lease_ttl_s=LONG_TTL_S)
+        for _ in range(4)
+    ]
+    await fleet.knows(nodes[0], 4)
+    with anyio.fail_after(SOON_S):
+        for n in range(4):
+            await nodes[0].dispatch("hold", f"k{n}")
+            await diary.counts(n + 1)
+    assert len({worker for _, worker in diary.entries}) == 4
+    release.set()
+
+
+async def test_one_worker_does_not_take_the_backlog_of_others(fleet: Fleet, diary: Diary) -> None:
+    """D7: the first to come pulled 256 for its one slot; the next ones found nothing to do."""
+    release = anyio.Event()
+    client = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    keys = [f"k{n}" for n in range(6)]
+    await client.options(allow_unknown=True).dispatch_many("hold", keys)
+    with anyio.fail_after(SOON_S):
+        for n in range(3):
+            await fleet.node(holding(diary, release), capacity=1, lease_ttl_s=LONG_TTL_S)
+            await diary.counts(n + 1)
+    assert [key for key, _ in diary.entries] == keys[:3]
+    release.set()
+    await diary.counts(6)
+
+
+async def test_what_is_held_ahead_goes_back_when_no_slot_comes(fleet: Fleet, diary: Diary) -> None:
+    """D7: quick ones before it have the worker hold more ahead; then one of them is long."""
+    release = anyio.Event()
+    client = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    many = client.options(allow_unknown=True)
+    refs = await many.dispatch_many("hold", [f"long{n}" for n in range(2)])
+    for n in range(200):
+        assert not isinstance(await many.dispatch("hold", f"quick{n}", "quick"), PoolError)
+    assert len(refs) == 2
+    for _ in range(3):
+        await fleet.node(holding(diary, release), capacity=1, lease_ttl_s=LONG_TTL_S)
+    await diary.counts(202)  # the two long ones keep a worker each; the third does all the others
+    release.set()
+
+
+async def test_lanes_share_the_slots_of_a_worker(fleet: Fleet, diary: Diary) -> None:
+    """Each was shown its share of all, and as many beyond: now what is free."""
+    release = anyio.Event()
+    nodes = [
+        await fleet.node(holding(diary, release), capacity=2, lanes=4, lease_ttl_s=LONG_TTL_S)
+        for _ in range(3)
+    ]
+    await fleet.knows(nodes[0], 3)
+    with anyio.fail_after(SOON_S):
+        for n in range(6):
+            await nodes[0].dispatch("hold", f"k{n}")
+            await diary.counts(n + 1)
+        waits = await nodes[0].dispatch("hold", "waits")
+        release.set()
+        await waits.started()
+
+
+def test_what_is_held_ahead_follows_what_was_measured() -> None:
+    pace = Pace()
+    assert pace.ahead(10.0) == 0
+    pace.ended, pace.took_s = 50, 50 * AHEAD_S
+    assert [pace.ahead(10.0 + s) for s in (0.0, 0.09, 0.11, 0.2)] == [0, 0, 9, 9]
+    pace.ended, pace.took_s = 50, 60 * AHEAD_S  # they came in a burst, and so may the next
+    assert pace.ahead(10.3) == 0
+    pace.ended = 100_000
+    assert pace.ahead(10.5) == AHEAD_MAX
+    assert pace.ahead(10.7) == 0
+
+
+# --- starts -------------------------------------------------------------------------------------
+
+
+async def test_the_first_start_of_an_idle_worker_is_told_without_a_pause(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D8: its acknowledgement waited for others to go with it."""
+    monkeypatch.setattr("pool.actors.outbox.ACK_DELAY_S", LONG_TTL_S)
+    release = anyio.Event()
+    await fleet.node(holding(diary, release), lease_ttl_s=LONG_TTL_S)
+    client = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    ref = await client.dispatch("hold", "k")
+    await ref.started(timeout_s=SOON_S)
+    release.set()
+    await ref.result()
+
+
+async def test_a_start_that_failed_is_told(fleet: Fleet, diary: Diary) -> None:
+    """D8: it was tried again, and nobody heard of it."""
+    release = anyio.Event()
+    worker = await fleet.node(holding(diary, release))
+    client = await fleet.node()
+    for node in (worker, client):
+        ref = await node.dispatch("fail", node.id)
+        with pytest.raises(StartFailed, match="no door opened"):
+            await ref.started(timeout_s=SOON_S)
+        with pytest.raises(StartFailed, match="no door opened"):
+            await ref.started(timeout_s=SOON_S)  # whoever comes later, too
+
+
+async def test_what_was_given_up_has_not_started(fleet: Fleet, diary: Diary) -> None:
+    release = anyio.Event()
+    node = await fleet.node(holding(diary, release))
+    ref = await node.dispatch("fail-once", "k")
+    with pytest.raises(JobParked):
+        await ref.started(timeout_s=SOON_S)
+
+
+async def test_what_a_start_waits_for_is_told(fleet: Fleet, diary: Diary) -> None:
+    release = anyio.Event()
+    client = await fleet.node()
+
+    async def why(ref: JobRef[Any]) -> str:
+        with pytest.raises(NotStarted) as refused:
+            await ref.started(timeout_s=0.2)
+        return refused.value.why
+
+    ref = await client.options(allow_unknown=True).dispatch("hold", "early")
+    assert await why(ref) == "no worker takes 'hold'"
+    await fleet.node(holding(diary, release), capacity=1)
+    await ref.started(timeout_s=SOON_S)
+    assert await why(await client.dispatch("hold", "late")) == "all slots for 'hold' are taken"
+    later = await client.options(delay_s=60).dispatch("hold", "delayed")
+    assert await why(later) == "its delay is not over"
+    release.set()
