@@ -147,6 +147,9 @@ async def test_a_start_that_failed_is_told(fleet: Fleet, diary: Diary) -> None:
             await ref.started(timeout_s=SOON_S)
         with pytest.raises(StartFailed, match="no door opened"):
             await ref.started(timeout_s=SOON_S)  # whoever comes later, too
+    ref = await client.options(delay_s=0.3).dispatch("fail", "later")
+    with anyio.fail_after(SOON_S), pytest.raises(StartFailed, match="no door opened"):
+        await ref.started()  # who waited before is told, and need not ask again
 
 
 async def test_what_was_given_up_has_not_started(fleet: Fleet, diary: Diary) -> None:

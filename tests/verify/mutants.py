@@ -1136,7 +1136,9 @@ MUTANTS: Final = (
         path="pool/actors/worker.py",
         old="        return max(0, self.capacity - taken)",
         new="        return max(0, self.capacity - taken) + 256",
-        needs=("bursts",),
+        by=(
+            "tests/actors/test_services.py::test_a_job_without_a_slot_is_stopped_without_ever_starting",
+        ),
     ),
     Mutant(
         name="a pull of more than there are slots",
@@ -1144,15 +1146,9 @@ MUTANTS: Final = (
         path="pool/store/lua/pull.lua",
         old="math.min(keys_max, target.room + ahead)",
         new="keys_max",
-        needs=("bursts",),
-    ),
-    Mutant(
-        name="surplus stays",
-        breaks="what a worker cannot begin is not given back to others before half a TTL (13.7)",
-        path="pool/actors/slots.py",
-        old="        if not self.is_holding:\n            return []",
-        new="        return []",
-        by=("tests/actors/test_room.py::test_what_is_held_ahead_goes_back_when_no_slot_comes",),
+        by=(
+            "tests/store/test_room.py::test_a_pull_brings_what_there_are_slots_for_and_what_is_held_ahead",
+        ),
     ),
     Mutant(
         name="who comes overtakes",
@@ -1161,14 +1157,6 @@ MUTANTS: Final = (
         old="  if target and (is_ahead or not queues[unassigned]) then",
         new="  if target then",
         by=("tests/store/test_room.py::test_who_comes_joins_the_queue_whose_head_gets_the_slot",),
-    ),
-    Mutant(
-        name="lanes that are shown all slots",
-        breaks="a worker whose slots one lane has taken is granted more by the others (13.7)",
-        path="pool/actors/worker.py",
-        old='                taken += run.lane != number and run.phase != "settling"',
-        new="                taken += 0",
-        by=("tests/actors/test_room.py::test_lanes_share_the_slots_of_a_worker",),
     ),
     Mutant(
         name="a failed start is told to nobody",
