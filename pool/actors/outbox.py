@@ -1,12 +1,12 @@
 """A worker's way out of one lane: acknowledgements, edges, one batch at a time.
 
-    send() -----------------------> edges --\
-    acknowledge() -- next turn --> acks ---+-- no batch under way --> advance.lua "own" --> Answered
-                     or 5 ms after the last
+    send() --------> edges --\
+    acknowledge() --> acks ---+-- some are due, no batch under way --> advance.lua --> Answered
 
-The first acknowledgement of an idle worker goes out as soon as the loop has turned, and with it its
-handler, which may have ended by then; more of them wait for each other.  What waits
-while a batch is under way forms the next one, so batches grow with the load.  A batch
+An edge is due at once, an acknowledgement 5 ms after its start: who ends before has no need of one.
+But where nothing was under way, and none was sent for so long, all are due as soon as the loop has
+turned, and with it their handlers, which may have ended by then.  What waits while a batch is under
+way forms the next one, so batches grow with the load.  A batch
 whose answer was lost is sent again: the same writer's repeat is answered with what became of it.
 While fenced nothing is sent; what waits goes out when a renewal has succeeded, or is dropped with
 the identity.
@@ -35,7 +35,7 @@ from pool.store.seam import Reply
 
 BATCH_MAX: Final = 512  # edges in one call
 BATCH_BYTES_MAX: Final = 1024 * 1024  # of results and states in one call
-ACK_DELAY_S: Final = 0.005  # from acknowledgements to the next; who ends before has no need of one
+ACK_DELAY_S: Final = 0.005  # from a start to its acknowledgement
 RESEND_S: Final = 0.1  # before a batch that was not answered is sent again; see `refused_delay`
 MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation
 MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -57,7 +57,8 @@ class FlushDue:
     """A pause is over: the one after a failed batch, or that of acknowledgements."""
 
     box: Outbox
-    after_failure: bool
+    after_failure: bool = False
+    acks_until_s: float = 0.0  # which of them are due, at least
 
 
 @attrs.define(eq=False)
@@ -74,7 +75,7 @@ class Outbox:
     is_flying: bool = False
     is_held: bool = False  # nothing is under way, and nothing shall be
     answered_s: float = 0.0  # when Redis last heard from us what we do
-    _acks: dict[str, Run] = attrs.field(factory=dict)
+    _acks: OrderedDict[Run, float] = attrs.field(factory=OrderedDict)  # by when they are due
     _edges: deque[Sent] = attrs.field(factory=deque)
     _has_ack_timer: bool = False
     _refusals: int = 0  # in a row: batches that were answered with an error as a whole
@@ -96,23 +97,32 @@ class Outbox:
         self._edges.append((edge, run))
         self.flush()
 
-    def acknowledge(self, run: Run, *, now: bool) -> None:
-        """Acknowledge a start; a little later if possible: most short jobs have ended by then."""
-        self._acks[run.key] = run
-        if now:
+    def acknowledge(self, run: Run, began_s: float = 0.0) -> None:
+        """Acknowledge a start now, or if possible later than it began: most end before that."""
+        if not began_s:
+            self._acks[run] = 0.0
+            self._acks.move_to_end(run, last=False)
             self.flush()
-        elif not self._has_ack_timer:
-            self._has_ack_timer = True
-            in_s = max(0.0, self._acked_s + ACK_DELAY_S - self.context.seam.clock())
-            self.context.loop.later(in_s, partial(self.put, FlushDue(self, False)))
+            return
+        self._acks[run] = began_s + ACK_DELAY_S
+        if not self._has_ack_timer:
+            is_idle = not (self.is_flying or self._edges)
+            if is_idle and self._acked_s < began_s - ACK_DELAY_S:
+                self._wake(0.0, math.inf)
+            else:
+                self._wake(ACK_DELAY_S)
+
+    def _wake(self, in_s: float, acks_until_s: float = 0.0) -> None:
+        self._has_ack_timer = True
+        due = FlushDue(self, acks_until_s=acks_until_s)
+        self.context.loop.later(in_s, partial(self.put, due))
 
     def withdraw(self, run: Run) -> None:
         """Do not acknowledge what is about to be settled, or is not ours."""
-        if self._acks.get(run.key) is run:
-            del self._acks[run.key]
+        self._acks.pop(run, None)
 
-    def flush(self) -> None:
-        """Send what waits, unless a batch is under way."""
+    def flush(self, acks_until_s: float = 0.0) -> None:
+        """Send what is due, or would be until then, unless a batch is under way."""
         if self.is_flying or self.is_held:
             return
         if self._on_held is not None:
@@ -121,7 +131,11 @@ class Outbox:
             return
         if self.is_fenced or not (self._acks or self._edges):
             return
-        batch, ranks = self._take()
+        batch, ranks = self._take(acks_until_s)
+        if self._acks and not self._has_ack_timer:
+            self._wake(ACK_DELAY_S)
+        if not batch:
+            return
         self.is_flying = True
         lane = self.context.lanes[self.lane].lane
         call = lane.advance(
@@ -157,7 +171,7 @@ class Outbox:
             self.is_flying = False
         else:
             self._has_ack_timer = False
-        self.flush()
+        self.flush(due.acks_until_s)
 
     def on_answer(self, answer: Answered) -> Iterable[tuple[Sent, Said]]:
         """Take the answer to a batch; return what was sent and what was said of it, each.
@@ -176,15 +190,18 @@ class Outbox:
         self.context.tell_unassigned(self.lane, left)
         return zip(answer.batch, told, strict=True)
 
-    def _take(self) -> tuple[list[Sent], Ranks]:
+    def _take(self, acks_until_s: float) -> tuple[list[Sent], Ranks]:
         batch: list[Sent] = []
         ranks = Ranks()
-        if self._acks:
-            self._acked_s = self.context.seam.clock()
-        for key, run in list(self._acks.items())[:BATCH_MAX]:
-            del self._acks[key]
-            start = run.start
-            batch.append((Edge(model.ACKNOWLEDGE, key, start.epoch, start.id), run))
+        now_s = self.context.seam.clock()
+        until_s = max(now_s, acks_until_s)
+        while self._acks and len(batch) < BATCH_MAX:
+            run, due_s = next(iter(self._acks.items()))
+            if due_s > until_s:
+                break
+            del self._acks[run]
+            self._acked_s, start = now_s, run.start
+            batch.append((Edge(model.ACKNOWLEDGE, run.key, start.epoch, start.id), run))
         size_bytes = 0
         while self._edges and len(batch) < BATCH_MAX:
             size_bytes += _size(self._edges[0][0])
@@ -209,7 +226,8 @@ class Outbox:
             if edge.letter != model.ACKNOWLEDGE:
                 self._edges.appendleft((edge, run))
             elif run is not None and run.phase in ("running", "preparing"):
-                self._acks[run.key] = run
+                self._acks[run] = 0.0
+                self._acks.move_to_end(run, last=False)
         self.is_flying = True  # until the pause is over
         pause_s = refused_delay(self._refusals, RESEND_S)
         self.context.loop.later(pause_s, partial(self.put, FlushDue(self, True)))

@@ -61,21 +61,33 @@ class Pace:
     """How many runs begin within `AHEAD_S`, if slots go on to be freed as they were.
 
     None where a run takes longer than that: of those that began together none may end so soon.
+    And no more than twice as many as have shown it, so that a few quick ones prove little.
     """
 
-    ended: int = 0  # runs that their handlers ended, and ...
-    took_s: float = 0.0  # ... how long they took together, since ...
+    capacity: int
+    took_s: deque[float] = attrs.field(init=False)  # by runs that their handlers ended, since ...
     since_s: float = 0.0
-    _ahead: int = 0  # what was measured before that
+    last: int = 0  # what was measured before that
+
+    def __attrs_post_init__(self) -> None:
+        self.took_s = deque(maxlen=2 * AHEAD_MAX)
 
     def ahead(self, now_s: float) -> int:
-        """Return how many, by what was measured last."""
-        passed_s = now_s - self.since_s
-        if passed_s >= MEASURED_S:
-            is_quick = self.took_s <= self.ended * AHEAD_S
-            self._ahead = int(self.ended * AHEAD_S / passed_s) if is_quick else 0
-            self.ended, self.took_s, self.since_s = 0, 0.0, now_s
-        return min(AHEAD_MAX, self._ahead)
+        """Return how many, by what was measured last.
+
+        It is measured anew when as many have ended as are begun at once, or after `MEASURED_S`.
+        """
+        passed_s, ended = now_s - self.since_s, len(self.took_s)
+        if ended >= min(AHEAD_MAX, self.capacity + self.last) or passed_s >= MEASURED_S:
+            is_quick = sum(self.took_s) <= ended * AHEAD_S
+            paced = ended * AHEAD_S / max(passed_s, AHEAD_S / 2) if is_quick else 0
+            self.reset(now_s, int(min(AHEAD_MAX, paced)))
+        return self.last
+
+    def reset(self, now_s: float, ahead: int = 0) -> None:
+        """Measure anew; hold so many ahead meanwhile."""
+        self.took_s.clear()
+        self.since_s, self.last = now_s, ahead
 
 
 def _is_waiting(run: Run) -> bool:
@@ -102,12 +114,13 @@ class Slots:
     _preparing: int = 0
     _suspects: list[tuple[int, int, Run]] = attrs.field(factory=list)  # a heap: marks, turn, run
     _turns: int = 0
-    pace: Pace = attrs.field(factory=Pace)
+    pace: Pace = attrs.field(init=False)
     _launched_s: float = 0.0
     _limiter: anyio.CapacityLimiter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._limiter = anyio.CapacityLimiter(self.capacity)
+        self.pace = Pace(self.capacity)
 
     def wants_more(self) -> bool:
         """Whether slots may wait for starts within `AHEAD_S`.
@@ -131,21 +144,25 @@ class Slots:
         return self.capacity - used - len(self._backlog)
 
     def surplus(self) -> list[Run]:
-        """Return what waits here for a slot and might have one elsewhere.
+        """Take out what waits here for a slot and might have one elsewhere.
 
-        That is what has waited for longer than it should have by our pace; where no slot has been
-        freed or taken of late, all of it.
+        That is what has waited for longer than it should have by our pace, which is measured anew
+        then; where no slot has been freed or taken of late, all of it.
         """
-        if not self.is_holding:
-            return []
         now_s = self.context.seam.clock()
         is_moving = now_s - self._launched_s < AHEAD_S or self.pace.ahead(now_s) > 0
-        held_s = HELD_S if is_moving else 0.0
-        return [
-            run
-            for run in self._backlog
-            if _is_waiting(run) and not run.is_acknowledged and now_s - run.queued_s >= held_s
-        ]
+        until_s = now_s - (HELD_S if is_moving else 0.0)
+        found: list[Run] = []
+        kept: list[Run] = []
+        while self._backlog and self._backlog[0].queued_s <= until_s:
+            run = self._backlog.popleft()
+            if _is_waiting(run):
+                is_kept = run.is_acknowledged or self.box_of(run).is_fenced
+                (kept if is_kept else found).append(run)
+        self._backlog.extendleft(reversed(kept))
+        if found:
+            self.pace.reset(now_s)
+        return found
 
     @property
     def is_holding(self) -> bool:
@@ -302,7 +319,7 @@ class Slots:
         elif not run.is_acknowledged and ("a" in start.flags or not self._is_sure(run)):
             run.phase = "preparing"
             self._preparing += 1
-            self.box_of(run).acknowledge(run, now=True)
+            self.box_of(run).acknowledge(run)
         else:
             self._launch(run)
 
@@ -327,7 +344,7 @@ class Slots:
             # read last; the answer to an acknowledgement says what became of ours.
             record = Record.parse(text or b"")
             if record is None or (record.id, record.epoch) != (start.id, start.epoch):
-                self.box_of(run).acknowledge(run, now=True)
+                self.box_of(run).acknowledge(run)
                 return
             if "p" in start.flags:
                 run.payload = payload or b""
@@ -372,8 +389,9 @@ class Slots:
             raise PartEnded(part="slot", problem="a stranger cancelled its task")
 
     async def _serve(self, slot: _Slot) -> None:
-        clock = self.context.seam.clock
-        began_s, cancels, is_used = clock(), strays(), False
+        clock, took_s = self.context.seam.clock, self.pace.took_s
+        cancels, is_used = strays(), False
+        began_s = now_s = clock()
         while True:
             run = slot.take()
             run.is_called = not run.why  # first: what is asked next, is asked of what has begun
@@ -388,6 +406,8 @@ class Slots:
                 self.requeue(run)
                 self.fill()
             else:
+                if not run.is_acknowledged:
+                    self.box_of(run).acknowledge(run, now_s)
                 try:
                     ending = await execute(run, self._limiter, cancels)
                 except BaseException:
@@ -401,12 +421,12 @@ class Slots:
                     break
                 is_used = True
                 self._idle.append(slot)
-                self.pace.ended += 1
-                self.pace.took_s += clock() - run.began_s
+                called_s, now_s = now_s, clock()
+                took_s.append(now_s - called_s)
                 self.on_end(run, ending)
-            if slot.run is None or clock() - began_s > SLICE_S:
+            if slot.run is None or now_s - began_s > SLICE_S:
                 await self._rest(slot, cancels)
-                began_s = clock()
+                began_s = now_s = clock()
         slot.over.set()
 
     async def _give_up(self, run: Run, ending: Ending, cancels: Strays) -> None:

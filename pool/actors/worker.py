@@ -465,11 +465,13 @@ class Worker(Actor[Told]):
                 self._pull(lane)
 
     def _give_back(self) -> None:
-        """Let others have what would wait here for a slot."""
-        for run in self._slots.surplus():
-            if not self._box(run).is_fenced:
+        """Let others have what would wait here for a slot, if there are any."""
+        if not self._slots.is_holding:
+            return
+        if len(self.context.candidates.workers) > 1:
+            for run in self._slots.surplus():
                 self._cancel(run, "release")
-        if self._slots.is_holding and not self._is_looking:
+        if not self._is_looking:
             self._is_looking = True
             self.context.loop.later(AHEAD_S, partial(self.put, _Surplus()))
 
@@ -497,8 +499,6 @@ class Worker(Actor[Told]):
             on_handled=partial(self._on_handled, run),
             on_unheard=self._on_unheard,
         )
-        if not run.is_acknowledged:
-            self._box(run).acknowledge(run, now=False)
         if run.has_old_limit:
             self._limit_anew(run)
 
@@ -554,7 +554,10 @@ class Worker(Actor[Told]):
                 self._suspend(run)
             else:
                 self._settle(run, self._endings.edge_for(run, ending))
-        self._fill()
+        if self._slots.pace.last and len(self._lanes) == 1:
+            self._slots.fill()  # what is held ahead begins; more of it is asked for once a batch
+        else:
+            self._fill()
         self._ring_if_idle()
 
     def _settle(self, run: Run, edge: Edge) -> None:
@@ -926,7 +929,7 @@ class Worker(Actor[Told]):
             # It would be swept again and again, and behind a hung loop be taken from who runs it.
             run.is_acknowledged = False
             if run.phase == "running":
-                self._box(run).acknowledge(run, now=False)
+                self._box(run).acknowledge(run, run.began_s)
         for run, cause in mending.stop:
             self._cancel(run, "stop", cause)
         for run in mending.cancel:

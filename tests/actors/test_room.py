@@ -108,15 +108,19 @@ async def test_lanes_share_the_slots_of_a_worker(fleet: Fleet, diary: Diary) -> 
 
 
 def test_what_is_held_ahead_follows_what_was_measured() -> None:
-    pace = Pace()
+    pace = Pace(60)
     assert pace.ahead(10.0) == 0
-    pace.ended, pace.took_s = 50, 50 * AHEAD_S
+    pace.took_s.extend([0.9 * AHEAD_S] * 50)
     assert [pace.ahead(10.0 + s) for s in (0.0, 0.09, 0.11, 0.2)] == [0, 0, 9, 9]
-    pace.ended, pace.took_s = 50, 60 * AHEAD_S  # they came in a burst, and so may the next
+    pace.took_s.extend([1.2 * AHEAD_S] * 50)  # they came in a burst, and so may the next
     assert pace.ahead(10.3) == 0
-    pace.ended = 100_000
-    assert pace.ahead(10.5) == AHEAD_MAX
-    assert pace.ahead(10.7) == 0
+    pace.took_s.extend([0.0] * 60)  # as many as are begun at once: there is no need to wait
+    assert pace.ahead(10.34) == 30
+    pace.took_s.extend([0.0] * 90)
+    assert pace.ahead(10.34) == 180  # who looks at once sees no more than twice as many
+    pace.took_s.extend([0.0] * 1000)
+    assert pace.ahead(10.35) == AHEAD_MAX
+    assert pace.ahead(10.5) == 0
 
 
 # --- starts -------------------------------------------------------------------------------------

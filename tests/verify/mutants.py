@@ -71,8 +71,7 @@ MUTANTS: Final = (
         breaks="a job is settled when its handler begins (an acknowledgement here only says that "
         "it begins, so settling early is the nearest thing)",
         path="pool/actors/worker.py",
-        old="        if not run.is_acknowledged:\n"
-        "            self._box(run).acknowledge(run, now=False)",
+        old="        if run.has_old_limit:\n            self._limit_anew(run)",
         new='        self._box(run).send(self._endings.edge(run, model.DONE, b"null"), None)',
     ),
     Mutant(
