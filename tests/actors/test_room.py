@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -9,8 +10,10 @@ import pytest
 
 from pool import Handlers, Job, JobParked, JobRef, NotStarted, PoolError, StartFailed
 from pool.actors.slots import AHEAD_MAX, AHEAD_S, Pace
+from pool.actors.worker import Worker
 
 if TYPE_CHECKING:
+    from pool.actors.run import Run
     from tests.actors.conftest import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
@@ -123,7 +126,63 @@ def test_what_is_held_ahead_follows_what_was_measured() -> None:
     assert pace.ahead(10.5) == 0
 
 
+async def test_who_is_alone_gives_nothing_back(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would pull it again; as soon as there is another, that one gets it."""
+    release = anyio.Event()
+    client = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    node = await fleet.node(holding(diary, release), capacity=1, lease_ttl_s=LONG_TTL_S)
+    [worker] = fleet.workers(node)
+    worker._slots.pace.last = 3
+    worker._slots.pace.since_s = math.inf  # what was measured stands
+    looked, give_back = 0, Worker._give_back
+
+    def counted(worker: Worker) -> None:
+        nonlocal looked
+        looked += worker._slots.is_holding
+        give_back(worker)
+
+    monkeypatch.setattr(Worker, "_give_back", counted)
+    await fleet.knows(client, 1)
+    await client.dispatch_many("hold", [f"k{n}" for n in range(6)])
+    with anyio.fail_after(SOON_S):
+        await fleet.until(lambda: len(worker.runs) == 4)
+        looked = 0
+        await fleet.until(lambda: looked > 4)
+        assert len(worker.runs) == 4
+        await fleet.node(holding(diary, release), capacity=5, lease_ttl_s=LONG_TTL_S)
+        await diary.counts(6)
+    release.set()
+
+
 # --- starts -------------------------------------------------------------------------------------
+
+
+async def test_who_ends_at_once_is_not_acknowledged(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of ends took along the acknowledgements of all that had been given a slot."""
+    acknowledged: list[str] = []
+    on_acknowledged = Worker._on_acknowledged
+
+    def noted(worker: Worker, run: Run, word: str, rest: str) -> None:
+        acknowledged.append(run.key)
+        on_acknowledged(worker, run, word, rest)
+
+    monkeypatch.setattr(Worker, "_on_acknowledged", noted)
+    release = anyio.Event()
+    client = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    many = client.options(allow_unknown=True)
+    await many.dispatch("hold", "long")
+    for n in range(400):
+        assert not isinstance(await many.dispatch("hold", f"quick{n}", "quick"), PoolError)
+    await fleet.node(holding(diary, release), capacity=50, lease_ttl_s=LONG_TTL_S)
+    await diary.counts(401)
+    with anyio.fail_after(SOON_S):
+        await fleet.until(lambda: acknowledged)  # under load, too
+    release.set()
+    assert acknowledged == ["long"]
 
 
 async def test_the_first_start_of_an_idle_worker_is_told_without_a_pause(
