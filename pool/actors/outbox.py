@@ -104,13 +104,15 @@ class Outbox:
             self._acks.move_to_end(run, last=False)
             self.flush()
             return
-        self._acks[run] = began_s + ACK_DELAY_S
+        due_s = began_s + ACK_DELAY_S
         if not self._has_ack_timer:
-            is_idle = not (self.is_flying or self._edges)
+            is_idle = not (self._acks or self._edges or self.is_flying)
             if is_idle and self._acked_s < began_s - ACK_DELAY_S:
+                due_s = 0.0
                 self._wake(0.0, math.inf)
             else:
                 self._wake(ACK_DELAY_S)
+        self._acks[run] = due_s
 
     def _wake(self, in_s: float, acks_until_s: float = 0.0) -> None:
         self._has_ack_timer = True
