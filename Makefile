@@ -12,9 +12,10 @@ SEEDS   ?= 100
 FIRST   ?= 0
 JOBS    ?= 2
 SCALE   ?= 1
+COUNT   ?= 100
 BY_TWO   = -n 2 --dist worksteal
 
-.PHONY: test test-all test-long test-cluster test-sentinel demo lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants soak clean
+.PHONY: test test-all test-long test-cluster test-sentinel demo lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
 
 test: lint
 	$(BIN)/python -m pytest $(BY_TWO)
@@ -77,6 +78,10 @@ steps: $(READY)
 # Planted bugs, each of which the simulation must find; writes docs/mutants.md.
 mutants: $(READY)
 	$(BIN)/python -m tests.verify.mutants --jobs $(JOBS)
+
+# Lines changed at random, each of which the tests must notice; writes docs/small-mutants.md.
+small-mutants: $(READY)
+	$(BIN)/python -m tests.verify.small --jobs $(JOBS) --seed $(SEED) --count $(COUNT)
 
 clean:
 	rm -rf .venv .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -1217,16 +1217,20 @@ def planted(mutant: Mutant) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
+def copy_tree(target: Path) -> None:
+    """Copy what the tests need, without what they left behind."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in _COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, target / name)
+
+
 def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="pool-mutant-") as directory:
         copy = Path(directory)
-        for name in _COPIED:
-            source, target = ROOT / name, copy / name
-            if source.is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(source, target, ignore=ignored)
-            else:
-                shutil.copy(source, target)
+        copy_tree(copy)
         (copy / mutant.path).write_text(planted(mutant), "utf-8")
         if mutant.by:
             return _tested(mutant, copy)
@@ -1234,7 +1238,7 @@ def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
         while True:  # what is bad without it too says nothing of it
             options = ("--seeds", str(seeds), "--after", str(found["tried"]))
             hunt = ("--hunt", ",".join(mutant.needs), *options)
-            done = _started(copy, "tests.verify.mutants", *hunt)
+            done = started(copy, "tests.verify.mutants", *hunt)
             if done.returncode:
                 return {"error": done.stderr[-500:]}
             found = json.loads(done.stdout)
@@ -1243,13 +1247,18 @@ def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
             sys.stderr.write(f"bad without {mutant.name!r}, too: {found['config']}\n")
 
 
-def _started(
-    tree: Path, module: str, *args: str, timeout_s: float | None = None
+def started(
+    tree: Path,
+    module: str,
+    *args: str,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
+    """Run a module of a tree."""
     return subprocess.run(
         [sys.executable, "-m", module, *args],
         cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree)},
+        env={**os.environ, "PYTHONPATH": str(tree), **(env or {})},
         capture_output=True,
         text=True,
         check=False,
@@ -1260,10 +1269,10 @@ def _started(
 def _tested(mutant: Mutant, copy: Path) -> dict[str, Any]:
     began_s = time.perf_counter()
     options = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist")
-    without = _started(ROOT, "pytest", *options, *mutant.by).returncode
+    without = started(ROOT, "pytest", *options, *mutant.by).returncode
     try:
         by_then_s = _PATIENCE * (time.perf_counter() - began_s) + _STARTS_S
-        with_it = _started(copy, "pytest", *options, *mutant.by, timeout_s=by_then_s).returncode
+        with_it = started(copy, "pytest", *options, *mutant.by, timeout_s=by_then_s).returncode
     except subprocess.TimeoutExpired:
         with_it = _TESTS_FAILED  # whoever waits for ever stops the tests as well
     took_s = round(time.perf_counter() - began_s, 1)

@@ -1,0 +1,387 @@
+"""Small mutants: lines of the library changed at random, to see whether the tests notice.
+
+    python -m tests.verify.small [--count 100] [--seed 1] [--jobs 2] [--under pool/actors]
+                                                        (make small-mutants; docs/small-mutants.md)
+
+`mutants.py` plants bugs of the protocol that somebody thought of; this one changes what nobody
+thought of: a comparison, a number, a condition, a statement less.  The tests are run once with
+coverage, which tells who of them runs which line.  Then lines are drawn, each is changed in a copy
+of the tree, and the tests that run it are run there.  If none of them fails, the mutant survives: a
+test is missing, the line is superfluous, or the change makes no difference, and then `EXCUSED` says
+why not.
+
+Lines of functions only: what stands outside of them are names and settings.  Lines that no test
+runs in its own process are given to the tests that start processes, and scripts to those that call
+scripts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import attrs
+
+from tests.verify.mutants import ROOT, copy_tree, started
+
+PAGE: Final = ROOT / "docs" / "small-mutants.md"
+MAP: Final = ROOT / "build" / "who-runs-what.json"
+TESTS_S: Final = 90.0  # of tests for one mutant, by what they take without it
+_PATIENCE: Final = 5.0  # times as long
+_STARTS_S: Final = 30.0
+_OPTIONS: Final = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:pytest_cov")
+_UNCOVERED: Final = ("--deselect=tests/house/test_budgets.py",)  # it counts lines itself
+_OF_PROCESSES: Final = ("tests/process", "tests/ops")
+_OF_SCRIPTS: Final = (
+    "tests/store",
+    "tests/fuzz/test_scripts.py",
+    "tests/actors/test_full_server.py",
+)
+_TOOK: Final = re.compile(r"^([0-9.]+)s (?:call|setup) +(tests/\S.*)$", re.MULTILINE)
+
+EXCUSED: Final[Mapping[str, str]] = {}
+
+Span: TypeAlias = tuple[int, int]  # offsets into a text
+
+
+@attrs.frozen
+class Change:
+    """One place of a file, and what shall stand there."""
+
+    path: str
+    line: int
+    span: Span
+    new: str
+
+    def apply(self, text: str) -> str:
+        """Return the text of the file with the change in it."""
+        begin, end = self.span
+        return text[:begin] + self.new + text[end:]
+
+    def told(self) -> str:
+        """Return the line before and after it, as the page shows it."""
+        text = (ROOT / self.path).read_text("utf-8")
+        changed = self.apply(text)
+        old, new = (each.splitlines()[self.line - 1].strip() for each in (text, changed))
+        return f"{old} -> {new}"
+
+
+# --- what may be changed ------------------------------------------------------------------------
+
+_COMPARED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_COMPUTED: Final[Mapping[type[ast.operator], type[ast.operator]]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
+}  # fmt: skip
+
+
+def _instead(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what may stand in place of a node."""
+    match node:
+        case ast.Compare(left, [op], others) if type(op) in _COMPARED:
+            yield ast.Compare(left, [_COMPARED[type(op)]()], others)
+        case ast.BoolOp(op, values):
+            yield ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
+        case ast.UnaryOp(ast.Not(), operand):
+            yield operand
+        case ast.BinOp(left, op, right) if type(op) in _COMPUTED:
+            yield ast.BinOp(left, _COMPUTED[type(op)](), right)
+        case ast.Constant(bool() as value):
+            yield ast.Constant(not value)
+        case ast.Constant(int() | float() as value):
+            yield ast.Constant(value + 1 if isinstance(value, int) else value * 2)
+        case ast.Return(value) if value is not None and not _is_none(value):
+            yield ast.Return(ast.Constant(None))
+        case ast.Expr(ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete() | ast.Raise():
+            yield ast.Pass()
+        case ast.Break():
+            yield ast.Continue()
+        case ast.Continue() | ast.Return(None):
+            yield ast.Pass()
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _conditions(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    if isinstance(node, (ast.If, ast.While, ast.IfExp)):
+        yield node.test, ast.UnaryOp(ast.Not(), node.test)
+
+
+def _walked(node: ast.AST, *, is_code: bool = False) -> Iterator[ast.AST]:
+    """Yield the nodes of functions' bodies, but for annotations and what `_LEFT_ALONE` lists."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "args") and not isinstance(
+            node, ast.Call
+        ):
+            continue
+        inside = is_code or (name == "body" and isinstance(node, _FUNCTIONS))
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, _LEFT_ALONE):
+                if inside:
+                    yield child
+                yield from _walked(child, is_code=inside)
+
+
+# What only asserts; where only a name or a number may stand; what does not know where it stands.
+_LEFT_ALONE: Final = (ast.Assert, ast.pattern, ast.JoinedStr)
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _python(path: str, text: str) -> Iterator[Change]:
+    """Yield the changes that one may make to a module."""
+    starts = [0, *itertools.accumulate(len(line.encode()) for line in text.splitlines(True))]
+    raw = text.encode()
+
+    def offset(line: int, column: int) -> int:
+        return len(raw[: starts[line - 1] + column].decode())
+
+    for node in _walked(ast.parse(text)):
+        pairs = [(node, new) for new in _instead(node)] + list(_conditions(node))
+        for old, new in pairs:
+            assert isinstance(old, (ast.expr, ast.stmt))
+            assert old.end_lineno is not None
+            assert old.end_col_offset is not None
+            span = offset(old.lineno, old.col_offset), offset(old.end_lineno, old.end_col_offset)
+            written = ast.unparse(ast.fix_missing_locations(new))
+            if isinstance(old, ast.expr):
+                written = f"({written})"
+            yield Change(path, old.lineno, span, written)
+
+
+_IN_LUA: Final = (
+    (re.compile(r"=="), "~="),
+    (re.compile(r"~="), "=="),
+    (re.compile(r"(?<=\s)<(?=\s)"), "<="),
+    (re.compile(r"(?<=\s)>(?=\s)"), ">="),
+    (re.compile(r"<="), "<"),
+    (re.compile(r">="), ">"),
+    (re.compile(r"\band\b"), "or"),
+    (re.compile(r"\bor\b"), "and"),
+    (re.compile(r"\bnot "), ""),
+    (re.compile(r"\btrue\b"), "false"),
+    (re.compile(r"\bfalse\b"), "true"),
+    (re.compile(r"(?<=\s)\+(?=\s)"), "-"),
+    (re.compile(r"(?<=\s)-(?=\s)"), "+"),
+    (re.compile(r"(?<=[\s(,])\d+(?=[\s),])"), "77"),
+    (re.compile(r"^ *redis\.call\([^\n]*\)$"), "local _"),
+)
+
+
+def _lua(path: str, text: str) -> Iterator[Change]:
+    """Yield the changes that one may make to a script."""
+    header = text.find("]]") + 2 if text.startswith("--[[") else 0
+    begin = 0
+    for number, line in enumerate(text.splitlines(True), 1):
+        code = line.partition("--")[0].rstrip() if begin >= header else ""
+        for pattern, new in _IN_LUA:
+            for found in pattern.finditer(code):
+                yield Change(path, number, (begin + found.start(), begin + found.end()), new)
+        begin += len(line)
+
+
+def changes(under: str) -> dict[tuple[str, int], list[Change]]:
+    """Return what may be changed, by line."""
+    found: dict[tuple[str, int], list[Change]] = defaultdict(list)
+    kinds: Sequence[tuple[str, Callable[[str, str], Iterator[Change]]]]
+    kinds = (("*.py", _python), ("*.lua", _lua))
+    for pattern, make in kinds:
+        for file in sorted((ROOT / under).rglob(pattern)):
+            path = file.relative_to(ROOT).as_posix()
+            for change in make(path, file.read_text("utf-8")):
+                found[path, change.line].append(change)
+    return found
+
+
+# --- who runs what ------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Who:
+    """Which tests run a line, and how long they take."""
+
+    runs: Mapping[str, Mapping[str, Sequence[str]]]  # path -> line -> tests
+    took_s: Mapping[str, float]
+
+    def tests(self, change: Change) -> Sequence[str]:
+        """Return whom a change is shown to, the likeliest first, for `TESTS_S` altogether."""
+        if change.path.endswith(".lua"):
+            return _OF_SCRIPTS
+        all_of_them = self.runs.get(change.path, {}).get(str(change.line), ())
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for test in sorted(all_of_them, key=lambda test: self.took_s.get(test, 0.0)):
+            by_file[test.partition("::")[0]].append(test)
+        name = Path(change.path).stem
+        order = sorted(by_file, key=lambda file: (name not in file, len(by_file[file])))
+        turns = itertools.zip_longest(*(by_file[file] for file in order))
+        chosen: list[str] = []
+        left_s = TESTS_S
+        for test in itertools.chain.from_iterable(turns):
+            if test is not None and left_s > 0:
+                chosen.append(test)
+                left_s -= self.took_s.get(test, 0.0)
+        return chosen or _OF_PROCESSES
+
+
+def look(jobs: int) -> Who:
+    """Run the tests once; return which of them run which line."""
+    import coverage
+
+    with tempfile.TemporaryDirectory(prefix="pool-coverage-") as directory:
+        data_file = Path(directory) / "data"
+        command = ["pytest", "-q", "-n", str(jobs), "--dist", "worksteal", "-p", "no:cacheprovider"]
+        command += ["--cov=pool", "--cov-context=test", "--cov-report="]
+        command += [
+            "--durations=0",
+            "--durations-min=0.01",
+            "--deselect=tests/house/test_budgets.py",
+        ]
+        done = started(ROOT, *command, env={"COVERAGE_FILE": str(data_file)})
+        if done.returncode:
+            raise SystemExit(f"the tests fail without any change:\n{done.stdout[-2000:]}")
+        data = coverage.CoverageData(str(data_file))
+        data.read()
+        runs = {}
+        for file in data.measured_files():
+            lines = data.contexts_by_lineno(file)
+            told = {
+                str(line): sorted({each.partition("|")[0] for each in tests if each})
+                for line, tests in lines.items()
+            }
+            runs[Path(file).relative_to(ROOT).as_posix()] = told
+    took_s: dict[str, float] = defaultdict(float)
+    for seconds, test in _TOOK.findall(done.stdout):
+        took_s[test] += float(seconds)
+    MAP.parent.mkdir(exist_ok=True)
+    MAP.write_text(json.dumps({"runs": runs, "took_s": took_s}), "utf-8")
+    return Who(runs, took_s)
+
+
+# --- the hunt -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Found:
+    """What became of a mutant."""
+
+    change: Change
+    tests: int
+    killer: str  # "" if it survived
+    took_s: float
+
+
+def _shown(change: Change, who: Who) -> Found:
+    tests, began_s = who.tests(change), time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="pool-mutant-") as directory:
+        copy = Path(directory)
+        copy_tree(copy)
+        file = copy / change.path
+        file.write_text(change.apply(file.read_text("utf-8")), "utf-8")
+        try:
+            allowed_s = _STARTS_S + _PATIENCE * max(
+                TESTS_S, sum(who.took_s.get(test, 0.0) for test in tests)
+            )
+            done = started(copy, "pytest", *_OPTIONS, *tests, timeout_s=allowed_s)
+        except subprocess.TimeoutExpired:
+            killer = "time"  # whoever waits for ever stops the tests as well
+        else:
+            killer = _killer(done) if done.returncode else ""
+    return Found(change, len(tests), killer, time.perf_counter() - began_s)
+
+
+def _killer(done: subprocess.CompletedProcess[str]) -> str:
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if failed is None and "not found: " in done.stderr:
+        raise SystemExit(f"who runs what is not known any more:\n{done.stderr[:500]}")
+    return failed[1] if failed else "its import"
+
+
+def _page(found: Sequence[Found], seed: int) -> str:
+    by_part: dict[str, list[Found]] = defaultdict(list)
+    for each in found:
+        part = "Lua" if each.change.path.endswith(".lua") else Path(each.change.path).parts[1]
+        by_part[part.removesuffix(".py")].append(each)
+    rows = [
+        f"| {part} | {len(all_)} | {sum(bool(each.killer) for each in all_)} |"
+        for part, all_ in sorted(by_part.items())
+    ]
+    alive = [_survivor(each) for each in found if not each.killer] or ["| none | | | |"]
+    return _HEAD.format(count=len(found), seed=seed, rows="\n".join(rows), alive="\n".join(alive))
+
+
+def _survivor(found: Found) -> str:
+    change = found.change
+    told = change.told().replace("|", "\\|").replace("`", "'")
+    why = EXCUSED.get(key(change), "**a test is missing**")
+    return f"| `{change.path}:{change.line}` | `{told}` | {found.tests} | {why} |"
+
+
+def key(change: Change) -> str:
+    """Return what names a change in `EXCUSED`: not its line, which moves."""
+    return f"{change.path}: {change.told()}"
+
+
+_HEAD: Final = """# Small mutants
+
+Of {count} lines drawn at random (seed {seed}) each was changed in one place, and the tests that run
+it were run.  `make small-mutants` does it again and writes this page; with `--seed` other lines.
+
+| part | changed | noticed |
+|---|---|---|
+{rows}
+
+Those that no test noticed:
+
+| where | change | tests run | why it may live |
+|---|---|---|---|
+{alive}
+"""
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.verify.small", description=__doc__)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--under", default="pool", help="a directory or a file of the library")
+    parser.add_argument("--known", action="store_true", help="who runs what as it was last time")
+    given = parser.parse_args()
+    who = Who(**json.loads(MAP.read_text("utf-8"))) if given.known else look(given.jobs)
+    dice = random.Random(given.seed)
+    by_line = changes(given.under)
+    drawn = dice.sample(sorted(by_line), min(given.count, len(by_line)))
+    chosen = [dice.choice(by_line[line]) for line in drawn]
+    found = []
+    with ThreadPoolExecutor(given.jobs) as workers:
+        for each in workers.map(lambda change: _shown(change, who), chosen):
+            found.append(each)
+            told = f"{each.killer or 'SURVIVED'}  {key(each.change)}  ({each.change.line})"
+            sys.stdout.write(f"{each.took_s:5.0f} s  {each.tests:4} tests  {told}\n")
+            sys.stdout.flush()
+    alive = [each for each in found if not each.killer and key(each.change) not in EXCUSED]
+    sys.stdout.write(f"{len(found) - len(alive)} of {len(found)} noticed or excused\n")
+    if given.under == "pool":
+        PAGE.write_text(_page(found, given.seed), "utf-8")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Small mutants: what is changed, who is asked about it, and who has noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.verify.mutants import ROOT
+from tests.verify.small import Change, Who, _lua, _python, _shown, changes
+
+MODULE = '''\
+"""A module: 1 == 1."""
+
+LIMIT: Final[Literal[3]] = 3
+
+
+def f(x: Annotated[int, 1 < 2] = 7) -> Literal[4]:
+    """Say 2 == 2."""
+    assert x != 5
+    if x < 3 and not x:
+        g("é", x + 1)
+    return x
+'''
+BACKOFF = "tests/model/test_backoff.py"
+CHANGED = {
+    "if (not (x < 3 and (not x))):",
+    "if (x < 3 or not x):",
+    "if (x <= 3) and not x:",
+    "if x < (4) and not x:",
+    "if x < 3 and (x):",
+    'g("é", (x - 1))',
+    'g("é", x + (2))',
+    "pass",
+    "return None",
+}
+
+
+def line_of(change: Change, text: str) -> str:
+    return change.apply(text).splitlines()[change.line - 1].strip()
+
+
+def test_bodies_are_changed_and_nothing_else() -> None:
+    assert {line_of(change, MODULE) for change in _python("m.py", MODULE)} == CHANGED
+
+
+def test_the_header_and_the_comments_of_a_script_stay() -> None:
+    text = "--[[\na == b\n]]\nif a == 1 then -- a < b\n  redis.call('DEL', x)\nend\n"
+    assert {line_of(change, text) for change in _lua("s.lua", text)} == {
+        "if a ~= 1 then -- a < b",
+        "if a == 77 then -- a < b",
+        "local _",
+    }
+
+
+def test_each_part_of_the_library_can_be_drawn() -> None:
+    parts = {Path(path).parent.as_posix() for path, _ in changes("pool")}
+    assert {"pool/actors", "pool/model", "pool/ops", "pool/store", "pool/store/lua"} <= parts
+
+
+def test_the_likeliest_are_asked_first_and_not_for_ever() -> None:
+    took_s = {"a/test_x.py::slow": 89.0, "a/test_x.py::quick": 0.1, "b/test_m.py::t": 5.0}
+    took_s["c/test_y.py::t"] = 1.0
+    who = Who({"pool/m.py": {"3": list(took_s)}}, took_s)
+    assert who.tests(Change("pool/m.py", 3, (0, 1), "")) == [
+        "b/test_m.py::t",
+        "c/test_y.py::t",
+        "a/test_x.py::quick",
+        "a/test_x.py::slow",
+    ]
+    assert "tests/process" in who.tests(Change("pool/m.py", 4, (0, 1), ""))
+    assert "tests/store" in who.tests(Change("pool/s.lua", 4, (0, 1), ""))
+
+
+@pytest.mark.parametrize(
+    ("new", "killer"),
+    [
+        ("(0.6 + 0.5 * dice.random())", BACKOFF),
+        ("(0.5 + dice.random() / 2)", ""),
+    ],
+)
+def test_the_dead_are_told_from_the_living(new: str, killer: str) -> None:
+    """What changes a figure is noticed; what only writes it otherwise is not."""
+    path, old = "pool/model/backoff.py", "(0.5 + 0.5 * dice.random())"
+    text = (ROOT / path).read_text("utf-8")
+    begin = text.index(old)
+    line = text.count("\n", 0, begin) + 1
+    who = Who({path: {str(line): [BACKOFF]}}, {})
+    found = _shown(Change(path, line, (begin, begin + len(old)), new), who)
+    assert found.killer.partition("::")[0] == killer
