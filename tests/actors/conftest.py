@@ -20,9 +20,9 @@ from pool.model.names import Control, Names
 from pool.testing.audit import audit
 from tests.servers import connect
 
-PATIENCE_S = 10.0  # for what is bound to happen; nothing here takes that long
+PATIENCE_S = 30.0  # for what is bound to happen; nothing here takes that long
 LOOK_AGAIN_S = 0.01
-SETTINGS = Settings(lease_ttl_s=3.0, op_timeout_s=1.0, grace_s=2.0, settle_delay_s=0.05)
+SETTINGS = Settings(lease_ttl_s=3.0, op_timeout_s=5.0, grace_s=2.0, settle_delay_s=0.05)
 
 E = TypeVar("E")
 

@@ -20,7 +20,7 @@ from pool.store.link import Link
 from pool.store.seam import Beside, Body, Host
 from pool.store.url import Url
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 PARTS = ("pool-link", "pool-listener-0", "pool-maps", "pool-keepalive")
 How = Literal["raises", "returns"]
 

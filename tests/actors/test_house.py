@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 @pytest.fixture

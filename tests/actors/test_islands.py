@@ -398,9 +398,9 @@ async def test_two_that_found_a_new_pool_at_once_have_lost_nothing(
 
     monkeypatch.setattr(control, "_kept", kept)
     async with anyio.create_task_group() as opening:
-        opening.start_soon(islands.node)
+        opening.start_soon(partial(islands.node, op_timeout_s=10.0))  # no lane is silent here
         await asks.wait()
-        await islands.node()
+        await islands.node(op_timeout_s=10.0)
         go_on.set()
     for event in (ControlLost, DataLost, LaneDataLost):
         assert islands.all_seen(event) == []

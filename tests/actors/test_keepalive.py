@@ -23,7 +23,9 @@ from pool.actors.observe import (
     WorkerFenced,
     WorkerReaped,
 )
+from pool.actors.outbox import Outbox
 from pool.actors.roster import WorkerInfo
+from pool.actors.run import Run
 from pool.model.names import WORKERS
 from pool.model.timing import Timing
 from pool.store.answers import Opening
@@ -556,6 +558,34 @@ async def test_a_start_that_was_never_heard_of_is_found_by_reconciliation(
     await diary.counts(1)
     status = await ref.status()
     assert (status.owner, status.attempt) == (f"{lost[0]}.1", 1)
+
+
+async def test_an_acknowledgement_that_the_server_lost_is_sent_again(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that had not received it is primary now: what runs is not begun a second time."""
+    client, names = fleet.client, fleet.names
+    behind: dict[str, Any] = {}
+    acknowledge = Outbox.acknowledge
+
+    def noted(self: Outbox, run: Run, **how: Any) -> None:
+        for key in (names.jobs, names.pending, names.stream(self.target.name)):
+            behind.setdefault(key, client.dump(key))
+        acknowledge(self, run, **how)
+
+    monkeypatch.setattr(Outbox, "acknowledge", noted)
+    node = await fleet.node(timed(diary), lease_ttl_s=TTL_S)
+    ref = await node.dispatch("serve", "k")
+    await ref.started(timeout_s=5)
+    for key, dump in behind.items():
+        client.restore(key, 0, dump, replace=True)
+    assert (await ref.status()).state == "pending"
+
+    async def runs_by_the_record() -> bool:
+        return (await ref.status()).state == "running"
+
+    await fleet.until(runs_by_the_record)
+    assert len(diary.entries) == 1
 
 
 # --- what is said with each renewal -------------------------------------------------------------

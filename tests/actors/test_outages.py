@@ -251,7 +251,7 @@ async def test_ten_seconds_of_outage_of_many_lanes_are_a_few_log_lines(
         with capture_logs() as logs:
             observers = (fleet.events.note, log_observer)
             node = await fleet.node(
-                url=proxy.url, lanes=16, lease_ttl_s=1.0, op_timeout_s=0.3, observers=observers
+                url=proxy.url, lanes=16, lease_ttl_s=1.0, op_timeout_s=3.0, observers=observers
             )
             await proxy.refuse()
             await fleet.seen(LeaseLost, times=16)

@@ -388,7 +388,7 @@ async def test_an_outcome_is_kept_for_its_time_and_then_said_to_be_expired(fleet
     async def echo(job: Job) -> str:
         return "done"
 
-    node = await fleet.node(handlers, retry_window_s=6.5, result_ttl_s=0.0)
+    node = await fleet.node(handlers, op_timeout_s=1.0, retry_window_s=6.5, result_ttl_s=0.0)
     ref = await node.dispatch(echo, "k")
     assert await ref.result(timeout_s=5) == "done"
     left_ms: Any = fleet.client.pttl(fleet.names.result(ref.job_id))

@@ -38,7 +38,7 @@ from tests.servers import connect
 pytestmark = pytest.mark.anyio
 
 SETTINGS = Settings(lease_ttl_s=1.0)  # a renewal period of 0.2 s
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 AWKWARD = ["", "=", ",", ":", "-", "\0\r\n", "3:ab", "\N{SNOWMAN}\N{PARTY POPPER}", "*", " "]
 
 OpenMap = Callable[..., ReplicatedMap[Any]]

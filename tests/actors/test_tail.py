@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 
 TIMING = Timing(1.0)
 SELDOM = Timing(600.0)  # probes no more often than every 10 s
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 @attrs.define(eq=False)

@@ -171,7 +171,7 @@ async def test_a_key_outlives_its_removed_worker_together_with_a_handler_that_do
                 await release.wait()
             running[job.key] -= 1
 
-    node = await fleet.node(handlers)
+    node = await fleet.node(handlers, op_timeout_s=1.0)
     ref = await node.dispatch(slow, "k")
     await diary.counts(1)
     second = await node.add_worker(handlers)
@@ -199,7 +199,7 @@ async def test_a_key_whose_start_was_being_prepared_outlives_its_removed_worker(
     async def fetch_for_ever(self: Slots, run: Run) -> None:
         await anyio.sleep_forever()
 
-    node = await fleet.node(handlers)
+    node = await fleet.node(handlers, op_timeout_s=1.0)
     [first] = fleet.workers(node)
     with monkeypatch.context() as patch:
         patch.setattr(Slots, "_fetch", fetch_for_ever)

@@ -19,7 +19,7 @@ from pool.store.seam import Beside, Body, Entries, Host, Port
 from pool.store.url import Url
 from pool.testing.proxy import fault_proxy
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 @asynccontextmanager

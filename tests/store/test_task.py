@@ -22,7 +22,7 @@ from pool.store.seam import Beside, Body, Host, Port
 from pool.store.url import Url
 from pool.testing.proxy import fault_proxy
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 SLACK_S = 0.35  # of a busy machine, on top of a deadline
 LARGE = b"x" * 3_000_000  # more than the buffers of two sockets hold
 

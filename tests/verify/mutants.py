@@ -4,8 +4,9 @@
 
 A mutant is a text substitution in the library that must apply exactly once.  The tool copies the
 tree, plants one, and plays seeds in the copy until an invariant is violated; the same seed must be
-clean without it.  500 seeds at most; which come first is decided by the faults that a mutant needs.
-An error that only ends a process does not count: an invariant must fire.
+clean without it.  500 seeds at most: the one that showed it last time, what was found before, then
+by the faults that a mutant needs.  An error that only ends a process does not count: an invariant
+must fire.
 
 What no simulated world can show (a thread that stands still, a whole process that ends, the bytes
 of a connection) names the tests that must fail by it, and pass without it.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -379,7 +381,9 @@ MUTANTS: Final = (
         path="pool/actors/mending.py",
         old="if _run_of(run.start) == this and run.is_acknowledged:",
         new="if False:",
-        needs=("blocks", "lost-since-grant"),
+        by=(
+            "tests/actors/test_keepalive.py::test_an_acknowledgement_that_the_server_lost_is_sent_again",
+        ),
     ),
     Mutant(
         name="the fenced stay open",
@@ -395,7 +399,9 @@ MUTANTS: Final = (
         path="pool/model/job.py",
         old='        return record.marks.add(death.identity, is_whole=False), "ma"',
         new='        return record.marks, ""',
-        needs=("poison",),
+        by=(
+            "tests/model/test_job.py::test_what_may_have_begun_unseen_gets_half_a_mark_and_is_begun_alone_next",
+        ),
     ),
     Mutant(
         name="nobody is the culprit",
@@ -403,7 +409,9 @@ MUTANTS: Final = (
         path="pool/store/lua/fence.lua",
         old="r[EPOCH] == epoch and epoch or '0'",
         new="r[EPOCH] == epoch and '0' or '0'",
-        needs=("poison",),
+        by=(
+            "tests/store/test_marks_scripts.py::test_a_claim_tells_until_when_its_worker_lived_and_who_was_begun_last",
+        ),
     ),
     Mutant(
         name="neighbours are held",
@@ -411,7 +419,9 @@ MUTANTS: Final = (
         path="pool/model/job.py",
         old="    is_culprit = record.epoch == death.culprit and marks.halves",
         new="    is_culprit = death.culprit > 0 or marks.halves",
-        needs=("poison",),
+        by=(
+            "tests/model/test_job.py::test_only_a_culprit_that_was_suspected_before_gets_a_whole_mark",
+        ),
     ),
     Mutant(
         name="who kills late is never held",
@@ -419,7 +429,7 @@ MUTANTS: Final = (
         path="pool/model/job.py",
         old="    if letters and (is_culprit or is_most):",
         new="    if letters and is_culprit:",
-        needs=("poison",),
+        by=("tests/model/test_job.py::test_who_alone_was_aboard_at_the_most_deaths_is_held",),
     ),
     Mutant(
         name="one lane knows nothing of the others",
@@ -427,7 +437,9 @@ MUTANTS: Final = (
         path="pool/actors/reaper.py",
         old="        return lineup.matches(told)",
         new="        return not told and lineup.matches(told)",
-        needs=("poison",),
+        by=(
+            "tests/actors/test_reaper.py::test_nobody_is_held_while_another_worker_of_the_process_may_have_had_the_guilty_one",
+        ),
     ),
     Mutant(
         name="deaths count for all who were aboard",
@@ -435,7 +447,9 @@ MUTANTS: Final = (
         path="pool/actors/reaper.py",
         old="                lineup.known = await self._known()",
         new="                lineup.known = set()",
-        needs=("poison",),
+        by=(
+            "tests/actors/test_reaper.py::test_a_death_with_a_culprit_is_no_evidence_against_others",
+        ),
     ),
     Mutant(
         name="as many deaths are enough",
@@ -443,7 +457,7 @@ MUTANTS: Final = (
         path="pool/model/job.py",
         old="        is_alone = deaths > self.deaths and record",
         new="        is_alone = deaths >= self.deaths and record",
-        needs=("poison",),
+        by=("tests/model/test_job.py::test_nobody_is_held_who_is_not_alone_or_beside_a_culprit",),
     ),
     Mutant(
         name="who stood together stays together",
@@ -451,7 +465,9 @@ MUTANTS: Final = (
         path="pool/actors/scatter.py",
         old="        self._turns[deaths] = turn + 1",
         new="        self._turns[deaths] = turn = 0",
-        needs=("poison",),
+        by=(
+            "tests/actors/test_reaper.py::test_who_stood_together_is_dealt_out_to_different_processes",
+        ),
     ),
     Mutant(
         name="the thawed count as dead",
@@ -535,7 +551,7 @@ MUTANTS: Final = (
         path="pool/model/walk.py",
         old='    if owner == "done" or (record.state == "unassigned" and is_missing):',
         new='    if owner == "done" or is_missing:',
-        needs=("lost-index",),
+        by=("tests/actors/test_walk.py::test_an_index_that_was_deleted_is_made_again",),
     ),
     Mutant(
         name="cancelled for want of an index entry",
@@ -543,7 +559,9 @@ MUTANTS: Final = (
         path="pool/actors/worker.py",
         old="        keys = [run.key for run in compare(theirs, runs, self._memory, known).cancel]",
         new="        keys: list[str] = []",
-        needs=("lost-index",),
+        by=(
+            "tests/actors/test_walk.py::test_a_worker_asks_before_it_cancels_what_no_index_has_as_its_own",
+        ),
     ),
     Mutant(
         name="a trial ends with who gives it up",
@@ -571,7 +589,7 @@ MUTANTS: Final = (
         path="pool/store/lua/restore.lua",
         old="      at = r[SINCE] ~= '' and r[SINCE] or now",
         new="      at = now",
-        needs=("lost-index",),
+        by=("tests/actors/test_walk.py::test_an_index_that_was_deleted_is_made_again",),
     ),
     Mutant(
         name="pull without counting",
@@ -639,7 +657,9 @@ MUTANTS: Final = (
         "            for name in self._missing(each):\n"
         "                self._raise(each, name)\n"
         "            self._settle_soon(each.number)\n",
-        needs=("lane-wipe",),
+        by=(
+            "tests/actors/test_islands.py::test_the_control_keys_lost_with_one_lane_are_that_lanes_loss",
+        ),
     ),
     Mutant(
         name="lease of a lane not joined",
@@ -647,7 +667,7 @@ MUTANTS: Final = (
         path="pool/actors/keepalive.py",
         old="        return [state for state in self.context.lanes if state.lane.incarnation]",
         new="        return list(self.context.lanes)",
-        needs=("lane-stall", "crash"),
+        by=("tests/actors/test_islands.py::test_nodes_and_workers_join_without_a_lane_that_hangs",),
     ),
     Mutant(
         name="lane joined anew as it was",
@@ -737,7 +757,9 @@ MUTANTS: Final = (
         path="pool/store/lua/renew.lua",
         old="    elseif says[at] then",
         new="    elseif says[at] and had then",
-        needs=("lost-index",),
+        by=(
+            "tests/actors/test_keepalive.py::test_what_an_operator_deletes_is_there_again_two_periods_later",
+        ),
     ),
     Mutant(
         name="one lane's look holds up the others'",
@@ -753,7 +775,7 @@ MUTANTS: Final = (
         path="pool/actors/dispatcher.py",
         old="        is_sure = not self.maybe_done or isinstance(error, StoreLost)",
         new="        is_sure = True",
-        needs=("lossy-replies", "slow"),
+        by=("tests/actors/test_unsure.py::test_a_dispatch_tells_the_union_of_its_tries",),
     ),
     Mutant(
         name="one reply silences its batch",
@@ -1171,11 +1193,8 @@ MUTANTS: Final = (
 # --- in the copy --------------------------------------------------------------------------------
 
 
-def _hunt(needs: Sequence[str], seeds: int, after: int) -> int:
-    """Play what was found before, then seeds, until an invariant fires; print which, as JSON.
-
-    The first so many have been played.
-    """
+def _hunt(needs: Sequence[str], seeds: int, after: int, last: int) -> int:
+    """Play seeds until an invariant fires; print which, as JSON.  The first so many were played."""
     from tests.verify.sim.campaign import regressions
     from tests.verify.sim.config import Config
     from tests.verify.sim.run import play
@@ -1191,8 +1210,10 @@ def _hunt(needs: Sequence[str], seeds: int, after: int) -> int:
         return len(wanted - has), len(config.faults) * 3 + config.jobs * 0.1 + 20 / config.ttl_s
 
     began_s, tried = time.perf_counter(), after
-    drawn = (Config.of(seed) for seed in sorted(range(seeds), key=price))
-    for config in (*regressions(), *drawn)[after:]:
+    found_before = regressions()
+    drawn = [Config.of(seed) for seed in sorted(range(seeds), key=price)]
+    again = [config for config in (*found_before, Config.of(last)) if config.seed == last]
+    for config in (*again, *found_before, *drawn)[after:]:
         tried += 1
         outcome = play(config)
         broken = [name for name in outcome.broken if name != "failure"]
@@ -1227,7 +1248,7 @@ def copy_tree(target: Path) -> None:
             shutil.copy(ROOT / name, target / name)
 
 
-def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
+def _run(mutant: Mutant, seeds: int, last: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="pool-mutant-") as directory:
         copy = Path(directory)
         copy_tree(copy)
@@ -1236,7 +1257,7 @@ def _run(mutant: Mutant, seeds: int) -> dict[str, Any]:
             return _tested(mutant, copy)
         found: dict[str, Any] = {"tried": 0}
         while True:  # what is bad without it too says nothing of it
-            options = ("--seeds", str(seeds), "--after", str(found["tried"]))
+            options = ("--seeds", str(seeds), "--after", str(found["tried"]), "--last", str(last))
             hunt = ("--hunt", ",".join(mutant.needs), *options)
             done = started(copy, "tests.verify.mutants", *hunt)
             if done.returncode:
@@ -1305,6 +1326,14 @@ def _row(mutant: Mutant, found: dict[str, Any]) -> str:
     return f"| {mutant.name}{star} | {mutant.breaks} | `{mutant.path}` | {verdict} |"
 
 
+def _last() -> dict[str, int]:
+    """Return which seed showed a mutant when the page was written."""
+    rows = re.findall(
+        r"^\| (.+?)(?: \*)? \| .* \| (\d+) \| \d+ \|$", PAGE.read_text("utf-8"), re.MULTILINE
+    )
+    return {name: int(seed) for name, seed in rows}
+
+
 _HEAD: Final = """# Planted bugs
 
 What a verifier is worth is shown by what it catches.  Each of these bugs was planted alone, and the
@@ -1324,17 +1353,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
     parser.add_argument("--after", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--last", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     if given.hunt is not None:
-        return _hunt([need for need in given.hunt.split(",") if need], given.seeds, given.after)
+        needs = [need for need in given.hunt.split(",") if need]
+        return _hunt(needs, given.seeds, given.after, given.last)
     chosen = [m for m in MUTANTS if not given.names or m.name in given.names]
     for mutant in chosen:
         planted(mutant)
+    last = _last()
     rows, alive = [], 0
     with ThreadPoolExecutor(given.jobs) as workers:
-        results = workers.map(lambda mutant: _run(mutant, given.seeds), chosen)
+        results = workers.map(lambda m: _run(m, given.seeds, last.get(m.name, 0)), chosen)
         for mutant, found in zip(chosen, results, strict=True):
             rows.append(_row(mutant, found))
             alive += not _is_killed(found)
