@@ -568,10 +568,10 @@ async def test_an_acknowledgement_that_the_server_lost_is_sent_again(
     behind: dict[str, Any] = {}
     acknowledge = Outbox.acknowledge
 
-    def noted(self: Outbox, run: Run, **how: Any) -> None:
+    def noted(self: Outbox, run: Run, began_s: float = 0.0) -> None:
         for key in (names.jobs, names.pending, names.stream(self.target.name)):
             behind.setdefault(key, client.dump(key))
-        acknowledge(self, run, **how)
+        acknowledge(self, run, began_s)
 
     monkeypatch.setattr(Outbox, "acknowledge", noted)
     node = await fleet.node(timed(diary), lease_ttl_s=TTL_S)
