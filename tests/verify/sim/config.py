@@ -79,7 +79,9 @@ SHAPES: Final = {
     "exits": "nodes end when a handler outlives its lease",
     "observers": "observers raise, and block their loop",
     "apart": "each lane has a server of its own",
+    "crowd": "nothing goes wrong, and more jobs come at once than there are slots",
 }
+CROWDS: Final = 0.06  # share of seeds; the other shapes need faults, or bring some
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
@@ -122,7 +124,7 @@ class Config:
         share = dice.choice((0.0, 0.1, 0.2, 0.4, 1.0))
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
-        shapes = tuple(name for name in SHAPES if dice.random() < share)
+        shapes = tuple(name for name in SHAPES if name != "crowd" and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample([*FAULTS], dice.choice((1, 1, 2)))
             shapes = ("sparse", *(name for name in shapes if name != "sparse"))[:2]
@@ -143,7 +145,27 @@ class Config:
             lanes = max(lanes, dice.choice((2, 3, 8)))
         workers = 2 if "change-worker" in faults else config.workers
         config = attrs.evolve(config, faults=faults, shapes=shapes, workers=workers, lanes=lanes)
-        return attrs.evolve(config, is_all=is_all)
+        return attrs.evolve(config._crowded(), is_all=is_all)
+
+    def _crowded(self) -> Config:
+        """Return a fleet in peace whose slots are few, if this seed is such a one."""
+        dice = random.Random(f"crowd/{self.seed}")
+        if dice.random() >= CROWDS:
+            return self
+        return attrs.evolve(
+            self,
+            shapes=("crowd",),
+            faults=(),
+            lanes=dice.choice((1, 1, 1, 3, 8)),
+            capacity=dice.choice((1, 1, 2, 5)),
+            workers=1,
+            services=dice.choice((0, 0, 1)),
+            keys=1000,
+            ttl_s=dice.choice((2.0, 3.0)),
+            op_timeout_s=1.0,
+            jobs=12,
+            chaos_s=12.0,
+        )
 
     @classmethod
     def _dense(cls, seed: int, loops: Loops | None) -> Config:

@@ -16,6 +16,7 @@ from tests.verify.sim.fleet import ATTEMPTS_MAX, Boot, Op, Plan, SimFleet, diges
 from tests.verify.sim.world import World
 
 _AGAIN_S: Final = 0.5  # when no node can be asked
+_CROWD_S: Final = (0.0, 0.0, 0.0, 0.002, 0.01, 0.02, 0.05, 0.4)  # what jobs of a crowd take
 _RESULT_S: Final = 40.0
 _STOP_S: Final = 10.0
 _LAST_S: Final = (0.0, 0.0, 0.001, 0.003, 0.01, 0.1, 1.0)  # after a node was told to leave
@@ -115,7 +116,8 @@ class Load:
 
     def _jobs(self, dice: random.Random) -> None:
         config = self._config
-        count = dice.choice((1, 1, 1, 1, 2, 8))
+        is_crowd = "crowd" in config.shapes
+        count = dice.choice((1, 8, 40) if is_crowd else (1, 1, 1, 1, 2, 8))
         name = dice.choice(("work", "work", "limited"))
         calls = [
             (f"k{dice.randrange(config.keys)}", _job_plan(dice, name, config.ttl_s))
@@ -123,6 +125,8 @@ class Load:
         ]
         for _, plan in calls:
             _make_ill(plan, dice if config.shapes else None, config.shapes)
+            if is_crowd:
+                plan |= {"s": dice.choice(_CROWD_S), "fails": 0, "slow": 0}
         options: dict[str, Any] = {}
         if dice.random() < 0.15:
             options["delay_s"] = round(dice.uniform(0.1, 3.0), 3)
