@@ -68,6 +68,7 @@ from pool.store.seam import Reply
 
 ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
 STRAYS_MAX: Final = 128  # records read at once that no index has as ours
+COMING_S: Final = 0.1  # for so long slots are kept for what a lane was asked for; then it hangs
 
 
 @attrs.frozen(eq=False)
@@ -137,8 +138,9 @@ class _Lane:
     pulled_s: float = 0.0
     # Where lanes share our slots:
     oldest: int = 0  # stamp of what a pull left there
-    told: int = 0  # how many keys we take, as it was told last ...
-    has_heard: bool = False  # ... unless that was lost, or came behind another renewal
+    renewed: int = 0  # how many keys we take, as the last renewal said ...
+    told: int = 0  # ... or what was said last, which may have come before that renewal
+    has_heard: bool = False  # ... unless that was lost, or a renewal was answered since
     coming: int = 0  # how many keys a pull may bring, or has brought, that are not here yet
     come: int = 0  # how many came since it was sent
 
@@ -163,6 +165,8 @@ class Worker(Actor[Told]):
     _by_lane: dict[int, dict[str, Run]] = attrs.field(
         init=False, factory=partial(defaultdict, dict)
     )
+    _settling: list[int] = attrs.field(init=False, factory=list)  # of those, lane by lane
+    _zombies: set[Run] = attrs.field(init=False, factory=set)  # lost, and their handlers go on
     _endings: Endings = attrs.field(init=False)
     _memory: Memory = attrs.field(init=False)
     _mover: Mover = attrs.field(init=False)
@@ -197,6 +201,7 @@ class Worker(Actor[Told]):
     def take_lanes(self, numbers: Sequence[int]) -> None:
         """Learn the incarnation numbers under which it joins, one per lane."""
         self._lanes = [self._lane(lane, number) for lane, number in enumerate(numbers)]
+        self._settling = [0] * len(numbers)
 
     def lose_lane(self, lost: LaneLost) -> None:
         """Take the next number in a lane at once; what ran under the old one is told later."""
@@ -215,22 +220,35 @@ class Worker(Actor[Told]):
         """Return how many keys it takes in a lane: as many as it has slots, but for other lanes'.
 
         And but for those that are held by what is nobody's any more.  What it may hold ahead, it
-        pulls itself.  Threads ask, too: of a dict they take a copy in one step.
+        pulls itself.  Threads ask, too.
         """
         if self.is_draining or self.is_crashed:
             return 0
-        taken = sum(lane.coming for n, lane in enumerate(self._lanes) if n != number)
-        for run in list(self.runs.values()):
-            if run.is_lost:
-                taken += run.phase == "running"
-            else:
-                taken += run.lane != number and run.phase != "settling"
-        return max(0, self.capacity - taken)
+        taken = self._coming(number) + len(self.runs) - len(self._by_lane[number])
+        taken -= sum(self._settling) - self._settling[number]
+        if self._zombies:
+            taken += sum(run.lane == number for run in list(self._zombies))
+        return min(self.capacity, max(0, self.capacity - taken))
 
     def tell_takes(self, number: int) -> int:
         """Return the same, for a renewal that says so."""
-        takes = self._lanes[number].told = self.takes(number)
+        lane = self._lanes[number]
+        lane.renewed = lane.told = takes = self.takes(number)
         return takes
+
+    def _coming(self, but: int = -1) -> int:
+        """Return how many keys pulls may bring to lanes that are not here yet.
+
+        A lane that is late keeps no slots from the others: what it brings then goes back.
+        """
+        if len(self._lanes) == 1:
+            return 0
+        since_s = self.context.seam.clock() - COMING_S
+        found = 0
+        for number, lane in enumerate(self._lanes):
+            if lane.coming and lane.pulled_s > since_s and number != but:
+                found += lane.coming
+        return found
 
     def _says(self, number: int) -> str:
         """Return what a message to a lane says of that beside: nothing if there is only one."""
@@ -444,9 +462,13 @@ class Worker(Actor[Told]):
         if self._slots.has_room():
             if self.context.unassigned:
                 self._pull_oldest()
-            if len(self._lanes) > 1 and not self._is_knocking:
-                self._is_knocking = True
-                self.context.loop.later(AHEAD_S, partial(self.put, _Knock()))
+            if len(self._lanes) > 1:
+                self._knock_later()
+
+    def _knock_later(self) -> None:
+        if not self._is_knocking:
+            self._is_knocking = True
+            self.context.loop.later(AHEAD_S, partial(self.put, _Knock()))
 
     def _refill(self) -> None:
         """Likewise; give back what is too much, and ask for what may be held ahead.
@@ -460,9 +482,9 @@ class Worker(Actor[Told]):
 
     def _pull_oldest(self) -> None:
         """Pull in all lanes where keys are unassigned, first where they have waited longest."""
-        for lane in sorted(self.context.unassigned, key=lambda lane: self._lanes[lane].oldest):
-            if not self._lanes[lane].is_pulling:
-                self._pull(lane)
+        lanes = [lane for lane in self.context.unassigned if not self._lanes[lane].is_pulling]
+        for lane in sorted(lanes, key=lambda lane: self._lanes[lane].oldest):
+            self._pull(lane)
 
     def _give_back(self) -> None:
         """Let others have what would wait here for a slot, if there are any."""
@@ -534,6 +556,7 @@ class Worker(Actor[Told]):
                 run.scope.cancel()
             run.cancelled_s = run.cancelled_s or self.context.seam.clock()
             if is_lost:
+                self._zombies.add(run)
                 self.on_lost(run.lane)
         elif run.phase in ("queued", "suspended"):
             self._conclude(run, CANCELLED)
@@ -562,6 +585,7 @@ class Worker(Actor[Told]):
 
     def _settle(self, run: Run, edge: Edge) -> None:
         run.phase, run.edge = "settling", edge
+        self._settling[run.lane] += 1
         run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box = self._box(run)
         box.withdraw(run)
@@ -580,6 +604,10 @@ class Worker(Actor[Told]):
         """The run is no longer ours, or has ended for good."""
         if self.runs.get(run.key) is run:
             del self.runs[run.key], self._by_lane[run.lane][run.key]
+            if run.phase == "settling":
+                self._settling[run.lane] -= 1
+            elif run.is_lost:
+                self._zombies.discard(run)
         self._box(run).withdraw(run)
         if run.start.kind == "service":
             self._mover.forget(run)
@@ -742,9 +770,7 @@ class Worker(Actor[Told]):
     def _on_tick(self, tick: Ticked) -> None:
         """Look after what time alone changes; once per renewal."""
         lane, timing = self._lanes[tick.lane], self.context.timing
-        lane.has_heard = False
-        if not lane.is_pulling:
-            lane.coming = 0  # what has not come by now was lost with the data, or moved on
+        lane.told, lane.has_heard = min(lane.told, lane.renewed), False
         now_s = self.context.seam.clock()
         self._slots.fill()  # what has waited for its time starts here rather than being released
         acknowledged = 0
@@ -809,7 +835,7 @@ class Worker(Actor[Told]):
         keys_max, ahead = AHEAD_MAX, self._slots.ahead()
         if len(self._lanes) > 1:
             # What the others may bring is not free: the oldest is asked for first, and for all.
-            free = self._slots.left() - sum(each.coming for each in self._lanes)
+            free = self._slots.left() - self._coming()
             keys_max = min(keys_max, free + ahead)
             if keys_max <= 0:
                 return
@@ -853,9 +879,12 @@ class Worker(Actor[Told]):
     def _tell_room(self) -> None:
         """Pull in lanes that were told that we have no room, and have not heard of a slot since.
 
-        One after the other: what one of them may bring is not free for the next.
+        One after the other: what one of them may bring is not free for the next, unless it is late.
         """
         if self._slots.has_room():
+            if self._coming():
+                self._knock_later()
+            self._pull_oldest()
             for number, lane in enumerate(self._lanes):
                 if lane.told <= len(self._by_lane[number]) and self.takes(number) > lane.told:
                     self._pull(number)

@@ -11,6 +11,7 @@ import pytest
 from pool import Handlers, Job, JobParked, JobRef, NotStarted, PoolError, StartFailed
 from pool.actors.slots import AHEAD_MAX, AHEAD_S, Pace
 from pool.actors.worker import Worker
+from pool.model.names import lane_of
 
 if TYPE_CHECKING:
     from pool.actors.run import Run
@@ -108,6 +109,23 @@ async def test_lanes_share_the_slots_of_a_worker(fleet: Fleet, diary: Diary) -> 
         waits = await nodes[0].dispatch("hold", "waits")
         release.set()
         await waits.started()
+
+
+async def test_a_lane_that_hangs_keeps_no_slot_from_the_others(fleet: Fleet, diary: Diary) -> None:
+    """What a pull may bring was kept free for it until its call was given up."""
+    release = anyio.Event()
+    client = await fleet.node(lanes=2, lease_ttl_s=LONG_TTL_S)
+    node = await fleet.node(holding(diary, release), capacity=1, lanes=2, lease_ttl_s=LONG_TTL_S)
+    [worker] = fleet.workers(node)
+    await fleet.knows(client, 1)
+    key = next(f"k{n}" for n in range(99) if lane_of(f"k{n}", 2) == 1)
+    hung = worker._lanes[0]
+    hung.is_pulling, hung.coming, hung.pulled_s = True, 1, worker.context.seam.clock()
+    with anyio.fail_after(SOON_S):
+        await (await client.dispatch("hold", key, "quick")).result()  # with its end, it is told
+        await client.dispatch("hold", key)
+        await diary.counts(2)
+    release.set()
 
 
 def test_what_is_held_ahead_follows_what_was_measured() -> None:
