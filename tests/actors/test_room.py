@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import Handlers, Job, JobParked, JobRef, NotStarted, PoolError, StartFailed
+from pool import Call, Handlers, Job, JobParked, JobRef, NotStarted, PoolError, StartFailed
 from pool.actors.slots import AHEAD_MAX, AHEAD_S, Pace
 from pool.actors.worker import Worker
 from pool.model.names import lane_of
@@ -29,7 +29,9 @@ def holding(diary: Diary, release: anyio.Event) -> Handlers:
     @handlers.job("hold")
     async def hold(job: Job, way: str = "") -> None:
         diary.note(job.key, job.worker)
-        if way != "quick":
+        if way == "nap":
+            await anyio.sleep(0.001)
+        elif way != "quick":
             await release.wait()
 
     @handlers.job("fail", backoff_s=3600, backoff_max_s=3600)
@@ -177,18 +179,24 @@ async def test_who_is_alone_gives_nothing_back(
 # --- starts -------------------------------------------------------------------------------------
 
 
-async def test_who_ends_at_once_is_not_acknowledged(
-    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A batch of ends took along the acknowledgements of all that had been given a slot."""
-    acknowledged: list[str] = []
+@pytest.fixture
+def acknowledged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys whose starts were acknowledged."""
+    keys: list[str] = []
     on_acknowledged = Worker._on_acknowledged
 
     def noted(worker: Worker, run: Run, word: str, rest: str) -> None:
-        acknowledged.append(run.key)
+        keys.append(run.key)
         on_acknowledged(worker, run, word, rest)
 
     monkeypatch.setattr(Worker, "_on_acknowledged", noted)
+    return keys
+
+
+async def test_what_lasts_is_acknowledged_and_what_ends_at_once_is_not(
+    fleet: Fleet, diary: Diary, acknowledged: list[str]
+) -> None:
+    """A batch of ends took along the acknowledgements of all that had been given a slot."""
     release = anyio.Event()
     client = await fleet.node(lease_ttl_s=LONG_TTL_S)
     many = client.options(allow_unknown=True)
@@ -201,6 +209,22 @@ async def test_who_ends_at_once_is_not_acknowledged(
         await fleet.until(lambda: acknowledged)  # under load, too
     release.set()
     assert acknowledged == ["long"]
+
+
+async def test_who_ends_soon_is_not_acknowledged(
+    fleet: Fleet, diary: Diary, acknowledged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of ends go out, and leave what has not lasted."""
+    monkeypatch.setattr("pool.actors.outbox.ACK_DELAY_S", LONG_TTL_S)
+    release = anyio.Event()
+    node = await fleet.node(holding(diary, release), capacity=50, lease_ttl_s=LONG_TTL_S)
+    await (await node.dispatch("hold", "first")).started()
+    refs = await node.dispatch_many("hold", [Call(f"k{n}", "nap") for n in range(200)])
+    for ref in refs:
+        assert not isinstance(ref, PoolError)
+        await ref.result()
+    release.set()
+    assert acknowledged == ["first"]
 
 
 async def test_the_first_start_of_an_idle_worker_is_told_without_a_pause(
