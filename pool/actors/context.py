@@ -19,8 +19,9 @@ from pool.errors import PoolError
 from pool.model.lease import Lease
 from pool.model.names import key_hash, lane_of
 from pool.model.placement import Candidates
+from pool.model.pooltime import PoolTime
 from pool.model.timing import Timing
-from pool.store.answers import Missing
+from pool.store.answers import Clock, Missing
 from pool.store.lane import Lane, Target
 from pool.store.seam import Loop
 
@@ -61,12 +62,35 @@ class LaneState:
     door: Door = attrs.field(factory=Door)
     is_silent: bool = False  # was asked when somebody left, and has not been heard since
     stamp: int = 0  # as its last renewal told
-    server_ms: int = 0  # server time, as of ...
+    server_ms: int = 0  # pool time, as of ...
     server_at_s: float = 0.0  # ... this moment of our own clock
+    clock_ms: float = 0.0  # likewise, the server's own clock: for calls that must not come late
+    clock_at_s: float = 0.0
+    time: PoolTime = attrs.field(factory=PoolTime)
 
     def tell_time(self, server_ms: int, now_s: float) -> None:
-        """Note what the server's clock says: to wake in time, never to decide (G-08)."""
+        """Note what pool time is: to wake in time, never to decide (G-08)."""
         self.server_ms, self.server_at_s = server_ms, now_s
+
+    def tell_clock(self, clock_ms: float, now_s: float) -> None:
+        """Note what the server's own clock says."""
+        self.clock_ms, self.clock_at_s = clock_ms, now_s
+
+    def hear(self, clock: Clock, asked_s: float, now_s: float) -> float:
+        """Take an answer's time; return by how much the server's clock has stepped, if it tells.
+
+        That is when pool time has been set right: seconds, forward above 0.
+        """
+        before, period_s = self.time, self.lease.timing.renew_s
+        raw_ms, offset_ms, turn = clock.raw_ms, clock.offset_ms, clock.turn
+        self.time = before.heard(raw_ms, offset_ms, turn, asked_s, now_s, period_s)
+        self.tell_clock(raw_ms - offset_ms, asked_s)
+        is_news = before.at_ms and turn > before.turn
+        return (before.off_ms or before.offset_ms - offset_ms) / 1000 if is_news else 0.0
+
+    def expected_ms(self, now_s: float) -> int:
+        """Return what pool time should be by what we were told, and our own clock; 0: unknown."""
+        return self.time.expected_ms(now_s)
 
     def seen(self, asked_s: float, stamp: int = 0) -> Seen:
         """Return what we know of a job that an answer said is there; `asked_s` when we asked."""

@@ -38,7 +38,7 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.hang import Hold, Pulse
-from pool.actors.observe import LeaseLost, LeaseResumed, LoopHung, TtlChanged
+from pool.actors.observe import ClockStepped, LeaseLost, LeaseResumed, LoopHung, TtlChanged
 from pool.errors import Gone, PoolError, StoreLost
 from pool.model.job import Options
 from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
@@ -78,7 +78,9 @@ class _Answer:
     """A round was answered, or not."""
 
     round: _Round
+    sent_s: float  # when the calls were made: what had begun may have been acknowledged before
     replies: Sequence[Reply]
+    heard_s: float
 
 
 @attrs.frozen
@@ -263,6 +265,7 @@ class KeepAlive(Actor[Message]):
             state.is_silent = False
             told: Renewal = reply
             state.tell_time(told.now_ms, sent.asked_s)
+            self._hear_time(state, told, answer)
             state.stamp = told.stamp
             self.context.tell_unassigned(state.number, told.unassigned)
             counts = dict(zip(takes, told.counts, strict=True))
@@ -281,6 +284,16 @@ class KeepAlive(Actor[Message]):
                 self.on.on_gone(state, gone)
         self._news.set()
         self._news = anyio.Event()
+
+    def _hear_time(self, state: LaneState, told: Renewal, answer: _Answer) -> None:
+        """Take the lane's time; a step of its clock is said to be one at once, to be set right."""
+        was_off = state.time.off_ms
+        step_s = state.hear(told.clock, answer.sent_s, answer.heard_s)
+        if step_s:
+            node, lane = self.context.node_id, state.number
+            self.context.emit(ClockStepped(node=node, lane=lane, step_s=round(step_s, 3)))
+        if state.time.off_ms and not was_off:
+            self.renew_now()
 
     def _take_leases(self, answer: _Answer) -> None:
         """Count what was granted, if it is news; the rest of an answer waits for its turn."""
@@ -350,10 +363,12 @@ class KeepAlive(Actor[Message]):
             replies: Sequence[Reply] = ()
             if sent.plan.states:
                 known = await self._acknowledge(sent, port) if sent.is_hung else set()
-                calls = self._calls(sent, known)
+                sent_s = context.seam.clock()
+                calls = self._calls(sent, known, sent_s)
                 replies = await port.run(calls, timeout_s=context.timing.renew_timeout_s)
                 self._look(url)
-                answer = self._newest[url] = _Answer(sent, replies)
+                answer = _Answer(sent, sent_s, replies, context.seam.clock())
+                self._newest[url] = answer
                 if not port.post(self.put, answer):
                     return
             failed = any(isinstance(reply, PoolError) for reply in replies)
@@ -389,7 +404,7 @@ class KeepAlive(Actor[Message]):
                     known.discard(lane)  # of who is gone all is the reaper's
         return known
 
-    def _calls(self, sent: _Round, known: set[int]) -> list[ScriptCall]:
+    def _calls(self, sent: _Round, known: set[int], now_s: float) -> list[ScriptCall]:
         """Return one renewal per lane; `known`: lanes where the loop may be said to hang."""
         plan, down, calls = sent.plan, self.down(), []
         for state, takes, is_said in zip(plan.states, plan.takes, sent.said, strict=True):
@@ -402,6 +417,8 @@ class KeepAlive(Actor[Message]):
                 term=state.lease.term,
                 is_hung=is_known,
                 down=down,
+                told=state.time.told(now_s),
+                who=self.context.node_id,
             )
             calls.append(call)
         return calls

@@ -156,6 +156,8 @@ class Membership(Actor[Message]):
                 ),
                 server_ms=made.now_ms,
                 server_at_s=now_s,
+                clock_ms=made.now_ms,
+                clock_at_s=now_s,
             )
             for k in range(made.lanes)
         ]
@@ -590,8 +592,8 @@ class Membership(Actor[Message]):
     async def _tell_time(self, state: LaneState) -> None:
         """Ask the lane's own server: those of a cluster have clocks of their own."""
         asked_s = self.context.seam.clock()
-        now_ms = await self.context.link.at(state.lane.names.lane).execute("TIME")
-        state.tell_time(now_ms, asked_s)
+        clock_ms = await self.context.link.at(state.lane.names.lane).execute("TIME")
+        state.tell_clock(clock_ms, asked_s)
 
     def _tell_news(self) -> None:
         self._news.set()
@@ -641,7 +643,7 @@ class Membership(Actor[Message]):
         context, settings = self.context, self.context.settings
         asked_s = context.seam.clock()
         not_after_ms = round(
-            state.server_ms + 1000 * (asked_s - state.server_at_s + settings.op_timeout_s)
+            state.clock_ms + 1000 * (asked_s - state.clock_at_s + settings.op_timeout_s)
         )
         targets = {w.target(state.number): w.takes(state.number) for w in workers.values()}
         options = {}
@@ -657,10 +659,11 @@ class Membership(Actor[Message]):
             pool_ttl_ms=context.timing.ttl_ms,
             stale=stale,
         )
-        now_ms, ttl, incarnation = await context.link.call(call, repeatable=True)
+        now_ms, ttl, incarnation, clock = await context.link.call(call, repeatable=True)
         if context.lanes[state.number] is not state:
             return  # the pool was found anew meanwhile: that lease ends by itself
         state.tell_time(now_ms, asked_s)
+        state.hear(clock, asked_s, context.seam.clock())
         state.lane = attrs.evolve(state.lane, incarnation=incarnation)
         await self._thaw(state)
         if context.lanes[state.number] is not state:

@@ -100,6 +100,18 @@ class TtlChanged:
 
 
 @attrs.frozen(kw_only=True)
+class ClockStepped:
+    """A lane's server has another time than it should have; the lane goes on by the one before."""
+
+    event: ClassVar[str] = "clock.stepped"
+    level: ClassVar[str] = "warning"
+
+    node: str
+    lane: int
+    step_s: float  # above 0: forward
+
+
+@attrs.frozen(kw_only=True)
 class LeaseResumed:
     """A renewal succeeded: what was stopped goes on, as far as nobody took it."""
 

@@ -139,14 +139,15 @@ class Outbox:
         if not batch:
             return
         self.is_flying = True
-        lane = self.context.lanes[self.lane].lane
-        call = lane.advance(
+        state = self.context.lanes[self.lane]
+        call = state.lane.advance(
             "own",
             self.target.name,
             [edge for edge, _ in batch],
             pending_s=self.context.timing.pending_timeout_s,
             targets=ranks.targets,
             says=self.says(),
+            expected_ms=state.expected_ms(self.context.seam.clock()),
         )
         try:
             self.context.link.send(call, lambda reply: self.deliver(Answered(self, batch, reply)))

@@ -119,11 +119,13 @@ class Reaper(Actor[Message]):
             self._alarms.set_by(lane, RETRY_S)
             return False
         suspects = self._suspects.pop(state.number, {})
+        now_s = self.context.seam.clock()
         call = state.lane.fence(
             state.node.name,
             reap_s=timing.reap_s,
             claims_max=CLAIMS_MAX,
             known_s=self.context.settings.crash_window_s,
+            latest_ms=state.time.latest_ms(now_s, timing.margin_s),
             suspects=tuple(suspects),
         )
         try:
@@ -267,6 +269,7 @@ class Reaper(Actor[Message]):
             targets=ranks.targets,
             claim=claim.claim,
             reap_s=timing.reap_s,
+            expected_ms=state.expected_ms(self.context.seam.clock()),
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
         _, told = await self.context.link.call(call, repeatable=True)

@@ -154,7 +154,8 @@ class Requests:
 
     async def _cancel(self, lane: int, edge: Edge, deadline_s: float) -> bool:
         state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
-        call = state.lane.advance("free", "", [edge], pending_s=pending_s)
+        expected_ms = state.expected_ms(self.context.seam.clock())
+        call = state.lane.advance("free", "", [edge], pending_s=pending_s, expected_ms=expected_ms)
         _, told = await self._call(call, deadline_s, is_sure=True)
         tell_all(self.tell_waiters, lane, [edge], told)
         return told[0][0] in ("OK", "REPEAT")

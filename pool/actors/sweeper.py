@@ -190,6 +190,13 @@ class Sweeper(Actor[Deadline]):
                 edge.x = ranking(ranks.of(targets))
             edges.append(edge)
         pending_s = self.context.timing.pending_timeout_s
-        call = state.lane.advance("free", owner, edges, pending_s=pending_s, targets=ranks.targets)
+        call = state.lane.advance(
+            "free",
+            owner,
+            edges,
+            pending_s=pending_s,
+            targets=ranks.targets,
+            expected_ms=state.expected_ms(self.context.seam.clock()),
+        )
         _, told = await self.context.link.call(call, repeatable=True)
         return tell_all(self.tell_waiters, state.number, edges, told)

@@ -30,7 +30,7 @@ _LOOKS: Final = 128  # jobs asked for in one call
 # Fields of `lane` that are not counters of what happened.
 _FACTS: Final = {
     *("stamp", "seen", "quiet", "ttl", "term", "behind", "incarnation", "unassigned", "waiting"),
-    *("walk", "astray"),
+    *("walk", "astray", "offset", "turn", "claim"),
 }
 
 
@@ -209,6 +209,7 @@ async def _lane(link: Link, n: Names) -> View:
     )
     [due] = await _all(link, unread, [("ZRANGE", n.due, 0, 0, "WITHSCORES")])
     facts = _pairs(fields)
+    now_ms += whole(facts.get("offset", b"0"))  # pool time
     waiting, unassigned = (whole(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
     handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
     backlogs = await _all(link, unread, [("ZCARD", n.unassigned(name)) for name in handlers])

@@ -17,7 +17,7 @@ Said: TypeAlias = tuple[str, str, str]  # a status: its word, a space, and what 
 Check: TypeAlias = Callable[[str], bool]
 
 NEVER: Final = 10**DIGITS_MAX  # a stamp, and a time, to which no lane comes
-RENEWAL_HEAD: Final = 9  # parts of a renewal's reply before the first count
+RENEWAL_HEAD: Final = 10  # parts of a renewal's reply before the first count
 
 
 @attrs.frozen
@@ -26,6 +26,15 @@ class Ttl:
 
     ms: int
     term: int
+
+
+@attrs.frozen
+class Clock:
+    """What a lane's server says of time."""
+
+    raw_ms: int  # its clock and the lane's offset: pool time, unless it has stepped
+    offset_ms: int
+    turn: int  # number of the offset; later ones have higher ones
 
 
 @attrs.frozen(kw_only=True)
@@ -40,6 +49,7 @@ class Renewal:
     due_ms: int | None
     handlers: int  # how many are registered; another number means that some may be missing
     ttl: Ttl  # what was granted
+    clock: Clock
     counts: tuple[int, ...]
 
 
@@ -137,6 +147,11 @@ def _ttl(ms: bytes, term: bytes) -> Ttl:
     if int(ms) < 1:
         raise ValueError(ms)  # nothing could be timed by it
     return Ttl(int(ms), int(term))
+
+
+def _clock(now_ms: int, text: bytes) -> Clock:
+    beyond_ms, offset_ms, turn = map(int, text.split(b"|"))
+    return Clock(now_ms + beyond_ms, offset_ms, turn)
 
 
 def _time(reply: bytes) -> int | None:
@@ -238,7 +253,8 @@ def pulled(reply: Reply) -> tuple[int, int, int]:
 
 def renewal(reply: Reply) -> Renewal:
     """Read the reply of `renew`."""
-    now, stamp, unassigned, lease_end, pending, due, handlers, ttl_ms, term, *counts = reply
+    now, stamp, unassigned, lease_end, pending, due, handlers, ttl_ms, term, *rest = reply
+    clock, *counts = rest
     return Renewal(
         now_ms=int(now),
         stamp=int(stamp),
@@ -248,6 +264,7 @@ def renewal(reply: Reply) -> Renewal:
         due_ms=_time(due),
         handlers=int(handlers),
         ttl=_ttl(ttl_ms, term),
+        clock=_clock(int(now), clock),
         counts=tuple(typed(number, int) for number in counts),
     )
 
@@ -440,10 +457,11 @@ def founded(reply: Reply) -> Founded:
     )
 
 
-def joined(reply: Reply) -> tuple[int, Ttl, str]:
-    """Read the reply of `join`: server time, what was granted, incarnation of the lane."""
-    now, ttl_ms, term, named = reply
-    return int(now), _ttl(ttl_ms, term), named.decode(errors="replace")
+def joined(reply: Reply) -> tuple[int, Ttl, str, Clock]:
+    """Read the reply of `join`: pool time, what was granted, incarnation of the lane, its clock."""
+    now, ttl_ms, term, named, clock = reply
+    name = named.decode(errors="replace")
+    return int(now), _ttl(ttl_ms, term), name, _clock(int(now), clock)
 
 
 def _whole(text: bytes | None) -> int:

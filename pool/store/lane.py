@@ -16,6 +16,7 @@ from pool.model import job
 from pool.model.ids import incarnation
 from pool.model.job import KIND_LETTERS, Kind, Options
 from pool.model.names import Names
+from pool.model.pooltime import NOTHING_TOLD, Told
 from pool.store.answers import (
     RENEWAL_HEAD,
     Claim,
@@ -47,7 +48,15 @@ _JOB_KEYS: Final = ("jobs", "pending", "due")
 DISPATCH: Final = Script.load(
     "dispatch",
     keys=("lane", "open", "jobs", "pending", "due", "payloads", "handlers", "*rest"),
-    args=("incarnation", "pending_ms", "queued_jobs_max", "refused_ms", "target_count", "*items"),
+    args=(
+        "incarnation",
+        "pending_ms",
+        "queued_jobs_max",
+        "refused_ms",
+        "expected_ms",
+        "target_count",
+        "*items",
+    ),
     reads=admitted,
 )
 ADVANCE: Final = Script.load(
@@ -77,6 +86,7 @@ ADVANCE: Final = Script.load(
         "reap_ms",
         "parked_ms",
         "says",
+        "expected_ms",
         "target_count",
         "*items",
     ),
@@ -136,13 +146,25 @@ RENEW: Final = Script.load(
         "journal",
         "*owned",
     ),
-    args=("incarnation", "seq", "term", "down", "identity_count", "*handlers"),
+    args=(
+        "incarnation",
+        "seq",
+        "term",
+        "down",
+        "expected_ms",
+        "since_ms",
+        "turn",
+        "off_ms",
+        "who",
+        "identity_count",
+        "*handlers",
+    ),
     reads=renewal,
 )
 FENCE: Final = Script.load(
     "fence",
     keys=("lane", "keepalive", "cleanup", "open", "journal", "jobs", "trials", "thawed"),
-    args=("incarnation", "reap_ms", "holder", "claims_max", "known_ms", "*suspects"),
+    args=("incarnation", "reap_ms", "holder", "claims_max", "known_ms", "latest_ms", "*suspects"),
     reads=claims,
 )
 REAP: Final = Script.load(
@@ -372,12 +394,13 @@ class Lane:
         pending_s: float,
         queued_jobs_max: int,
         refused_s: float = 0.0,
+        expected_ms: int = 0,
     ) -> ScriptCall:
         """Accept jobs; one status per item, see `dispatch.lua`."""
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers]
         args: list[Word] = [self.incarnation, _ms(pending_s), queued_jobs_max]
-        args.append(_ms(refused_s) if refused_s else 0)
+        args += (_ms(refused_s) if refused_s else 0, expected_ms)
         self._add_targets(keys, args, targets)
         for item in items:
             keys += (n.result(item.id), n.unassigned(item.handler))
@@ -404,6 +427,7 @@ class Lane:
         claim: str = "",
         reap_s: float = 1.0,
         says: str = "",
+        expected_ms: int = 0,
     ) -> ScriptCall:
         """Change jobs; the number of unassigned keys, then one status per edge."""
         n = self.names
@@ -411,7 +435,7 @@ class Lane:
         keys += (n.blobs, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
         keys.append(n.trials)
         args: list[Word] = [self.incarnation, guard, source, claim, _ms(pending_s), _ms(reap_s)]
-        args += (_ms(self.parked_s), says)
+        args += (_ms(self.parked_s), says, expected_ms)
         self._add_targets(keys, args, targets)
         for edge in edges:
             match edge.letter:
@@ -484,6 +508,8 @@ class Lane:
         term: int,
         is_hung: bool = False,
         down: int = 0,
+        told: Told = NOTHING_TOLD,
+        who: str = "",
     ) -> ScriptCall:
         """Renew leases, and say how many keys each worker takes; read the reply with `renewal()`.
 
@@ -494,11 +520,14 @@ class Lane:
             term: Number of the change of TTL that the node goes by.
             is_hung: The event loop hangs: nobody takes anything.
             down: How many parts of the node are down.
+            told: What the node knows of pool time.
+            who: The node's id.
         """
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
         keys += (*map(n.owned, takes), *map(n.signal, takes))
-        args: list[Word] = [self.incarnation, seq, term, down, len(takes)]
+        args: list[Word] = [self.incarnation, seq, term, down, told.expected_ms, told.since_ms]
+        args += (told.turn, told.off_ms, who, len(takes))
         for name, number in takes.items():
             args += (name, _HUNG if is_hung and number != IS_NODE else number)
         for handler, options in (handlers or {}).items():
@@ -512,12 +541,14 @@ class Lane:
         reap_s: float,
         claims_max: int,
         known_s: float = 600.0,
+        latest_ms: int = 0,
         suspects: Sequence[str] = (),
     ) -> ScriptCall:
         """Claim identities whose lease has ended; read the reply with `claims()`."""
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.journal, n.jobs, n.trials, n.thawed]
         args: list[Word] = [self.incarnation, _ms(reap_s), holder, claims_max, _ms(known_s)]
+        args.append(latest_ms)
         return FENCE(keys, [*args, *suspects])
 
     def reap(self, claim: Claim, *, reap_s: float, deaths: int = 0, after: int = 0) -> ScriptCall:
@@ -657,7 +688,7 @@ class Lane:
 
 # --- the pool -----------------------------------------------------------------------------------
 
-PROTOCOL: Final = 2  # of what stands in Redis; raised when older nodes could not work beside it
+PROTOCOL: Final = 3  # of what stands in Redis; raised when older nodes could not work beside it
 
 FOUND: Final = Script.load(
     "found", keys=("config",), args=("protocol", "lanes", "incarnation", "ttl_ms"), reads=founded

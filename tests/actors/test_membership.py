@@ -241,7 +241,7 @@ async def test_a_worker_joins_though_the_servers_clock_has_jumped(
     async def join(self: Membership, state: Any, workers: Any, **more: Any) -> None:
         if jumps:
             jumps.clear()
-            state.tell_time(state.server_ms - 3_600_000, state.server_at_s)
+            state.tell_clock(state.clock_ms - 3_600_000, state.server_at_s)
         await real(self, state, workers, **more)
 
     monkeypatch.setattr(Membership, "_join", join)

@@ -15,6 +15,7 @@ import redis
 
 from pool.model.job import Options, Outcome, Record
 from pool.model.names import Names
+from pool.model.pooltime import Told
 from pool.store.acl import rules
 from pool.store.answers import Claim, Missing, claims, looked, renewal
 from pool.store.lane import Admission, Edge, Guard, Lane, Target
@@ -185,8 +186,12 @@ class Bench:
     def renew_call(
         self, takes: dict[str, int], *, seq: int = 0, is_hung: bool = False, **options: Any
     ) -> ScriptCall:
-        """Renew these identities, each of which takes so many keys; -1: a node."""
+        """Renew these identities, each of which takes so many keys; -1: a node.
+
+        The caller expects what the server says, and has counted all along, unless told otherwise.
+        """
         self._renewals += 1
+        options.setdefault("told", Told(self.now_ms(), 1))
         return self.lane.renew(
             takes,
             options.pop("handlers", {"h": Options()}),

@@ -174,15 +174,17 @@ def test_a_clock_behind_the_stamp_is_journalled_once(bench: Bench) -> None:
 # --- the quiet period ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seen_ago_ms", [TTL_MS // 2 + 500, 60 * TTL_MS, -1_000, -3_600_000])
-@pytest.mark.parametrize("by", ["renew", "fence"])
-def test_nobody_is_fenced_while_nobody_could_renew(bench: Bench, by: str, seen_ago_ms: int) -> None:
+@pytest.mark.parametrize("seen_ago_ms", [TTL_MS // 2 + 500, 60 * TTL_MS, -3_600_000])
+def test_nobody_is_fenced_while_nobody_could_renew(bench: Bench, seen_ago_ms: int) -> None:
     """G-06: an outage, or a clock that went back, is followed by one quiet TTL; then as ever."""
     renew(bench, "n1.1", "w1.1")
     bench.end_lease("w1.1")
     set_seen(bench, seen_ago_ms)
-    if by == "renew":
-        renew(bench, "n1.1")
+    before = bench.dump()
+    earliest, found = claims(bench.run(bench.fence_call()))  # before anybody could renew
+    assert (found, bench.dump()) == ([], before)
+    assert earliest is not None
+    renew(bench, "n1.1")
     earliest, found = claims(bench.run(bench.fence_call()))
     assert found == []
     assert earliest is not None
@@ -194,9 +196,9 @@ def test_nobody_is_fenced_while_nobody_could_renew(bench: Bench, by: str, seen_a
 
 
 def test_a_usual_pause_is_not_an_outage(bench: Bench) -> None:
-    """G-06: up to half a TTL between renewals fencing goes on."""
+    """G-06: up to two periods after a renewal fencing goes on."""
     renew(bench, "n1.1", "w1.1")
-    set_seen(bench, TTL_MS // 2 - 500)
+    set_seen(bench, 2 * TTL_MS // 5 - 500)
     bench.end_lease("w1.1")
     assert [claim.identity for claim in bench.fence()] == ["w1.1"]
 

@@ -97,8 +97,11 @@ def _judge_limit(
     waited_s = 0.0 if first is None else view.waited_s(first.p, since, commit.order)
     if limit and commit.order >= since + limit - 0.002 - waited_s:
         return
-    if view.hurts({"clock", "loss"}, since - limit, commit.order, (), view.lane_of(commit.key)):
-        return  # the server's own deadline is kept by its clock
+    if view.hurts({"loss"}, since - limit, commit.order, (), view.lane_of(commit.key)):
+        return
+    early_s = view.stepped_s(since, commit.order, bounds)
+    if limit and commit.order >= since + limit - 0.002 - waited_s - early_s:
+        return
     took = commit.order - since
     found.say(f"{commit.job} timed out after {took:.2f} s of {limit}", commit.event, *of_it)
 
@@ -210,9 +213,7 @@ def _judge_wait(
     # The grant comes before its answer.
     asked = view.invoked.get(event.idem, event) if event.f == "dispatch" else event
     since = asked.t
-    # Until there is pool time (DESIGN 13.10) what is kept by the server's clock waits for it.
-    back = view.excuses({"clock"}, since, took)
-    due += sum(max(0.0, -fault.event.extra.get("step_s", 0.0)) for fault in back)
+    due += view.stepped_s(since, took, bounds)
     at_end = view.final.t if view.final else view.events[-1].t
 
     def due_within(wait_s: float) -> float:

@@ -30,6 +30,7 @@ from tests.verify.view import (
     HANGS,
     LOOP_HANGS,
     LOST,
+    STEP,
     STOPS,
     Bounds,
     Commit,
@@ -134,9 +135,7 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
         since = max(view.healed, dispatch.t, max(hurts, default=0.0))
         by = since + bounds.quiet_s
         by += view.slack_s(since, by, bounds) - bounds.slack_s
-        # Until there is pool time (DESIGN 13.10) what is kept by the server's clock waits for it.
-        back = view.excuses({"clock"}, dispatch.t, view.healed)
-        by += sum(max(0.0, -fault.event.extra.get("step_s", 0.0)) for fault in back)
+        by += view.stepped_s(dispatch.t, by, bounds)
         if live.get(job) == "job":
             found.say(f"{job} of {dispatch.key!r} has not ended", dispatch)
         elif ended.get(job, 0.0) > by:
@@ -146,7 +145,7 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
 @invariant("I3", "one committing owner")
 def one_committer(view: View, bounds: Bounds, found: Finding) -> None:
     """The epochs of a key's settlements never fall in the order in which the store took them."""
-    if not view.settled and view.excuses({"clock"}, 0, math.inf):
+    if not view.settled and view.excuses({"clock", STEP}, 0, math.inf):
         return  # the dump orders by the server's clock, which jumped
     highest: dict[str, Commit] = {}
     for commit in view.commits:
@@ -170,7 +169,7 @@ def _lost_between(view: View, began: float, ended: float) -> bool:
 def _is_reborn(view: View, event: Event) -> bool:
     """Say whether numbers could come twice: the last ones were lost, and the clock was set back."""
     before = {fault.does for fault in view.faults if fault.began <= event.t}
-    return {"loss", "clock"} <= before
+    return "loss" in before and not before.isdisjoint({"clock", STEP})
 
 
 @invariant("I5", "an epoch has one owner for ever")
@@ -794,9 +793,6 @@ def _epoch_of(result: Event) -> int:
     return int(value.get("epoch", 0)) if isinstance(value, Mapping) else 0
 
 
-_SCHEDULES: Final = {"clock", "loss"}  # they are kept by the server's time
-
-
 @invariant("I19", "retries keep their schedule")
 def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
     """Attempts rise one by one up to their maximum, each not before the wait that was asked for,
@@ -818,8 +814,9 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
             wait = before.end.extra.get("after_s", 0.0) if before.end else 0.0
             is_next = after.start.attempt == before.start.attempt + 1
             # Redis counts in whole milliseconds.
-            is_early = is_next and after.start.t < before.ended + wait - 0.002
-            excuses = view.excuses(_SCHEDULES, before.start.t, after.start.t)
+            early_s = 0.002 + view.stepped_s(before.start.t, after.start.t, bounds)
+            is_early = is_next and after.start.t < before.ended + wait - early_s
+            excuses = view.excuses({"loss"}, before.start.t, after.start.t)
             # One that lasted to its limit has timed out, whatever its handler says after that.
             limit = before.start.extra.get("timeout_s") or math.inf
             is_early = is_early and before.ended < before.start.t + limit
@@ -832,8 +829,9 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
             found.judged += 1
             # Accepted at any moment from here on: a step of the clock before the answer counts.
             asked = view.invoked.get(dispatch.idem, dispatch)
-            is_early = runs[0].start.t < asked.t + dispatch.extra["delay_s"] - 0.002
-            if is_early and not view.excuses(_SCHEDULES, asked.t, runs[0].start.t):
+            early_s = 0.002 + view.stepped_s(asked.t, runs[0].start.t, bounds)
+            is_early = runs[0].start.t < asked.t + dispatch.extra["delay_s"] - early_s
+            if is_early and not view.excuses({"loss"}, asked.t, runs[0].start.t):
                 found.say(f"{job}: started before its delay was over", asked, runs[0].start)
         late = [run.start for run in runs if stored and run.start.t > stored.order + bounds.slack_s]
         if stored and late and stored.word != "done" and not _excused_start(view, bounds, late[0]):

@@ -261,8 +261,8 @@ def a_job_ends_too_late_before_what_is_hurt_after_heal(s: Story) -> None:
     s.fault("pause", "b", lasts=50.0)
 
 
-def waits_for_the_clock(step_s: float, *, first: bool = False) -> Tell:
-    """Return the story of a job that ends 5 s too late, and of a step of the server's clock."""
+def waits_for_the_clock(step_s: float, *, late_s: float = 1.7, first: bool = False) -> Tell:
+    """Return the story of a job that ends 1.7 s too late, and of a step of the server's clock."""
 
     def tell(s: Story) -> None:
         def step() -> None:
@@ -272,13 +272,13 @@ def waits_for_the_clock(step_s: float, *, first: bool = False) -> Tell:
 
         if first:
             step()
-            s.at += 1.0
+            s.at += 9.0
         s.dispatch("j1")
         s.start("j1")
         if not first:
             step()
         s.heal()
-        s.at += BOUNDS.quiet_s + 5.0
+        s.at += BOUNDS.quiet_s + late_s
         s.end("j1")
         s.commit("j1")
         s.final({"j1": ("done", 10, None, 0.0)})
@@ -286,10 +286,11 @@ def waits_for_the_clock(step_s: float, *, first: bool = False) -> Tell:
     return tell
 
 
-good("I2")(waits_for_the_clock(-9.0))
-bad("I2")(waits_for_the_clock(-2.0))
-bad("I2")(waits_for_the_clock(9.0))
-bad("I2")(waits_for_the_clock(-9.0, first=True))
+good("I2")(waits_for_the_clock(-3600.0))
+good("I2")(waits_for_the_clock(3600.0))
+bad("I2")(waits_for_the_clock(-1.2))
+bad("I2")(waits_for_the_clock(-3600.0, late_s=5.0))  # no more than two periods and 1 s
+bad("I2")(waits_for_the_clock(-3600.0, first=True))
 
 
 @bad("I2")
@@ -1084,14 +1085,14 @@ def delayed(*, step_at: float) -> Tell:
     def tell(s: Story) -> None:
         facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"delay_s": 1.0}}
         for at in sorted((0.0, 0.1, step_at)):
-            s.at = 1.0 + at
+            s.at = 10.0 + at
             if at == step_at:
                 s.fault("clock")
             elif at:
                 s.say("dispatch", job="j1", **facts)
             else:
                 s.say("dispatch", "invoke", **facts)
-        s.at = 1.4
+        s.at = 10.4
         s.start("j1")
 
     return tell
@@ -1099,7 +1100,21 @@ def delayed(*, step_at: float) -> Tell:
 
 good("I19")(delayed(step_at=0.05))  # it was accepted before the step, and told behind it
 good("I19")(delayed(step_at=0.2))
-bad("I19")(delayed(step_at=-0.1))
+good("I19")(delayed(step_at=-0.1))  # it stands for two periods
+bad("I19")(delayed(step_at=-9.0))
+
+
+@bad("I19")
+def it_starts_a_whole_hour_early(s: Story) -> None:
+    """A step excuses two renewal periods and 1 s, and not what it took."""
+    facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"delay_s": 60.0}}
+    s.say("dispatch", "invoke", **facts)
+    s.say("dispatch", job="j1", **facts)
+    extra = {"id": 9, "does": "clock", "kind": "clock", "target": "", "step_s": 3600.0}
+    s.say("fault", "invoke", extra=extra)
+    s.say("fault", "ok", extra=extra)
+    s.at += 30.0
+    s.start("j1")
 
 
 @bad("I19")
@@ -2050,14 +2065,14 @@ def it_waits_behind_a_loop_that_hangs(s: Story) -> None:
     s.start("j1")
 
 
-def stepped(s: Story, step_s: float) -> None:
+def stepped(s: Story, step_s: float, late_s: float = 5.2) -> None:
     s.dispatch("j1")
     s.start("j1")
     s.end("j1", err="retry", after_s=0.5, effect=False)
     extra = {"id": 9, "does": "clock", "kind": "clock", "target": "", "step_s": step_s}
     s.say("fault", "invoke", extra=extra)
     s.say("fault", "ok", extra=extra)
-    s.at += 12.0
+    s.at += late_s
     s.start("j1", epoch=11, attempt=2)
     s.end("j1", epoch=11, attempt=2)
 
@@ -2069,7 +2084,12 @@ def the_clock_by_which_it_waits_was_set_back(s: Story) -> None:
 
 @bad("I34")
 def the_clock_by_which_it_waits_was_set_back_a_little(s: Story) -> None:
-    stepped(s, -2.0)
+    stepped(s, -1.2)
+
+
+@bad("I34")
+def the_clock_by_which_it_waits_was_set_back_and_it_waited_for_that(s: Story) -> None:
+    stepped(s, -9.0, late_s=12.0)
 
 
 def unsettled(node: str) -> Tell:

@@ -19,7 +19,10 @@ TERMINAL_ERRORS: Final = frozenset({"POOLPARKED", "POOLCANCELLED"})
 EXPIRED: Final = "POOLEXPIRED"  # says that a job has ended only where that may be forgotten
 LOST: Final = "POOLJOBLOST"  # ... or has been lost, and then only this is to be said
 STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})
-DISTURBS: Final = STOPS | {"store", "drop"}
+# A step of the server's clock that pool time takes back: it ends no lease, and ends no wait early.
+STEP: Final = "step"
+STEP_S: Final = 1.0  # a smaller one is no step, but the time
+DISTURBS: Final = STOPS | {"store", "drop", STEP}
 CUTS_OFF: Final = frozenset({"partition", "requests-lost", "replies-lost"})  # nothing gets through
 # Its lease goes on, or may: who is short of processors still runs now and then.
 HANGS: Final = frozenset(
@@ -238,6 +241,17 @@ class View:
         """Return the faults of these kinds within a time that the server had, or these nodes."""
         found = self.excuses(does, began, ended, lane=lane)
         return [fault for fault in found if not fault.target or fault.target in nodes]
+
+    def stepped_s(self, began: float, ended: float, bounds: Bounds) -> float:
+        """Return by how much steps of the server's clock may change what is waited for.
+
+        Each by two renewal periods and 1 s, and by no more than itself.
+        """
+        most_s = 2 * bounds.renew_s + STEP_S
+        found = self.excuses({"clock", STEP}, began - most_s, ended)
+        return sum(
+            (min(abs(float(f.event.extra.get("step_s", most_s))), most_s) for f in found), 0.0
+        )
 
     def well(self, began: float, ended: float, but: str = "") -> set[str]:
         """Return the nodes that took jobs all that time, and that nothing happened to."""
@@ -505,7 +519,7 @@ def _faults(events: Iterable[Event]) -> list[Fault]:
     return [
         Fault(
             kind=event.extra["kind"],
-            does=event.extra["does"],
+            does=STEP if abs(event.extra.get("step_s", 0.0)) > STEP_S else event.extra["does"],
             target=event.extra.get("target", ""),
             weight=event.extra.get("weight", 1),
             began=event.t,

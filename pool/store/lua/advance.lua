@@ -27,7 +27,8 @@ ARGV[5] pending_ms   int   > 0
 ARGV[6] reap_ms      int   > 0; by how much a reap batch moves its deadline on
 ARGV[7] parked_ms    int   > 0; how long dead letters are kept
 ARGV[8] says         str   takes|seq of the source, or nothing: see lib/says.lua
-ARGV[9] target_count int   how many targets; (worker id, incarnation number) each follow
+ARGV[9] expected_ms  int   pool time that the caller expects; 0: it knows none
+ARGV[10] target_count int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
     a acknowledge  x 1: it has begun          P R -> R, also if a stop was asked for; from R it is a repeat
     l limit        x in how many ms, y 1: of a run begun anew under its epoch: a time-out of the one before is
@@ -44,7 +45,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
                    that alone; m counts a crash; h (of w): it is held, see record
                    z: empty keeps the blob, else = then its new bytes
 
-Uses     lane, record, batch, place, finish, hung, says
+Uses     lane, expected, record, batch, place, finish, hung, says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
@@ -73,7 +74,7 @@ redis.call('HLEN', payloads)
 redis.call('HLEN', blobs)
 redis.call('SCARD', source_owned)
 redis.call('XLEN', source_stream)
-local arg, k = read_targets(9, 16)
+local arg, k = read_targets(10, 16)
 local checked, unfit, begins, may_go = k, {}, false, false
 local function check(name, kind)
   if unfit[name] == nil then

@@ -13,12 +13,13 @@ ARGV[1] incarnation      str
 ARGV[2] pending_ms       int   > 0
 ARGV[3] queued_jobs_max  int   0: the server is full, only answer: whatever must be written is FULL
 ARGV[4] refused_ms       int   > 0: former calls may be under way, and for so long no "no" is taken back
-ARGV[5] target_count     int   how many targets; (worker id, incarnation number) each follow
+ARGV[5] expected_ms      int   pool time that the caller expects; 0: it knows none
+ARGV[6] target_count     int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags, delay_ms, ranked targets, payload each
                          flags: a attach to a live job, k the name need not be registered,
                          u take it without an owner when no target has room; where somebody waits it is anyway
 
-Uses     lane, record, batch, place
+Uses     lane, expected, record, batch, place
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) | FULL <queued> | UNKNOWN | NOROOM
          | MALFORMED (the key has a record that cannot be read, or unassigned:H is something else)
@@ -31,7 +32,7 @@ What is refused although a former call with it may still come is refused for goo
 outcome would, so that nobody who was told "no" finds that it ran.
 ]]
 local REFUSED = 'refused\n'
-local arg, k = read_targets(5, 8)
+local arg, k = read_targets(6, 8)
 local queued = redis.call('ZCARD', pending) + whole(lane_had[3]) + whole(lane_had[4])
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)

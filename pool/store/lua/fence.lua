@@ -1,7 +1,7 @@
 --[[
 fence: claim identities whose lease has ended (SetIfNotExists in the cleanup map), or whose reaper died.
 
-KEYS[1] lane       hash    seen, quiet
+KEYS[1] lane       hash    seen, quiet, offset
 KEYS[2] keepalive  zset    identity -> lease end; of a fenced one: by when its reaper must have gone on
 KEYS[3] cleanup    hash    identity -> claim: holder|fence|alive|culprit, later done
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
@@ -15,11 +15,13 @@ ARGV[2] reap_ms      int   > 0; how long a claim holds without progress
 ARGV[3] holder       str   identity of the reaper
 ARGV[4] claims_max   int   how many at most
 ARGV[5] known_ms     int   > 0; how long it is known that a death has its culprit
+ARGV[6] latest_ms    int   pool time cannot be later than this, says the caller; 0: it does not know
 ARGV[...] suspects         id.n each that own something, are announced or claimed: claimed when they have no
                            keep-alive entry at all
 
-Uses     lane, ttl, quiet, record
-Returns  earliest lease end (ms; -1: none), then (identity, claim) per claim now held
+Uses     lane, ttl, record
+Returns  earliest lease end (ms; -1: none), then (identity, claim) per claim now held; when to ask again alone,
+         while nobody vouches for the server's clock
 Errors   POOLDATALOST <lane>
 Cost     O(claims * log n); 8 commands a claim
 Why Lua  the lease has ended, nobody claimed it, now I do: with a gap between them two reapers would both
@@ -38,9 +40,12 @@ redis.call('XLEN', journal)
 redis.call('HLEN', jobs)
 redis.call('HLEN', trials)
 redis.call('ZCARD', thawed)
+if is_astray or (latest_ms > 0 and now > latest_ms) then
+  return { text_of(now + period_ms) }
+end
 redis.call('ZREM', keepalive, '\n')
 
-notice_gap()
+local quiet = whole(redis.call('HGET', lane, 'quiet'))
 local FORGET_TTLS = 10
 local answers = { '-1' }
 local function culprit_of(name)
@@ -81,7 +86,7 @@ local function claim(name, lease_end, had)
 end
 -- A suspect gets a lease that has ended: if it cannot be claimed now, it will be by somebody.  What is
 -- done is remembered as long as ever.
-for i = 6, #ARGV do
+for i = 7, #ARGV do
   local is_done = redis.call('HGET', cleanup, ARGV[i]) == 'done'
   redis.call('ZADD', keepalive, 'NX', is_done and now + FORGET_TTLS * ttl_ms or now, ARGV[i])
 end

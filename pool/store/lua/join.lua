@@ -10,14 +10,14 @@ KEYS[...] signals          signal:IDENTITY, one per identity that joins, then th
 ARGV[1] incarnation    str   the pool's
 ARGV[2] known          str   incarnation of the lane, as the caller knows it; empty: whichever it has
 ARGV[3] stale          str   the one that it may have though `config` names our pool; empty: none
-ARGV[4] not_after_ms   int   server time after which this call no longer counts
+ARGV[4] not_after_ms   int   TIME in ms after which this call no longer counts
 ARGV[5] pool_ttl_ms    int   > 0; as `config` has it, for a lane that has none yet
 ARGV[6] node           str   identity of the node
 ARGV[7] identity_count int   how many; (id, incarnation number, takes) each follow: takes -1 for a
                              node, 0 for a worker that takes nothing yet
 ARGV[...] handlers     name, options each
 
-Returns  server ms, granted TTL (ms), its term, incarnation of the lane
+Returns  pool ms, granted TTL (ms), its term, incarnation of the lane, its clock (as renew)
 Errors   POOLDATALOST <lane>, POOLGONE <identity> (fenced, or the call came too late)
 Cost     O(identities + handlers); 4 commands an identity
 Why Lua  a late copy of this call must not bring back an identity that was reaped meanwhile, nor open a
@@ -38,7 +38,7 @@ end
 local function text_of(number)
   return string.format('%.0f', number)
 end
-local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term')
+local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term', 'offset', 'turn', 'seen')
 local had, ttl_ms, term = lane_had[1], whole(lane_had[2]), whole(lane_had[3])
 local is_new = not had or string.match(had, '^(.*)%.%d+$') ~= incarnation
 if (known ~= '' and had ~= known) or (had and is_new and had ~= stale) then
@@ -50,6 +50,11 @@ local first = ARGV[8] .. '.' .. ARGV[9]
 if now > not_after_ms then
   return redis.error_reply('POOLGONE ' .. first)
 end
+-- Pool time, as in lib/lane.
+local offset = lane_had[4] and #lane_had[4] <= 14 and tonumber(string.match(lane_had[4], '^-?%d+$')) or 0
+local seen, raw = whole(lane_had[6]), now + offset
+local window_ms = 2 * math.min(ttl_ms >= 1000 and ttl_ms / 5 or 2000, 10000)
+now = seen > 0 and seen <= 9e12 and math.floor(math.max(seen, math.min(raw, seen + window_ms))) or raw
 redis.call('ZCARD', keepalive)
 redis.call('HLEN', open)
 redis.call('HLEN', handlers)
@@ -89,4 +94,4 @@ redis.call('XADD', KEYS[#KEYS], 'NOMKSTREAM', '*', 't', 'joined')
 for i = 8 + 3 * identity_count, #ARGV, 2 do
   redis.call('HSET', handlers, ARGV[i], ARGV[i + 1])
 end
-return { now, ttl_ms, text_of(term), had }
+return { now, ttl_ms, text_of(term), had, text_of(raw - now) .. '|' .. text_of(offset) .. '|' .. text_of(whole(lane_had[5])) }

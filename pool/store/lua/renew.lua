@@ -2,7 +2,7 @@
 renew: give a node and its workers more time in a lane, say again what is true of them, and tell what it
 needs to know.
 
-KEYS[1] lane       hash    seen, quiet, counters
+KEYS[1] lane       hash    seen, quiet, offset, turn, claim, counters
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]; of a node only while parts of it are down
@@ -15,14 +15,20 @@ ARGV[1] incarnation     str
 ARGV[2] seq             int   how many renewals this node has asked for; a later one has a higher number
 ARGV[3] term            int   number of the change of TTL that the caller goes by
 ARGV[4] down            int   how many parts of the node are down at the moment
-ARGV[5] identity_count  int   how many; (id.n, takes) each follow. takes: -1 for a node; how many keys a worker
+ARGV[5] expected_ms     int   pool time that the caller expects; 0: it knows none
+ARGV[6] since_ms        int   pool time since which it has counted without a break
+ARGV[7] turn            int   number of the offset that it knows
+ARGV[8] off_ms          int   by how much it has measured that pool time is off; 0: it is not
+ARGV[9] who             str   the caller
+ARGV[10] identity_count int   how many; (id.n, takes) each follow. takes: -1 for a node; how many keys a worker
                               takes, 0: it is closed; `-`: its event loop hangs
 ARGV[...] handlers      name, options each: of what the workers know; or none, to save the bytes
 
-Uses     lane, ttl, quiet
-Returns  server ms, stamp, unassigned keys, earliest lease end, earliest pending deadline, earliest due
+Uses     lane, ttl, quiet, clock
+Returns  pool ms, stamp, unassigned keys, earliest lease end, earliest pending deadline, earliest due
          deadline (ms; -1: none), number of handlers registered (-1: unknown), granted TTL (ms), its
-         term, then per identity the number of keys it runs, or -1: fenced or unknown
+         term, its clock (by how many ms TIME and offset are beyond that, offset, its number; bars
+         between), then per identity the number of keys it runs, or -1: fenced or unknown
 Errors   POOLDATALOST <lane>
 Cost     O(identities + handlers); 4 commands an identity, 18 a call
 Why Lua  a renewal that raced with a fence would otherwise revive the fenced.
@@ -33,8 +39,8 @@ is not there, so its reader looks after everything that it may have missed.
 What stands in `open` and was written by a later renewal stays: a late one neither opens nor closes
 anybody.  A handler that stands in `handlers` stays as it is, or two versions of a service would flap.
 
-A gap between renewals of all longer than half a TTL, or a clock that went back, means that nobody could
-renew: the lane is quiet for one TTL, and nobody is fenced meanwhile.
+A gap between renewals of all longer than half a TTL means that nobody could renew: the lane is quiet for one
+TTL, and nobody is fenced meanwhile; so it is when pool time was set right.
 
 The lane's TTL is granted and told, whatever the caller goes by.  But a lease gets shorter only for a caller
 who names the term of the TTL that does it: until then they may believe in what an earlier renewal granted
@@ -53,7 +59,7 @@ for i = 1, identity_count do
 end
 redis.call('ZREM', keepalive, '\n')
 
-notice_gap()
+keep_time()
 local was_behind = redis.call('HGET', lane, 'behind')
 local behind = stamp_last - now_us > 1000000
 if behind and not was_behind then
@@ -64,7 +70,7 @@ elseif was_behind and not behind then
 end
 
 local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first, '-1',
-  ttl_ms, text_of(term_now) }
+  ttl_ms, text_of(term_now), text_of(math.floor(raw_us / 1000) - now) .. '|' .. text_of(offset) .. '|' .. text_of(turn_now) }
 local SLICE = 1000 -- unpack() has room for about 8000
 local signals = 8 + identity_count -- the one before the first of them
 local there = 0
@@ -80,7 +86,7 @@ local function heal_signal(name)
 end
 local ids, numbers, says = {}, {}, {}
 for i = 1, identity_count do
-  local name, takes = ARGV[4 + 2 * i], ARGV[5 + 2 * i]
+  local name, takes = ARGV[9 + 2 * i], ARGV[10 + 2 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 or not redis.call('ZSCORE', keepalive, name) then
     answers[#answers + 1] = -1
   else
@@ -127,13 +133,13 @@ for first = 1, #ids, SLICE do
   end
 end
 local names = {}
-for a = 6 + 2 * identity_count, #ids > 0 and #ARGV or 0, 2 do
+for a = 11 + 2 * identity_count, #ids > 0 and #ARGV or 0, 2 do
   names[#names + 1] = ARGV[a]
 end
 for first = 1, #names, SLICE do
   for i, had in ipairs(fields_of(handlers, names, first)) do
     if not had then
-      redis.call('HSET', handlers, names[first + i - 1], ARGV[5 + 2 * identity_count + 2 * (first + i - 1)])
+      redis.call('HSET', handlers, names[first + i - 1], ARGV[10 + 2 * identity_count + 2 * (first + i - 1)])
     end
   end
 end

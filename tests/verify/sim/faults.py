@@ -19,6 +19,7 @@ from tests.verify.sim.server import SCRIPTS, Arriving, Server, resp
 from tests.verify.sim.world import Process, World
 
 POOL: Final = "sim"
+_HOUR_S: Final = 3600.0  # by which the server's clock steps at most, either way
 _RARELY: Final = 0.05  # the chance of what a node hardly feels
 _LATENCY_S: Final = (0.0002, 0.002)  # of each way, when nothing is wrong
 _DISPATCH: Final = lanes.DISPATCH.sha.encode()
@@ -357,7 +358,7 @@ class Faults:
             case "clock-forward":
                 self._step_clock(kind, seconds)
             case "clock-back":
-                self._step_clock(kind, -seconds)
+                self._step_clock(kind, -dice.choice((seconds, _HOUR_S)))
             case "wipe":
                 self._lose(kind, ({}, {}))
             case "lost-since-grant":

@@ -114,7 +114,7 @@ class Watch:
             if args[1] == b"own" and isinstance(reply, list) and args[2] in fenced:
                 self.problems.append(f"I3: {args[2].decode()} was fenced, and was still obeyed")
         elif script is lanes.DISPATCH:
-            items = _items(args, 4)
+            items = _items(args, 5)
             for item in items:
                 job = item[1].decode()
                 self.key_of.setdefault(job, item[0].decode())
@@ -153,7 +153,7 @@ class Watch:
             return
         if guard == "reap":
             self._use_claim(lane, source, claim)
-        for item, status in zip(_items(args, 8), reply[1:], strict=True):
+        for item, status in zip(_items(args, 9), reply[1:], strict=True):
             edge, key, epoch, job = (word.decode() for word in item[:4])
             word = status.decode().partition(" ")[0]
             facts: dict[str, Any] = {"key": key, "job": job, "epoch": int(epoch)}

@@ -1,24 +1,47 @@
 --[[
 lane: what every script of a lane begins with.  Needs  keys lane; argument incarnation.
 
-Gives  now_us, now (ms), whole(text), text_of(number), instant(score), stamp(), tally(name, n),
-close_lane(), fits(key, type).
-stamp = max(stamp + 1, server microseconds): numbers are unique in the lane and never fall, even when
+Gives  now_us, now (ms), raw_us, whole(text), text_of(number), instant(score), stamp(), tally(name, n),
+close_lane(), fits(key, type); of pool time: offset, seen, period_ms, is_astray.
+stamp = max(stamp + 1, microseconds of pool time): numbers are unique in the lane and never fall, whatever
 the server's clock does, because the last one is kept with the data.
+
+Pool time is TIME and the lane's offset: raw.  It is believed as far as somebody has vouched for it: from
+`seen`, the last renewal that did, to two renewal periods later.
+
+      seen         now = raw              seen + 2 periods
+  -----|--------------------------------------|-----------> raw
+  now stands here                        now stands here
+
+So a step of the server's clock changes nothing that is written or decided by more than two periods,
+until renewals have set the offset right (see clock).  After an outage, when raw is right and only nobody
+could renew, whose caller says what pool time it expects goes by that (see expected).
 ]]
-local lane_had = redis.call('HMGET', lane, 'incarnation', 'stamp', 'unassigned', 'waiting')
+local lane_had = redis.call('HMGET', lane, 'incarnation', 'stamp', 'unassigned', 'waiting', 'offset', 'seen',
+  'ttl')
 if lane_had[1] ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. lane)
 end
 local lane_time = redis.call('TIME')
-local now_us = tonumber(lane_time[1]) * 1000000 + tonumber(lane_time[2])
-local now = math.floor(now_us / 1000)
 -- A number of the lane; what somebody else wrote there counts as 0.
 local function whole(text)
   return text and #text <= 16 and tonumber(string.match(text, '^%d+$')) or 0
 end
 -- Above it, near where numbers are not exact any more, is nobody's stamp: no clock says so before 2255.
 local STAMP_MAX = 9e15
+local offset = lane_had[5] and #lane_had[5] <= 14 and tonumber(string.match(lane_had[5], '^-?%d+$')) or 0
+local raw_us = tonumber(lane_time[1]) * 1000000 + tonumber(lane_time[2]) + offset * 1000
+local seen, lane_ttl_ms = whole(lane_had[6]), whole(lane_had[7])
+if seen > STAMP_MAX / 1000 then
+  seen = 0
+end
+local period_ms = math.floor(math.min(lane_ttl_ms >= 1000 and lane_ttl_ms / 5 or 2000, 10000))
+local now_us = raw_us
+if seen > 0 then
+  now_us = math.max(seen * 1000, math.min(raw_us, (seen + 2 * period_ms) * 1000))
+end
+local is_astray = now_us ~= raw_us
+local now = math.floor(now_us / 1000)
 local stamp_last = whole(lane_had[2])
 if stamp_last > STAMP_MAX then
   stamp_last = 0

@@ -1,7 +1,8 @@
 --[[
-quiet: notice that nobody could renew, or that the server's clock went back; only renewals and takeovers do.
+quiet: notice that nobody could renew, or that time was set right; only renewals do.
 
-Needs  lane, ttl_ms; keys keepalive, journal (or nil).  Gives quiet (ms until which nobody is fenced).
+Needs  lane, ttl_ms; keys keepalive, journal (or nil).  Gives quiet (ms until which nobody is fenced),
+notice_gap(is_stepped, late_ms): which came so long after the first who could have said so; trim_leases().
 Otherwise one outage longer than the TTL, or one clock step, would evict the whole fleet.
 ]]
 local quiet_had = redis.call('HMGET', lane, 'seen', 'quiet')
@@ -10,12 +11,16 @@ local seen, quiet = whole(quiet_had[1]), whole(quiet_had[2])
 -- No lease is so long, nor is anything kept so long after it (10 TTLs of at most an hour).
 local LEASE_MS_MAX = 100000000
 
-local function notice_gap()
+local function trim_leases()
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, '(' .. text_of(now + LEASE_MS_MAX), '+inf', 'LIMIT', 0, 16)) do
     redis.call('ZADD', keepalive, now + ttl_ms, name)
   end
-  if seen > 0 and (now - seen > ttl_ms / 2 or now < seen) then
-    quiet = now + ttl_ms
+end
+
+local function notice_gap(is_stepped, late_ms)
+  trim_leases()
+  if seen > 0 and (is_stepped or now - seen > ttl_ms / 2 or now < seen) then
+    quiet = now + ttl_ms - (late_ms or 0)
     redis.call('HSET', lane, 'quiet', text_of(quiet))
     if journal then
       redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'quiet', 'detail', text_of(now - seen))

@@ -1,0 +1,82 @@
+"""Pool time as one node knows it in one lane: what its answers said, and its own clock since.
+
+    an answer that goes on from those before     the base moves on, the chain with it
+    one that is off by more than CLOCK_S          a deviation, measured: round trips are taken off
+    ... and by another offset (turn)              others have set it right, or we are: begin anew
+    off for CONTRADICTED of our periods           others vouch for it, so it is ours that is off
+
+Only `lib/clock.lua` decides, by what several nodes say; this is one witness.  Pure: times are
+arguments.  A late answer has a long round trip, and can prove only what is longer still.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+CLOCK_S: Final = 1.0  # a clock that is off by less has not stepped
+CONTRADICTED: Final = 5  # periods
+_EXACT_S: Final = 0.05  # a round trip that is short enough for a base
+_OLD_S: Final = 600.0  # what two clocks drift apart in this is less than any round trip
+
+
+@attrs.frozen
+class Told:
+    """What a renewal says of pool time."""
+
+    expected_ms: int = 0  # 0: the node knows nothing
+    since_ms: int = 0
+    turn: int = 0
+    off_ms: int = 0
+
+
+NOTHING_TOLD: Final = Told()
+
+
+@attrs.frozen
+class PoolTime:
+    """What a node knows of a lane's time; `of_s` is the moment of its own clock of `at_ms`."""
+
+    at_ms: float = 0.0
+    of_s: float = 0.0
+    trip_s: float = 0.0
+    since_ms: float = 0.0  # where the chain of its answers begins, in pool time
+    turn: int = 0
+    offset_ms: int = 0
+    off_ms: float = 0.0  # what was measured last; 0: it goes on
+    off_since_s: float = 0.0
+
+    def expected_ms(self, now_s: float) -> int:
+        """Return what pool time should be now; 0: that is not known."""
+        return round(self.at_ms + 1000 * (now_s - self.of_s)) if self.at_ms else 0
+
+    def latest_ms(self, now_s: float, more_s: float) -> int:
+        """Return what pool time cannot be past now, or so much more; 0: that is not known."""
+        return self.expected_ms(now_s + self.trip_s + more_s) if self.at_ms else 0
+
+    def told(self, now_s: float) -> Told:
+        """Return what a renewal that is sent now says."""
+        return Told(self.expected_ms(now_s), round(self.since_ms), self.turn, round(self.off_ms))
+
+    def heard(
+        self, raw_ms: int, offset_ms: int, turn: int, asked_s: float, now_s: float, period_s: float
+    ) -> PoolTime:
+        """Return what is known after an answer."""
+        trip_s, of_s = max(0.0, now_s - asked_s), (asked_s + now_s) / 2
+        anew = PoolTime(raw_ms, of_s, trip_s, raw_ms, turn, offset_ms)
+        if not self.at_ms:
+            return anew
+        off_ms = raw_ms - self.at_ms - 1000 * (of_s - self.of_s)
+        if abs(off_ms) <= 1000 * (CLOCK_S + (trip_s + self.trip_s) / 2):
+            is_better = trip_s <= max(_EXACT_S, 2 * self.trip_s) or of_s - self.of_s > _OLD_S
+            base = anew if is_better else self
+            return attrs.evolve(
+                base, since_ms=self.since_ms, turn=turn, offset_ms=offset_ms, off_ms=0.0
+            )
+        if turn != self.turn:
+            return anew
+        since_s = self.off_since_s if self.off_ms else now_s
+        if now_s - since_s > CONTRADICTED * period_s:
+            return anew
+        return attrs.evolve(self, off_ms=off_ms, off_since_s=since_s)

@@ -1,0 +1,80 @@
+--[[
+clock: notice that the server's clock has stepped, and take it back by another offset; only renewals do.
+
+Needs  lane, ttl, quiet; keys lane, journal (or nil); arguments expected_ms, since_ms, turn, off_ms, who.
+Gives  keep_time(): sets now, seen, offset, turn_now.
+
+  raw is as the caller expects      it vouches: seen = now = raw
+  raw is off                        a claim, if the caller has measured that between two answers; the same by
+                                    another caller, or by the same one a period later, sets the offset
+
+A caller that has counted since `seen` or longer is a witness: it knows how much time has passed since then.
+Others (who has just come, or was contradicted) are believed while raw is where it may be; else they claim as
+well, and for two periods any witness may say otherwise.  Who is late expects too little, and claims nothing:
+what it has measured has the round trips taken off.  A claim is for one offset, whose number is `turn`.
+]]
+local CLOCK_MS = 1000 -- less is no step
+local CLAIM_PERIODS = 4 -- after so many somebody else may claim something else
+local clock_had = redis.call('HMGET', lane, 'turn', 'claim')
+local turn_now, claim_had = whole(clock_had[1]), clock_had[2]
+
+local function keep_time()
+  local raw = math.floor(raw_us / 1000)
+  local slack = CLOCK_MS + period_ms / 2
+  local off = raw - expected_ms
+  local is_near = expected_ms > 0 and math.abs(off) <= slack
+  local is_witness = since_ms > 0 and since_ms <= seen
+  if is_near and (is_witness or not is_astray or seen == 0) then
+    if claim_had then
+      redis.call('HDEL', lane, 'claim')
+    end
+    now = seen > raw and seen - raw <= slack and seen or raw
+    local gap = now - seen
+    notice_gap()
+    if is_astray and gap <= ttl_ms / 2 and quiet < now + gap then
+      -- Leases granted before this by a time that stood still end by as much too early.
+      quiet = now + gap
+      redis.call('HSET', lane, 'quiet', text_of(quiet))
+    end
+    return
+  end
+  local is_measured = off_ms ~= 0 and turn == turn_now and math.abs(off - off_ms) <= slack
+  trim_leases()
+  if expected_ms == 0 or not (is_near or is_measured) then
+    return
+  end
+  local kind, by = is_witness and 'w' or 'n', is_near and 0 or off_ms
+  local had_kind, had_by, had_who, had_expected, had_raw =
+    string.match(claim_had or '', '^([wn])|(-?%d+)|([^|]*)|(%d+)|(%d+)$')
+  if had_kind then
+    had_by, had_expected, had_raw = tonumber(had_by), tonumber(had_expected), tonumber(had_raw)
+    local is_old = raw < had_raw or raw - had_raw > CLAIM_PERIODS * period_ms
+    if is_old or (kind == 'w' and had_kind == 'n') then
+      had_kind = nil
+    elseif kind == 'n' and had_kind == 'w' then
+      return
+    end
+  end
+  local is_same = had_kind and math.abs(by - had_by) <= slack
+  local apart = had_kind and expected_ms - had_expected or 0
+  if is_same and (kind == 'n' and apart >= 2 * period_ms or kind == 'w' and (who ~= had_who or apart >= 0.9 * period_ms)) then
+    -- Where only who has come since can tell, pool time does not go back.
+    now = raw - by
+    if kind == 'n' and now < seen then
+      now = seen + raw - had_raw
+    end
+    offset = offset + now - raw
+    if now ~= raw then
+      turn_now = turn_now + 1
+      redis.call('HSET', lane, 'offset', text_of(offset), 'turn', text_of(turn_now))
+      if journal then
+        redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'clock', 'detail', text_of(by))
+      end
+    end
+    redis.call('HDEL', lane, 'claim')
+    notice_gap(true, kind == 'n' and raw - had_raw or 0)
+    raw_us = now * 1000
+  elseif not is_same then
+    redis.call('HSET', lane, 'claim', table.concat({ kind, text_of(by), who, text_of(expected_ms), text_of(raw) }, '|'))
+  end
+end

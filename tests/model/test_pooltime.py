@@ -1,0 +1,77 @@
+"""What a node knows of a lane's time: chains of answers, and what breaks them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pool.model.pooltime import CONTRADICTED, PoolTime
+
+PERIOD_S = 2.0
+EPOCH_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+def heard(
+    time: PoolTime, at_s: float, off_ms: int = 0, trip_s: float = 0.002, turn: int = 0
+) -> PoolTime:
+    """Answer a call asked at that time; the server looked at its clock in the middle."""
+    raw_ms = EPOCH_MS + round(1000 * (at_s + trip_s / 2)) + off_ms
+    return time.heard(raw_ms, off_ms, turn, at_s, at_s + trip_s, PERIOD_S)
+
+
+def test_nothing_is_expected_before_the_first_answer() -> None:
+    time = PoolTime()
+    assert (time.expected_ms(5.0), time.latest_ms(5.0, 1.0)) == (0, 0)
+    assert time.told(5.0).since_ms == 0
+
+
+def test_a_chain_of_answers_is_one_witness() -> None:
+    time = heard(PoolTime(), 10.0)
+    since_ms = time.since_ms
+    for n in range(1, 50):
+        time = heard(time, 10.0 + PERIOD_S * n)
+        assert (time.off_ms, time.since_ms) == (0, since_ms)
+    assert abs(time.expected_ms(200.0) - EPOCH_MS - 200_000) <= 3
+    assert time.latest_ms(200.0, 0.5) >= EPOCH_MS + 200_500
+
+
+@pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS, 1_500, -1_500])
+def test_a_step_is_measured_and_what_was_expected_stays(step_ms: int) -> None:
+    time = heard(heard(PoolTime(), 10.0), 12.0)
+    off = heard(time, 14.0, step_ms)
+    assert abs(off.off_ms - step_ms) <= 3
+    assert (off.expected_ms(20.0), off.since_ms) == (time.expected_ms(20.0), time.since_ms)
+    back = heard(off, 16.0)  # somebody set the server's clock right
+    assert (back.off_ms, back.since_ms) == (0, time.since_ms)
+
+
+def test_what_others_set_right_goes_on() -> None:
+    time = heard(heard(PoolTime(), 10.0), 12.0)
+    off = heard(time, 14.0, HOUR_MS)
+    right = heard(off, 16.0, 20, turn=1)
+    assert (right.off_ms, right.since_ms, right.turn) == (0, time.since_ms, 1)
+
+
+def test_who_is_contradicted_takes_what_the_others_have() -> None:
+    time = heard(heard(PoolTime(), 10.0), 12.0)
+    for n in range(CONTRADICTED + 2):
+        time = heard(time, 14.0 + PERIOD_S * n, HOUR_MS)
+    assert time.off_ms == 0
+    assert time.since_ms > EPOCH_MS + HOUR_MS  # no witness of what was before
+    other = heard(heard(heard(PoolTime(), 10.0), 12.0), 14.0, HOUR_MS, turn=1)
+    assert (other.off_ms, other.since_ms == other.at_ms) == (0, True)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 1.0)), min_size=1, max_size=30))
+def test_no_latency_is_a_step(answers: list[tuple[float, float]]) -> None:
+    """However long, and wherever in it the server looked at its clock."""
+    time, at_s = PoolTime(), 100.0
+    for trip_s, share in answers:
+        raw_ms = EPOCH_MS + round(1000 * (at_s + trip_s * share))
+        time = time.heard(raw_ms, 0, 0, at_s, at_s + trip_s, PERIOD_S)
+        assert time.off_ms == 0
+        error_ms = abs(time.expected_ms(at_s) - EPOCH_MS - 1000 * at_s)
+        assert error_ms <= 500 * time.trip_s + 1
+        at_s += trip_s + 0.1

@@ -1,0 +1,228 @@
+"""A lane's time while its server's clock steps: by the offset, which is the same to the scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pool.model.pooltime import Told
+from pool.store.answers import Renewal, claims, overdue, renewal
+
+if TYPE_CHECKING:
+    from tests.store.conftest import Bench
+
+HOUR_MS = 3_600_000
+PERIOD_MS = 2_000  # of the bench's 10 s
+WINDOW_MS = 2 * PERIOD_MS
+STEPS = [HOUR_MS, -HOUR_MS]
+
+
+class Clock:
+    """True time is the server's; what has stepped is the lane's offset."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.renew()
+
+    def field(self, name: str) -> int:
+        return int(self.bench.do("HGET", self.bench.names.lane, name) or 0)
+
+    def step(self, ms: int) -> None:
+        self.bench.do("HINCRBY", self.bench.names.lane, "offset", ms)
+
+    def renew(
+        self,
+        *,
+        turn: int | None = None,
+        later_ms: int = 0,
+        off_ms: int = 0,
+        since_ms: int = 1,
+        who: str = "n1",
+        **more: Any,
+    ) -> Renewal:
+        """Renew as a node that knows the true time; `later_ms`: so much later."""
+        if later_ms:
+            self.step(later_ms)
+        expected_ms = more.pop("expected_ms", self.bench.now_ms() + self.passed_ms + later_ms)
+        self.passed_ms += later_ms
+        turn = self.field("turn") if turn is None else turn
+        told = Told(expected_ms, since_ms, turn, off_ms)
+        call = self.bench.renew_call({"n1.1": -1, "w1.1": 10}, told=told, who=who, **more)
+        return renewal(self.bench.run(call))
+
+    passed_ms = 0  # of what the test lets pass
+
+    def error_ms(self, told: Renewal) -> int:
+        """By how much pool time is not what it should be."""
+        return told.now_ms - self.bench.now_ms() - self.passed_ms
+
+
+@pytest.fixture
+def clock(bench: Bench) -> Clock:
+    return Clock(bench)
+
+
+@pytest.mark.parametrize("step_ms", STEPS)
+def test_what_is_stored_while_a_step_stands_is_off_by_two_periods_at_most(
+    clock: Clock, step_ms: int
+) -> None:
+    """Delays, and the lease of who joins, by whom nothing is expected."""
+    bench = clock.bench
+    clock.step(step_ms)
+    bench.put("k", "W")  # in 60 s
+    score = bench.do("ZSCORE", bench.names.due, "k:k")
+    assert abs(score - bench.now_ms() - 60_000) <= WINDOW_MS + 500
+    bench.end_lease("w2.1")
+    before = bench.dump()
+    assert bench.fence() == []
+    assert bench.dump() == before
+    assert abs(clock.error_ms(clock.renew())) <= WINDOW_MS + 500
+
+
+@pytest.mark.parametrize("step_ms", STEPS)
+def test_who_says_what_it_expects_is_believed_while_a_step_stands(
+    clock: Clock, step_ms: int
+) -> None:
+    bench = clock.bench
+    clock.step(step_ms)
+    item = bench.admission("k", delay_s=60.0)
+    expected_ms = bench.now_ms()
+    call = bench.lane.dispatch(
+        [item], [], pending_s=1.0, queued_jobs_max=9, expected_ms=expected_ms
+    )
+    assert bench.run(call) == [b"OK -"]
+    assert abs(bench.do("ZSCORE", bench.names.due, "k:k") - expected_ms - 60_000) <= 5
+
+
+def test_after_an_outage_a_delay_counts_from_now(clock: Clock) -> None:
+    """Nobody could renew for an hour: raw is right, and a caller that has counted says so."""
+    bench = clock.bench
+    clock.step(HOUR_MS)
+    expected_ms = bench.now_ms() + HOUR_MS
+    bench.run(
+        bench.lane.dispatch(
+            [bench.admission("k", delay_s=60.0)],
+            [],
+            pending_s=1.0,
+            queued_jobs_max=9,
+            expected_ms=expected_ms,
+        )
+    )
+    assert abs(bench.do("ZSCORE", bench.names.due, "k:k") - expected_ms - 60_000) <= 5
+    told = clock.renew(expected_ms=expected_ms)
+    assert abs(told.now_ms - expected_ms) < 500  # one witness is enough
+    assert clock.field("quiet") > expected_ms
+
+
+@pytest.mark.parametrize("step_ms", STEPS)
+def test_two_who_have_measured_a_step_set_the_offset_right(clock: Clock, step_ms: int) -> None:
+    clock.step(step_ms)
+    told = clock.renew()
+    assert told.clock.turn == 0  # not measured yet: it may have come late
+    clock.renew(off_ms=step_ms)
+    assert clock.field("turn") == 0
+    told = clock.renew(off_ms=step_ms + 40, who="n2")
+    assert (told.clock.turn, clock.field("turn")) == (1, 1)
+    assert abs(clock.error_ms(told)) < 500
+    assert abs(clock.field("offset")) < 500
+    assert clock.field("quiet") > bench_now(clock) + 9_000
+    assert [e["edge"] for e in clock.bench.journal()] == ["clock", "quiet"]
+    assert not clock.bench.do("HEXISTS", clock.bench.names.lane, "claim")
+
+
+def bench_now(clock: Clock) -> int:
+    return clock.bench.now_ms() + clock.passed_ms
+
+
+@pytest.mark.parametrize("step_ms", STEPS)
+def test_alone_the_same_claim_a_period_later_counts(clock: Clock, step_ms: int) -> None:
+    clock.step(step_ms)
+    clock.renew(off_ms=step_ms)
+    assert clock.renew(off_ms=step_ms, later_ms=PERIOD_MS // 2).clock.turn == 0
+    assert clock.renew(off_ms=step_ms, later_ms=PERIOD_MS // 2).clock.turn == 1
+    assert abs(clock.field("offset") - PERIOD_MS) < 500  # what the test let pass
+
+
+def test_who_vouches_ends_a_claim(clock: Clock) -> None:
+    """One whose own clock is off finds nobody who says the same."""
+    clock.renew(expected_ms=clock.bench.now_ms() - HOUR_MS, off_ms=HOUR_MS, who="n2")
+    assert clock.bench.do("HEXISTS", clock.bench.names.lane, "claim")
+    clock.renew()
+    assert not clock.bench.do("HEXISTS", clock.bench.names.lane, "claim")
+    clock.renew(expected_ms=clock.bench.now_ms() - HOUR_MS + PERIOD_MS, off_ms=HOUR_MS, who="n2")
+    assert clock.field("turn") == 0
+
+
+def test_a_late_renewal_claims_nothing_and_a_late_claim_is_for_its_own_offset(
+    clock: Clock,
+) -> None:
+    clock.renew(expected_ms=clock.bench.now_ms() - HOUR_MS)
+    assert not clock.bench.do("HEXISTS", clock.bench.names.lane, "claim")
+    clock.step(HOUR_MS)
+    clock.renew(off_ms=HOUR_MS, turn=7)
+    assert not clock.bench.do("HEXISTS", clock.bench.names.lane, "claim")
+    clock.renew(off_ms=HOUR_MS)
+    clock.renew(off_ms=HOUR_MS, who="n2")
+    offset = clock.field("offset")
+    clock.renew(off_ms=HOUR_MS, who="n3")  # sent before
+    clock.renew(off_ms=HOUR_MS, who="n4", turn=0)
+    assert (clock.field("offset"), clock.field("turn")) == (offset, 1)
+
+
+@pytest.mark.parametrize("step_ms", STEPS)
+def test_who_has_just_come_is_believed_after_two_periods(clock: Clock, step_ms: int) -> None:
+    """A pool that stood empty: how long, nobody knows; pool time does not go back."""
+    clock.step(step_ms)
+    clock.passed_ms = max(0, step_ms)
+    began_ms = seen = clock.field("seen")
+    late_ms = clock.field("seen") + HOUR_MS
+    for passed_ms in (0, PERIOD_MS):
+        told = clock.renew(
+            later_ms=passed_ms, since_ms=late_ms, expected_ms=raw_ms(clock) + passed_ms
+        )
+        assert began_ms <= told.now_ms <= began_ms + WINDOW_MS
+    told = clock.renew(later_ms=PERIOD_MS, since_ms=late_ms, expected_ms=raw_ms(clock) + PERIOD_MS)
+    should_ms = raw_ms(clock) if step_ms > 0 else seen + 2 * PERIOD_MS
+    assert abs(told.now_ms - should_ms) < 500
+    assert abs(clock.field("quiet") - told.now_ms - 10_000 + 2 * PERIOD_MS) < 500
+
+
+def raw_ms(clock: Clock) -> int:
+    return clock.bench.now_ms() + clock.field("offset")
+
+
+def test_a_witness_is_believed_and_not_who_has_just_come(clock: Clock) -> None:
+    clock.step(HOUR_MS)
+    late_ms = raw_ms(clock) + 9
+    clock.renew(since_ms=late_ms, who="n9", expected_ms=raw_ms(clock))
+    clock.renew(off_ms=HOUR_MS)
+    for _ in range(2):
+        clock.renew(since_ms=late_ms, who="n9", expected_ms=raw_ms(clock))
+    told = clock.renew(off_ms=HOUR_MS, who="n2")
+    assert (told.clock.turn, abs(clock.error_ms(told)) < 500) == (1, True)
+
+
+def test_nobody_is_fenced_later_than_its_caller_thinks_it_is(clock: Clock) -> None:
+    bench = clock.bench
+    bench.end_lease("w2.1")
+    clock.step(1_500)
+    assert bench.fence(latest_ms=bench.now_ms() + 100) == []
+    assert [claim.identity for claim in bench.fence(latest_ms=bench.now_ms() + 2_000)] == ["w2.1"]
+
+
+def test_nothing_fires_early_by_more_than_two_periods(clock: Clock) -> None:
+    bench = clock.bench
+    bench.put("k", "W")
+    clock.step(HOUR_MS)
+    found = overdue(bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=9)))[3]
+    assert found == []
+
+
+@pytest.mark.parametrize("junk", ["x", "-", "1e3", "9" * 20, "-" + "9" * 20])
+def test_what_somebody_else_wrote_is_no_offset(clock: Clock, junk: str) -> None:
+    for field in ("offset", "turn", "claim"):
+        clock.bench.do("HSET", clock.bench.names.lane, field, junk)
+    told = clock.renew(turn=0)
+    assert abs(clock.error_ms(told)) < 500
+    claims(clock.bench.run(clock.bench.fence_call()))
