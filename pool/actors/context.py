@@ -83,14 +83,19 @@ class LaneState:
         """
         before, period_s = self.time, self.lease.timing.renew_s
         raw_ms, offset_ms, turn = clock.raw_ms, clock.offset_ms, clock.turn
-        self.time = before.heard(raw_ms, offset_ms, turn, asked_s, now_s, period_s)
+        self.time = before.heard(
+            raw_ms, offset_ms, turn, asked_s, now_s, period_s, is_astray=clock.is_astray
+        )
         self.tell_clock(raw_ms - offset_ms, asked_s)
         is_news = before.at_ms and turn > before.turn
         return (before.off_ms or before.offset_ms - offset_ms) / 1000 if is_news else 0.0
 
     def expected_ms(self, now_s: float) -> int:
-        """Return what pool time should be by what we were told, and our own clock; 0: unknown."""
-        return self.time.expected_ms(now_s)
+        """Return what pool time should be by what we were told, and our own clock; 0: unknown.
+
+        Who came to a clock that nobody vouched for only knows what that clock says.
+        """
+        return self.time.expected_ms(now_s) if self.time.since_ms else 0
 
     def seen(self, asked_s: float, stamp: int = 0) -> Seen:
         """Return what we know of a job that an answer said is there; `asked_s` when we asked."""

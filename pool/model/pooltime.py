@@ -41,7 +41,8 @@ class PoolTime:
     at_ms: float = 0.0
     of_s: float = 0.0
     trip_s: float = 0.0
-    since_ms: float = 0.0  # where the chain of its answers begins, in pool time
+    # Where the chain of its answers begins, in pool time; 0: nobody vouched for that yet.
+    since_ms: float = 0.0
     turn: int = 0
     offset_ms: int = 0
     off_ms: float = 0.0  # what was measured last; 0: it goes on
@@ -60,11 +61,20 @@ class PoolTime:
         return Told(self.expected_ms(now_s), round(self.since_ms), self.turn, round(self.off_ms))
 
     def heard(
-        self, raw_ms: int, offset_ms: int, turn: int, asked_s: float, now_s: float, period_s: float
+        self,
+        raw_ms: int,
+        offset_ms: int,
+        turn: int,
+        asked_s: float,
+        now_s: float,
+        period_s: float,
+        *,
+        is_astray: bool = False,
     ) -> PoolTime:
         """Return what is known after an answer."""
         trip_s, of_s = max(0.0, now_s - asked_s), (asked_s + now_s) / 2
-        anew = PoolTime(raw_ms, of_s, trip_s, raw_ms, turn, offset_ms)
+        since_ms = 0 if is_astray else raw_ms
+        anew = PoolTime(raw_ms, of_s, trip_s, since_ms, turn, offset_ms)
         if not self.at_ms:
             return anew
         off_ms = raw_ms - self.at_ms - 1000 * (of_s - self.of_s)
@@ -72,7 +82,11 @@ class PoolTime:
             is_better = trip_s <= max(_EXACT_S, 2 * self.trip_s) or of_s - self.of_s > _OLD_S
             base = anew if is_better else self
             return attrs.evolve(
-                base, since_ms=self.since_ms, turn=turn, offset_ms=offset_ms, off_ms=0.0
+                base,
+                since_ms=self.since_ms or since_ms,
+                turn=turn,
+                offset_ms=offset_ms,
+                off_ms=0.0,
             )
         if turn != self.turn:
             return anew

@@ -35,6 +35,7 @@ class Clock:
     raw_ms: int  # its clock and the lane's offset: pool time, unless it has stepped
     offset_ms: int
     turn: int  # number of the offset; later ones have higher ones
+    is_astray: bool = False  # nobody has vouched for it; pool time is another one
 
 
 @attrs.frozen(kw_only=True)
@@ -151,7 +152,7 @@ def _ttl(ms: bytes, term: bytes) -> Ttl:
 
 def _clock(now_ms: int, text: bytes) -> Clock:
     beyond_ms, offset_ms, turn = map(int, text.split(b"|"))
-    return Clock(now_ms + beyond_ms, offset_ms, turn)
+    return Clock(now_ms + beyond_ms, offset_ms, turn, beyond_ms != 0)
 
 
 def _time(reply: bytes) -> int | None:

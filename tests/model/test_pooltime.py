@@ -47,6 +47,17 @@ def test_a_step_is_measured_and_what_was_expected_stays(step_ms: int) -> None:
     assert (back.off_ms, back.since_ms) == (0, time.since_ms)
 
 
+def test_who_comes_to_a_clock_that_nobody_vouches_for_is_no_witness() -> None:
+    """Set back by two hours, its first answer would lie before all that was vouched for."""
+    raw_ms = EPOCH_MS - 2 * HOUR_MS
+    time = PoolTime().heard(raw_ms, 0, 0, 1.0, 1.0, PERIOD_S, is_astray=True)
+    assert time.since_ms == 0
+    time = time.heard(raw_ms + 2_000, 0, 0, 3.0, 3.0, PERIOD_S, is_astray=True)
+    assert (time.since_ms, time.off_ms) == (0, 0)
+    time = time.heard(raw_ms + 4_000, 0, 0, 5.0, 5.0, PERIOD_S)
+    assert time.since_ms == raw_ms + 4_000
+
+
 def test_what_others_set_right_goes_on() -> None:
     time = heard(heard(PoolTime(), 10.0), 12.0)
     off = heard(time, 14.0, HOUR_MS)

@@ -186,6 +186,9 @@ def test_who_has_just_come_is_believed_after_two_periods(clock: Clock, step_ms: 
     should_ms = raw_ms(clock) if step_ms > 0 else seen + 2 * PERIOD_MS
     assert abs(told.now_ms - should_ms) < 500
     assert abs(clock.field("quiet") - told.now_ms - 10_000 + 2 * PERIOD_MS) < 500
+    for name in ("n1.1", "w1.1"):
+        ends_ms = clock.bench.do("ZSCORE", clock.bench.names.keepalive, name)
+        assert abs(ends_ms - told.now_ms - 10_000) < 500
 
 
 def raw_ms(clock: Clock) -> int:

@@ -59,9 +59,16 @@ local function keep_time()
   local apart = had_kind and expected_ms - had_expected or 0
   if is_same and (kind == 'n' and apart >= 2 * period_ms or kind == 'w' and (who ~= had_who or apart >= 0.9 * period_ms)) then
     -- Where only who has come since can tell, pool time does not go back.
+    local stood = text_of(now + ttl_ms)
     now = raw - by
     if kind == 'n' and now < seen then
       now = seen + raw - had_raw
+    end
+    if kind == 'n' then
+      -- Quiet counts from the first claim, so who was renewed since gets what its renewal was worth.
+      for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, stood, stood)) do
+        redis.call('ZADD', keepalive, now + ttl_ms, name)
+      end
     end
     offset = offset + now - raw
     if now ~= raw then
