@@ -93,9 +93,10 @@ class LaneState:
     def expected_ms(self, now_s: float) -> int:
         """Return what pool time should be by what we were told, and our own clock; 0: unknown.
 
-        Who came to a clock that nobody vouched for only knows what that clock says.
+        Below 0: we came to a clock that nobody vouched for, and only know what that says.
         """
-        return self.time.expected_ms(now_s) if self.time.since_ms else 0
+        expected_ms = self.time.expected_ms(now_s)
+        return expected_ms if self.time.since_ms else -expected_ms
 
     def seen(self, asked_s: float, stamp: int = 0) -> Seen:
         """Return what we know of a job that an answer said is there; `asked_s` when we asked."""

@@ -115,6 +115,23 @@ def test_after_an_outage_a_delay_counts_from_now(clock: Clock) -> None:
     assert clock.field("quiet") > expected_ms
 
 
+def test_after_the_pool_stood_empty_a_delay_counts_from_now(clock: Clock) -> None:
+    """Nobody can say how long, so the server's clock counts; but not where somebody can."""
+    bench = clock.bench
+    clock.step(HOUR_MS)
+
+    def due_ms(key: str, expected_ms: int) -> int:
+        item = bench.admission(key, delay_s=60.0)
+        told: Any = {"pending_s": 1.0, "queued_jobs_max": 9, "expected_ms": expected_ms}
+        bench.run(bench.lane.dispatch([item], [], **told))
+        return int(bench.do("ZSCORE", bench.names.due, f"k:{key}")) - 60_000
+
+    expected_ms = raw_ms(clock)
+    assert due_ms("empty", -expected_ms) == expected_ms
+    clock.renew(off_ms=HOUR_MS)  # a witness
+    assert abs(due_ms("told", -expected_ms) - bench.now_ms()) <= WINDOW_MS + 500
+
+
 @pytest.mark.parametrize("step_ms", STEPS)
 def test_two_who_have_measured_a_step_set_the_offset_right(clock: Clock, step_ms: int) -> None:
     clock.step(step_ms)

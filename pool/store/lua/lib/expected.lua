@@ -2,10 +2,11 @@
 expected: who stores deadlines says what pool time it expects, for when nobody has vouched for the server's.
 
 Needs  lane; argument expected_ms (0: the caller does not know).
-What its caller believes in is its last answer and how long ago that was by its own clock.  Only where raw is
-astray, and never before what was vouched for.
+What its caller believes in is its last answer and how long ago that was by its own clock.  It counts only
+where raw is astray, and never before what was vouched for.  Below 0: the caller has come since, and all that
+it knows is raw, which is right if the pool stood empty; so it counts until somebody who knows better says so.
 ]]
-if is_astray and expected_ms > 0 then
-  now = math.max(expected_ms, seen)
+if is_astray and (expected_ms > 0 or (expected_ms < 0 and string.sub(lane_had[8] or '', 1, 1) ~= 'w')) then
+  now = math.max(math.abs(expected_ms), seen)
   now_us = now * 1000
 end
