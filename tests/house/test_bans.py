@@ -50,6 +50,7 @@ MAY_SCRIPT = {
     ("reap.lua", "XDEL"): "an entry that no record confirms",
     ("reconcile.lua", "XDEL"): "an entry that no record confirms",
     ("fence.lua", "MAXLEN"): "the journal",
+    ("lib/clock.lua", "MAXLEN"): "the journal",
     ("lib/quiet.lua", "MAXLEN"): "the journal",
     ("renew.lua", "MAXLEN"): "the journal",
     ("ttl.lua", "MAXLEN"): "the journal",
