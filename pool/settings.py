@@ -125,7 +125,7 @@ class Settings:
         1_000, "Unhandled notifications per job.", unit="messages", low=1, high=1_000_000
     )
     sweep_batch: int = count(
-        256, "Overdue keys that one sweep looks after.", unit="keys", low=1, high=500
+        128, "Overdue keys that one sweep looks after.", unit="keys", low=1, high=250
     )
     restarts_max: int = count(
         5, "Restarts of one actor in a minute before the node ends.", unit="", low=0, high=1000

@@ -150,6 +150,7 @@ class _Looked:
     lane: int
     asked: Sequence[tuple[str, str]]
     asked_s: float
+    frees: bool  # the dead had to give up their places to us
     reply: Reply
 
 
@@ -170,6 +171,7 @@ class _Lane:
     due_s: float = math.inf  # when it is looked whose time is up of these and of the queue
     looks: dict[tuple[str, str], None] = attrs.field(factory=dict)
     is_looking: bool = False
+    is_crowded: bool = False  # there was no place for us among those who are told
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -524,11 +526,12 @@ class Dispatcher(Actor[Message]):
         for each in asked:
             del lane.looks[each]
         lane.is_looking = True
-        state = self.context.lanes[number]
-        call, asked_s = state.lane.look(asked, node=state.node.name), self.context.seam.clock()
+        state, frees = self.context.lanes[number], lane.is_crowded
+        call = state.lane.look(asked, node=state.node.name, frees=frees)
+        asked_s, lane.is_crowded = self.context.seam.clock(), False
 
         def told(reply: Reply) -> _Looked:
-            return _Looked(number, asked, asked_s, reply)
+            return _Looked(number, asked, asked_s, frees, reply)
 
         try:
             self.context.link.send(call, lambda reply: self.deliver(told(reply)))
@@ -544,6 +547,9 @@ class Dispatcher(Actor[Message]):
         for (key, job_id), found in zip(looked.asked, reply, strict=True):
             match found:
                 case Record():
+                    if state.node.name not in found.waiters and not looked.frees:
+                        self._lane(looked.lane).is_crowded = True  # at once, and so that we fit
+                        self._look(key, job_id)
                     self._on_record(job_id, found, state.seen(looked.asked_s, found.accepted))
                 case Outcome() as outcome:
                     self.on_ended(job_id, outcome)

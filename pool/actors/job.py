@@ -59,14 +59,16 @@ class Park(Exception):
 
 
 Message = tuple[int, bytes]  # id (a stamp) and payload
-ReadInbox = Callable[[], Awaitable[Sequence[Message]]]
+Page = tuple[bool, Sequence[Message]]  # whether there may be more, and what comes next
+ReadInbox = Callable[[int], Awaitable[Page]]  # of those behind a message
 
 
 class Inbox:
     """The unhandled messages of one running job, in the order in which they were accepted (G-07).
 
     Redis holds them; a signal only wakes.  A signal that continues what is known is taken as it
-    is; whenever one may be missing, the list is read instead.
+    is; whenever one may be missing, the list is read instead, a page whenever nothing is left of
+    the one before.  Until the last page has been read every signal is for what it will bring.
     """
 
     def __init__(self, *, is_behind: bool) -> None:
@@ -103,12 +105,13 @@ class Inbox:
             if self._is_behind:
                 self._is_behind, self._is_reading = False, True
                 try:
-                    messages = await read()
+                    has_more, messages = await read(self._last)
                 except BaseException:
                     self._is_behind = True
                     raise
                 finally:
                     self._is_reading = False
+                self._is_behind = self._is_behind or has_more
                 for number, payload in messages:
                     if number > self._last:
                         self._queue.append((number, payload))

@@ -148,7 +148,9 @@ class Membership(Actor[Message]):
         context.lanes[:] = [
             LaneState(
                 number=k,
-                lane=Lane(Names(context.pool, k), "", context.settings.parked_ttl_s),
+                lane=Lane(
+                    Names(context.pool, k), "", context.settings.parked_ttl_s, context.seam.pages
+                ),
                 node=Target(context.node_id, before.get(k, 0) + 1),
                 lease=Lease(
                     timing=timing,

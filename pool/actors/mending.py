@@ -3,11 +3,19 @@
 Counts that differ, a reconnect, a restart of the actor or a signal about a key we do not know lead
 here (DESIGN: reconciliation).  Starts that a lost read, a lost write or a bug of ours would leave
 for ever are found by nothing else: their owner renews its lease, so nobody takes them over.
+
+    names in our set of keys, in our stream --those not here--+
+    what runs here, keys we were asked about -----------------+--> page of keys --reconcile.lua-->
+    records --compare--> mend --> next page
+
+Each page is compared with what is true here while it is read, and nothing is on its way out: what
+came or ended between two pages is seen by neither, or as it is.  A pass that fails begins anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
@@ -47,6 +55,64 @@ class Mending:
         return bool(self.adopt or self.resend or self.release or self.cancel)
 
 
+@attrs.define(eq=False)
+class Audit:
+    """A pass over what one identity owns: what is still to be listed, and to be asked about."""
+
+    asked: dict[tuple[bytes, str], None]  # key, and its entry in the stream or nothing
+    mine: deque[Run]  # what was here when it began
+    at: str = "0"  # see `reconcile.lua`
+    after: str = "0"
+    is_again: bool = False  # something came up since it began
+    counts: Counter[str] = attrs.field(factory=Counter)
+
+    @classmethod
+    def begin(cls, asked: Iterable[str], runs: Iterable[Run]) -> Audit:
+        """Begin with what the worker knows: keys of which it was asked, and what it runs."""
+        return cls({(key.encode(errors="replace"), ""): None for key in asked}, deque(runs))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything has been compared."""
+        return not (self.at or self.after or self.asked or self.mine)
+
+    def page(
+        self, runs: Mapping[str, Run], count: int
+    ) -> tuple[list[tuple[bytes, str]], list[Run]]:
+        """Take out the next keys, and of these the runs that are here."""
+        items = list(self.asked)[:count]
+        for item in items:
+            del self.asked[item]
+        known = []
+        while self.mine and len(items) < count:
+            run = self.mine.popleft()
+            if runs.get(run.key) is run:
+                known.append(run)
+                items.append((run.key.encode(), ""))
+        return items, known
+
+    def list(self, theirs: Owned, runs: Mapping[str, Run]) -> None:
+        """Note what was listed and is not here: of all else it is asked as of ours."""
+        self.at, self.after = theirs.at, theirs.after
+        for key in theirs.names:
+            if key.decode(errors="surrogateescape") not in runs:
+                self.asked[key, ""] = None
+        for entry, key in theirs.entries:
+            run = runs.get(key.decode(errors="surrogateescape"))
+            if run is None or f"{run.start.epoch}-0" != entry:
+                self.asked[key, entry] = None
+
+    def count(self, page: Mending) -> None:
+        """Count what a page differed in."""
+        if page.is_needed:
+            self.counts.update(
+                adopted=len(page.adopt),
+                resent=len(page.resend),
+                released=len(page.release),
+                cancelled=len(page.cancel),
+            )
+
+
 def _run_of(what: Start | Record | Edge) -> tuple[int, str]:
     """Return which run it is about: of what was misread, or is damaged there, one part is wrong."""
     return what.epoch, what.id
@@ -55,10 +121,11 @@ def _run_of(what: Start | Record | Edge) -> tuple[int, str]:
 def compare(
     theirs: Owned, runs: Mapping[str, Run], memory: Memory, known: Collection[Run]
 ) -> Mending:
-    """Compare; `runs` are those of the identity's lane, with nothing on its way out.
+    """Compare a page; `runs` are those of the identity's lane, with nothing on its way out.
 
-    `known` had come before the question was asked.  Of the others the answer may say nothing; what
-    stamps say of that is no use: where the server went back all that it lost is newer than its own.
+    `known` had come before the question was asked, which names them.  Of the others the answer may
+    say nothing; what stamps say of that is no use: where the server went back all that it lost is
+    newer than its own.
     """
     mending = Mending()
     starts = {start.key: start for start in theirs.starts}
@@ -99,10 +166,10 @@ def compare(
             mending.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:  # else first that has to end
             mending.release.append(Held(key, record.epoch, record.id, record.handler, record))
-    for key, run in runs.items():
+    for run in known:
         # Another epoch is not ours either: a service would go on for ever under one that is lost.
-        is_theirs = meant.get(key) == _run_of(run.start) or key in theirs.unreadable
-        is_lost = run in known and not is_theirs and not run.is_lost
+        is_theirs = meant.get(run.key) == _run_of(run.start) or run.key in theirs.unreadable
+        is_lost = runs.get(run.key) is run and not is_theirs and not run.is_lost
         if is_lost and run.phase != "settling":
             mending.cancel.append(run)
     return mending

@@ -33,7 +33,7 @@ from pool.store.lane import Edge, Target, ranking
 from pool.store.scripts import Word
 from pool.store.seam import Reply
 
-BATCH_MAX: Final = 512  # edges in one call
+BATCH_MAX: Final = 256  # edges in one call: some 4 ms of the server's time
 BATCH_BYTES_MAX: Final = 1024 * 1024  # of results and states in one call
 ACK_DELAY_S: Final = 0.005  # from a start to its acknowledgement
 RESEND_S: Final = 0.1  # before a batch that was not answered is sent again; see `refused_delay`
@@ -77,6 +77,7 @@ class Outbox:
     answered_s: float = 0.0  # when Redis last heard from us what we do
     _acks: OrderedDict[Run, float] = attrs.field(factory=OrderedDict)  # by when they are due
     _edges: deque[Sent] = attrs.field(factory=deque)
+    _seen: dict[str, Edge] = attrs.field(factory=dict)  # of _edges those of messages, by key
     _has_ack_timer: bool = False
     _refusals: int = 0  # in a row: batches that were answered with an error as a whole
     _acked_s: float = -math.inf  # when some were sent last
@@ -96,6 +97,15 @@ class Outbox:
         """Send an edge; its status comes back with the run."""
         self._edges.append((edge, run))
         self.flush()
+
+    def see(self, edge: Edge) -> None:
+        """Send that messages were handled; what waits of the same run goes with it."""
+        waiting = self._seen.get(edge.key)
+        if waiting is not None and waiting.epoch == edge.epoch:
+            waiting.x = max(int(waiting.x), int(edge.x))
+            return
+        self._seen[edge.key] = edge
+        self.send(edge, None)
 
     def acknowledge(self, run: Run, began_s: float = 0.0) -> None:
         """Acknowledge a start now, or if possible later than it began: most end before that."""
@@ -211,6 +221,8 @@ class Outbox:
             if size_bytes > BATCH_BYTES_MAX and batch:
                 break  # one alone may be larger
             edge, owner = self._edges.popleft()
+            if self._seen.get(edge.key) is edge:
+                del self._seen[edge.key]
             if edge.letter == model.GRANT:
                 edge.x = ranking(ranks.of(self._targets(edge, owner)))
             batch.append((edge, owner))

@@ -26,9 +26,11 @@ async def quarantine(
     Raises:
         StoreUnavailable, StoreLost, StorageFull: As for every call.
     """
-    call = state.lane.quarantine(key, text, holder)
+    word, after = "LOOKED", "-"
     try:
-        word, *_ = await context.link.call(call, repeatable=True)
+        while word == "LOOKED":  # for its start, in so large a stream
+            call = state.lane.quarantine(key, text, holder, after)
+            word, _, after = await context.link.call(call, repeatable=True)
     except StoreFault as error:  # a key of the wrong type: that must not hold up the others
         context.trouble("quarantine", state.number, error)
         return False

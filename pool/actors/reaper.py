@@ -1,16 +1,25 @@
 """Takes over what fenced workers owned: the cleanup map's holder, and only the holder.
 
-    earliest lease end (from renewals) + 0..0.3 s --> fence.lua --> claims: holder|fence, until
-    each claim: reap.lua (next 64 keys) -> decide -> advance.lua "reap" -> ... -> forgotten
+    earliest lease end (from renewals) + 0..0.3 s --> fence.lua --> a page of claims:
+      ^                                                 |           holder|fence, until
+      +-- at once, where more have ended, if there is --+--> forget.lua: who owns nothing
+          a place for them                              |
+    the others: reap.lua (next page of keys) <----------+
+                  -> decide -> advance.lua "reap" -> ... -> forgotten
 
 Many nodes wake, one gets the claim (SetIfNotExists).  Dying after any step: `until` passes, another
 node takes the claim with a higher fence, and reads what is left; each key was moved in one step.
 A claim that was taken over writes nothing more (POOLGONE).
+
+Of those that are reaped at the same time each must come to its turn before `until`: so they are
+few, and nobody is claimed for whom there is no place.  Who only waits for something takes none.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final, TypeAlias
 
 import anyio
@@ -30,9 +39,9 @@ from pool.model.job import Grant
 from pool.store.answers import Claim, Holding, Said
 from pool.store.lane import Edge, ranking
 
-CLAIMS_MAX: Final = 64
 SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
 RETRY_S: Final = 0.25
+SUSPECTS_MAX: Final = 500  # looked at by one call
 TOLD_S: Final = 2 * SPREAD_S + 0.5  # after this others have told of the process's other identities
 
 
@@ -64,6 +73,7 @@ class Reaper(Actor[Message]):
     on_reaped: Callable[[int, str], object]  # lane and identity of which nothing is left
     _suspects: dict[int, dict[str, None]] = attrs.field(init=False, factory=dict)
     _reaping: set[tuple[int, str]] = attrs.field(init=False, factory=set)
+    _busy: Counter[int] = attrs.field(init=False, factory=Counter)  # lane -> places taken
     _alarms: Alarms = attrs.field(init=False)
 
     @_alarms.default
@@ -88,6 +98,7 @@ class Reaper(Actor[Message]):
 
     def begin(self) -> None:
         self._reaping.clear()
+        self._busy.clear()
         self.spawn(self._alarms.ring, self._fence, self.spawn)
 
     def handle(self, message: Message) -> None:
@@ -118,15 +129,20 @@ class Reaper(Actor[Message]):
             # We have not heard from the store for long: our own lease may have ended with others'.
             self._alarms.set_by(lane, RETRY_S)
             return False
+        places = self.context.seam.pages.claims - self._busy[lane]
+        if places <= 0:
+            return False  # who leaves one rings
         suspects = self._suspects.pop(state.number, {})
         now_s = self.context.seam.clock()
+        some = dict(islice(suspects.items(), SUSPECTS_MAX))
+        left = {name: None for name in suspects if name not in some}
         call = state.lane.fence(
             state.node.name,
             reap_s=timing.reap_s,
-            claims_max=CLAIMS_MAX,
+            claims_max=places,
             known_s=self.context.settings.crash_window_s,
             latest_ms=state.time.latest_ms(now_s, timing.margin_s),
-            suspects=tuple(suspects),
+            suspects=tuple(some),
         )
         try:
             earliest_ms, claimed = await self.context.link.call(call)
@@ -135,16 +151,56 @@ class Reaper(Actor[Message]):
             self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
             self._alarms.set_by(lane, RETRY_S)
             return False
-        if earliest_ms is not None:
+        if left:
+            self._suspects[lane] = {**left, **self._suspects.get(lane, {})}
+        if left or earliest_ms == 0:
+            self._alarms.set_by(lane, 0.0)  # the next page
+        elif earliest_ms is not None:
             in_s = max(0.0, state.until_s(earliest_ms, self.context.seam.clock()))
             self._alarms.set_by(lane, in_s + self._spread() + 0.01)
-        if self.state != "running":
-            return False  # stopped meanwhile: what was claimed is claimed anew, in its time
-        for claim in claimed:
+        for claim in await self._forget(state, claimed):
+            if self.state != "running":
+                return False  # stopped meanwhile: what was claimed is claimed anew, in its time
             if (state.number, claim.identity) not in self._reaping:
                 self._reaping.add((state.number, claim.identity))
+                self._busy[lane] += 1
                 self.spawn(self._reap, state, claim)
         return True
+
+    async def _forget(self, state: LaneState, claimed: Sequence[Claim]) -> Sequence[Claim]:
+        """Forget those who own nothing; return the others."""
+        if not claimed:
+            return ()
+        try:
+            told = await self.context.link.call(state.lane.forget(claimed), repeatable=True)
+        except PoolError as error:
+            self._troubled("reap", state.number, error)
+            return claimed  # who reaps them goes on asking
+        left = []
+        for claim, (word, *_) in zip(claimed, told, strict=True):
+            if word == "OK":
+                self._on_over(state, claim, 0)
+            elif word == "OWNS":
+                left.append(claim)
+        return left
+
+    def _on_over(self, state: LaneState, claim: Claim, keys: int) -> None:
+        name, lane, by = claim.identity, state.number, self.context.node_id
+        self.context.emit(WorkerReaped(identity=name, lane=lane, keys=keys, by=by))
+        self.on_reaped(lane, name)
+
+    async def _rest(self, lane: int) -> None:
+        """Wait before trying again; meanwhile others may take the place."""
+        self._leave_place(lane)
+        try:
+            await anyio.sleep(RETRY_S)
+        finally:
+            self._busy[lane] += 1
+
+    def _leave_place(self, lane: int) -> None:
+        if self._busy[lane] == self.context.seam.pages.claims:
+            self._alarms.set_by(lane, 0.0)
+        self._busy[lane] -= 1
 
     async def _reap(self, state: LaneState, claim: Claim) -> None:
         """Move everything that a fenced identity owned, then forget it."""
@@ -177,7 +233,7 @@ class Reaper(Actor[Message]):
                         self._troubled("reap", state.number, StoreFault(problem=problem))
                     stuck = 0
                     if not moved:
-                        await anyio.sleep(RETRY_S)
+                        await self._rest(state.number)
                     if is_aside and not moved:
                         alone_s += RETRY_S
                         if alone_s > TOLD_S:
@@ -191,12 +247,11 @@ class Reaper(Actor[Message]):
                     return
                 except PoolError as error:
                     self._troubled("reap", state.number, error)
-                    await anyio.sleep(RETRY_S)
+                    await self._rest(state.number)
         finally:
             self._reaping.discard((state.number, claim.identity))
-        name, lane, by = claim.identity, state.number, self.context.node_id
-        self.context.emit(WorkerReaped(identity=name, lane=lane, keys=keys, by=by))
-        self.on_reaped(state.number, claim.identity)
+            self._leave_place(state.number)
+        self._on_over(state, claim, keys)
 
     async def _known(self) -> set[str]:
         """Return the processes of whose death a culprit is known, in whichever lane."""

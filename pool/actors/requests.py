@@ -60,22 +60,32 @@ class Requests:
         settings, state = self.context.settings, self.context.lane_of(key)
         request, deadline_s = self.context.ids.next(), self._deadline_s()
         (owner, job_id), doubted = self._owners.get(key, ("", NO_JOB)), ""  # the job it was sent to
-        for _ in range(TRIES_MAX):
+        since, skip, tries = state.stamp, 0, 0  # what it is looked for among, a page at a time
+        while tries < TRIES_MAX:
+            tries += not skip
             named = f"!{request}" if doubted else request  # it may be there already: have it look
             call = state.lane.notify(
-                key, owner, named, payload, messages_max=settings.messages_max, job_id=job_id
+                key,
+                owner,
+                named,
+                payload,
+                messages_max=settings.messages_max,
+                job_id=job_id,
+                skip=skip,
+                since=since,
             )
             failed: PoolError
             only_looks = job_id == NO_JOB
+            # One that has looked at some before would not see what its own first copy has done.
+            is_sure = only_looks or (bool(doubted) and not skip)
             try:
-                word, _, rest = await self._call(
-                    call, deadline_s, is_sure=only_looks or bool(doubted)
-                )
+                word, _, rest = await self._call(call, deadline_s, is_sure=is_sure)
             except (StoreUnavailable, StoreFault) as error:
                 if only_looks:
                     raise attrs.evolve(error, maybe_done=False) from None
-                if not doubted and error.maybe_done and self.context.seam.clock() < deadline_s:
-                    doubted = job_id
+                is_new = not doubted or skip
+                if is_new and error.maybe_done and self.context.seam.clock() < deadline_s:
+                    doubted, skip = job_id, 0
                     continue
                 raise (unsure(error) if doubted else error) from None
             else:
@@ -83,9 +93,16 @@ class Requests:
                     case "OK":
                         self._remember(key, owner, job_id)
                         return
+                    case "LOOKED" if int(rest) > skip and self.context.seam.clock() < deadline_s:
+                        skip = int(rest)
+                        continue
+                    case "LOOKED":
+                        failed = StoreUnavailable(
+                            problem="time is up while its message was looked for", maybe_done=True
+                        )
                     case "MOVED_ON":
                         present, job_id = rest.split(" ")
-                        owner = "" if present == "-" else present
+                        owner, skip = "" if present == "-" else present, 0
                         if doubted in ("", job_id):
                             continue
                         failed = NoSuchJob(key=key, job_id=doubted)

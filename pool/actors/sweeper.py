@@ -39,6 +39,7 @@ from pool.store.lane import Edge, ranking
 LOCK_S: Final = 1.0  # one sweep takes milliseconds; a sweeper that died holds the others up so long
 SPREAD_S: Final = 0.02
 RETRY_S: Final = 0.25
+SKIPPED_MAX: Final = 100_000  # overdue keys that cannot be dealt with, which a sweep passes over
 
 
 @attrs.frozen
@@ -100,7 +101,8 @@ class Sweeper(Actor[Deadline]):
                 self._later(state.number, LOCK_S)
                 return
             is_stuck = not await self._look_after(state, found)
-            self._skipped[lane] = skip + keys_max if is_stuck else 0
+            is_far = skip + keys_max > SKIPPED_MAX  # the way there is as long: begin anew
+            self._skipped[lane] = skip + keys_max if is_stuck and not is_far else 0
         except PoolError as error:
             if isinstance(error, StoreLost):
                 self.context.on_data_lost(lane)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -26,8 +26,8 @@ from pool.actors.actor import Actor
 from pool.actors.context import Context
 from pool.actors.endings import Endings, outcome_text
 from pool.actors.handlers import Handlers
-from pool.actors.job import Inbox, Job, Message
-from pool.actors.mending import Held, compare
+from pool.actors.job import Inbox, Job, Page
+from pool.actors.mending import Audit, Held, Mending, compare
 from pool.actors.mover import Mover
 from pool.actors.observe import (
     CommitRefused,
@@ -67,7 +67,6 @@ from pool.store.scripts import ScriptCall
 from pool.store.seam import Reply
 
 ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
-STRAYS_MAX: Final = 128  # records read at once that no index has as ours
 COMING_S: Final = 0.1  # for so long slots are kept for what a lane was asked for; then it hangs
 
 
@@ -131,7 +130,7 @@ class _Lane:
 
     box: Outbox
     is_pulling: bool = False
-    is_reconciling: bool = False
+    audit: Audit | None = None  # while what Redis says is compared with what we do
     odd: int = 0  # renewals in a row that counted other jobs than we do
     asked: set[str] = attrs.field(factory=set)  # keys whose start is overdue, it was said
     reconciled_s: float = 0.0
@@ -624,7 +623,10 @@ class Worker(Actor[Told]):
             if edge.letter == model.ACKNOWLEDGE:
                 assert run is not None
                 self._on_acknowledged(run, word, rest)
-            elif edge.letter not in (model.LIMIT, model.SEEN, model.OVER):
+            elif edge.letter == model.SEEN:
+                if word == "MORE":  # than one call takes out
+                    box.see(edge)
+            elif edge.letter not in (model.LIMIT, model.OVER):
                 self._on_settled(box, edge, run, word, rest)
         box.flush()
         self._refill()
@@ -714,27 +716,28 @@ class Worker(Actor[Told]):
             case {"t": b"remade"}:
                 self.put(Missed(lane))  # somebody deleted our signals; see `renew.lua`
 
-    async def _read_inbox(self, run: Run) -> Sequence[Message]:
-        name, refusals = self.context.lanes[run.lane].lane.names.inbox(run.key), 0
+    async def _read_inbox(self, run: Run, after: int) -> Page:
+        state, refusals = self.context.lanes[run.lane], 0
         while True:
             try:
-                texts = await self.context.link.execute("LRANGE", name, 0, -1)
+                call = state.lane.inbox(run.key, after)
+                has_more, messages = await self.context.link.call(call, repeatable=True)
+            except StoreLost:
+                self.context.on_data_lost(run.lane)  # which ends this run
             except (StoreUnavailable, StoreFault) as error:
                 if isinstance(error, StoreFault) and not error.maybe_done:
                     raise  # there is no inbox in its place
                 refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
-                await anyio.sleep(refused_delay(refusals, RESEND_S))
-                continue
-            messages = []
-            for text in texts:
-                number, _, rest = text.partition(b"|")
-                if _is_number(number):  # else it is none of ours
-                    messages.append((int(number), rest.partition(b"|")[2]))
-            return messages
+            else:
+                if messages or not has_more:
+                    return has_more, messages
+                # Nothing but what was handled already, or is no message: first that has to go.
+                self._on_handled(run, after)
+            await anyio.sleep(refused_delay(refusals, RESEND_S))
 
     def _on_handled(self, run: Run, number: int) -> None:
         if self.runs.get(run.key) is run and not run.is_lost:
-            self._box(run).send(self._endings.edge(run, model.SEEN, number), None)
+            self._box(run).see(self._endings.edge(run, model.SEEN, number))
 
     def _on_unheard(self, job: Job) -> None:
         self.context.emit(MessageUnheard(key=job.key, handler=job.handler, epoch=job.epoch))
@@ -787,7 +790,8 @@ class Worker(Actor[Told]):
         if lane.box.is_empty and lane.box.answered_s < tick.asked_s:
             lane.odd = lane.odd + 1 if acknowledged != tick.acknowledged else 0
         overdue = now_s - lane.reconciled_s > 10 * timing.ttl_s
-        if lane.odd >= 2 or tick.was_away or (overdue and self.runs):
+        is_odd = lane.odd >= 2 or (overdue and bool(self.runs))
+        if tick.was_away or (is_odd and lane.audit is None):
             self._reconcile(tick.lane)
         if now_s - lane.pulled_s > 10 * timing.ttl_s:
             self._pull(tick.lane)  # whatever the lane counts
@@ -893,18 +897,22 @@ class Worker(Actor[Told]):
 
     def _reconcile(self, number: int) -> None:
         lane = self._lanes[number]
-        if not lane.is_reconciling and self.state == "running":
-            lane.is_reconciling = True
-            lane.box.hold(partial(self.spawn, self._compare, number, lane))
+        if lane.audit is not None:
+            lane.audit.is_again = True  # some of it may have been compared before this came up
+        elif self.state == "running":
+            lane.audit = Audit.begin(lane.asked, self._in_lane(number))
+            lane.asked = set()
+            lane.box.hold(partial(self.spawn, self._compare, number, lane, lane.audit))
 
-    async def _compare(self, number: int, lane: _Lane) -> None:
-        asked, lane.asked = lane.asked, set()
-        known = set(self._in_lane(number))
-        call = self.context.lanes[number].lane.reconcile(lane.box.target.name, sorted(asked))
+    async def _compare(self, number: int, lane: _Lane, audit: Audit) -> None:
+        """Compare the next page; what waits to be sent goes out before the one after it."""
+        state, runs, is_failed = self.context.lanes[number], self._by_lane[number], True
+        items, known = audit.page(runs, self.context.seam.pages.compared)
+        call = state.lane.reconcile(lane.box.target.name, items, at=audit.at, after=audit.after)
 
         async def ask() -> Owned:
             reply = await self.context.link.call(call, repeatable=True)
-            return await self._with_strays(number, lane, reply, known)
+            return await self._with_strays(number, lane, reply)
 
         try:
             theirs = await unmoved(ask)  # or who cancels all tasks would end the worker with them
@@ -914,44 +922,41 @@ class Worker(Actor[Told]):
                 self.context.on_data_lost(number)
         else:
             if self._lanes[number] is lane:
-                lane.reconciled_s, lane.odd = self.context.seam.clock(), 0
-                self._mend(number, lane.box, theirs, known)
+                audit.list(theirs, runs)
+                audit.count(self._mend(number, lane.box, theirs, known))
                 self._fill()
+            is_failed = False
         finally:
-            lane.is_reconciling = False
             if self._lanes[number] is lane:
                 lane.box.release()
-
-    async def _with_strays(
-        self, number: int, lane: _Lane, theirs: Owned, known: Collection[Run]
-    ) -> Owned:
-        """Add what runs here and no index has as ours, if its record does: the record decides."""
-        runs = {run.key: run for run in self._in_lane(number)}
-        keys = [run.key for run in compare(theirs, runs, self._memory, known).cancel]
-        state, name = self.context.lanes[number], lane.box.target.name
-        running, lost = dict(theirs.running), dict(theirs.lost)
-        options = self.handlers.options()
-        for i in range(0, len(keys), STRAYS_MAX):
-            some, strays = keys[i : i + STRAYS_MAX], []
-            texts = await self.context.link.execute("HMGET", state.lane.names.jobs, *some)
-            for key, text in zip(some, texts, strict=True):
-                record = model.Record.parse(text or b"")
-                if record is None or record.owner != name:
-                    continue
-                if record.state == "running":
-                    strays.append((key, text, record))
+                if is_failed or audit.is_over:
+                    self._end_audit(number, lane, audit, is_failed=is_failed)
                 else:
-                    lost[key] = record
-            if strays:
-                answers = await restore(self.context, state, name, strays, options)
-                for (key, _, record), is_there in zip(strays, answers, strict=True):
-                    if is_there:  # one that moved on is seen the next time
-                        running[key] = record
-        return attrs.evolve(theirs, running=running, lost=lost)
+                    lane.box.hold(partial(self.spawn, self._compare, number, lane, audit))
 
-    def _mend(self, number: int, box: Outbox, theirs: Owned, known: Collection[Run]) -> None:
-        runs = {run.key: run for run in self._in_lane(number)}
-        mending = compare(theirs, runs, self._memory, known)
+    def _end_audit(self, number: int, lane: _Lane, audit: Audit, *, is_failed: bool) -> None:
+        lane.audit = None
+        if not is_failed:
+            lane.reconciled_s, lane.odd = self.context.seam.clock(), 0
+        if audit.counts.total():
+            self.context.emit(ReconciliationMended(worker=lane.box.target.name, **audit.counts))
+        if audit.is_again and not is_failed:
+            self._reconcile(number)
+
+    async def _with_strays(self, number: int, lane: _Lane, theirs: Owned) -> Owned:
+        """Add what is ours and our set of keys lacks: the record decides."""
+        if not theirs.strays:
+            return theirs
+        state, name = self.context.lanes[number], lane.box.target.name
+        answers = await restore(self.context, state, name, theirs.strays, self.handlers.options())
+        running = dict(theirs.running)
+        for (key, _, record), is_there in zip(theirs.strays, answers, strict=True):
+            if is_there:  # one that moved on is seen the next time
+                running[key] = record
+        return attrs.evolve(theirs, running=running)
+
+    def _mend(self, number: int, box: Outbox, theirs: Owned, known: Sequence[Run]) -> Mending:
+        mending = compare(theirs, self._by_lane[number], self._memory, known)
         for run in mending.acknowledged:
             run.is_acknowledged = True
         for run in mending.again:
@@ -971,16 +976,7 @@ class Worker(Actor[Told]):
             self.spawn(unmoved, partial(self._quarantine, number, key, text))
         for held in mending.release:
             box.send(self._given_up(held), None)
-        if mending.is_needed:
-            self.context.emit(
-                ReconciliationMended(
-                    worker=box.target.name,
-                    adopted=len(mending.adopt),
-                    resent=len(mending.resend),
-                    released=len(mending.release),
-                    cancelled=len(mending.cancel),
-                )
-            )
+        return mending
 
     def _given_up(self, held: Held) -> Edge:
         """Return the edge that gives up what we own and do not know."""

@@ -23,7 +23,7 @@ from pool.store.url import DB_MAX
 _WIRE: Final = frozenset(
     {"ping", "info|memory", "cluster|slots", "script|load", "evalsha", "xread", "xreadgroup"}
 )
-_ACTORS: Final = frozenset({"hget", "hkeys", "lrange", "scard", "xadd", "xlen", "xtrim"})
+_ACTORS: Final = frozenset({"hget", "hkeys", "scard", "xadd", "xlen", "xtrim"})
 _WALK: Final = frozenset({"hkeys", "hmget", "smismember", "zmscore"})
 # pool status, pool ttl
 _LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "hset", "time", "zcard", "zrange"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias
@@ -136,12 +136,17 @@ class Walked:
 
 @attrs.frozen(kw_only=True)
 class Owned:
-    """All that a worker owns, at one moment."""
+    """A page of what a worker owns: names that come next, and what the records of some keys say."""
 
+    at: str = ""  # where to go on in its set of keys; empty: that was the end
+    after: str = ""  # likewise in its stream
+    names: Sequence[bytes] = ()  # keys in its set
+    entries: Sequence[tuple[str, bytes]] = ()  # starts in its stream: entry, key
     running: Mapping[str, Record]
+    strays: Sequence[tuple[str, bytes, Record]] = ()  # it runs them, and its set lacks them
     starts: Sequence[Start]
-    unreadable: Mapping[str, bytes]  # what it runs, but with a record that cannot be worked on
-    lost: Mapping[str, Record]  # those asked for that are pending with it
+    unreadable: Mapping[str, bytes]  # records that cannot be worked on
+    lost: Mapping[str, Record]  # pending with it, and their start cannot be read any more
 
 
 def _ttl(ms: bytes, term: bytes) -> Ttl:
@@ -218,14 +223,17 @@ admitted: Final = statuses(
     ATTACHED=_is_job,
 )
 intended: Final = status("OK", "NOJOB", "MALFORMED", MOVED_ON=_is_epoch)
-notified: Final = status("OK", "NOJOB", "MALFORMED", MOVED_ON=_is_pair, INBOX=_is_count)
+notified: Final = status(
+    *("OK", "NOJOB", "MALFORMED"), MOVED_ON=_is_pair, INBOX=_is_count, LOOKED=_is_count
+)
 left: Final = statuses("OK", "GONE", OWNS=_is_count)
-quarantined: Final = status("OK", "MOVED_ON")
+forgotten: Final = statuses("OK", "OWNS", "GONE")
+quarantined: Final = status("OK", "MOVED_ON", LOOKED=bool)
 done: Final = status("OK")
 
 _moved: Final = statuses(
     *("OK", "STOPPED", "GRANTED", "UNASSIGNED", "REPEAT", "SETTLED", "FENCED", "TIMEDOUT"),
-    *("OWNED", "REFUSED", "MOVED_ON", "MALFORMED"),
+    *("OWNED", "REFUSED", "MOVED_ON", "MALFORMED", "MORE"),
 )
 
 
@@ -363,11 +371,12 @@ def recounted(reply: Reply) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def owned(reply: Reply) -> Owned:
     """Read the reply of `reconcile`; entries that cannot be read are left to the reaper."""
-    running, entries, asked = reply
+    at, after, names, listed, running, strays, entries, lost = reply
     starts = []
     for entry_id, held in entries:
-        names = (name.decode(errors="replace") for name in held[::2])
-        fields = dict(zip(names, held[1::2], strict=False))
+        fields = dict(
+            zip((n.decode(errors="replace") for n in held[::2]), held[1::2], strict=False)
+        )
         start = Start.parse(entry_id.decode(), fields)
         if start is not None:
             starts.append(start)
@@ -379,12 +388,36 @@ def owned(reply: Reply) -> Owned:
             unreadable[name] = text
         else:
             records[name] = record
-    lost = {
-        key.decode(): record
-        for key, text in zip(asked[::2], asked[1::2], strict=True)
-        if (record := read(key, text)) is not None
-    }
-    return Owned(running=records, starts=starts, unreadable=unreadable, lost=lost)
+    return Owned(
+        at=at.decode(),
+        after=after.decode(),
+        names=texts(names),
+        entries=[
+            (entry.decode(), key) for entry, key in zip(listed[::2], listed[1::2], strict=True)
+        ],
+        running=records,
+        strays=[(key.decode(), text, record) for key, text, record in _legible(strays)],
+        starts=starts,
+        unreadable=unreadable,
+        lost={key.decode(): record for key, _, record in _legible(lost)},
+    )
+
+
+def _legible(pairs: Sequence[bytes]) -> Iterator[tuple[bytes, bytes, Record]]:
+    for key, text in zip(pairs[::2], pairs[1::2], strict=True):
+        record = read(key, text)
+        if record is not None:
+            yield key, text, record
+
+
+def messages(reply: Reply) -> tuple[bool, list[tuple[int, bytes]]]:
+    """Read the reply of `inbox`: whether there may be more, and the messages with their ids."""
+    has_more, *held = reply
+    found = []
+    for text in texts(held):
+        number, _, rest = text.partition(b"|")
+        found.append((int(number), rest.partition(b"|")[2]))
+    return bool(count(has_more)), found
 
 
 def read(key: bytes, text: bytes) -> Record | None:

@@ -178,7 +178,6 @@ READERS: Final[Mapping[str, Reads]] = {
     "HLEN": _count,
     "HMGET": _one_each,
     "HSET": _count,
-    "LRANGE": _texts,
     "PING": _text,
     "SCARD": _count,
     "SMISMEMBER": _bit_each,

@@ -16,6 +16,7 @@ from pool.model import job
 from pool.model.ids import incarnation
 from pool.model.job import KIND_LETTERS, Kind, Options
 from pool.model.names import Names
+from pool.model.pages import PAGES, Pages
 from pool.model.pooltime import NOTHING_TOLD, Told
 from pool.store.answers import (
     RENEWAL_HEAD,
@@ -24,12 +25,14 @@ from pool.store.answers import (
     changed,
     claims,
     done,
+    forgotten,
     founded,
     holdings,
     intended,
     joined,
     left,
     looked,
+    messages,
     moved,
     notified,
     overdue,
@@ -184,6 +187,12 @@ REAP: Final = Script.load(
     args=("incarnation", "identity", "claim", "reap_ms", "keys_max", "deaths", "after"),
     reads=holdings,
 )
+FORGET: Final = Script.load(
+    "forget",
+    keys=("lane", "keepalive", "cleanup", "*rest"),
+    args=("incarnation", "*items"),
+    reads=forgotten,
+)
 SWEEP: Final = Script.load(
     "sweep",
     keys=(
@@ -208,20 +217,29 @@ INTEND: Final = Script.load(
 )
 LOOK: Final = Script.load(
     "wait",
-    keys=("lane", "jobs", "thawed", "*results"),
+    keys=("lane", "jobs", "thawed", "*rest"),
     args=("incarnation", "node", "*items"),
     reads=looked,
 )
 NOTIFY: Final = Script.load(
     "notify",
     keys=("lane", "jobs", "inbox", "signal"),
-    args=("incarnation", "key", "owner", "messages_max", "request", "payload", "id"),
+    args=(
+        *("incarnation", "key", "owner", "messages_max", "request", "payload", "id"),
+        *("skip", "looked_max", "since"),
+    ),
     reads=notified,
+)
+INBOX: Final = Script.load(
+    "inbox",
+    keys=("lane", "inbox"),
+    args=("incarnation", "after", "messages_max", "bytes_max"),
+    reads=messages,
 )
 RECONCILE: Final = Script.load(
     "reconcile",
     keys=("lane", "jobs", "owned", "stream"),
-    args=("incarnation", "worker", "*asked"),
+    args=("incarnation", "worker", "at", "after", "names_max", "*items"),
     reads=owned,
 )
 THAW: Final = Script.load(
@@ -279,11 +297,10 @@ QUARANTINE: Final = Script.load(
         "holders_owned",
         "holders_stream",
     ),
-    args=("incarnation", "key", "text"),
+    args=("incarnation", "key", "text", "after", "looked_max"),
     reads=quarantined,
 )
 
-REAP_KEYS_MAX: Final = 64
 IS_NODE: Final = -1  # in the place of how many keys a worker takes
 _HUNG: Final = "-"  # likewise: none, and what it has not acknowledged by its time may be taken
 
@@ -385,6 +402,7 @@ class Lane:
     names: Names
     incarnation: str
     parked_s: float = 30 * 86_400.0  # how long dead letters are kept
+    pages: Pages = PAGES
 
     def dispatch(
         self,
@@ -559,8 +577,18 @@ class Lane:
         n, who = self.names, claim.identity
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.handlers]
         keys += (n.owned(who), n.stream(who), n.signal(who), n.thawed, n.trials)
-        args = (self.incarnation, who, claim.claim, _ms(reap_s), REAP_KEYS_MAX, deaths)
+        args = (self.incarnation, who, claim.claim, _ms(reap_s), self.pages.moved, deaths)
         return REAP(keys, (*args, str(after)))
+
+    def forget(self, claims: Sequence[Claim]) -> ScriptCall:
+        """Forget those fenced who own nothing; one status each, see `forget.lua`."""
+        n = self.names
+        keys, args = [n.lane, n.keepalive, n.cleanup], [self.incarnation]
+        for claim in claims:
+            who = claim.identity
+            keys += (n.owned(who), n.stream(who), n.signal(who))
+            args += (who, claim.claim)
+        return FORGET(keys, args, parts=len(claims))
 
     def sweep(self, holder: str, *, lock_s: float, keys_max: int, skip: int = 0) -> ScriptCall:
         """Take the sweeper's lock and list what is overdue; read the reply with `overdue()`."""
@@ -581,10 +609,17 @@ class Lane:
         run = epoch or ""
         return INTEND(keys, (self.incarnation, key, job_id, owner, run, intent, _ms(again_s)))
 
-    def look(self, items: Sequence[tuple[str, str]], *, node: str = "") -> ScriptCall:
-        """Tell how jobs are (key, job id), and register `node` to be told; see `looked()`."""
+    def look(
+        self, items: Sequence[tuple[str, str]], *, node: str = "", frees: bool = False
+    ) -> ScriptCall:
+        """Tell how jobs are (key, job id), and register `node` to be told; see `looked()`.
+
+        With `frees` the dead give up their places, where there is none left.
+        """
         n = self.names
         keys = [n.lane, n.jobs, n.thawed, *(n.result(job_id or "-") for _, job_id in items)]
+        if frees:
+            keys += (n.keepalive, n.cleanup)
         args = [self.incarnation, node, *(part for item in items for part in item)]
         return LOOK(keys, args, parts=len(items))
 
@@ -597,18 +632,36 @@ class Lane:
         *,
         messages_max: int,
         job_id: str = "",
+        skip: int = 0,
+        since: int = 0,
     ) -> ScriptCall:
         """Put a message into a job's inbox and wake its owner; see `notify.lua`."""
         n = self.names
         keys = (n.lane, n.jobs, n.inbox(key), n.signal(owner or "-"))
         args = (self.incarnation, key, owner, messages_max, request, payload, job_id)
-        return NOTIFY(keys, args)
+        return NOTIFY(keys, (*args, skip, self.pages.looked_at, str(since)))
 
-    def reconcile(self, worker: str, asked: Iterable[str] = ()) -> ScriptCall:
-        """Read everything that a worker owns; read the reply with `owned()`."""
+    def inbox(self, key: str, after: int) -> ScriptCall:
+        """Read the messages behind one, a page of them; read the reply with `messages()`."""
+        n, pages = self.names, self.pages
+        args = (self.incarnation, str(after), pages.messages, pages.message_bytes)
+        return INBOX((n.lane, n.inbox(key)), args)
+
+    def reconcile(
+        self,
+        worker: str,
+        items: Iterable[tuple[bytes, str]] = (),
+        *,
+        at: str = "0",
+        after: str = "0",
+    ) -> ScriptCall:
+        """Read a page of what a worker owns; read the reply with `owned()`, see `reconcile.lua`."""
         n = self.names
         keys = (n.lane, n.jobs, n.owned(worker), n.stream(worker))
-        return RECONCILE(keys, (self.incarnation, worker, *asked))
+        args: list[Word] = [self.incarnation, worker, at, after, self.pages.listed]
+        for item in items:
+            args += item
+        return RECONCILE(keys, args)
 
     def thaw(self, identities: Iterable[str], *, known_s: float) -> ScriptCall:
         """Say that identities which were fenced were frozen, not killed; see `thaw.lua`."""
@@ -669,15 +722,19 @@ class Lane:
             args += (key, text, _ms(limit_s) if limit_s else 0)
         return RESTORE(keys, args, parts=(len(args) - 3) // 3)
 
-    def quarantine(self, key: str, text: bytes, holder: str = "") -> ScriptCall:
-        """Park a record that cannot be read, if it still is what was seen."""
+    def quarantine(self, key: str, text: bytes, holder: str = "", after: str = "-") -> ScriptCall:
+        """Park a record that cannot be read, if it still is what was seen.
+
+        Its start is looked for in the holder's stream, behind the entry `after`.
+        """
         n = self.names
         raw = key.encode(errors="surrogateescape")
         # What is not UTF-8 is nobody's job key; the inbox of no key takes its place.
         inbox = n.inbox(key if raw == key.encode(errors="replace") else "")
         keys = [n.lane, n.jobs, n.pending, n.due, n.payloads, n.blobs, inbox]
         keys += (n.parked, n.letters, n.journal, n.owned(holder or "-"), n.stream(holder or "-"))
-        return QUARANTINE(keys, (self.incarnation, raw, text))
+        args = (self.incarnation, raw, text, after, self.pages.looked_at)
+        return QUARANTINE(keys, args)
 
     def _add_targets(self, keys: list[str], args: list[Word], targets: Sequence[Target]) -> None:
         args.append(len(targets))

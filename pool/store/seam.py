@@ -30,6 +30,7 @@ import structlog
 
 from pool.errors import NotRunning
 from pool.model.ids import SEED_BYTES, Ids
+from pool.model.pages import PAGES, Pages
 from pool.store.care import Care, Guard, supervised
 from pool.store.commands import Entries
 from pool.store.loops import Loop, TaskLoop, Waiter, current_loop, unmoved
@@ -140,6 +141,7 @@ class Seam(Protocol):
 
     dice: random.Random
     ids: Ids
+    pages: Pages
 
     def clock(self) -> float:
         """Return seconds that never go back and, where the system can, count a suspension."""
@@ -232,6 +234,7 @@ class Host:
     def __init__(self) -> None:
         self.dice = random.Random()
         self.ids = Ids(self.dice.randbytes(SEED_BYTES))
+        self.pages = PAGES
         self._running: weakref.WeakSet[_Thread | Task] = weakref.WeakSet()
         self._forked = False
         self._loop_thread = 0  # the one that starts bodies

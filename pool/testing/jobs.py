@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pool.actors.job import Inbox, Job, Message
+from pool.actors.job import Inbox, Job, Page
 from pool.model.codec import encode_value
 from pool.model.job import Kind
 from pool.model.timing import Timing
@@ -40,8 +40,8 @@ def make_job(
     """
     messages = [(n, encode_value(each)) for n, each in enumerate(notifications, start=1)]
 
-    async def read_inbox() -> list[Message]:
-        return messages
+    async def read_inbox(_: int) -> Page:
+        return False, messages
 
     return Job(
         key=key,

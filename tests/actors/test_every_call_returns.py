@@ -284,7 +284,7 @@ async def test_a_sweep_of_thousands_of_overdue_starts_overflows_no_mailbox(fleet
     """A5: each start of a dead owner told the reaper once more, whose mailbox held 256."""
     names, count = fleet.names, 4_000
     fleet.is_audited = False  # records made by hand
-    node = await fleet.node(sweep_batch=500, op_timeout_s=4.0)
+    node = await fleet.node(sweep_batch=250, op_timeout_s=4.0)
     with fleet.client.pipeline(transaction=False) as pipe:
         for n in range(count):
             owner = f"wdead{n % 500}.1"

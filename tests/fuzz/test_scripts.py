@@ -201,7 +201,11 @@ def _use(bench: Bench, mutator: Mutator, number: int) -> None:
         bench.run(*(bench.advance(source, batch) for source in ("w1.1", "w2.1", "w9.1", "")))
     for worker in (W1, W2):
         bench.run(lane.pull(worker, ["h", "other"], keys_max=KEYS // 10, pending_s=1.0))
-        [reply] = bench.run(lane.reconcile(worker.name, keys[:50]))
+        items = [(key.encode(), "") for key in keys[:50]]
+        [reply] = bench.run(lane.reconcile(worker.name, items))
+        page = owned(reply)
+        items = [(key, entry) for entry, key in page.entries] + [(key, "") for key in page.names]
+        [reply] = bench.run(lane.reconcile(worker.name, items, at=page.at, after=page.after))
         owned(reply)
     for _ in range(3):
         [reply] = bench.run(lane.sweep("n1.1", lock_s=1.0, keys_max=100))

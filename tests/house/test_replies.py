@@ -50,7 +50,6 @@ FIT: dict[str, Any] = {
     "ZRANGE": [b"m", b"1.5"],
     "HGETALL": [b"f", b"v"],
     "HKEYS": [b"f"],
-    "LRANGE": [],
     "PING": b"PONG",
     "TIME": [b"1", b"2000"],
     "XADD": None,
@@ -68,6 +67,6 @@ def test_a_reader_takes_what_fits_and_nothing_else(name: str) -> None:
     words = COMMANDS.get(name, (name, "k"))
     read(words, FIT.get(name, 1))
     for reply in UNFIT:
-        if (name, reply) not in (("HKEYS", [b"a", b"b", b"c"]), ("LRANGE", [b"a", b"b", b"c"])):
+        if (name, reply) != ("HKEYS", [b"a", b"b", b"c"]):
             with pytest.raises((TypeError, ValueError, AttributeError)):
                 read(words, reply)

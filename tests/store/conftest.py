@@ -17,7 +17,7 @@ from pool.model.job import Options, Outcome, Record
 from pool.model.names import Names
 from pool.model.pooltime import Told
 from pool.store.acl import rules
-from pool.store.answers import Claim, Missing, claims, looked, renewal
+from pool.store.answers import Claim, Missing, Owned, claims, looked, owned, renewal
 from pool.store.lane import Admission, Edge, Guard, Lane, Target
 from pool.store.program import ServerProgram, find_servers
 from pool.store.scripts import ScriptCall
@@ -304,6 +304,25 @@ class Bench:
     def outcome(self, job_id: str) -> Outcome:
         found = self.look("no such key", job_id)
         assert isinstance(found, Outcome)
+        return found
+
+    def owned(self, worker: str, *asked: str) -> Owned:
+        """Return all that a worker owns, page by page, and those asked for."""
+        found = Owned(running={}, starts=[], unreadable={}, lost={})
+        items, at, after = [(key.encode(), "") for key in asked], "0", "0"
+        while at or after or items:
+            page = owned(self.run(self.lane.reconcile(worker, items, at=at, after=after)))
+            found = attrs.evolve(
+                page,
+                running={**found.running, **page.running},
+                strays=[*found.strays, *page.strays],
+                starts=[*found.starts, *page.starts],
+                unreadable={**found.unreadable, **page.unreadable},
+                lost={**found.lost, **page.lost},
+            )
+            at, after = page.at, page.after
+            items = [(key, "") for key in page.names]
+            items += [(key, entry) for entry, key in page.entries]
         return found
 
     def end_lease(self, *identities: str) -> None:

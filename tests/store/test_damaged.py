@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 
 from pool.model.job import Options, Outcome, Record
+from pool.model.pages import Pages
 from pool.model.rmap import Position
-from pool.store.answers import holdings, overdue, owned
+from pool.store.answers import holdings, overdue
 from pool.store.lane import Target
 from pool.store.rmap import delta_of
 
@@ -24,7 +26,7 @@ def test_a_start_whose_entry_is_gone_moves_on_if_its_payload_is_not(bench: Bench
     small, large = bench.put("small", "P"), bench.put("large", "P", payload=b"x" * 2000)
     for record in (small, large):
         bench.do("XDEL", n.stream("w1.1"), f"{record.epoch}-0")
-    found = owned(bench.run(bench.lane.reconcile("w1.1", ["small", "large", "none"])))
+    found = bench.owned("w1.1", "small", "large", "none")
     assert (found.starts, found.lost) == ([], {"small": small, "large": large})
     edges = [bench.edge("g", key) for key in ("small", "large")]
     answers = bench.advance("own", "w1.1", *edges, targets=[W2])
@@ -41,9 +43,27 @@ def test_an_entry_that_starts_no_job_takes_up_no_room(bench: Bench) -> None:
     bench.put("k", "P")
     for fields in (("k", "other", "m", "x"), ("what", "ever"), ("k", "k", "m", "forged")):
         bench.do("XADD", bench.names.stream("w1.1"), "*", *fields)
-    found = owned(bench.run(bench.lane.reconcile("w1.1")))
+    found = bench.owned("w1.1")
     assert [start.key for start in found.starts] == ["k"]
     assert bench.do("XLEN", bench.names.stream("w1.1")) == 1
+    assert bench.audit() == []
+
+
+def test_the_start_of_a_damaged_record_is_looked_for_in_pages(bench: Bench) -> None:
+    """G-01: it is parked with its payload, wherever in the stream that stands."""
+    for key in ("a", "b", "c", "d"):
+        bench.put(key, "P")
+    bench.do("HSET", bench.names.jobs, "c", "garbage")
+    lane, after, told = attrs.evolve(bench.lane, pages=Pages(looked_at=1)), "-", list[str]()
+    while not told or told[-1] == "LOOKED":
+        before = bench.dump()
+        call = lane.quarantine("c", b"garbage", "w1.1", after)
+        word, _, after = bench.run(call).decode().partition(" ")
+        told.append(word)
+        assert word == "OK" or bench.dump() == before
+    assert told == ["LOOKED", "LOOKED", "OK"]
+    letters: Any = bench.do("HVALS", bench.names.letters)
+    assert [text.endswith(b"\ngarbage\npayload") for text in letters] == [True]
     assert bench.audit() == []
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pool.model.job import Options, Start
-from pool.store.answers import owned
 from pool.store.lane import Target
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ ODD_KEYS = [
 
 
 def starts(bench: Bench, worker: Target) -> list[Start]:
-    return list(owned(bench.run(bench.lane.reconcile(worker.name))).starts)
+    return list(bench.owned(worker.name).starts)
 
 
 def test_a_dispatch_is_the_grant(bench: Bench) -> None:

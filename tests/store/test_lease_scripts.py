@@ -382,8 +382,29 @@ def test_a_fence_claims_no_more_than_asked(bench: Bench) -> None:
     bench.end_lease("w1.1", "w2.1", "n1.1")
     earliest, found = claims(bench.run(bench.fence_call(claims_max=2)))
     assert len(found) == 2
-    assert earliest == 1
+    assert earliest == 0
     assert len(bench.fence(claims_max=2)) == 1
+
+
+def test_those_who_own_nothing_are_forgotten_together(bench: Bench) -> None:
+    """G-05: who owns something is not, nor whom another one reaps by now."""
+    n, clients = bench.names, [Target(f"c{i}", 1) for i in range(20)]
+    bench.put("r", "R")
+    for client in clients:
+        bench.do("ZADD", n.keepalive, 1, client.name)
+        bench.do("XADD", n.signal(client.name), "*", "t", "joined")
+    bench.end_lease("w1.1", "w2.1")
+    bench.do("XADD", n.stream("w2.1"), "1-0", "k", "what", "m", "ever")
+    found = {claim.identity: claim for claim in bench.fence(claims_max=100)}
+    late = attrs.evolve(found["c3.1"], claim="n9.1|1|0|0")
+    some = [found["c1.1"], found["c2.1"], late, found["w1.1"], found["w2.1"]]
+    assert bench.run(bench.lane.forget(some)) == [b"OK", b"OK", b"GONE", b"OWNS", b"OWNS"]
+    assert bench.run(bench.lane.forget([found["c1.1"]])) == [b"OK"]
+    assert bench.do("HGET", n.cleanup, "c2.1") == b"done"
+    assert bench.do("HGET", n.cleanup, "c3.1") == found["c3.1"].claim.encode()
+    signals = [bench.do("EXISTS", n.signal(client.name)) for client in clients[1:4]]
+    assert signals == [0, 0, 1]
+    assert bench.do("ZSCORE", n.keepalive, "c1.1") > bench.now_ms() + 9 * TTL_MS
 
 
 def test_odd_identities_do_not_stop_the_fence(bench: Bench) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 import redis
 
 from pool.model.job import Outcome, Record
 from pool.model.names import Control
-from pool.store.answers import Founded, Missing, founded, looked, owned
+from pool.model.pages import Pages
+from pool.store.answers import Founded, Missing, founded, looked, messages
 from pool.store.lane import FOUND, Target
 
 if TYPE_CHECKING:
@@ -94,6 +96,34 @@ def test_an_outcome_of_another_type_fails_its_own_look_alone(bench: Bench) -> No
     assert (live.split(b"|")[0], other[:1]) == (b"R", b"?")
 
 
+def test_the_dead_give_up_their_places_among_the_waiters(bench: Bench) -> None:
+    """Sixteen are told of a job's end: not those who cannot hear it, where others ask."""
+    bench.put("k", "R")
+    bench.end_lease("w2.1")
+    fenced = bench.fenced(W2)
+    names = [f"x{n}.1" for n in range(14)]
+    for name in names:
+        bench.do("ZADD", bench.names.keepalive, bench.now_ms() + 60_000, name)
+    for name in (*names, "w2.1", "gone.1"):
+        bench.look("k", node=name)
+
+    def ask(node: str, *, frees: bool) -> tuple[str, ...]:
+        [found] = looked(bench.run(bench.lane.look([("k", "")], node=node, frees=frees)))
+        assert isinstance(found, Record)
+        return found.waiters
+
+    full = (*names, "w2.1", "gone.1")
+    assert ask("n1.1", frees=False) == full
+    assert ask("x1.1", frees=True) == full  # it has one
+    assert ask("n1.1", frees=True) == (*names, "n1.1")
+    assert ask("w1.1", frees=False) == (*names, "n1.1", "w1.1")
+    assert ask("n2.1", frees=True) == (*names, "n1.1", "w1.1")  # all of these live
+    bench.do("ZADD", bench.names.keepalive, bench.now_ms() - 1, "x5.1")
+    assert "x5.1" not in ask("n2.1", frees=True)
+    assert ask("n2.1", frees=True)[-1] == "n2.1"
+    assert fenced.identity == "w2.1"
+
+
 # --- notify -------------------------------------------------------------------------------------
 
 
@@ -122,6 +152,74 @@ def test_a_large_message_is_read_from_the_inbox(
     notify(bench, "k", payload=b"x" * size)
     (told,) = signals(bench, "w1.1")
     assert (b"p" in told) == is_inline
+
+
+def test_an_inbox_is_read_in_pages(bench: Bench) -> None:
+    """G-07: so many messages, or so many bytes, in order; a larger one alone."""
+    bench.put("k", "R")
+    sizes = (10, 10, 10, 300, 10)
+    ids = [
+        int(notify(bench, "k", payload=b"x" * size, messages_max=9).split()[1]) for size in sizes
+    ]
+    bench.do("LPUSH", bench.names.inbox("k"), "none of ours")
+
+    def page(after: int, **pages: int) -> tuple[bool, list[int]]:
+        lane = attrs.evolve(bench.lane, pages=Pages(**pages))
+        has_more, found = messages(bench.run(lane.inbox("k", after)))
+        assert all(payload.strip(b"x") == b"" for _, payload in found)
+        return has_more, [ids.index(number) for number, _ in found]
+
+    assert page(0) == (False, [0, 1, 2, 3, 4])
+    assert page(ids[1]) == (False, [2, 3, 4])
+    assert page(ids[4]) == (False, [])
+    assert page(0, messages=2) == (True, [0, 1])
+    assert page(ids[1], messages=3) == (False, [2, 3, 4])
+    assert page(0, messages=5) == (False, [0, 1, 2, 3, 4])
+    assert page(0, message_bytes=400) == (True, [0, 1, 2])
+    bench.advance("own", "w1.1", bench.edge("s", "k", x=ids[2]))
+    assert page(ids[2], message_bytes=100) == (True, [3])
+    assert page(ids[3], message_bytes=100) == (True, [])  # the large one has to go first
+
+
+def test_what_was_handled_and_stands_there_is_passed_over_so_far(bench: Bench) -> None:
+    """No script is as long as an inbox: a thousand of them, then nothing is said."""
+    bench.put("k", "R")
+    first = int(notify(bench, "k").split()[1])
+    name, count = bench.names.inbox("k"), 2_500
+    bench.do("RPUSH", name, *(f"{first + n}|r|m" for n in range(1, count)))
+    assert messages(bench.run(bench.lane.inbox("k", first + 899)))[1][0][0] == first + 900
+    assert messages(bench.run(bench.lane.inbox("k", first + 1_100))) == (True, [])
+    handled = bench.edge("s", "k", x=first + count)
+    answers = [bench.advance("own", "w1.1", handled)[0] for _ in range(6)]
+    assert answers == ["MORE"] * 4 + ["OK"] * 2
+    assert bench.do("EXISTS", name) == 0
+    large = [f"{first + n}|r|{'x' * 600_000}" for n in range(5)]
+    bench.do("RPUSH", name, *large)
+    answers = [bench.advance("own", "w1.1", handled)[0] for _ in range(3)]
+    assert answers == ["MORE", "MORE", "OK"]
+
+
+def test_a_repeat_looks_for_its_message_a_page_at_a_time(bench: Bench) -> None:
+    """G-07: it is found wherever it stands, and if it is not there it is accepted."""
+    bench.put("k", "R")
+    lane = attrs.evolve(bench.lane, pages=Pages(looked_at=3))
+    ids = [notify(bench, "k", request=f"r{n}", messages_max=99).split()[1] for n in range(10)]
+
+    def again(request: str, skip: int = 0, since: int = 0) -> str:
+        named = f"!{request}"
+        call = lane.notify("k", "w1.1", named, b"m", messages_max=99, skip=skip, since=since)
+        answer: bytes = bench.run(call)
+        return answer.decode()
+
+    assert again("r7") == f"OK {ids[7]}"
+    assert again("r2") == "LOOKED 3"
+    notify(bench, "k", request="meanwhile", messages_max=99)
+    assert again("r2", skip=3) == "LOOKED 6"
+    assert again("r2", skip=6) == f"OK {ids[2]}"
+    assert again("other", skip=9, since=int(ids[0])) == f"OK {bench.stamp()}"
+    assert again("another", since=bench.stamp()) == f"OK {bench.stamp()}"
+    assert again("yet another", skip=100) == f"OK {bench.stamp()}"
+    assert bench.do("LLEN", bench.names.inbox("k")) == 14
 
 
 def test_a_repeated_message_is_accepted_once(bench: Bench) -> None:
@@ -176,11 +274,11 @@ def test_a_worker_reads_all_it_owns_at_one_moment(bench: Bench) -> None:
     bench.put("u", "U")
     bench.do("XADD", bench.names.stream("w1.1"), "9999999999999999-0", "not", "a start")
     bench.do("SADD", bench.names.owned("w1.1"), "nobody's")
-    found = owned(bench.run(bench.lane.reconcile("w1.1")))
+    found = bench.owned("w1.1")
     assert found.running == {"r": running}
     assert not bench.do("SISMEMBER", bench.names.owned("w1.1"), "nobody's")
     assert [(start.key, start.epoch) for start in found.starts] == [("p", pending.epoch)]
-    empty = owned(bench.run(bench.lane.reconcile("w2.1")))
+    empty = bench.owned("w2.1")
     assert (empty.running, list(empty.starts)) == ({}, [])
 
 

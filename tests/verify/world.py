@@ -195,7 +195,7 @@ class World:
             "result_ttl_s": 3600.0,
             "grace_s": 2.0,
             "settle_delay_s": dice.choice((0.0, 0.3, 0.3, 1.0)),
-            "sweep_batch": dice.choice((1, 16, 256, 500)),
+            "sweep_batch": dice.choice((1, 16, 128, 250)),
             "messages_max": dice.choice((1_000, 100_000)),
             "lanes": self.lanes,
         }

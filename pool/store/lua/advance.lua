@@ -50,13 +50,15 @@ Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: 
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
-         OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
+         MORE (some of the messages are taken out) | OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
          (its record cannot be read, or its inbox or unassigned:H is of another type)
 Errors   POOLDATALOST <lane>, POOLGONE <identity or claim>
 Cost     O(1) per item; settling straight from pending takes 1 command each and 16 a call
 Why Lua  who may, what is, and what shall be are one step: two owners could otherwise both commit.
 ]]
 local FROM = { a = 'PR', l = 'R', s = 'PR', o = 'R', d = 'PR', c = 'PRWU', x = 'PRWU', w = 'PR', g = 'PRWU' }
+local SEEN_MAX, SEEN_BYTES_MAX = 500, 1024 * 1024 -- messages taken out by one call
+local seen, seen_bytes = 0, 0
 local TAKES = { a = 0, l = 0, s = 1, o = 0, d = 2, c = 3, x = 3, w = 3, g = 3 }
 
 local fence = source ~= '' and redis.call('HGET', cleanup, source)
@@ -222,14 +224,21 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     end
     return 'OK'
   elseif edge == 's' then
-    local upto = tonumber(x)
+    local upto, gone, answer = tonumber(x), 0, 'OK'
     while true do
-      local head = redis.call('LINDEX', KEYS[k], 0)
-      if not head or tonumber(string.match(head, '^(%d+)|') or '0') > upto then
-        return 'OK'
+      local message = redis.call('LINDEX', KEYS[k], gone)
+      if not message or whole(string.match(message, '^(%d+)|')) > upto then
+        break
+      elseif seen >= SEEN_MAX or (seen_bytes > SEEN_BYTES_MAX and seen > 0) then
+        answer = 'MORE'
+        break
       end
-      redis.call('LPOP', KEYS[k])
+      gone, seen, seen_bytes = gone + 1, seen + 1, seen_bytes + #message
     end
+    if gone > 0 then
+      redis.call('LTRIM', KEYS[k], gone, -1)
+    end
+    return answer
   end
 
   -- w and g: the key leaves its owner and keeps its payload, inbox, waiters and blob.

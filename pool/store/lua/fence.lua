@@ -20,8 +20,8 @@ ARGV[...] suspects         id.n each that own something, are announced or claime
                            keep-alive entry at all
 
 Uses     lane, ttl, record
-Returns  earliest lease end (ms; -1: none), then (identity, claim) per claim now held; when to ask again alone,
-         while nobody vouches for the server's clock
+Returns  earliest lease end (ms; -1: none; 0: more have ended than this call could take), then (identity, claim) per
+         claim now held; when to ask again alone, while nobody vouches for the server's clock
 Errors   POOLDATALOST <lane>
 Cost     O(claims * log n); 8 commands a claim
 Why Lua  the lease has ended, nobody claimed it, now I do: with a gap between them two reapers would both
@@ -107,6 +107,7 @@ end
 close_lane()
 local head = redis.call('ZRANGE', keepalive, 0, 0, 'WITHSCORES')
 if head[2] then
-  answers[1] = instant(math.max(tonumber(head[2]), quiet))
+  local first = math.max(tonumber(head[2]), quiet)
+  answers[1] = first > now and instant(first) or '0'
 end
 return answers

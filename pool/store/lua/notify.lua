@@ -9,17 +9,22 @@ ARGV[1] incarnation   str
 ARGV[2] key           str
 ARGV[3] owner         str   who must stand as the owner; empty: nobody, the message waits in the inbox
 ARGV[4] messages_max  int   > 0
-ARGV[5] request       str   id of this request; a repeat is recognised while its message is unhandled
+ARGV[5] request       str   id of this request; behind a !: a repeat, whose message is looked for among the unhandled
 ARGV[6] payload       bytes
 ARGV[7] id            str   of the job; empty: whichever the key has; -: of none, it only looks
+ARGV[8] skip          int   of a repeat: how many of the newest messages have been looked at
+ARGV[9] looked_max    int   > 0; how many it may look at in one call
+ARGV[10] since        int   of a repeat: a stamp from before its first try
 
 Uses     lane, record
 Returns  OK <message id> | MOVED_ON <owner or -> <job id> | NOJOB | INBOX <messages> | MALFORMED
+         | LOOKED <skip> (nothing was done: there are more to be looked at, and those it need not see again)
 Errors   POOLDATALOST <lane>
-Cost     O(1), a repeat O(messages); 6 commands
+Cost     O(1), of a repeat O(looked_max); 6 commands
 Why Lua  id, inbox and order are one step: messages are handled in the order they were accepted.
 ]]
 local INLINE_BYTES_MAX = 1024
+local LOOKED_BYTES_MAX, PIECE_MAX = 1024 * 1024, 64
 local text = redis.call('HGET', jobs, key)
 local r = parse(text)
 if text and not r then
@@ -33,11 +38,25 @@ local messages = redis.call('LLEN', inbox)
 redis.call('XLEN', signal)
 if string.sub(request, 1, 1) == '!' then
   request = string.sub(request, 2)
-  for _, message in ipairs(redis.call('LRANGE', inbox, 0, -1)) do
-    local had, by = string.match(message, '^(%d+)|([^|]*)|')
-    if by == request then
-      return 'OK ' .. had
+  -- From the newest on.  What comes meanwhile pushes those before it on, so none of them is passed over; a copy
+  -- of the first try that comes now is as one that comes later, which nobody could see.
+  local at, piece, bytes, is_older = skip, 1, 0, false
+  while at < messages and not is_older do
+    if at >= skip + looked_max or bytes > LOOKED_BYTES_MAX then
+      return 'LOOKED ' .. at
     end
+    -- Not one by one: the way to each is as long as the list. Nor many at once before it is known how large they are.
+    piece = math.min(2 * piece, PIECE_MAX, skip + looked_max - at)
+    local some = redis.call('LRANGE', inbox, -at - piece, -at - 1)
+    for i = #some, 1, -1 do
+      local had, by = string.match(some[i], '^(%d+)|([^|]*)|')
+      if had and by == request then
+        return 'OK ' .. had
+      end
+      is_older = is_older or had and whole(had) < since
+      bytes = bytes + #some[i]
+    end
+    at = at + piece
   end
 end
 if messages >= messages_max then

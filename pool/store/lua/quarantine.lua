@@ -16,11 +16,13 @@ KEYS[12] holders_stream  stream  stream:W of that worker
 ARGV[1] incarnation  str
 ARGV[2] key          bytes
 ARGV[3] text         bytes  what the record was when it was seen
+ARGV[4] after        str    entry behind which its start is looked for; -: from the first one
+ARGV[5] looked_max   int    > 0; how many entries are looked at
 
 Uses     lane
-Returns  OK | MOVED_ON (it is another record by now)
+Returns  OK | MOVED_ON (it is another record by now) | LOOKED <entry> (nothing was done: it may stand behind this)
 Errors   POOLDATALOST <lane>
-Cost     O(entries of the holder's stream); 22 commands
+Cost     O(looked_max); 22 commands
 Why Lua  it may have been mended or replaced since it was read.
 ]]
 if redis.call('HGET', jobs, key) ~= text then
@@ -34,17 +36,23 @@ redis.call('HLEN', letters)
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
 redis.call('HLEN', blobs)
+local first = after == '-' and after or '(' .. after
+local entries, found = has_stream and redis.call('XRANGE', holders_stream, first, '+', 'COUNT', looked_max) or {}, nil
+for _, entry in ipairs(entries) do
+  found = found or (entry[2][2] == key and entry)
+end
+if not found and #entries >= looked_max then
+  return 'LOOKED ' .. entries[#entries][1]
+end
 redis.call('ZREM', pending, '\n')
 
 local payload = redis.call('HGET', payloads, key)
 if has_owned then
   redis.call('SREM', holders_owned, key)
 end
-for _, entry in ipairs(has_stream and redis.call('XRANGE', holders_stream, '-', '+') or {}) do
-  if entry[2][2] == key then
-    payload = payload or entry[2][6]
-    redis.call('XDEL', holders_stream, entry[1])
-  end
+if found then -- another one of the key is dropped by whoever looks at it: no record confirms it
+  payload = payload or found[2][6]
+  redis.call('XDEL', holders_stream, found[1])
 end
 local id = 'malformed-' .. stamp()
 redis.call('ZADD', parked, now, id)
@@ -53,7 +61,7 @@ redis.call('HSET', letters, id, 'j|-|0|0|' .. text_of(now) .. '|malformed\n' .. 
 redis.call('HDEL', jobs, key)
 redis.call('HDEL', payloads, key)
 redis.call('HDEL', blobs, key)
-redis.call('DEL', inbox)
+redis.call('UNLINK', inbox)
 redis.call('ZREM', pending, key)
 redis.call('ZREM', due, 'k:' .. key)
 redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'malformed', 'key', key, 'id', id)

@@ -4,7 +4,7 @@ wait: tell how jobs are, and register a node to be told when they start or end.
 KEYS[1] lane       hash    incarnation
 KEYS[2] jobs       hash    key -> record
 KEYS[3] thawed     zset    identity that came back from a freeze -> until when that is known
-KEYS[...] results          result:ID per item
+KEYS[...] rest             result:ID per item; then, where the dead are to give up their places, keepalive and cleanup
 ARGV[1] incarnation  str
 ARGV[2] node         str   who is to be told; empty: only look
 ARGV[...] items      key, job id each; an empty job id means whichever job the key has
@@ -13,10 +13,24 @@ Uses     lane, record, marks
 Returns  per item: the record without void marks, or = and the outcome, or ? and stamp and server ms: neither is known,
          or what is known cannot be read
 Errors   POOLDATALOST <lane>
-Cost     O(1) per item; 3 commands
+Cost     O(1) per item; 3 commands, 2 more for each place that may be freed
 Why Lua  an outcome that arrives between look and registration would never be told.
 ]]
 local WAITERS_MAX = 16
+local lives = {}
+local frees = #KEYS > 3 + (#ARGV - 2) / 2
+-- Who has no lease at the moment gives its place to one who asks: if it lives, it asks again.
+local function living(waiters)
+  local kept = {}
+  for name in string.gmatch(waiters, '[^,]+') do
+    if lives[name] == nil then
+      local ends, claim = redis.pcall('ZSCORE', KEYS[#KEYS - 1], name), redis.pcall('HEXISTS', KEYS[#KEYS], name)
+      lives[name] = type(ends) == 'string' and tonumber(ends) > now and claim == 0
+    end
+    kept[#kept + 1] = lives[name] and name or nil
+  end
+  return table.concat(kept, ','), #kept
+end
 local answers, writes = {}, {}
 local nothing = '?' .. text_of(stamp_last) .. ' ' .. text_of(now)
 for a = 3, #ARGV, 2 do
@@ -26,7 +40,11 @@ for a = 3, #ARGV, 2 do
   if r and (id == '' or r[ID] == id) then
     local listed = ',' .. r[WAITERS] .. ','
     local _, count = string.gsub(r[WAITERS], '[^,]+', '')
-    if node ~= '' and count < WAITERS_MAX and not string.find(listed, ',' .. node .. ',', 1, true) then
+    local is_new = node ~= '' and not string.find(listed, ',' .. node .. ',', 1, true)
+    if is_new and frees and count >= WAITERS_MAX then
+      r[WAITERS], count = living(r[WAITERS])
+    end
+    if is_new and count < WAITERS_MAX then
       r[WAITERS] = r[WAITERS] ~= '' and r[WAITERS] .. ',' .. node or node
       writes[key] = pack(r)
     end

@@ -48,6 +48,8 @@ MUST_SEE: Final = (
     "reaper died with a claim in its hand",
     "worker was exchanged",
     "message behind one whose signal was lost",
+    "one of several pages of an inbox",
+    "one of several pages of a reconciliation mended something",
 )
 RARE: Final = ("older grant came back after lost data",)
 

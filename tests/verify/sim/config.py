@@ -80,6 +80,7 @@ SHAPES: Final = {
     "observers": "observers raise, and block their loop",
     "apart": "each lane has a server of its own",
     "crowd": "nothing goes wrong, and more jobs come at once than there are slots",
+    "pages": "whatever is done in pages is done in small ones",
 }
 CROWDS: Final = 0.06  # share of seeds; the other shapes need faults, or bring some
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
@@ -124,7 +125,8 @@ class Config:
         share = dice.choice((0.0, 0.1, 0.2, 0.4, 1.0))
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
-        shapes = tuple(name for name in SHAPES if name != "crowd" and dice.random() < share)
+        mine = {"crowd", "pages"}  # which have dice of their own
+        shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample([*FAULTS], dice.choice((1, 1, 2)))
             shapes = ("sparse", *(name for name in shapes if name != "sparse"))[:2]
@@ -138,6 +140,8 @@ class Config:
         if not is_all:
             faults = tuple(kind for kind in faults if kind not in KNOWN_RED)
             shapes = tuple(name for name in shapes if name not in KNOWN_RED)
+        if random.Random(f"pages/{seed}").random() < 0.5:
+            shapes = (*shapes, "pages")
         lanes = config.lanes
         if LANES & {*faults}:
             shapes = (*(name for name in shapes if name != "apart"), "apart")

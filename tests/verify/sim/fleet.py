@@ -18,6 +18,7 @@ from pool.actors.observe import Event as Said
 from pool.actors.worker import Worker
 from pool.errors import PoolError
 from pool.model.names import lane_of
+from pool.model.pages import PAGES, Pages
 from tests.verify.history import FencedResource, Recorder
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import POOL
@@ -79,7 +80,7 @@ def settings_of(config: Config, name: str = "") -> Settings:
             op_timeout_s=config.op_timeout_s * dice.choice((0.5, 1.0, 2.0)),
             grace_s=dice.choice((0.0, 0.3, GRACE_S)),
             settle_delay_s=dice.choice((0.0, 0.2, 1.0)),
-            sweep_batch=dice.choice((5, 256, 500)),
+            sweep_batch=dice.choice((5, 128, 250)),
             restarts_max=dice.choice((0, 5, 20)),
             result_ttl_s=dice.choice((300.0, 600.0)),
             retry_window_s=dice.choice((30.0, 60.0)),
@@ -88,6 +89,15 @@ def settings_of(config: Config, name: str = "") -> Settings:
     if "exits" in config.shapes and dice.random() < 0.5:
         settings = attrs.evolve(settings, on_overrun="exit")
     return settings
+
+
+def pages_of(config: Config, name: str) -> Pages:
+    """Return how large the pages of a node are."""
+    if "pages" not in config.shapes:
+        return PAGES
+    dice = random.Random(f"pages/{config.seed}/{name}")
+    sizes = {field.name: dice.randint(1, 3) for field in attrs.fields(Pages)}
+    return Pages(**sizes | {"message_bytes": dice.choice((1, 64, PAGES.message_bytes))})
 
 
 @attrs.define(eq=False)
@@ -199,7 +209,9 @@ class Boot:
 
     async def main(self) -> None:
         """Be a service: open a node, try again if that fails, leave when told to."""
-        config, seam = self.fleet.config, SimSeam(self.process, self.fleet.server)
+        config = self.fleet.config
+        pages = pages_of(config, self.process.node)
+        seam = SimSeam(self.process, self.fleet.server, pages)
         self.fleet.seams[seam] = self
         kind = self.process.host.kind
         self._bell = anyio.Event()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 from zlib import crc32
 
@@ -24,7 +24,7 @@ _LAST: Final = (2**64 - 1, 2**64 - 1)
 # What the server refuses when its memory is up, and what it counts as a write.
 GROWING: Final = frozenset({b"SET", b"HSET", b"HINCRBY", b"SADD", b"ZADD", b"RPUSH", b"XADD"})
 WRITING: Final = GROWING | {
-    *(b"DEL", b"UNLINK", b"PEXPIRE", b"PERSIST", b"HDEL", b"SREM", b"ZREM", b"LPOP", b"XDEL"),
+    *(b"DEL", b"UNLINK", b"PEXPIRE", b"PERSIST", b"HDEL", b"SREM", b"ZREM", b"LTRIM", b"XDEL"),
     *(b"XTRIM", b"ZREMRANGEBYLEX", b"ZREMRANGEBYRANK"),
 }
 
@@ -241,13 +241,8 @@ class Keyspace:
         return gone
 
     def do_hscan(self, key: bytes, cursor: Any, _: bytes, count: Any) -> Value:
-        # Fields in the order of a hash: who is there all the time is met, whatever else changes.
         found = self._of(key, dict) or {}
-        order = sorted((crc32(field), field) for field in found)
-        order = order[bisect_left(order, (int(cursor), b"")) :]
-        last = order[min(int(count), len(order)) - 1][0] if order else 0
-        slice_ = [field for place, field in order if place <= last]
-        following = b"%d" % (last + 1) if len(slice_) < len(order) else b"0"
+        following, slice_ = _scanned(found, cursor, count)
         return [following, [part for field in slice_ for part in (field, found[field])]]
 
     # --- sets (dicts without values, so that their order is defined) ---
@@ -285,6 +280,9 @@ class Keyspace:
 
     def do_smembers(self, key: bytes) -> Value:
         return list(self._set(key))
+
+    def do_sscan(self, key: bytes, cursor: Any, _: bytes, count: Any) -> Value:
+        return [*_scanned(self._set(key), cursor, count)]
 
     def do_srandmember(self, key: bytes, count: Any) -> Value:
         members = list(self._set(key))
@@ -398,20 +396,21 @@ class Keyspace:
         found.extend(values)
         return len(found)
 
-    def do_lpop(self, key: bytes) -> Value:
-        found = self._of(key, deque)
-        if found is None:
-            return None
-        value = found.popleft()
-        self._drop_if_empty(key, found)
-        return value
-
     def do_llen(self, key: bytes) -> Value:
         return len(self._of(key, deque) or ())
 
     def do_lindex(self, key: bytes, index: Any) -> Value:
         found, at = self._of(key, deque) or (), int(index)
         return found[at] if -len(found) <= at < len(found) else None
+
+    def do_ltrim(self, key: bytes, first: Any, last: Any) -> Value:
+        found = self._of(key, deque)
+        if found is not None:
+            kept = _slice(list(found), int(first), int(last))
+            found.clear()
+            found.extend(kept)
+            self._drop_if_empty(key, found)
+        return b"OK"
 
     def do_lrange(self, key: bytes, first: Any, last: Any) -> Value:
         return _slice(list(self._of(key, deque) or ()), int(first), int(last))
@@ -502,6 +501,15 @@ class Keyspace:
                 if entries:
                     answer.append([key, entries])
         return answer or None
+
+
+def _scanned(found: Iterable[bytes], cursor: Any, count: Any) -> tuple[bytes, list[bytes]]:
+    """Return the next members in the order of a hash: who is there all the time is met."""
+    order = sorted((crc32(member), member) for member in found)
+    order = order[bisect_left(order, (int(cursor), b"")) :]
+    last = order[min(int(count), len(order)) - 1][0] if order else 0
+    slice_ = [member for place, member in order if place <= last]
+    return (b"%d" % (last + 1) if len(slice_) < len(order) else b"0"), slice_
 
 
 class Status(bytes):

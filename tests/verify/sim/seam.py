@@ -10,6 +10,7 @@ import attrs
 
 from pool.errors import PoolError
 from pool.model.ids import SEED_BYTES, Ids
+from pool.model.pages import PAGES, Pages
 from pool.store.care import Care, supervised
 from pool.store.loops import current_loop
 from pool.store.port import Handle, WirePort
@@ -167,7 +168,8 @@ class _SimLoop:
 class SimSeam:
     """The world outside of one node."""
 
-    def __init__(self, process: Process, remote: Server) -> None:
+    def __init__(self, process: Process, remote: Server, pages: Pages = PAGES) -> None:
+        self.pages = pages
         self.dice: random.Random = process.world.dice(f"dice/{process.name}")
         self.ids = Ids(self.dice.randbytes(SEED_BYTES))
         self.bodies: dict[str, _SimBeside] = {}  # the last one of each name

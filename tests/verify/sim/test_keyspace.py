@@ -182,7 +182,8 @@ def _random_call(
                     lane.notify(key, owner, f"r{step}", b"note", messages_max=5),
                     lane.intend(key, "", owner, dice.choice(("t", "sstop", "")), again_s=1.0),
                     lane.look([(key, f"j{step - 1}")], node="n1.1"),
-                    lane.reconcile(worker.name),
+                    lane.reconcile(worker.name, [(key.encode(), ""), (b"k1", f"{step}-0")]),
+                    lane.inbox(key, 0),
                     lane.sweep("n1.1", lock_s=1.0, keys_max=10),
                 )
             )

@@ -8,14 +8,15 @@ lease was good.  Handlers and the driver write the rest of the history themselve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import attrs
 
-from pool.actors.job import Inbox
+from pool.actors.job import Inbox, Page
 from pool.actors.keepalive import KeepAlive
 from pool.actors.membership import Membership
+from pool.actors.mending import Mending
 from pool.actors.outbox import Outbox
 from pool.actors.run import Run
 from pool.actors.slots import Slots
@@ -227,6 +228,13 @@ def watch_leases(tell: Callable[[Any, str, str, float, Timing], None]) -> Callab
 def watch_rare(seen: set[str]) -> Callable[[], None]:
     """Note what nodes met that neither they nor the server tell; return what ends it."""
     offered, may, mended = Inbox.offer, Slots._may_start, Worker._mend
+    read_inbox = Worker._read_inbox
+
+    async def read(self: Worker, run: Run, after: int) -> Page:
+        page = await read_inbox(self, run, after)
+        if after and page[0]:
+            seen.add("one of several pages of an inbox")
+        return page
 
     def offer(self: Inbox, number: int, before: int, payload: bytes | None) -> None:
         if before > self._last and not self._is_behind and not self._is_reading:
@@ -238,21 +246,29 @@ def watch_rare(seen: set[str]) -> Callable[[], None]:
             seen.add("key back before its former handler ended")
         return may(self, run)
 
-    def mend(self: Worker, number: int, box: Outbox, theirs: Owned, known: Collection[Run]) -> None:
+    def mend(
+        self: Worker, number: int, box: Outbox, theirs: Owned, known: Sequence[Run]
+    ) -> Mending:
         for start in theirs.starts:
             run, settled = self.runs.get(start.key), self._memory.of(start.key)
             is_known = run is not None and run.start.epoch >= start.epoch
             if not is_known and settled is not None and settled.epoch > start.epoch:
                 seen.add("older grant came back after lost data")
-        mended(self, number, box, theirs, known)
+        mending = mended(self, number, box, theirs, known)
+        audit = self._lanes[number].audit
+        if mending.is_needed and audit is not None and (audit.counts or not audit.is_over):
+            seen.add("one of several pages of a reconciliation mended something")
+        return mending
 
     Inbox.offer = offer  # type: ignore[method-assign]
     Slots._may_start = may_start  # type: ignore[method-assign]
     Worker._mend = mend  # type: ignore[method-assign]
+    Worker._read_inbox = read  # type: ignore[method-assign]
 
     def end() -> None:
         Inbox.offer = offered  # type: ignore[method-assign]
         Slots._may_start = may  # type: ignore[method-assign]
         Worker._mend = mended  # type: ignore[method-assign]
+        Worker._read_inbox = read_inbox  # type: ignore[method-assign]
 
     return end

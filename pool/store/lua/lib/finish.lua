@@ -81,7 +81,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     later('HDEL', blobs, key)
   end
   if has(r, 'i') then
-    redis.call('DEL', inbox)
+    redis.call('UNLINK', inbox) -- it may be large
   end
   later('HDEL', jobs, key)
   redis.call('SET', result, table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
