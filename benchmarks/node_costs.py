@@ -95,9 +95,15 @@ class _CountingPort:
     async def connect(self, *, timeout_s: float) -> None:
         await self.port.connect(timeout_s=timeout_s)
 
-    async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
+    @property
+    def moved_s(self) -> float:
+        return self.port.moved_s
+
+    async def run(
+        self, calls: Sequence[Command], *, timeout_s: float, longest_s: float | None = None
+    ) -> list[Reply]:
         self.seam.noted += [_name(call) for call in calls]
-        return await self.port.run(calls, timeout_s=timeout_s)
+        return await self.port.run(calls, timeout_s=timeout_s, longest_s=longest_s)
 
     async def read(
         self,

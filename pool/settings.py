@@ -65,7 +65,11 @@ class Settings:
         high=3600.0,
     )
     op_timeout_s: float = seconds(
-        2.0, "Every call to the store ends within this, reconnects included.", low=0.05, high=60.0
+        2.0,
+        "A call to the store fails when nothing has moved for so long, reconnects included; on a "
+        "line that moves it may take half of retry_window_s.",
+        low=0.05,
+        high=60.0,
     )
     retry_window_s: float = seconds(
         30.0,
@@ -161,3 +165,8 @@ class Settings:
     def known_s(self) -> float:
         """For how long it is known what a call did: by then nobody repeats it any more (G-04)."""
         return max(self.retry_window_s, _KNOWN_CALLS * self.op_timeout_s)
+
+    @property
+    def longest_s(self) -> float:
+        """How long a call may take that moves on; later nothing of it is sent again."""
+        return self.known_s / 2

@@ -122,7 +122,11 @@ async def _accessing(
     try:
         async with _housed(await House.open(seam, settings, partial(emit_to, told))) as supervisor:
             link = await Link.open(
-                seam, address, op_timeout_s=settings.op_timeout_s, care=supervisor
+                seam,
+                address,
+                op_timeout_s=settings.op_timeout_s,
+                longest_s=settings.longest_s,
+                care=supervisor,
             )
             try:
                 yield Access(

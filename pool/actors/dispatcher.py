@@ -8,6 +8,10 @@ Dispatch is the grant: an admission carries its candidate in the first try, more
 leave to stay unassigned in the second.  Repeating an admission is safe: its id is looked up first.
 Each waiter has a channel of its own, so one that never reads blocks nobody.
 
+What waits is bounded in bytes, and refused at once.  An admission's time is what passes while the
+line of its lane stands still, as any call's (see `Link`), until it has been tried once: what was
+refused or lost does not wait longer because something else moves.
+
 A full server refuses a whole call at its first write.  The call is sent once more, only to be
 answered: repeats, jobs that exist or have ended get their answers, all others StorageFull.
 """
@@ -42,18 +46,21 @@ from pool.errors import (
     UnknownHandler,
     unsure,
 )
+from pool.model.backoff import refused_delay
 from pool.model.job import STATES, Outcome, Record
+from pool.store import link
 from pool.store.answers import Missing, Said
 from pool.store.lane import Admission
 from pool.store.seam import Reply, Waiter
 
 BATCH_MAX: Final = 256  # admissions in one call
-BATCH_BYTES_MAX: Final = 1024 * 1024  # of payloads in one call: more would hold the server up
+BATCH_BYTES_MAX: Final = link.BATCH_BYTES_MAX  # of payloads in one call
+WAITING_BYTES_MAX: Final = link.WAITING_BYTES_MAX  # of payloads that were not answered
 FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one is on the wire
 ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
 LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
-RETRY_S: Final = 0.05
+RETRY_S: Final = 0.05  # before a call that failed is sent again; see `refused_delay`
 KNOWN_MAX: Final = 10_000  # handlers remembered as registered
 LATE: Final = "not sent: the calls before it took too long"
 
@@ -72,19 +79,35 @@ class Accepted:
 
 
 @attrs.define(eq=False)
+class Load:
+    """How many bytes of payloads wait for their answers."""
+
+    bytes: int = 0
+
+
+@attrs.define(eq=False)
 class Pending:
     """One admission and the channel of the one who asked for it."""
 
     item: Admission
     deadline_s: float
+    until_s: float  # ... at the latest
     waiter: Waiter
+    load: Load
     is_answered: bool = False
+    is_tried: bool = False  # a call that had it has failed
     maybe_done: bool = False  # one of the calls that had it may have been carried out
 
     def resolve(self, answer: Accepted | PoolError) -> None:
         if not self.is_answered:
             self.is_answered = True
+            self.load.bytes -= len(self.item.payload)
             self.waiter.take(answer)
+
+    def go_on(self, moved_s: float, op_timeout_s: float) -> None:
+        """Take into account that the line has moved then."""
+        if not self.is_tried:
+            self.deadline_s = max(self.deadline_s, min(moved_s + op_timeout_s, self.until_s))
 
     def doubt(self, lane: _Lane) -> None:
         """A call that had it may have been carried out, or may still be."""
@@ -115,6 +138,9 @@ class Waiting:
         if self.answer is None:
             self.answer = answer
             self.event.set()
+
+
+_payload_of: Final[Callable[[Admission], bytes]] = attrgetter("payload")
 
 
 def _not_running() -> NotRunning:
@@ -167,6 +193,7 @@ class _Lane:
     queue: deque[Pending] = attrs.field(factory=deque)
     flying: list[Sequence[Pending]] = attrs.field(factory=list)  # whose calls are under way
     again: list[Pending] = attrs.field(factory=list)  # to be sent again when a pause is over
+    failures: int = 0  # of calls, in a row
     doubted_s: float = 0.0  # until then, something may be sent again that may be done
     due_s: float = math.inf  # when it is looked whose time is up of these and of the queue
     looks: dict[tuple[str, str], None] = attrs.field(factory=dict)
@@ -180,6 +207,7 @@ class Dispatcher(Actor[Message]):
 
     inbox_max: int = 65_536
     context: Context
+    _load: Load = attrs.field(init=False, factory=Load)
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
     _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by job id
     _saturated: dict[str, float] = attrs.field(init=False, factory=dict)  # handler -> until
@@ -188,10 +216,21 @@ class Dispatcher(Actor[Message]):
 
     # --- for the node -------------------------------------------------------------------------
 
-    def admit(self, items: Sequence[Admission]) -> list[Pending]:
-        """Take admissions; wait on each one's waiter for an `Accepted` or an error."""
-        deadline_s = self.context.seam.clock() + self.context.settings.op_timeout_s
-        taken = [Pending(item, deadline_s, self.context.loop.waiter()) for item in items]
+    def admit(self, items: Sequence[Admission], *, is_bounded: bool = True) -> list[Pending]:
+        """Take admissions; wait on each one's waiter for an `Accepted` or an error.
+
+        Unless whoever asks bounds by itself how much waits, what is too much is refused.
+        """
+        now_s, settings, load = self.context.seam.clock(), self.context.settings, self._load
+        deadline_s, until_s = now_s + settings.op_timeout_s, now_s + settings.longest_s
+        waiter, before = self.context.loop.waiter, load.bytes
+        taken = [Pending(item, deadline_s, until_s, waiter(), load) for item in items]
+        load.bytes += sum(map(len, map(_payload_of, items)))
+        if is_bounded and before and load.bytes > WAITING_BYTES_MAX:
+            problem = f"not sent: {before} bytes wait already"
+            for pending in taken:
+                pending.resolve(StoreUnavailable(problem=problem, maybe_done=False))
+            return taken
         if self.state in ("stopping", "ended"):
             for pending in taken:
                 pending.resolve(_not_running())
@@ -362,6 +401,9 @@ class Dispatcher(Actor[Message]):
 
     def _on_due(self, number: int) -> None:
         lane, now_s = self._lane(number), self.context.seam.clock()
+        moved_s = self._moved_s(number)
+        for pending in lane.queue:
+            pending.go_on(moved_s, self.context.settings.op_timeout_s)
         late = [p for p in (*lane.queue, *lane.again) if p.deadline_s <= now_s]
         lane.queue = deque(p for p in lane.queue if p.deadline_s > now_s)
         lane.again = [p for p in lane.again if p.deadline_s > now_s]
@@ -400,9 +442,15 @@ class Dispatcher(Actor[Message]):
             return _Admitted(number, batch, reply, now_s, only_answer)
 
         # Whose time is up first is answered then; the others are sent again if theirs is not.
-        left_s = max(0.0, min(batch[0].deadline_s, batch[-1].deadline_s) - now_s)
+        ends = (batch[0], batch[-1])
+        for pending in ends:
+            pending.go_on(self._moved_s(number), settings.op_timeout_s)
+        left_s = max(0.0, min(pending.deadline_s for pending in ends) - now_s)
+        until_s = min(pending.until_s for pending in ends)
         try:
-            context.link.send(call, lambda reply: self.deliver(told(reply)), timeout_s=left_s)
+            context.link.send(
+                call, lambda reply: self.deliver(told(reply)), timeout_s=left_s, until_s=until_s
+            )
         except PoolError as error:
             self.put(told(error))
 
@@ -414,6 +462,7 @@ class Dispatcher(Actor[Message]):
         if isinstance(reply, PoolError):
             self._on_failed(number, batch, reply)
             return
+        self._lane(number).failures = 0
         again = []
         seen = self.context.lanes[number].seen(admitted.asked_s)
         told: list[Said] = reply
@@ -453,7 +502,10 @@ class Dispatcher(Actor[Message]):
         if isinstance(error, StoreLost):
             error = self._lost(number)
         now_s, lane = self.context.seam.clock(), self._lane(number)
+        lane.failures += 1
+        pause_s = refused_delay(lane.failures, RETRY_S)
         for pending in batch:
+            pending.is_tried = True
             is_sure = isinstance(error, StoreFault) and not error.maybe_done
             is_late = pending.deadline_s - RETRY_S <= now_s
             if is_late or is_sure or not isinstance(error, (StoreUnavailable, StoreFault)):
@@ -463,8 +515,11 @@ class Dispatcher(Actor[Message]):
                 pending.doubt(lane)
             lane.again.append(pending)
             if len(lane.again) == 1:
-                self.context.loop.later(RETRY_S, lambda: self.put(_Retry(number)))
+                self.context.loop.later(pause_s, lambda: self.put(_Retry(number)))
         self._watch(number, lane)
+
+    def _moved_s(self, number: int) -> float:
+        return self.context.link.moved_s(self.context.lanes[number].lane.names.lane)
 
     def _resume(self, number: int) -> None:
         """Send again what waited for that."""

@@ -11,7 +11,15 @@ import anyio.lowlevel
 import attrs
 
 from pool import checks
-from pool.actors.dispatcher import BATCH_MAX, LATE, RETRY_S, Accepted, Dispatcher, Pending
+from pool.actors.dispatcher import (
+    BATCH_BYTES_MAX,
+    BATCH_MAX,
+    LATE,
+    RETRY_S,
+    Accepted,
+    Dispatcher,
+    Pending,
+)
 from pool.actors.handlers import Handler
 from pool.actors.ref import JobRef
 from pool.errors import (
@@ -32,6 +40,7 @@ R = TypeVar("R")
 _CALLS: Final = "Call(...) or keys"
 MANY_MAX: Final = 100_000  # jobs in one `dispatch_many`
 SHARE_MAX: Final = 4096  # of those, given to their lanes at once: some 10 ms of the loop
+SLICE_BYTES_MAX: Final = BATCH_BYTES_MAX  # of payloads of a lane, admitted at once
 TURN_MAX: Final = 1024  # ... prepared in one turn of the loop: some 20 ms
 
 
@@ -261,38 +270,44 @@ class Dispatching:
         that each has for its second try would be over before it is sent once.  The server carries
         one slice out while the next one is prepared; of larger ones it would wait for each.
 
-        So a lane has `op_timeout_s` for each two slices.  Once it has let that pass, it is not
-        waited for again.
+        So a lane has `op_timeout_s` for each two slices, while its line does not move.  Once it has
+        let that pass, it is not waited for again.
         """
         under_way: Sequence[Pending | PoolError] = ()
-        done, is_silent = 0, False
-        for first in range(0, len(share.calls), BATCH_MAX):
+        done, first, is_silent = 0, 0, False
+        while first < len(share.calls):
             calls = share.calls[first : first + BATCH_MAX]
             async with turns.lock:
                 taken = _unsent(len(calls)) if is_silent else self._admit(handler, calls)
-                turns.count += len(calls)
+                turns.count += len(taken)
                 if turns.count >= turns.most:
                     turns.count = 0
                     await anyio.lowlevel.checkpoint()  # the link sends what there is
             is_late = await self._tell(under_way, share.places[done:first], answers)
             under_way, done, is_silent = taken, first, is_silent or is_late
+            first += len(taken)
         await self._tell(under_way, share.places[done:], answers)
 
     def _admit(
         self, handler: Handler[Any, Any] | str, calls: Sequence[Call | str]
     ) -> list[Pending | PoolError]:
-        node, items = self._home, list[Admission | PoolError]()
+        """Admit calls, as many as there is room for in a slice."""
+        node, items, left = self._home, list[Admission | PoolError](), SLICE_BYTES_MAX
         for call in calls:
             try:
                 one = Call(call) if isinstance(call, str) else _checked(call)
-                items.append(node.admission(handler, one.key, one.args, one.kwargs, self._options))
+                item = node.admission(handler, one.key, one.args, one.kwargs, self._options)
+                items.append(item)
+                if (left := left - len(item.payload)) <= 0:
+                    break
             except PoolError as error:
                 items.append(error.with_traceback(None))  # which leads back here
             except Exception as error:  # noqa: BLE001 - of the caller's own code, such as a key's property
                 refused = _no_calls(call, f"{name_of(type(error))} was raised by it")
                 refused.__cause__ = error.with_traceback(None)
                 items.append(refused)
-        pending = iter(node.dispatcher.admit([i for i in items if isinstance(i, Admission)]))
+        admitted = [item for item in items if isinstance(item, Admission)]
+        pending = iter(node.dispatcher.admit(admitted, is_bounded=False))
         return [item if isinstance(item, PoolError) else next(pending) for item in items]
 
     async def _tell(

@@ -462,7 +462,13 @@ class Node(Dispatching):
         url, self._server = await serve(self._given_url)
         control = Control(self.pool)
         url = url.at(control.prefix)
-        self._link = await Link.open(seam, url, op_timeout_s=settings.op_timeout_s, care=supervisor)
+        self._link = await Link.open(
+            seam,
+            url,
+            op_timeout_s=settings.op_timeout_s,
+            longest_s=settings.longest_s,
+            care=supervisor,
+        )
         context = Context(
             url=url,
             settings=settings,

@@ -28,13 +28,14 @@ from pool.actors.run import Run
 from pool.errors import PoolError, StoreUnavailable
 from pool.model import job as model
 from pool.model.backoff import refused_delay
+from pool.store import link
 from pool.store.answers import Said
 from pool.store.lane import Edge, Target, ranking
 from pool.store.scripts import Word
 from pool.store.seam import Reply
 
 BATCH_MAX: Final = 256  # edges in one call: some 4 ms of the server's time
-BATCH_BYTES_MAX: Final = 1024 * 1024  # of results and states in one call
+BATCH_BYTES_MAX: Final = link.BATCH_BYTES_MAX  # of results and states in one call
 ACK_DELAY_S: Final = 0.005  # from a start to its acknowledgement
 RESEND_S: Final = 0.1  # before a batch that was not answered is sent again; see `refused_delay`
 MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation

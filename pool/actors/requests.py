@@ -2,7 +2,7 @@
 
 The record is the truth; a script verifies whose it is and answers MOVED_ON with the present owner,
 so a stale guess costs one more round trip and nothing else.  However often it is tried, a request
-has one deadline.
+has one deadline, and as long again for each answer that came late over a slow line.
 """
 
 from __future__ import annotations
@@ -36,6 +36,25 @@ NO_JOB: Final = "-"  # the id of none: the script only looks
 TRIES_MAX: Final = 16  # a key that moves faster than this is not reached
 
 
+@attrs.define(eq=False)
+class _Limit:
+    """How long a request may go on.  An answer that comes later has come over a line that moves:
+    then it has as long again; see `Link`."""
+
+    clock: Callable[[], float]
+    op_timeout_s: float
+    deadline_s: float
+    until_s: float
+
+    def left_s(self) -> float:
+        return max(0.0, self.deadline_s - self.clock())
+
+    def go_on(self) -> None:
+        now_s = self.clock()
+        if self.deadline_s <= now_s:
+            self.deadline_s = min(now_s + self.op_timeout_s, self.until_s)
+
+
 @attrs.define(eq=False, kw_only=True)
 class Requests:
     """Sends them for one node, and remembers who owned what."""
@@ -58,33 +77,33 @@ class Requests:
             StoreUnavailable: No answer in time.
         """
         settings, state = self.context.settings, self.context.lane_of(key)
-        request, deadline_s = self.context.ids.next(), self._deadline_s()
+        request, limit = self.context.ids.next(), self._limit()
         (owner, job_id), doubted = self._owners.get(key, ("", NO_JOB)), ""  # the job it was sent to
         since, skip, tries = state.stamp, 0, 0  # what it is looked for among, a page at a time
         while tries < TRIES_MAX:
             tries += not skip
             named = f"!{request}" if doubted else request  # it may be there already: have it look
+            only_looks = job_id == NO_JOB
             call = state.lane.notify(
                 key,
                 owner,
                 named,
-                payload,
+                b"" if only_looks else payload,
                 messages_max=settings.messages_max,
                 job_id=job_id,
                 skip=skip,
                 since=since,
             )
             failed: PoolError
-            only_looks = job_id == NO_JOB
             # One that has looked at some before would not see what its own first copy has done.
             is_sure = only_looks or (bool(doubted) and not skip)
             try:
-                word, _, rest = await self._call(call, deadline_s, is_sure=is_sure)
+                word, _, rest = await self._call(call, limit, is_sure=is_sure)
             except (StoreUnavailable, StoreFault) as error:
                 if only_looks:
                     raise attrs.evolve(error, maybe_done=False) from None
                 is_new = not doubted or skip
-                if is_new and error.maybe_done and self.context.seam.clock() < deadline_s:
+                if is_new and error.maybe_done and limit.left_s() > 0:
                     doubted, skip = job_id, 0
                     continue
                 raise (unsure(error) if doubted else error) from None
@@ -93,7 +112,7 @@ class Requests:
                     case "OK":
                         self._remember(key, owner, job_id)
                         return
-                    case "LOOKED" if int(rest) > skip and self.context.seam.clock() < deadline_s:
+                    case "LOOKED" if int(rest) > skip and limit.left_s() > 0:
                         skip = int(rest)
                         continue
                     case "LOOKED":
@@ -131,13 +150,13 @@ class Requests:
         settings, state = self.context.settings, self.context.lane_of(key)
         cause = model.one_line(cause, model.CAUSE_CHARS_MAX)
         owner = self._owners.get(key, ("", ""))[0] if job_id else ""  # of nobody: it only looks
-        deadline_s, was_live, was_sent = self._deadline_s(), False, False
+        limit, was_live, was_sent = self._limit(), False, False
         for _ in range(TRIES_MAX):
             call = state.lane.intend(
                 key, job_id, owner, "s" + cause, again_s=self.context.timing.stop_budget_s
             )
             try:
-                told: Said = await self._call(call, deadline_s, is_sure=True)
+                told: Said = await self._call(call, limit, is_sure=True)
             except (StoreUnavailable, StoreFault) as error:  # a former try may be done all the same
                 if not (owner or was_sent):
                     raise attrs.evolve(error, maybe_done=False) from None
@@ -161,7 +180,7 @@ class Requests:
                         edge = Edge(model.CANCEL, key, int(epoch), job_id)
                         edge.ttl_ms, edge.x, edge.handler = outcome_ttl_ms(settings), cause, handler
                         try:
-                            if await self._cancel(state.number, edge, deadline_s):
+                            if await self._cancel(state.number, edge, limit):
                                 return job_id
                         except (StoreUnavailable, StoreFault) as error:
                             raise (unsure(error) if was_sent else error) from None
@@ -169,20 +188,25 @@ class Requests:
                     raise _unreadable(key)
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was stopped")
 
-    async def _cancel(self, lane: int, edge: Edge, deadline_s: float) -> bool:
+    async def _cancel(self, lane: int, edge: Edge, limit: _Limit) -> bool:
         state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
         expected_ms = state.expected_ms(self.context.seam.clock())
         call = state.lane.advance("free", "", [edge], pending_s=pending_s, expected_ms=expected_ms)
-        _, told = await self._call(call, deadline_s, is_sure=True)
+        _, told = await self._call(call, limit, is_sure=True)
         tell_all(self.tell_waiters, lane, [edge], told)
         return told[0][0] in ("OK", "REPEAT")
 
-    def _deadline_s(self) -> float:
-        return self.context.seam.clock() + self.context.settings.op_timeout_s
+    def _limit(self) -> _Limit:
+        clock, settings = self.context.seam.clock, self.context.settings
+        now_s, op_timeout_s = clock(), settings.op_timeout_s
+        return _Limit(clock, op_timeout_s, now_s + op_timeout_s, now_s + settings.longest_s)
 
-    async def _call(self, call: ScriptCall, deadline_s: float, *, is_sure: bool) -> Reply:
-        left_s = max(0.0, deadline_s - self.context.seam.clock())
-        return await self.context.link.call(call, repeatable=is_sure, timeout_s=left_s)
+    async def _call(self, call: ScriptCall, limit: _Limit, *, is_sure: bool) -> Reply:
+        reply = await self.context.link.call(
+            call, repeatable=is_sure, timeout_s=limit.left_s(), until_s=limit.until_s
+        )
+        limit.go_on()
+        return reply
 
     def _remember(self, key: str, owner: str, job_id: str) -> None:
         self._owners[key] = owner, job_id

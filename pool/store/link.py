@@ -4,7 +4,20 @@
 
 There are no timers on the way: a call made on an idle link goes out in the loop's next turn, and
 what is asked while a batch is under way forms the next one.  So batches grow with the load by
-themselves.
+themselves, up to a number of calls and of bytes.
+
+    waits ----------> written in part ----> written ----------> answered
+      | time is up       | time is up, lost    | time is up, lost
+      not done           not done, if lost     maybe done
+
+Time is what passes while the line stands still: a call's begins anew whenever the other side has
+taken bytes of ours or sent some, on this connection, since the call was made.  A slow line makes
+calls slow.  That a connection was made, or that the system took what we wrote, is no progress.
+What only drips has another limit, `longest_s`, for all of it.
+
+What is large waits aside, by script, and the scripts take turns; a small call never waits for more
+than one batch of that.  Of one script, calls keep their order: once a large one waits, those made
+later wait behind it.  How many bytes may wait aside is bounded; an empty link takes any call.
 
 Deadlines are kept beside the body, which may hang in a name look-up or wait for a server that does
 not answer: every call is answered when its time is up, whatever happens.  One loop timer per link
@@ -17,7 +30,10 @@ with a connection to the primary that has it.  Calls are passed on by their firs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from itertools import chain
+from sys import getsizeof
+from typing import Any
 
 import anyio
 import attrs
@@ -34,8 +50,8 @@ from pool.errors import (
 from pool.model.names import hash_tag
 from pool.store.care import Care, Guard
 from pool.store.loops import door
-from pool.store.scripts import Command, ScriptCall, Word
-from pool.store.seam import Beside, Port, Seam
+from pool.store.scripts import Command, Script, ScriptCall, Word
+from pool.store.seam import Beside, Port, Seam, Waiter
 from pool.store.url import Url
 from pool.store.wire import Reply, Server
 
@@ -43,6 +59,10 @@ OnReply = Callable[[Reply], object]
 
 QUEUED_MAX = 10_000  # calls that may wait for the connection; more would only be late
 BATCH_MAX = 1_000  # calls in one pipeline: at 10 us each the first waits 10 ms for the last
+BATCH_BYTES_MAX = 256 * 1024  # in one pipeline, or one call: at 1 MB/s what is small waits 0.3 s
+LARGE_BYTES = 32 * 1024  # of one call that waits aside
+WAITING_BYTES_MAX = 64 * 1024 * 1024  # of what waits aside
+_LONGEST = 7.5  # times `op_timeout_s`, unless told otherwise: as with the default settings
 _BACKOFF_S = 0.05  # before the second try to connect; doubles with each further one
 _BACKOFF_MAX_S = 1.0
 _RETRY_S = 0.02  # before the second try of a repeatable call; doubles with each further one
@@ -55,7 +75,10 @@ _LATE_S = 0.05  # a timer that fires later than this was held up by the loop, an
 class _Call:
     command: Command
     on_reply: OnReply
+    asked_s: float
     deadline_s: float
+    until_s: float  # when it is over, however the line moves
+    size: int  # about, in bytes
     is_sent: bool = False  # or about to be: the body has it
     is_answered: bool = False
     is_put_off: bool = False
@@ -83,6 +106,7 @@ class Link:
         url: Url,
         *,
         op_timeout_s: float,
+        longest_s: float | None = None,
         queued_max: int,
         name: str,
         care: Care | None,
@@ -96,10 +120,14 @@ class Link:
         self._is_of_cluster = url.kind == "cluster"
         self._others: dict[str, Link] = {}  # by hash tag
         self._op_timeout_s = op_timeout_s
+        self._longest_s = _LONGEST * op_timeout_s if longest_s is None else longest_s
         # Half of a call's time: what can be repeated after a lost reply must have time left for it.
         self._reply_s = op_timeout_s / 2
         self._queued_max = queued_max
         self._queue: deque[_Call] = deque()
+        self._aside: dict[Script | None, deque[_Call]] = {}  # none of them empty; in turn
+        self._aside_bytes = 0
+        self._port: Port | None = None
         self._flying: Sequence[_Call] = ()  # what the body took last
         self._is_idle = False  # the body waits: it must be woken
         self._is_closing = False
@@ -123,6 +151,7 @@ class Link:
         url: Url,
         *,
         op_timeout_s: float,
+        longest_s: float | None = None,
         name: str = "pool-link",
         queued_max: int = QUEUED_MAX,
         care: Care | None = None,
@@ -130,7 +159,8 @@ class Link:
         """Connect to the server and check it; `op_timeout_s` is the deadline of this and all calls.
 
         A call may be given another one.  A longer one helps while it waits or repeats: a server
-        that has not answered half of that after sending has lost its connection.
+        whose line has stood still for half of that after sending has lost its connection.  A line
+        that moves has `longest_s` for each call.
 
         Raises:
             StoreUnavailable: No connection within `op_timeout_s`.
@@ -140,7 +170,13 @@ class Link:
             ConfigError: The address cannot work.
         """
         link = cls(
-            seam, url, op_timeout_s=op_timeout_s, queued_max=queued_max, name=name, care=care
+            seam,
+            url,
+            op_timeout_s=op_timeout_s,
+            longest_s=longest_s,
+            queued_max=queued_max,
+            name=name,
+            care=care,
         )
         link._start()
         failed: Reply = StoreUnavailable(
@@ -189,6 +225,7 @@ class Link:
                 self._seam,
                 self._url.at(key),
                 op_timeout_s=self._op_timeout_s,
+                longest_s=self._longest_s,
                 queued_max=self._queued_max,
                 name=f"{self._name}-{tag}",
                 care=self._care,
@@ -198,35 +235,43 @@ class Link:
             self._others[tag] = link
         return link
 
+    def moved_s(self, key: str = "") -> float:
+        """Return when the line to where this key lives has last moved."""
+        port = (self.at(key) if key else self)._port
+        return port.moved_s if port is not None else float("-inf")
+
     async def call(
         self,
         call: ScriptCall,
         *,
         repeatable: bool = False,
         timeout_s: float | None = None,
+        until_s: float | None = None,
     ) -> Reply:
         """Run a script and return what its reader makes of the reply.
 
         `repeatable` says that doing it twice is as good as once (it carries a request id, or only
         reads): then it is sent again after a failure, until its time is up.  Cancelling the caller
-        does not take the call back.
+        does not take the call back.  `timeout_s` is for a line that stands still, `until_s` for all
+        of it, by the seam's clock.
 
         Raises:
-            StoreUnavailable: Its time is up, or the connection was lost; `maybe_done` says if it
-                may have been done, or may still be.
+            StoreUnavailable: Its time is up, the connection was lost, or too much waits already;
+                `maybe_done` says if it may have been done, or may still be.
             StorageFull, AuthError, StoreLost, Gone: What the server answered.
             StoreFault: It answered what nobody expects, or can read.
             NotRunning: The link is closed, or this process is a fork of the one that opened it.
         """
         timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
         if repeatable:
-            return await self._repeat(call, timeout_s)
-        return await self._once(call, timeout_s)
+            return await self._repeat(call, timeout_s, until_s)
+        return await self._once(call, timeout_s, until_s)
 
     async def execute(self, *command: Word, repeatable: bool = False) -> Reply:
         """Run one plain command; `repeatable` and errors as for `call()`."""
-        run = self._repeat if repeatable else self._once
-        return await run(command, self._op_timeout_s)
+        if repeatable:
+            return await self._repeat(command, self._op_timeout_s, None)
+        return await self._once(command, self._op_timeout_s, None)
 
     async def execute_all(self, commands: Iterable[Command]) -> list[Reply]:
         """Run plain commands in one round trip, in their order; raises the first error of them."""
@@ -243,24 +288,33 @@ class Link:
             for command in commands:
                 waiters.append(self._loop.waiter())
                 link = self._of(command)
-                link._enqueue(command, waiters[-1].take, self._op_timeout_s)
+                link._enqueue(command, waiters[-1].take, self._op_timeout_s, is_bounded=True)
                 links[link] = None
         finally:  # also what stands before one that is refused, which nobody waits for
             for link in links:
                 link._ring()
         return [await waiter.wait() for waiter in waiters]
 
-    def send(self, command: Command, on_reply: OnReply, *, timeout_s: float | None = None) -> None:
+    def send(
+        self,
+        command: Command,
+        on_reply: OnReply,
+        *,
+        timeout_s: float | None = None,
+        until_s: float | None = None,
+    ) -> None:
         """Send a command without waiting; `on_reply` gets its reply on the event loop, once.
 
         A reply is a value or an instance of PoolError.  What `on_reply` raises is told as a crash.
+        For parts of ours, each of which bounds by itself how many bytes it has under way.
 
         Raises:
             StoreUnavailable: `queued_max` calls wait already; nothing was sent.
             NotRunning: The link is closed, or this process is a fork of the one that opened it.
         """
         link = self._of(command)
-        link._enqueue(command, on_reply, self._op_timeout_s if timeout_s is None else timeout_s)
+        timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
+        link._enqueue(command, on_reply, timeout_s, until_s)
         link._ring()
 
     async def aclose(self, budget_s: float) -> None:
@@ -297,37 +351,71 @@ class Link:
             raise NotRunning(state="closed" if state != "forked" else state)
         self._door()
 
-    def _enqueue(self, command: Command, on_reply: OnReply, timeout_s: float) -> None:
+    def _enqueue(
+        self,
+        command: Command,
+        on_reply: OnReply,
+        timeout_s: float,
+        until_s: float | None = None,
+        *,
+        is_bounded: bool = False,
+    ) -> None:
         self._check_open()
         if len(self._queue) >= self._queued_max:
-            raise StoreUnavailable(
-                problem=f"not sent: {self._queued_max} calls wait already", maybe_done=False
-            )
-        deadline_s = self._seam.clock() + timeout_s
-        self._queue.append(_Call(command, on_reply, deadline_s))
+            raise self._too_many(f"{self._queued_max} calls")
+        now_s = self._seam.clock()
+        script, words = _parts(command)
+        size = sum(map(getsizeof, words))  # of each some 40 too many, which it takes here, too
+        longest_s = now_s + self._longest_s
+        until_s = longest_s if until_s is None else min(until_s, longest_s)
+        deadline_s = now_s + timeout_s
+        call = _Call(command, on_reply, now_s, deadline_s, until_s, size)
+        if size > LARGE_BYTES or script in self._aside:
+            self._put_aside(script, call, is_bounded=is_bounded)
+        else:
+            self._queue.append(call)
         if deadline_s < self._timer_s:
             self._arm(deadline_s, timeout_s)
+
+    def _put_aside(self, script: Script | None, call: _Call, *, is_bounded: bool) -> None:
+        is_large = is_bounded and call.size > LARGE_BYTES
+        if is_large and self._aside and self._aside_bytes + call.size > WAITING_BYTES_MAX:
+            raise self._too_many(f"{self._aside_bytes} bytes")
+        if len(self._aside.get(script, ())) >= self._queued_max:
+            raise self._too_many(f"{self._queued_max} calls")
+        self._aside.setdefault(script, deque()).append(call)
+        self._aside_bytes += call.size
+
+    def _too_many(self, waiting: str) -> StoreUnavailable:
+        return StoreUnavailable(problem=f"not sent: {waiting} wait already", maybe_done=False)
 
     def _ring(self) -> None:
         if self._is_idle:
             self._is_idle = False
             self._beside.wake()
 
-    async def _once(self, command: Command, timeout_s: float) -> Reply:
-        waiter = self._loop.waiter()
-        self.send(command, waiter.take, timeout_s=timeout_s)
-        reply = await waiter.wait()
-        if isinstance(reply, PoolError):
-            raise again(reply)
-        return reply
+    def _once(
+        self, command: Command, timeout_s: float, until_s: float | None
+    ) -> Coroutine[Any, Any, Reply]:
+        """Send; to be awaited.  What is too much to wait is refused before that."""
+        waiter, link = self._loop.waiter(), self._of(command)
+        link._enqueue(command, waiter.take, timeout_s, until_s, is_bounded=True)
+        link._ring()
+        return _answer_of(waiter)
 
-    async def _repeat(self, command: Command, timeout_s: float) -> Reply:
-        deadline_s = self._seam.clock() + timeout_s
+    async def _repeat(self, command: Command, timeout_s: float, until_s: float | None) -> Reply:
+        now_s = self._seam.clock()
+        deadline_s, longest_s = now_s + timeout_s, now_s + self._longest_s
+        until_s = longest_s if until_s is None else min(until_s, longest_s)
         was_sent, pause_s = False, _RETRY_S
         while True:
             left_s = deadline_s - self._seam.clock()
             try:
-                return await self._once(command, min(left_s, self._op_timeout_s))
+                answer = self._once(command, min(left_s, self._op_timeout_s), until_s)
+            except StoreUnavailable as error:  # too much waits already
+                raise (unsure(error) if was_sent else error) from None
+            try:
+                return await answer
             except StoreUnavailable as error:
                 rest_s = self._seam.dice.uniform(0.0, pause_s)
                 if self._seam.clock() + rest_s >= deadline_s:
@@ -348,17 +436,25 @@ class Link:
         """Answer what is overdue; come back for the earliest of the others."""
         self._cancel_timer, self._timer_s = None, float("inf")
         now_s = self._seam.clock()
-        waiting = [*self._flying, *self._queue]
-        overdue = [c for c in waiting if not c.is_answered and c.is_overdue(now_s)]
-        self._queue = deque(call for call in self._queue if call.deadline_s > now_s)
+        overdue = [c for c in self._unanswered() if self._is_overdue(c, now_s)]
+        if overdue:
+            late = set(overdue)
+            self._queue = deque(call for call in self._queue if call not in late)
+            for script, calls in list(self._aside.items()):
+                self._leave_aside(script, deque(call for call in calls if call not in late))
         for call in overdue:
             self._answer(call, self._lost(call, self._trouble))
         # Whoever was answered may have asked anew, for a shorter time.
-        waiting = [*self._flying, *self._queue]
-        deadlines = [call.deadline_s for call in waiting if not call.is_answered]
+        deadlines = [call.deadline_s for call in self._unanswered()]
         if deadlines:
             self._arm(min(deadlines), max(0.0, min(deadlines) - now_s))
         self._note_drained()
+
+    def _is_overdue(self, call: _Call, now_s: float) -> bool:
+        """Whether its time is up, as far as the line stood still."""
+        if call.deadline_s <= now_s and (moved_s := self.moved_s()) > call.asked_s:
+            call.deadline_s = max(call.deadline_s, min(moved_s + self._op_timeout_s, call.until_s))
+        return call.is_overdue(now_s)
 
     def _lost(self, call: _Call, why: str) -> StoreUnavailable:
         if call.is_sent:
@@ -368,7 +464,26 @@ class Link:
         return StoreUnavailable(problem=f"not sent: {why}", maybe_done=False)
 
     def _waiting(self) -> bool:
-        return bool(self._queue) or any(not call.is_answered for call in self._flying)
+        return bool(self._queue or self._aside) or any(not c.is_answered for c in self._flying)
+
+    def _unanswered(self) -> Iterator[_Call]:
+        flying = (call for call in self._flying if not call.is_answered)
+        return chain(flying, self._queue, *self._aside.values())
+
+    def _unsent(self) -> list[_Call]:
+        """Take all that waits."""
+        unsent = [*chain(self._queue, *self._aside.values())]
+        self._queue.clear()
+        self._aside.clear()
+        self._aside_bytes = 0
+        return unsent
+
+    def _leave_aside(self, script: Script | None, calls: deque[_Call]) -> None:
+        """Have these wait, and nobody else of that script; it is its turn after all others."""
+        self._aside_bytes -= sum(call.size for call in self._aside.pop(script))
+        if calls:
+            self._aside[script] = calls
+            self._aside_bytes += sum(call.size for call in calls)
 
     def _note_drained(self) -> None:
         if self._is_closing and not self._waiting():
@@ -390,9 +505,7 @@ class Link:
 
     def _give_up(self, why: str, error: Callable[[_Call], PoolError] | None = None) -> None:
         """Answer everything that waits."""
-        waiting = [*self._flying, *self._queue]
-        self._queue.clear()
-        for call in waiting:
+        for call in (*self._flying, *self._unsent()):
             self._answer(call, self._lost(call, why) if error is None else error(call))
         if self._cancel_timer is not None:
             self._cancel_timer()
@@ -412,9 +525,7 @@ class Link:
         self._settle_open(error)
         if isinstance(error, AuthError):
             # No use in waiting: the same credentials will be refused again.
-            refused = list(self._queue)
-            self._queue.clear()
-            for call in refused:
+            for call in self._unsent():
                 self._answer(call, attrs.evolve(error))
 
     def _on_end(self, error: BaseException | None) -> None:
@@ -431,13 +542,14 @@ class Link:
     # --- the body -----------------------------------------------------------------------------
 
     async def _work(self, port: Port) -> None:
+        self._port = port
         if self._flying:  # of a life before this one, which has crashed
             port.post(self._expire, self._flying)
         self._flying, self._is_idle = (), False
         failures = 0
         await self._connect(port)  # at once: open() waits for it
         while not port.closing:
-            if not self._queue:
+            if not (self._queue or self._aside):
                 await self._rest(port)
             elif port.is_connected() or await self._connect(port):
                 failures = 0
@@ -473,23 +585,63 @@ class Link:
             port.post(self._expire, overdue)
         if not batch:
             return True
-        replies = await port.run([call.command for call in batch], timeout_s=self._reply_s)
+        replies = await port.run(
+            [call.command for call in batch], timeout_s=self._reply_s, longest_s=self._longest_s
+        )
         return port.post(self._deliver, batch, replies)
 
     def _take(self) -> tuple[Sequence[_Call], Sequence[_Call]]:
         """Return what to send now, and what it is too late to send."""
         batch: list[_Call] = []
         overdue: list[_Call] = []
-        now_s = self._seam.clock()
-        for _ in range(min(len(self._queue), BATCH_MAX)):
+        now_s, left = self._seam.clock(), BATCH_BYTES_MAX
+        while self._queue and len(batch) < BATCH_MAX and left > 0:
             call = self._queue.popleft()
-            if call.deadline_s <= now_s:
+            if call.deadline_s <= now_s and self._is_overdue(call, now_s):
                 overdue.append(call)
             else:
                 call.is_sent = True
                 batch.append(call)
+                left -= call.size
+        if self._aside:
+            self._take_aside(batch, overdue, now_s, left)
         self._flying = batch
         return batch, overdue
+
+    def _take_aside(
+        self, batch: list[_Call], overdue: list[_Call], now_s: float, left: int
+    ) -> None:
+        """Take of what waits aside as much as there is room for, but one call in any case."""
+        is_first = True
+        while self._aside and len(batch) < 2 * BATCH_MAX:
+            script, calls = next(iter(self._aside.items()))
+            if calls[0].size > left and not is_first:
+                return
+            call = calls.popleft()
+            del self._aside[script]
+            if calls:
+                self._aside[script] = calls  # behind all others
+            self._aside_bytes -= call.size
+            if self._is_overdue(call, now_s):
+                overdue.append(call)
+                continue
+            call.is_sent, is_first = True, False
+            batch.append(call)
+            left -= call.size
+
+
+async def _answer_of(waiter: Waiter) -> Reply:
+    reply = await waiter.wait()
+    if isinstance(reply, PoolError):
+        raise again(reply)
+    return reply
+
+
+def _parts(command: Command) -> tuple[Script | None, Sequence[Word]]:
+    """Return whose turn it takes, and what may be large."""
+    if type(command) is ScriptCall:
+        return command.script, command.args
+    return None, command  # type: ignore[return-value]
 
 
 def _key_of(command: Command) -> str:

@@ -26,6 +26,9 @@ from pool.store.replies import Moved, NoScript, from_words
 from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.wire import Lost, Reply, Server, pack
 
+READ_TIMES = 16  # of its time-out, and ...
+READ_S = 60.0  # at least: what a blocking read that moves on may take, however slowly it does
+
 OnEnd: TypeAlias = Callable[[BaseException | None], object]
 
 
@@ -42,6 +45,7 @@ class AnyWire(Protocol):
     """A connection that can be opened again and again; see `Wire`."""
 
     server: Server | None
+    moved_s: float
 
     def is_open(self) -> bool:
         """Say whether the connection can be used, as far as is known."""
@@ -49,7 +53,9 @@ class AnyWire(Protocol):
     async def connect(self, *, timeout_s: float) -> None:
         """Open the connection."""
 
-    async def exchange(self, packed: bytes, count: int, *, timeout_s: float) -> list[Reply]:
+    async def exchange(
+        self, packed: bytes, count: int, *, timeout_s: float, until_s: float | None = None
+    ) -> list[Reply]:
         """Send what is packed and return its `count` replies; raises `Lost`."""
 
     def disown(self) -> StoreUnavailable:
@@ -126,6 +132,10 @@ class WirePort:
     def server(self) -> Server | None:
         return self.wire.server
 
+    @property
+    def moved_s(self) -> float:
+        return self.wire.moved_s
+
     def is_connected(self) -> bool:
         return self.wire.is_open()
 
@@ -152,20 +162,22 @@ class WirePort:
         await self.wire.connect(timeout_s=timeout_s)
         self._is_good = True
 
-    async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
-        replies = await self._run(calls, timeout_s)
+    async def run(
+        self, calls: Sequence[Command], *, timeout_s: float, longest_s: float | None = None
+    ) -> list[Reply]:
+        until_s = self._clock() + (timeout_s if longest_s is None else longest_s)
+        replies = await self._run(calls, timeout_s, until_s)
         return list(map(_read, calls, replies))
 
-    async def _run(self, calls: Sequence[Command], timeout_s: float) -> list[Reply]:
-        deadline_s = self._clock() + timeout_s
-        replies = await self._try(calls, deadline_s)
+    async def _run(self, calls: Sequence[Command], timeout_s: float, until_s: float) -> list[Reply]:
+        replies = await self._try(calls, timeout_s, until_s)
         refused = [i for i, reply in enumerate(replies) if type(reply) in (NoScript, Moved)]
         if not refused:
             return replies
         # Someone flushed the scripts, or the keys have gone to another node of a cluster.  What
         # was refused for that has not been done, so it may be sent again, whatever it is.
         self._loaded.clear()
-        again = await self._try([calls[i] for i in refused], deadline_s)
+        again = await self._try([calls[i] for i in refused], timeout_s, until_s)
         for i, reply in zip(refused, again, strict=True):
             replies[i] = _final(reply)
         return replies
@@ -198,7 +210,10 @@ class WirePort:
                 self._is_good = False
                 return []
             words = (*words, *positions.keys(), *positions.values())
-            [reply] = await self.wire.exchange(pack(words), 1, timeout_s=timeout_s)
+            longest_s = max(READ_S, READ_TIMES * timeout_s)
+            [reply] = await self.wire.exchange(
+                pack(words), 1, timeout_s=timeout_s, until_s=self._clock() + longest_s
+            )
         except (Lost, StoreUnavailable) as error:
             self._is_good = False
             if self._interrupted:
@@ -212,15 +227,17 @@ class WirePort:
         entries: Entries = found
         return entries
 
-    async def _try(self, calls: Sequence[Command], deadline_s: float) -> list[Reply]:
+    async def _try(self, calls: Sequence[Command], timeout_s: float, until_s: float) -> list[Reply]:
         if not self.wire.is_open():
             try:
-                await self.connect(timeout_s=deadline_s - self._clock())
+                await self.connect(timeout_s=min(timeout_s, until_s - self._clock()))
             except PoolError as error:
                 return [_copy(error) for _ in calls]
-        return await self._send(calls, deadline_s)
+        return await self._send(calls, timeout_s, until_s)
 
-    async def _send(self, calls: Sequence[Command], deadline_s: float) -> list[Reply]:
+    async def _send(
+        self, calls: Sequence[Command], timeout_s: float, until_s: float
+    ) -> list[Reply]:
         """Run the calls, after loading those of their scripts that this connection has not seen.
 
         Loading first, in the same pipeline, keeps the calls of a batch in their order: a call that
@@ -249,21 +266,28 @@ class WirePort:
             numbers.append(last)
             packed.append(pack(("PING", last)))
         failed: PoolError | None = None
+        left = len(packed)  # for the server, as far as is known
         try:
             got = await self.wire.exchange(
-                b"".join(packed), len(packed), timeout_s=deadline_s - self._clock()
+                b"".join(packed),
+                len(packed),
+                timeout_s=min(timeout_s, until_s - self._clock()),
+                until_s=until_s,
             )
         except Lost as lost:
             got, failed = lost.replies, lost.error
+            left = _begun(packed, lost.sent_bytes)
         loads, replies = got[: len(scripts)], got[len(scripts) :]
         sure, is_ours = _vouched(numbers, replies, len(calls))
         if sure < len(calls) and is_ours and failed is None:
-            is_ours = await self._confirms(replies[-1], deadline_s)
+            is_ours = await self._confirms(replies[-1], timeout_s, until_s)
             sure = len(calls) if is_ours else sure
         if not is_ours:
             failed = self.wire.disown()
         replies = replies[:sure]
         replies += [_copy(failed) for _ in calls[sure:]]
+        for i in range(max(sure, left - len(scripts)), len(calls)):
+            replies[i] = attrs.evolve(replies[i], maybe_done=False)  # of half a command nothing
         refused = {s: r for s, r in zip(scripts, loads, strict=False) if isinstance(r, PoolError)}
         for i, call in enumerate(calls) if refused else ():
             # An ACL may reserve SCRIPT LOAD for an installer: only what lacks its script fails.
@@ -277,12 +301,13 @@ class WirePort:
         self._number += 1
         return b"%d" % self._number
 
-    async def _confirms(self, last: Reply, deadline_s: float) -> bool:
+    async def _confirms(self, last: Reply, timeout_s: float, until_s: float) -> bool:
         """Say whether it was the last reply: an error that the server raised has no number."""
         number = self._next()
         try:
+            left_s = min(timeout_s, until_s - self._clock())
             [reply] = await self.wire.exchange(
-                pack(("PING", number)), 1, timeout_s=deadline_s - self._clock()
+                pack(("PING", number)), 1, timeout_s=left_s, until_s=until_s
             )
         except Lost:
             return False
@@ -296,6 +321,15 @@ class WirePort:
 
 
 _PING = pack(("PING",))
+
+
+def _begun(packed: Sequence[bytes], sent_bytes: int) -> int:
+    """Return how many commands had left as a whole when so many bytes had."""
+    for i, each in enumerate(packed):
+        sent_bytes -= len(each)
+        if sent_bytes < 0:
+            return i
+    return len(packed)
 
 
 def _vouched(numbers: Sequence[bytes | None], replies: list[Reply], count: int) -> tuple[int, bool]:

@@ -84,12 +84,19 @@ class Port(Protocol):
     async def connect(self, *, timeout_s: float) -> None:
         """Open the connection; for the errors see `Wire.connect`."""
 
-    async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
+    @property
+    def moved_s(self) -> float:
+        """When the other side last took or sent something that is not its greeting."""
+
+    async def run(
+        self, calls: Sequence[Command], *, timeout_s: float, longest_s: float | None = None
+    ) -> list[Reply]:
         """Send the calls as one pipeline, connecting if need be; return one reply each, in order.
 
-        A reply is a value or a PoolError *instance*.  All of it ends within `timeout_s`: what has
-        no reply by then, or when the connection breaks, gets StoreUnavailable, whose `maybe_done`
-        says whether its bytes may have reached the server.
+        A reply is a value or a PoolError *instance*.  All of it ends within `timeout_s`; with
+        `longest_s` within that, and `timeout_s` is for a line that stands still.  What has no reply
+        by then, or when the connection breaks, gets StoreUnavailable, whose `maybe_done` says
+        whether all of its bytes may have reached the server.
         """
 
     async def read(
@@ -103,7 +110,8 @@ class Port(Protocol):
     ) -> Entries:
         """Wait up to `block_s` for entries behind these positions (stream name -> last id).
 
-        `timeout_s`, which is longer, is when a connection counts as lost on which nothing came.
+        `timeout_s`, which is longer, is when a connection counts as lost on which nothing came;
+        what comes slowly may take `READ_TIMES` as long.
         Returns [] when there are none, or when interrupted.  As a consumer of a group: `>` is a
         position, and at any other one it is the consumer's own pending entries that are read.
 

@@ -7,10 +7,15 @@
 
 The time that an exchange has is kept by one timer per connection, armed anew only for an earlier
 deadline: a cancel scope around each wait would cost as much as the wait.
+
+A wait lasts as long as the line stands still, up to the end of the exchange.  The line has moved
+when something was read, when there was room to write after there was none, and when the system
+holds less of what we wrote: that alone tells of a large command which it took all at once.
 """
 
 from __future__ import annotations
 
+import array
 import select
 import socket
 import ssl
@@ -28,9 +33,19 @@ from pool.store.port import Handle, OnEnd, WirePort
 from pool.store.url import Url
 from pool.store.wire import Wire
 
+try:
+    import fcntl
+    import termios
+except ImportError:  # not a Unix: no system tells what it holds
+    _HELD = 0
+else:
+    _HELD = termios.TIOCOUTQ
+
 LoopBody: TypeAlias = Callable[[WirePort], Coroutine[Any, Any, None]]
 
 _NEVER: Final = float("inf")
+_LARGE_BYTES: Final = 65_536  # the system takes it at once, and a slow line needs a while for it
+_LOOKS: Final = 4  # ... in the time of a line that stands still
 
 
 class Task(Handle):
@@ -147,6 +162,7 @@ class _TaskWire(Wire):
         self._loop = loop
         self._readable: Readable | None = None  # of the present socket
         self._deadline_s = _NEVER  # of the present wait
+        self._held_bytes = 0  # of what we wrote, when we looked last; 0: it is not looked at
         self._is_reading = False
         self._timer_s = _NEVER
         self._cancel_timer: Callable[[], object] | None = None
@@ -207,29 +223,38 @@ class _TaskWire(Wire):
         finally:
             failed = None  # its traceback leads back here
 
-    async def _send(self, found: socket.socket, packed: bytes, deadline_s: float) -> None:
-        left = memoryview(packed)
+    async def _send(self, found: socket.socket, packed: bytes) -> None:
+        left, has_waited = memoryview(packed), False
+        self._held_bytes = 0
         while left:
-            self._left_s(deadline_s)
             try:
-                left = left[found.send(left) :]
+                size = found.send(left)
             except (BlockingIOError, ssl.SSLWantWriteError):
-                await self._ready(found, deadline_s, None)
+                self._held_bytes, has_waited = self._held(), True
+                await self._ready(found, None)
             except ssl.SSLWantReadError:
-                await self._ready(found, deadline_s, lambda _: 0)
+                await self._ready(found, lambda _: 0)
+            else:
+                left, self._sent_bytes = left[size:], self._sent_bytes + size
+                if has_waited:
+                    self.moved_s, has_waited = self._clock(), False
+        self._held_bytes = self._held() if len(packed) > _LARGE_BYTES else 0
 
-    async def _receive(self, found: socket.socket, deadline_s: float) -> int:
+    async def _receive(self, found: socket.socket) -> int:
         # The rest of a TLS record is nothing that the socket would tell of.
         is_there = isinstance(found, ssl.SSLSocket) and found.pending() > 0
         while True:
             try:
                 if not is_there:
-                    return await self._ready(found, deadline_s, self._read)
-                if (size := self._read(found)) is not None:
+                    size = await self._ready(found, self._read)
+                    if size:
+                        self.moved_s = self._clock()
                     return size
+                if (some := self._read(found)) is not None:
+                    return some
                 is_there = False
             except ssl.SSLWantWriteError:
-                await self._ready(found, deadline_s, None)
+                await self._ready(found, None)
                 is_there = True
 
     def _read(self, found: socket.socket) -> int | None:
@@ -240,12 +265,11 @@ class _TaskWire(Wire):
         self._deadline_s = _NEVER  # in time, if the timer goes off before the task has its turn
         return size
 
-    async def _ready(self, found: socket.socket, deadline_s: float, read: Read | None) -> int:
+    async def _ready(self, found: socket.socket, read: Read | None) -> int:
         """Wait until that has read something; without it, until there is room to write."""
-        self._left_s(deadline_s)  # a stream of bytes without end does not stretch it
-        self._deadline_s, self._is_reading = deadline_s, read is not None
-        if deadline_s < self._timer_s:
-            self._arm(deadline_s)
+        left_s = self._left_s()
+        self._deadline_s, self._is_reading = self._ends_s, read is not None
+        self._watch(self._ends_s - left_s)
         try:
             if read is None:
                 await anyio.wait_writable(found)
@@ -256,19 +280,40 @@ class _TaskWire(Wire):
         finally:
             self._deadline_s = _NEVER
 
-    def _arm(self, deadline_s: float) -> None:
+    def _watch(self, now_s: float) -> None:
+        """Look at the present wait when its time is up, and earlier if the line may move unseen."""
+        look_s = self._deadline_s
+        if self._held_bytes:
+            look_s = min(look_s, now_s + self._timeout_s / _LOOKS)
+        if look_s < self._timer_s:
+            self._arm(look_s, now_s)
+
+    def _arm(self, look_s: float, now_s: float) -> None:
         if self._cancel_timer is not None:
             self._cancel_timer()
-        self._timer_s = deadline_s
-        self._cancel_timer = self._loop.later(deadline_s - self._clock(), self._on_timer)
+        self._timer_s = look_s
+        self._cancel_timer = self._loop.later(look_s - now_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._cancel_timer, self._timer_s = None, _NEVER
-        if self._deadline_s > self._clock():
-            if self._deadline_s < _NEVER:
-                self._arm(self._deadline_s)
+        if self._deadline_s == _NEVER:
+            return
+        now_s = self._clock()
+        if self._held_bytes and (held := self._held()) < self._held_bytes:
+            self._held_bytes, self.moved_s = held, now_s
+            self._ends_s = self._deadline_s = min(self._until_s, now_s + self._timeout_s)
+        if self._deadline_s > now_s:
+            self._watch(now_s)
         elif not (self._is_reading and self._has_bytes()):
             self.shut()  # but if the loop hung, reply and deadline came together: in time
+
+    def _held(self) -> int:
+        """Return how many bytes of ours the other side has not yet taken, as far as is known."""
+        held = array.array("i", [0])
+        if self._socket is not None and _HELD:
+            with suppress(OSError):
+                fcntl.ioctl(self._socket, _HELD, held)
+        return held[0]
 
     def _has_bytes(self) -> bool:
         with suppress(OSError):

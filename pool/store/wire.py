@@ -1,10 +1,13 @@
-"""One connection to a server: packed commands out, as many replies in, under one strict deadline.
+"""One connection to a server: packed commands out, as many replies in, under strict deadlines.
 
 redis-py asks the sentinels who is master, and knows which slot of a cluster a key is in; the socket
 is ours, as no public name of its connections leads to theirs.  Their handshake takes up to five
 round trips, each with a time-out of its own, and their `read_response` starts the time-out again
-with every byte that arrives.  Ours is one round trip, and a deadline that slow bytes cannot
-stretch.
+with every byte that arrives.  Ours is one round trip.
+
+An exchange has two limits.  `timeout_s` is for a line that does not move: it begins anew whenever
+the other side has taken bytes of ours, or sent some.  `until_s` is for all of it, which bytes that
+come one by one cannot stretch; without it, the two are one.
 
 Where there are several servers, every connection is one to whoever is primary *now*:
 
@@ -24,6 +27,7 @@ import re
 import select
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -49,6 +53,8 @@ _sentinels: Any = _redis_sentinel
 # NoScript and Moved).
 Reply: TypeAlias = Any
 
+_NO_LINGER = struct.pack("ii", 1, 0)
+REPLIES_BYTES_MAX = 512 * 1024 * 1024  # of one exchange, as a server's longest string
 _READ_BYTES = 65_536  # one recv; a reply of any size may take several
 _MINE_MIN = (7, 0)  # Redis below that lacks what our scripts and checks use
 _NO = ("0", "false", "no")  # what an address may say to switch an option off
@@ -68,12 +74,16 @@ class Server:
 
 
 class Lost(Exception):
-    """The connection broke during an exchange; `replies` had arrived before."""
+    """The connection broke during an exchange; `replies` had arrived before.
 
-    def __init__(self, error: StoreUnavailable, replies: list[Reply]) -> None:
+    Of what was packed `sent_bytes` had left: a command of which any byte had not is not done.
+    """
+
+    def __init__(self, error: StoreUnavailable, replies: list[Reply], sent_bytes: int = 0) -> None:
         super().__init__(str(error))
         self.error = error
         self.replies = replies
+        self.sent_bytes = sent_bytes
 
 
 class Wire:
@@ -84,6 +94,12 @@ class Wire:
 
     def __init__(self, url: Url, name: str, clock: Callable[[], float]) -> None:
         self.server: Server | None = None  # as of the last connection
+        # When the other side has last taken or sent something, greetings apart.
+        self.moved_s = float("-inf")
+        self._timeout_s = 0.0  # of the present exchange, as is ...
+        self._until_s = 0.0
+        self._ends_s = 0.0  # the present wait
+        self._sent_bytes = 0
         self._url = url
         self._name = re.sub(r"[^!-~]+", "-", name)  # CLIENT LIST cannot hold other characters
         self._clock = clock
@@ -208,8 +224,10 @@ class Wire:
             self.close()
             raise from_host(_as_lost(error), self._url.where, maybe_done=False) from None
 
-    async def exchange(self, packed: bytes, count: int, *, timeout_s: float) -> list[Reply]:
-        """Send what is packed and return its `count` replies.
+    async def exchange(
+        self, packed: bytes, count: int, *, timeout_s: float, until_s: float | None = None
+    ) -> list[Reply]:
+        """Send what is packed and return its `count` replies, under both limits.
 
         Raises:
             Lost: The connection ended or the time was up; it is closed, and since bytes may have
@@ -217,13 +235,14 @@ class Wire:
         """
         found, reader = self._socket, self._reader
         replies: list[Reply] = []
+        self._sent_bytes, self._timeout_s, left = 0, timeout_s, REPLIES_BYTES_MAX
+        self._until_s = self._clock() + timeout_s if until_s is None else until_s
         if found is None or timeout_s <= 0:
             # Lost, or too late, before anything was sent: between two exchanges of one operation.
             late = TimeoutError() if found else ConnectionError()
             raise Lost(from_host(late, self._url.where, maybe_done=False), replies)
-        deadline_s = self._clock() + timeout_s
         try:
-            await self._send(found, packed, deadline_s)
+            await self._send(found, packed)
             while True:
                 reply = reader.gets()
                 if reply is not _NOT_YET:
@@ -235,15 +254,19 @@ class Wire:
                         replies.clear()
                         raise Garbled("more replies than calls")
                     return replies
-                size = await self._receive(found, deadline_s)
+                size = await self._receive(found)
                 if not size:
                     raise ConnectionError
+                if (left := left - size) < 0:
+                    raise Garbled(f"more than {REPLIES_BYTES_MAX} bytes")
                 reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - MemoryError, or whatever else a parser raises
+            _discard(found)
             self.close()
             # What comes too late may have been ended by shutting the socket.
-            cause = TimeoutError() if self._clock() >= deadline_s else _as_lost(error)
-            raise Lost(from_host(cause, self._url.where, maybe_done=True), replies) from None
+            cause = TimeoutError() if self._clock() >= self._ends_s else _as_lost(error)
+            why = from_host(cause, self._url.where, maybe_done=self._sent_bytes > 0)
+            raise Lost(why, replies, self._sent_bytes) from None
 
     def disown(self) -> StoreUnavailable:
         """Close the connection: a reply was another call's; return what that means to its own."""
@@ -287,17 +310,24 @@ class Wire:
         del discard  # here somebody waits to the end
         return fn(*args)
 
-    async def _send(self, found: socket.socket, packed: bytes, deadline_s: float) -> None:
-        found.settimeout(self._left_s(deadline_s))
+    async def _send(self, found: socket.socket, packed: bytes) -> None:
+        found.settimeout(self._left_s())
+        self._sent_bytes = len(packed)  # nobody tells how many, if not all
         found.sendall(packed)
 
-    async def _receive(self, found: socket.socket, deadline_s: float) -> int:
+    async def _receive(self, found: socket.socket) -> int:
         """Read into the buffer; 0 at the end of the connection."""
-        found.settimeout(self._left_s(deadline_s))
+        found.settimeout(self._left_s())
         return found.recv_into(self._buffer)
 
-    def _left_s(self, deadline_s: float) -> float:
-        return _left_s(deadline_s, self._clock)
+    def _left_s(self) -> float:
+        """Return how long the present wait of an exchange may last."""
+        now_s = self._clock()
+        left_s = min(self._timeout_s, self._until_s - now_s)
+        if left_s <= 0:  # a socket would take that as "do not wait", or refuse it
+            raise TimeoutError
+        self._ends_s = now_s + left_s
+        return left_s
 
     def _error(self, text: str) -> Exception:
         if text.startswith("NOSCRIPT"):
@@ -311,8 +341,11 @@ class Wire:
     async def _greet(self, timeout_s: float) -> Reply:
         """One round trip: protocol, login, name, database, and what server this is."""
         # No local variable here holds the password: traceback reports show them.
-        url = self._url
-        replies = await self.exchange(*_greeting(url, self._name), timeout_s=timeout_s)
+        url, moved_s = self._url, self.moved_s
+        try:
+            replies = await self.exchange(*_greeting(url, self._name), timeout_s=timeout_s)
+        finally:
+            self.moved_s = moved_s
         slots = replies.pop() if url.kind == "cluster" else None
         *replies, memory = replies
         for reply in replies:
@@ -353,6 +386,13 @@ def _shut(found: socket.socket) -> None:
     # state from under the thread that reads.
     with suppress(OSError):
         socket.socket.shutdown(found, socket.SHUT_RDWR)
+
+
+def _discard(found: socket.socket) -> None:
+    """Have a socket, when it is closed, send nothing more of what the system still holds of it: on
+    a slow line that would be in the way of what is sent instead."""
+    with suppress(OSError, AttributeError):  # closed, or a simulated one
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
 
 def _hang_up(found: socket.socket) -> None:

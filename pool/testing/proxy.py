@@ -31,7 +31,23 @@ from pool.errors import ConfigError
 from pool.store.url import Url
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for 0 s: closing sends RST instead of FIN
+_HELD_BYTES = 65_536  # that the system may hold of a connection before we have read it
+_PACKET_BYTES = 8_192  # of a slow line
+_LATE_S = 0.1
 _ENDED = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+
+@attrs.define(eq=False)
+class _Line:
+    """One way of a line that all connections share, packet after packet."""
+
+    free_s: float = 0.0  # when it has carried what it was given
+
+    async def carry(self, size: int, bytes_per_s: float) -> None:
+        if bytes_per_s:
+            # A little late is made up for: no sleep is exact.
+            self.free_s = max(self.free_s, anyio.current_time() - _LATE_S) + size / bytes_per_s
+            await anyio.sleep_until(self.free_s)
 
 
 @attrs.define(eq=False)
@@ -45,17 +61,21 @@ class FaultProxy:
     delay_s: float = 0.0  # before each chunk of bytes, in both directions
     slice_bytes: int = 0  # replies in pieces of so many bytes; 0: as they come
     bytes_per_s: float = 0.0  # of replies, on each connection; 0: as fast as they come
+    line_bytes_per_s: float = 0.0  # each way, for all connections together; 0: as fast as they come
     drop_requests: bool = False  # swallow what clients send
     drop_replies: bool = False  # swallow what the server answers
     cut_after_bytes: int | None = None  # reset the connection after so many bytes of reply; once
     connections: int = 0  # accepted so far
     dropped_bytes: int = 0
+    request_bytes: int = 0  # that came from clients
+    reply_bytes: int = 0  # that came from the server
     _upstream: Url = attrs.field(kw_only=True)
     _host: str = attrs.field(kw_only=True)
     _tasks: TaskGroup = attrs.field(kw_only=True)
     _listening: anyio.CancelScope | None = attrs.field(init=False, default=None)
     _stopped: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     _relays: set[_Relay] = attrs.field(init=False, factory=set)
+    _lines: tuple[_Line, _Line] = attrs.field(init=False, factory=lambda: (_Line(), _Line()))
 
     def go_silent(self) -> None:
         """Drop everything both ways: to its clients the server's machine has lost its power."""
@@ -64,7 +84,7 @@ class FaultProxy:
     async def heal(self) -> None:
         """Relay faithfully again, on fresh connections."""
         self.delay_s, self.slice_bytes, self.cut_after_bytes = 0.0, 0, None
-        self.bytes_per_s = 0.0
+        self.bytes_per_s = self.line_bytes_per_s = 0.0
         self.drop_requests = self.drop_replies = False
         await self.cut()
 
@@ -89,6 +109,9 @@ class FaultProxy:
         if self._listening is None:
             port = Url.parse(self.url).hosts[0][1] if self.url else 0
             listener = await anyio.create_tcp_listener(local_host=self._host, local_port=port)
+            for each in listener.listeners:  # else a slow line would be a fast one for some MB
+                raw = each.extra(SocketAttribute.raw_socket)  # noqa: S610  (not Django's)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _HELD_BYTES)
             port = listener.extra(SocketAttribute.local_port)  # noqa: S610  (not Django's)
             self.url = _address(self._upstream, self._host, port)
             self._stopped = anyio.Event()
@@ -151,8 +174,12 @@ class _Relay:
         self, server: SocketStream | _UnixStream, scope: anyio.CancelScope
     ) -> None:
         with suppress(*_ENDED):
-            async for chunk in self.client:
+            while True:
+                is_slow = self.faults.line_bytes_per_s > 0
+                chunk = await self.client.receive(_PACKET_BYTES if is_slow else 65_536)
                 await anyio.sleep(self.faults.delay_s)
+                self.faults.request_bytes += len(chunk)
+                await self.faults._lines[0].carry(len(chunk), self.faults.line_bytes_per_s)
                 if self.faults.drop_requests:
                     self.faults.dropped_bytes += len(chunk)
                 else:
@@ -162,6 +189,7 @@ class _Relay:
     async def _answer(self, chunk: bytes) -> None:
         faults = self.faults
         await anyio.sleep(faults.delay_s)
+        faults.reply_bytes += len(chunk)
         if faults.drop_replies:
             faults.dropped_bytes += len(chunk)
             return
@@ -172,8 +200,9 @@ class _Relay:
                 await self.client.send(chunk)
                 self.reset()
                 return
-        size = faults.slice_bytes or len(chunk)
+        size = faults.slice_bytes or (_PACKET_BYTES if faults.line_bytes_per_s else len(chunk))
         for at in range(0, len(chunk), size):
+            await faults._lines[1].carry(min(size, len(chunk) - at), faults.line_bytes_per_s)
             await self.client.send(chunk[at : at + size])
             if faults.bytes_per_s:
                 await anyio.sleep(min(size, len(chunk) - at) / faults.bytes_per_s)

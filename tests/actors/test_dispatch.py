@@ -404,8 +404,8 @@ async def test_a_stop_of_a_key_whose_answer_was_lost_is_for_the_job_that_it_foun
     await first.started(timeout_s=5)
     await node.notify("k", "so that it knows the owner")
 
-    async def once(self: Link, command: Any, timeout_s: float) -> Any:
-        reply = await real(self, command, timeout_s)
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        reply = await real(self, command, timeout_s, until_s)
         is_stop = isinstance(command, ScriptCall) and command.script is INTEND
         if repeated or not is_stop or reply[0] != "OK":
             return reply
@@ -413,7 +413,7 @@ async def test_a_stop_of_a_key_whose_answer_was_lost_is_for_the_job_that_it_foun
         await fleet.until(lambda: fleet.record("k") is None)
         if follows:
             await node.dispatch(long, "k")
-        return await real(self, command, timeout_s)
+        return await real(self, command, timeout_s, until_s)
 
     monkeypatch.setattr(Link, "_once", once)
     await node.stop("k", timeout_s=5)
@@ -447,11 +447,11 @@ async def test_all_tries_to_reach_a_key_that_moves_share_one_deadline(
     ref = await node.dispatch(long, "k")
     await ref.started(timeout_s=5)
 
-    async def once(self: Link, command: Any, timeout_s: float) -> Any:
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
         if not isinstance(command, ScriptCall) or command.script not in (NOTIFY, INTEND):
-            return await real(self, command, timeout_s)
+            return await real(self, command, timeout_s, until_s)
         lefts.append(timeout_s)
-        moved[:] = moved or [await real(self, command, timeout_s)]
+        moved[:] = moved or [await real(self, command, timeout_s, until_s)]
         await anyio.sleep(min(0.3, timeout_s))
         if timeout_s < 0.3:
             raise error(problem="too late", maybe_done=False)
@@ -475,9 +475,9 @@ async def test_many_are_prepared_by_slices_so_that_others_have_their_turn(
     sizes, seen = list[int](), [0]
     real = Dispatcher.admit
 
-    def admit(self: Dispatcher, items: Any) -> Any:
+    def admit(self: Dispatcher, items: Any, **options: Any) -> Any:
         sizes.append(len(items))
-        return real(self, items)
+        return real(self, items, **options)
 
     monkeypatch.setattr(Dispatcher, "admit", admit)
 
@@ -554,11 +554,11 @@ async def test_many_large_payloads_and_results_go_in_calls_of_limited_size(
         return said
 
     monkeypatch.setattr(ScriptCall, "numbered", measured)
-    payload = b"x" * (node.settings.payload_bytes_max - 1)
+    payload = b"x" * (64 * 1024 - 1)
     calls = [Call(f"k{n}", payload) for n in range(24)]
     refs = await node.dispatch_many(back, calls)
     for ref in refs:
         assert not isinstance(ref, PoolError)
         assert await ref.result(timeout_s=10) == payload
-    assert len(payload) <= max(sizes) <= 1024 * 1024 + 1024  # and the short words
+    assert len(payload) <= max(sizes) <= 256 * 1024 + 1024  # and the short words
     assert sum(size > 2 * len(payload) for size in sizes) > 1  # there were batches of several

@@ -593,8 +593,8 @@ def counting() -> Iterator[list[Any]]:
     sent: list[Any] = []
     enqueue = Link._enqueue
 
-    def counted(self: Link, command: Any, on_reply: Any, timeout_s: float) -> None:
-        enqueue(self, command, on_reply, timeout_s)
+    def counted(self: Link, command: Any, on_reply: Any, *limits: Any, **kinds: Any) -> None:
+        enqueue(self, command, on_reply, *limits, **kinds)
         sent.append(command)
 
     with pytest.MonkeyPatch.context() as patch:

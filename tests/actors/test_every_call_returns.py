@@ -216,11 +216,10 @@ async def test_what_an_earlier_try_may_have_done_no_later_error_denies(
     """C1: who believed the last one ran the job twice."""
     real, tries = Link.send, list[float]()
 
-    def send(self: Link, command: Any, on_reply: Any, *, timeout_s: float | None = None) -> None:
+    def send(self: Link, command: Any, on_reply: Any, **limits: float) -> None:
         if not isinstance(command, ScriptCall) or command.script is not DISPATCH:
-            return real(self, command, on_reply, timeout_s=timeout_s)
-        assert timeout_s is not None
-        tries.append(timeout_s)
+            return real(self, command, on_reply, **limits)
+        tries.append(limits["timeout_s"])
         on_reply(StoreUnavailable(problem="lost", maybe_done=True) if not tries[1:] else last)
         return None
 
@@ -243,9 +242,9 @@ async def test_who_waits_for_the_calls_before_it_is_answered_in_time(
     """Also while these are not: nothing of it was sent, and nothing is when its time is up."""
     real, answers = Link.send, list[Callable[[PoolError], object]]()
 
-    def send(self: Link, command: Any, on_reply: Any, *, timeout_s: float | None = None) -> None:
+    def send(self: Link, command: Any, on_reply: Any, **limits: float) -> None:
         if not isinstance(command, ScriptCall) or command.script is not DISPATCH:
-            return real(self, command, on_reply, timeout_s=timeout_s)
+            return real(self, command, on_reply, **limits)
         return answers.append(on_reply)
 
     node = await fleet.node(handlers_of(), op_timeout_s=0.1)

@@ -426,8 +426,8 @@ def replies_lost(
     """Of those to the question what the pool was made as; yield how many each lane lost."""
     names, lost, real = {Names(POOL, lane).lane: lane for lane in lanes}, Counter[int](), Link._once
 
-    async def once(self: Link, command: Any, timeout_s: float) -> Any:
-        reply = await real(self, command, timeout_s)
+    async def once(self: Link, command: Any, *limits: Any) -> Any:
+        reply = await real(self, command, *limits)
         if isinstance(command, tuple) and command[0] == "HMGET" and command[1] in names:
             lane = names[command[1]]
             if "term" in command and lost[lane] < times:

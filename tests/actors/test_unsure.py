@@ -9,9 +9,9 @@ import attrs
 import pytest
 
 from pool import Handlers, InboxFull, Job, NoSuchJob, StoreUnavailable
-from pool.actors.dispatcher import LATE, Pending
+from pool.actors.dispatcher import LATE, Load, Pending
 from pool.errors import AuthError, StoreFault, StoreLost, unsure
-from pool.store.lane import INTEND, NOTIFY
+from pool.store.lane import INTEND, NOTIFY, Admission
 from pool.store.link import Link
 from pool.store.scripts import ScriptCall
 
@@ -48,13 +48,14 @@ class _Answers:
 @pytest.mark.parametrize("maybe_done", [False, True])
 def test_a_dispatch_tells_the_union_of_its_tries(maybe_done: bool) -> None:
     waiter: Any = _Answers()
-    pending = Pending(item=None, deadline_s=0.0, waiter=waiter)  # type: ignore[arg-type]
+    item = Admission(key="k", id="1", handler="h", kind=None, payload=b"payload")
+    pending = Pending(item, 0.0, 0.0, waiter, Load())
     pending.maybe_done = maybe_done
     pending.fail(UNSENT)
     [told] = waiter.told
     assert told.maybe_done == maybe_done
     assert told.problem.startswith("not sent") != maybe_done
-    lost = Pending(item=None, deadline_s=0.0, waiter=waiter, maybe_done=True)  # type: ignore[arg-type]
+    lost = Pending(item, 0.0, 0.0, waiter, Load(), maybe_done=True)
     lost.fail(StoreLost(pool="p"))
     assert type(waiter.told[-1]) is StoreLost
 
@@ -71,8 +72,8 @@ async def _lossy(
     """
     real, told = Link._once, list[str]()
 
-    async def once(self: Link, command: Any, timeout_s: float) -> Any:
-        reply = await real(self, command, timeout_s)
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        reply = await real(self, command, timeout_s, until_s)
         if not isinstance(command, ScriptCall) or command.script is not script:
             return reply
         told.append(reply[0])
@@ -161,7 +162,7 @@ async def test_who_only_looked_has_surely_done_nothing(
 ) -> None:
     node = await fleet.node(op_timeout_s=0.3)
 
-    async def once(self: Link, command: Any, timeout_s: float) -> Any:
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
         raise attrs.evolve(SENT)
 
     with monkeypatch.context() as patched:

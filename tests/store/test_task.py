@@ -64,9 +64,8 @@ async def test_a_server_that_reads_nothing_costs_a_call_its_time_and_no_more(
             link = await Link.open(Host(), Url.parse(proxy.url), op_timeout_s=0.4)
             proxy.delay_s = 60.0
             began_s = anyio.current_time()
-            with pytest.raises(StoreUnavailable) as lost:
+            with pytest.raises(StoreUnavailable):  # maybe done, if the system takes all of it
                 await link.execute("ECHO", LARGE)
-            assert lost.value.maybe_done
             assert anyio.current_time() - began_s < 0.4 + SLACK_S
             proxy.delay_s = 0.0
             assert await link.execute("PING") == b"PONG"  # on another connection
@@ -272,7 +271,7 @@ async def test_bytes_without_end_stretch_no_deadline_and_leave_others_their_turn
     thread.start()
     url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
     with anyio.fail_after(PATIENCE_S):
-        link = await Link.open(Host(), Url.parse(url), op_timeout_s=0.4)
+        link = await Link.open(Host(), Url.parse(url), op_timeout_s=0.4, longest_s=0.4)
         began_s, turns = anyio.current_time(), 0
         async with anyio.create_task_group() as tasks:
 

@@ -51,14 +51,20 @@ class MortalPort:
         self._check()
         await self.port.connect(timeout_s=timeout_s)
 
-    async def run(self, calls: Sequence[Command], *, timeout_s: float) -> list[Reply]:
+    @property
+    def moved_s(self) -> float:
+        return self.port.moved_s
+
+    async def run(
+        self, calls: Sequence[Command], *, timeout_s: float, longest_s: float | None = None
+    ) -> list[Reply]:
         replies: list[Reply] = []
         for call in calls:
             if self.life.left <= 0:
                 replies.append(StoreUnavailable(problem="dead", maybe_done=False))
                 continue
             self.life.spend(call.script.name if isinstance(call, ScriptCall) else str(call[0]))
-            [reply] = await self.port.run([call], timeout_s=timeout_s)
+            [reply] = await self.port.run([call], timeout_s=timeout_s, longest_s=longest_s)
             is_last = self.life.left == 0
             replies.append(StoreUnavailable(problem="dead", maybe_done=True) if is_last else reply)
         return replies

@@ -8,12 +8,14 @@ happened to others.  As in `invariants.py` excuses name the node, the lane and t
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
-from tests.verify.history import Event
+from tests.verify.history import MOVED_S, Event
 from tests.verify.invariants import AT_ONCE_S, Finding, due_by, invariant
 from tests.verify.view import DISTURBS, LOOP_HANGS, Bounds, Commit, Run, View
 
@@ -112,10 +114,14 @@ def _judge_limit(
 @invariant("I32", "every call returns")
 def calls_return(view: View, bounds: Bounds, found: Finding) -> None:
     """Each call of a process that lives has its end within its deadline, and before the process
-    has left; while a process stands still, so does its deadline.
+    has left; while a process stands still, so does its deadline, which begins anew whenever the
+    line moves.
     """
     left = {event.p: event.t for event in view.of.get("leave", ()) if event.type == "ok"}
     last = view.events[-1].t if view.events else 0.0
+    moves: dict[str, list[Event]] = defaultdict(list)
+    for event in view.of.get("moved", ()):
+        moves[event.p].append(event)
     for asked, ended in _calls(view):
         found.judged += 1
         within = asked.extra.get("within_s", bounds.call_s if ended is None else math.inf)
@@ -124,6 +130,7 @@ def calls_return(view: View, bounds: Bounds, found: Finding) -> None:
         stood = [f for f in view.excuses({"pause"}, asked.t, over, asked.node) if f.target]
         for fault in (*stood, *(f for f in view.excuses({"pause"}, asked.t, over) if not f.target)):
             by += max(0.0, min(fault.ended, over) - max(fault.began, asked.t))
+        by = _moved_on(moves[asked.p], view.lane_of(asked.key), asked, by, within, bounds)
         by += view.slack_s(asked.t, asked.t if by == math.inf else by, bounds)
         at = ended.t if ended is not None else math.inf
         gone = left.get(asked.p, math.inf)
@@ -132,6 +139,20 @@ def calls_return(view: View, bounds: Bounds, found: Finding) -> None:
         elif at > by and over > by:
             took = f"after {at - asked.t:.2f} s" if ended else "never"
             found.say(f"{asked.f} of {asked.key!r} returned {took}, not in {within} s", asked)
+
+
+def _moved_on(
+    moves: Sequence[Event], lane: str, asked: Event, by: float, within: float, bounds: Bounds
+) -> float:
+    """Return by when a call must have ended whose line has moved then: so long after the last time,
+    but never later than half of a retry window."""
+    for moved in moves[bisect_left(moves, asked.t, key=attrgetter("t")) :]:
+        if moved.t > by:
+            break
+        if not lane or moved.extra["lane"] in ("", lane):
+            again = min(moved.t + MOVED_S + within, asked.t + max(bounds.longest_s, within))
+            by = max(by, again)
+    return by
 
 
 def _calls(view: View) -> Iterator[tuple[Event, Event | None]]:

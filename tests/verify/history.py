@@ -41,6 +41,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     map       node         a write into the shared map: invoke, ok, fail or info.  key.  extra:
                            value (of a set), revision (ok).  Key `total`: 1 was added
     seen      node         a change of it came: key.  extra: revision, value.  info: it begins anew
+    moved     node         the line that its calls take has carried something.  extra: lane (empty:
+                           it is for all); told at most each MOVED_S
     leave     driver       invoke: told to leave (extra grace_s); ok: it has ended in peace
     exit      driver       process p has ended; result: its exit code
     stall     driver       threads waited for a processor.  extra: waited {process, or `server`: s}
@@ -139,6 +141,7 @@ class Event:
 _NAMES = tuple(field.name for field in attrs.fields(Event))
 _EMPTY: tuple[Any, ...] = ("", None, {})  # 0 == False: numbers are written whatever they are
 
+MOVED_S: Final = 0.05  # at most so often it is told that a line has moved
 Sink: TypeAlias = Callable[[Event], object]
 
 

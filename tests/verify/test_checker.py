@@ -1788,6 +1788,58 @@ def its_asker_stood_still(s: Story) -> None:
     answered(s)
 
 
+def moves(s: Story, times: int, p: str = "d/1", lane: str = "") -> None:
+    for _ in range(times):
+        s.at += 1.0
+        s.say("moved", p=p, extra={"lane": lane})
+
+
+@good("I32")
+def its_line_was_slow(s: Story) -> None:
+    called(s)
+    moves(s, 5)
+    s.at += 1.5
+    answered(s)
+
+
+@bad("I32")
+def its_line_stood_still_in_the_end(s: Story) -> None:
+    called(s)
+    moves(s, 5)
+    s.at += 3.0
+    answered(s)
+
+
+@bad("I32")
+def anothers_line_moved(s: Story) -> None:
+    called(s)
+    moves(s, 5, p="e/1")
+    answered(s)
+
+
+@bad("I32")
+def its_line_moved_too_late(s: Story) -> None:
+    called(s)
+    s.at += 3.0
+    moves(s, 1)
+    answered(s)
+
+
+@bad("I32")
+def the_line_of_another_lane_moved(s: Story) -> None:
+    s.say("own", key="k", job="j1", epoch=9, nonce="Wx.1@1", p="server")
+    called(s)
+    moves(s, 5, lane="other")
+    answered(s)
+
+
+@bad("I32")
+def its_line_moved_for_longer_than_anybody_waits(s: Story) -> None:
+    called(s)
+    moves(s, 20)
+    answered(s)
+
+
 @bad("I32")
 def another_stood_still(s: Story) -> None:
     called(s)

@@ -47,7 +47,8 @@ class Bounds:
     suspects_s: float = 5.0  # beyond B, for all that one of them may have ended its process
     slack_s: float = 0.25  # what a busy machine may add to anything
     keeps_outcomes: bool = True  # longer than the run lasts
-    call_s: float = 5.0  # how long any call may take whose deadline the history does not tell
+    longest_s: float = 15.0  # half of a retry window: a call on a line that moves takes no longer
+    call_s: float = 20.0  # how long any call may take whose deadline the history does not tell
 
     @property
     def margin_s(self) -> float:

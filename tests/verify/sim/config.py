@@ -22,6 +22,7 @@ MARKS_FEW: Final = 3
 # kind -> what it does, in the history's words
 FAULTS: Final = {
     "slow": "cut",  # requests and replies take long
+    "thin": "cut",  # each byte of them does: a line of few bytes per second
     "lossy-requests": "cut",  # some requests never arrive
     "lossy-replies": "cut",  # some replies never arrive: applied, and the caller unsure
     "late": "cut",  # some requests arrive after their caller gave up, on a dead connection
@@ -56,6 +57,7 @@ FAULTS: Final = {
 EDGES: Final = (
     *("freeze-all", "garbage", "full", "lost-index", "lane-stall", "lane-restart", "lane-wipe"),
 )
+LATER: Final = ("thin",)  # likewise, each by dice of its own
 LANES: Final = frozenset({"lane-stall", "lane-restart", "lane-wipe"})  # of lanes that are apart
 
 # What is hurt not by a fault of the calendar but by those who are there.
@@ -128,7 +130,9 @@ class Config:
         mine = {"crowd", "pages"}  # which have dice of their own
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
-            kinds = dice.sample([*FAULTS], dice.choice((1, 1, 2)))
+            kinds = dice.sample(
+                [kind for kind in FAULTS if kind not in LATER], dice.choice((1, 1, 2))
+            )
             shapes = ("sparse", *(name for name in shapes if name != "sparse"))[:2]
             config = attrs.evolve(
                 config, faults=(), pace_s=SPARSE_S, chaos_s=CHAOS_S, capacity=100, workers=1
@@ -136,7 +140,8 @@ class Config:
             edges = tuple(kind for kind in FAULTS if kind in kinds)
         else:
             shapes = tuple(name for name in shapes if name != "sparse")
-        faults = tuple(kind for kind in FAULTS if kind in {*config.faults, *edges})
+        later = [k for k in LATER if random.Random(f"{k}/{seed}").random() < 0.15]
+        faults = tuple(kind for kind in FAULTS if kind in {*config.faults, *edges, *later})
         if not is_all:
             faults = tuple(kind for kind in faults if kind not in KNOWN_RED)
             shapes = tuple(name for name in shapes if name not in KNOWN_RED)
@@ -180,7 +185,8 @@ class Config:
         nodes, capacity = dice.randint(2, 4), dice.choice((1, 3, 10, 100))
         # With one node away there must be a slot left beside those that services hold.
         services = min(dice.choice((0, 1, 3, 6)), (nodes - 1) * capacity - 1)
-        faults = tuple(kind for kind in FAULTS if kind not in EDGES and dice.random() < share)
+        dense = (kind for kind in FAULTS if kind not in (*EDGES, *LATER))
+        faults = tuple(kind for kind in dense if dice.random() < share)
         return cls(
             seed=seed,
             loops=loops or drawn,

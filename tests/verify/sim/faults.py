@@ -26,7 +26,17 @@ _DISPATCH: Final = lanes.DISPATCH.sha.encode()
 _FENCE: Final = lanes.FENCE.sha.encode()
 _UNGRANTED: Final = (b"OK -", b"OK unassigned")
 _WINDOWS: Final = (
-    *("slow", "lossy-requests", "lossy-replies", "late", "torn", "resets", "partition", "garbage"),
+    *(
+        "slow",
+        "thin",
+        "lossy-requests",
+        "lossy-replies",
+        "late",
+        "torn",
+        "resets",
+        "partition",
+        "garbage",
+    ),
 )
 # What hardly any command of ours is answered with.  No error that says that nothing was done: what
 # lies about that nobody can tell from the truth.
@@ -79,6 +89,7 @@ class Window:
     chance: float  # that a message is met by it
     size_s: float
     way: str = ""
+    bytes_per_s: float = 0.0
 
 
 @attrs.define(eq=False)
@@ -138,6 +149,12 @@ class Weather:
 
     def reply_s(self, process: Process) -> float | None:
         return self._way(process, "lossy-replies", "replies")
+
+    def bytes_per_s(self, process: Process) -> float:
+        for window in self.windows["thin"] if not self._is_fair else ():
+            if window.target in ("", process.node):
+                return window.bytes_per_s
+        return 0.0
 
     def is_reset(self, process: Process) -> bool:
         return not self._is_fair and self._met("resets", process) is not None
@@ -308,6 +325,10 @@ class Faults:
                 if kind == "late":
                     size_s = self._config.op_timeout_s * dice.choice((1.0, 3.0))
                 window = Window(dice.choice((target, target, "")), chance, size_s)
+                self._open(kind, window, seconds, kind)
+            case "thin":
+                rate = dice.choice((10_000.0, 30_000.0, 100_000.0))
+                window = Window(dice.choice((target, target, "")), 1.0, 0.0, bytes_per_s=rate)
                 self._open(kind, window, seconds, kind)
             case "crash":
                 self._crash(kind, target, ttl_s * dice.uniform(0.02, 2.0))

@@ -209,9 +209,13 @@ class Boot:
 
     async def main(self) -> None:
         """Be a service: open a node, try again if that fails, leave when told to."""
+
+        def moved(lane: str) -> None:
+            self.record("moved", extra={"lane": lane})
+
         config = self.fleet.config
         pages = pages_of(config, self.process.node)
-        seam = SimSeam(self.process, self.fleet.server, pages)
+        seam = SimSeam(self.process, self.fleet.server, pages, moved)
         self.fleet.seams[seam] = self
         kind = self.process.host.kind
         self._bell = anyio.Event()

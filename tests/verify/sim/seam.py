@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +19,8 @@ from pool.store.port import Handle, WirePort
 from pool.store.seam import Beside, Body, Loop, OnEnd, Waiter
 from pool.store.url import Url
 from pool.store.wire import Wire
-from tests.verify.sim.server import Connection, Server
+from tests.verify.history import MOVED_S
+from tests.verify.sim.server import PIECE_S, Connection, Server
 from tests.verify.sim.world import Process, Thread, Timer
 
 
@@ -27,9 +30,12 @@ class SimWire(Wire):
     A connection is there at once, or is refused; the greeting takes its time.
     """
 
-    def __init__(self, url: Url, name: str, remote: Server, thread: Thread) -> None:
+    def __init__(
+        self, url: Url, name: str, remote: Server, thread: Thread, on_moved: Callable[[], object]
+    ) -> None:
         # Where the primary of a hash tag is, is known here.
         super().__init__(attrs.evolve(url, kind="tcp"), name, thread.process.clock)
+        self._on_moved = on_moved
         self._remote = remote
         self._thread = thread
         self._found: Connection | None = None
@@ -58,18 +64,44 @@ class SimWire(Wire):
     def _poll_of(self, found: Any) -> Any:
         return found
 
-    async def _send(self, found: Any, packed: bytes, deadline_s: float) -> None:
-        self._left_s(deadline_s)
+    async def _send(self, found: Any, packed: bytes) -> None:
+        self._left_s()
+        await self._carry(found, packed)
+        self._sent_bytes = len(packed)
         self._remote.send(found, packed)
 
-    async def _receive(self, found: Any, deadline_s: float) -> int:
+    async def _carry(self, found: Any, packed: bytes) -> None:
+        """Have it leave piece by piece while the line is thin; of a part, what is whole arrives."""
+        network, process = self._remote.network, self._thread.process
+        try:
+            while (rate := network.bytes_per_s(process)) and self._sent_bytes < len(packed):
+                found.ticket = self._thread.ticket
+                await self._thread.park(min(PIECE_S, self._left_s()))
+                found.ticket = None
+                if not found.is_open:
+                    raise ConnectionResetError
+                size = min(max(1, int(rate * PIECE_S)), len(packed) - self._sent_bytes)
+                self._sent_bytes += size
+                self._move()
+        except OSError:
+            self._remote.send(found, packed[: self._sent_bytes])
+            raise
+
+    def _move(self) -> None:
+        self.moved_s = self._clock()
+        self._on_moved()
+
+    async def _receive(self, found: Any) -> int:
+        self._left_s()
         while not found.inbox:
             if not found.is_open:
                 raise ConnectionResetError
-            left_s = self._left_s(deadline_s)
+            if (left_s := self._ends_s - self._clock()) <= 0:
+                raise TimeoutError
             found.ticket = self._thread.ticket
             await self._thread.park(left_s)
             found.ticket = None
+        self._move()
         size = min(len(found.inbox), len(self._buffer))
         self._buffer[:size] = found.inbox[:size]
         del found.inbox[:size]
@@ -168,8 +200,15 @@ class _SimLoop:
 class SimSeam:
     """The world outside of one node."""
 
-    def __init__(self, process: Process, remote: Server, pages: Pages = PAGES) -> None:
+    def __init__(
+        self,
+        process: Process,
+        remote: Server,
+        pages: Pages = PAGES,
+        on_moved: Callable[[str], object] = lambda _: None,
+    ) -> None:
         self.pages = pages
+        self._on_moved = on_moved  # of what carries calls; it is told the lane, if it has one
         self.dice: random.Random = process.world.dice(f"dice/{process.name}")
         self.ids = Ids(self.dice.randbytes(SEED_BYTES))
         self.bodies: dict[str, _SimBeside] = {}  # the last one of each name
@@ -185,6 +224,18 @@ class SimSeam:
 
     def loop(self, care: Care | None = None) -> Loop:  # noqa: ARG002 - what a timer raises is a find
         return _SimLoop(self._process)
+
+    def _told(self, name: str, url: Url) -> Callable[[], object]:
+        """Return what tells that the line has moved, at most each `MOVED_S`."""
+        world, last = self._process.world, [-math.inf]
+        found = re.search(r":(\d+)\}?$", url.tag)
+
+        def tell() -> None:
+            if world.now_s - last[0] >= MOVED_S:
+                last[0] = world.now_s
+                self._on_moved(found[1] if found else "")
+
+        return tell if name.startswith("pool-link") else lambda: None
 
     def stack(self) -> Callable[[], str]:
         return lambda: "somewhere"
@@ -212,7 +263,7 @@ class SimSeam:
         process = self._process
         beside = _SimBeside(process, on_end)
         beside.port = WirePort(
-            SimWire(url, name, self._remote.at(url.tag), beside.thread),
+            SimWire(url, name, self._remote.at(url.tag), beside.thread, self._told(name, url)),
             SimBell(beside.thread),
             process.post,
             self.clock,

@@ -23,6 +23,7 @@ from tests.verify.sim.keyspace import GROWING, CommandError, Keyspace
 from tests.verify.sim.scripting import OOM, Scripts
 from tests.verify.sim.world import Process, Thread, Timer, World
 
+PIECE_S: Final = 0.02  # of a line's time: what it carries in that arrives together
 EPOCH_US: Final = 1_700_000_000_000_000  # the server's clock when the world begins
 SCRIPTS: Final = Scripts()  # compiled scripts outlive a world; what a server has loaded does not
 
@@ -75,6 +76,9 @@ class Network(Protocol):
 
     def reply_s(self, process: Process) -> float | None:
         """Return how long a reply takes, None when it never arrives."""
+
+    def bytes_per_s(self, process: Process) -> float:
+        """Return what one connection carries, each way; 0: all at once."""
 
     def is_reset(self, process: Process) -> bool:
         """Say whether the connection is reset instead of carrying this request."""
@@ -254,6 +258,8 @@ class Server:
         commands: list[Command] = []
         while (words := reader.gets()) is not False:
             commands.append(_plain(words))
+        if not commands:
+            return  # of the first one only a part
         whole = self.network.split(process, len(commands))
         delay_s = self.network.request_s(process)
         if delay_s is not None:
@@ -289,7 +295,19 @@ class Server:
         delay_s = self.network.reply_s(connection.process)
         if delay_s is not None:
             arriving = self.network.garbled(connection.process, list(map(resp, replies)))
+            self._carry(connection, arriving, delay_s)
+
+    def _carry(self, connection: Connection, arriving: Arriving, delay_s: float) -> None:
+        """Have it arrive piece by piece, as the line carries it."""
+        rate = self.network.bytes_per_s(connection.process)
+        size = max(1, int(rate * PIECE_S)) if rate else len(arriving.data)
+        first, rest = arriving.data[:size], arriving.data[size:]
+        if not rest:
             self.world.after(delay_s, self._deliver, connection, arriving)
+            return
+        self.world.after(delay_s, self._deliver, connection, Arriving(first))
+        after = attrs.evolve(arriving, data=rest)
+        self.world.after(delay_s, self._carry, connection, after, PIECE_S)
 
     def _deliver(self, connection: Connection, arriving: Arriving) -> None:
         if not connection.is_open:

@@ -1,0 +1,169 @@
+"""What users ask for over a slow line is slow, and sent once; too much is refused at once (E2)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from pool import Call, Handlers, Job, JobRef, Node
+from pool.actors import dispatcher
+from pool.errors import PoolError, StoreUnavailable
+from pool.store import link as links
+from pool.testing.proxy import FaultProxy, fault_proxy
+from tests.actors.conftest import Fleet
+
+MB = 1_000_000.0
+PAYLOAD = b"x" * (64 * 1024 - 64)
+PATIENCE_S = 60.0
+OP_S = 1.0  # of what the fleet's settings say; all of it takes several of those
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def slow(fleet: Fleet, bytes_per_s: float) -> AsyncIterator[tuple[Node, FaultProxy]]:
+    """A client behind a slow line; those who work are not."""
+    with anyio.fail_after(PATIENCE_S):
+        async with fault_proxy(fleet.url) as proxy:
+            node = await fleet.node(url=proxy.url, lease_ttl_s=None)
+            await node.stream("warm").add("e", b"x")
+            proxy.request_bytes = proxy.reply_bytes = 0
+            proxy.line_bytes_per_s = bytes_per_s
+            yield node, proxy
+            proxy.line_bytes_per_s = 0.0
+            await fleet.leave(node)
+
+
+async def all_of(call: Callable[[int], Awaitable[Any]], count: int) -> list[Any]:
+    answers: list[Any] = [None] * count
+
+    async def one(n: int) -> None:
+        try:
+            answers[n] = await call(n)
+        except PoolError as error:
+            answers[n] = error
+
+    async with anyio.create_task_group() as callers:
+        for n in range(count):
+            callers.start_soon(one, n)
+    return answers
+
+
+def failed(answers: list[Any]) -> list[Any]:
+    return [each for each in answers if isinstance(each, PoolError)]
+
+
+@pytest.mark.parametrize("kind", ["stream", "dispatch", "many", "notify", "map"])
+@pytest.mark.parametrize("megabytes_per_s", [1, 10])
+async def test_what_takes_several_deadlines_is_done_and_was_sent_once(
+    fleet: Fleet, kind: str, megabytes_per_s: int
+) -> None:
+    """64 dispatches of 64 KiB over 1 MB/s: 60 failed, after all had been sent three times."""
+    count = 40 * megabytes_per_s
+    async with slow(fleet, 0.0) as (node, proxy):
+        waits = node.options(allow_unknown=True, delay_s=1000)
+        stream = node.stream("s")
+        async with node.map("m", values=bytes) as shared:
+            calls: dict[str, Callable[[int], Awaitable[Any]]] = {
+                "stream": lambda _: stream.add("e", PAYLOAD),
+                "dispatch": lambda n: waits.dispatch("later", f"k{n}", PAYLOAD),
+                "notify": lambda n: node.notify(f"k{n}", PAYLOAD[:48_000].decode()),
+                "map": lambda n: shared.set(f"k{n}", PAYLOAD),
+            }
+            if kind == "notify":
+                refs = await waits.dispatch_many("later", [f"k{n}" for n in range(count)])
+                assert not failed(refs)
+            proxy.request_bytes = 0
+            proxy.line_bytes_per_s = megabytes_per_s * MB
+            began_s = anyio.current_time()
+            if kind == "many":
+                made = [Call(f"k{n}", PAYLOAD) for n in range(count)]
+                answers: list[Any] = await waits.dispatch_many("later", made)
+            else:
+                answers = await all_of(calls[kind], count)
+            spent_s = anyio.current_time() - began_s
+            assert failed(answers) == []
+            size = 48_002 if kind == "notify" else len(PAYLOAD)
+            assert proxy.request_bytes < 1.05 * count * size + 100_000
+            assert spent_s > OP_S
+            proxy.line_bytes_per_s = 0.0
+
+
+async def test_results_come_back_over_a_slow_line(fleet: Fleet) -> None:
+    """Both ways: the worker's settlements, and what who waits is told."""
+    mine = Handlers()
+
+    @mine.job("back")
+    async def back(job: Job, value: bytes) -> bytes:
+        return value
+
+    await fleet.node(mine)
+    async with slow(fleet, MB) as (node, proxy):
+        refs = await all_of(lambda n: node.dispatch("back", f"k{n}", PAYLOAD), 24)
+        assert failed(refs) == []
+        results = await all_of(lambda n: refs[n].result(timeout_s=30), 24)
+        assert results == [PAYLOAD] * 24
+        assert proxy.request_bytes < 1.1 * 24 * len(PAYLOAD)
+
+
+async def test_a_worker_behind_a_slow_line_settles_once(fleet: Fleet) -> None:
+    mine = Handlers()
+
+    @mine.job("give")
+    async def give(job: Job, size: int) -> bytes:
+        return b"r" * size
+
+    client = await fleet.node()
+    with anyio.fail_after(PATIENCE_S):
+        async with fault_proxy(fleet.url) as proxy:
+            worker = await fleet.node(mine, url=proxy.url)
+            proxy.request_bytes = 0
+            proxy.line_bytes_per_s = MB
+            refs = await client.dispatch_many("give", [Call(f"k{n}", 64_000) for n in range(40)])
+            for ref in refs:
+                assert isinstance(ref, JobRef)
+                assert len(await ref.result(timeout_s=30)) == 64_000
+            assert proxy.request_bytes < 1.1 * 40 * 64_000 + 100_000
+            proxy.line_bytes_per_s = 0.0
+            await fleet.leave(worker)
+
+
+@pytest.mark.parametrize("kind", ["stream", "dispatch", "map"])
+async def test_a_wide_burst_is_done_or_refused_at_once(
+    fleet: Fleet, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 events of 256 KiB at once: all failed as maybe done, and 65 were stored."""
+    monkeypatch.setattr(links, "WAITING_BYTES_MAX", 16 * len(PAYLOAD))
+    monkeypatch.setattr(dispatcher, "WAITING_BYTES_MAX", 16 * len(PAYLOAD))
+    async with slow(fleet, 0.0) as (node, proxy):
+        waits = node.options(allow_unknown=True, delay_s=1000)
+        stream = node.stream("s")
+        async with node.map("m", values=bytes) as shared:
+            calls: dict[str, Callable[[int], Awaitable[Any]]] = {
+                "stream": lambda _: stream.add("e", PAYLOAD),
+                "dispatch": lambda n: waits.dispatch("later", f"k{n}", PAYLOAD),
+                "map": lambda n: shared.set(f"k{n}", PAYLOAD),
+            }
+            proxy.line_bytes_per_s = MB
+            told: list[float] = []
+            began_s = anyio.current_time()
+
+            async def call(n: int) -> Any:
+                try:
+                    return await calls[kind](n)
+                except StoreUnavailable:
+                    told.append(anyio.current_time() - began_s)
+                    raise
+
+            answers = await all_of(call, 250)
+            proxy.line_bytes_per_s = 0.0
+            refused = failed(answers)
+            assert 14 <= 250 - len(refused) <= 20
+            assert all(isinstance(each, StoreUnavailable) for each in refused)
+            assert not any(each.maybe_done for each in refused)
+            assert all("wait already" in each.problem for each in refused)
+            assert max(told) < OP_S / 2
