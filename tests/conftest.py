@@ -18,6 +18,7 @@ import secrets
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -38,6 +39,52 @@ _THREADS_END_S = 2.0
 _POOL = "t-"  # what the names of tests' pools begin with, and so their users' names
 CANARY = f"CANARY-{secrets.token_hex(8)}"  # the password of all these users: nobody may tell it
 _TAG = re.compile(r"\{([^}]+)\}")  # what a Redis Cluster hashes of a key, if it is there
+
+HERE = Path(__file__).parent
+# What starts processes, waits for leases to end, or computes for long: not in `make check`.
+SLOW = frozenset(
+    (
+        "actors/test_dispatch.py",
+        "actors/test_endings.py",
+        "actors/test_every_call_returns.py",
+        "actors/test_islands.py",
+        "actors/test_keepalive.py",
+        "actors/test_lean.py",
+        "actors/test_leaving.py",
+        "actors/test_lost.py",
+        "actors/test_map_outages.py",
+        "actors/test_membership.py",
+        "actors/test_outages.py",
+        "actors/test_rmap.py",
+        "actors/test_rmap_faults.py",
+        "actors/test_stored_input.py",
+        "actors/test_ttl.py",
+        "actors/test_walk.py",
+        "actors/test_workers.py",
+        "fuzz/test_live.py",
+        "fuzz/test_scripts.py",
+        "house/test_budgets.py",
+        "house/test_fleet_benchmark.py",
+        "house/test_readme.py",
+        "ops/test_cli.py",
+        "ops/test_demo.py",
+        "ops/test_examples.py",
+        "process",
+        "security/test_secrets.py",
+        "security/test_tls.py",
+        "store/test_bad_replies.py",
+        "store/test_link.py",
+        "store/test_server.py",
+        "store/test_task.py",
+        "streams/test_processes.py",
+        "streams/test_reader.py",
+        "streams/test_sink.py",
+        "streams/test_sink_steps.py",
+        "verify/sim",
+        "verify/test_campaigns.py",
+        "verify/test_small.py",
+    )
+)
 
 # The same examples in every run: a red build is the change's fault.  No deadline: cores are shared.
 hypothesis.settings.register_profile("pool", derandomize=True, deadline=None)
@@ -79,8 +126,13 @@ def pytest_report_header() -> str:
     return f"server: {program.name} {program.version}, {ON}, {program.path}"
 
 
+@pytest.hookimpl(tryfirst=True)  # `-m` looks at the marks afterwards
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs one server where there are several."""
+    """Mark what is slow; leave out what needs one server where there are several."""
+    for item in items:
+        path = item.path.relative_to(HERE)
+        if not SLOW.isdisjoint(each.as_posix() for each in (path, *path.parents)):
+            item.add_marker("slow")
     if ON == "single":
         return
     left_out = [item for item in items if item.get_closest_marker("one_server")]

@@ -83,7 +83,7 @@ OF_A_DICT = frozenset({"Handlers.__getitem__", "Handlers.__contains__", "Handler
 INNER = words(
     "Handler.__call__ Options.parse WorkerInfo.pack WorkerInfo.parse Job.handed_over "
     "Node.check_open Node.admission Node.ref Node.explained Node.wait Node.look "
-    "Node.request_stop Reader.begin_with Sink.begin_with log_observer"
+    "Node.request_stop Node.why_waits Reader.begin_with Sink.begin_with log_observer"
 )
 
 
