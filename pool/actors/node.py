@@ -237,7 +237,7 @@ class Node(Dispatching):
         """
         check_key(key)
         found_now, _ = await self.look(key, "")
-        return status_of(key, "", found_now)
+        return status_of(key, "", found_now, self)
 
     # --- shared parts -------------------------------------------------------------------------
 

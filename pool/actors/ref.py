@@ -36,6 +36,7 @@ class Status:
     `ended_ms` and `since_ms` (running, or ended, since) are server time; 0 is what has not been.
     `crashes` are the worker crashes that it is suspected of, as `Settings.crashes_max` counts them:
     1 where it was the last suspect to begin, 1/2 where others may have done it as well.
+    `why` says what a job that has not begun waits for.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Status:
     is_stopping: bool = False
     error: str = ""
     cause: str = ""
+    why: str = ""
     accepted_us: int = 0
     started_ms: int = 0
     ended_ms: int = 0
@@ -60,7 +62,7 @@ class Status:
         return self.state in ("done", "parked", "cancelled")
 
 
-def status_of(key: str, job_id: str, found: Record | Outcome) -> Status:
+def status_of(key: str, job_id: str, found: Record | Outcome, home: Home) -> Status:
     """Return a record or an outcome as users see it."""
     if isinstance(found, Outcome):
         return Status(
@@ -89,6 +91,7 @@ def status_of(key: str, job_id: str, found: Record | Outcome) -> Status:
         crashes=found.marks.halves / 2,
         is_stopping=found.intent.startswith("s"),
         error=found.error,
+        why=home.why_waits(found),
         accepted_us=found.accepted,
         started_ms=found.since_ms if found.state == "running" else 0,
         since_ms=found.since_ms if found.state == "running" else 0,
@@ -193,7 +196,7 @@ class JobRef(Generic[R]):
         """
         found, seen = await self._home.look(self.key, self.job_id, self._seen)
         self._seen = seen
-        return status_of(self.key, self.job_id, found)
+        return status_of(self.key, self.job_id, found, self._home)
 
     async def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the job; return when it has really ended.  A job that has ended stays as it is.

@@ -166,6 +166,7 @@ async def test_who_is_alone_gives_nothing_back(
     monkeypatch.setattr(Worker, "_give_back", counted)
     await fleet.knows(client, 1)
     await client.dispatch_many("hold", [f"k{n}" for n in range(6)])
+    worker._pull(0)  # as it does when it hears of them
     with anyio.fail_after(SOON_S):
         await fleet.until(lambda: len(worker.runs) == 4)
         looked = 0
@@ -272,12 +273,14 @@ async def test_what_a_start_waits_for_is_told(fleet: Fleet, diary: Diary) -> Non
     async def why(ref: JobRef[Any]) -> str:
         with pytest.raises(NotStarted) as refused:
             await ref.started(timeout_s=0.2)
+        assert (await ref.status()).why == refused.value.why
         return refused.value.why
 
     ref = await client.options(allow_unknown=True).dispatch("hold", "early")
     assert await why(ref) == "no worker takes 'hold'"
     await fleet.node(holding(diary, release), capacity=1)
     await ref.started(timeout_s=SOON_S)
+    assert not (await ref.status()).why
     assert await why(await client.dispatch("hold", "late")) == "all slots for 'hold' are taken"
     later = await client.options(delay_s=60).dispatch("hold", "delayed")
     assert await why(later) == "its delay is not over"
