@@ -43,6 +43,7 @@ _ENDS: Final = ("", "0")  # cursors between two passes
 _NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
 SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
 ACT_MAX: Final = 64  # keys put right by one call: a few milliseconds of the server's time
+EXPIRED: Final = 16  # ends of up to 32 answers each, by one call
 IDENTITIES_MAX: Final = 500  # looked at with each slice
 SUSPECTS_MAX: Final = 500  # told to the reaper with each slice
 WAITING_MAX: Final = 50_000  # keys that wait; where there are more, nobody counts them
@@ -154,7 +155,18 @@ class Walker:
             if mine.is_whole and link.connections == mine.connections:
                 await self._end(state, mine, told)
             mine.found = 0
+        await self._expire(state)
         return model.pause_s(told.records, len(context.lanes), ttl_s)
+
+    async def _expire(self, state: LaneState) -> None:
+        """End the answers that have been remembered for long enough, a page at a time."""
+        items: list[str] = []
+        while True:
+            call = state.lane.expire(items, items_max=EXPIRED)
+            found: list[str] = await self.context.link.call(call, repeatable=True)
+            if not found or found == items:
+                return
+            items = found
 
     def _begin(self, mine: Pass, told: Walked, connections: int) -> None:
         """Begin to count.  Where another walker stood, it is no whole pass."""

@@ -76,6 +76,7 @@ class Names:
     journal: str = _fixed("journal")
     trials: str = _fixed("trials")  # the suspected job that each worker began last
     thawed: str = _fixed("thawed")  # who was fenced, and lives
+    kept: str = _fixed("kept")  # until when the outcomes of which jobs are remembered
 
     @prefix.default
     def _prefix(self) -> str:

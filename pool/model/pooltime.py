@@ -2,7 +2,7 @@
 
     an answer that goes on from those before     the base moves on, the chain with it
     one that is off by more than CLOCK_S          a deviation, measured: round trips are taken off
-    ... and by another offset (turn)              others have set it right, or we are: begin anew
+    ... and others have set it right (turn)       it goes on; or has stepped again meanwhile
     off for CONTRADICTED of our periods           others vouch for it, so it is ours that is off
 
 Only `lib/clock.lua` decides, by what several nodes say; this is one witness.  Pure: times are
@@ -88,9 +88,9 @@ class PoolTime:
                 offset_ms=offset_ms,
                 off_ms=0.0,
             )
-        if turn != self.turn:
-            return anew
         since_s = self.off_since_s if self.off_ms else now_s
         if now_s - since_s > CONTRADICTED * period_s:
             return anew
-        return attrs.evolve(self, off_ms=off_ms, off_since_s=since_s)
+        return attrs.evolve(
+            self, off_ms=off_ms, off_since_s=since_s, turn=turn, offset_ms=offset_ms
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -289,6 +290,14 @@ def claims(reply: Reply) -> tuple[int | None, list[Claim]]:
             found.append(Claim(identity=name.decode(), claim=claim.decode()))
     earliest_ms, _ = _time(earliest), [each.death for each in found]  # which can be read, then
     return earliest_ms, found
+
+
+def expired(reply: Reply) -> list[str]:
+    """Read the reply of `expire`; what is none of ours is left to whoever wrote it."""
+    return [text.decode() for text in reply if _IDS.fullmatch(text)]
+
+
+_IDS: Final = re.compile(rb"[0-9A-Za-z]{1,64}(?: [0-9A-Za-z]{1,64}){0,31}")
 
 
 def holdings(reply: Reply) -> tuple[bool, int, list[Holding]]:

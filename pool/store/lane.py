@@ -25,6 +25,7 @@ from pool.store.answers import (
     changed,
     claims,
     done,
+    expired,
     forgotten,
     founded,
     holdings,
@@ -50,7 +51,7 @@ _JOB_KEYS: Final = ("jobs", "pending", "due")
 
 DISPATCH: Final = Script.load(
     "dispatch",
-    keys=("lane", "open", "jobs", "pending", "due", "payloads", "handlers", "*rest"),
+    keys=("lane", "open", "jobs", "pending", "due", "payloads", "handlers", "kept", "*rest"),
     args=(
         "incarnation",
         "pending_ms",
@@ -78,6 +79,7 @@ ADVANCE: Final = Script.load(
         "source_owned",
         "source_stream",
         "trials",
+        "kept",
         "*rest",
     ),
     args=(
@@ -280,6 +282,12 @@ RESTORE: Final = Script.load(
     args=("incarnation", "owner", "pending_ms", "*items"),
     reads=restored,
 )
+EXPIRE: Final = Script.load(
+    "expire",
+    keys=("lane", "kept", "*results"),
+    args=("incarnation", "items_max", "*items"),
+    reads=expired,
+)
 SIGNAL: Final = Script.load(
     "signal", keys=("lane", "signal"), args=("incarnation", "*fields"), reads=done
 )
@@ -416,7 +424,7 @@ class Lane:
     ) -> ScriptCall:
         """Accept jobs; one status per item, see `dispatch.lua`."""
         n = self.names
-        keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers]
+        keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers, n.kept]
         args: list[Word] = [self.incarnation, _ms(pending_s), queued_jobs_max]
         args += (_ms(refused_s) if refused_s else 0, expected_ms)
         self._add_targets(keys, args, targets)
@@ -451,7 +459,7 @@ class Lane:
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
         keys += (n.blobs, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
-        keys.append(n.trials)
+        keys += (n.trials, n.kept)
         args: list[Word] = [self.incarnation, guard, source, claim, _ms(pending_s), _ms(reap_s)]
         args += (_ms(self.parked_s), says, expected_ms)
         self._add_targets(keys, args, targets)
@@ -677,6 +685,17 @@ class Lane:
             keys += (n.owned(who.name), n.stream(who.name), n.signal(who.name))
             args += (who.id, who.number)
         return LEAVE(keys, args, parts=len(identities))
+
+    def expire(self, items: Sequence[str], *, items_max: int) -> ScriptCall:
+        """End answers whose time is up; returns of which further ones it is.
+
+        An item is what the reply told: the ids of some jobs, with spaces between.
+        """
+        n = self.names
+        keys = [n.lane, n.kept]
+        for item in items:
+            keys += map(n.result, item.split())
+        return EXPIRE(keys, (self.incarnation, items_max, *items))
 
     def signal(self, node: str, fields: Sequence[Word]) -> ScriptCall:
         """Write to a node's signals though the server is full; elsewhere a plain XADD does."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool.model.pooltime import Told
-from pool.store.answers import Renewal, claims, overdue, renewal
+from pool.store.answers import Renewal, claims, expired, overdue, renewal
 
 if TYPE_CHECKING:
     from tests.store.conftest import Bench
@@ -221,6 +221,33 @@ def test_a_witness_is_believed_and_not_who_has_just_come(clock: Clock) -> None:
         clock.renew(since_ms=late_ms, who="n9", expected_ms=raw_ms(clock))
     told = clock.renew(off_ms=HOUR_MS, who="n2")
     assert (told.clock.turn, abs(clock.error_ms(told)) < 500) == (1, True)
+
+
+@pytest.mark.parametrize("step_ms", STEPS)
+def test_an_answer_is_remembered_in_pool_time(clock: Clock, step_ms: int) -> None:
+    """Not by the server's own clock, by which an hour forward ends all that it keeps for less."""
+    bench = clock.bench
+    ids = [bench.put(key, "R").id for key in ("a", "b", "c")]
+    edges = [bench.edge("d", key, ttl_ms=30_000) for key in ("a", "b")]
+    bench.advance("own", "w1.1", *edges, bench.edge("d", "c", ttl_ms=90_000))
+    results = [bench.names.result(job_id) for job_id in ids]
+    assert min(bench.client.pttl(result) for result in results) > HOUR_MS
+
+    def expire(*items: str) -> list[str]:
+        return expired(bench.run(bench.lane.expire(items, items_max=9)))
+
+    clock.step(step_ms)
+    assert expire() == []
+    clock.renew(off_ms=step_ms)
+    clock.renew(off_ms=step_ms, who="n2")
+    clock.renew(later_ms=29_000)
+    assert expire() == []
+    clock.renew(later_ms=2_000)
+    assert expire() == [" ".join(ids[:2])]
+    assert bench.client.exists(*results) == 3
+    assert expire(" ".join(ids[:2]), ids[2]) == []  # of the last one it is not time yet
+    assert [bench.client.exists(result) for result in results] == [0, 0, 1]
+    assert bench.client.zcard(bench.names.kept) == 1
 
 
 def test_nobody_is_fenced_later_than_its_caller_thinks_it_is(clock: Clock) -> None:

@@ -19,7 +19,7 @@ TOGETHER: Final = 500  # keys read in one round trip
 # What a pool without nodes may have: histories and indexes of what is still to be done.
 LASTING: Final = {
     *("lane", "jobs", "handlers", "payloads", "blobs", "due", "parked", "letters", "journal"),
-    *("keepalive", "cleanup", "trials", "thawed", "result", "inbox", "unassigned"),
+    *("keepalive", "cleanup", "trials", "thawed", "kept", "result", "inbox", "unassigned"),
 }
 
 

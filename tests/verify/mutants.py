@@ -1136,6 +1136,22 @@ MUTANTS: Final = (
         needs=("clock-back",),
     ),
     Mutant(
+        name="answers end by the server's clock",
+        breaks="an hour forward, and every outcome is forgotten (13.10)",
+        path="pool/store/lua/lib/keep.lua",
+        old="local NOBODY_MS = 86400000",
+        new="local NOBODY_MS = 0",
+        needs=("clock-forward",),
+    ),
+    Mutant(
+        name="whoever asks ends what is remembered",
+        breaks="an outcome is forgotten before its time",
+        path="pool/store/lua/expire.lua",
+        old="if until_ms and tonumber(until_ms) <= now then",
+        new="if until_ms then",
+        by=("tests/store/test_clock_scripts.py::test_an_answer_is_remembered_in_pool_time",),
+    ),
+    Mutant(
         name="one claim sets the clock",
         breaks="a node whose own clock is off moves everybody's deadlines (13.10)",
         path="pool/store/lua/lib/clock.lua",

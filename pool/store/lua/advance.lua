@@ -16,6 +16,7 @@ KEYS[12] journal   stream  abnormal edges
 KEYS[13] source_owned   set     keys the source runs
 KEYS[14] source_stream  stream  the source's starts
 KEYS[15] trials    hash    identity -> epoch|key of the suspected job that it began last, and that may kill it
+KEYS[16] kept      zset    job ids -> until when their outcomes are remembered
 KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes (see takes)
 ARGV[1] incarnation  str
 ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
@@ -45,7 +46,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
                    that alone; m counts a crash; h (of w): it is held, see record
                    z: empty keeps the blob, else = then its new bytes
 
-Uses     lane, expected, record, batch, place, finish, hung, says
+Uses     lane, expected, record, batch, place, keep, finish, hung, says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
@@ -76,7 +77,7 @@ redis.call('HLEN', payloads)
 redis.call('HLEN', blobs)
 redis.call('SCARD', source_owned)
 redis.call('XLEN', source_stream)
-local arg, k = read_targets(10, 16)
+local arg, k = read_targets(10, 17)
 local checked, unfit, begins, may_go = k, {}, false, false
 local function check(name, kind)
   if unfit[name] == nil then
@@ -295,6 +296,7 @@ for a = arg, #ARGV, 8 do
   k = k + TAKES[edge]
 end
 write_batch()
+close_kept()
 close_lane()
 answers[1] = whole(lane_had[3]) + (tallies['unassigned'] or 0)
 return answers

@@ -8,6 +8,7 @@ KEYS[4] pending    zset    key -> by when its start must be acknowledged
 KEYS[5] due        zset    k:KEY -> when
 KEYS[6] payloads   hash    key -> payload
 KEYS[7] handlers   hash    names ever registered -> options
+KEYS[8] kept       zset    job ids -> until when their answers are remembered
 KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID, unassigned:H each
 ARGV[1] incarnation      str
 ARGV[2] pending_ms       int   > 0
@@ -19,7 +20,7 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          flags: a attach to a live job, k the name need not be registered,
                          u take it without an owner when no target has room; where somebody waits it is anyway
 
-Uses     lane, expected, record, batch, place
+Uses     lane, expected, record, batch, place, keep
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) | FULL <queued> | UNKNOWN | NOROOM
          | MALFORMED (the key has a record that cannot be read, or unassigned:H is something else)
@@ -32,7 +33,7 @@ What is refused although a former call with it may still come is refused for goo
 outcome would, so that nobody who was told "no" finds that it ran.
 ]]
 local REFUSED = 'refused\n'
-local arg, k = read_targets(6, 8)
+local arg, k = read_targets(6, 9)
 local queued = redis.call('ZCARD', pending) + whole(lane_had[3]) + whole(lane_had[4])
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
@@ -54,11 +55,11 @@ end
 read_records(arg, 8)
 local known = {}
 local answers = {}
-local refused = {} -- result:ID -> what stands there
+local refused = {} -- result:ID -> job id, what stands there
 
-local function refuse(answer, result)
+local function refuse(answer, result, id)
   if refused_ms > 0 then
-    refused[result] = REFUSED .. answer
+    refused[result] = { id, REFUSED .. answer }
   end
   return answer
 end
@@ -85,10 +86,10 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     end
     local word = may('a') and 'ATTACHED ' or 'EXISTS '
     local facts = table.concat({ r[STATE], r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[HANDLER] }, ' ')
-    return refuse(word .. facts, result)
+    return refuse(word .. facts, result, id)
   end
   if queued >= queued_jobs_max then
-    return refuse('FULL ' .. queued, result)
+    return refuse('FULL ' .. queued, result, id)
   end
   if known[handler] == nil then
     known[handler] = redis.call('HGET', handlers, handler)
@@ -97,7 +98,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     kind = string.match(known[handler] or '', '^[js]') or 'j'
   end
   if not known[handler] and not may('k') then
-    return refuse('UNKNOWN', result)
+    return refuse('UNKNOWN', result, id)
   end
   local r = { 'U', kind, id, handler, '', '0', '1', '', '', '', '', '', '', '', '', '' }
   local target = delay_ms == 0 and first_with_room(ranked)
@@ -135,7 +136,8 @@ for a = arg, #ARGV, 8 do
 end
 write_batch()
 for result, answer in pairs(refused) do
-  redis.call('SET', result, answer, 'PX', refused_ms)
+  remember(result, answer[1], answer[2], refused_ms)
 end
+close_kept()
 close_lane()
 return answers

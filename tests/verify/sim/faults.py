@@ -377,7 +377,7 @@ class Faults:
                 self._each(Server.flush_scripts)()
                 self._begin(kind, "", 0.0, _nothing)
             case "clock-forward":
-                self._step_clock(kind, seconds)
+                self._step_clock(kind, dice.choice((seconds, _HOUR_S)))
             case "clock-back":
                 self._step_clock(kind, -dice.choice((seconds, _HOUR_S)))
             case "wipe":

@@ -1,7 +1,7 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record, batch; keys jobs, pending, due, payloads, blobs, parked, letters, journal; argument parked_ms; and of the
+Needs  lane, record, batch, keep; keys jobs, pending, due, payloads, blobs, parked, letters, journal; argument parked_ms; and of the
 source (the record's owner) source_owned and source_stream.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
@@ -84,8 +84,8 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     redis.call('UNLINK', inbox) -- it may be large
   end
   later('HDEL', jobs, key)
-  redis.call('SET', result, table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
-    detail }, '|') .. '\n' .. body, 'PX', ttl_ms)
+  remember(result, r[ID], table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
+    detail }, '|') .. '\n' .. body, ttl_ms)
   tally(word, 1)
   if word ~= 'done' then
     journal_add(word, key, r, detail)

@@ -1,0 +1,28 @@
+--[[
+expire: end answers that have been remembered for long enough, and tell which ones are next.
+
+KEYS[1] lane       hash    incarnation, seen, offset
+KEYS[2] kept       zset    job ids of one call (spaces between) -> until when their answers are remembered
+KEYS[...] results          result:ID per job id of all items
+ARGV[1] incarnation  str
+ARGV[2] items_max    int   how many at most to tell of
+ARGV[...] items            as it was told of them
+
+Uses     lane
+Returns  items whose time is up
+Errors   POOLDATALOST <lane>
+Cost     O(job ids + items_max * log n); 2 commands an item that is ended, 4 a call
+Why Lua  the time of an answer may have been prolonged since it was told, and pool time is the lane's alone.
+]]
+redis.call('ZCARD', kept)
+local k = 3
+for i = 3, #ARGV do
+  local _, ids = string.gsub(ARGV[i], '%S+', '')
+  local until_ms = redis.call('ZSCORE', kept, ARGV[i])
+  if until_ms and tonumber(until_ms) <= now then
+    redis.call('UNLINK', unpack(KEYS, k, k + ids - 1))
+    redis.call('ZREM', kept, ARGV[i])
+  end
+  k = k + ids
+end
+return redis.call('ZRANGEBYSCORE', kept, '-inf', text_of(now), 'LIMIT', 0, items_max)
