@@ -167,3 +167,35 @@ async def test_a_wide_burst_is_done_or_refused_at_once(
             assert not any(each.maybe_done for each in refused)
             assert all("wait already" in each.problem for each in refused)
             assert max(told) < OP_S / 2
+
+
+async def test_a_map_that_takes_several_deadlines_opens_over_a_slow_line(fleet: Fleet) -> None:
+    """G2: its snapshot was begun again for ever."""
+    here = await fleet.node()
+    async with here.map("m", values=bytes) as full, slow(fleet, 0.0) as (node, proxy):
+        for n in range(40):
+            await full.set(f"k{n}", PAYLOAD)
+        proxy.reply_bytes, proxy.line_bytes_per_s = 0, MB
+        began_s = anyio.current_time()
+        async with node.map("m", values=bytes) as copy:
+            assert len(copy) == 40
+            assert anyio.current_time() - began_s > 2 * OP_S
+            assert proxy.reply_bytes < 1.1 * 40 * len(PAYLOAD) + 100_000
+            proxy.line_bytes_per_s = 0.0
+
+
+async def test_a_reader_behind_a_slow_line_gets_each_event_once(fleet: Fleet) -> None:
+    """G2: it got none, after everything had been sent again and again."""
+    here = await fleet.node()
+    for _ in range(64):
+        await here.stream("s").add("e", PAYLOAD)
+    async with slow(fleet, 0.0) as (node, proxy):
+        proxy.reply_bytes, proxy.line_bytes_per_s = 0, MB
+        count = 0
+        async with node.stream("s").reader() as events:
+            async for _ in events:
+                count += 1
+                if count == 64:
+                    break
+        assert proxy.reply_bytes < 1.1 * 64 * len(PAYLOAD) + 100_000
+        proxy.line_bytes_per_s = 0.0
