@@ -61,6 +61,7 @@ from pool.model.backoff import refused_delay
 from pool.model.job import Options
 from pool.model.lease import Lease
 from pool.model.names import Names
+from pool.model.pooltime import PoolTime
 from pool.model.rmap import Delete, Set
 from pool.model.timing import Timing
 from pool.store.answers import Founded
@@ -665,6 +666,8 @@ class Membership(Actor[Message]):
         if context.lanes[state.number] is not state:
             return  # the pool was found anew meanwhile: that lease ends by itself
         state.tell_time(now_ms, asked_s)
+        if state.lane.incarnation != incarnation:
+            state.time = PoolTime()  # made anew, it has a time of its own, and nothing of before
         state.hear(clock, asked_s, context.seam.clock())
         state.lane = attrs.evolve(state.lane, incarnation=incarnation)
         await self._thaw(state)

@@ -208,6 +208,14 @@ def test_who_has_just_come_is_believed_after_two_periods(clock: Clock, step_ms: 
         assert abs(ends_ms - told.now_ms - 10_000) < 500
 
 
+def test_a_lane_that_was_made_anew_begins_with_what_its_server_says(clock: Clock) -> None:
+    """What nodes had counted was of the one that is gone."""
+    clock.bench.do("HDEL", clock.bench.names.lane, "seen", "offset", "turn")
+    told = clock.renew(expected_ms=clock.bench.now_ms() - HOUR_MS, off_ms=HOUR_MS)
+    assert (abs(clock.error_ms(told)) < 500, clock.field("turn")) == (True, 0)
+    assert abs(clock.field("seen") - clock.bench.now_ms()) < 500
+
+
 def raw_ms(clock: Clock) -> int:
     return clock.bench.now_ms() + clock.field("offset")
 
