@@ -38,6 +38,7 @@ from pool.store.lane import Edge, ranking
 
 LOCK_S: Final = 1.0  # one sweep takes milliseconds; a sweeper that died holds the others up so long
 SPREAD_S: Final = 0.02
+NEXT_S: Final = 0.001  # between two pages
 RETRY_S: Final = 0.25
 SKIPPED_MAX: Final = 100_000  # overdue keys that cannot be dealt with, which a sweep passes over
 
@@ -116,7 +117,10 @@ class Sweeper(Actor[Deadline]):
             self._later(state.number, RETRY_S)
         elif following_ms is not None:
             in_s = state.until_s(following_ms, self.context.seam.clock())
-            self._later(state.number, max(RETRY_S if is_stuck else 0.001, in_s))
+            if in_s <= 0.0 and not is_stuck:
+                self._alarms.set_by(state.number, NEXT_S)  # the next page; nobody else sweeps
+            else:
+                self._later(state.number, max(RETRY_S if is_stuck else NEXT_S, in_s))
 
     async def _look_after(self, state: LaneState, found: Sequence[Overdue]) -> bool:
         """Do what is due; return whether anything could be done, so that more may follow at once.

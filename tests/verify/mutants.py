@@ -579,7 +579,7 @@ MUTANTS: Final = (
         path="pool/actors/worker.py",
         old="                audit.count(self._mend(number, lane.box, theirs, known))",
         new="                audit.count(self._mend(number, lane.box, theirs, [*runs.values()]))",
-        needs=("pages",),
+        by=("tests/actors/test_pages.py::test_a_worker_compares_what_it_owns_page_by_page",),
     ),
     Mutant(
         name="an audit ends with its first page",
@@ -587,7 +587,7 @@ MUTANTS: Final = (
         path="pool/actors/mending.py",
         old="        return not (self.at or self.after or self.asked or self.mine)",
         new="        return True",
-        needs=("pages",),
+        by=("tests/actors/test_pages.py::test_a_worker_compares_what_it_owns_page_by_page",),
     ),
     Mutant(
         name="an inbox of one page",
@@ -596,6 +596,34 @@ MUTANTS: Final = (
         old="                self._is_behind = self._is_behind or has_more",
         new="                del has_more",
         needs=("pages",),
+    ),
+    Mutant(
+        name="a place is taken for good",
+        breaks="who has reaped as many as it may at once fences nobody any more (D6)",
+        path="pool/actors/reaper.py",
+        old="        self._busy[lane] -= 1",
+        new="        self._busy[lane] += 0",
+        by=("tests/actors/test_pages.py::test_those_who_own_something_are_reaped_a_few_at_a_time",),
+    ),
+    Mutant(
+        name="who owns keys is forgotten",
+        breaks="a dead worker is forgotten together with those that own nothing",
+        path="pool/store/lua/forget.lua",
+        old="elseif not is_fit or redis.call('EXISTS', KEYS[k]) == 1 or",
+        new="elseif not is_fit or",
+        by=(
+            "tests/store/test_lease_scripts.py::test_those_who_own_nothing_are_forgotten_together",
+        ),
+    ),
+    Mutant(
+        name="the dead keep their places",
+        breaks="sixteen waiters that died keep others from hearing of a job's end (D6)",
+        path="pool/store/lua/wait.lua",
+        old="claim == 0",
+        new="claim == 0 or true",
+        by=(
+            "tests/store/test_talk_scripts.py::test_the_dead_give_up_their_places_among_the_waiters",
+        ),
     ),
     Mutant(
         name="pages while others are under way",
