@@ -125,7 +125,9 @@ def calls_return(view: View, bounds: Bounds, found: Finding) -> None:
     for asked, ended in _calls(view):
         found.judged += 1
         within = asked.extra.get("within_s", bounds.call_s if ended is None else math.inf)
-        by = asked.t + within
+        by = _moved_on(
+            moves[asked.p], view.lane_of(asked.key), asked, asked.t + within, within, bounds
+        )
         over = min(view.died.get(asked.p, math.inf), last)
         stood = [f for f in view.excuses({"pause"}, asked.t, over, asked.node) if f.target]
         for fault in (*stood, *(f for f in view.excuses({"pause"}, asked.t, over) if not f.target)):

@@ -1802,6 +1802,24 @@ def its_line_was_slow(s: Story) -> None:
     answered(s)
 
 
+@good("I32")
+def its_asker_stood_still_after_its_line_had_moved(s: Story) -> None:
+    called(s)
+    moves(s, 3)
+    s.fault("pause", "d", lasts=5.0)
+    s.at += 1.5
+    answered(s)
+
+
+@bad("I32")
+def its_asker_stood_still_for_less_than_it_took(s: Story) -> None:
+    called(s)
+    moves(s, 3)
+    s.fault("pause", "d", lasts=5.0)
+    s.at += 3.0
+    answered(s)
+
+
 @bad("I32")
 def its_line_stood_still_in_the_end(s: Story) -> None:
     called(s)
