@@ -377,9 +377,9 @@ class Faults:
                 self._each(Server.flush_scripts)()
                 self._begin(kind, "", 0.0, _nothing)
             case "clock-forward":
-                self._step_clock(kind, dice.choice((seconds, _HOUR_S)))
+                self._step_clock(kind, self._step_s(dice, seconds))
             case "clock-back":
-                self._step_clock(kind, -dice.choice((seconds, _HOUR_S)))
+                self._step_clock(kind, -self._step_s(dice, seconds))
             case "wipe":
                 self._lose(kind, ({}, {}))
             case "lost-since-grant":
@@ -508,6 +508,12 @@ class Faults:
                 for key in [k for k in server.keyspace.keys if k.startswith(prefix.encode())]:
                     server.keyspace.run(b"DEL", key)
                 self._begin(kind, "", 0.0, _nothing, weight=3, lane=lane)
+
+    def _step_s(self, dice: random.Random, seconds: float) -> float:
+        """Return by how much the clock steps: by an hour only where somebody is there to see it."""
+        found = [self._fleet.process(name) for name in self._fleet.names]
+        sees = any(each and not (each.is_frozen or each.is_hung) for each in found)
+        return dice.choice((seconds, _HOUR_S if sees else seconds))
 
     def _step_clock(self, kind: str, seconds: float) -> None:
         step_us = round(seconds * 1_000_000)
