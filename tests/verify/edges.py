@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
@@ -122,17 +122,19 @@ def calls_return(view: View, bounds: Bounds, found: Finding) -> None:
     moves: dict[str, list[Event]] = defaultdict(list)
     for event in view.of.get("moved", ()):
         moves[event.p].append(event)
+    # What was dispatched together is answered together: when the slowest of its lanes is done.
+    together = Counter((event.p, event.t) for event in view.of.get("dispatch", ()))
     for asked, ended in _calls(view):
         found.judged += 1
+        is_one = asked.f != "dispatch" or together[asked.p, asked.t] == 1
+        lane = view.lane_of(asked.key) if is_one else ""
         within = asked.extra.get("within_s", bounds.call_s if ended is None else math.inf)
-        by = _moved_on(
-            moves[asked.p], view.lane_of(asked.key), asked, asked.t + within, within, bounds
-        )
+        by = _moved_on(moves[asked.p], lane, asked, asked.t + within, within, bounds)
         over = min(view.died.get(asked.p, math.inf), last)
         stood = [f for f in view.excuses({"pause"}, asked.t, over, asked.node) if f.target]
         for fault in (*stood, *(f for f in view.excuses({"pause"}, asked.t, over) if not f.target)):
             by += max(0.0, min(fault.ended, over) - max(fault.began, asked.t))
-        by = _moved_on(moves[asked.p], view.lane_of(asked.key), asked, by, within, bounds)
+        by = _moved_on(moves[asked.p], lane, asked, by, within, bounds)
         by += view.slack_s(asked.t, asked.t if by == math.inf else by, bounds)
         at = ended.t if ended is not None else math.inf
         gone = left.get(asked.p, math.inf)

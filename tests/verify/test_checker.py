@@ -1851,6 +1851,16 @@ def the_line_of_another_lane_moved(s: Story) -> None:
     answered(s)
 
 
+@good("I32")
+def of_what_was_dispatched_together_another_lane_moved(s: Story) -> None:
+    s.say("own", key="k", job="j1", epoch=9, nonce="Wx.1@1", p="server")
+    for idem in ("t1.0", "t1.1"):
+        s.say("dispatch", "invoke", p="d/1", key="k", idem=idem, extra={"within_s": 2.0}, t=s.at)
+    moves(s, 5, lane="2")
+    for idem in ("t1.0", "t1.1"):
+        s.say("dispatch", "info", p="d/1", key="k", idem=idem, err="TIMEOUT")
+
+
 @bad("I32")
 def its_line_moved_for_longer_than_anybody_waits(s: Story) -> None:
     called(s)
