@@ -368,6 +368,30 @@ def an_outcome_vanished(s: Story) -> None:
     s.final()
 
 
+def steps_between(*renewed: tuple[str, float]) -> Tell:
+    """Return the story of an outcome that is gone after a step at 10.0, and of who was heard."""
+
+    def tell(s: Story) -> None:
+        s.whole("j1")
+        told = sorted([*((at, by) for by, at in renewed), (10.0, "")])
+        for s.at, by in told:
+            if by:
+                s.say("renew", p=f"{by}/1", nonce=f"N{by}.1", extra={"asked": s.at})
+            else:
+                extra = {"id": 9, "does": "clock", "kind": "clock", "target": "", "step_s": 3600.0}
+                s.say("fault", "invoke", extra=extra)
+                s.say("fault", "ok", extra=extra)
+        s.at = 30.0
+        s.final()
+
+    return tell
+
+
+good("I7")(steps_between(("a", 9.0), ("b", 11.0)))  # nobody saw it
+bad("I7")(steps_between(("a", 9.0), ("b", 9.5), ("a", 19.0)))
+bad("I7")(steps_between())
+
+
 @good("I7")
 def a_frozen_caller_tells_after_a_loss_what_was_before_it(s: Story) -> None:
     s.whole("j1")

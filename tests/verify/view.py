@@ -254,6 +254,23 @@ class View:
             (min(abs(float(f.event.extra.get("step_s", most_s))), most_s) for f in found), 0.0
         )
 
+    def unseen(self, began: float, ended: float) -> list[Fault]:
+        """Return the steps within a time that nobody saw: no process was heard before and after.
+
+        Where it is not told who was heard, there are none.
+        """
+        if not self.of.get("renew"):
+            return []
+        heard: dict[str, tuple[float, float]] = {}
+        for event in self.of["renew"]:
+            first, last = heard.get(event.p, (event.t, event.t))
+            heard[event.p] = (min(first, event.t), max(last, event.t))
+        return [
+            fault
+            for fault in self.excuses({STEP}, began, ended)
+            if not any(first < fault.began < last for first, last in heard.values())
+        ]
+
     def well(self, began: float, ended: float, but: str = "") -> set[str]:
         """Return the nodes that took jobs all that time, and that nothing happened to."""
         nodes = {
