@@ -582,10 +582,10 @@ async def test_what_ends_one_lanes_share_comes_plain_and_ends_no_other(
     hurt = lane_of(keys[0], lanes)
     real = Dispatcher.admit
 
-    def admit(self: Dispatcher, items: Any) -> Any:
+    def admit(self: Dispatcher, items: Any, **how: Any) -> Any:
         if lane_of(items[0].key, lanes) == hurt:
             raise RuntimeError("planted")
-        return real(self, items)
+        return real(self, items, **how)
 
     with monkeypatch.context() as patch:
         patch.setattr(Dispatcher, "admit", admit)

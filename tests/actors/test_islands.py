@@ -518,7 +518,7 @@ async def test_lanes_have_clocks_of_their_own(
     async def join(self: Membership, state: Any, workers: Any, **more: Any) -> None:
         if state.number in late:
             late.remove(state.number)
-            state.tell_time(state.server_ms - 3_600_000, state.server_at_s)
+            state.clock_ms -= 3_600_000
         await real_join(self, state, workers, **more)
 
     monkeypatch.setattr(Link, "at", at)

@@ -44,6 +44,10 @@ class _Side:
         plain: dict[bytes, Any] = {}
         for key, value in self.keyspace.keys.items():
             match value:
+                case SortedSet() if key == NAMES.kept.encode():  # one entry for those of one script
+                    plain[key] = {
+                        name: due for names, due in value.scores.items() for name in names.split()
+                    }
                 case SortedSet():
                     plain[key] = value.scores
                 case Stream():

@@ -74,6 +74,7 @@ local function give_head(target, unassigned)
   for _ = 1, JUNK_MAX do
     local key = redis.call('ZRANGE', unassigned, 0, 0)[1]
     if not key then
+      queues[unassigned] = false
       return nil
     end
     redis.call('ZREM', unassigned, key)
@@ -87,6 +88,7 @@ local function give_head(target, unassigned)
           redis.call('HDEL', payloads, key)
         end
         grant(key, r, target, payload)
+        queues[unassigned] = redis.call('EXISTS', unassigned) == 1
         return key
       end
       tally('unassigned', 1) -- its payload is gone: the walk finds it in no index, and has it parked
