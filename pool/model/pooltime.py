@@ -88,6 +88,8 @@ class PoolTime:
                 offset_ms=offset_ms,
                 off_ms=0.0,
             )
+        if turn != self.turn and not self.since_ms:
+            return anew  # all that it knew was the clock that was set right
         since_s = self.off_since_s if self.off_ms else now_s
         if now_s - since_s > CONTRADICTED * period_s:
             return anew

@@ -73,6 +73,13 @@ def test_a_step_behind_another_ends_no_chain() -> None:
     assert (off.turn, off.since_ms) == (1, time.since_ms)
 
 
+def test_who_is_no_witness_takes_what_was_set_right() -> None:
+    """Else it would claim what it came to, and set it back again and again."""
+    time = PoolTime().heard(EPOCH_MS - HOUR_MS, 0, 0, 1.0, 1.0, PERIOD_S, is_astray=True)
+    time = time.heard(EPOCH_MS + 2_000, HOUR_MS, 1, 3.0, 3.0, PERIOD_S)
+    assert (time.off_ms, time.since_ms, time.turn) == (0, EPOCH_MS + 2_000, 1)
+
+
 def test_who_is_contradicted_takes_what_the_others_have() -> None:
     time = heard(heard(PoolTime(), 10.0), 12.0)
     for n in range(CONTRADICTED + 2):
