@@ -254,15 +254,19 @@ def _judge_wait(
             lane=view.lane_of(key),
         )
 
-    by = due_within(bounds.takeover_s)
+    wait_s = bounds.takeover_s
+    by = due_within(wait_s)
     if took > by:
         held = view.granted(key, since, by)
         if any(fault.target in held for fault in view.excuses({"crash"}, since, by)):
             # Whoever had it died with it: it may be what did that, and begins as such (13.8).
-            by = due_within(bounds.takeover_s + bounds.suspects_s)
+            wait_s += bounds.suspects_s
+            by = due_within(wait_s)
     by += view.slack_s(due, by, bounds)
     if took > by:
-        by += view.full_s(due, min(took, at_end), bounds)
+        # What it waits for a slot it waits for a fault that comes meanwhile, too.
+        by = due_within(wait_s + view.full_s(due, min(took, at_end), bounds))
+        by += view.slack_s(due, by, bounds)
     if took > by and view.ended.get(job, math.inf) > by and by < at_end:
         waited = f"began after {took - due:.2f} s" if start else "never began"
         found.say(f"{job} of {key!r} {waited}, not within {by - due:.2f} s", event, start)

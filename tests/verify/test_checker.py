@@ -2065,6 +2065,27 @@ def test_a_start_waits_while_all_slots_are_taken(
     assert ("I34" in report.broken) == is_late
 
 
+@pytest.mark.parametrize("takes", [1, 2])
+def test_a_fault_that_comes_while_it_waits_for_a_slot_holds_it_up(takes: int) -> None:
+    """I34: the time behind full slots moves the end of its own, and what falls into that counts."""
+    s = Story()
+    joined(s, "a", "b")
+    for key, by in (("x", "a"), ("y", "b"))[:takes]:
+        s.dispatch(f"j{key}", key)
+        s.start(f"j{key}", key, by=by)
+    s.dispatch("j1")
+    s.at += 20.0
+    s.fault("store", "", kind="stop", lasts=12.0)
+    for key, by in (("x", "a"), ("y", "b"))[:takes]:
+        s.end(f"j{key}", key, by=by)
+        s.commit(f"j{key}", key, by=by)
+    s.at += 1.0
+    s.start("j1", epoch=20)
+    s.end("j1", epoch=20)
+    report = check(s.events, Bounds(ttl_s=2.0, queue_s=60.0, slots=1))
+    assert ("I34" in report.broken) == (takes == 1)
+
+
 def in_line(
     *, waits: float = 0.2, given_back: bool = False, fault: str = ""
 ) -> Callable[[Story], None]:
