@@ -2075,10 +2075,10 @@ def test_a_fault_that_comes_while_it_waits_for_a_slot_holds_it_up(takes: int) ->
         s.start(f"j{key}", key, by=by)
     s.dispatch("j1")
     s.at += 20.0
-    s.fault("store", "", kind="stop", lasts=12.0)
     for key, by in (("x", "a"), ("y", "b"))[:takes]:
         s.end(f"j{key}", key, by=by)
         s.commit(f"j{key}", key, by=by)
+    s.fault("store", "", kind="stop", lasts=12.0)
     s.at += 1.0
     s.start("j1", epoch=20)
     s.end("j1", epoch=20)
