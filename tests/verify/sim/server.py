@@ -28,7 +28,6 @@ EPOCH_US: Final = 1_700_000_000_000_000  # the server's clock when the world beg
 SCRIPTS: Final = Scripts()  # compiled scripts outlive a world; what a server has loaded does not
 
 Words: TypeAlias = Sequence[bytes]
-Command: TypeAlias = tuple[Words, bytes | None]  # and the number that its reply brings back
 OnCall: TypeAlias = Callable[[Process, bytes, Words, Words, Any], object]
 
 
@@ -41,14 +40,6 @@ _GREETED: Final[dict[bytes, Any]] = {
 
 _HEAD: Final = NUMBERED_HEAD.encode()
 _TAIL: Final = NUMBERED_TAIL.encode()
-_PLAIN: Final[dict[bytes, bytes]] = {}  # sha of a numbered script -> that of the script itself
-
-
-def _plain(words: Words) -> Command:
-    """Take the number off a command: whoever looks on sees the script, and its arguments."""
-    if words[0] == b"EVALSHA" and words[1] in _PLAIN:
-        return [words[0], _PLAIN[words[1]], *words[2:-1]], words[-1]
-    return words, None
 
 
 def resp(reply: Any) -> bytes:
@@ -163,6 +154,9 @@ class Server:
         self.generation = 0  # connections of older ones are dead, even those that nobody holds
         self._stalled_until_s = 0.0
         self._loaded: dict[bytes, None] = {}
+        # Sha of a numbered script -> that of the script itself.  It is of this world alone: the
+        # first one played would else not know scripts that all later ones know.
+        self._plain: dict[bytes, bytes] = first._plain if first else {}
         self._connections: dict[Connection, None] = {}
         self._blocked: dict[_Blocked, None] = {}
 
@@ -255,9 +249,9 @@ class Server:
             return
         reader = hiredis.Reader()
         reader.feed(packed)
-        commands: list[Command] = []
+        commands: list[Words] = []
         while (words := reader.gets()) is not False:
-            commands.append(_plain(words))
+            commands.append(words)
         if not commands:
             return  # of the first one only a part
         whole = self.network.split(process, len(commands))
@@ -265,7 +259,7 @@ class Server:
         if delay_s is not None:
             self.world.after(delay_s, self._arrive, connection, commands[:whole])
 
-    def _arrive(self, connection: Connection, commands: Sequence[Command]) -> None:
+    def _arrive(self, connection: Connection, commands: Sequence[Words]) -> None:
         if connection.generation < self.generation or not self.is_up:
             return
         if self.world.now_s < self._stalled_until_s:
@@ -273,7 +267,8 @@ class Server:
             return
         process = connection.process
         replies = []
-        for words, number in commands:
+        for sent in commands:
+            words, number = self._unnumbered(sent)  # only now: it may load what the next one runs
             if words[0] in _GREETED:
                 replies.append(_GREETED[words[0]])
                 continue
@@ -290,6 +285,12 @@ class Server:
         self._wake()
         if len(replies) == len(commands):
             self._reply(connection, replies)
+
+    def _unnumbered(self, words: Words) -> tuple[Words, bytes | None]:
+        """Take the number off a command: whoever looks on sees the script, and its arguments."""
+        if words[0] == b"EVALSHA" and words[1] in self._plain:
+            return [words[0], self._plain[words[1]], *words[2:-1]], words[-1]
+        return words, None
 
     def _reply(self, connection: Connection, replies: list[Any]) -> None:
         delay_s = self.network.reply_s(connection.process)
@@ -346,7 +347,7 @@ class Server:
             if name == b"SCRIPT":
                 numbered = hashlib.sha1(words[2]).hexdigest().encode()
                 sha = SCRIPTS.load(words[2].removeprefix(_HEAD).removesuffix(_TAIL))
-                _PLAIN[numbered] = sha
+                self._plain[numbered] = sha
                 self._loaded[sha] = None
                 return numbered
             if self.is_full and name.upper() in GROWING:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import CoroutineType
 from typing import get_args
 
+import anyio
 import attrs
 import pytest
 
@@ -18,15 +19,30 @@ from pool import Node
 from tests.verify.sim.campaign import regressions, told
 from tests.verify.sim.config import FAULTS, Config, Loops
 from tests.verify.sim.run import Outcome, play
-from tests.verify.sim.world import Process, World
+from tests.verify.sim.world import LoopKind, Process, World, sweep
 
 ROOT = Path(__file__).parents[3]
 SEEDS = 15  # on each event loop
-_DIGEST = """
+_DIGESTS = """
+import sys
 from tests.verify.sim.config import Config
 from tests.verify.sim.run import play
-print(play(Config.of({seed}, {loops!r})).digest)
+for text in sys.argv[1:]:
+    print(play(Config.parse(text)).digest)
 """
+
+
+def _digests(*configs: Config, hash_seed: str = "random") -> list[str]:
+    """Play configurations, one after another, in a process that has played none before."""
+    done = subprocess.run(
+        [sys.executable, "-c", _DIGESTS, *(config.text() for config in configs)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
 
 
 def _clean(outcome: Outcome) -> Outcome:
@@ -52,9 +68,49 @@ def test_different_seeds_make_different_histories(played: list[Outcome]) -> None
 
 @pytest.mark.parametrize("loops", get_args(Loops))
 def test_a_seed_makes_one_history(loops: Loops) -> None:
-    """Without that no failure could be looked at twice."""
-    config = attrs.evolve(Config.of(17, loops), faults=("crash", "late", "pause", "restart"))
-    assert play(config).digest == play(config).digest
+    """Without that no failure could be looked at twice: whatever was played before it."""
+    faults = ("crash", "late", "pause", "restart")
+    config = attrs.evolve(Config.of(17, loops), faults=faults, chaos_s=5.0)
+    others = Config.of(7, loops), Config.of(41, loops)
+    first, *_, last = _digests(config, *others, config)
+    assert first == last
+
+
+@pytest.mark.parametrize("loops", ["asyncio", "trio"])
+def test_what_is_cancelled_together_ends_in_one_order(loops: LoopKind) -> None:
+    """However many tasks and scopes there have been in the worlds before."""
+    assert len({tuple(_cancelled_together(loops)) for _ in range(8)}) == 1
+
+
+def _cancelled_together(loops: LoopKind) -> list[str]:
+    """Have tasks and scopes inside of one be cancelled; return the order in which they end."""
+    ended: list[str] = []
+
+    async def wait(name: str) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(name)
+
+    async def wait_inside(name: str) -> None:
+        with anyio.CancelScope():
+            await wait(name)
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(wait, f"task {number}")
+                tasks.start_soon(wait_inside, f"scope {number}")
+            await anyio.sleep(1.0)
+            tasks.cancel_scope.cancel()
+
+    world = World(1)
+    Process(world, "n0/1", loops).start(main)
+    world.run(2.0)
+    assert len(ended) == 6
+    world.close()
+    sweep()
+    return ended
 
 
 @pytest.mark.parametrize("loops", get_args(Loops))
@@ -79,20 +135,10 @@ def _parts() -> list[object]:
 
 
 @pytest.mark.parametrize("loops", ["asyncio", "trio"])
-def test_the_order_of_sets_decides_nothing(loops: str) -> None:
+def test_the_order_of_sets_decides_nothing(loops: Loops) -> None:
     """Hash seeds and addresses differ between processes; histories must not."""
-    digests = set()
-    for hash_seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", _DIGEST.format(seed=7, loops=loops)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        digests.add(done.stdout)
-    assert len(digests) == 1
+    config = Config.of(7, loops)
+    assert _digests(config, hash_seed="1") == _digests(config, hash_seed="2")
 
 
 @pytest.mark.parametrize("config", regressions(), ids=lambda config: f"seed{config.seed}")

@@ -65,6 +65,9 @@ class World:
         # trio's own dice decides in which order tasks run that are ready at the same moment.
         trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
         trio_run._r.seed(seed)
+        # Where one lies in a set is its number modulo the set's size: each world counts from 0.
+        _Task._numbers = itertools.count()
+        _Scope._numbers = itertools.count()
 
     def dice(self, purpose: str) -> random.Random:
         """Return dice for one purpose: what is thrown for one does not change the others."""
