@@ -486,7 +486,7 @@ async def test_who_opens_asks_a_lane_again_whose_reply_was_lost(
     config = islands.client.hgetall(Control(POOL).config)
     wipe(cluster, 0)
     with replies_lost(monkeypatch, (1, 2), 1) as lost:
-        await islands.node()
+        await islands.node(op_timeout_s=6.0)  # half of it for the second try
     assert set(lost) == {1, 2}
     assert islands.client.hgetall(Control(POOL).config) == config
 
