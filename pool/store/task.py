@@ -188,6 +188,7 @@ class _TaskWire(Wire):
         self, fn: Callable[..., Any], *args: Any, discard: Callable[[Any], object]
     ) -> Any:
         waiter, is_awaited = self._loop.waiter(), True
+        arrived: list[Any] = []
 
         def work() -> None:
             value, error = None, None
@@ -201,6 +202,7 @@ class _TaskWire(Wire):
         def arrive(value: Any, error: Exception | None) -> None:
             thread.join()  # this was its last word: microseconds are left of it
             if is_awaited:
+                arrived.extend([value] if error is None else ())
                 waiter.take((value, error))
             elif error is None:
                 discard(value)
@@ -214,6 +216,10 @@ class _TaskWire(Wire):
             raise OSError(str(error)) from None
         try:
             value, failed = await waiter.wait()
+        except BaseException:
+            for each in arrived:  # a stranger's cancellation came between it and us
+                discard(each)
+            raise
         finally:
             is_awaited = False
         try:

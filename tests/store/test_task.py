@@ -16,7 +16,7 @@ import pytest
 
 from pool.errors import StoreUnavailable
 from pool.model.backoff import Restarts
-from pool.store import wire
+from pool.store import loops, wire
 from pool.store.link import Link
 from pool.store.seam import Beside, Body, Host, Port
 from pool.store.url import Url
@@ -370,3 +370,37 @@ class Caring:
 
     def began(self, _: object) -> None:
         """Nothing."""
+
+
+@pytest.mark.anyio
+async def test_a_socket_that_came_as_a_stranger_cancelled_is_closed(
+    redis_url: str, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the thread's last word and the body's next step it is nobody's."""
+    if anyio_backend_name == "trio":
+        pytest.skip("tasks that anybody may cancel are asyncio's")
+    came: list[socket.socket] = []
+    real_dial, real_take = wire._dial, loops._AsyncioWaiter.take
+
+    def dial(*args: Any) -> socket.socket:
+        came.append(real_dial(*args))
+        return came[-1]
+
+    def take(self: Any, value: Any) -> None:
+        real_take(self, value)
+        if isinstance(value, tuple) and value[0] in came:
+            beside._task.cancel()
+
+    monkeypatch.setattr(wire, "_dial", dial)
+    monkeypatch.setattr(loops._AsyncioWaiter, "take", take)
+
+    async def body(port: Port) -> None:
+        await port.connect(timeout_s=PATIENCE_S)
+
+    ended = anyio.Event()
+    beside: Any = Host().start(
+        "pool-test", Url.parse(redis_url), body, care=None, on_end=lambda _: ended.set()
+    )
+    with anyio.fail_after(PATIENCE_S):
+        await ended.wait()
+    assert [each.fileno() for each in came] == [-1]
