@@ -372,6 +372,29 @@ def _looks_guilty(view: View, bounds: Bounds, start: Event) -> bool:
     )
 
 
+def _missed(view: View, bounds: Bounds, starts: Sequence[Event]) -> int:
+    """Return after how many of these deaths its reaper did not find the job: keys were deleted, and
+    the walk that found it later, its owner being gone, does not know of what that died.
+    """
+    lost = [fault.began for fault in view.faults if fault.kind == "lost-index"]
+    found = [
+        event
+        for event in view.of.get("event", ())
+        if event.extra.get("event") == "index.restored"
+        and event.extra["index"] == "owner"
+        and any(began <= event.t for began in lost)
+    ]
+    return sum(
+        any(
+            before.t < event.t <= after.t + bounds.slack_s
+            and str(event.extra["lane"]) == view.lane_of(before.key)
+            and (event.extra["key"] == before.key or event.extra["keys"] > 1)  # it names the first
+            for event in found
+        )
+        for before, after in pairwise(starts)
+    )
+
+
 def _seems_late(view: View, start: Event) -> bool:
     """Say whether one that killed was acknowledged long before its handler was called: its process
     stood still, or was cut off from the answer.
@@ -388,8 +411,9 @@ def _seems_late(view: View, start: Event) -> bool:
 @invariant("I36", "poison kills few")
 def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
     """A job that ends its process does so at most `crashes_max` + 1 times, however it does (once
-    more when it does so late, and others were suspected first); and who
-    is given up for that ran where so many died: a process that only stood still marks nobody.
+    more when it does so late, and others were suspected first; and once more for each death after
+    which no index led to it); and who is given up for that ran where so many died: a process that
+    only stood still marks nobody.
     """
     # Where two of them run together the history says whose deed it was.
     guilty = {
@@ -416,7 +440,7 @@ def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
         )
         for began, ended in pairwise(starts):
             here = [run.start for run in deaths if began < run.start.t <= ended]
-            allowed = bounds.crashes_max + 1 + is_late
+            allowed = bounds.crashes_max + 1 + is_late + _missed(view, bounds, here)
             # Who lives so long is seen by nobody: it must have been told from all that stood by.
             if any(view.died[start.p] > start.t + AT_ONCE_S for start in here):
                 allowed += sum(_looks_guilty(view, bounds, start) for start in here)

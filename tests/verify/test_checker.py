@@ -2798,6 +2798,43 @@ bad("I36")(kills_thawed(5, node="n2"))
 bad("I36")(kills_thawed(5, by="n2"))
 
 
+def kills_unmarked(
+    *,
+    times: int = 5,
+    kind: str = "lost-index",
+    index: str = "owner",
+    lane: int = 0,
+    key: str = "k",
+    keys: int = 1,
+    at: int = 2,
+) -> Tell:
+    """Return the story of a job that kills at once; no index led to it after its third death."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j1")
+        s.fault("store", kind=kind)
+        for number in range(times):
+            s.start("j1", by=f"n{number}", epoch=10 + number, poison=True)
+            s.crash(f"n{number}")
+            s.at += 2.0
+            if number == at:
+                facts = {"lane": lane, "index": index, "key": key, "keys": keys}
+                s.say("event", extra={"event": "index.restored", **facts})
+        s.events = [attrs.evolve(e, nonce=f"{e.nonce}@0") if e.nonce else e for e in s.events]
+
+    return tell
+
+
+good("I36")(kills_unmarked())
+good("I36")(kills_unmarked(key="other", keys=2))
+bad("I36")(kills_unmarked(times=6))
+bad("I36")(kills_unmarked(kind="stall"))
+bad("I36")(kills_unmarked(index="pending"))
+bad("I36")(kills_unmarked(lane=1))
+bad("I36")(kills_unmarked(key="other"))
+bad("I36")(kills_unmarked(at=4))
+
+
 def waited_for(s: Story, *, waits: float) -> None:
     s.dispatch("j1")
     called(s, within_s=60.0)
