@@ -17,9 +17,11 @@ from pool.actors.context import Context
 from pool.actors.outcome import outcome_ttl_ms
 from pool.actors.reaper import tell_all
 from pool.errors import (
+    AuthError,
     InboxFull,
     NoSuchJob,
     PoolError,
+    StorageFull,
     StoreFault,
     StoreUnavailable,
     again,
@@ -107,6 +109,8 @@ class Requests:
                     doubted, skip = job_id, 0
                     continue
                 raise (unsure(error) if doubted else error) from None
+            except (StorageFull, AuthError) as error:  # of this try: nothing was written
+                raise (unsure(error) if doubted else error) from None
             else:
                 match word:
                     case "OK":
@@ -161,6 +165,8 @@ class Requests:
                 if not (owner or was_sent):
                     raise attrs.evolve(error, maybe_done=False) from None
                 raise (unsure(error) if was_sent else error) from None
+            except (StorageFull, AuthError) as error:  # of this try: nothing was written
+                raise (unsure(error) if was_sent else error) from None
             word, _, rest = told
             was_sent = was_sent or bool(owner)
             match word:
@@ -182,7 +188,7 @@ class Requests:
                         try:
                             if await self._cancel(state.number, edge, limit):
                                 return job_id
-                        except (StoreUnavailable, StoreFault) as error:
+                        except (StoreUnavailable, StoreFault, StorageFull, AuthError) as error:
                             raise (unsure(error) if was_sent else error) from None
                 case _:
                     raise _unreadable(key)

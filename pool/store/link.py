@@ -42,6 +42,7 @@ from pool.errors import (
     AuthError,
     NotRunning,
     PoolError,
+    StorageFull,
     StoreFault,
     StoreUnavailable,
     again,
@@ -421,7 +422,7 @@ class Link:
                 if self._seam.clock() + rest_s >= deadline_s:
                     raise (unsure(error) if was_sent else error) from None
                 was_sent = was_sent or error.maybe_done
-            except StoreFault as error:
+            except (StoreFault, StorageFull, AuthError) as error:
                 raise (unsure(error) if was_sent else error) from None
             await anyio.sleep(rest_s)
             pause_s = min(2 * pause_s, _RETRY_MAX_S)

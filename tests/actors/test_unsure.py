@@ -10,7 +10,7 @@ import pytest
 
 from pool import Handlers, InboxFull, Job, NoSuchJob, StoreUnavailable
 from pool.actors.dispatcher import LATE, Load, Pending
-from pool.errors import AuthError, StoreFault, StoreLost, unsure
+from pool.errors import AuthError, StorageFull, StoreFault, StoreLost, unsure
 from pool.store.lane import INTEND, NOTIFY, Admission
 from pool.store.link import Link
 from pool.store.scripts import ScriptCall
@@ -153,6 +153,60 @@ async def test_a_message_that_was_lost_before_it_came_is_sent_again(
     await ref.stop(timeout_s=5)
     with pytest.raises(NoSuchJob):
         await node.notify("k", "late")
+
+
+@pytest.mark.anyio
+async def test_a_server_that_is_full_since_says_nothing_of_an_earlier_try(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I30: what had come, and was handled, was said to be refused."""
+    mine = Handlers()
+
+    @mine.job("deaf")
+    async def deaf(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(mine)
+    await (await node.dispatch(deaf, "k")).started(timeout_s=5)
+    real, is_full = Link._once, False
+
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        nonlocal is_full
+        if is_full:
+            raise StorageFull
+        reply = await real(self, command, timeout_s, until_s)
+        if isinstance(command, ScriptCall) and command.script is NOTIFY and reply[0] == "OK":
+            is_full = True
+            raise attrs.evolve(SENT)
+        return reply
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_once", once)
+        with pytest.raises(StoreUnavailable, match="an earlier try had no answer") as unknown:
+            await node.notify("k", "note")
+        with pytest.raises(StorageFull):  # surely refused: nothing of this one came before
+            await node.notify("k", "more")
+    assert unknown.value.maybe_done
+    assert fleet.client.llen(fleet.names.inbox("k")) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("error", [StorageFull(), AuthError(problem="no")])
+async def test_what_a_link_repeats_is_not_said_to_be_refused(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, error: StorageFull | AuthError
+) -> None:
+    """Its first try had no answer: no later one says that nothing was written."""
+    node = await fleet.node()
+    answers: list[Exception] = [attrs.evolve(SENT), error]
+
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        raise answers.pop(0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_once", once)
+        with pytest.raises(StoreUnavailable) as unknown:
+            await node._open_crew.requests.context.link.execute("SET", "a", "b", repeatable=True)
+    assert unknown.value.maybe_done
 
 
 @pytest.mark.anyio
