@@ -688,6 +688,9 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         if took > by and _is_suspect(view, bounds, run, crash):
             by = due_by(view, bounds, run, crash, more_s=bounds.suspects_s)
             by += view.slack_s(crash, by, bounds)
+        if took > by and (free := _given_up(view, bounds, run, by)) < took:
+            at_end = view.final.t if view.final else view.events[-1].t
+            by += view.full_s(free, min(took, at_end), bounds)
         if took > by and _is_awaited(view, run, by) and not _goes_on(view, run, by):
             found.say(
                 f"{run.start.key!r} of {run.start.p} "
@@ -696,6 +699,16 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
                 run.start,
                 later.start if later else None,
             )
+
+
+def _given_up(view: View, bounds: Bounds, run: Run, by: float) -> float:
+    """Return since when a key waits for a slot elsewhere: a reaper moved it, or its handler asked
+    for a retry, whose owner may have said so only when nothing disturbed it any more.
+    """
+    if run.end is not None and run.end.err == "retry":
+        return max(run.end.t + float(run.end.extra.get("after_s", 0.0)), by - bounds.takeover_s)
+    moved = (e for e in view.of.get("requeue", ()) if e.job == run.start.job)
+    return next((e.t for e in moved if e.epoch == run.start.epoch), math.inf)
 
 
 def _goes_on(view: View, run: Run, at: float) -> bool:
@@ -712,12 +725,14 @@ def _goes_on(view: View, run: Run, at: float) -> bool:
 
 
 def _is_suspect(view: View, bounds: Bounds, run: Run, crash: float) -> bool:
-    """Say whether a job may have ended its process, as others there may have: it had just begun, or
-    another process had died with it.
+    """Say whether a job may have ended its process, as others there may have: it had just begun, by
+    the time that its process did not stand still, or another process had died with it.
     """
     here = [r for r in view.runs if r.start.p == run.start.p and r.start.t <= crash <= r.ended]
     before = [r for r in view.by_job[run.start.job] if r.start.t < run.start.t]
-    is_new = run.start.t >= crash - AT_ONCE_S - bounds.slack_s
+    paused = view.excuses({"pause"}, run.start.t, crash, run.start.node)
+    stood_s = sum(min(f.ended, crash) - max(f.began, run.start.t) for f in paused)
+    is_new = run.start.t >= crash - AT_ONCE_S - stood_s - bounds.slack_s
     return len(here) > 1 and (is_new or any(r.start.p in view.died for r in before))
 
 

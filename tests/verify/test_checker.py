@@ -1029,6 +1029,86 @@ bad("I18")(suspected(waits=7.5, alone=True))
 bad("I18")(suspected(waits=7.5, before=3.0))
 
 
+def suspected_in_a_frozen_process(node: str) -> Tell:
+    """Return the story of a job that ran for 3 s, of which that node stood still for 2.6."""
+
+    def tell(s: Story) -> None:
+        for job, key, epoch in (("j0", "other", 9), ("j1", "k", 10)):
+            s.dispatch(job, key)
+            s.start(job, key, epoch=epoch)
+        s.at += 0.4
+        s.fault("pause", node, lasts=2.6)
+        s.crash()
+        s.at += 7.5
+        s.start("j0", "other", by="b", epoch=11)
+        s.start("j1", by="b", epoch=12)
+        s.end("j1", by="b", epoch=12)
+
+    return tell
+
+
+good("I18")(suspected_in_a_frozen_process("a"))
+bad("I18")(suspected_in_a_frozen_process("c"))
+
+
+@pytest.mark.parametrize(
+    ("taken", "moved", "waits", "is_late"),
+    [(1, 2.5, 10.0, False), (0, 2.5, 10.0, True), (1, None, 10.0, True), (1, 2.5, 14.0, True)],
+)
+def test_a_takeover_waits_while_all_slots_are_taken(
+    taken: int, moved: float | None, waits: float, *, is_late: bool
+) -> None:
+    """I18: from when a reaper has moved its key; another one's slots are taken for 10 s."""
+    s = Story()
+    joined(s, "a", "b")
+    if taken:
+        s.dispatch("jx", "x")
+        s.start("jx", "x", by="b", epoch=9)
+    s.dispatch("j1")
+    s.start("j1")
+    s.crash()
+    s.at += 2.5
+    if moved:
+        s.say("requeue", key="k", job="j1", epoch=10, extra={"dead": "Wa.1", "fence": 1})
+    s.at += 7.5
+    if taken:
+        s.end("jx", "x", by="b", epoch=9)
+    s.at += waits - 10.0
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+    report = check(s.events, Bounds(ttl_s=2.0, queue_s=60.0, slots=1))
+    assert ("I18" in report.broken) == is_late
+
+
+@pytest.mark.parametrize(("taken", "err"), [(1, "retry"), (0, "retry"), (1, "")])
+def test_a_retry_of_who_was_cut_off_waits_while_all_slots_are_taken(taken: int, err: str) -> None:
+    """I18: who had it is back, and gives it back, where others have all slots."""
+    s = Story()
+    joined(s, "a", "b")
+    if taken:
+        s.dispatch("jx", "x")
+        s.start("jx", "x", by="b", epoch=9)
+    s.dispatch("j1")
+    s.start("j1")
+    s.at += 2.0
+    s.say("fault", "invoke", extra={"id": "x", "does": "cut", "kind": "partition", "target": "a"})
+    s.at += 0.5
+    if err:
+        s.end("j1", err=err, after_s=0.1)
+    s.at += 5.0
+    s.say("fault", "ok", extra={"id": "x", "does": "cut", "kind": "partition", "target": "a"})
+    if taken:
+        s.dispatch("jy", "y")
+        s.start("jy", "y", by="a", epoch=8)
+    s.at += 4.5
+    if taken:
+        s.end("jx", "x", by="b", epoch=9)
+    s.start("j1", by="b", epoch=11, attempt=2 if err else 1)
+    s.end("j1", by="b", epoch=11)
+    report = check(s.events, Bounds(ttl_s=2.0, queue_s=60.0, slots=1))
+    assert ("I18" in report.broken) == (not taken or not err)
+
+
 @bad("I18")
 def the_first_one_back_is_late(s: Story) -> None:
     s.say("join", p="a/1", nonce="Wa.1", extra={"worker": True})
