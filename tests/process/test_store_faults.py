@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     import redis
 
-    from tests.process.conftest import Figures, Fleet, Member
+    from tests.process.conftest import Figures, Fleet, MakeFleet, Member
 
 pytestmark = pytest.mark.one_server
 
@@ -55,8 +55,9 @@ def nothing_moved(fleet: Fleet, clocks: list[str], *, starts: int = 1) -> None:
     assert not fleet.events("worker.fenced")
 
 
-def test_flushed_scripts_and_killed_connections_are_not_noticed(fleet: Fleet) -> None:
+def test_flushed_scripts_and_killed_connections_are_not_noticed(make_fleet: MakeFleet) -> None:
     """SCRIPT FLUSH, CLIENT KILL of all: no job is lost or run twice, no service stops (G-01)."""
+    fleet = make_fleet(ttl_s=3.0)  # of which a busy machine takes no three quarters
     client, clocks, asked = at_work(fleet, jobs=300)
     with fleet.client() as by_hand:
         for done in (50, 100, 150, 200):
