@@ -13,16 +13,17 @@ FIRST   ?= 0
 JOBS    ?= 2
 SCALE   ?= 1
 COUNT   ?= 100
-BY_FOUR  = -n 4 --dist worksteal
+PARALLEL = -n $(WORKERS) --dist worksteal
+WORKERS ?= 2
 
 .PHONY: check test test-all test-long test-cluster test-sentinel demo lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute before each commit.
 check: lint
-	$(BIN)/python -m pytest $(BY_FOUR) -m "not slow and not long"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long"
 
 test: lint
-	$(BIN)/python -m pytest $(BY_FOUR)
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
@@ -30,7 +31,7 @@ test-long: $(READY)
 # The guarantees of the kernel again: on three primaries of a cluster, and on a primary with a
 # replica and three sentinels.  `test` has the short forms.
 test-cluster test-sentinel: $(READY)
-	POOL_TEST_ON=$(@:test-%=%) $(BIN)/python -m pytest $(BY_FOUR) tests/actors tests/process
+	POOL_TEST_ON=$(@:test-%=%) $(BIN)/python -m pytest $(PARALLEL) tests/actors tests/process
 
 # The tests hold short forms of all the others.
 test-all: test test-long test-cluster test-sentinel verify sim steps chaos chaos-each mutants
