@@ -150,10 +150,9 @@ MUTANTS: Final = (
         is_named=True,
         breaks="a worker's stream of starts keeps its last three entries",
         path="pool/store/lua/lib/place.lua",
-        old="    redis.call('XADD', target.stream, r[EPOCH] .. '-0', 'k', key, 'm', meta, "
-        "'p', payload)",
-        new="    redis.call('XADD', target.stream, 'MAXLEN', 3, r[EPOCH] .. '-0', 'k', key, "
-        "'m', meta, 'p', payload)",
+        old="  local refusal = redis.pcall('XADD', unpack(words)).err",
+        new="  local refusal = redis.pcall('XADD', unpack(words)).err\n"
+        "  redis.call('XTRIM', target.stream, 'MAXLEN', 3)",
     ),
     Mutant(
         name="grant before stop",

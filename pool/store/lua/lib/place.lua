@@ -39,6 +39,16 @@ local function first_with_room(ranked)
   end
 end
 
+local function last_number(stream)
+  local facts = redis.call('XINFO', 'STREAM', stream)
+  for i = 1, #facts, 2 do
+    if facts[i] == 'last-generated-id' then
+      return math.min(whole(string.match(facts[i + 1], '^%d+')), STAMP_MAX)
+    end
+  end
+  return 0
+end
+
 -- The payload is in hand or, with flag p, in `payloads` where it stays.
 local function grant(key, r, target, payload)
   target.room = target.room - 1
@@ -46,11 +56,20 @@ local function grant(key, r, target, payload)
   local accepted = accepted_of(r)
   r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'P', target.name, stamp(), ''
   r[ACCEPTED] = first and '' or accepted
-  local meta = table.concat({ r[ID], r[HANDLER], r[KIND], r[ATTEMPT], r[FLAGS], r[MARKS], r[ACCEPTED] }, '|')
-  if has(r, 'p') then
-    redis.call('XADD', target.stream, r[EPOCH] .. '-0', 'k', key, 'm', meta)
-  else
-    redis.call('XADD', target.stream, r[EPOCH] .. '-0', 'k', key, 'm', meta, 'p', payload)
+  local words = { target.stream, r[EPOCH] .. '-0', 'k', key, 'm',
+    table.concat({ r[ID], r[HANDLER], r[KIND], r[ATTEMPT], r[FLAGS], r[MARKS], r[ACCEPTED] }, '|') }
+  if not has(r, 'p') then
+    words[7], words[8] = 'p', payload
+  end
+  local refusal = redis.pcall('XADD', unpack(words)).err
+  if refusal then
+    if string.find(refusal, 'equal or smaller', 1, true) then
+      -- Somebody wrote into the stream, or into the lane's stamp: go on from the later of the two.
+      stamp_last = math.max(stamp_last, last_number(target.stream))
+      r[EPOCH] = stamp()
+      words[2] = r[EPOCH] .. '-0'
+    end
+    redis.call('XADD', unpack(words))
   end
   later('ZADD', pending, now + pending_ms, key)
   later('HSET', jobs, key, pack(r))
