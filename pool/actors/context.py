@@ -84,7 +84,14 @@ class LaneState:
         before, period_s = self.time, self.lease.timing.renew_s
         raw_ms, offset_ms, turn = clock.raw_ms, clock.offset_ms, clock.turn
         self.time = before.heard(
-            raw_ms, offset_ms, turn, asked_s, now_s, period_s, is_astray=clock.is_astray
+            raw_ms,
+            offset_ms,
+            turn,
+            asked_s,
+            now_s,
+            period_s,
+            is_astray=clock.is_astray,
+            begun_ms=clock.begun_ms,
         )
         self.tell_clock(raw_ms - offset_ms, asked_s)
         is_news = before.at_ms and turn > before.turn

@@ -80,6 +80,15 @@ def test_who_is_no_witness_takes_what_was_set_right() -> None:
     assert (time.off_ms, time.since_ms, time.turn) == (0, EPOCH_MS + 2_000, 1)
 
 
+def test_who_was_cut_off_while_others_settled_it_begins_anew() -> None:
+    """And who has come to the same as they is a witness since then."""
+    time = heard(heard(PoolTime(), 10.0), 12.0)
+    for off_ms in (HOUR_MS, 0):
+        raw_ms = EPOCH_MS + off_ms + 20_000
+        late = time.heard(raw_ms, 0, 0, 20.0, 20.0, PERIOD_S, begun_ms=raw_ms - 500)
+        assert (late.off_ms, late.since_ms) == (0, raw_ms)
+
+
 def test_who_is_contradicted_takes_what_the_others_have() -> None:
     time = heard(heard(PoolTime(), 10.0), 12.0)
     for n in range(CONTRADICTED + 2):

@@ -231,6 +231,29 @@ def test_a_witness_is_believed_and_not_who_has_just_come(clock: Clock) -> None:
     assert (told.clock.turn, abs(clock.error_ms(told)) < 500) == (1, True)
 
 
+def test_who_was_cut_off_while_others_settled_it_takes_nothing_back(clock: Clock) -> None:
+    """What was stored since would wait for an hour."""
+    clock.step(HOUR_MS)
+    for passed_ms in (0, PERIOD_MS, PERIOD_MS):
+        expected_ms = raw_ms(clock) + passed_ms
+        told = clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms)
+    begun_ms = told.clock.begun_ms
+    assert begun_ms == told.now_ms
+    clock.step(HOUR_MS // 2)  # nobody vouches for that yet
+    for who in ("n7", "n8"):
+        off_ms = raw_ms(clock) - clock.bench.now_ms() - clock.passed_ms
+        told = clock.renew(off_ms=off_ms, who=who)
+        assert begun_ms <= told.now_ms <= begun_ms + WINDOW_MS
+    told = clock.renew(  # but who has counted since then is a witness
+        off_ms=HOUR_MS // 2, since_ms=begun_ms, expected_ms=raw_ms(clock) - HOUR_MS // 2, who="n9"
+    )
+    assert told.clock.turn == 0
+    told = clock.renew(
+        off_ms=HOUR_MS // 2, since_ms=begun_ms, expected_ms=raw_ms(clock) - HOUR_MS // 2, who="n6"
+    )
+    assert (told.clock.turn, abs(told.now_ms - begun_ms) < 500) == (1, True)
+
+
 @pytest.mark.parametrize("step_ms", STEPS)
 def test_an_answer_is_remembered_in_pool_time(clock: Clock, step_ms: int) -> None:
     """Not by the server's own clock, by which an hour forward ends all that it keeps for less."""

@@ -1187,6 +1187,14 @@ MUTANTS: Final = (
         by=("tests/store/test_clock_scripts.py",),
     ),
     Mutant(
+        name="who was cut off sets the clock back",
+        breaks="what was stored since waits for an hour (13.10)",
+        path="pool/store/lua/lib/clock.lua",
+        old=" and since_ms >= begun\n",
+        new="\n",
+        by=("tests/store/test_clock_scripts.py",),
+    ),
+    Mutant(
         name="a late answer is a step",
         breaks="a slow network sets the clock (13.10)",
         path="pool/model/pooltime.py",

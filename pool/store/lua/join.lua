@@ -38,7 +38,7 @@ end
 local function text_of(number)
   return string.format('%.0f', number)
 end
-local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term', 'offset', 'turn', 'seen')
+local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term', 'offset', 'turn', 'seen', 'begun')
 local had, ttl_ms, term = lane_had[1], whole(lane_had[2]), whole(lane_had[3])
 local is_new = not had or string.match(had, '^(.*)%.%d+$') ~= incarnation
 if (known ~= '' and had ~= known) or (had and is_new and had ~= stale) then
@@ -94,4 +94,5 @@ redis.call('XADD', KEYS[#KEYS], 'NOMKSTREAM', '*', 't', 'joined')
 for i = 8 + 3 * identity_count, #ARGV, 2 do
   redis.call('HSET', handlers, ARGV[i], ARGV[i + 1])
 end
-return { now, ttl_ms, text_of(term), had, text_of(raw - now) .. '|' .. text_of(offset) .. '|' .. text_of(whole(lane_had[5])) }
+return { now, ttl_ms, text_of(term), had, text_of(raw - now) .. '|' .. text_of(offset) .. '|' .. text_of(whole(lane_had[5]))
+  .. '|' .. text_of(whole(lane_had[7])) }

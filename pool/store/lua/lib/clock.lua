@@ -2,7 +2,7 @@
 clock: notice that the server's clock has stepped, and take it back by another offset; only renewals do.
 
 Needs  lane, ttl, quiet; keys lane, journal (or nil); arguments expected_ms, since_ms, turn, off_ms, who.
-Gives  keep_time(): sets now, seen, offset, turn_now.
+Gives  keep_time(): sets now, seen, offset, turn_now, begun.
 
   raw is as the caller expects      it vouches: seen = now = raw
   raw is off                        a claim, if the caller has measured that between two answers; the same by
@@ -10,13 +10,18 @@ Gives  keep_time(): sets now, seen, offset, turn_now.
 
 A caller that has counted since `seen` or longer is a witness: it knows how much time has passed since then.
 Others (who has just come, or was contradicted) are believed while raw is where it may be; else they claim as
-well, and for two periods any witness may say otherwise.  Who is late expects too little, and claims nothing:
+well, and for two periods any witness may say otherwise.  Then it is settled: `begun`, and who has counted since
+before that is no witness any more (it was cut off all the while), or it would take pool time back, behind
+what has been stored since.  Who is late expects too little, and claims nothing:
 what it has measured has the round trips taken off.  A claim is for one offset, whose number is `turn`.
 ]]
 local CLOCK_MS = 1000 -- less is no step
 local CLAIM_PERIODS = 4 -- after so many somebody else may claim something else
-local clock_had = redis.call('HMGET', lane, 'turn', 'claim')
-local turn_now, claim_had = whole(clock_had[1]), clock_had[2]
+local clock_had = redis.call('HMGET', lane, 'turn', 'claim', 'begun')
+local turn_now, claim_had, begun = whole(clock_had[1]), clock_had[2], whole(clock_had[3])
+if begun > seen then
+  begun = 0
+end
 
 local function keep_time()
   local raw = math.floor(raw_us / 1000)
@@ -24,7 +29,7 @@ local function keep_time()
   local off = raw - expected_ms
   -- A lane in which nobody has vouched yet begins with what its server says.
   local is_near = expected_ms > 0 and (seen == 0 or math.abs(off) <= slack)
-  local is_witness = since_ms > 0 and since_ms <= seen
+  local is_witness = since_ms > 0 and since_ms <= seen and since_ms >= begun
   if is_near and (is_witness or not is_astray or seen == 0) then
     if claim_had then
       redis.call('HDEL', lane, 'claim')
@@ -70,6 +75,8 @@ local function keep_time()
       for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, stood, stood)) do
         redis.call('ZADD', keepalive, now + ttl_ms, name)
       end
+      begun = now
+      redis.call('HSET', lane, 'begun', text_of(begun))
     end
     offset = offset + now - raw
     if now ~= raw then
