@@ -94,7 +94,8 @@ class PoolTime:
             return anew  # all that it knew was the clock that was set right
         if 0 < self.since_ms < begun_ms:
             return anew  # while it was cut off others had to settle it without a witness
-        since_s = self.off_since_s if self.off_ms else now_s
+        # Silence is no contradiction, nor is a clock that nobody vouches for.
+        since_s = self.off_since_s if self.off_ms and not is_astray else now_s
         if now_s - since_s > CONTRADICTED * period_s:
             return anew
         return attrs.evolve(

@@ -89,6 +89,15 @@ def test_who_was_cut_off_while_others_settled_it_begins_anew() -> None:
         assert (late.off_ms, late.since_ms) == (0, raw_ms)
 
 
+def test_silence_contradicts_nobody() -> None:
+    """Who stood still after it had measured a step is a witness still, while nobody vouches."""
+    time = heard(heard(heard(PoolTime(), 10.0), 12.0), 14.0, HOUR_MS)
+    at_s = 14.0 + 2 * CONTRADICTED * PERIOD_S
+    raw_ms = EPOCH_MS + round(1000 * at_s) + HOUR_MS
+    late = time.heard(raw_ms, 0, 0, at_s, at_s, PERIOD_S, is_astray=True)
+    assert (abs(late.off_ms - HOUR_MS) < 5, late.since_ms) == (True, time.since_ms)
+
+
 def test_who_is_contradicted_takes_what_the_others_have() -> None:
     time = heard(heard(PoolTime(), 10.0), 12.0)
     for n in range(CONTRADICTED + 2):

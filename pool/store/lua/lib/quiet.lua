@@ -26,12 +26,12 @@ local function notice_gap(is_stepped, late_ms)
       redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'quiet', 'detail', text_of(now - seen))
     end
   end
-  if now < seen then
+  if now < seen or seen == 0 then
     -- A clock that went back must not stretch the leases by as much.  Each keeps what it had left: that
     -- is more than a TTL if it was granted before the TTL fell.
     local late = redis.call('ZRANGEBYSCORE', keepalive, '(' .. text_of(now + ttl_ms), '+inf', 'WITHSCORES')
     for i = 1, #late, 2 do
-      redis.call('ZADD', keepalive, now + math.max(ttl_ms, tonumber(late[i + 1]) - seen), late[i])
+      redis.call('ZADD', keepalive, now + math.max(ttl_ms, seen > 0 and tonumber(late[i + 1]) - seen or 0), late[i])
     end
   end
   redis.call('HSET', lane, 'seen', text_of(now))
