@@ -91,7 +91,7 @@ class LaneState:
             now_s,
             period_s,
             is_astray=clock.is_astray,
-            begun_ms=clock.begun_ms,
+            is_late=clock.is_late,
         )
         self.tell_clock(raw_ms - offset_ms, asked_s)
         is_news = before.at_ms and turn > before.turn

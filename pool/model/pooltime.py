@@ -3,7 +3,7 @@
     an answer that goes on from those before     the base moves on, the chain with it
     one that is off by more than CLOCK_S          a deviation, measured: round trips are taken off
     ... and others have set it right (turn)       it goes on; or has stepped again meanwhile
-    others have settled it without us (begun)     we begin anew: nothing that we know is of use
+    others have settled it without us (late)      we begin anew: nothing that we know is of use
     off for CONTRADICTED of our periods           others vouch for it, so it is ours that is off
 
 Only `lib/clock.lua` decides, by what several nodes say; this is one witness.  Pure: times are
@@ -71,9 +71,9 @@ class PoolTime:
         period_s: float,
         *,
         is_astray: bool = False,
-        begun_ms: int = 0,
+        is_late: bool = False,
     ) -> PoolTime:
-        """Return what is known after an answer; who counts since before `begun_ms` is too late."""
+        """Return what is known after an answer; `is_late`: what we know is of no use to anybody."""
         trip_s, of_s = max(0.0, now_s - asked_s), (asked_s + now_s) / 2
         since_ms = 0 if is_astray else raw_ms
         anew = PoolTime(raw_ms, of_s, trip_s, since_ms, turn, offset_ms)
@@ -85,14 +85,14 @@ class PoolTime:
             base = anew if is_better else self
             return attrs.evolve(
                 base,
-                since_ms=(self.since_ms if self.since_ms >= begun_ms else 0) or since_ms,
+                since_ms=since_ms if is_late else self.since_ms or since_ms,
                 turn=turn,
                 offset_ms=offset_ms,
                 off_ms=0.0,
             )
         if turn != self.turn and not self.since_ms:
             return anew  # all that it knew was the clock that was set right
-        if 0 < self.since_ms < begun_ms:
+        if is_late:
             return anew  # while it was cut off others had to settle it without a witness
         # Silence is no contradiction, nor is a clock that nobody vouches for.
         since_s = self.off_since_s if self.off_ms and not is_astray else now_s

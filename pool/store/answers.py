@@ -37,7 +37,7 @@ class Clock:
     offset_ms: int
     turn: int  # number of the offset; later ones have higher ones
     is_astray: bool = False  # nobody has vouched for it; pool time is another one
-    begun_ms: int = 0  # who counts since before knows nothing that is of use
+    is_late: bool = False  # it was settled while the caller was cut off
 
 
 @attrs.frozen(kw_only=True)
@@ -158,8 +158,8 @@ def _ttl(ms: bytes, term: bytes) -> Ttl:
 
 
 def _clock(now_ms: int, text: bytes) -> Clock:
-    beyond_ms, offset_ms, turn, begun_ms = map(int, text.split(b"|"))
-    return Clock(now_ms + beyond_ms, offset_ms, turn, beyond_ms != 0, begun_ms)
+    beyond_ms, offset_ms, turn, late = map(int, text.split(b"|"))
+    return Clock(now_ms + beyond_ms, offset_ms, turn, beyond_ms != 0, late != 0)
 
 
 def _time(reply: bytes) -> int | None:

@@ -85,7 +85,7 @@ def test_who_was_cut_off_while_others_settled_it_begins_anew() -> None:
     time = heard(heard(PoolTime(), 10.0), 12.0)
     for off_ms in (HOUR_MS, 0):
         raw_ms = EPOCH_MS + off_ms + 20_000
-        late = time.heard(raw_ms, 0, 0, 20.0, 20.0, PERIOD_S, begun_ms=raw_ms - 500)
+        late = time.heard(raw_ms, 0, 0, 20.0, 20.0, PERIOD_S, is_late=True)
         assert (late.off_ms, late.since_ms) == (0, raw_ms)
 
 

@@ -216,6 +216,15 @@ def test_a_lane_that_was_made_anew_begins_with_what_its_server_says(clock: Clock
     assert abs(clock.field("seen") - clock.bench.now_ms()) < 500
 
 
+def test_who_joined_a_lane_before_its_clock_went_back_has_one_ttl_left(clock: Clock) -> None:
+    """Made anew, nobody had vouched yet: the lease of who died at once would stand for an hour."""
+    bench = clock.bench
+    bench.do("HDEL", bench.names.lane, "seen", "offset", "turn")
+    bench.do("ZADD", bench.names.keepalive, bench.now_ms() + HOUR_MS + 10_000, "w2.1")
+    told = clock.renew(expected_ms=bench.now_ms())
+    assert bench.do("ZSCORE", bench.names.keepalive, "w2.1") == told.now_ms + 10_000
+
+
 def raw_ms(clock: Clock) -> int:
     return clock.bench.now_ms() + clock.field("offset")
 
@@ -236,18 +245,19 @@ def test_who_was_cut_off_while_others_settled_it_takes_nothing_back(clock: Clock
     clock.step(HOUR_MS)
     for passed_ms in (0, PERIOD_MS, PERIOD_MS):
         expected_ms = raw_ms(clock) + passed_ms
-        told = clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms)
-    begun_ms = told.clock.begun_ms
-    assert begun_ms == told.now_ms
+        clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms)
+    begun_ms = clock.field("begun")
+    assert begun_ms == clock.field("seen")
     clock.step(HOUR_MS // 2)  # nobody vouches for that yet
     for who in ("n7", "n8"):
         off_ms = raw_ms(clock) - clock.bench.now_ms() - clock.passed_ms
         told = clock.renew(off_ms=off_ms, who=who)
         assert begun_ms <= told.now_ms <= begun_ms + WINDOW_MS
+        assert told.clock.is_late
     told = clock.renew(  # but who has counted since then is a witness
         off_ms=HOUR_MS // 2, since_ms=begun_ms, expected_ms=raw_ms(clock) - HOUR_MS // 2, who="n9"
     )
-    assert told.clock.turn == 0
+    assert (told.clock.turn, told.clock.is_late) == (0, False)
     told = clock.renew(
         off_ms=HOUR_MS // 2, since_ms=begun_ms, expected_ms=raw_ms(clock) - HOUR_MS // 2, who="n6"
     )

@@ -1190,8 +1190,16 @@ MUTANTS: Final = (
         name="who was cut off sets the clock back",
         breaks="what was stored since waits for an hour (13.10)",
         path="pool/store/lua/lib/clock.lua",
-        old=" and since_ms >= begun\n",
+        old=" and not is_late\n",
         new="\n",
+        by=("tests/store/test_clock_scripts.py",),
+    ),
+    Mutant(
+        name="a lane begins with leases of before a step",
+        breaks="who joined and died is taken over an hour later (13.10)",
+        path="pool/store/lua/lib/quiet.lua",
+        old="now < seen or seen == 0",
+        new="now < seen",
         by=("tests/store/test_clock_scripts.py",),
     ),
     Mutant(

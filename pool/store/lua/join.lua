@@ -38,7 +38,7 @@ end
 local function text_of(number)
   return string.format('%.0f', number)
 end
-local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term', 'offset', 'turn', 'seen', 'begun')
+local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term', 'offset', 'turn', 'seen')
 local had, ttl_ms, term = lane_had[1], whole(lane_had[2]), whole(lane_had[3])
 local is_new = not had or string.match(had, '^(.*)%.%d+$') ~= incarnation
 if (known ~= '' and had ~= known) or (had and is_new and had ~= stale) then
@@ -95,4 +95,4 @@ for i = 8 + 3 * identity_count, #ARGV, 2 do
   redis.call('HSET', handlers, ARGV[i], ARGV[i + 1])
 end
 return { now, ttl_ms, text_of(term), had, text_of(raw - now) .. '|' .. text_of(offset) .. '|' .. text_of(whole(lane_had[5]))
-  .. '|' .. text_of(whole(lane_had[7])) }
+  .. '|0' }

@@ -2,7 +2,7 @@
 clock: notice that the server's clock has stepped, and take it back by another offset; only renewals do.
 
 Needs  lane, ttl, quiet; keys lane, journal (or nil); arguments expected_ms, since_ms, turn, off_ms, who.
-Gives  keep_time(): sets now, seen, offset, turn_now, begun.
+Gives  keep_time(): sets now, seen, offset, turn_now, is_late (the caller counts since before `begun`).
 
   raw is as the caller expects      it vouches: seen = now = raw
   raw is off                        a claim, if the caller has measured that between two answers; the same by
@@ -19,9 +19,7 @@ local CLOCK_MS = 1000 -- less is no step
 local CLAIM_PERIODS = 4 -- after so many somebody else may claim something else
 local clock_had = redis.call('HMGET', lane, 'turn', 'claim', 'begun')
 local turn_now, claim_had, begun = whole(clock_had[1]), clock_had[2], whole(clock_had[3])
-if begun > seen then
-  begun = 0
-end
+local is_late = begun <= seen and since_ms > 0 and since_ms < begun
 
 local function keep_time()
   local raw = math.floor(raw_us / 1000)
@@ -29,7 +27,7 @@ local function keep_time()
   local off = raw - expected_ms
   -- A lane in which nobody has vouched yet begins with what its server says.
   local is_near = expected_ms > 0 and (seen == 0 or math.abs(off) <= slack)
-  local is_witness = since_ms > 0 and since_ms <= seen and since_ms >= begun
+  local is_witness = since_ms > 0 and since_ms <= seen and not is_late
   if is_near and (is_witness or not is_astray or seen == 0) then
     if claim_had then
       redis.call('HDEL', lane, 'claim')
@@ -75,8 +73,7 @@ local function keep_time()
       for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, stood, stood)) do
         redis.call('ZADD', keepalive, now + ttl_ms, name)
       end
-      begun = now
-      redis.call('HSET', lane, 'begun', text_of(begun))
+      redis.call('HSET', lane, 'begun', text_of(now))
     end
     offset = offset + now - raw
     if now ~= raw then
