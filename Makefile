@@ -14,9 +14,9 @@ JOBS    ?= 2
 SCALE   ?= 1
 COUNT   ?= 100
 PARALLEL = -n $(WORKERS) --dist worksteal
-WORKERS ?= 2
+WORKERS ?= 4
 
-.PHONY: check test test-all test-long test-cluster test-sentinel demo lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
+.PHONY: check test test-all test-loops test-long test-cluster test-sentinel demo lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute before each commit.
 check: lint
@@ -33,8 +33,12 @@ test-long: $(READY)
 test-cluster test-sentinel: $(READY)
 	POOL_TEST_ON=$(@:test-%=%) $(BIN)/python -m pytest $(PARALLEL) tests/actors tests/process
 
+# On both event loops what `test` runs on one of them, half on either: see tests/conftest.py.
+test-loops: lint
+	POOL_TEST_LOOPS=both $(BIN)/python -m pytest $(PARALLEL)
+
 # The tests hold short forms of all the others.
-test-all: test test-long test-cluster test-sentinel verify sim steps chaos chaos-each mutants
+test-all: test-loops test-long test-cluster test-sentinel verify sim steps chaos chaos-each mutants
 
 demo: $(READY)
 	$(BIN)/pool demo

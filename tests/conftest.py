@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import threading
+import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -86,6 +87,36 @@ SLOW = frozenset(
     )
 )
 
+# In these each test runs on one of the event loops, half of them on either: they wait for leases
+# and outages, and what depends on the loop has its tests elsewhere.  POOL_TEST_LOOPS=both runs all.
+ONE_LOOP = frozenset(
+    (
+        "actors/test_clock.py",
+        "actors/test_dispatch.py",
+        "actors/test_every_call_returns.py",
+        "actors/test_islands.py",
+        "actors/test_keepalive.py",
+        "actors/test_leaving.py",
+        "actors/test_lost.py",
+        "actors/test_map_outages.py",
+        "actors/test_membership.py",
+        "actors/test_outages.py",
+        "actors/test_rmap.py",
+        "actors/test_rmap_faults.py",
+        "actors/test_slow_lines.py",
+        "actors/test_ttl.py",
+        "actors/test_walk.py",
+        "actors/test_workers.py",
+        "process/test_descriptors.py",
+        "process/test_overrun.py",
+        "store/test_bad_replies.py",
+        "store/test_slow_lines.py",
+        "streams",
+        "verify/sim",
+    )
+)
+_LOOPS, _LOOP_PARAMS = ("asyncio", "trio"), ("anyio_backend", "loop", "loops")
+
 # The same examples in every run: a red build is the change's fault.  No deadline: cores are shared.
 hypothesis.settings.register_profile("pool", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("pool")
@@ -128,16 +159,29 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)  # `-m` looks at the marks afterwards
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is slow; leave out what needs one server where there are several."""
+    """Mark what is slow; leave out what runs on the other loop, or needs one server of several."""
+    left_out = set()
     for item in items:
         path = item.path.relative_to(HERE)
-        if not SLOW.isdisjoint(each.as_posix() for each in (path, *path.parents)):
+        above = {each.as_posix() for each in (path, *path.parents)}
+        if not SLOW.isdisjoint(above):
             item.add_marker("slow")
-    if ON == "single":
-        return
-    left_out = [item for item in items if item.get_closest_marker("one_server")]
-    config.hook.pytest_deselected(items=left_out)
+        if not ONE_LOOP.isdisjoint(above) and _is_on_the_other_loop(item):
+            left_out.add(item)
+        if ON != "single" and item.get_closest_marker("one_server"):
+            left_out.add(item)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def _is_on_the_other_loop(item: pytest.Item) -> bool:
+    """Say whether this test's turn is on the other loop; its name alone decides that."""
+    params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    loop = next((params[name] for name in _LOOP_PARAMS if name in params), None)
+    if loop not in _LOOPS or os.environ.get("POOL_TEST_LOOPS") == "both":
+        return False
+    name = item.name.replace(loop, "")
+    return bool(loop != _LOOPS[zlib.crc32(name.encode()) % 2])
 
 
 @pytest.fixture(

@@ -151,7 +151,13 @@ def test_poison_among_two_hundred_services_is_parked_alone(
     poison_among(make_fleet(ttl_s=2.0), 200, 3, figures)
 
 
-@pytest.mark.parametrize("labels", [(), ("a", "b", "c", "d")], ids=["nameless", "labelled"])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pytest.param((), id="nameless", marks=pytest.mark.long),
+        pytest.param(("a", "b", "c", "d"), id="labelled"),
+    ],
+)
 def test_slow_poison_among_sixty_services_is_parked_alone(
     make_fleet: MakeFleet, figures: Figures, labels: Sequence[str]
 ) -> None:
