@@ -4,7 +4,7 @@
     one that is off by more than CLOCK_S          a deviation, measured: round trips are taken off
     ... and others have set it right (turn)       it goes on; or has stepped again meanwhile
     others have settled it without us (late)      we begin anew: nothing that we know is of use
-    off for CONTRADICTED of our periods           others vouch for it, so it is ours that is off
+    off for CONTRADICTED of our periods           others say otherwise, so it is ours that is off
 
 Only `lib/clock.lua` decides, by what several nodes say; this is one witness.  Pure: times are
 arguments.  A late answer has a long round trip, and can prove only what is longer still.
@@ -47,7 +47,8 @@ class PoolTime:
     turn: int = 0
     offset_ms: int = 0
     off_ms: float = 0.0  # what was measured last; 0: it goes on
-    off_since_s: float = 0.0
+    off_at_s: float = 0.0
+    off_s: float = 0.0  # for how long that has been so, of the time in which we were answered
 
     def expected_ms(self, now_s: float) -> int:
         """Return what pool time should be now; 0: that is not known."""
@@ -79,6 +80,15 @@ class PoolTime:
         anew = PoolTime(raw_ms, of_s, trip_s, since_ms, turn, offset_ms)
         if not self.at_ms:
             return anew
+        if turn != self.turn and not self.since_ms:
+            # All that it knew was a clock that others have set right since, by so much.
+            at_ms = self.at_ms + offset_ms - self.offset_ms
+            known = attrs.evolve(self, at_ms=at_ms, turn=turn, offset_ms=offset_ms)
+            return (
+                known.heard(raw_ms, offset_ms, turn, asked_s, now_s, period_s, is_astray=True)
+                if is_astray
+                else anew
+            )
         off_ms = raw_ms - self.at_ms - 1000 * (of_s - self.of_s)
         if abs(off_ms) <= 1000 * (CLOCK_S + (trip_s + self.trip_s) / 2):
             is_better = trip_s <= max(_EXACT_S, 2 * self.trip_s) or of_s - self.of_s > _OLD_S
@@ -90,14 +100,12 @@ class PoolTime:
                 offset_ms=offset_ms,
                 off_ms=0.0,
             )
-        if turn != self.turn and not self.since_ms:
-            return anew  # all that it knew was the clock that was set right
         if is_late:
             return anew  # while it was cut off others had to settle it without a witness
-        # Silence is no contradiction, nor is a clock that nobody vouches for.
-        since_s = self.off_since_s if self.off_ms and not is_astray else now_s
-        if now_s - since_s > CONTRADICTED * period_s:
+        # Silence is no contradiction.
+        off_s = self.off_s + min(now_s - self.off_at_s, period_s) if self.off_ms else 0.0
+        if off_s > CONTRADICTED * period_s:
             return anew
         return attrs.evolve(
-            self, off_ms=off_ms, off_since_s=since_s, turn=turn, offset_ms=offset_ms
+            self, off_ms=off_ms, off_at_s=now_s, off_s=off_s, turn=turn, offset_ms=offset_ms
         )

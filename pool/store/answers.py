@@ -158,8 +158,9 @@ def _ttl(ms: bytes, term: bytes) -> Ttl:
 
 
 def _clock(now_ms: int, text: bytes) -> Clock:
-    beyond_ms, offset_ms, turn, late = map(int, text.split(b"|"))
-    return Clock(now_ms + beyond_ms, offset_ms, turn, beyond_ms != 0, late != 0)
+    words = text.split(b"|")
+    beyond_ms, offset_ms, turn = map(int, words[:3])
+    return Clock(now_ms + beyond_ms, offset_ms, turn, beyond_ms != 0, len(words) > 3)
 
 
 def _time(reply: bytes) -> int | None:

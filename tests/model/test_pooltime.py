@@ -80,6 +80,16 @@ def test_who_is_no_witness_takes_what_was_set_right() -> None:
     assert (time.off_ms, time.since_ms, time.turn) == (0, EPOCH_MS + 2_000, 1)
 
 
+def test_who_is_no_witness_knows_by_others_what_a_step_behind_another_is() -> None:
+    """And believes no clock that nobody has vouched for, though it says what it knew."""
+    for then_ms in (HOUR_MS // 2, -HOUR_MS):
+        time = PoolTime().heard(EPOCH_MS - HOUR_MS, 0, 0, 1.0, 1.0, PERIOD_S, is_astray=True)
+        raw_ms = EPOCH_MS + 2_000 + then_ms
+        time = time.heard(raw_ms, HOUR_MS, 1, 3.0, 3.0, PERIOD_S, is_astray=True)
+        assert (time.off_ms, time.since_ms, time.turn) == (then_ms, 0, 1)
+        assert time.expected_ms(3.0) == EPOCH_MS + 2_000
+
+
 def test_who_was_cut_off_while_others_settled_it_begins_anew() -> None:
     """And who has come to the same as they is a witness since then."""
     time = heard(heard(PoolTime(), 10.0), 12.0)
@@ -98,12 +108,19 @@ def test_silence_contradicts_nobody() -> None:
     assert (abs(late.off_ms - HOUR_MS) < 5, late.since_ms) == (True, time.since_ms)
 
 
-def test_who_is_contradicted_takes_what_the_others_have() -> None:
+@pytest.mark.parametrize("is_astray", [False, True])
+def test_who_is_contradicted_takes_what_the_others_have(is_astray: bool) -> None:
+    """Also where nobody vouches: two who do not agree, and do not give up, would stop the clock."""
     time = heard(heard(PoolTime(), 10.0), 12.0)
     for n in range(CONTRADICTED + 2):
-        time = heard(time, 14.0 + PERIOD_S * n, HOUR_MS)
+        at_s = 14.0 + PERIOD_S * n
+        raw_ms = EPOCH_MS + round(1000 * at_s) + HOUR_MS
+        time = time.heard(raw_ms, 0, 0, at_s, at_s, PERIOD_S, is_astray=is_astray)
     assert time.off_ms == 0
-    assert time.since_ms > EPOCH_MS + HOUR_MS  # no witness of what was before
+    if is_astray:
+        assert time.since_ms == 0
+    else:
+        assert time.since_ms > EPOCH_MS + HOUR_MS  # no witness of what was before
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 1.0)), min_size=1, max_size=30))

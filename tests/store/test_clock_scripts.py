@@ -115,21 +115,24 @@ def test_after_an_outage_a_delay_counts_from_now(clock: Clock) -> None:
     assert clock.field("quiet") > expected_ms
 
 
+def due_ms(clock: Clock, expected_ms: int) -> int:
+    """Return from when a delay counts that is stored now."""
+    bench = clock.bench
+    key = f"k{bench.do('ZCARD', bench.names.due)}"
+    item = bench.admission(key, delay_s=60.0)
+    told: Any = {"pending_s": 1.0, "queued_jobs_max": 9, "expected_ms": expected_ms}
+    bench.run(bench.lane.dispatch([item], [], **told))
+    return int(bench.do("ZSCORE", bench.names.due, f"k:{key}")) - 60_000
+
+
 def test_after_the_pool_stood_empty_a_delay_counts_from_now(clock: Clock) -> None:
     """Nobody can say how long, so the server's clock counts; but not where somebody can."""
     bench = clock.bench
     clock.step(HOUR_MS)
-
-    def due_ms(key: str, expected_ms: int) -> int:
-        item = bench.admission(key, delay_s=60.0)
-        told: Any = {"pending_s": 1.0, "queued_jobs_max": 9, "expected_ms": expected_ms}
-        bench.run(bench.lane.dispatch([item], [], **told))
-        return int(bench.do("ZSCORE", bench.names.due, f"k:{key}")) - 60_000
-
     expected_ms = raw_ms(clock)
-    assert due_ms("empty", -expected_ms) == expected_ms
+    assert due_ms(clock, -expected_ms) == expected_ms
     clock.renew(off_ms=HOUR_MS)  # a witness
-    assert abs(due_ms("told", -expected_ms) - bench.now_ms()) <= WINDOW_MS + 500
+    assert abs(due_ms(clock, -expected_ms) - bench.now_ms()) <= WINDOW_MS + 500
 
 
 @pytest.mark.parametrize("step_ms", STEPS)
@@ -262,6 +265,25 @@ def test_who_was_cut_off_while_others_settled_it_takes_nothing_back(clock: Clock
         off_ms=HOUR_MS // 2, since_ms=begun_ms, expected_ms=raw_ms(clock) - HOUR_MS // 2, who="n6"
     )
     assert (told.clock.turn, abs(told.now_ms - begun_ms) < 500) == (1, True)
+
+
+@pytest.mark.parametrize("step_ms", STEPS)
+@pytest.mark.parametrize("then_ms", [0, 3_000, "back"])
+def test_who_comes_after_a_witness_died_goes_by_what_that_claimed(
+    clock: Clock, step_ms: int, then_ms: Any
+) -> None:
+    """Nobody confirmed it; and the clock may step again before anybody else can see it."""
+    clock.step(step_ms)
+    clock.renew(off_ms=step_ms, who="n9")
+    clock.step(-step_ms if then_ms == "back" else then_ms)
+    told = None
+    for passed_ms in (0, 5 * PERIOD_MS, PERIOD_MS, PERIOD_MS):
+        expected_ms = raw_ms(clock) + passed_ms
+        assert abs(due_ms(clock, -expected_ms) - bench_now(clock)) < 9 * PERIOD_MS
+        told = clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms)
+    assert told
+    assert -WINDOW_MS - 500 <= clock.error_ms(told) <= WINDOW_MS
+    assert clock.field("begun") == told.now_ms
 
 
 @pytest.mark.parametrize("step_ms", STEPS)

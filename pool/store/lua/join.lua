@@ -94,5 +94,4 @@ redis.call('XADD', KEYS[#KEYS], 'NOMKSTREAM', '*', 't', 'joined')
 for i = 8 + 3 * identity_count, #ARGV, 2 do
   redis.call('HSET', handlers, ARGV[i], ARGV[i + 1])
 end
-return { now, ttl_ms, text_of(term), had, text_of(raw - now) .. '|' .. text_of(offset) .. '|' .. text_of(whole(lane_had[5]))
-  .. '|0' }
+return { now, ttl_ms, text_of(term), had, text_of(raw - now) .. '|' .. text_of(offset) .. '|' .. text_of(whole(lane_had[5])) }

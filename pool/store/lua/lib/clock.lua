@@ -14,6 +14,8 @@ well, and for two periods any witness may say otherwise.  Then it is settled: `b
 before that is no witness any more (it was cut off all the while), or it would take pool time back, behind
 what has been stored since.  Who is late expects too little, and claims nothing:
 what it has measured has the round trips taken off.  A claim is for one offset, whose number is `turn`.
+What a witness has claimed that is heard no more stays in the claim of who came since, at its end: of the two
+times that may be meant the one counts by which less has passed since `seen`.
 ]]
 local CLOCK_MS = 1000 -- less is no step
 local CLAIM_PERIODS = 4 -- after so many somebody else may claim something else
@@ -48,8 +50,8 @@ local function keep_time()
     return
   end
   local kind, by = is_witness and 'w' or 'n', is_near and 0 or off_ms
-  local had_kind, had_by, had_who, had_expected, had_raw =
-    string.match(claim_had or '', '^([wn])|(-?%d+)|([^|]*)|(%d+)|(%d+)$')
+  local had_kind, had_by, had_who, had_expected, had_raw, left =
+    string.match(claim_had or '', '^([wn])|(-?%d+)|([^|]*)|(%d+)|(%d+)|(-?%d*)$')
   if had_kind then
     had_by, had_expected, had_raw = tonumber(had_by), tonumber(had_expected), tonumber(had_raw)
     local is_old = raw < had_raw or raw - had_raw > CLAIM_PERIODS * period_ms
@@ -65,6 +67,10 @@ local function keep_time()
     -- Where only who has come since can tell, pool time does not go back.
     local stood = text_of(now + ttl_ms)
     now = raw - by
+    local meant = kind == 'n' and tonumber(left) and now - tonumber(left) or now
+    if meant >= seen and (meant < now or now < seen) then
+      now = meant
+    end
     if kind == 'n' and now < seen then
       now = seen + raw - had_raw
     end
@@ -87,6 +93,7 @@ local function keep_time()
     notice_gap(true, kind == 'n' and raw - had_raw or 0)
     raw_us = now * 1000
   elseif not is_same then
-    redis.call('HSET', lane, 'claim', table.concat({ kind, text_of(by), who, text_of(expected_ms), text_of(raw) }, '|'))
+    redis.call('HSET', lane, 'claim', table.concat({ kind, text_of(by), who, text_of(expected_ms), text_of(raw),
+      kind == 'w' and text_of(by) or left or '' }, '|'))
   end
 end

@@ -4,9 +4,9 @@ expected: who stores deadlines says what pool time it expects, for when nobody h
 Needs  lane; argument expected_ms (0: the caller does not know).
 What its caller believes in is its last answer and how long ago that was by its own clock.  It counts only
 where raw is astray, and never before what was vouched for.  Below 0: the caller has come since, and all that
-it knows is raw, which is right if the pool stood empty; so it counts until somebody who knows better says so.
+it knows is raw, which is right if the pool stood empty; so it counts until a witness has claimed something else.
 ]]
-if is_astray and (expected_ms > 0 or (expected_ms < 0 and string.sub(lane_had[8] or '', 1, 1) ~= 'w')) then
+if is_astray and (expected_ms > 0 or (expected_ms < 0 and not string.find(lane_had[8] or '', '%d$'))) then
   now = math.max(math.abs(expected_ms), seen)
   now_us = now * 1000
 end
