@@ -122,6 +122,7 @@ PULL: Final = Script.load(
         "number",
     ),
     reads=pulled,
+    behind=ADVANCE,  # which frees the slots that it looks for
 )
 JOIN: Final = Script.load(
     "join",

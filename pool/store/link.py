@@ -17,7 +17,8 @@ What only drips has another limit, `longest_s`, for all of it.
 
 What is large waits aside, by script, and the scripts take turns; a small call never waits for more
 than one batch of that.  Of one script, calls keep their order: once a large one waits, those made
-later wait behind it.  How many bytes may wait aside is bounded; an empty link takes any call.
+later wait behind it, as do those of scripts that go by what it left (`Script.behind`).  How many
+bytes may wait aside is bounded; an empty link takes any call.
 
 Deadlines are kept beside the body, which may hang in a name look-up or wait for a server that does
 not answer: every call is answered when its time is up, whatever happens.  One loop timer per link
@@ -32,7 +33,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import chain
-from sys import getsizeof
+from operator import length_hint
 from typing import Any
 
 import anyio
@@ -63,6 +64,7 @@ BATCH_MAX = 1_000  # calls in one pipeline: at 10 us each the first waits 10 ms 
 BATCH_BYTES_MAX = 256 * 1024  # in one pipeline, or one call: at 1 MB/s what is small waits 0.3 s
 LARGE_BYTES = 32 * 1024  # of one call that waits aside
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # of what waits aside
+WORD_BYTES = 40  # of a call for each of its arguments: what keys, frames and objects come to
 _LONGEST = 7.5  # times `op_timeout_s`, unless told otherwise: as with the default settings
 _BACKOFF_S = 0.05  # before the second try to connect; doubles with each further one
 _BACKOFF_MAX_S = 1.0
@@ -366,7 +368,7 @@ class Link:
             raise self._too_many(f"{self._queued_max} calls")
         now_s = self._seam.clock()
         script, words = _parts(command)
-        size = sum(map(getsizeof, words))  # of each some 40 too many, which it takes here, too
+        size = sum(map(length_hint, words)) + WORD_BYTES * len(words)
         longest_s = now_s + self._longest_s
         until_s = longest_s if until_s is None else min(until_s, longest_s)
         deadline_s = now_s + timeout_s
@@ -641,7 +643,7 @@ async def _answer_of(waiter: Waiter) -> Reply:
 def _parts(command: Command) -> tuple[Script | None, Sequence[Word]]:
     """Return whose turn it takes, and what may be large."""
     if type(command) is ScriptCall:
-        return command.script, command.args
+        return command.script.behind or command.script, command.args
     return None, command  # type: ignore[return-value]
 
 

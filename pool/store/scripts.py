@@ -42,6 +42,7 @@ class Script:
     keys: tuple[str, ...]
     args: tuple[str, ...]
     reads: Reads = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
+    behind: Script | None = attrs.field(default=None, repr=False)  # whose calls it never overtakes
     # The same, but its last argument is a number that comes back in front of what it returns.
     numbered: str = attrs.field(init=False, repr=False)
     numbered_sha: str = attrs.field(init=False, repr=False)
@@ -72,6 +73,7 @@ class Script:
         keys: tuple[str, ...],
         args: tuple[str, ...],
         reads: Reads = _as_it_is,
+        behind: Script | None = None,
         directory: Traversable | None = None,
     ) -> Script:
         """Read `lua/{name}.lua` and the parts that its header's `Uses` names from `lua/lib`.
@@ -88,7 +90,7 @@ class Script:
         used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
         parts = [(directory / "lib" / f"{part}.lua").read_text("utf-8") for part in used]
         source = "\n".join([_locals(header), *parts, text])
-        return cls(name, source, _sha(source), keys, args, reads)
+        return cls(name, source, _sha(source), keys, args, reads, behind)
 
     def __call__(
         self, keys: Sequence[str], args: Sequence[Word], parts: int | None = None

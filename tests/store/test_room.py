@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 from pool.model.job import Start
+from pool.store import link as links
+from pool.store.link import Link
+from pool.store.seam import Host
+from pool.store.url import Url
 from tests.store.conftest import W1, W2, Bench
 from tests.store.test_dispatch_script import starts
 
@@ -162,3 +166,22 @@ def test_a_worker_says_with_a_message_how_many_it_takes(bench: Bench) -> None:
     pull(bench, says="5|9")
     assert bench.opening("w1") == "1|-|9"
     assert bench.audit() == []
+
+
+@pytest.mark.anyio
+async def test_a_pull_does_not_overtake_the_ends_that_free_its_slots(
+    bench: Bench, redis_url: str
+) -> None:
+    """What is large waits aside in a link: the pull behind it found all slots taken."""
+    full(bench, 10)
+    bench.take(W1, 10)
+    bench.dispatch(*(bench.admission(f"k{n}", unassigned=True) for n in range(20)))
+    large = b"x" * (links.LARGE_BYTES // 10)
+    edges = [bench.edge("d", start.key, x=large) for start in starts(bench, W1)]
+    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=5.0)
+    said: list[Any] = []
+    link.send(bench.advance_call("own", W1.name, *edges), said.append)
+    link.send(bench.lane.pull(W1, ["h"], keys_max=100, pending_s=1.0), said.append)
+    await link.execute("PING")
+    await link.aclose(5.0)
+    assert said[1] == (0, 10, 0)

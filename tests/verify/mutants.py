@@ -909,6 +909,16 @@ MUTANTS: Final = (
         by=("tests/store/test_slow_lines.py::test_what_is_too_much_to_wait_is_refused_at_once",),
     ),
     Mutant(
+        name="a pull overtakes what frees its slots",
+        breaks="behind each large batch a worker is told that it has no free slot, and waits",
+        path="pool/store/link.py",
+        old="        return command.script.behind or command.script, command.args",
+        new="        return command.script, command.args",
+        by=(
+            "tests/store/test_room.py::test_a_pull_does_not_overtake_the_ends_that_free_its_slots",
+        ),
+    ),
+    Mutant(
         name="what left as a whole did not leave",
         breaks="what had left of a pipeline when it was cut is said to be not done (13.9)",
         path="pool/store/port.py",
