@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import redis
@@ -15,6 +15,7 @@ from pool.model.names import Control, Names
 from pool.testing import audit
 from tests.verify.service import SHARED
 
+ASTRAY_S: Final = 0.8  # two renewal periods of a campaign: it has a lease of 2 s
 TOGETHER: Final = 500  # keys read in one round trip
 # What a pool without nodes may have: histories and indexes of what is still to be done.
 LASTING: Final = {
@@ -32,9 +33,9 @@ def lanes_of(client: redis.Redis, pool: str) -> list[Names]:
 def state_of(client: redis.Redis, pool: str) -> dict[str, Any]:
     """Return jobs, outcomes, leases, claims and the auditor's findings of a pool."""
     lanes = lanes_of(client, pool)
-    seconds, micros = _time(client)
+    offset: Any = client.hmget(lanes[0].lane, "offset")
     return {
-        "now_ms": seconds * 1000 + micros // 1000,
+        "now_ms": int(_raw_s(client.time(), offset) * 1000),
         "jobs": {k: _told(text) for n in lanes for k, text in _hash(client, n.jobs).items()},
         "outcomes": {job: told for n in lanes for job, told in _outcomes(client, n)},
         "leases": sorted({name for n in lanes for name in _leases(client, n)}),
@@ -83,20 +84,23 @@ def snapshot(client: redis.Redis, pool: str) -> dict[str, int]:
 
 
 def leases(client: redis.Redis, pool: str) -> tuple[float, dict[str, float]]:
-    """Return the server's time, and until when each identity has its lease; both in seconds.
+    """Return pool time, and until when each identity has its lease; both in seconds.
 
     Of the fenced there is none: their entries say by when their reaper must have gone on.  The
-    first lane stands for all: the same process renews them all at once.
+    first lane stands for all: the same process renews them all at once.  While the server's clock
+    has stepped, and nobody has taken that back, nothing can be said of any.
     """
     n = Names(pool, 0)
     with client.pipeline(transaction=True) as pipe:
         pipe.time()
+        pipe.hmget(n.lane, "offset", "seen")
         pipe.zrange(n.keepalive, 0, -1, withscores=True)
         pipe.hkeys(n.cleanup)
-        (seconds, micros), ends, fenced = pipe.execute()
-    return seconds + micros / 1e6, {
-        name.decode(): end_ms / 1000 for name, end_ms in ends if name not in fenced
-    }
+        time, lane, ends, fenced = pipe.execute()
+    now_s, seen_s = _raw_s(time, lane), int(lane[1] or 0) / 1000
+    if not 0.0 <= now_s - seen_s <= ASTRAY_S:
+        return now_s, {}
+    return now_s, {name.decode(): end_ms / 1000 for name, end_ms in ends if name not in fenced}
 
 
 def left_behind(client: redis.Redis, pool: str) -> list[str]:
@@ -161,6 +165,6 @@ def _hash(client: redis.Redis, name: str) -> dict[str, bytes]:
     return {key.decode(errors="replace"): value for key, value in found.items()}
 
 
-def _time(client: redis.Redis) -> tuple[int, int]:
-    seconds, micros = client.time()
-    return seconds, micros
+def _raw_s(time: tuple[int, int], lane: Sequence[bytes | None]) -> float:
+    """Return pool time as a lane has it that nobody knows to be astray."""
+    return time[0] + time[1] / 1e6 + int(lane[0] or 0) / 1000

@@ -29,7 +29,6 @@ from tests.verify.world import POOL, Member, World, hurt, in_thread
 Hurt: TypeAlias = Callable[[World, str], Awaitable[None]]
 
 NEVER: Final = {
-    "clock-step": "no preloaded clock here; simulation steps the server's clock",
     "power-loss": "no fsync-recording shim here; SIGKILL and lost writes stand in for it",
     "packet-loss": "a part of them needs the kernel's netem, which is not everywhere; all or none",
     "oom-kill": "the kernel's way to SIGKILL; SIGKILL is sent instead",
@@ -424,6 +423,22 @@ async def restart_empty(w: World, name: str) -> None:
             await in_thread(w.server.restart)
             await anyio.sleep(0.3)
         await anyio.sleep(2.5 * w.ttl_s)
+
+
+@fault("clock-step")
+async def clock_step(w: World, name: str) -> None:
+    """The server's clock steps, by seconds or by an hour, while somebody is there to see it.
+
+    That is a worker which nothing else hurts; before and after the step it hears of the clock.
+    """
+    with w.victim() as witness:
+        if w.clock is None or witness is None:
+            return
+        step_s = w.dice.choice((-3600.0, -20.0, -3.0, 3.0, 20.0, 3600.0))
+        await anyio.sleep(w.ttl_s / 2)
+        with w.fault(name, "clock", weight=2, step_s=step_s):
+            w.clock.step(step_s)
+        await anyio.sleep(2 * w.ttl_s)
 
 
 @fault("disk-full", weight=1)

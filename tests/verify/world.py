@@ -35,6 +35,7 @@ from pool.store.acl import rules
 from pool.store.program import ServerProgram
 from pool.store.server import EmbeddedServer
 from pool.testing import FaultProxy, fault_proxy
+from tests.verify.clock import NoClock, SteppedClock, stepped
 from tests.verify.history import Recorder, file_sink
 from tests.verify.netns import Namespace, NoNamespaces, namespace
 from tests.verify.service import START_FAILED
@@ -109,6 +110,7 @@ class World:
     per_s: float = 30.0
     capacity: int = 60  # so that takeovers do not wait for slots
     disk: Path | None = None  # a small file system of the server's own, if one could be made
+    clock: SteppedClock | None = None  # the server's, if it could be given one
     injected: dict[str, int] = attrs.field(factory=dict)
     impossible: dict[str, str] = attrs.field(factory=dict)  # fault -> why not on this machine
     spared: frozenset[str] = frozenset()  # names that are hurt, but never killed
@@ -231,10 +233,13 @@ class World:
     # --- faults ---
 
     @contextmanager
-    def fault(self, kind: str, does: str, target: str = "", *, weight: int = 1) -> Iterator[None]:
+    def fault(
+        self, kind: str, does: str, target: str = "", *, weight: int = 1, **more: float
+    ) -> Iterator[None]:
         """Write that a fault is in effect while the body runs."""
         self._ids += 1
-        extra = {"id": self._ids, "kind": kind, "does": does, "target": target, "weight": weight}
+        extra: dict[str, Any] = {"id": self._ids, "kind": kind, "does": does, "target": target}
+        extra |= {"weight": weight, **more}
         self.record("fault", "invoke", extra=extra)
         try:
             yield
@@ -331,6 +336,11 @@ async def made(
     async with AsyncExitStack() as stack:
         stack.enter_context(_above_the_nodes())
         disk = stack.enter_context(_small_disk())
+        clock, no_clock = None, ""
+        try:
+            program, clock = stack.enter_context(stepped(program, directory))
+        except NoClock as error:
+            no_clock = str(error)
         server = stack.enter_context(_served(program, disk, fsync, _users(directory)))
         record = Recorder("driver/1", file_sink(directory / "driver-1.jsonl"), time.monotonic)
         tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -342,6 +352,7 @@ async def made(
             record=record,
             tasks=tasks,
             disk=disk,
+            clock=clock,
             per_s=per_s,
             settings=settings,
             deaf=deaf,
@@ -349,6 +360,8 @@ async def made(
         )
         if disk is None:
             world.impossible["disk-full"] = "no file system could be mounted"
+        if no_clock:
+            world.impossible["clock-step"] = no_clock
         names = [f"n{i}" for i in range(1, nodes + 1)] + ["p1", "p2"]
         nets: list[Namespace] = []
         if apart:
