@@ -28,9 +28,9 @@ HANDLERS_MAX: Final = 200  # whose backlogs are looked at
 _COUNTS: Final = frozenset({"HLEN", "ZCARD", "SCARD", "XLEN"})
 _LOOKS: Final = 128  # jobs asked for in one call
 # Fields of `lane` that are not counters of what happened.
-_FACTS: Final = {
+FACTS: Final = {
     *("stamp", "seen", "quiet", "ttl", "term", "behind", "incarnation", "unassigned", "waiting"),
-    *("walk", "astray", "offset", "turn", "claim"),
+    *("walk", "astray", "offset", "turn", "begun", "claim"),
 }
 
 
@@ -232,7 +232,7 @@ async def _lane(link: Link, n: Names) -> View:
         overdue_s=max(0.0, *late_ms, 0.0) / 1000,
         astray=whole(facts.get("astray", b"0")),
         parked=parked,
-        counters={name: whole(v) for name, v in facts.items() if name not in _FACTS},
+        counters={name: whole(v) for name, v in facts.items() if name not in FACTS},
         ttl_s=whole(facts.get("ttl", b"0")) / 1000,
         unread=tuple(unread),
     )

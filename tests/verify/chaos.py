@@ -33,6 +33,7 @@ from tests.verify import dump
 from tests.verify.checker import Bounds, Report, check, load
 from tests.verify.faults import FAULTS, NEVER, drawn, lasts_s
 from tests.verify.history import Event
+from tests.verify.processors import Processors
 from tests.verify.report import page
 from tests.verify.service import HEALED
 from tests.verify.world import POOL, Member, World, in_thread, made
@@ -262,26 +263,15 @@ async def _watch_leases(world: World) -> None:
 
 
 async def _watch_processors(world: World) -> None:
-    """Write down how long the campaign's threads were ready to run and had no processor.
-
-    Linux counts that for each thread: neither a process that is stopped or waits, nor one whose
-    threads wait for each other, counts.  On a machine without such counters nothing is excused.
-    """
-    before: dict[str, int] = {}
+    """Write down how long the campaign's threads were ready to run and had no processor."""
+    processors = Processors()
 
     def look() -> dict[str, float]:
         pids = {"driver/1": os.getpid(), "server": world.server.pid}
         for member in world.members.values():
             if member.process is not None:
                 pids[member.p] = member.process.pid
-        waited: dict[str, float] = {}
-        for p, pid in pids.items():
-            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-                with suppress(OSError):  # it has ended meanwhile
-                    number = int(path.read_text().split()[1])
-                    since = before.get(str(path), number)
-                    before[str(path)] = number
-                    waited[p] = max(waited.get(p, 0.0), (number - since) / 1e9)
+        waited = {p: processors.waited_s(pid) for p, pid in pids.items()}
         return {p: round(s, 3) for p, s in waited.items() if s >= STALLED_S}
 
     while True:

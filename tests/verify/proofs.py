@@ -47,6 +47,7 @@ from pool.testing import FaultProxy, audit, fault_proxy
 from tests.process import test_kill, test_leaving
 from tests.process.conftest import Fleet, Run, fleet_server
 from tests.verify.chaos import program_for
+from tests.verify.processors import Processors
 from tests.verify.world import POOL
 
 TTL_S: Final = 1.0
@@ -202,10 +203,11 @@ async def _one_key(stage: Stage, url: str, rounds: int = 10) -> None:
 @proof("retry, backoff and dead letter")
 def retries(stage: Stage) -> None:
     """Attempts keep their waits, full jitter and asked for; the last failure parks, once."""
-    _run(stage, _retries, stage.server().url)
+    server = stage.server()
+    _run(stage, _retries, server.url, server.pid)
 
 
-async def _retries(stage: Stage, url: str, jobs: int = 20) -> None:
+async def _retries(stage: Stage, url: str, pid: int, jobs: int = 20) -> None:
     handlers = Handlers()
     starts: dict[str, list[float]] = {}
     backoff_s, backoff_max_s, asked_s = 0.1, 0.25, 0.3
@@ -219,6 +221,9 @@ async def _retries(stage: Stage, url: str, jobs: int = 20) -> None:
         raise RuntimeError("always")
 
     parked: list[int] = []
+    processors = Processors()
+    for each in (pid, os.getpid()):
+        processors.waited_s(each)
     async with Node(POOL, url, handlers=handlers, settings=_settings()) as node:
         refs = [
             await node.dispatch(fails, f"key-{i}", asked_s if i % 2 else None) for i in range(jobs)
@@ -231,7 +236,7 @@ async def _retries(stage: Stage, url: str, jobs: int = 20) -> None:
     waits = {key: [b - a for a, b in pairwise(at)] for key, at in starts.items()}
     assert parked == [4] * jobs
     assert all(len(each) == 3 for each in waits.values()), waits
-    late_s = 0.5  # what the sweeper and a busy machine add
+    late_s = 0.5 + sum(map(processors.waited_s, (pid, os.getpid())))  # the sweeper's, the machine's
     for number in range(jobs):
         for attempt, wait in enumerate(waits[f"key-{number}"]):
             cap = min(backoff_max_s, backoff_s * 2**attempt)
