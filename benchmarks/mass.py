@@ -1,8 +1,8 @@
 """What masses cost: `python -m benchmarks.mass`, a minute; `--scale 0.1` for a tenth of each.
 
 A private server with one lane, and a node or two.  Of each case: how long it took, how many script
-calls it was, and of the costliest of them the server's time and the commands that it ran.  What a
-call may touch is bounded, so these do not grow with `--scale`; seconds do.
+calls it was, of the costliest of them the server's time, and how old the last renewal ever was.
+What a call may touch is bounded, so these do not grow with `--scale`; seconds do.
 """
 
 from __future__ import annotations
@@ -47,17 +47,20 @@ class Cost:
     worst_us: int = 0
     p99_us: int = 0  # of all scripts
     late_ms: float = 0.0  # the longest that the loop stood still
+    renewed_s: float = 0.0  # the greatest age of the last renewal, of leases of `TTL_S`
 
     def row(self) -> str:
         """Return it as a line of the table."""
         return (
             f"{self.case:<44}{self.took_s:>9.2f}{self.calls:>8,}{self.worst:>12}"
             f"{self.worst_us:>10,}{self.p99_us:>9,}{self.late_ms:>9.0f}"
+            f"{self.renewed_s:>10.2f}"
         )
 
 
 HEAD: Final = (
     f"{'case':<44}{'s':>9}{'calls':>8}{'longest':>12}{'us':>10}{'p99 us':>9}{'loop ms':>9}"
+    f"{'renewed s':>10}"
 )
 
 
@@ -95,9 +98,18 @@ class Bench:
                 late_ms = 1000 * (time.perf_counter() - began_s) - 1
                 cost.late_ms = max(cost.late_ms, late_ms)
 
+        async def look() -> None:
+            while True:
+                seen, (seconds, micros) = client.hget(self.names.lane, "seen"), client.time()
+                if seen is not None:
+                    age_s = seconds + micros / 1e6 - int(seen) / 1000
+                    cost.renewed_s = max(cost.renewed_s, age_s)
+                await anyio.sleep(0.1)
+
         began_s = time.perf_counter()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch)
+            tasks.start_soon(look)
             yield cost
             tasks.cancel_scope.cancel()
         cost.took_s = time.perf_counter() - began_s
