@@ -77,11 +77,14 @@ class Inbox:
         self._is_behind = is_behind
         self._is_reading = False
         self._bell: anyio.Event | None = None
+        self._is_asked = False
+        self.is_unheard = False  # something came, and nobody ever asked for anything
 
     def offer(self, number: int, before: int, payload: bytes | None) -> None:
         """Take a signal: message `number` was accepted behind `before` (0: behind none)."""
         if number <= self._last:
             return
+        self.is_unheard = not self._is_asked
         if payload is None or before > self._last or self._is_behind or self._is_reading:
             self.fall_behind()
             return
@@ -101,6 +104,7 @@ class Inbox:
 
     async def next(self, read: ReadInbox) -> Message:
         """Return the next message, waiting for it."""
+        self._is_asked, self.is_unheard = True, False
         while not self._queue:
             if self._is_behind:
                 self._is_behind, self._is_reading = False, True

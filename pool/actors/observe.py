@@ -185,7 +185,9 @@ class AttemptFailed:
 
 @attrs.frozen(kw_only=True)
 class MessageUnheard:
-    """Messages come for a job whose object has no `notify()`: nobody is given them.  Once a run."""
+    """Messages came that nobody is given: the object has no `notify()`, or the job ended and its
+    handler had never asked for any.  Once a run.
+    """
 
     event: ClassVar[str] = "message.unheard"
     level: ClassVar[str] = "warning"

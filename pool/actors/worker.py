@@ -585,6 +585,8 @@ class Worker(Actor[Told]):
     def _settle(self, run: Run, edge: Edge) -> None:
         run.phase, run.edge = "settling", edge
         self._settling[run.lane] += 1
+        if run.inbox is not None and run.inbox.is_unheard and edge.letter in model.ENDS:
+            self._on_unheard(run.start)
         run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box = self._box(run)
         box.withdraw(run)
@@ -739,7 +741,7 @@ class Worker(Actor[Told]):
         if self.runs.get(run.key) is run and not run.is_lost:
             self._box(run).see(self._endings.edge(run, model.SEEN, number))
 
-    def _on_unheard(self, job: Job) -> None:
+    def _on_unheard(self, job: Job | Start) -> None:
         self.context.emit(MessageUnheard(key=job.key, handler=job.handler, epoch=job.epoch))
 
     # --- the lease ----------------------------------------------------------------------------

@@ -47,6 +47,7 @@ AT_ONCE_MS: Final = 1000  # what its worker outlived by this, as is known, does 
 # --- what may happen ------------------------------------------------------------------------
 
 ACKNOWLEDGE, LIMIT, SEEN, DONE, CANCEL, PARK, WAIT, GRANT = "a", "l", "s", "d", "c", "x", "w", "g"
+ENDS = frozenset((DONE, CANCEL, PARK))
 OVER = "o"
 ANEW: Final = "1"  # of a LIMIT: what was told of the run before does not count
 

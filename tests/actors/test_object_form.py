@@ -77,6 +77,35 @@ async def test_a_message_that_nobody_can_receive_is_told_once(fleet: Fleet) -> N
     await ref.stop(timeout_s=5)
 
 
+async def test_a_message_that_a_handler_never_asked_for_is_told_at_its_end(fleet: Fleet) -> None:
+    """C6: not that of one which asks, though it ends with the message in its hand."""
+    handlers = Handlers()
+
+    @handlers.job("deaf")
+    async def deaf(job: Job) -> None:
+        await go.wait()
+
+    @handlers.job("hears")
+    async def hears(job: Job) -> str:
+        async for message in job.notifications():
+            return str(message)
+        raise AssertionError
+
+    go = anyio.Event()
+    node = await fleet.node(handlers)
+    both = [await node.dispatch(name, name) for name in ("deaf", "hears")]
+    for ref in both:
+        await ref.started(timeout_s=5)
+        await node.notify(ref.key, "hello")
+    assert await both[1].result(timeout_s=5) == "hello"
+    await fleet.until(lambda: fleet.client.exists(fleet.names.inbox("deaf")))
+    run = next(run for worker in fleet.workers(node) for run in worker.runs.values())
+    await fleet.until(lambda: run.inbox is not None and run.inbox.is_unheard)
+    go.set()
+    await both[0].result(timeout_s=5)
+    assert [each.key for each in fleet.all_seen(MessageUnheard)] == ["deaf"]
+
+
 @pytest.mark.parametrize("form", [Plain, Async])
 async def test_an_object_is_started_notified_and_stopped(
     fleet: Fleet, diary: Diary, form: type[Plain | Async]
