@@ -279,11 +279,40 @@ def test_who_comes_after_a_witness_died_goes_by_what_that_claimed(
     told = None
     for passed_ms in (0, 5 * PERIOD_MS, PERIOD_MS, PERIOD_MS):
         expected_ms = raw_ms(clock) + passed_ms
-        assert abs(due_ms(clock, -expected_ms) - bench_now(clock)) < 9 * PERIOD_MS
+        assert abs(due_ms(clock, -raw_ms(clock)) - bench_now(clock)) <= 3_500
         told = clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms)
     assert told
     assert -WINDOW_MS - 500 <= clock.error_ms(told) <= WINDOW_MS
     assert clock.field("begun") == told.now_ms
+
+
+def test_who_measured_a_step_is_believed_and_not_who_came_behind_it(clock: Clock) -> None:
+    """Neither is a witness; contradicting each other they would stop the clock."""
+    clock.step(HOUR_MS // 2)  # how long the pool stood empty
+    clock.renew(since_ms=0, expected_ms=raw_ms(clock), who="n9")
+    began_ms = raw_ms(clock)
+    clock.step(HOUR_MS)
+    for n in range(2):
+        for who in ("n8", "n9"):
+            off_ms = HOUR_MS if who == "n9" else 0
+            expected_ms = raw_ms(clock) + PERIOD_MS - off_ms
+            told = clock.renew(
+                later_ms=PERIOD_MS, since_ms=0, expected_ms=expected_ms, off_ms=off_ms, who=who
+            )
+        assert clock.field("turn") == n
+        assert abs(due_ms(clock, -raw_ms(clock)) - began_ms - clock.passed_ms) < 500
+    assert abs(told.now_ms - began_ms - clock.passed_ms) < 500
+
+
+def test_the_delay_of_who_comes_to_a_clock_that_went_back_counts_from_now(clock: Clock) -> None:
+    """And not from where pool time stood, which goes on with the first claim."""
+    clock.step(-HOUR_MS)
+    for passed_ms in (0, PERIOD_MS):
+        expected_ms = raw_ms(clock) + passed_ms
+        clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms)
+    stored_ms = due_ms(clock, -raw_ms(clock))
+    told = clock.renew(later_ms=PERIOD_MS, since_ms=0, expected_ms=raw_ms(clock) + PERIOD_MS)
+    assert abs(told.now_ms - PERIOD_MS - stored_ms) < 100
 
 
 @pytest.mark.parametrize("step_ms", STEPS)

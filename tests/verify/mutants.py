@@ -1229,6 +1229,14 @@ MUTANTS: Final = (
         by=("tests/model/test_pooltime.py",),
     ),
     Mutant(
+        name="who came behind a step contradicts who measured it",
+        breaks="pool time stands for seven periods (13.10)",
+        path="pool/store/lua/lib/clock.lua",
+        old="by ~= 0 and 1 or 0",
+        new="0",
+        by=("tests/store/test_clock_scripts.py",),
+    ),
+    Mutant(
         name="a lane begins with leases of before a step",
         breaks="who joined and died is taken over an hour later (13.10)",
         path="pool/store/lua/lib/quiet.lua",

@@ -23,6 +23,11 @@ local clock_had = redis.call('HMGET', lane, 'turn', 'claim', 'begun')
 local turn_now, claim_had, begun = whole(clock_had[1]), clock_had[2], whole(clock_had[3])
 local is_late = begun <= seen and since_ms > 0 and since_ms < begun
 
+-- Who has measured a step knows more than who came behind it, and a witness more than both.
+local function knowledge(kind, by)
+  return kind == 'w' and 2 or by ~= 0 and 1 or 0
+end
+
 local function keep_time()
   local raw = math.floor(raw_us / 1000)
   local slack = CLOCK_MS + period_ms / 2
@@ -53,11 +58,13 @@ local function keep_time()
   local had_kind, had_by, had_who, had_expected, had_raw, left =
     string.match(claim_had or '', '^([wn])|(-?%d+)|([^|]*)|(%d+)|(%d+)|(-?%d*)$')
   if had_kind then
+    left = had_kind == 'w' and had_by or left
     had_by, had_expected, had_raw = tonumber(had_by), tonumber(had_expected), tonumber(had_raw)
     local is_old = raw < had_raw or raw - had_raw > CLAIM_PERIODS * period_ms
-    if is_old or (kind == 'w' and had_kind == 'n') then
+    local knows, had_known = knowledge(kind, by), knowledge(had_kind, had_by)
+    if is_old or knows > had_known then
       had_kind = nil
-    elseif kind == 'n' and had_kind == 'w' then
+    elseif knows < had_known then
       return
     end
   end
@@ -93,7 +100,6 @@ local function keep_time()
     notice_gap(true, kind == 'n' and raw - had_raw or 0)
     raw_us = now * 1000
   elseif not is_same then
-    redis.call('HSET', lane, 'claim', table.concat({ kind, text_of(by), who, text_of(expected_ms), text_of(raw),
-      kind == 'w' and text_of(by) or left or '' }, '|'))
+    redis.call('HSET', lane, 'claim', table.concat({ kind, text_of(by), who, text_of(expected_ms), text_of(raw), left or '' }, '|'))
   end
 end

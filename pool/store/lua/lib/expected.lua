@@ -4,9 +4,27 @@ expected: who stores deadlines says what pool time it expects, for when nobody h
 Needs  lane; argument expected_ms (0: the caller does not know).
 What its caller believes in is its last answer and how long ago that was by its own clock.  It counts only
 where raw is astray, and never before what was vouched for.  Below 0: the caller has come since, and all that
-it knows is raw, which is right if the pool stood empty; so it counts until a witness has claimed something else.
+it knows is raw, which is right if the pool stood empty; so it counts until somebody has claimed something, and
+then what will be set if nobody says otherwise (see clock).
 ]]
-if is_astray and (expected_ms > 0 or (expected_ms < 0 and not string.find(lane_had[8] or '', '%d$'))) then
-  now = math.max(math.abs(expected_ms), seen)
+if is_astray and expected_ms ~= 0 then
+  now = math.abs(expected_ms)
+  local kind, by, had_raw, left =
+    string.match(expected_ms < 0 and lane_had[8] or '', '^([wn])|(-?%d+)|[^|]*|%d+|(%d+)|(-?%d*)$')
+  if kind and #by <= 14 and #left <= 14 then
+    local age = math.floor(raw_us / 1000) - whole(had_raw)
+    if age < 0 or age > 4 * period_ms then
+      left = kind == 'w' and by or left -- the clock may have stepped since
+    elseif tonumber(by) ~= 0 then
+      now = math.floor(raw_us / 1000) - tonumber(by)
+    end
+    local meant = now - (tonumber(left) or 0)
+    if meant >= seen and (meant < now or now < seen) then
+      now = meant
+    elseif now < seen and age >= 0 then
+      now = seen + age
+    end
+  end
+  now = math.max(now, seen)
   now_us = now * 1000
 end
