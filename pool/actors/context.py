@@ -100,10 +100,11 @@ class LaneState:
     def expected_ms(self, now_s: float) -> int:
         """Return what pool time should be by what we were told, and our own clock; 0: unknown.
 
-        Below 0: we came to a clock that nobody vouched for, and only know what that says.
+        Below 0: we came to a clock that nobody vouched for, and only know what that says; what
+        others have set right since goes on top of it.
         """
         expected_ms = self.time.expected_ms(now_s)
-        return expected_ms if self.time.since_ms else -expected_ms
+        return expected_ms if self.time.since_ms else self.time.offset_ms - expected_ms
 
     def seen(self, asked_s: float, stamp: int = 0) -> Seen:
         """Return what we know of a job that an answer said is there; `asked_s` when we asked."""

@@ -4,11 +4,11 @@ expected: who stores deadlines says what pool time it expects, for when nobody h
 Needs  lane; argument expected_ms (0: the caller does not know).
 What its caller believes in is its last answer and how long ago that was by its own clock.  It counts only
 where raw is astray, and never before what was vouched for.  Below 0: the caller has come since, and all that
-it knows is raw, which is right if the pool stood empty; so it counts until somebody has claimed something, and
-then what will be set if nobody says otherwise (see clock).
+it knows is what TIME should be, by which raw is right if the pool stood empty; so it counts until somebody has
+claimed something, and then what will be set if nobody says otherwise (see clock).
 ]]
 if is_astray and expected_ms ~= 0 then
-  now = math.abs(expected_ms)
+  now = expected_ms > 0 and expected_ms or offset - expected_ms
   local kind, by, had_raw, left =
     string.match(expected_ms < 0 and lane_had[8] or '', '^([wn])|(-?%d+)|[^|]*|%d+|(%d+)|(-?%d*)$')
   if kind and #by <= 14 and #left <= 14 then
