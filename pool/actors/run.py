@@ -49,6 +49,7 @@ class Run:
     has_cancelled = False  # its own slot's task
     then_epoch = 0  # of the last start that waits for its key
     refusals = 0  # in a row, of what it has to fetch before it begins
+    fetches = 0  # of that, answered with what cannot be it
 
     start: Start
     lane: int

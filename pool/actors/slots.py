@@ -30,6 +30,7 @@ from pool.actors.raised import Raised
 from pool.actors.run import CANCELLED, Ending, Run, execute
 from pool.errors import PartEnded, PoolError, StoreUnavailable
 from pool.model.backoff import refused_delay
+from pool.model.codec import is_call
 from pool.model.job import Record
 from pool.store.loops import Strays, is_asked_for, is_cancellation, strays, unmoved
 from pool.store.seam import Waiter
@@ -38,6 +39,7 @@ AHEAD_S: Final = 0.02  # what begins within this a worker holds ahead, so that s
 AHEAD_MAX: Final = 256  # ... but no more than so many
 MEASURED_S: Final = 0.1  # over which that is measured: jobs end in bursts, as they come
 HELD_S: Final = 0.04  # what has waited here for a slot for so long is given back
+FETCHES_MAX: Final = 3  # before what cannot be a payload is what is stored: replies may be garbled
 SLICE_S: Final = 0.002  # for so long a slot runs jobs back to back
 
 
@@ -346,9 +348,14 @@ class Slots:
             if record is None or (record.id, record.epoch) != (start.id, start.epoch):
                 self.box_of(run).acknowledge(run)
                 return
-            if "p" in start.flags:
-                run.payload = payload or b""
-            run.blob = (blob if "b" in start.flags else None) or b""
+            is_read = "p" not in start.flags or (payload and is_call(payload))
+            run.fetches += 1
+            if (is_read and ("b" not in start.flags or blob)) or run.fetches >= FETCHES_MAX:
+                if "p" in start.flags:
+                    run.payload = payload or b""
+                run.blob = (blob if "b" in start.flags else None) or b""
+            else:
+                await anyio.sleep(RESEND_S)
         self.prepared(run)
 
     def _launch(self, run: Run) -> None:

@@ -89,6 +89,14 @@ def decode_call(data: bytes, codec: Codec | None = None) -> tuple[tuple[Any, ...
     raise PayloadEncodingError(path="$", problem="not the arguments of a call")
 
 
+def is_call(data: object) -> bool:
+    """Say whether this is what `encode_call()` makes."""
+    try:
+        return isinstance(data, bytes) and decode_call(data) is not None
+    except PayloadEncodingError:
+        return False
+
+
 def encode_value(value: Any, codec: Codec | None = None) -> bytes:
     """Return a result, a state or a message as bytes; `bytes` passes untouched.
 

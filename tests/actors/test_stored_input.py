@@ -24,6 +24,7 @@ from pool.actors.worker import Worker
 from pool.model.codec import encode_call
 from pool.model.job import Start
 from pool.model.rmap import Op, Set
+from pool.store.link import Link
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -156,6 +157,30 @@ async def test_an_older_record_that_names_another_handler_goes_to_who_has_that(
     assert await ref.result(timeout_s=10) == "v by other"
     assert not fleet.all_seen(ActorCrashed)
     gate.set()
+
+
+@pytest.mark.parametrize("garbage", [None, 17, b"", b"?"])
+async def test_a_payload_garbled_on_its_way_is_read_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, garbage: Any
+) -> None:
+    """G-01: a job was parked, or begun without its arguments, for one reply of another shape."""
+    garbled: list[Any] = []
+    execute_all = Link.execute_all
+
+    async def answer(self: Link, commands: Any) -> list[Any]:
+        asked = [*commands]
+        replies = await execute_all(self, asked)
+        if not garbled and asked[0][1:] == (fleet.names.payloads, "k"):
+            garbled.append(replies[0])
+            replies[0] = garbage
+        return replies
+
+    monkeypatch.setattr(Link, "execute_all", answer)
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(echo, "k", "v" * 5_000)
+    assert await ref.result(timeout_s=5) == "v" * 5_000
+    assert len(garbled) == 1
+    await is_well(fleet, node)
 
 
 async def test_a_start_without_its_entry_is_parked_as_malformed(fleet: Fleet) -> None:

@@ -1237,6 +1237,14 @@ MUTANTS: Final = (
         by=("tests/store/test_clock_scripts.py",),
     ),
     Mutant(
+        name="a garbled reply is a payload",
+        breaks="a job is parked for one reply of another shape (G-01)",
+        path="pool/actors/slots.py",
+        old='is_read = "p" not in start.flags or (payload and is_call(payload))',
+        new="is_read = True",
+        by=("tests/actors/test_stored_input.py",),
+    ),
+    Mutant(
         name="a lane begins with leases of before a step",
         breaks="who joined and died is taken over an hour later (13.10)",
         path="pool/store/lua/lib/quiet.lua",
