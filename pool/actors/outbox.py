@@ -3,7 +3,8 @@
     send() --------> edges --\
     acknowledge() --> acks ---+-- some are due, no batch under way --> advance.lua --> Answered
 
-An edge is due at once, an acknowledgement 5 ms after its start: who ends before has no need of one.
+An edge is due at once, or when all have ended that end in the same turn of the loop; an
+acknowledgement 5 ms after its start: who ends before has no need of one.
 But where nothing was under way, and none was sent for so long, all are due as soon as the loop has
 turned, and with it their handlers, which may have ended by then.  What waits while a batch is under
 way forms the next one, so batches grow with the load.  A batch
@@ -96,8 +97,12 @@ class Outbox:
 
     def send(self, edge: Edge, run: Run | None) -> None:
         """Send an edge; its status comes back with the run."""
-        self._edges.append((edge, run))
+        self.add(edge, run)
         self.flush()
+
+    def add(self, edge: Edge, run: Run | None) -> None:
+        """Likewise, at the next `flush()`."""
+        self._edges.append((edge, run))
 
     def see(self, edge: Edge) -> None:
         """Send that messages were handled; what waits of the same run goes with it."""

@@ -113,6 +113,7 @@ class Slots:
     _backlog: deque[Run] = attrs.field(factory=deque)
     _idle: list[_Slot] = attrs.field(factory=list)
     _made: int = 0
+    called: int = 0  # slots that were given a run, and have their turn next
     _preparing: int = 0
     _suspects: list[tuple[int, int, Run]] = attrs.field(factory=list)  # a heap: marks, turn, run
     _turns: int = 0
@@ -173,7 +174,7 @@ class Slots:
 
     def reset(self) -> None:
         """Forget the tasks, which a crash of the actor has ended; what they ran is queued anew."""
-        self._idle, self._made, self._preparing = [], 0, 0
+        self._idle, self._made, self._preparing, self.called = [], 0, 0, 0
         self._backlog.clear()
         self.context.trials.count(-len(self._suspects), self.context.seam.clock())
         self._suspects.clear()
@@ -370,11 +371,13 @@ class Slots:
         if self._idle and not run.is_apart:
             slot = self._idle.pop()
             slot.run = run
+            self.called += 1
             if slot.bell is not None:
                 slot.bell.take(None)
                 slot.bell = None
         else:
             self._made += 1
+            self.called += 1
             self.spawn(self._keep, _Slot(run))
 
     async def _keep(self, slot: _Slot) -> None:
@@ -401,6 +404,7 @@ class Slots:
         began_s = now_s = clock()
         while True:
             run = slot.take()
+            self.called -= 1
             run.is_called = not run.why  # first: what is asked next, is asked of what has begun
             is_ours = self._has_lease(run) and (run.is_acknowledged or self._is_sure(run))
             if run.why:

@@ -79,6 +79,11 @@ class _Pulled:
 
 
 @attrs.frozen(eq=False)
+class _Turned:
+    """What came, or ended, in one turn of the loop is here, and goes on together."""
+
+
+@attrs.frozen(eq=False)
 class _Surplus:
     """Time to look whether anything has waited for a slot for too long."""
 
@@ -111,6 +116,7 @@ Told: TypeAlias = (
     | Answered
     | FlushDue
     | _Pulled
+    | _Turned
     | _Surplus
     | _Knock
     | _TrialOver
@@ -175,6 +181,7 @@ class Worker(Actor[Told]):
     _has_begun: bool = attrs.field(init=False, default=False)
     _is_looking: bool = attrs.field(init=False, default=False)  # for surplus
     _is_knocking: bool = attrs.field(init=False, default=False)
+    _is_gathering: bool = attrs.field(init=False, default=False)  # until this turn is over
     _grace_ends_s: float = attrs.field(init=False, default=math.inf)  # when it drains
 
     def __attrs_post_init__(self) -> None:
@@ -340,7 +347,7 @@ class Worker(Actor[Told]):
     def begin(self) -> None:
         # After a crash of this actor its slots are gone: what ran is started again, same epoch.
         self._slots.reset()
-        self._is_looking = self._is_knocking = False
+        self._is_looking = self._is_knocking = self._is_gathering = False
         for number, lane in enumerate(self._lanes):
             box = lane.box
             self._lanes[number] = self._lane(number, box.target.number, is_fenced=box.is_fenced)
@@ -367,6 +374,14 @@ class Worker(Actor[Told]):
                     self._accept(lane, start)
                 if len(self._lanes) > 1:
                     self._note_come(self._lanes[lane], len(starts))
+                if len(starts) > 1 and self._lanes[lane].is_pulling:
+                    self._gather()  # its answer, too: then what is next can be asked for
+                else:
+                    self._refill()
+            case _Turned():
+                self._is_gathering = False
+                for each in self._lanes:
+                    each.box.flush()
                 self._refill()
             case Answered(box):
                 if self._lanes[box.lane].box is box:  # else of an identity that we no longer are
@@ -454,6 +469,11 @@ class Worker(Actor[Told]):
         former.then_epoch = 0  # it may be there yet: then this waits again
         self._accept(lane, start)
         self._fill()
+
+    def _gather(self) -> None:
+        if not self._is_gathering:
+            self._is_gathering = True
+            self.context.loop.later(0.0, partial(self.deliver, _Turned()))
 
     def _fill(self) -> None:
         """Start what is queued, as far as there are slots; ask for more if one is left."""
@@ -576,7 +596,7 @@ class Worker(Actor[Told]):
                 self._suspend(run)
             else:
                 self._settle(run, self._endings.edge_for(run, ending))
-        if self._slots.pace.last and len(self._lanes) == 1:
+        if self._is_gathering or (self._slots.pace.last and len(self._lanes) == 1):
             self._slots.fill()  # what is held ahead begins; more of it is asked for once a batch
         else:
             self._fill()
@@ -591,7 +611,11 @@ class Worker(Actor[Told]):
         box = self._box(run)
         box.withdraw(run)
         self._slots.free(run)
-        box.send(edge, run)
+        box.add(edge, run)
+        if self._slots.called and not box.is_flying:
+            self._gather()  # more end in this turn, and all would wait for the answer to this one
+        elif not self._is_gathering:
+            box.flush()
 
     def _suspend(self, run: Run) -> None:
         """Its handler was stopped for the lease's sake; if nobody takes the key, it goes on."""

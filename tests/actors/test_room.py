@@ -12,6 +12,7 @@ from pool import Call, Handlers, Job, JobParked, JobRef, NotStarted, PoolError, 
 from pool.actors.slots import AHEAD_MAX, AHEAD_S, Pace
 from pool.actors.worker import Worker
 from pool.model.names import lane_of
+from pool.store.lane import Lane
 
 if TYPE_CHECKING:
     from pool.actors.run import Run
@@ -94,6 +95,26 @@ async def test_what_is_held_ahead_goes_back_when_no_slot_comes(fleet: Fleet, dia
         await fleet.node(holding(diary, release), capacity=1, lease_ttl_s=LONG_TTL_S)
     await diary.counts(202)  # the two long ones keep a worker each; the third does all the others
     release.set()
+
+
+async def test_what_ends_in_one_turn_of_the_loop_goes_out_as_one_batch(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first end went alone, and all others waited for its answer."""
+    batches: list[int] = []
+    advance = Lane.advance
+
+    def counted(lane: Lane, guard: Any, source: str, edges: Any, **options: Any) -> Any:
+        batches.append(len(edges))
+        return advance(lane, guard, source, edges, **options)
+
+    monkeypatch.setattr(Lane, "advance", counted)
+    node = await fleet.node(holding(diary, anyio.Event()), capacity=8, lease_ttl_s=LONG_TTL_S)
+    refs = await node.dispatch_many("hold", [Call(f"k{n}", "quick") for n in range(8)])
+    for ref in refs:
+        assert not isinstance(ref, PoolError)
+        await ref.result()
+    assert batches == [8]
 
 
 async def test_lanes_share_the_slots_of_a_worker(fleet: Fleet, diary: Diary) -> None:

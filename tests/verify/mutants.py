@@ -909,6 +909,16 @@ MUTANTS: Final = (
         by=("tests/store/test_slow_lines.py::test_what_is_too_much_to_wait_is_refused_at_once",),
     ),
     Mutant(
+        name="the first end goes alone",
+        breaks="of many that end at once all but one wait for a round trip more",
+        path="pool/actors/worker.py",
+        old="        if self._slots.called and not box.is_flying:",
+        new="        if False:",
+        by=(
+            "tests/actors/test_room.py::test_what_ends_in_one_turn_of_the_loop_goes_out_as_one_batch",
+        ),
+    ),
+    Mutant(
         name="a pull overtakes what frees its slots",
         breaks="behind each large batch a worker is told that it has no free slot, and waits",
         path="pool/store/link.py",
