@@ -102,8 +102,9 @@ class PoolTime:
             )
         if is_late:
             return anew  # while it was cut off others had to settle it without a witness
-        # Silence is no contradiction.
-        off_s = self.off_s + min(now_s - self.off_at_s, period_s) if self.off_ms else 0.0
+        # Silence is no contradiction, nor is another step.
+        is_same = self.off_ms and abs(off_ms - self.off_ms) <= 1000 * (CLOCK_S + trip_s)
+        off_s = self.off_s + min(now_s - self.off_at_s, period_s) if is_same else 0.0
         if off_s > CONTRADICTED * period_s:
             return anew
         return attrs.evolve(

@@ -108,6 +108,16 @@ def test_silence_contradicts_nobody() -> None:
     assert (abs(late.off_ms - HOUR_MS) < 5, late.since_ms) == (True, time.since_ms)
 
 
+def test_steps_behind_each_other_contradict_nobody() -> None:
+    """Each makes void what was claimed of the one before."""
+    time = heard(heard(PoolTime(), 10.0), 12.0)
+    for n in range(2 * CONTRADICTED):
+        at_s = 14.0 + PERIOD_S * n
+        raw_ms = EPOCH_MS + round(1000 * at_s) - 3_000 * (n + 1)
+        time = time.heard(raw_ms, 0, 0, at_s, at_s, PERIOD_S, is_astray=True)
+    assert time.since_ms > 0
+
+
 @pytest.mark.parametrize("is_astray", [False, True])
 def test_who_is_contradicted_takes_what_the_others_have(is_astray: bool) -> None:
     """Also where nobody vouches: two who do not agree, and do not give up, would stop the clock."""
