@@ -238,7 +238,7 @@ def _judge_wait(
     # The grant comes before its answer.
     asked = view.invoked.get(event.idem, event) if event.f == "dispatch" else event
     since = asked.t
-    due += view.stepped_s(since, took, bounds)
+    due += view.stepped_s(since, took, bounds, view.lane_of(key))
     at_end = view.final.t if view.final else view.events[-1].t
 
     def due_within(wait_s: float) -> float:

@@ -685,6 +685,7 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         by = due_by(view, bounds, run, crash)
         found.exact += by <= crash + bounds.takeover_s
         by += view.slack_s(crash, by, bounds)
+        by += view.stood_s(crash, bounds, view.lane_of(run.start.key))
         if took > by and _is_suspect(view, bounds, run, crash):
             by = due_by(view, bounds, run, crash, more_s=bounds.suspects_s)
             by += view.slack_s(crash, by, bounds)
@@ -802,7 +803,9 @@ def _is_awaited(view: View, run: Run, by: float) -> bool:
     if run.end is not None and any(_epoch_of(e) == run.start.epoch for e in told):
         ended = min(ended, run.end.t)  # by this very run, of which others may hear late
     at_end = view.final.t if view.final else view.events[-1].t
-    return ended > by and by < at_end and not _lost_between(view, run.start.t, by)
+    if _lost_between(view, run.start.t, by) or view.is_forgotten(run):
+        return False
+    return ended > by and by < at_end
 
 
 def _epoch_of(result: Event) -> int:

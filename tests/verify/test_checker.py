@@ -966,6 +966,89 @@ def nobody_was_left_once_more(s: Story) -> None:
     s.end("j1", by="e", epoch=11)
 
 
+def step(s: Story, **more: Any) -> None:
+    extra = {"id": 99, "does": "clock", "kind": "clock", "target": "", "step_s": 3600.0, **more}
+    s.say("fault", "invoke", extra=extra)
+    s.say("fault", "ok", extra=extra)
+
+
+def nobody_was_there_to_see_a_step(
+    tells: Callable[[Story, float], None], took_s: float, *, heard: str = ""
+) -> Tell:
+    """Return a story of three seconds after a step, in which a node was answered, or none was."""
+
+    def tell(s: Story) -> None:
+        s.say("join", p="a/1", nonce="Wa.1@0", extra={"worker": True})
+        s.say("own", key="k", epoch=9, nonce="Wx.1@0")
+        step(s)
+        s.at += 0.2
+        if heard:
+            s.say("renew", p="c/1", nonce=f"Wc.1@{heard}", extra={"asked": s.at})
+        s.at += 2.8
+        tells(s, took_s)
+
+    return tell
+
+
+def it_is_taken_over(s: Story, took_s: float) -> None:
+    s.dispatch("j1")
+    s.say("own", key="k", epoch=10, nonce="Wa.1")
+    s.start("j1")
+    s.crash()
+    s.at += 1.0
+    s.say("join", p="b/1", nonce="Wb.1@0", extra={"worker": True})
+    s.at += took_s
+    s.say("own", key="k", epoch=11, nonce="Wb.1")
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+
+
+def it_is_dispatched(s: Story, took_s: float) -> None:
+    s.say("join", p="b/1", nonce="Wb.1@0", extra={"worker": True})
+    s.dispatch("j1")
+    s.at += took_s
+    s.say("own", key="k", epoch=11, nonce="Wb.1")
+    s.start("j1", by="b", epoch=11)
+    s.end("j1", by="b", epoch=11)
+
+
+for name, tells in (("I18", it_is_taken_over), ("I34", it_is_dispatched)):
+    good(name)(nobody_was_there_to_see_a_step(tells, 4.5))  # pool time stands for two periods more
+    good(name)(nobody_was_there_to_see_a_step(tells, 4.5, heard="1"))  # another lane is no help
+    bad(name)(nobody_was_there_to_see_a_step(tells, 4.5, heard="0"))
+    bad(name)(nobody_was_there_to_see_a_step(tells, 5.5))
+
+
+def lost_before_it_began(*, as_of_s: float, again: bool = False) -> Tell:
+    """Return the story of a start that was read before its job was lost, or its grant alone."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1")
+        accepted = s.at
+        s.at += 0.2
+        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1")
+        s.at += 0.2
+        extra = {"id": 9, "does": "loss", "kind": "loss", "target": "", "since": accepted + as_of_s}
+        s.say("fault", "invoke", extra=extra)
+        s.say("fault", "ok", extra=extra)
+        s.at += 0.1
+        if again:
+            s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1")
+        s.at += 0.1
+        s.start("j1")
+        s.crash()
+        s.at += 20.0
+        s.final()
+
+    return tell
+
+
+good("I18")(lost_before_it_began(as_of_s=-1.0))
+bad("I18")(lost_before_it_began(as_of_s=0.1))  # the job itself is still there
+bad("I18")(lost_before_it_began(as_of_s=-1.0, again=True))
+
+
 @good("I18")
 def a_takeover_waits_for_a_processor(s: Story) -> None:
     s.dispatch("j1")

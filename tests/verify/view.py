@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -127,7 +128,19 @@ class Commit:
     cause: str = ""
 
 
-@attrs.define(eq=False, kw_only=True)
+def _window_s(bounds: Bounds) -> float:
+    return 2 * bounds.renew_s + STEP_S
+
+
+def _step_s(fault: Fault, most_s: float) -> float:
+    return min(abs(float(fault.event.extra.get("step_s", most_s))), most_s)
+
+
+def _at(event: Event) -> float:
+    return event.t
+
+
+@attrs.define(eq=False, kw_only=True, slots=False)
 class View:
     """What invariants look at."""
 
@@ -243,16 +256,39 @@ class View:
         found = self.excuses(does, began, ended, lane=lane)
         return [fault for fault in found if not fault.target or fault.target in nodes]
 
-    def stepped_s(self, began: float, ended: float, bounds: Bounds) -> float:
+    def stepped_s(self, began: float, ended: float, bounds: Bounds, lane: str = "") -> float:
         """Return by how much steps of the server's clock may change what is waited for.
 
         Each by two renewal periods and 1 s, and by no more than itself.
         """
-        most_s = 2 * bounds.renew_s + STEP_S
+        most_s = _window_s(bounds)
         found = self.excuses({"clock", STEP}, began - most_s, ended)
-        return sum(
-            (min(abs(float(f.event.extra.get("step_s", most_s))), most_s) for f in found), 0.0
-        )
+        return self.stood_s(began, bounds, lane) + sum(_step_s(f, most_s) for f in found)
+
+    def stood_s(self, began: float, bounds: Bounds, lane: str) -> float:
+        """Return by how much steps of before may, as long as nobody could have set them right.
+
+        Those after which no node of the lane was answered for longer than a period: they stand
+        together until two periods after the first that was.
+        """
+        most_s, heard = _window_s(bounds), self._heard.get(lane, ())
+        stood = [
+            fault
+            for fault in self.excuses({STEP}, -math.inf, began - most_s)
+            if (at := bisect_right(heard, fault.began)) < len(heard)
+            and heard[at] > fault.began + bounds.renew_s
+            and heard[at] + most_s >= began
+        ]
+        return min(sum(_step_s(fault, most_s) for fault in stood), most_s)
+
+    @cached_property
+    def _heard(self) -> Mapping[str, Sequence[float]]:
+        """When nodes were answered that joined, or renewed; by lane, as far as that is told."""
+        heard: dict[str, list[float]] = defaultdict(list)
+        for event in sorted((*self.of.get("join", ()), *self.of.get("renew", ())), key=_at):
+            if "@" in event.nonce:
+                heard[event.nonce.rpartition("@")[2]].append(event.t)
+        return heard
 
     def unseen(self, began: float, ended: float) -> list[Fault]:
         """Return the steps within a time that nobody saw: no process was heard before and after.
@@ -431,6 +467,17 @@ class View:
             for fault in self.faults
             if fault.does == "loss"
         )
+
+    def is_forgotten(self, run: Run) -> bool:
+        """Say whether the server's data came back, before this run began, as of before its job was
+        accepted, and the server knew no more of it: its start had been read before that.
+        """
+        job, key = run.start.job, run.start.key
+        if (dispatch := self.accepted.get(job)) is None:
+            return False
+        granted = max((e.t for e in self.grants.get(key, ()) if e.job == job), default=math.inf)
+        losses = self.excuses({"loss"}, dispatch.t, run.start.t, lane=self.lane_of(key))
+        return any(f.since <= dispatch.t and granted <= f.ended <= run.start.t for f in losses)
 
     def is_undone(self, commit: Commit, by: float) -> bool:
         """Say whether the server's data came back, until then, as of before this commit."""
