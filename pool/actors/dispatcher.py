@@ -244,7 +244,11 @@ class Dispatcher(Actor[Message]):
         return taken
 
     async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
-        """Wait until a job has started or ended; the caller sets the time limit."""
+        """Wait until a job has started or ended; the caller sets the time limit.
+
+        Raises:
+            TimeoutError: `limit_s` is 0, and by what the store says now it has not.
+        """
         if self.state in ("stopping", "ended"):
             waiting.answer = _not_running()
             return
@@ -255,10 +259,12 @@ class Dispatcher(Actor[Message]):
             look = partial(self._look, waiting.key, waiting.job_id)
             look()
             self._ask_again_later()
-            if limit_s is not None and not waiting.for_end:
+            if limit_s and not waiting.for_end:
                 # Why it waits is told when the time is up, and shall be true by then.
                 forget = self.context.loop.later(limit_s - min(limit_s / 4, LAST_LOOK_S), look)
             while waiting.answer is None and (waiting.for_end or not waiting.is_started):
+                if limit_s == 0 and waiting.record is not None:
+                    raise TimeoutError
                 await waiting.event.wait()
                 waiting.event = anyio.Event()
         finally:
@@ -627,6 +633,7 @@ class Dispatcher(Actor[Message]):
             self.on_started(job_id)
         for waiting in self._waiting.get(job_id, ()):
             waiting.seen, waiting.record = seen, record
+            waiting.event.set()
             if record.state == "waiting" and record.error and not waiting.for_end:
                 error = record.error
                 waiting.end(StartFailed(key=waiting.key, job_id=job_id, last_error=error))

@@ -53,7 +53,7 @@ class Endings:
             case Raised(order="retry", cause=cause, after_s=after_s):
                 return self._failed(run, "retry", cause, after_s=after_s)
             case Raised(order="cancel", cause=cause):
-                return self.edge(run, model.CANCEL, one_line(cause, CAUSE_CHARS_MAX))
+                return self._cancelled(run, one_line(cause, CAUSE_CHARS_MAX))
             case Raised(order="park", cause=cause):
                 return self._parked(run, cause or "parked by its handler", "")
             case Unreadable(problem):
@@ -61,7 +61,7 @@ class Endings:
             case Raised(text) if run.why in ("", "lease"):
                 return self._failed(run, "failed", text)
         if run.why == "stop":
-            return self.edge(run, model.CANCEL, run.cause)
+            return self._cancelled(run, run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
         state, mark = run.job.handed_over() if run.job is not None else None, ""
         if run.is_marked and run.job is not None:
@@ -98,7 +98,10 @@ class Endings:
 
     def _parked(self, run: Run, cause: str, error: str) -> Edge:
         cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-        return self.edge(run, model.PARK, cause, error)
+        return self.edge(run, model.PARK, cause, error, "1" if run.is_called else "")
+
+    def _cancelled(self, run: Run, cause: str) -> Edge:
+        return self.edge(run, model.CANCEL, cause, z="1" if run.is_called else "")
 
     def _failed(self, run: Run, cause: str, error: str, *, after_s: float | None = None) -> Edge:
         start, seam = run.start, self.context.seam

@@ -79,10 +79,10 @@ class Handlers:
 
         Args:
             name: What the jobs are stored under: 1 to 128 of `A-Z a-z 0-9 _ . : -`.
-            timeout_s: Longest run of one attempt, in seconds; None is without limit.
+            timeout_s: Longest run of one attempt, 0.001 s to 365 days; None is without limit.
             attempts_max: After so many failed attempts the job is parked, 1 to 1000.
-            backoff_s: The first retry waits up to this, each later one up to twice as much
-                (full jitter).
+            backoff_s: The first retry waits up to this, 0.001 s to 365 days, each later one up to
+                twice as much (full jitter).
             backoff_max_s: No retry waits longer than this.
 
         Raises:

@@ -611,8 +611,9 @@ class Node(Dispatching):
         return error
 
     async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
-        """Wait for a job of an open node; see `JobRef`."""
-        await self._open_crew.dispatcher.wait(waiting, limit_s)
+        """Wait for a job of an open node; with 0 for what the store says now.  See `JobRef`."""
+        with anyio.fail_after(self.settings.op_timeout_s if limit_s == 0 else limit_s):
+            await self._open_crew.dispatcher.wait(waiting, limit_s)
 
     def why_waits(self, record: Record | None) -> str:
         """Return why a job has not begun, as its record was when it was looked at last."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Generic, Protocol, TypeVar
 
-import anyio
 import attrs
 
 from pool import checks
@@ -31,9 +30,10 @@ R = TypeVar("R")
 class Status:
     """What is known of a job at one moment.
 
-    `state` is pending, running, waiting, unassigned, done, parked or cancelled; `owner` the worker
-    that has it, or had it last.  `accepted_us`, `started_ms` (of its present run, or its last),
-    `ended_ms` and `since_ms` (running, or ended, since) are server time; 0 is what has not been.
+    `state` is pending, running, waiting, unassigned, done, parked or cancelled; `handler` is empty
+    once it has ended; `owner` the worker that has it, or had it last.  `accepted_us`, `started_ms`
+    (of its present run, or its last), `ended_ms` and `since_ms` (running, or ended, since) are pool
+    time; 0 is what has not been.
     `crashes` are the worker crashes that it is suspected of, as `Settings.crashes_max` counts them:
     1 where it was the last suspect to begin, 1/2 where others may have done it as well.
     `why` says what a job that has not begun waits for.
@@ -112,7 +112,10 @@ class Home(Protocol):
 
 @attrs.define(eq=False)
 class JobRef(Generic[R]):
-    """A reference to one accepted job.  It stays good after restarts of anything."""
+    """A reference to one accepted job.  It stays good after restarts of anything.
+
+    A `timeout_s` of 0 asks the store once, and takes the time of a call.
+    """
 
     key: str = attrs.field(on_setattr=attrs.setters.frozen)
     job_id: str = attrs.field(on_setattr=attrs.setters.frozen)
@@ -221,8 +224,7 @@ class JobRef(Generic[R]):
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         self._home.check_open()  # before a timer is made, which needs a loop
         try:
-            with anyio.fail_after(timeout_s):
-                await self._home.wait(waiting, timeout_s)
+            await self._home.wait(waiting, timeout_s)
         finally:
             self._seen = None if isinstance(waiting.answer, Outcome) else waiting.seen
 

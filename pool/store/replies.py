@@ -30,6 +30,7 @@ from pool.errors import (
 )
 
 # As Redis 7.0 and Valkey say it, of a command and of what a script calls.
+_TAG = re.compile(r"\{([^}:]+)(?::\d+)?\}")  # what all keys of a pool have
 _REFUSED_COMMAND = re.compile(r"permissions to run the '([^']{1,64})' command")
 _REFUSED_KEY = re.compile(r"o permissions to access (?:a|one of the) key|can't access at least one")
 
@@ -81,6 +82,12 @@ def _map_full(text: str) -> PoolError:
     return MapFull(items=int(items), items_max=int(items_max))
 
 
+def _pool(name: str) -> str:
+    """Return the pool of which a key is."""
+    found = _TAG.search(name)
+    return found[1] if found else name
+
+
 # Errors by their first word.  Those of our own scripts carry their facts behind it.
 _WORDS: dict[str, Callable[[str], PoolError]] = {
     **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), _refused_credentials),
@@ -95,7 +102,7 @@ _WORDS: dict[str, Callable[[str], PoolError]] = {
     "WRONGTYPE": _wrong_type,
     "OOM": _full,
     "MISCONF": _full,  # the server cannot persist, most often because its disk is full
-    StoreLost.code: lambda text: StoreLost(pool=_tail(text)),
+    StoreLost.code: lambda text: StoreLost(pool=_pool(_tail(text))),
     Gone.code: lambda text: Gone(identity=_tail(text)),
     WrongValue.code: lambda text: WrongValue(problem=_tail(text)),
     MapFull.code: _map_full,

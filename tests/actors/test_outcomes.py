@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,6 +18,7 @@ from pool import (
     JobParked,
     JobRef,
     NoSuchJob,
+    NotStarted,
     NotStopped,
     OutcomeExpired,
     Park,
@@ -96,6 +98,58 @@ async def test_a_status_tells_when_a_job_was_accepted_started_and_ended(
     told = await never.status()
     assert (told.state, told.started_ms, told.crashes) == ("cancelled", 0, 0)
     assert 0 < told.accepted_us // 1000 <= told.ended_ms
+
+
+@pytest.mark.parametrize("order", [Cancel("enough"), Park("enough"), ValueError("always")])
+async def test_a_job_that_ran_for_no_time_has_started(fleet: Fleet, order: Exception) -> None:
+    """However it ended, also before its start was acknowledged."""
+    handlers = Handlers()
+
+    @handlers.job("work", attempts_max=1)
+    async def work(job: Job) -> None:
+        raise order
+
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(work, "k")
+    with pytest.raises((JobCancelled, JobParked)):
+        await ref.result(timeout_s=5)
+    told = await ref.status()
+    assert 0 < told.accepted_us // 1000 <= told.started_ms <= told.ended_ms
+
+
+async def test_a_time_limit_of_zero_asks_the_store(fleet: Fleet) -> None:
+    """Of what has begun or ended it says so, of the others what they wait for."""
+    handlers, go = Handlers(), anyio.Event()
+
+    @handlers.job("work")
+    async def work(job: Job, waits: bool) -> str:
+        if waits:
+            await go.wait()
+        return "done"
+
+    node, client = await fleet.node(handlers), await fleet.node()
+    done = await client.dispatch(work, "done", False)
+    assert await done.result(timeout_s=5) == "done"
+    runs = await client.dispatch(work, "runs", True)
+    await runs.started(timeout_s=5)
+    later = await client.options(delay_s=600).dispatch(work, "later", False)
+    for home in (client, node):
+        of = [JobRef[str](ref.key, ref.job_id, "work", home) for ref in (done, runs, later)]
+        assert await of[0].result(timeout_s=0) == "done"
+        for ref in of[:2]:
+            await fleet.until(partial(_has_begun, fleet, ref.key))
+            await ref.started(timeout_s=0)
+        with pytest.raises(TimeoutError):
+            await of[1].result(timeout_s=0)
+        with pytest.raises(NotStarted, match="its delay is not over"):
+            await of[2].started(timeout_s=0)
+    await later.stop(timeout_s=5)
+    go.set()
+
+
+def _has_begun(fleet: Fleet, key: str) -> bool:
+    record = fleet.record(key)
+    return record is None or record.state == "running"
 
 
 async def test_a_parked_job_does_not_hold_its_key(fleet: Fleet) -> None:

@@ -59,6 +59,10 @@ def test_errors_of_our_scripts_carry_their_facts() -> None:
     lost, gone = from_words("POOLDATALOST media"), from_words("POOLGONE w17.2")
     assert isinstance(lost, StoreLost)
     assert lost.pool == "media"
+    for key in ("pool:{media:3}:lane", "pool:{media}:config"):
+        lost = from_words(f"POOLDATALOST {key}")
+        assert isinstance(lost, StoreLost)
+        assert lost.pool == "media"
     assert isinstance(gone, Gone)
     assert gone.identity == "w17.2"
 

@@ -37,8 +37,8 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     s seen         x message id               removes messages up to it from the inbox
     o over                                    its trial: it has lived for long enough
     d done         x result                   P R -> done
-    c cancel       x cause                    P R W U -> cancelled
-    x park         x cause, y error           P R W U -> parked
+    c cancel       x cause, z 1: it has begun           P R W U -> cancelled
+    x park         x cause, y error, z 1: it has begun  P R W U -> parked
     w wait         x delay ms, y next attempt[ mark], z error           P R -> W
     g grant        x ranked targets, y mark, z blob              P R W U -> P or U
                    mark: letters, then = and its crash marks from now on, or nothing and they stay
@@ -178,17 +178,17 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   end
   local intent = string.sub(r[INTENT], 1, 1)
   if intent == 's' and (edge == 'w' or edge == 'g') then
-    return finish(key, r, 'cancelled', ttl_ms, string.sub(r[INTENT], 2), '', result, inbox, unassigned)
+    return finish(key, r, 'cancelled', ttl_ms, string.sub(r[INTENT], 2), '', result, inbox, unassigned, edge == 'w')
   elseif intent == 't' and (edge == 'd' or edge == 'g') then
     return 'TIMEDOUT'
   end
 
   if edge == 'd' then
-    return finish(key, r, 'done', ttl_ms, '', x, result, inbox, unassigned)
+    return finish(key, r, 'done', ttl_ms, '', x, result, inbox, unassigned, true)
   elseif edge == 'c' then
-    return finish(key, r, 'cancelled', ttl_ms, x, '', result, inbox, unassigned)
+    return finish(key, r, 'cancelled', ttl_ms, x, '', result, inbox, unassigned, z == '1')
   elseif edge == 'x' then
-    return finish(key, r, 'parked', ttl_ms, x, y, result, inbox, unassigned)
+    return finish(key, r, 'parked', ttl_ms, x, y, result, inbox, unassigned, z == '1')
   elseif edge == 'a' then
     if intent == 's' and x ~= '1' then
       return 'STOPPED ' .. string.sub(r[INTENT], 2)

@@ -44,10 +44,10 @@ local function journal_add(edge, key, r, detail)
     'owner', r[OWNER], 'epoch', r[EPOCH], 'attempt', r[ATTEMPT], 'detail', detail)
 end
 
--- How long before now it was accepted and began (of what was never acknowledged only a done job is known to
--- have begun: just now), and what its marks weigh, in halves; what is none is left empty.
-local function history_of(r, word)
-  local began = r[STATE] == 'R' and tonumber(r[SINCE]) or (r[STATE] == 'P' and word == 'done' and now)
+-- How long before now it was accepted and began (what was never acknowledged, and has begun, did so just now),
+-- and what its marks weigh, in halves; what is none is left empty.
+local function history_of(r, has_begun)
+  local began = r[STATE] == 'R' and tonumber(r[SINCE]) or (r[STATE] == 'P' and has_begun and now)
   local halves = 0
   for mark in string.gmatch(r[MARKS], '[^,]+') do
     halves = halves + (string.find(mark, '^%d+$') and tonumber(mark) or string.sub(mark, -1) == '-' and 1 or 2)
@@ -58,7 +58,7 @@ local function history_of(r, word)
 end
 
 -- word: done | parked | cancelled.  Outcome: word|epoch|owner|attempt|ended ms,history|detail, newline, body
-local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned)
+local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned, has_begun)
   detail = plain(detail)
   if word == 'parked' then
     body = plain(body)
@@ -72,7 +72,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     redis.call('HSET', letters, r[ID], table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[MARKS], text_of(now),
       detail }, '|') .. '\n' .. key .. '\n' .. body .. '\n' .. payload)
   end
-  local history = history_of(r, word)
+  local history = history_of(r, has_begun)
   lift(key, r, unassigned)
   if has(r, 'p') then
     later('HDEL', payloads, key)
