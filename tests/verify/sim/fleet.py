@@ -153,16 +153,27 @@ class Boot:
         self.process.post(self._tell_leave)
 
     def change_worker(self, grace_s: float) -> None:
-        """Have it remove the worker that it added first, and add another."""
+        """Have it remove the worker that it added first, and add another.
+
+        Until that is there: the checker counts on all slots.
+        """
 
         async def op(_: Boot) -> None:
-            try:
-                if self.node is not None and self._added:
-                    await self.node.remove_worker(self._added.pop(0), grace_s=grace_s)
-                if self.node is not None:
+            is_removed = not self._added
+            while self.node is not None and not self.is_leaving:
+                try:
+                    if not is_removed:
+                        await self.node.remove_worker(self._added.pop(0), grace_s=grace_s)
+                        is_removed = True
+                        continue
                     await self._add_worker(self.node)
-            except PoolError as error:
-                self.record("event", extra={"event": "worker.failed", "error": str(error)})
+                except PoolError as error:
+                    self.record("event", extra={"event": "worker.failed", "error": str(error)})
+                    if not is_removed:
+                        return
+                    await anyio.sleep(self.fleet.config.ttl_s / 5)
+                else:
+                    return
 
         self.do(op)
 
