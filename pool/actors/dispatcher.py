@@ -22,7 +22,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Final, TypeAlias
 
@@ -49,7 +49,7 @@ from pool.errors import (
 from pool.model.backoff import refused_delay
 from pool.model.job import STATES, Outcome, Record
 from pool.store import link
-from pool.store.answers import Missing, Said
+from pool.store.answers import Missing, More, Said
 from pool.store.lane import Admission
 from pool.store.seam import Reply, Waiter
 
@@ -583,12 +583,17 @@ class Dispatcher(Actor[Message]):
         lane = self._lane(number)
         if lane.is_looking or not lane.looks:
             return
-        asked = list(lane.looks)[:BATCH_MAX]
-        for each in asked:
-            del lane.looks[each]
+        asked: list[tuple[str, str]] = []
+        while lane.looks and not asked:
+            some = list(islice(lane.looks, BATCH_MAX))
+            for each in some:
+                del lane.looks[each]
+            asked = [each for each in some if self._waits(each[1])]
+        if not asked:
+            return
         lane.is_looking = True
-        state, frees = self.context.lanes[number], lane.is_crowded
-        call = state.lane.look(asked, node=state.node.name, frees=frees)
+        state, frees, lanes = self.context.lanes[number], lane.is_crowded, len(self.context.lanes)
+        call = state.lane.look(asked, node=state.node.name, frees=frees, lines=lanes)
         asked_s, lane.is_crowded = self.context.seam.clock(), False
 
         def told(reply: Reply) -> _Looked:
@@ -598,6 +603,10 @@ class Dispatcher(Actor[Message]):
             self.context.link.send(call, lambda reply: self.deliver(told(reply)))
         except PoolError as error:
             self.put(told(error))
+
+    def _waits(self, job_id: str) -> bool:
+        """Whether somebody still waits for what becomes of it: it may have been told meanwhile."""
+        return any(waiting.answer is None for waiting in self._waiting.get(job_id, ()))
 
     def _on_looked(self, looked: _Looked) -> None:
         reply, state = looked.reply, self.context.lanes[looked.lane]
@@ -614,6 +623,8 @@ class Dispatcher(Actor[Message]):
                     self._on_record(job_id, found, state.seen(looked.asked_s, found.accepted))
                 case Outcome() as outcome:
                     self.on_ended(job_id, outcome)
+                case More():
+                    self._lane(looked.lane).looks[key, job_id] = None  # `handle` asks for it next
                 case Missing():
                     for waiting in self._waiting.get(job_id, ()):
                         waiting.end(self.missing(key, job_id, waiting.seen, found))

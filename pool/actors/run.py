@@ -26,6 +26,7 @@ from pool.model.codec import decode_call
 from pool.model.job import Start
 from pool.store.lane import Edge
 from pool.store.loops import Strays, is_asked_for, is_cancellation
+from pool.store.reads import NO_TURN
 from pool.store.seam import LINEAGE
 
 # Why a handler was cancelled.  With the last two the job is not ours any more.
@@ -50,6 +51,7 @@ class Run:
     then_epoch = 0  # of the last start that waits for its key
     refusals = 0  # in a row, of what it has to fetch before it begins
     fetches = 0  # of that, answered with what cannot be it
+    turn = NO_TURN  # to fetch it
 
     start: Start
     lane: int

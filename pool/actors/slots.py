@@ -335,9 +335,16 @@ class Slots:
         names, start = self.context.lanes[run.lane].lane.names, run.start
         places = (names.payloads, names.blobs, names.jobs)
         try:
-            payload, blob, text = await self.context.link.execute_all(
-                ("HGET", place, run.key) for place in places
-            )
+            run.turn = turn = self.context.link.at(names.prefix).reads.turn()
+            async with turn:
+                if turn.is_given_up:
+                    self.prepared(run)
+                    return
+                payload, blob, text = await self.context.link.execute_all(
+                    ("HGET", place, run.key) for place in places
+                )
+                found = (payload, blob, text)  # or what a garbled reply holds
+                turn.size = sum(len(each) for each in found if isinstance(each, bytes))
         except PoolError as error:
             self.context.trouble("fetch", run.lane, error)
             run.refusals = 0 if isinstance(error, StoreUnavailable) else run.refusals + 1

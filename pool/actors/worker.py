@@ -568,6 +568,7 @@ class Worker(Actor[Told]):
                     self._conclude(run, CANCELLED)
             return
         run.why, run.cause = why, cause
+        run.turn.give_up()
         if is_lost:
             self._slots.unprepare(run)
         if run.phase == "running":
@@ -747,7 +748,9 @@ class Worker(Actor[Told]):
         while True:
             try:
                 call = state.lane.inbox(run.key, after)
-                has_more, messages = await self.context.link.call(call, repeatable=True)
+                async with self.context.link.at(state.lane.names.prefix).reads.turn() as turn:
+                    has_more, messages = await self.context.link.call(call, repeatable=True)
+                    turn.size = sum(len(message) for _, message in messages)
             except StoreLost:
                 self.context.on_data_lost(run.lane)  # which ends this run
             except (StoreUnavailable, StoreFault) as error:
@@ -810,6 +813,10 @@ class Worker(Actor[Told]):
                 # them it would wait from the beginning, and for ever while there are suspects.
                 is_late = now_s - run.queued_s > timing.pending_timeout_s / 2
                 if is_late and not run.why and not self._slots.is_kept_back(run):
+                    self._cancel(run, "release")
+            elif not run.turn.has_come and len(self.context.candidates.workers) > 1:
+                # Likewise what others may fetch sooner than we, who have not even begun to.
+                if now_s - run.queued_s > timing.pending_timeout_s / 2 and not run.why:
                     self._cancel(run, "release")
             elif run.phase == "running":
                 self._limit(run, now_s)

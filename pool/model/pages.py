@@ -22,6 +22,7 @@ class Pages:
     compared: int = 128  # keys of which a worker asks what their records say
     messages: int = 256  # of an inbox; beside ...
     message_bytes: int = 256 * 1024  # ... so many bytes of them; one alone may be larger
+    outcome_bytes: int = 256 * 1024  # ... of outcomes that one look tells; one alone may be larger
     looked_at: int = 500  # messages, or entries, among which one is looked for
 
 

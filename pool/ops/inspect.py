@@ -17,7 +17,7 @@ import attrs
 from pool.errors import PoolError, StoreFault, again
 from pool.model.job import DIGITS_MAX, Outcome, Record, State
 from pool.model.names import Control, Names, lane_of
-from pool.store.answers import Missing, Opening
+from pool.store.answers import Looked, More, Opening
 from pool.store.lane import Lane
 from pool.store.link import Link
 from pool.store.scripts import Word
@@ -175,16 +175,17 @@ async def outcomes(
     link: Link, found: Found, jobs: Sequence[tuple[str, str]]
 ) -> list[Outcome | Record | None]:
     """Return how these jobs (key, id) are or ended, in their order; None: nothing is known."""
-    answers: dict[tuple[str, str], Outcome | Record | None] = {}
+    answers: dict[tuple[str, str], Looked] = {}
     for number in range(found.lanes):
         mine = [job for job in jobs if lane_of(job[0], found.lanes) == number]
-        for at in range(0, len(mine), _LOOKS):
-            some = mine[at : at + _LOOKS]
+        while mine:
+            some = mine[:_LOOKS]
             call = (await found.lane(link, number)).look(some)
             reply = await link.call(call, repeatable=True)
-            for job, told in zip(some, reply, strict=True):
-                answers[job] = None if isinstance(told, Missing) else told
-    return [answers[job] for job in jobs]
+            answers.update(zip(some, reply, strict=True))
+            mine = [job for job in some if type(answers[job]) is More] + mine[_LOOKS:]
+    told = [answers[job] for job in jobs]
+    return [each if isinstance(each, Outcome | Record) else None for each in told]
 
 
 # --- one lane -------------------------------------------------------------------------------

@@ -451,14 +451,24 @@ class Missing:
     now_ms: int
 
 
-def looked(reply: Reply) -> list[Record | Outcome | Missing]:
+@attrs.frozen
+class More:
+    """There is an answer, and too much was told before it: ask again."""
+
+
+Looked: TypeAlias = Record | Outcome | Missing | More
+
+
+def looked(reply: Reply) -> list[Looked]:
     """Read the reply of `look`: per item the live record, the outcome, or neither is known."""
     return list(map(_looked, texts(reply)))
 
 
-def _looked(reply: bytes) -> Record | Outcome | Missing:
+def _looked(reply: bytes) -> Looked:
     found: Record | Outcome | None
     match reply[:1]:
+        case b"+":
+            return More()
         case b"?":
             stamp, now_ms = reply[1:].split(b" ")
             return Missing(int(stamp), int(now_ms))

@@ -221,7 +221,7 @@ INTEND: Final = Script.load(
 LOOK: Final = Script.load(
     "wait",
     keys=("lane", "jobs", "thawed", "*rest"),
-    args=("incarnation", "node", "*items"),
+    args=("incarnation", "node", "bytes_max", "*items"),
     reads=looked,
 )
 NOTIFY: Final = Script.load(
@@ -619,17 +619,25 @@ class Lane:
         return INTEND(keys, (self.incarnation, key, job_id, owner, run, intent, _ms(again_s)))
 
     def look(
-        self, items: Sequence[tuple[str, str]], *, node: str = "", frees: bool = False
+        self,
+        items: Sequence[tuple[str, str]],
+        *,
+        node: str = "",
+        frees: bool = False,
+        lines: int = 1,
     ) -> ScriptCall:
         """Tell how jobs are (key, job id), and register `node` to be told; see `looked()`.
 
-        With `frees` the dead give up their places, where there is none left.
+        With `frees` the dead give up their places, where there is none left.  What is told at once
+        is bounded in bytes, for `lines` that share them.
         """
         n = self.names
         keys = [n.lane, n.jobs, n.thawed, *(n.result(job_id or "-") for _, job_id in items)]
         if frees:
             keys += (n.keepalive, n.cleanup)
-        args = [self.incarnation, node, *(part for item in items for part in item)]
+        bytes_max = self.pages.outcome_bytes // lines or 1
+        args: list[Word] = [self.incarnation, node, bytes_max]
+        args += (part for item in items for part in item)
         return LOOK(keys, args, parts=len(items))
 
     def notify(

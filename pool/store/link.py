@@ -52,6 +52,7 @@ from pool.errors import (
 from pool.model.names import hash_tag
 from pool.store.care import Care, Guard
 from pool.store.loops import door
+from pool.store.reads import Reads
 from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.seam import Beside, Port, Seam, Waiter
 from pool.store.url import Url
@@ -117,6 +118,7 @@ class Link:
     ) -> None:
         self.server: Server | None = None
         self.connections = 0  # made so far: a change means that the server was away
+        self.reads = Reads()  # for whoever asks for what may be large
         self._seam = seam
         self._url = url
         self._where = url.where

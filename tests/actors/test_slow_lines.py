@@ -11,6 +11,7 @@ import pytest
 
 from pool import Call, Handlers, Job, JobRef, Node
 from pool.actors import dispatcher
+from pool.actors.observe import StoreTroubled
 from pool.errors import PoolError, StoreUnavailable
 from pool.store import link as links
 from pool.testing.proxy import FaultProxy, fault_proxy
@@ -199,3 +200,101 @@ async def test_a_reader_behind_a_slow_line_gets_each_event_once(fleet: Fleet) ->
                     break
         assert proxy.reply_bytes < 1.1 * 64 * len(PAYLOAD) + 100_000
         proxy.line_bytes_per_s = 0.0
+
+
+SHORT: dict[str, Any] = {
+    "op_timeout_s": 0.5,
+    "retry_window_s": 4.0,
+}  # so that no call may last longer than 2 s
+
+
+@asynccontextmanager
+async def sized(
+    fleet: Fleet, count: int
+) -> AsyncIterator[tuple[Node, FaultProxy, list[JobRef[Any]]]]:
+    """A worker behind a slow line, and jobs for it that weigh more than a call may carry."""
+    mine = Handlers()
+
+    @mine.job("size")
+    async def size(job: Job, value: bytes) -> int:
+        return len(value)
+
+    client = await fleet.node()
+    with anyio.fail_after(PATIENCE_S):
+        async with fault_proxy(fleet.url) as proxy:
+            worker = await fleet.node(mine, url=proxy.url, **SHORT)
+            proxy.reply_bytes, proxy.line_bytes_per_s = 0, MB
+            refs = await client.dispatch_many(
+                "size", [Call(f"k{n}", PAYLOAD) for n in range(count)]
+            )
+            yield worker, proxy, [ref for ref in refs if isinstance(ref, JobRef)]
+            proxy.line_bytes_per_s = 0.0
+            await fleet.leave(worker)
+
+
+async def test_a_worker_behind_a_slow_line_fetches_each_payload_once(fleet: Fleet) -> None:
+    """It asked for all at once, which took longer than a call may; so none came, for ever."""
+    async with sized(fleet, 64) as (_, proxy, refs):
+        results = await all_of(lambda n: refs[n].result(timeout_s=40), 64)
+        assert results == [len(PAYLOAD)] * 64
+        assert proxy.reply_bytes < 1.1 * 64 * len(PAYLOAD) + 150_000
+    assert not fleet.all_seen(StoreTroubled)
+
+
+async def test_what_a_slow_worker_cannot_fetch_others_do(fleet: Fleet) -> None:
+    """Half of it waited there for ever, while a worker that could run it was idle."""
+    mine, ran = Handlers(), list[str]()
+
+    @mine.job("size")
+    async def fast(job: Job, value: bytes) -> int:
+        ran.append(job.key)
+        return len(value)
+
+    async with sized(fleet, 128) as (_, proxy, refs):
+        await fleet.node(mine)
+        results = await all_of(lambda n: refs[n].result(timeout_s=40), 128)
+        assert results == [len(PAYLOAD)] * 128
+        assert len(ran) > 64
+        assert proxy.reply_bytes < 1.1 * (128 - len(ran)) * len(PAYLOAD) + 600_000
+
+
+async def test_large_results_come_once_over_a_slow_line(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All were told in one answer, which took longer than a call may, and were asked for again."""
+    monkeypatch.setattr(dispatcher, "ASK_AGAIN_S", 0.3)
+    mine = Handlers()
+
+    @mine.job("give")
+    async def give(job: Job, size: int) -> bytes:
+        return b"r" * size
+
+    @mine.job("echo")
+    async def echo(job: Job, value: int) -> int:
+        return value
+
+    await fleet.node(mine)
+    with anyio.fail_after(PATIENCE_S):
+        async with fault_proxy(fleet.url) as proxy:
+            node = await fleet.node(url=proxy.url, **SHORT)
+            refs = await all_of(lambda n: node.dispatch(give, f"k{n}", 64_000), 64)
+            assert failed(refs) == []
+            proxy.reply_bytes, proxy.line_bytes_per_s = 0, MB
+            between: list[int] = []
+
+            async def small() -> None:
+                before = proxy.reply_bytes
+                assert await (await node.dispatch(echo, "small", 7)).result(timeout_s=30) == 7
+                between.append(proxy.reply_bytes - before)
+
+            async def result(n: int) -> Any:
+                if n == 0:
+                    await small()
+                return await refs[n].result(timeout_s=40)
+
+            results = await all_of(result, 64)
+            assert results == [b"r" * 64_000] * 64
+            assert proxy.reply_bytes < 1.1 * 64 * 64_000 + 100_000
+            assert between[0] < 1_500_000, "what is small waits for one answer, not for all"
+            proxy.line_bytes_per_s = 0.0
+            await fleet.leave(node)

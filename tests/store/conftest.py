@@ -17,7 +17,7 @@ from pool.model.job import Options, Outcome, Record
 from pool.model.names import Names
 from pool.model.pooltime import Told
 from pool.store.acl import rules
-from pool.store.answers import Claim, Missing, Owned, claims, looked, owned, renewal
+from pool.store.answers import Claim, Missing, More, Owned, claims, looked, owned, renewal
 from pool.store.lane import Admission, Edge, Guard, Lane, Target
 from pool.store.program import ServerProgram, find_servers
 from pool.store.scripts import ScriptCall
@@ -299,6 +299,7 @@ class Bench:
 
     def look(self, key: str, job_id: str = "", *, node: str = "") -> Record | Outcome | Missing:
         [found] = looked(self.run(self.lane.look([(key, job_id)], node=node)))
+        assert not isinstance(found, More), "one alone may be larger"
         return found
 
     def outcome(self, job_id: str) -> Outcome:

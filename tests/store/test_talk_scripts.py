@@ -11,7 +11,7 @@ import redis
 from pool.model.job import Outcome, Record
 from pool.model.names import Control
 from pool.model.pages import Pages
-from pool.store.answers import Founded, Missing, founded, looked, messages
+from pool.store.answers import Founded, Missing, More, founded, looked, messages
 from pool.store.lane import FOUND, Target
 
 if TYPE_CHECKING:
@@ -65,6 +65,27 @@ def test_a_look_tells_of_live_ended_and_unknown_jobs(bench: Bench) -> None:
     assert isinstance(first, Missing)
     assert isinstance(third, Missing)
     assert fourth == outcome, "what its key has now is another one's"
+
+
+def test_a_look_tells_outcomes_up_to_so_many_bytes(bench: Bench) -> None:
+    """All of a batch at once would take a slow line longer than a call may take."""
+    for key in ("a", "b", "c"):
+        bench.put(key, "P")
+    ids = {key: bench.record(key).id for key in ("a", "b", "c")}
+    for key in ids:
+        bench.advance("own", "w1.1", bench.edge("d", key, x=b"r" * 1000))
+    live = bench.put("live", "R")
+    items = [*ids.items(), ("live", live.id), ("none", "j")]
+
+    found = looked(bench.run(bench.lane.look(items, node="n1.1")))
+    assert [type(each) for each in found] == [Outcome, Outcome, Outcome, Record, Missing]
+    for outcome_bytes, lines in ((1, 1), (1500, 1), (4000, 4)):
+        lane = attrs.evolve(bench.lane, pages=Pages(outcome_bytes=outcome_bytes))
+        found = looked(bench.run(lane.look(items, node="n1.1", lines=lines)))
+        assert [type(each) for each in found] == [Outcome, More, More, Record, More]
+    lane = attrs.evolve(bench.lane, pages=Pages(outcome_bytes=2500))
+    found = looked(bench.run(lane.look(items, node="n1.1")))
+    assert [type(each) for each in found] == [Outcome, Outcome, More, Record, More]
 
 
 def test_looking_writes_nothing_and_waiting_registers_once(bench: Bench) -> None:

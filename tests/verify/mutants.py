@@ -883,6 +883,24 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="all that is large is asked for at once",
+        breaks="what a line carries in no call's time fails, and is asked for again, for ever",
+        path="pool/store/reads.py",
+        old="        is_light = (self._count + 1) * self._expected <= READ_BYTES_MAX",
+        new="        is_light = True",
+        by=(
+            "tests/actors/test_slow_lines.py::test_a_worker_behind_a_slow_line_fetches_each_payload_once",
+        ),
+    ),
+    Mutant(
+        name="all outcomes are told at once",
+        breaks="who waits for large results over a slow line gets none, and asks for all again",
+        path="pool/store/lua/wait.lua",
+        old="  elseif bytes > bytes_max then",
+        new="  elseif bytes > bytes_max and false then",
+        by=("tests/store/test_talk_scripts.py::test_a_look_tells_outcomes_up_to_so_many_bytes",),
+    ),
+    Mutant(
         name="what drips has no end",
         breaks="a server that sends a byte now and then is waited for without end",
         path="pool/store/wire.py",

@@ -7,18 +7,19 @@ KEYS[3] thawed     zset    identity that came back from a freeze -> until when t
 KEYS[...] rest             result:ID per item; then, where the dead are to give up their places, keepalive and cleanup
 ARGV[1] incarnation  str
 ARGV[2] node         str   who is to be told; empty: only look
+ARGV[3] bytes_max    int   > 0; of outcomes; one alone may be larger
 ARGV[...] items      key, job id each; an empty job id means whichever job the key has
 
 Uses     lane, record, marks
 Returns  per item: the record without void marks, or = and the outcome, or ? and stamp and server ms: neither is known,
-         or what is known cannot be read
+         or what is known cannot be read; or + where that would be too much with the outcomes before it
 Errors   POOLDATALOST <lane>
 Cost     O(1) per item; 3 commands, 2 more for each place that may be freed
 Why Lua  an outcome that arrives between look and registration would never be told.
 ]]
 local WAITERS_MAX = 16
 local lives = {}
-local frees = #KEYS > 3 + (#ARGV - 2) / 2
+local frees = #KEYS > 3 + (#ARGV - 3) / 2
 -- Who has no lease at the moment gives its place to one who asks: if it lives, it asks again.
 local function living(waiters)
   local kept = {}
@@ -31,9 +32,9 @@ local function living(waiters)
   end
   return table.concat(kept, ','), #kept
 end
-local answers, writes = {}, {}
+local answers, writes, bytes = {}, {}, 0
 local nothing = '?' .. text_of(stamp_last) .. ' ' .. text_of(now)
-for a = 3, #ARGV, 2 do
+for a = 4, #ARGV, 2 do
   local key, id = ARGV[a], ARGV[a + 1]
   local text = redis.call('HGET', jobs, key)
   local r = parse(text)
@@ -49,9 +50,13 @@ for a = 3, #ARGV, 2 do
       writes[key] = pack(r)
     end
     answers[#answers + 1] = judged(pack(r), r)
+  elseif bytes > bytes_max then
+    answers[#answers + 1] = '+'
   else
-    local outcome = id ~= '' and redis.pcall('GET', KEYS[3 + (a - 1) / 2]) -- as a call it would raise on another type
-    answers[#answers + 1] = type(outcome) == 'string' and '=' .. outcome or nothing
+    local outcome = id ~= '' and redis.pcall('GET', KEYS[3 + (a - 2) / 2]) -- as a call it would raise on another type
+    local is_known, is_first = type(outcome) == 'string', bytes == 0
+    bytes = is_known and bytes + #outcome or bytes
+    answers[#answers + 1] = not is_known and nothing or (is_first or bytes <= bytes_max) and '=' .. outcome or '+'
   end
 end
 for key, text in pairs(writes) do
