@@ -151,8 +151,8 @@ MUTANTS: Final = (
         breaks="a worker's stream of starts keeps its last three entries",
         path="pool/store/lua/lib/place.lua",
         old="  local refusal = redis.pcall('XADD', unpack(words)).err",
-        new="  local refusal = redis.pcall('XADD', unpack(words)).err\n"
-        "  redis.call('XTRIM', target.stream, 'MAXLEN', 3)",
+        new="  table.insert(words, 2, 'MAXLEN')\n  table.insert(words, 3, '3')\n"
+        "  local refusal = redis.pcall('XADD', unpack(words)).err",
     ),
     Mutant(
         name="grant before stop",
