@@ -331,8 +331,10 @@ class Crew:
         if told.lease_end_ms is not None:
             self._reaper.lease_ends(state.number, state.until_s(told.lease_end_ms, now_s))
         for deadline_ms in (told.pending_ms, told.due_ms):
-            if deadline_ms is not None:
-                in_s = state.until_s(deadline_ms, now_s)
+            # What is later the next renewals tell, when it is still there.
+            if deadline_ms is not None and (
+                (in_s := state.until_s(deadline_ms, now_s)) <= 2 * self.context.timing.renew_s
+            ):
                 self._sweeper.due(state.number, in_s)
         for worker in self.membership.workers.values():
             count = counts.get(worker.target(state.number).name, -1)

@@ -328,7 +328,7 @@ class Reaper(Actor[Message]):
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
         _, told = await self.context.link.call(call, repeatable=True)
-        return parked + tell_all(self.tell_waiters, state.number, edges, told)
+        return parked + tell_all(self.context, self.tell_waiters, state.number, edges, told)
 
     def _troubled(self, during: str, lane: int, error: PoolError) -> None:
         if isinstance(error, StoreLost):
@@ -337,16 +337,20 @@ class Reaper(Actor[Message]):
 
 
 def tell_all(
+    context: Context,
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object],
     lane: int,
     edges: Sequence[Edge],
     told: Sequence[Said],
 ) -> int:
-    """Tell those who wait for jobs that ended with these edges; they look up how.
+    """Tell those who wait for jobs that ended with these edges; they look up how.  What waits for
+    its retry now we come for, too.
 
     Returns how many of the records could be read.
     """
     for edge, (word, _, waiters) in zip(edges, told, strict=True):
+        if word == "OK" and edge.letter == model.WAIT:
+            context.on_due(lane, int(edge.x) / 1000)
         if word == "OK" and waiters:
             tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")
     return sum(word != "MALFORMED" for word, *_ in told)

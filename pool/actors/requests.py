@@ -199,7 +199,7 @@ class Requests:
         expected_ms = state.expected_ms(self.context.seam.clock())
         call = state.lane.advance("free", "", [edge], pending_s=pending_s, expected_ms=expected_ms)
         _, told = await self._call(call, limit, is_sure=True)
-        tell_all(self.tell_waiters, lane, [edge], told)
+        tell_all(self.context, self.tell_waiters, lane, [edge], told)
         return told[0][0] in ("OK", "REPEAT")
 
     def _limit(self) -> _Limit:

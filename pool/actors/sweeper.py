@@ -1,6 +1,8 @@
 """Looks after overdue deadlines: starts that were not acknowledged, and everything in `due`.
 
-    earliest deadline (renewals, and what this node itself put there) --> sweep.lua: lock, list
+    what this node put there itself          --+
+    earliest deadline of a lane (renewals)   --+--> sweep.lua: list
+    the next one, while the lock is ours     --+
     pending, owner lives     signal it again, new deadline
     pending, owner gone      requeue with backoff
     pending, owner hangs     give it to another one: what it has begun it acknowledged (see hang)
@@ -9,13 +11,19 @@
     due, running             its run-time limit is over: write the intent "timed out", signal
     not to be read           parked, see `quarantine`
 
-One node sweeps at a time (SetIfNotExists with an expiry on the server's clock); two would be
-harmless, since every change is guarded by owner and epoch.  Dying after any step leaves the
-deadline where it was.
+Whoever puts a deadline there comes for it, whoever else sweeps.  The lock (SetIfNotExists with an
+expiry on the server's clock) keeps nobody from looking; it says by when all that was due has been
+listed, so that each overdue key is listed once, and who turns the pages and goes on to the next
+deadline: not all nodes do for each.  Two that list the same are harmless, since every change is
+guarded by owner and epoch; so is a sweep that comes twice, or late.  Dying after any step leaves
+the deadline where it was: what was listed to who died is anybody's when the lock ends, what he
+would have come for comes with the next renewal.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -36,7 +44,10 @@ from pool.model.job import Death, Grant, Record
 from pool.store.answers import Overdue
 from pool.store.lane import Edge, ranking
 
-LOCK_S: Final = 1.0  # one sweep takes milliseconds; a sweeper that died holds the others up so long
+LOCK_S: Final = 1.0  # one sweep takes milliseconds; what was listed to one that died waits so long
+STEP_S: Final = 0.01  # what is due within this is looked at together
+STEPS_MAX: Final = 10_000  # of a lane that are kept; for those beyond them every deadline is ours
+NEAR_S: Final = 0.1  # by so much our clock and the server's may differ in what a delay lasts
 SPREAD_S: Final = 0.02
 NEXT_S: Final = 0.001  # between two pages
 RETRY_S: Final = 0.25
@@ -45,10 +56,39 @@ SKIPPED_MAX: Final = 100_000  # overdue keys that cannot be dealt with, which a 
 
 @attrs.frozen
 class Deadline:
-    """Something in the lane is due in so many seconds."""
+    """Something in the lane is due in that step of our own clock."""
 
     lane: int
-    in_s: float
+    step: int
+
+
+@attrs.define(eq=False)
+class Agenda:
+    """When we come for what is due in one lane."""
+
+    beyond_s: float = -math.inf  # the last that found no room
+    _steps: list[int] = attrs.field(factory=list)  # a heap
+    _known: set[int] = attrs.field(factory=set)
+
+    def add(self, step: int) -> None:
+        if step in self._known:
+            return
+        if len(self._steps) >= STEPS_MAX:
+            self.beyond_s = max(self.beyond_s, step * STEP_S)
+            return
+        self._known.add(step)
+        heapq.heappush(self._steps, step)
+
+    def first_s(self) -> float:
+        return self._steps[0] * STEP_S if self._steps else math.inf
+
+    def passed(self, now_s: float) -> float:
+        """Forget what is over by now; return by when whatever is next is for us to come for."""
+        last_s = self.beyond_s
+        while (first_s := self.first_s()) <= now_s:
+            last_s = max(last_s, first_s)
+            self._known.discard(heapq.heappop(self._steps))
+        return last_s + NEAR_S
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -59,6 +99,9 @@ class Sweeper(Actor[Deadline]):
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
     _alarms: Alarms = attrs.field(init=False)
+    _agendas: defaultdict[int, Agenda] = attrs.field(
+        init=False, factory=lambda: defaultdict(Agenda)
+    )
     # Per lane, how many of the earliest could not be dealt with: the next look is behind them.
     _skipped: Counter[int] = attrs.field(init=False, factory=Counter)
     _refusals: Counter[int] = attrs.field(init=False, factory=Counter)  # in a row, of each lane
@@ -70,10 +113,9 @@ class Sweeper(Actor[Deadline]):
     # --- for the node -------------------------------------------------------------------------
 
     def due(self, lane: int, in_s: float) -> None:
-        """Something in the lane is due in so many seconds: of all that was said, the earliest."""
-        waiting = self._latest.get(lane)
-        if waiting is None or in_s < waiting.in_s:
-            self.tell_latest(lane, Deadline(lane, in_s))
+        """Something in the lane is due in so many seconds."""
+        step = math.ceil((self.context.seam.clock() + in_s) / STEP_S)
+        self.tell_latest((lane, step), Deadline(lane, step))
 
     # --- the actor ----------------------------------------------------------------------------
 
@@ -84,7 +126,8 @@ class Sweeper(Actor[Deadline]):
             self.spawn(walker.run, state.number)
 
     def handle(self, message: Deadline) -> None:
-        self._alarms.set_by(message.lane, message.in_s)
+        self._agendas[message.lane].add(message.step)
+        self._alarms.set_by(message.lane, message.step * STEP_S - self.context.seam.clock())
 
     def _later(self, lane: int, in_s: float) -> None:
         self._alarms.set_by(lane, in_s + self.context.seam.dice.uniform(0, SPREAD_S))
@@ -92,18 +135,18 @@ class Sweeper(Actor[Deadline]):
     async def _sweep(self, lane: int) -> None:
         """Look after everything that is overdue in a lane."""
         state = self.context.lanes[lane]
-        link, settings = self.context.link, self.context.settings
+        link, settings, clock = self.context.link, self.context.settings, self.context.seam.clock
+        agenda, asked_s = self._agendas[lane], clock()
         try:
             skip, keys_max = self._skipped[lane], settings.sweep_batch
             call = state.lane.sweep(state.node.name, lock_s=LOCK_S, keys_max=keys_max, skip=skip)
-            now_ms, following_ms, is_ours, found = await link.call(call, repeatable=True)
-            state.tell_time(now_ms, self.context.seam.clock())
-            if not is_ours:
-                self._later(state.number, LOCK_S)
-                return
-            is_stuck = not await self._look_after(state, found)
+            swept = await link.call(call, repeatable=True)
+            state.tell_time(swept.now_ms, clock())
+            ours_s = agenda.passed(asked_s)
+            is_stuck = not await self._look_after(state, swept.found)
             is_far = skip + keys_max > SKIPPED_MAX  # the way there is as long: begin anew
-            self._skipped[lane] = skip + keys_max if is_stuck and not is_far else 0
+            if swept.is_ours:
+                self._skipped[lane] = skip + keys_max if is_stuck and not is_far else 0
         except PoolError as error:
             if isinstance(error, StoreLost):
                 self.context.on_data_lost(lane)
@@ -113,14 +156,18 @@ class Sweeper(Actor[Deadline]):
             self._later(state.number, refused_delay(self._refusals[lane], RETRY_S))
             return
         self._refusals[lane] = 0
+        now_s = clock()
+        self._alarms.set_by(lane, agenda.first_s() - now_s)
+        if swept.left_ms is not None:
+            self._later(lane, max(NEXT_S, state.until_s(swept.left_ms, now_s)))
         if skip:
-            self._later(state.number, RETRY_S)
-        elif following_ms is not None:
-            in_s = state.until_s(following_ms, self.context.seam.clock())
+            self._later(lane, RETRY_S)
+        elif swept.following_ms is not None:
+            in_s = state.until_s(swept.following_ms, now_s)
             if in_s <= 0.0 and not is_stuck:
-                self._alarms.set_by(state.number, NEXT_S)  # the next page; nobody else sweeps
-            else:
-                self._later(state.number, max(RETRY_S if is_stuck else NEXT_S, in_s))
+                self._alarms.set_by(lane, NEXT_S)  # the next page; nobody else turns it
+            elif swept.is_ours or now_s + in_s <= ours_s:
+                self._later(lane, max(RETRY_S if is_stuck else NEXT_S, in_s))
 
     async def _look_after(self, state: LaneState, found: Sequence[Overdue]) -> bool:
         """Do what is due; return whether anything could be done, so that more may follow at once.
@@ -169,6 +216,7 @@ class Sweeper(Actor[Deadline]):
             each.key, record.id, record.owner, intent, again_s=again_s, epoch=record.epoch
         )
         await self.context.link.call(call, repeatable=True)
+        self.due(state.number, again_s)
         return 1
 
     async def _move(
@@ -205,4 +253,4 @@ class Sweeper(Actor[Deadline]):
             expected_ms=state.expected_ms(self.context.seam.clock()),
         )
         _, told = await self.context.link.call(call, repeatable=True)
-        return tell_all(self.tell_waiters, state.number, edges, told)
+        return tell_all(self.context, self.tell_waiters, state.number, edges, told)

@@ -705,9 +705,9 @@ class Worker(Actor[Told]):
             box.send(edge, run)
             return
         self._memory.keep(edge, self.context.seam.clock(), 2 * self.context.timing.ttl_s)
+        if word in ("OK", "REPEAT") and edge.letter == model.WAIT:
+            self.context.on_due(box.lane, int(edge.x) / 1000)
         if word == "OK":
-            if edge.letter == model.WAIT:
-                self.context.on_due(box.lane, int(edge.x) / 1000)
             if rest:  # it has ended, or failed before it was said to have begun
                 outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
                 self.tell_waiters(box.lane, rest.split(","), "ended", edge.id, outcome or b"")

@@ -107,6 +107,17 @@ class Overdue:
 
 
 @attrs.frozen(kw_only=True)
+class Swept:
+    """What is overdue that nobody else was told of, and who looks after the rest."""
+
+    now_ms: int
+    following_ms: int | None  # the earliest deadline that is still to come
+    is_ours: bool  # we hold the sweeper's lock: the rest is ours, too
+    left_ms: int | None  # else: something is left to who holds it until then
+    found: list[Overdue]
+
+
+@attrs.frozen(kw_only=True)
 class Holding:
     """A key of a fenced identity; `record` is None when it cannot be worked on."""
 
@@ -328,11 +339,9 @@ _OWNERS: Final[Mapping[bytes, Literal["none", "live", "hung", "gone"]]] = {
 }
 
 
-def overdue(reply: Reply) -> tuple[int, int | None, bool, list[Overdue]]:
-    """Read the reply of `sweep`: server time, next deadline, whether we sweep, what is overdue."""
-    now, following, *rest = reply
-    if following == b"-2":
-        return int(now), None, False, []
+def overdue(reply: Reply) -> Swept:
+    """Read the reply of `sweep`."""
+    now, following, left, *rest = reply
     found = []
     for i in range(0, len(rest), 5):
         index, key, text, owner, options = rest[i : i + 5]
@@ -346,7 +355,13 @@ def overdue(reply: Reply) -> tuple[int, int | None, bool, list[Overdue]]:
                 options=Options.parse(options),
             )
         )
-    return int(now), _time(following), True, found
+    return Swept(
+        now_ms=int(now),
+        following_ms=_time(following),
+        is_ours=not left,
+        left_ms=int(left or 0) or None,
+        found=found,
+    )
 
 
 def walked(reply: Reply) -> Walked:

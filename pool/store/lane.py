@@ -600,7 +600,7 @@ class Lane:
         return FORGET(keys, args, parts=len(claims))
 
     def sweep(self, holder: str, *, lock_s: float, keys_max: int, skip: int = 0) -> ScriptCall:
-        """Take the sweeper's lock and list what is overdue; read the reply with `overdue()`."""
+        """List what is overdue and take the sweeper's lock; read the reply with `overdue()`."""
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.pending, n.due, n.handlers]
         keys += (n.thawed, n.open)

@@ -141,7 +141,7 @@ def junk(client: Any, n: Names, mutator: Mutator) -> None:
         if i % 10 == 0:
             entry[b"\xff\xfe"] = b"a field whose name is no text"
         client.xadd(streams[i % len(streams)], entry)
-    client.hset(n.cleanup, "sweeper", mutator.damaged(b"n1.1|1795231945399"))
+    client.hset(n.cleanup, "sweeper", mutator.damaged(b"n1.1|1795231945399|1795231944399"))
     for i in range(20):
         client.hset(n.cleanup, b"w-%d.1" % i, mutator.damaged(b"n1.1|1795231945399674"))
         client.hset(n.open, b"w-%d" % i, mutator.damaged(b"1|100"))

@@ -211,7 +211,7 @@ def _use(bench: Bench, mutator: Mutator, number: int) -> None:
         owned(reply)
     for _ in range(3):
         [reply] = bench.run(lane.sweep("n1.1", lock_s=1.0, keys_max=100))
-        for found in overdue(reply)[3]:
+        for found in overdue(reply).found:
             bench.run(lane.quarantine(found.key, found.text, ""))
     bench.client.zadd(bench.names.keepalive, {"w1.1": number})
     bench.client.hdel(bench.names.lane, "seen", "quiet")

@@ -100,7 +100,7 @@ def test_deadlines_that_would_never_come_are_now(bench: Bench) -> None:
     bench.do("ZADD", bench.names.due, 1e300, "k:w")
     bench.do("ZADD", bench.names.keepalive, "inf", "w9.1", "-inf", "w8.1")
     bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=9))
-    found = overdue(bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=9)))[3]
+    found = overdue(bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=9))).found
     assert {each.key for each in found} == {"p", "w"}
     bench.run(bench.renew_call({"n1.1": -1}))
     assert bench.do("ZSCORE", bench.names.keepalive, "w9.1") < bench.now_ms() + 3_600_000

@@ -201,9 +201,9 @@ class Life:
         for key in self.dice.sample(self.KEYS, 2):
             bench.do("ZADD", bench.names.due, "XX", 1, f"k:{key}")
             bench.do("ZADD", bench.names.pending, "XX", 1, key)
-        _, _, is_ours, found = overdue(bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)))
-        assert is_ours
-        for late in found:
+        swept = overdue(bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)))
+        assert swept.is_ours
+        for late in swept.found:
             assert late.record is not None
             if late.owner == "live":
                 intent = "t" if late.index == "due" else ""
@@ -219,7 +219,7 @@ class Life:
                 )
                 if bench.text(late.key) == late.text:
                     self.checked("free", late.record.owner, [self.decided(late.key, decision)])
-        return [(late.index, late.key, late.owner) for late in found]
+        return [(late.index, late.key, late.owner) for late in swept.found]
 
     def intend(self) -> Any:
         key, owner = self.dice.choice(self.KEYS), self.dice.choice(self.targets()).name

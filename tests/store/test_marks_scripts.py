@@ -123,7 +123,7 @@ def test_the_marks_of_who_came_back_are_told_to_nobody(bench: Bench) -> None:
     assert held.record is not None
     assert held.record.marks == left
     sweep = bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)
-    [late] = [each for each in overdue(bench.run(sweep))[3] if each.key == "waits"]
+    [late] = [each for each in overdue(bench.run(sweep)).found if each.key == "waits"]
     assert late.record is not None
     assert late.record.marks == left
     assert bench.record("k").marks.pack() == marks

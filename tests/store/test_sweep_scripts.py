@@ -20,8 +20,13 @@ def sweep(
     bench: Bench, *, holder: str = "n1.1", keys_max: int = 100
 ) -> tuple[int | None, bool, list[Overdue]]:
     call = bench.lane.sweep(holder, lock_s=2.0, keys_max=keys_max)
-    _, following, is_ours, found = overdue(bench.run(call))
-    return following, is_ours, found
+    swept = overdue(bench.run(call))
+    return swept.following_ms, swept.is_ours, swept.found
+
+
+def lock_of(bench: Bench) -> list[str]:
+    text: bytes = bench.do("HGET", bench.names.cleanup, "sweeper")
+    return text.decode().split("|")
 
 
 def make_overdue(bench: Bench, *keys: str) -> None:
@@ -69,21 +74,63 @@ def test_a_sweep_lists_what_is_overdue_with_what_is_needed(bench: Bench) -> None
     assert all(o.options.attempts_max == 5 for o in found)
 
 
-def test_one_node_sweeps_at_a_time(bench: Bench) -> None:
-    """The lock holds for its time, its holder may go on, and then it is anybody's."""
-    assert sweep(bench)[1]
-    assert sweep(bench)[1]
+def test_what_is_overdue_is_listed_once(bench: Bench) -> None:
+    """Whoever comes first is told, also while another holds the lock; its holder may go on."""
+    bench.put("w1", "W")
+    bench.put("w2", "W")
+    bench.put("later", "W")
+    make_overdue(bench, "w1")
+    assert [each.key for each in sweep(bench)[2]] == ["w1"]
+    assert [each.key for each in sweep(bench)[2]] == ["w1"]
+    lock = lock_of(bench)
+    bench.do("ZADD", bench.names.due, "XX", int(lock[2]) + 1, "k:w2")
+    while bench.now_ms() <= int(lock[2]) + 1:
+        pass
+    following, is_ours, found = sweep(bench, holder="n2.1")
+    assert not is_ours
+    assert [each.key for each in found] == ["w2"]
+    assert following == float(bench.do("ZSCORE", bench.names.due, "k:later"))
+    holder, until, through = lock_of(bench)
+    assert [holder, until] == lock[:2]
+    assert int(through) > int(lock[2]) + 1
     before = bench.dump()
-    assert sweep(bench, holder="n2.1") == (None, False, [])
+    assert sweep(bench, holder="n3.1")[1:] == (False, [])
     assert bench.dump() == before
-    bench.do("HSET", bench.names.cleanup, "sweeper", f"n1.1|{bench.now_ms()}")
-    assert sweep(bench, holder="n2.1")[1]
+
+
+def test_what_was_listed_to_who_died_is_anybodys_when_the_lock_ends(bench: Bench) -> None:
+    bench.put("w", "W")
+    make_overdue(bench, "w")
+    assert sweep(bench)[2]
+    swept = overdue(bench.run(bench.lane.sweep("n2.1", lock_s=2.0, keys_max=9)))
+    assert (swept.is_ours, swept.found) == (False, [])
+    _, until, _ = lock_of(bench)
+    assert swept.left_ms == int(until)
+    now_ms = bench.now_ms()
+    bench.do("HSET", bench.names.cleanup, "sweeper", f"n1.1|{now_ms}|{now_ms}")
+    assert [each.key for each in sweep(bench, holder="n2.1")[2]] == ["w"]
     assert not bench.audit()
+
+
+def test_a_full_page_makes_the_lock_ours(bench: Bench) -> None:
+    """Without its end moving: its pages need one who turns them, and what it keeps others from ends."""
+    for i in range(5):
+        bench.put(f"w{i}", "W")
+    assert sweep(bench)[1]
+    _, until, through = lock_of(bench)
+    for i in range(5):
+        bench.do("ZADD", bench.names.due, "XX", int(through), f"k:w{i}")
+    _, is_ours, found = sweep(bench, holder="n2.1", keys_max=3)
+    assert is_ours
+    assert len(found) == 3
+    assert lock_of(bench)[:2] == ["n2.1", until]
+    assert not sweep(bench, holder="n1.1", keys_max=3)[1]
 
 
 def test_a_clock_that_went_back_does_not_stop_the_sweep(bench: Bench) -> None:
     """G-05: a lock that would end in an hour is of before the step: it is nobody's."""
-    bench.do("HSET", bench.names.cleanup, "sweeper", f"n2.1|{bench.now_ms() + 3_600_000}")
+    until_ms = bench.now_ms() + 3_600_000
+    bench.do("HSET", bench.names.cleanup, "sweeper", f"n2.1|{until_ms}|{until_ms - 2_000}")
     assert sweep(bench)[1]
 
 

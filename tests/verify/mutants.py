@@ -87,6 +87,13 @@ MUTANTS: Final = (
         needs=("crash",),
     ),
     Mutant(
+        name="due behind the lock",
+        breaks="who comes for what it put there finds nothing while another one sweeps",
+        path="pool/store/lua/sweep.lua",
+        old="local since = is_ours and '-inf' or through",
+        new="local since = is_ours and '-inf' or text_of(now + 1)",
+    ),
+    Mutant(
         name="unlock without token check",
         is_named=True,
         breaks="a reaper whose claim was taken over goes on under it",

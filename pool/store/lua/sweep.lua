@@ -1,9 +1,9 @@
 --[[
-sweep: take the sweeper's lock and list what is overdue.
+sweep: list what is overdue, and take the sweeper's lock unless another holds it.
 
 KEYS[1] lane       hash    counters
 KEYS[2] keepalive  zset    identity -> lease end
-KEYS[3] cleanup    hash    field `sweeper` -> holder|until
+KEYS[3] cleanup    hash    field `sweeper` -> holder|until|through: by when all that was due has been listed
 KEYS[4] jobs       hash    key -> record
 KEYS[5] pending    zset    key -> by when its start must be acknowledged
 KEYS[6] due        zset    k:KEY -> when
@@ -17,35 +17,61 @@ ARGV[4] keys_max     int   how many at most
 ARGV[5] skip         int   how many of the earliest to leave out: nothing could be done about them
 
 Uses     lane, record, marks, hung
-Returns  server ms, earliest deadline left (ms; -1: none; -2: another node sweeps), then per overdue key:
+Returns  server ms, earliest deadline left (ms; -1: none), empty: we hold the lock, else until when another does if
+         something that was listed before is still overdue (ms; 0: nothing is), then per overdue key:
          pending|due, key, record without void marks, state of its owner (none | live | hung | gone), options of
          its handler; hung: it has not acknowledged this start, and its event loop hangs
 Errors   POOLDATALOST <lane>
 Cost     O(keys * log n); 4 commands a key
 Why Lua  SetIfNotExists with an expiry on the server's clock; two sweepers would be harmless, but wasteful.
+
+    free, over, or of a clock that went back --> ours: list all, through = now, until = now + lock_ms
+    ours                                     --> likewise
+    another's                                --> list what is due since `through`, through = now
+    ... and that is a full page              --> ours until the same moment: its pages need one who turns them
+
+So each overdue key is listed once while the lock holds, by whoever comes first, and none waits for its end but what
+was listed to somebody who died.
 ]]
 redis.call('ZCARD', keepalive)
 redis.call('ZCARD', thawed)
 redis.call('HLEN', jobs)
 redis.call('HLEN', handlers)
-local due_had = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', skip, keys_max)
-local pending_had = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', skip, keys_max)
-local held_by, held_until = string.match(redis.call('HGET', cleanup, 'sweeper') or '', '^(.*)|(%d+)$')
+local held_by, held_until, through =
+  string.match(redis.call('HGET', cleanup, 'sweeper') or '', '^(.*)|(%d+)|(%d+)$')
 -- Later than any lock could end means that the clock went back: then it is nobody's.
+local is_ours = true
 if held_by and held_by ~= holder and tonumber(held_until) > now and tonumber(held_until) <= now + lock_ms then
-  return { text_of(now), '-2' }
+  is_ours = false
 end
-redis.call('ZREM', pending, '\n')
-redis.call('HSET', cleanup, 'sweeper', holder .. '|' .. text_of(now + lock_ms))
+local since = is_ours and '-inf' or through
+local passed_over = is_ours and skip or 0
+local due_had = redis.call('ZRANGEBYSCORE', due, since, now, 'LIMIT', passed_over, keys_max)
+local pending_had = redis.call('ZRANGEBYSCORE', pending, since, now, 'LIMIT', passed_over, keys_max)
+local left = '0'
+for _, index in ipairs(is_ours and {} or { pending, due }) do
+  if redis.call('ZRANGEBYSCORE', index, '-inf', '(' .. since, 'LIMIT', 0, 1)[1] then
+    left = held_until
+  end
+end
+local is_full = #due_had >= keys_max or #pending_had >= keys_max
+if is_ours or #due_had + #pending_had > 0 then
+  redis.call('ZREM', pending, '\n')
+  local by, ends = held_by, held_until
+  if is_ours or is_full then
+    by, ends = holder, is_ours and text_of(now + lock_ms) or held_until
+  end
+  redis.call('HSET', cleanup, 'sweeper', table.concat({ by, ends, text_of(now) }, '|'))
+end
 
 -- No delay is so long: what stands behind it would never come.
 local DELAY_MS_MAX = 32000000000
-for _, index in ipairs({ pending, due }) do
+for _, index in ipairs(is_ours and { pending, due } or {}) do
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', index, '(' .. text_of(now + DELAY_MS_MAX), '+inf', 'LIMIT', 0, 16)) do
     redis.call('ZADD', index, now, member)
   end
 end
-local answers = { text_of(now), '-1' }
+local answers = { text_of(now), '-1', (is_ours or is_full) and '' or left }
 local function add(index, key)
   local text = redis.call('HGET', jobs, key)
   local r = parse(text)
@@ -87,7 +113,7 @@ end
 if first then
   answers[2] = instant(first)
 end
-if #due_had >= keys_max or #pending_had >= keys_max then
+if is_full then
   answers[2] = text_of(now)
 end
 return answers

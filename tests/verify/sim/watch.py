@@ -129,9 +129,9 @@ class Watch:
                 facts = {"fence": int(fence), "holder": holder, "by": process.name}
                 self._store("lock", nonce=f"{name.decode()}@{lane}", extra=facts)
         elif script is lanes.SWEEP and isinstance(reply, list):
-            if len(reply) > 2:
+            if len(reply) > 3:
                 self.seen.add("sweep found something overdue")
-            if reply[1] == b"-2":
+            if reply[2]:
                 self.seen.add("sweeper's lock was held")
         elif script is lanes.REAP and not isinstance(reply, list):
             self.seen.add("reaper's claim was taken over")
