@@ -113,7 +113,7 @@ def test_what_was_listed_to_who_died_is_anybodys_when_the_lock_ends(bench: Bench
 
 
 def test_a_full_page_makes_the_lock_ours(bench: Bench) -> None:
-    """Without its end moving: its pages need one who turns them, and what it keeps others from ends."""
+    """Its pages need one who turns them.  The lock ends when it would have ended."""
     for i in range(5):
         bench.put(f"w{i}", "W")
     assert sweep(bench)[1]

@@ -275,19 +275,24 @@ def _judge_wait(
 @invariant("I41", "nobody waits beside a free slot")
 def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
     """In peace, what is accepted begins before any process has had a slot free for 0.1 s, and no
-    more than 0.1 s after what was asked for later in its lane (DESIGN 13.7).
+    more than 0.1 s after what was asked for later in its lane (DESIGN 13.7).  So does what is due.
     """
     moved = [e.t for f in ("boot", "join", "leave") for e in view.of.get(f, ())]
     moved += view.died.values()
+
+    def in_peace(asked: float, start: Event) -> bool:
+        since = asked - 2 * bounds.ttl_s
+        return not view.excuses(DISTURBS | LOOP_HANGS, since, start.t) and not any(
+            since <= at <= start.t for at in moved
+        )
+
     begun: dict[tuple[object, ...], list[tuple[float, float, Event, Event]]] = defaultdict(list)
     for job, accepted in view.accepted.items():
         asked, runs = view.invoked.get(accepted.idem, accepted), view.by_job.get(job, ())
         if not runs or asked.extra.get("delay_s"):
             continue
-        start, since = runs[0].start, asked.t - 2 * bounds.ttl_s
-        if view.excuses(DISTURBS | LOOP_HANGS, since, start.t) or any(
-            since <= at <= start.t for at in moved
-        ):
+        start = runs[0].start
+        if not in_peace(asked.t, start):
             continue
         found.judged += 1
         if bounds.slots and start.t > accepted.t + BESIDE_S:
@@ -299,6 +304,14 @@ def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
         # Who was held ahead and given back waited meanwhile where others did not look.
         if sum(e.t <= start.t for e in view.grants.get(start.key, ()) if e.job == job) < 2:
             begun[kind].append((accepted.t, asked.t, accepted, start))
+    for since, asked, said, start in _due(view, bounds):
+        if not bounds.slots or not in_peace(asked, start):
+            continue
+        found.judged += 1
+        if start.t > since + BESIDE_S:
+            free_s = view.free_s(since, start.t, bounds)
+            if free_s > BESIDE_S:
+                found.say(f"{start.job} was due for {free_s:.2f} s beside a free slot", said, start)
     for some in begun.values():
         later: Event | None = None  # the first to begin of those that were asked for later
         behind = sorted(some, key=lambda each: each[1])
@@ -308,6 +321,23 @@ def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
                 later = other if later is None or other.t < later.t else later
             if later is not None and later.t < start.t - BESIDE_S:
                 found.say(f"{start.job} began after {later.job}, asked for later", accepted, start)
+
+
+def _due(view: View, bounds: Bounds) -> Iterator[tuple[float, float, Event, Event]]:
+    """Yield when each delay or retry is due, since when it is known, who says so, its start."""
+    for job, runs in view.by_job.items():
+        accepted = view.accepted.get(job)
+        delay_s = accepted.extra.get("delay_s") if accepted else 0.0
+        if accepted and delay_s:
+            asked = view.invoked.get(accepted.idem, accepted)
+            yield accepted.t + delay_s, asked.t, accepted, runs[0].start
+        for before, after in pairwise(runs):
+            end = before.end
+            if end is None or after.start.attempt != before.start.attempt + 1:
+                continue
+            if end.err in ("retry", "error"):
+                wait_s = end.extra.get("after_s", bounds.backoff_max_s)
+                yield end.t + wait_s, end.t, end, after.start
 
 
 @invariant("I35", "innocents are back soon")

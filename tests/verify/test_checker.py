@@ -2294,6 +2294,51 @@ def test_nobody_waits_beside_a_slot(slots: int, takes: int, *, is_bad: bool) -> 
     assert ("I41" in report.broken) == is_bad
 
 
+def due_beside_a_slot(*, retry: bool, waits: float, slots: int = 1, fault: str = "") -> Story:
+    """A delay of 1 s, or a retry after 1 s, whose start comes so long after it."""
+    s = Story()
+    joined(s, "a", "b")
+    if retry:
+        s.dispatch("j1", attempts_max=3)
+        s.start("j1")
+        s.end("j1", err="retry", effect=False, after_s=1.0)
+    else:
+        s.dispatch("j1", delay_s=1.0)
+    if fault:
+        s.fault(fault, "b")
+    if not slots:  # all are taken
+        for key, by in (("x", "a"), ("y", "b")):
+            s.dispatch(f"j{key}", key)
+            s.start(f"j{key}", key, by=by)
+    s.at += 1.0 + waits
+    if not slots:
+        for key, by in (("x", "a"), ("y", "b")):
+            s.end(f"j{key}", key, by=by)
+            s.commit(f"j{key}", key, by=by)
+    s.start("j1", epoch=20, attempt=2 if retry else 1)
+    s.end("j1", epoch=20, attempt=2 if retry else 1)
+    return s
+
+
+@pytest.mark.parametrize("retry", [False, True])
+@pytest.mark.parametrize(
+    ("waits", "slots", "fault", "is_bad"),
+    [
+        (0.2, 1, "", True),
+        (0.05, 1, "", False),
+        (0.2, 0, "", False),
+        (0.2, 1, "pause", False),
+    ],
+)
+def test_what_is_due_begins(
+    waits: float, slots: int, fault: str, *, retry: bool, is_bad: bool
+) -> None:
+    """I41: a delay or a retry that is over waits no longer than what came just now."""
+    s = due_beside_a_slot(retry=retry, waits=waits, slots=slots, fault=fault)
+    report = check(s.events, Bounds(ttl_s=0.2, queue_s=60.0, slots=1))
+    assert ("I41" in report.broken) == is_bad
+
+
 @bad("I34")
 def it_waits_in_an_idle_fleet(s: Story) -> None:
     s.dispatch("j1")

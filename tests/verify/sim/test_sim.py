@@ -57,6 +57,13 @@ def test_no_seed_violates_anything(loops: LoopKind) -> None:
     assert len({outcome.digest for outcome in outcomes}) == SEEDS
 
 
+@pytest.mark.parametrize("seed", [11, 12, 21, 24])
+def test_what_is_due_begins_in_time_where_nothing_goes_wrong(seed: int) -> None:
+    """I41: several nodes say delays and retries at once, and another one sweeps."""
+    outcome = _clean(play(attrs.evolve(Config.of(seed), faults=(), shapes=())))
+    assert outcome.report.judged["I41"]
+
+
 @pytest.mark.parametrize("loops", get_args(Loops))
 def test_a_seed_makes_one_history(loops: Loops) -> None:
     """Without that no failure could be looked at twice: whatever was played before it."""
