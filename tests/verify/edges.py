@@ -304,8 +304,8 @@ def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
         # Who was held ahead and given back waited meanwhile where others did not look.
         if sum(e.t <= start.t for e in view.grants.get(start.key, ()) if e.job == job) < 2:
             begun[kind].append((accepted.t, asked.t, accepted, start))
-    for since, asked, said, start in _due(view, bounds):
-        if not bounds.slots or not in_peace(asked, start):
+    for since, told, said, start in _due(view, bounds):
+        if not bounds.slots or not in_peace(told, start):
             continue
         found.judged += 1
         if start.t > since + BESIDE_S:

@@ -92,6 +92,10 @@ MUTANTS: Final = (
         path="pool/store/lua/sweep.lua",
         old="local since = is_ours and '-inf' or through",
         new="local since = is_ours and '-inf' or text_of(now + 1)",
+        by=(
+            "tests/actors/test_sweeper.py::test_a_delay_is_over_in_time_while_another_node_sweeps",
+            "tests/verify/sim/test_sim.py::test_what_is_due_begins_in_time_where_nothing_goes_wrong",
+        ),
     ),
     Mutant(
         name="unlock without token check",
