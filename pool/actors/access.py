@@ -169,5 +169,26 @@ async def serve(url: Url) -> tuple[Url, EmbeddedServer | None]:
         return url, None
     directory = Path(url.path) if url.path else None
     start = partial(EmbeddedServer.start, find_server("path"), directory=directory)
-    server = await anyio.to_thread.run_sync(start)
-    return Url.parse(server.url), server
+    made: list[EmbeddedServer] = []
+    failed: list[Exception] = []
+
+    async def make() -> None:
+        try:
+            made.append(await anyio.to_thread.run_sync(start))
+        except Exception as error:  # noqa: BLE001 - raised below, and not in a group
+            failed.append(error)
+
+    try:
+        # In a group: whoever cancels our task waits until it is known what there is to be stopped.
+        async with anyio.create_task_group() as making:
+            making.start_soon(make)
+        if failed:
+            raise failed[0]
+        return Url.parse(made[0].url), made[0]
+    except BaseException:
+        for server in made:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(server.stop)
+        raise
+    finally:
+        failed.clear()  # their tracebacks lead back here

@@ -20,7 +20,7 @@ from typing import Self
 
 import anyio
 import attrs
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskGroup
 
 from pool.actors.observe import Event
 from pool.actors.supervisor import Supervisor
@@ -40,6 +40,7 @@ class House:
     _outer: TaskGroup
     _clock: Callable[[], float]
     _after_opener: Callable[[Callable[[], object]], object]
+    _begun: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     _closed: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     _over: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     supervisor: Supervisor = attrs.field(init=False)
@@ -54,8 +55,8 @@ class House:
         """Begin.  Whoever opened it must close and leave it."""
         outer = anyio.create_task_group()
         await outer.__aenter__()
+        house, log_context = cls(outer, seam.clock, after_task()), copy_context()
         try:
-            house, log_context = cls(outer, seam.clock, after_task()), copy_context()
 
             def supervisor(actors: TaskGroup) -> Supervisor:
                 return Supervisor(
@@ -69,9 +70,13 @@ class House:
                     struck_s=house.struck_s,
                 )
 
-            await outer.start(house._live, supervisor)
+            # Not `outer.start`: whoever is cancelled in there waits until what he began has ended,
+            # and a house ends for nobody but who closes it.
+            outer.start_soon(house._live, supervisor)
+            await house._begun.wait()
             return house
         except BaseException as error:
+            house._closed.set()
             await outer.__aexit__(type(error), error, error.__traceback__)
             raise
 
@@ -129,19 +134,14 @@ class House:
                 raise group.exceptions[0] from group.exceptions[0].__cause__
             raise
 
-    async def _live(
-        self,
-        supervisor: Callable[[TaskGroup], Supervisor],
-        *,
-        task_status: TaskStatus[None],
-    ) -> None:
+    async def _live(self, supervisor: Callable[[TaskGroup], Supervisor]) -> None:
         self._cancels = strays()
         with anyio.CancelScope(shield=True):
             try:
                 async with anyio.create_task_group() as actors:
                     self.supervisor = supervisor(actors)
                     self.supervisor.begin()
-                    task_status.started()
+                    self._begun.set()
                     await self._until_closed()
                     actors.cancel_scope.cancel()
                 if not self._closed.is_set():

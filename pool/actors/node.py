@@ -411,7 +411,12 @@ class Node(Dispatching):
         if self.state != "new":
             raise NotRunning(state=self.state)
         self._state, self._check_loop = "opening", door()
-        self._house = await House.open(self._seam, self.settings, self._emit)
+        try:
+            self._house = await House.open(self._seam, self.settings, self._emit)
+        except BaseException:
+            self._state = "closed"
+            self._is_drained().set()
+            raise
         try:
             await self._open(self._house.supervisor)
         except BaseException:

@@ -191,7 +191,8 @@ class Link:
             with anyio.move_on_after(op_timeout_s):
                 failed = await link._opened.wait()
         except BaseException:
-            await link.aclose(_GIVE_UP_S)
+            with anyio.CancelScope(shield=True):
+                await link.aclose(_GIVE_UP_S)
             raise
         if failed is not None:
             await link.aclose(_GIVE_UP_S)

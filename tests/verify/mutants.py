@@ -1112,6 +1112,16 @@ MUTANTS: Final = (
         by=("tests/actors/test_house.py::test_a_strangers_cancellation_of_the_house_ends_nothing",),
     ),
     Mutant(
+        name="who opened a house waits for it",
+        breaks="a node that is cancelled while it is entered never ends (13.2)",
+        path="pool/actors/house.py",
+        old="            house._closed.set()\n            await outer",
+        new="            await outer",
+        by=(
+            "tests/actors/test_entering.py::test_who_is_cancelled_while_entering_ends_at_every_step",
+        ),
+    ),
+    Mutant(
         name="who raises at his answer silences the others",
         breaks="what one caller makes of his reply ends the connection of all (13.1)",
         path="pool/store/care.py",
