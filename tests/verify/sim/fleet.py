@@ -96,8 +96,11 @@ def pages_of(config: Config, name: str) -> Pages:
     if "pages" not in config.shapes:
         return PAGES
     dice = random.Random(f"pages/{config.seed}/{name}")
-    sizes = {field.name: dice.randint(1, 3) for field in attrs.fields(Pages)}
-    return Pages(**sizes | {"message_bytes": dice.choice((1, 64, PAGES.message_bytes))})
+    fields = [field.name for field in attrs.fields(Pages) if field.name != "outcome_bytes"]
+    sizes = {field: dice.randint(1, 3) for field in fields}
+    sizes["message_bytes"] = dice.choice((1, 64, PAGES.message_bytes))
+    own = random.Random(f"outcomes/{config.seed}/{name}")  # older seeds stay what they were
+    return Pages(**sizes, outcome_bytes=own.choice((1, 256, PAGES.outcome_bytes)))
 
 
 @attrs.define(eq=False)
