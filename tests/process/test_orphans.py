@@ -49,7 +49,7 @@ def retry_promised_by_the_dead(fleet: Fleet) -> None:
     """The attempt failed, another one was promised, and who promised it is dead."""
     victim, _ = fleet.start("a", "b")
     after_s = fleet.ttl_s + 1.0  # the dead is fenced by then, or some would be granted to it
-    jobs = fleet.dispatch(victim, "flaky", [f"job-{i}" for i in range(10)], after_s)
+    jobs = fleet.dispatch(victim, "flaky", [f"job-{i}" for i in range(24)], after_s)
     fleet.until(lambda: len(fleet.said("end", how="failed")) == len(jobs))
     assert {run.node for run in fleet.runs(jobs)} == {"a", "b"}
     fleet.until(lambda: all((r := fleet.record(k)) and r.state == "waiting" for k in jobs))

@@ -198,11 +198,18 @@ def test_no_call_carries_two_hash_tags(bench: Bench, name: str) -> None:
     assert {key[: key.index("}") + 1] for key in keys} == {bench.names.prefix[:-1]}
 
 
+def _ms(bench: Bench) -> int:
+    seconds, micros = bench.do("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_every_call_leaves_the_lane_sound(bench: Bench, name: str) -> None:
     """G-05: the calls of this file, as they are meant to be used."""
     call = ALL[name](busy(bench))
-    before = bench.dump()
+    before, began = bench.dump(), _ms(bench)
+    while _ms(bench) == began:
+        pass  # within the same millisecond a reaper's new deadline may be the one that stands there
     bench.run(call)
     assert (bench.dump() == before) == (name in READING)
     assert bench.audit() == []

@@ -157,6 +157,14 @@ MUTANTS: Final = (
         needs=("crash",),
     ),
     Mutant(
+        name="a shorter TTL paces at once",
+        breaks="pool time waits for renewals as often as nobody has heard yet that they must come",
+        path="pool/store/lua/lib/lane.lua",
+        old="whole(lane_had[9] or lane_had[7])",
+        new="whole(lane_had[7])",
+        by=("tests/verify/sim/test_ttl.py",),
+    ),
+    Mutant(
         name="trimming by length",
         is_named=True,
         breaks="a worker's stream of starts keeps its last three entries",

@@ -2,7 +2,7 @@
 renew: give a node and its workers more time in a lane, say again what is true of them, and tell what it
 needs to know.
 
-KEYS[1] lane       hash    seen, quiet, offset, turn, claim, begun, counters
+KEYS[1] lane       hash    seen, quiet, offset, turn, claim, begun, paced, counters
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]; of a node only while parts of it are down
@@ -60,6 +60,9 @@ end
 redis.call('ZREM', keepalive, '\n')
 
 keep_time()
+if whole(lane_had[9]) ~= ttl_ms then
+  redis.call('HSET', lane, 'paced', text_of(ttl_ms))
+end
 local was_behind = redis.call('HGET', lane, 'behind')
 local behind = stamp_last - now_us > 1000000
 if behind and not was_behind then

@@ -18,7 +18,7 @@ until renewals have set the offset right (see clock).  After an outage, when raw
 could renew, whose caller says what pool time it expects goes by that (see expected).
 ]]
 local lane_had = redis.call('HMGET', lane, 'incarnation', 'stamp', 'unassigned', 'waiting', 'offset', 'seen',
-  'ttl', 'claim')
+  'ttl', 'claim', 'paced')
 if lane_had[1] ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. lane)
 end
@@ -31,11 +31,12 @@ end
 local STAMP_MAX = 9e15
 local offset = lane_had[5] and #lane_had[5] <= 14 and tonumber(string.match(lane_had[5], '^-?%d+$')) or 0
 local raw_us = tonumber(lane_time[1]) * 1000000 + tonumber(lane_time[2]) + offset * 1000
-local seen, lane_ttl_ms = whole(lane_had[6]), whole(lane_had[7])
+-- A TTL that has just fallen paces nobody before a renewal has told somebody.
+local seen, paced_ms = whole(lane_had[6]), whole(lane_had[9] or lane_had[7])
 if seen > STAMP_MAX / 1000 then
   seen = 0
 end
-local period_ms = math.floor(math.min(lane_ttl_ms >= 1000 and lane_ttl_ms / 5 or 2000, 10000))
+local period_ms = math.floor(math.min(paced_ms >= 1000 and paced_ms / 5 or 2000, 10000))
 local now_us = raw_us
 if seen > 0 then
   now_us = math.max(seen * 1000, math.min(raw_us, (seen + 2 * period_ms) * 1000))
