@@ -45,8 +45,10 @@ HERE = Path(__file__).parent
 # What starts processes, waits for leases to end, or computes for long: not in `make check`.
 SLOW = frozenset(
     (
+        "actors/test_clock.py",
         "actors/test_dispatch.py",
         "actors/test_endings.py",
+        "actors/test_entering.py",
         "actors/test_every_call_returns.py",
         "actors/test_islands.py",
         "actors/test_keepalive.py",
@@ -56,8 +58,10 @@ SLOW = frozenset(
         "actors/test_map_outages.py",
         "actors/test_membership.py",
         "actors/test_outages.py",
+        "actors/test_reaper.py",
         "actors/test_rmap.py",
         "actors/test_rmap_faults.py",
+        "actors/test_slow_lines.py",
         "actors/test_stored_input.py",
         "actors/test_ttl.py",
         "actors/test_walk.py",
@@ -76,6 +80,7 @@ SLOW = frozenset(
         "store/test_bad_replies.py",
         "store/test_link.py",
         "store/test_server.py",
+        "store/test_slow_lines.py",
         "store/test_task.py",
         "streams/test_processes.py",
         "streams/test_reader.py",
