@@ -64,10 +64,11 @@ local function refuse(answer, result, id)
   return answer
 end
 
+local function may(flags, letter)
+  return string.find(flags, letter, 1, true) ~= nil
+end
+
 local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, result, unassigned)
-  local may = function(letter)
-    return string.find(flags, letter, 1, true) ~= nil
-  end
   if unfit[unassigned] then
     return 'MALFORMED'
   elseif has_ended and redis.call('EXISTS', result) == 1 then
@@ -84,7 +85,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     if r[ID] == id then
       return 'OK ' .. (r[STATE] == 'U' and 'unassigned' or r[OWNER] ~= '' and r[OWNER] or '-')
     end
-    local word = may('a') and 'ATTACHED ' or 'EXISTS '
+    local word = may(flags, 'a') and 'ATTACHED ' or 'EXISTS '
     local facts = table.concat({ r[STATE], r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[HANDLER] }, ' ')
     return refuse(word .. facts, result, id)
   end
@@ -97,12 +98,12 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   if kind == '?' then
     kind = string.match(known[handler] or '', '^[js]') or 'j'
   end
-  if not known[handler] and not may('k') then
+  if not known[handler] and not may(flags, 'k') then
     return refuse('UNKNOWN', result, id)
   end
   local r = { 'U', kind, id, handler, '', '0', '1', '', '', '', '', '', '', '', '', '' }
   local target = delay_ms == 0 and first_with_room(ranked)
-  if delay_ms == 0 and not target and not queues[unassigned] and not may('u') then
+  if delay_ms == 0 and not target and not queues[unassigned] and not may(flags, 'u') then
     return 'NOROOM'
   end
   if #payload > INLINE_BYTES_MAX then

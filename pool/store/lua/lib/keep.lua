@@ -7,12 +7,15 @@ on.  That clock is left the rest: what nobody forgets, as the pool is there no m
 ]]
 local NOBODY_MS = 86400000
 local KEPT_MAX = 32 -- job ids of one member
-local kept_ids = {} -- how long -> job ids
+local kept_ids = {} -- how long -> job ids; and `rest`, for how long the server keeps each
 
 local function remember(result, id, text, ttl_ms)
-  redis.call('SET', result, text, 'PX', text_of(tonumber(ttl_ms) + NOBODY_MS))
-  local ids = kept_ids[ttl_ms] or {}
-  kept_ids[ttl_ms] = ids
+  local ids = kept_ids[ttl_ms]
+  if not ids then
+    ids = { rest = text_of(tonumber(ttl_ms) + NOBODY_MS) }
+    kept_ids[ttl_ms] = ids
+  end
+  redis.call('SET', result, text, 'PX', ids.rest)
   ids[#ids + 1] = id
 end
 

@@ -36,7 +36,7 @@ local function pack(r)
 end
 
 local function has(r, flag)
-  return string.find(r[FLAGS], flag, 1, true) ~= nil
+  return r[FLAGS] ~= '' and string.find(r[FLAGS], flag, 1, true) ~= nil
 end
 
 local function flag(r, letter, on)
@@ -49,7 +49,7 @@ end
 
 -- What people wrote (a cause, an error) must not look like a field or a line of ours.
 local function plain(text)
-  return (string.gsub(text, '[|%c]', ' '))
+  return text == '' and text or (string.gsub(text, '[|%c]', ' '))
 end
 
 local function accepted_of(r)
