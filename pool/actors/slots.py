@@ -150,9 +150,13 @@ class Slots:
         """Take out what waits here for a slot and might have one elsewhere.
 
         That is what has waited for longer than it should have by our pace, which is measured anew
-        then; where no slot has been freed or taken of late, all of it.
+        then; where no slot has been freed or taken of late, all of it.  Suspects, too, once it is
+        not a trial that they wait for.
         """
         now_s = self.context.seam.clock()
+        if self._suspects and not self.context.trials.is_taken(now_s, self.fill):
+            self._backlog.extendleft(run for _, _, run in sorted(self._suspects, reverse=True))
+            self._forget_suspects()
         is_moving = now_s - self._launched_s < AHEAD_S or self.pace.ahead(now_s) > 0
         until_s = now_s - (HELD_S if is_moving else 0.0)
         found: list[Run] = []
@@ -170,14 +174,13 @@ class Slots:
     @property
     def is_holding(self) -> bool:
         """Whether anything waits here for a slot."""
-        return bool(self._backlog) and not self.has_room()
+        return bool(self._backlog or self._suspects) and not self.has_room()
 
     def reset(self) -> None:
         """Forget the tasks, which a crash of the actor has ended; what they ran is queued anew."""
         self._idle, self._made, self._preparing, self.called = [], 0, 0, 0
         self._backlog.clear()
-        self.context.trials.count(-len(self._suspects), self.context.seam.clock())
-        self._suspects.clear()
+        self._forget_suspects()
 
     def queue(self, run: Run) -> None:
         """Add a run behind the others."""
@@ -226,6 +229,10 @@ class Slots:
         self._turns += 1
         heappush(self._suspects, (run.start.marks.halves, self._turns, run))
         self.context.trials.count(1, self.context.seam.clock())
+
+    def _forget_suspects(self) -> None:
+        self.context.trials.count(-len(self._suspects), self.context.seam.clock())
+        self._suspects.clear()
 
     def _begin_trial(self) -> None:
         """Begin the next suspect, unless one is on trial."""

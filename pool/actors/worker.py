@@ -412,6 +412,7 @@ class Worker(Actor[Told]):
                     self._on_lived(run)
                     self.context.trials.lived(run)
                 self._slots.end_trial(run)
+                self._give_back()
             case LeaseSoft(lane):
                 for run in self._in_lane(lane):
                     if run.phase == "running" and not run.why and not self._outlives(run):

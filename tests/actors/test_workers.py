@@ -623,3 +623,23 @@ async def test_all_suspects_have_begun_in_time_however_many_they_are(
     await diary.counts(80)
     times = sorted(at_s for _, at_s in diary.entries)
     assert 0.5 < times[-1] - times[0] < 80 * TRIAL_S * 0.75
+
+
+async def test_suspects_that_wait_for_a_slot_go_where_one_is_free(
+    fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stays took the only slot: the others do not wait there for half of a TTL."""
+    monkeypatch.setattr(Slots, "ahead", lambda self: 2 if self.capacity == 1 else 0)  # as lanes do
+    client = await fleet.node()
+    keys = [f"k{n}" for n in range(3)]
+    for key in keys:
+        await client.options(allow_unknown=True).dispatch("serve", key)
+    suspect(fleet, keys)
+    full = await fleet.node(begun, capacity=1)
+    await diary.counts(1)
+    (worker,) = fleet.workers(full)
+    assert len(worker.runs) == 3
+    came_s = anyio.current_time()
+    await fleet.node(begun)
+    await diary.counts(3)
+    assert diary.entries[-1][1] - came_s < 1.0
