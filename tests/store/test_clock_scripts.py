@@ -211,6 +211,22 @@ def test_who_has_just_come_is_believed_after_two_periods(clock: Clock, step_ms: 
         assert abs(ends_ms - told.now_ms - 10_000) < 500
 
 
+@pytest.mark.parametrize("step_ms", STEPS)
+def test_who_died_before_anybody_came_is_taken_over_a_ttl_after_that(
+    clock: Clock, step_ms: int
+) -> None:
+    """Its lease was granted while pool time stood, as are those of who came and renews."""
+    bench = clock.bench
+    clock.step(step_ms)
+    stood_ms = clock.field("seen") + (WINDOW_MS if step_ms > 0 else 0)
+    bench.do("ZADD", bench.names.keepalive, stood_ms + 10_000, "w2.1")
+    for passed_ms in (0, PERIOD_MS, PERIOD_MS):
+        expected_ms = raw_ms(clock) + passed_ms
+        clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms)
+    assert clock.field("begun")
+    assert bench.do("ZSCORE", bench.names.keepalive, "w2.1") <= clock.field("quiet")
+
+
 def test_a_lane_that_was_made_anew_begins_with_what_its_server_says(clock: Clock) -> None:
     """What nodes had counted was of the one that is gone."""
     clock.bench.do("HDEL", clock.bench.names.lane, "seen", "offset", "turn")
@@ -284,6 +300,20 @@ def test_who_comes_after_a_witness_died_goes_by_what_that_claimed(
     assert told
     assert -WINDOW_MS - 500 <= clock.error_ms(told) <= WINDOW_MS
     assert clock.field("begun") == told.now_ms
+
+
+def test_who_comes_after_a_witness_died_goes_on_from_what_that_stored(clock: Clock) -> None:
+    """It had no time to say what it had seen; what it stored would wait for as long as that."""
+    clock.step(-HOUR_MS)
+    clock.passed_ms = 20_000
+    assert abs(due_ms(clock, bench_now(clock)) - bench_now(clock)) <= 5
+    told = None
+    for passed_ms in (0, PERIOD_MS, PERIOD_MS):
+        told = clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=raw_ms(clock) + passed_ms)
+        assert abs(due_ms(clock, -clock.bench.now_ms()) - bench_now(clock)) < 500
+    assert told
+    assert abs(clock.error_ms(told)) < 500
+    assert clock.field("reached") == 0
 
 
 def test_who_measured_a_step_is_believed_and_not_who_came_behind_it(clock: Clock) -> None:

@@ -1275,6 +1275,22 @@ MUTANTS: Final = (
         by=("tests/store/test_clock_scripts.py",),
     ),
     Mutant(
+        name="what a witness stored dies with it",
+        breaks="who comes after it goes on from before that, and a retry waits (13.10)",
+        path="pool/store/lua/lib/expected.lua",
+        old="reached = math.max(reached, now)",
+        new="reached = seen",
+        by=("tests/store/test_clock_scripts.py",),
+    ),
+    Mutant(
+        name="the dead renew while pool time stands",
+        breaks="who died before anybody came is taken over two periods too late (G-06)",
+        path="pool/store/lua/lib/clock.lua",
+        old="regrant(stood - 1)",
+        new="regrant(stood)",
+        by=("tests/store/test_clock_scripts.py",),
+    ),
+    Mutant(
         name="silence is a contradiction",
         breaks="who stood still after a step is no witness of it (13.10)",
         path="pool/model/pooltime.py",
@@ -1497,6 +1513,16 @@ MUTANTS: Final = (
         old="        until_s = now_s - (HELD_S if is_moving else 0.0)",
         new="        until_s = -1.0",
         needs=("crowd",),
+    ),
+    Mutant(
+        name="suspects are no surplus",
+        breaks="the others wait behind one that stays, whoever has a slot free (13.7)",
+        path="pool/actors/slots.py",
+        old="if self._suspects and not self.context.trials.is_taken(now_s, self.fill):",
+        new="if False:",
+        by=(
+            "tests/actors/test_workers.py::test_suspects_that_wait_for_a_slot_go_where_one_is_free",
+        ),
     ),
     Mutant(
         name="slots are kept for a lane that hangs",

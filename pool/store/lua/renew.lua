@@ -2,7 +2,7 @@
 renew: give a node and its workers more time in a lane, say again what is true of them, and tell what it
 needs to know.
 
-KEYS[1] lane       hash    seen, quiet, offset, turn, claim, begun, paced, counters
+KEYS[1] lane       hash    seen, quiet, offset, turn, claim, begun, paced, reached, counters
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]; of a node only while parts of it are down

@@ -68,24 +68,28 @@ local function keep_time()
       return
     end
   end
+  local stood = now + ttl_ms
+  local function regrant(ends)
+    for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, text_of(stood), text_of(stood))) do
+      redis.call('ZADD', keepalive, ends, name)
+    end
+  end
   local is_same = had_kind and math.abs(by - had_by) <= slack
   local apart = had_kind and expected_ms - had_expected or 0
   if is_same and (kind == 'n' and apart >= 2 * period_ms or kind == 'w' and (who ~= had_who or apart >= 0.9 * period_ms)) then
-    -- Where only who has come since can tell, pool time does not go back.
-    local stood = text_of(now + ttl_ms)
+    -- Where only who has come since can tell, pool time does not go back, nor behind what those who are gone
+    -- have stored.
     now = raw - by
     local meant = kind == 'n' and tonumber(left) and now - tonumber(left) or now
     if meant >= seen and (meant < now or now < seen) then
       now = meant
     end
-    if kind == 'n' and now < seen then
-      now = seen + raw - had_raw
+    if kind == 'n' and now < reached then
+      now = reached + raw - had_raw
     end
     if kind == 'n' then
       -- Quiet counts from the first claim, so who was renewed since gets what its renewal was worth.
-      for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, stood, stood)) do
-        redis.call('ZADD', keepalive, now + ttl_ms, name)
-      end
+      regrant(now + ttl_ms)
       redis.call('HSET', lane, 'begun', text_of(now))
     end
     offset = offset + now - raw
@@ -96,10 +100,13 @@ local function keep_time()
         redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'clock', 'detail', text_of(by))
       end
     end
-    redis.call('HDEL', lane, 'claim')
+    redis.call('HDEL', lane, 'claim', 'reached')
     notice_gap(true, kind == 'n' and raw - had_raw or 0)
     raw_us = now * 1000
   elseif not is_same then
+    if kind == 'n' then
+      regrant(stood - 1) -- by this who was renewed before is told from who is renewed since
+    end
     redis.call('HSET', lane, 'claim', table.concat({ kind, text_of(by), who, text_of(expected_ms), text_of(raw), left or '' }, '|'))
   end
 end

@@ -2,7 +2,7 @@
 lane: what every script of a lane begins with.  Needs  keys lane; argument incarnation.
 
 Gives  now_us, now (ms), raw_us, whole(text), text_of(number), instant(score), stamp(), tally(name, n),
-close_lane(), fits(key, type); of pool time: offset, seen, period_ms, is_astray.
+close_lane(), fits(key, type); of pool time: offset, seen, reached, period_ms, is_astray.
 stamp = max(stamp + 1, microseconds of pool time): numbers are unique in the lane and never fall, whatever
 the server's clock does, because the last one is kept with the data.
 
@@ -18,7 +18,7 @@ until renewals have set the offset right (see clock).  After an outage, when raw
 could renew, whose caller says what pool time it expects goes by that (see expected).
 ]]
 local lane_had = redis.call('HMGET', lane, 'incarnation', 'stamp', 'unassigned', 'waiting', 'offset', 'seen',
-  'ttl', 'claim', 'paced')
+  'ttl', 'claim', 'paced', 'reached')
 if lane_had[1] ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. lane)
 end
@@ -48,6 +48,11 @@ if stamp_last > STAMP_MAX then
   stamp_last = 0
 end
 local stamp_used = false
+-- The latest pool time that something was stored by while it stood (see expected).
+local reached = math.max(seen, whole(lane_had[10]))
+if reached > STAMP_MAX / 1000 then
+  reached = seen
+end
 local tallies = {}
 
 -- Whether commands of this type can be used on a key that belongs to one job or one handler: if not, its
@@ -79,6 +84,9 @@ end
 
 local function close_lane()
   local words = stamp_used and { 'stamp', text_of(stamp_last) } or {}
+  if stamp_used and reached > seen then
+    words[3], words[4] = 'reached', text_of(reached)
+  end
   local names = {}
   for name, n in pairs(tallies) do
     names[#names + 1] = n ~= 0 and name or nil
