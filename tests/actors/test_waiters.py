@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 from pool import Handlers, InvalidOption, Job, JobCancelled, JobRef, Node, NotRunning, NotStarted
+from pool.actors.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -73,6 +75,14 @@ async def test_waiters_on_twenty_nodes_all_hear(
 ) -> None:
     """The record remembers sixteen nodes; the others ask again, and nobody waits for ever."""
     monkeypatch.setattr("pool.actors.dispatcher.ASK_AGAIN_S", 0.5)
+    asked: Counter[int] = Counter()
+    look_again = Dispatcher.look_again
+
+    def counted(self: Dispatcher) -> None:
+        asked[id(self)] += 1
+        look_again(self)
+
+    monkeypatch.setattr(Dispatcher, "look_again", counted)
     release = anyio.Event()
     await fleet.node(gated(diary, release))
     clients = [await fleet.node() for _ in range(20)]
@@ -92,6 +102,8 @@ async def test_waiters_on_twenty_nodes_all_hear(
             return record is not None and len(record.waiters) == 16
 
         await fleet.until(registered)
+        # Once would not do: the job may end at any time.
+        await fleet.until(lambda: sum(times > 2 for times in asked.values()) == len(clients))
         release.set()
         with anyio.fail_after(SOON_S):
             await fleet.until(lambda: len(results) >= 16)

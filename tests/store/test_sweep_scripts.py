@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pool.store.answers import Overdue, overdue
 from pool.store.lane import Target
+from tests.store.test_dispatch_script import starts
 
 if TYPE_CHECKING:
     from pool.store.scripts import ScriptCall
@@ -274,6 +276,26 @@ def test_a_worker_pulls_the_oldest_of_what_it_knows(bench: Bench) -> None:
     ]
     assert bench.run(pull_call(bench, "h", "other")) == [1, 1]
     assert bench.counter("unassigned") == 1
+    assert bench.audit() == []
+
+
+def test_many_queues_are_pulled_as_one(bench: Bench) -> None:
+    """Twelve handlers in a drawn order, a few keys at a time."""
+    handlers = [f"h{n}" for n in range(12)]
+    dice = random.Random(12)
+    bench.take(W2, 60)
+    keys = [f"k{n:02}" for n in range(60)]
+    for key in keys:
+        one = bench.admission(
+            key, handler=dice.choice(handlers), ranked=[], unassigned=True, allow_unknown=True
+        )
+        bench.dispatch(one)
+    pulled: list[str] = []
+    for keys_max in (1, 2, 5, 3, 20, 40):
+        bench.run(pull_call(bench, *handlers, keys_max=keys_max))
+        pulled = [start.key for start in starts(bench, W2)]
+        assert pulled == keys[: len(pulled)]
+    assert pulled == keys
     assert bench.audit() == []
 
 

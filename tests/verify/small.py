@@ -262,7 +262,7 @@ def look(jobs: int) -> Who:
         for file in data.measured_files():
             lines = data.contexts_by_lineno(file)
             told = {
-                str(line): sorted({each.partition("|")[0] for each in tests if each})
+                str(line): sorted({each.rpartition("|")[0] for each in tests if each})
                 for line, tests in lines.items()
             }
             runs[Path(file).relative_to(ROOT).as_posix()] = told
