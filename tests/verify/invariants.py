@@ -849,7 +849,8 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
             found.judged += 1
             # Accepted at any moment from here on: a step of the clock before the answer counts.
             asked = view.invoked.get(dispatch.idem, dispatch)
-            early_s = 0.002 + view.stepped_s(asked.t, runs[0].start.t, bounds)
+            lane = view.lane_of(dispatch.key)
+            early_s = 0.002 + view.stepped_s(asked.t, runs[0].start.t, bounds, lane)
             is_early = runs[0].start.t < asked.t + dispatch.extra["delay_s"] - early_s
             if is_early and not view.excuses({"loss"}, asked.t, runs[0].start.t):
                 found.say(f"{job}: started before its delay was over", asked, runs[0].start)

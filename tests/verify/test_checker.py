@@ -973,14 +973,14 @@ def step(s: Story, **more: Any) -> None:
 
 
 def nobody_was_there_to_see_a_step(
-    tells: Callable[[Story, float], None], took_s: float, *, heard: str = ""
+    tells: Callable[[Story, float], None], took_s: float, *, heard: str = "", step_s: float = 3600.0
 ) -> Tell:
     """Return a story of three seconds after a step, in which a node was answered, or none was."""
 
     def tell(s: Story) -> None:
         s.say("join", p="a/1", nonce="Wa.1@0", extra={"worker": True})
         s.say("own", key="k", epoch=9, nonce="Wx.1@0")
-        step(s)
+        step(s, step_s=step_s)
         s.at += 0.2
         if heard:
             s.say("renew", p="c/1", nonce=f"Wc.1@{heard}", extra={"asked": s.at})
@@ -1017,6 +1017,10 @@ for name, tells in (("I18", it_is_taken_over), ("I34", it_is_dispatched)):
     good(name)(nobody_was_there_to_see_a_step(tells, 4.5, heard="1"))  # another lane is no help
     bad(name)(nobody_was_there_to_see_a_step(tells, 4.5, heard="0"))
     bad(name)(nobody_was_there_to_see_a_step(tells, 5.5))
+    # What is no step counts as well, by no more than itself.
+    good(name)(nobody_was_there_to_see_a_step(tells, 4.0, step_s=0.9))
+    bad(name)(nobody_was_there_to_see_a_step(tells, 4.5, step_s=0.9))
+    bad(name)(nobody_was_there_to_see_a_step(tells, 4.0, step_s=0.9, heard="0"))
 
 
 def lost_before_it_began(*, as_of_s: float, again: bool = False) -> Tell:
@@ -1289,6 +1293,46 @@ good("I19")(delayed(step_at=0.05))  # it was accepted before the step, and told 
 good("I19")(delayed(step_at=0.2))
 good("I19")(delayed(step_at=-0.1))  # it stands for two periods
 bad("I19")(delayed(step_at=-9.0))
+
+
+def delayed_behind_a_step(
+    *, early_s: float, step_s: float = 5.0, heard: str = "", heard_at: float = 1.0, lane: str = "0"
+) -> Tell:
+    """Return the story of a delay of 9 s that is asked for 8 s after a step, and is over too soon.
+
+    Lane 0 answers a moment after that again.
+    """
+
+    def tell(s: Story) -> None:
+        s.say("own", key="k", epoch=9, nonce=f"Wx.1@{lane}")
+        step(s, step_s=step_s)
+        facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"delay_s": 9.0}}
+        if heard:
+            s.at = 10.0 + heard_at
+            s.say("renew", p="c/1", nonce=f"Wc.1@{heard}", extra={"asked": s.at})
+        s.at = 18.0
+        s.say("dispatch", "invoke", **facts)
+        s.at = 18.1
+        s.say("dispatch", job="j1", **facts)
+        s.say("renew", p="a/1", nonce="Wa.1@0", extra={"asked": s.at})
+        s.at = 27.0 - early_s
+        s.say("own", key="k", epoch=10, nonce="Wa.1")
+        s.start("j1")
+
+    return tell
+
+
+good("I19")(delayed_behind_a_step(early_s=1.5))  # nobody could set the lane right
+good("I19")(delayed_behind_a_step(early_s=1.5, heard="1"))  # another lane is no help
+# It stands for two periods.
+good("I19")(delayed_behind_a_step(early_s=1.5, heard="0", heard_at=7.0))
+bad("I19")(delayed_behind_a_step(early_s=1.5, heard="0"))
+bad("I19")(delayed_behind_a_step(early_s=1.5, lane="1"))  # its own lane was not heard
+bad("I19")(delayed_behind_a_step(early_s=8.0))  # for no more than two periods and 1 s
+good("I19")(delayed_behind_a_step(early_s=0.7, step_s=0.8))  # asked by what was told before it
+bad("I19")(delayed_behind_a_step(early_s=0.9, step_s=0.8))
+bad("I19")(delayed_behind_a_step(early_s=0.7, step_s=0.8, heard="0"))
+bad("I19")(delayed_behind_a_step(early_s=0.7, step_s=0.8, heard="0", heard_at=7.0))
 
 
 @bad("I19")

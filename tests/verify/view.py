@@ -269,15 +269,16 @@ class View:
         """Return by how much steps of before may, as long as nobody could have set them right.
 
         Those after which no node of the lane was answered for longer than a period: they stand
-        together until two periods after the first that was.
+        together until two periods after the first that was; what is no step for pool time, because
+        it is less than 1 s, until that first answer.
         """
         most_s, heard = _window_s(bounds), self._heard.get(lane, ())
         stood = [
             fault
-            for fault in self.excuses({STEP}, -math.inf, began - most_s)
+            for fault in self.excuses({"clock", STEP}, -math.inf, began - most_s)
             if (at := bisect_right(heard, fault.began)) < len(heard)
             and heard[at] > fault.began + bounds.renew_s
-            and heard[at] + most_s >= began
+            and heard[at] + (most_s if fault.does == STEP else 0.0) >= began
         ]
         return min(sum(_step_s(fault, most_s) for fault in stood), most_s)
 
