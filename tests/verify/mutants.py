@@ -38,7 +38,9 @@ _TESTS_FAILED: Final = 1  # pytest's exit code
 _PATIENCE: Final = 5.0  # times as long as its tests take without it, and ...
 _STARTS_S: Final = 30.0
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
-_COPIED: Final = ("pool", "tests", "benchmarks", "examples", "pyproject.toml")
+_LEFT_BEHIND: Final = (
+    *("__pycache__", ".*_cache", ".git", ".venv", ".peers", ".hypothesis", "build", "dist"),
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -1600,13 +1602,9 @@ def planted(mutant: Mutant) -> str:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy what the tests need, without what they left behind."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in _COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target / name, ignore=ignored)
-        else:
-            shutil.copy(ROOT / name, target / name)
+    """Copy the tree without what tools and tests leave behind."""
+    ignored = shutil.ignore_patterns(*_LEFT_BEHIND)
+    shutil.copytree(ROOT, target, ignore=ignored, dirs_exist_ok=True)
 
 
 def _run(mutant: Mutant, seeds: int, last: int) -> dict[str, Any]:
