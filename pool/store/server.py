@@ -298,7 +298,8 @@ class EmbeddedServer:
             connection.sendall(command + b"\r\n")
             answer = connection.recv(65_536)
             if answer.startswith(b"$"):
-                size = int(answer[1 : answer.index(b"\r\n")])
+                head, mark, _ = answer.partition(b"\r\n")
+                size = len(head + mark) + int(head[1:])
                 while len(answer) < size and (more := connection.recv(65_536)):
                     answer += more
         return answer.decode()

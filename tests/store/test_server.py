@@ -273,6 +273,28 @@ def test_a_password_does_not_hide_that_it_is_ready(program: ServerProgram) -> No
         os.kill(server.pid, 0)
 
 
+def test_an_answer_in_pieces_is_read_to_its_end(
+    program: ServerProgram, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b"# Server\r\ntcp_port:0\r\nprocess_id:1234567"
+    pieces = iter([b"$%d\r\n" % len(body) + body[:-3], body[-3:] + b"\r\n"])
+
+    class Connection(socket.socket):
+        def connect(self, *_: Any) -> None: ...
+
+        def sendall(self, *_: Any) -> None: ...
+
+        def recv(self, *_: Any) -> bytes:
+            return next(pieces)
+
+    server = EmbeddedServer(
+        program=program, directory=folder, is_private=False, persist=True, tcp_port=None, config={}
+    )
+    monkeypatch.setattr(socket, "socket", Connection)
+    server._attach()
+    assert server.pid == 1234567
+
+
 def test_a_long_temporary_directory_does_not_break_the_socket(
     program: ServerProgram, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
