@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 import threading
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -148,6 +149,12 @@ class Server:
         with self.admins() as clients:
             told = [each for client in clients for each in client.acl_log()]
         return [each for each in told if str(each["username"]).startswith(_POOL)]
+
+
+def pytest_configure() -> None:
+    """Have Ctrl-C mean what it means: a shell's background jobs ignore it, and so would theirs."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
