@@ -92,6 +92,7 @@ class LaneState:
             period_s,
             is_astray=clock.is_astray,
             is_late=clock.is_late,
+            witnessed_ms=clock.witnessed_ms,
         )
         self.tell_clock(raw_ms - offset_ms, asked_s)
         is_news = before.at_ms and turn > before.turn

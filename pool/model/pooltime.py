@@ -4,6 +4,7 @@
     one that is off by more than CLOCK_S          a deviation, measured: round trips are taken off
     ... and others have set it right (turn)       it goes on; or has stepped again meanwhile
     others have settled it without us (late)      we begin anew: nothing that we know is of use
+    a witness claims a step, and we are none      we begin anew with what it claims
     off for CONTRADICTED of our periods           others say otherwise, so it is ours that is off
 
 Only `lib/clock.lua` decides, by what several nodes say; this is one witness.  Pure: times are
@@ -73,11 +74,21 @@ class PoolTime:
         *,
         is_astray: bool = False,
         is_late: bool = False,
+        witnessed_ms: int = 0,
     ) -> PoolTime:
         """Return what is known after an answer; `is_late`: what we know is of no use to anybody."""
         trip_s, of_s = max(0.0, now_s - asked_s), (asked_s + now_s) / 2
         since_ms = 0 if is_astray else raw_ms
         anew = PoolTime(raw_ms, of_s, trip_s, since_ms, turn, offset_ms)
+        if witnessed_ms and not self.since_ms:
+            # A step behind that is measured from before it, else the one would be counted twice.
+            as_claimed = PoolTime(raw_ms - witnessed_ms, of_s, trip_s, 0.0, turn)
+            return attrs.evolve(
+                as_claimed,
+                offset_ms=offset_ms - witnessed_ms,
+                off_ms=float(witnessed_ms),
+                off_at_s=now_s,
+            )
         if not self.at_ms:
             return anew
         if turn != self.turn and not self.since_ms:

@@ -38,6 +38,7 @@ class Clock:
     turn: int  # number of the offset; later ones have higher ones
     is_astray: bool = False  # nobody has vouched for it; pool time is another one
     is_late: bool = False  # it was settled while the caller was cut off
+    witnessed_ms: int = 0  # by how much the raw one is off, as a witness claims; 0: none does
 
 
 @attrs.frozen(kw_only=True)
@@ -171,7 +172,10 @@ def _ttl(ms: bytes, term: bytes) -> Ttl:
 def _clock(now_ms: int, text: bytes) -> Clock:
     words = text.split(b"|")
     beyond_ms, offset_ms, turn = map(int, words[:3])
-    return Clock(now_ms + beyond_ms, offset_ms, turn, beyond_ms != 0, len(words) > 3)
+    said = words[3] if len(words) > 3 else b"0"
+    is_late = said == b"late"
+    witnessed_ms = 0 if is_late else int(said)
+    return Clock(now_ms + beyond_ms, offset_ms, turn, beyond_ms != 0, is_late, witnessed_ms)
 
 
 def _time(reply: bytes) -> int | None:

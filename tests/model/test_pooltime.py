@@ -90,6 +90,27 @@ def test_who_is_no_witness_knows_by_others_what_a_step_behind_another_is() -> No
         assert time.expected_ms(3.0) == EPOCH_MS + 2_000
 
 
+def test_who_is_no_witness_begins_anew_with_what_one_claims() -> None:
+    """Else what it measures of the next step would hold a part of the one before, or none of it."""
+    for step_ms in (HOUR_MS, -HOUR_MS):
+        came = PoolTime().heard(EPOCH_MS - 15_000, 0, 0, 1.0, 1.0, PERIOD_S, is_astray=True)
+        raw_ms, by_ms = EPOCH_MS + 1_000 + step_ms, step_ms - 15_000
+        told = came.heard(
+            raw_ms - 15_000, 0, 0, 2.0, 2.0, PERIOD_S, is_astray=True, witnessed_ms=by_ms
+        )
+        assert (told.expected_ms(2.0), told.since_ms) == (EPOCH_MS + 1_000, 0)
+        then = told.heard(
+            raw_ms - 15_000 + step_ms + 1_000, 0, 0, 3.0, 3.0, PERIOD_S, is_astray=True
+        )
+        assert then.told(3.0).off_ms == by_ms + step_ms
+        assert then.expected_ms(3.0) == EPOCH_MS + 2_000
+        settled = then.heard(EPOCH_MS + 3_000, -by_ms - step_ms, 1, 4.0, 4.0, PERIOD_S)
+        assert (settled.off_ms, settled.expected_ms(4.0)) == (0, EPOCH_MS + 3_000)
+        same = heard(heard(PoolTime(), 1.0), 2.0)
+        witness = same.heard(EPOCH_MS, 0, 0, 2.0, 2.0, PERIOD_S, witnessed_ms=by_ms)
+        assert witness.expected_ms(2.0) == same.expected_ms(2.0)
+
+
 def test_who_was_cut_off_while_others_settled_it_begins_anew() -> None:
     """And who has come to the same as they is a witness since then."""
     time = heard(heard(PoolTime(), 10.0), 12.0)

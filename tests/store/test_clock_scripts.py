@@ -302,6 +302,21 @@ def test_who_comes_after_a_witness_died_goes_by_what_that_claimed(
     assert clock.field("begun") == told.now_ms
 
 
+@pytest.mark.parametrize("step_ms", STEPS)
+def test_who_has_come_since_is_told_what_a_witness_claims(clock: Clock, step_ms: int) -> None:
+    """Until somebody has settled it, and while it is no older than another step."""
+    clock.step(step_ms)
+    came: dict[str, Any] = {"since_ms": 0, "expected_ms": raw_ms(clock), "who": "n2"}
+    assert clock.renew(**came).clock.witnessed_ms == 0
+    assert clock.renew(off_ms=step_ms, who="n9").clock.witnessed_ms == 0
+    assert clock.renew(**came).clock.witnessed_ms == step_ms
+    clock.step(-2 * HOUR_MS)
+    assert clock.renew(**came).clock.witnessed_ms == 0
+    clock.step(2 * HOUR_MS)
+    settled = clock.renew(off_ms=step_ms, who="n3")
+    assert (settled.clock.turn, settled.clock.witnessed_ms) == (1, 0)
+
+
 def test_who_comes_after_a_witness_died_goes_on_from_what_that_stored(clock: Clock) -> None:
     """It had no time to say what it had seen; what it stored would wait for as long as that."""
     clock.step(-HOUR_MS)

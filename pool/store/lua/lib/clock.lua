@@ -2,7 +2,8 @@
 clock: notice that the server's clock has stepped, and take it back by another offset; only renewals do.
 
 Needs  lane, ttl, quiet; keys lane, journal (or nil); arguments expected_ms, since_ms, turn, off_ms, who.
-Gives  keep_time(): sets now, seen, offset, turn_now, is_late (the caller counts since before `begun`).
+Gives  keep_time(): sets now, seen, offset, turn_now, witnessed (what a witness claims, and nobody has settled yet);
+is_late (the caller counts since before `begun`).
 
   raw is as the caller expects      it vouches: seen = now = raw
   raw is off                        a claim, if the caller has measured that between two answers; the same by
@@ -14,14 +15,16 @@ well, and for two periods any witness may say otherwise.  Then it is settled: `b
 before that is no witness any more (it was cut off all the while), or it would take pool time back, behind
 what has been stored since.  Who is late expects too little, and claims nothing:
 what it has measured has the round trips taken off.  A claim is for one offset, whose number is `turn`.
-What a witness has claimed that is heard no more stays in the claim of who came since, at its end: of the two
-times that may be meant the one counts by which less has passed since `seen`.
+Who has come since is told what a witness claims and begins anew with that, so that of another step it measures
+what that witness would.  What a witness has claimed that is heard no more stays in the claim of who came since, at
+its end: of the two times that may be meant the one counts by which less has passed since `seen`.
 ]]
 local CLOCK_MS = 1000 -- less is no step
 local CLAIM_PERIODS = 4 -- after so many somebody else may claim something else
 local clock_had = redis.call('HMGET', lane, 'turn', 'claim', 'begun')
 local turn_now, claim_had, begun = whole(clock_had[1]), clock_had[2], whole(clock_had[3])
 local is_late = begun <= seen and since_ms > 0 and since_ms < begun
+local witnessed
 
 -- Who has measured a step knows more than who came behind it, and a witness more than both.
 local function knowledge(kind, by)
@@ -51,16 +54,20 @@ local function keep_time()
   end
   local is_measured = off_ms ~= 0 and turn == turn_now and math.abs(off - off_ms) <= slack
   trim_leases()
+  local had_kind, had_by, had_who, had_expected, had_raw, left =
+    string.match(claim_had or '', '^([wn])|(-?%d+)|([^|]*)|(%d+)|(%d+)|(-?%d*)$')
+  local is_old = false
+  if had_kind then
+    left = had_kind == 'w' and had_by or left
+    had_by, had_expected, had_raw = tonumber(had_by), tonumber(had_expected), tonumber(had_raw)
+    is_old = raw < had_raw or raw - had_raw > CLAIM_PERIODS * period_ms
+    witnessed = had_kind == 'w' and not is_old and had_by or nil
+  end
   if expected_ms == 0 or not (is_near or is_measured) then
     return
   end
   local kind, by = is_witness and 'w' or 'n', is_near and 0 or off_ms
-  local had_kind, had_by, had_who, had_expected, had_raw, left =
-    string.match(claim_had or '', '^([wn])|(-?%d+)|([^|]*)|(%d+)|(%d+)|(-?%d*)$')
   if had_kind then
-    left = had_kind == 'w' and had_by or left
-    had_by, had_expected, had_raw = tonumber(had_by), tonumber(had_expected), tonumber(had_raw)
-    local is_old = raw < had_raw or raw - had_raw > CLAIM_PERIODS * period_ms
     local knows, had_known = knowledge(kind, by), knowledge(had_kind, had_by)
     if is_old or knows > had_known then
       had_kind = nil
@@ -101,6 +108,7 @@ local function keep_time()
       end
     end
     redis.call('HDEL', lane, 'claim', 'reached')
+    witnessed = nil
     notice_gap(true, kind == 'n' and raw - had_raw or 0)
     raw_us = now * 1000
   elseif not is_same then
