@@ -60,6 +60,19 @@ def test_a_dispatch_tells_the_union_of_its_tries(maybe_done: bool) -> None:
     assert type(waiter.told[-1]) is StoreLost
 
 
+def test_what_was_tried_gets_no_more_time_because_others_move() -> None:
+    """A line that moves gives what waits for it time, up to a limit, and second tries none."""
+    item = Admission(key="k", id="1", handler="h", kind=None, payload=b"payload")
+    waiter: Any = _Answers()
+    pending = Pending(item, 4.0, 9.0, waiter, Load())
+    for moved_s, deadline_s in ((3.0, 5.0), (2.0, 5.0), (6.0, 8.0), (8.0, 9.0)):
+        pending.go_on(moved_s, 2.0)
+        assert pending.deadline_s == deadline_s
+    tried = Pending(item, 4.0, 9.0, waiter, Load(), is_tried=True)
+    tried.go_on(3.0, 2.0)
+    assert tried.deadline_s == 4.0
+
+
 async def _lossy(
     fleet: Fleet,
     monkeypatch: pytest.MonkeyPatch,

@@ -986,7 +986,9 @@ MUTANTS: Final = (
         path="pool/actors/dispatcher.py",
         old="        if not self.is_tried:",
         new="        if True:",
-        needs=("thin", "garbage"),
+        by=(
+            "tests/actors/test_unsure.py::test_what_was_tried_gets_no_more_time_because_others_move",
+        ),
     ),
     Mutant(
         name="a call that moves on has no end",
@@ -1160,7 +1162,7 @@ MUTANTS: Final = (
         path="pool/actors/hang.py",
         old="        if now_s - due_s > FROZEN_S:",
         new="        if now_s < 0:",
-        by=("tests/process/test_overrun.py::test_a_freeze_of_the_whole_process_is_no_hung_loop",),
+        by=("tests/actors/test_pulse.py",),
     ),
     Mutant(
         name="who keeps the interpreter stood still",
