@@ -1138,6 +1138,18 @@ good("I18")(suspected_in_a_frozen_process("a"))
 bad("I18")(suspected_in_a_frozen_process("c"))
 
 
+def begun_beside(taken: int) -> Story:
+    """Return how j1 began with one worker, while the other one's only slot was taken, or free."""
+    s = Story()
+    joined(s, "a", "b")
+    if taken:
+        s.dispatch("jx", "x")
+        s.start("jx", "x", by="b", epoch=9)
+    s.dispatch("j1")
+    s.start("j1")
+    return s
+
+
 @pytest.mark.parametrize(
     ("taken", "moved", "waits", "is_late"),
     [(1, 2.5, 10.0, False), (0, 2.5, 10.0, True), (1, None, 10.0, True), (1, 2.5, 14.0, True)],
@@ -1146,13 +1158,7 @@ def test_a_takeover_waits_while_all_slots_are_taken(
     taken: int, moved: float | None, waits: float, *, is_late: bool
 ) -> None:
     """I18: from when a reaper has moved its key; another one's slots are taken for 10 s."""
-    s = Story()
-    joined(s, "a", "b")
-    if taken:
-        s.dispatch("jx", "x")
-        s.start("jx", "x", by="b", epoch=9)
-    s.dispatch("j1")
-    s.start("j1")
+    s = begun_beside(taken)
     s.crash()
     s.at += 2.5
     if moved:
@@ -1170,13 +1176,7 @@ def test_a_takeover_waits_while_all_slots_are_taken(
 @pytest.mark.parametrize(("taken", "err"), [(1, "retry"), (0, "retry"), (1, "")])
 def test_a_retry_of_who_was_cut_off_waits_while_all_slots_are_taken(taken: int, err: str) -> None:
     """I18: who had it is back, and gives it back, where others have all slots."""
-    s = Story()
-    joined(s, "a", "b")
-    if taken:
-        s.dispatch("jx", "x")
-        s.start("jx", "x", by="b", epoch=9)
-    s.dispatch("j1")
-    s.start("j1")
+    s = begun_beside(taken)
     s.at += 2.0
     s.say("fault", "invoke", extra={"id": "x", "does": "cut", "kind": "partition", "target": "a"})
     s.at += 0.5
