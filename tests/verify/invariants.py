@@ -777,8 +777,8 @@ def due_by(view: View, bounds: Bounds, run: Run, since: float, *, more_s: float 
 
     def involved(by: float) -> set[str]:
         """Return who claimed its dead owner until then, and to whom it was granted."""
-        if not claims:  # this history does not tell
-            return {node for node in view.lives_of if node != run.start.node}
+        if not claims:  # this history does not tell; it may be the same node's next process
+            return {*view.lives_of}
         holders = {
             e.extra["by"].partition("/")[0]
             for e in claims

@@ -937,6 +937,31 @@ def an_outage_delays_a_takeover(s: Story) -> None:
     s.end("j1", by="b", epoch=11)
 
 
+def begun_again(*, dies: bool) -> Callable[[Story], None]:
+    """The process that died is there again; it may be given what it had, and die once more."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1")
+        s.start("j1")
+        s.crash()
+        s.at += 0.5
+        s.say("join", p="a/2", nonce="Wa.2", extra={"worker": True})
+        s.at += 1.0
+        if dies:
+            s.fault("crash", "a")
+            s.say("exit", p="a/2", result=-9)
+        s.at += 2.5
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+
+    return tell
+
+
+good("I18")(begun_again(dies=True))
+bad("I18")(begun_again(dies=False))
+
+
 @good("I18")
 def nobody_was_left_for_a_while(s: Story) -> None:
     s.say("join", p="a/1", nonce="Wa.1", extra={"worker": True})
