@@ -46,7 +46,10 @@ _OPTIONS: Final = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-p",
 _UNCOVERED: Final = ("--deselect=tests/house/test_budgets.py",)  # it counts lines itself
 _OF_PROCESSES: Final = ("tests/process", "tests/ops")
 _OF_SCRIPTS: Final = (
-    "tests/store",
+    *sorted(
+        (file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/store/test_*.py")),
+        key=lambda file: ("_script" not in file, file),
+    ),
     "tests/fuzz/test_scripts.py",
     "tests/actors/test_full_server.py",
 )

@@ -69,7 +69,9 @@ def test_the_likeliest_are_asked_first_and_not_for_ever() -> None:
         "a/test_x.py::slow",
     ]
     assert "tests/process" in who.tests(Change("pool/m.py", 4, (0, 1), ""))
-    assert "tests/store" in who.tests(Change("pool/s.lua", 4, (0, 1), ""))
+    of_scripts = who.tests(Change("pool/s.lua", 4, (0, 1), ""))
+    assert of_scripts[0] == "tests/store/test_advance_script.py"
+    assert "tests/store/test_room.py" in of_scripts
 
 
 @pytest.mark.parametrize(
