@@ -8,17 +8,18 @@ from __future__ import annotations
 import random
 from functools import partial
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import pytest
 
-from pool import Handlers, Job
+from pool import Handlers, Job, PoolError, StoreFault, StoreLost
 from pool.actors.context import Context
 from pool.actors.roster import WorkerInfo
 from pool.actors.scatter import Scatter
 from pool.model.ids import process_of
 from pool.model.job import Grant, Record
+from pool.store.link import Link
 from tests.actors.conftest import Fleet
 
 pytestmark = pytest.mark.anyio
@@ -93,6 +94,24 @@ async def test_who_was_aboard_at_fewer_deaths_explains_nothing(fleet: Fleet) -> 
     fleet.client.hset(fleet.names.trials, BESIDE, "=4")
     died(fleet, "k")
     assert await becomes(fleet, "k") == "held"
+
+
+@pytest.mark.parametrize(
+    ("error", "doubted"), [(StoreLost(pool="p"), [0]), (StoreFault(problem="x"), [])]
+)
+async def test_only_lost_data_puts_a_lane_in_doubt(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, error: PoolError, doubted: list[int]
+) -> None:
+    reaper, told = fleet.crew(await fleet.node())._reaper, list[int]()
+
+    async def fails(self: Link, *args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reaper.context, "on_data_lost", told.append)
+        patched.setattr(Link, "call", fails)
+        assert not await reaper.doom(0, DIED)
+        assert told == doubted
 
 
 async def test_who_stood_together_is_dealt_out_to_different_processes() -> None:

@@ -127,6 +127,15 @@ async def test_a_part_that_ends_too_often_ends_the_node_with_the_cause(
     fleet.is_audited = False  # its worker's lease has not ended yet
 
 
+async def test_who_stops_a_part_waits_for_its_end_and_may_do_so_twice(fleet: Fleet) -> None:
+    supervisor = fleet.crew(await fleet.node())._supervisor
+    actor = Callee(name="a")
+    await supervisor.start(actor)
+    for _ in range(2):
+        assert await supervisor.stop(actor, 5)
+        assert actor.state == "ended"
+
+
 async def test_a_failure_told_from_a_callback_of_the_loop_ends_the_node(
     fleet: Fleet, diary: Diary
 ) -> None:
