@@ -163,6 +163,7 @@ async def test_a_message_that_was_lost_before_it_came_is_sent_again(
     assert fleet.client.llen(fleet.names.inbox("k")) == 1
     with pytest.raises(InboxFull):  # surely refused: nothing of this one was ever sent before
         await node.notify("k", "more")
+    assert told[3:] == ["INBOX"]  # whose job it is was known
     await ref.stop(timeout_s=5)
     with pytest.raises(NoSuchJob):
         await node.notify("k", "late")
