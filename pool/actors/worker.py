@@ -268,13 +268,21 @@ class Worker(Actor[Told]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has neither keys nor anything to say, but to lanes that do not answer."""
+        """Whether it has neither keys nor anything to say, but to lanes that do not answer.
+
+        One that drains has looked for what it was granted and has not heard of, too.
+        """
         states = self.context.lanes
+        if self.is_draining and self._grace_ends_s == math.inf:
+            return False
         for run in self.runs.values():
             if not states[run.lane].is_silent or run.phase in ("running", "preparing"):
                 return False
-        boxes = [lane.box for lane in self._lanes]
-        return not any(box.has_edges and not states[box.lane].is_silent for box in boxes)
+        return not any(
+            (lane.box.has_edges or (self.is_draining and lane.audit is not None))
+            and not states[lane.box.lane].is_silent
+            for lane in self._lanes
+        )
 
     async def wait_idle(self) -> None:
         """Return once it is idle, or has ended."""
@@ -431,6 +439,10 @@ class Worker(Actor[Told]):
                 if revision == self._mover.revision and not self.is_draining:
                     self.spawn(unmoved, partial(self._move, revision))
             case Drain(grace_s):
+                if self._grace_ends_s == math.inf:
+                    # What was granted just before it took no more may not have been heard of yet.
+                    for number in range(len(self._lanes)):
+                        self._reconcile(number)
                 ends_s = self.context.seam.clock() + grace_s
                 self._grace_ends_s = min(self._grace_ends_s, ends_s)
                 self._drain()
@@ -976,6 +988,7 @@ class Worker(Actor[Told]):
             self.context.emit(ReconciliationMended(worker=lane.box.target.name, **audit.counts))
         if audit.is_again and not is_failed:
             self._reconcile(number)
+        self._ring_if_idle()
 
     async def _with_strays(self, number: int, lane: _Lane, theirs: Owned) -> Owned:
         """Add what is ours and our set of keys lacks: the record decides."""

@@ -20,6 +20,7 @@ from pool.actors.observe import (
     ActorCrashed,
     DataLost,
     HandlerOverran,
+    NodeLeft,
     ReconciliationMended,
     WorkerFenced,
     WorkerReaped,
@@ -27,13 +28,13 @@ from pool.actors.observe import (
 from pool.actors.orders import Granted
 from pool.actors.replica import Replica
 from pool.actors.run import Run
+from pool.actors.worker import Worker
 from pool.model.job import NO_MARKS, Start
 from pool.store.seam import Host
 from pool.testing.proxy import fault_proxy
 from tests.actors.conftest import SETTINGS
 
 if TYPE_CHECKING:
-    from pool.actors.worker import Worker
     from tests.actors.conftest import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
@@ -113,6 +114,34 @@ async def test_a_worker_whose_joining_is_cancelled_is_not_there(
     await fleet.until(lambda: leases(fleet) == mine(fleet, client, other))
     assert fleet.client.hlen(fleet.names.open) == 1
     assert await (await client.dispatch("quick", "k")).result(timeout_s=SOON_S) == other.id
+
+
+async def test_what_was_granted_and_not_heard_of_is_given_back_before_a_worker_leaves(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream and the answers that close it come over two lines: a start may be behind them.
+
+    It would wait for the lease of who has left, and for ever where nobody is left to reap that.
+    """
+    fleet.settings = attrs.evolve(SETTINGS, lease_ttl_s=LONG_S)
+    node, client = await fleet.node(handlers_of(diary)), await fleet.node()
+    await fleet.knows(client, 1)
+    handle = Worker.handle
+
+    def deaf(self: Worker, message: Any) -> None:
+        if not isinstance(message, Granted):
+            handle(self, message)
+
+    monkeypatch.setattr(Worker, "handle", deaf)
+    ref = await client.dispatch("quick", "k")
+    await fleet.until(lambda: fleet.client.zcard(fleet.names.pending) == 1)
+    await fleet.leave(node)
+    [left] = fleet.all_seen(NodeLeft)
+    assert left.abandoned == 0
+    assert (await ref.status()).state == "unassigned"
+    monkeypatch.setattr(Worker, "handle", handle)
+    other = await fleet.node(handlers_of(diary))
+    assert await ref.result(timeout_s=SOON_S) == other.id
 
 
 async def test_what_ended_a_join_is_told_though_the_house_ends_meanwhile(

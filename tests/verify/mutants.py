@@ -1327,6 +1327,19 @@ MUTANTS: Final = (
         by=("tests/actors/test_stored_input.py",),
     ),
     Mutant(
+        name="who leaves has heard of everything",
+        breaks="what was granted as a worker left waits for its lease, or for the next node (13.5)",
+        path="pool/actors/worker.py",
+        old="                if self._grace_ends_s == math.inf:",
+        new="                if False:",
+        by=(
+            (
+                "tests/actors/test_leaving.py::"
+                "test_what_was_granted_and_not_heard_of_is_given_back_before_a_worker_leaves"
+            ),
+        ),
+    ),
+    Mutant(
         name="who has come since learns of no witness",
         breaks="of two steps the first is taken off twice: a retry waits for as long (13.10)",
         path="pool/store/lua/lib/clock.lua",
