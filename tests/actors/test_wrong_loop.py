@@ -17,6 +17,7 @@ from pool import (
     Job,
     WrongLoop,
 )
+from pool.actors.maps import Maps
 from tests.actors.conftest import Fleet
 
 pytestmark = pytest.mark.anyio
@@ -49,3 +50,24 @@ async def test_a_thread_without_a_loop_reads_what_is_here_and_calls_by_the_loop(
             return node.state, flags["k"], anyio.from_thread.run(ref.result)
 
         assert await anyio.to_thread.run_sync(work) == ("open", "v", "x")
+
+
+async def test_a_map_is_not_entered_on_another_loop(
+    fleet: Fleet, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is begun there: what is the loop's own would be touched from another thread."""
+    node = await fleet.node()
+    begun, real = list[str](), Maps.new_replica
+
+    def new_replica(self: Maps, name: str) -> Any:
+        begun.append(name)
+        return real(self, name)
+
+    async def enter() -> None:
+        with pytest.raises(WrongLoop):
+            async with node.map("flags"):
+                pass
+
+    monkeypatch.setattr(Maps, "new_replica", new_replica)
+    await anyio.to_thread.run_sync(lambda: anyio.run(enter, backend=anyio_backend))
+    assert not begun
