@@ -333,6 +333,33 @@ async def test_a_write_that_the_server_lost_before_we_saw_it_is_not_waited_for_f
             await replica.wait_for((await replica.write([Set(b"a", b"2")])).revision)
 
 
+async def test_who_was_answered_is_not_answered_again(open_fleet: Callable[[], Any]) -> None:
+    """Before it has had its turn the revision may be there: of another history."""
+    async with open_fleet() as fleet:
+        replica = await fleet.join()
+        written = await replica.write([Set(b"a", b"1")])
+        await replica.wait_for(written.revision)
+
+        async def wait() -> None:
+            with pytest.raises(StoreLost):
+                await replica.wait_for(written.revision + 1)
+
+        def miss() -> None:
+            for _ in range(2):
+                replica._miss(written.revision)
+
+        def fork() -> None:
+            replica._fail_forked(replica._copy.state.at.incarnation)
+
+        async with anyio.create_task_group() as tasks:
+            for lose in (miss, fork):
+                tasks.start_soon(wait)
+                while not replica._waiters:
+                    await anyio.lowlevel.checkpoint()
+                lose()
+                assert not replica._waiters
+
+
 async def test_what_was_probed_before_a_write_says_nothing_of_it(
     open_fleet: Callable[[], Any],
 ) -> None:

@@ -543,6 +543,19 @@ async def test_wrong_credentials_are_refused_without_showing_them(
         client.config_set("requirepass", "")
 
 
+@pytest.mark.parametrize(
+    ("version", "is_old"), [("6.2.14", True), ("7.0.0", False), ("10.1", False)]
+)
+def test_a_server_that_lacks_what_scripts_use_is_refused(version: str, *, is_old: bool) -> None:
+    facts = {"server": "redis", "version": version, "mode": "standalone", "role": "master"}
+    url = Url.parse("redis://h")
+    if is_old:
+        with pytest.raises(UnsupportedServer, match="older than Redis 7"):
+            wire._check(facts, b"", url)
+    else:
+        assert wire._check(facts, b"", url).version == version
+
+
 @pytest.mark.anyio
 async def test_a_server_that_may_evict_jobs_is_refused(own_server: EmbeddedServer) -> None:
     with redis.Redis.from_url(own_server.url) as client:

@@ -590,6 +590,16 @@ async def ended(store: Store) -> Written:
     return written
 
 
+async def test_an_end_has_come_when_its_millisecond_has(store: Store) -> None:
+    await store.write(Set(b"a", b"1"), life=Life(60.0))
+    assert await store.expire() == []
+    seconds, micros = store.client.time()
+    while micros < 10_000:
+        seconds, micros = store.client.time()
+    store.client.zadd(store.map.control.map_due, {"flags": seconds * 1000 + micros // 1000})
+    assert await store.expire() == [b"flags"]
+
+
 async def test_an_ended_map_is_emptied_by_a_delta(store: Store) -> None:
     """Never by a time to live of Redis, of which replicas would not hear."""
     await ended(store)
