@@ -118,6 +118,7 @@ class PoolTime:
         off_s = self.off_s + min(now_s - self.off_at_s, period_s) if is_same else 0.0
         if off_s > CONTRADICTED * period_s:
             return anew
+        by_ms = offset_ms if self.since_ms else self.offset_ms  # what it goes by may be a claim's
         return attrs.evolve(
-            self, off_ms=off_ms, off_at_s=now_s, off_s=off_s, turn=turn, offset_ms=offset_ms
+            self, off_ms=off_ms, off_at_s=now_s, off_s=off_s, turn=turn, offset_ms=by_ms
         )

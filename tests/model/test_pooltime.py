@@ -99,6 +99,11 @@ def test_who_is_no_witness_begins_anew_with_what_one_claims() -> None:
             raw_ms - 15_000, 0, 0, 2.0, 2.0, PERIOD_S, is_astray=True, witnessed_ms=by_ms
         )
         assert (told.expected_ms(2.0), told.since_ms) == (EPOCH_MS + 1_000, 0)
+        # The answer to a call that is no renewal says nothing of claims.
+        told = told.heard(raw_ms - 15_000, 0, 0, 2.0, 2.0, PERIOD_S, is_astray=True)
+        stepped_ms = EPOCH_MS + 2_000 + step_ms  # it was settled, and the next one came, unheard
+        both = told.heard(stepped_ms, -by_ms, 1, 3.0, 3.0, PERIOD_S, is_astray=True)
+        assert (both.expected_ms(3.0), both.off_ms) == (EPOCH_MS + 2_000, step_ms)
         then = told.heard(
             raw_ms - 15_000 + step_ms + 1_000, 0, 0, 3.0, 3.0, PERIOD_S, is_astray=True
         )
