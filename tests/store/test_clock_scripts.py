@@ -317,6 +317,22 @@ def test_who_has_come_since_is_told_what_a_witness_claims(clock: Clock, step_ms:
     assert (settled.clock.turn, settled.clock.witnessed_ms) == (1, 0)
 
 
+@pytest.mark.parametrize("step_ms", [*STEPS, 4_000, -4_000])
+@pytest.mark.parametrize("waits_ms", [0, 5 * PERIOD_MS])
+def test_who_was_told_what_a_witness_claims_confirms_it(
+    clock: Clock, step_ms: int, waits_ms: int
+) -> None:
+    """In two periods, as all who have come since; or begins anew when it is too old."""
+    clock.step(step_ms)
+    clock.renew(off_ms=step_ms, who="n9")
+    told = None
+    for passed_ms in (waits_ms, PERIOD_MS, PERIOD_MS):
+        told = clock.renew(later_ms=passed_ms, since_ms=0, off_ms=step_ms, who="n2")
+    assert told
+    assert told.clock.turn == 1
+    assert abs(clock.error_ms(told)) < 500
+
+
 def test_who_comes_after_a_witness_died_goes_on_from_what_that_stored(clock: Clock) -> None:
     """It had no time to say what it had seen; what it stored would wait for as long as that."""
     clock.step(-HOUR_MS)

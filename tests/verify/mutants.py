@@ -1348,6 +1348,22 @@ MUTANTS: Final = (
         by=("tests/store/test_clock_scripts.py",),
     ),
     Mutant(
+        name="nobody confirms a witness",
+        breaks="pool time stands for four periods more when a witness is gone (13.10)",
+        path="pool/store/lua/lib/clock.lua",
+        old="(by == 0 or math.abs(by - had_by) > slack)",
+        new="true",
+        by=("tests/store/test_clock_scripts.py",),
+    ),
+    Mutant(
+        name="what was told is measured once more",
+        breaks="a step is taken off twice by who was told of it (13.10)",
+        path="pool/store/lua/lib/clock.lua",
+        old="if tonumber(left) and math.abs(by - left) <= slack then",
+        new="if false then",
+        by=("tests/store/test_clock_scripts.py",),
+    ),
+    Mutant(
         name="an old claim is still believed",
         breaks="who has come since takes one of two steps for the whole (13.10)",
         path="pool/store/lua/lib/clock.lua",

@@ -16,7 +16,7 @@ before that is no witness any more (it was cut off all the while), or it would t
 what has been stored since.  Who is late expects too little, and claims nothing:
 what it has measured has the round trips taken off.  A claim is for one offset, whose number is `turn`.
 Who has come since is told what a witness claims and begins anew with that, so that of another step it measures
-what that witness would.  What a witness has claimed that is heard no more stays in the claim of who came since, at
+what that witness would, and of this one it confirms the claim.  What a witness has claimed that is heard no more stays in the claim of who came since, at
 its end: of the two times that may be meant the one counts by which less has passed since `seen`.
 ]]
 local CLOCK_MS = 1000 -- less is no step
@@ -71,9 +71,12 @@ local function keep_time()
     local knows, had_known = knowledge(kind, by), knowledge(had_kind, had_by)
     if is_old or knows > had_known then
       had_kind = nil
-    elseif knows < had_known then
+    elseif knows < had_known and (by == 0 or math.abs(by - had_by) > slack) then
       return
     end
+  end
+  if tonumber(left) and math.abs(by - left) <= slack then
+    left = nil -- it was told, and has measured it from there
   end
   local stood = now + ttl_ms
   local function regrant(ends)
