@@ -108,7 +108,7 @@ def _instead(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Constant(bool() as value):
             yield ast.Constant(not value)
         case ast.Constant(int() | float() as value):
-            yield ast.Constant(value + 1 if isinstance(value, int) else value * 2)
+            yield ast.Constant(value + 1 if isinstance(value, int) else value * 2 or 1.0)
         case ast.Return(value) if value is not None and not _is_none(value):
             yield ast.Return(ast.Constant(None))
         case ast.Expr(ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete() | ast.Raise():
@@ -232,11 +232,12 @@ class Who:
         for test in sorted(all_of_them, key=lambda test: self.took_s.get(test, 0.0)):
             by_file[test.partition("::")[0]].append(test)
         name = Path(change.path).stem
-        order = sorted(by_file, key=lambda file: (name not in file, len(by_file[file])))
-        turns = itertools.zip_longest(*(by_file[file] for file in order))
+        own = [file for file in by_file if name in file]  # its own tests, all of them
+        others = sorted(by_file.keys() - own, key=lambda file: (len(by_file[file]), file))
+        turns = itertools.zip_longest(*(by_file[file] for file in others))
         chosen: list[str] = []
         left_s = TESTS_S
-        for test in itertools.chain.from_iterable(turns):
+        for test in itertools.chain(*(by_file[file] for file in own), *turns):
             if test is not None and left_s > 0:
                 chosen.append(test)
                 left_s -= self.took_s.get(test, 0.0)
