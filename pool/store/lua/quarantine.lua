@@ -22,7 +22,7 @@ ARGV[5] looked_max   int    > 0; how many entries are looked at
 Uses     lane
 Returns  OK | MOVED_ON (it is another record by now) | LOOKED <entry> (nothing was done: it may stand behind this)
 Errors   POOLDATALOST <lane>
-Cost     O(looked_max); 22 commands
+Cost     O(looked_max); 21 commands
 Why Lua  it may have been mended or replaced since it was read.
 ]]
 if redis.call('HGET', jobs, key) ~= text then
@@ -34,7 +34,6 @@ redis.call('XLEN', journal)
 redis.call('ZCARD', parked)
 redis.call('HLEN', letters)
 redis.call('ZCARD', due)
-redis.call('HLEN', payloads)
 redis.call('HLEN', blobs)
 local first = after == '-' and after or '(' .. after
 local entries, found = has_stream and redis.call('XRANGE', holders_stream, first, '+', 'COUNT', looked_max) or {}, nil
