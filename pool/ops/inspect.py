@@ -30,7 +30,7 @@ _LOOKS: Final = 128  # jobs asked for in one call
 # Fields of `lane` that are not counters of what happened.
 FACTS: Final = {
     *("stamp", "seen", "quiet", "ttl", "term", "behind", "incarnation", "unassigned", "waiting"),
-    *("walk", "astray", "offset", "turn", "begun", "claim", "paced", "reached"),
+    *("walk", "astray", "offset", "turn", "begun", "stood", "claim", "paced", "reached"),
 }
 
 

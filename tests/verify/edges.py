@@ -235,6 +235,8 @@ def _judge_wait(
         return
     if view.is_gone(event) if event.f == "dispatch" else view.loses(event.t, took, key):
         return
+    if (event.f != "dispatch" or event.extra.get("delay_s")) and view.is_misled(event):
+        return
     # The grant comes before its answer.
     asked = view.invoked.get(event.idem, event) if event.f == "dispatch" else event
     since = asked.t

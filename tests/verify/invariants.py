@@ -122,14 +122,20 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
     """Every job ends in time after `heal`; only a service may still be there at the end.
 
     Jobs that hurt their own process are tried again after `heal`: then time counts from the end of
-    the last such hurt that came before the job's end, as it evicts what waited there.
+    the last such hurt that came before the job's end, as it evicts what waited there.  What waits
+    for a time that was named by one whom a step of the clock misled may wait for as long.
     """
-    if view.final is not None and not view.final.extra.get("drained", True):
-        found.say("the run was ended by the harness, not by its last job", view.final)
     ended, live = view.ended, _live(view)
+    misled = {job for job, dispatch in view.accepted.items() if _waits_misled(view, job, dispatch)}
+    left = {job for job, kind in live.items() if kind == "job"}
+    is_ended = view.final is not None and not view.final.extra.get("drained", True)
+    if is_ended and not (left and left <= misled):
+        found.say("the run was ended by the harness, not by its last job", view.final)
     late = [f for f in view.faults if f.does in ("pause", "crash") and f.ended > view.healed]
     for job, dispatch in view.accepted.items() if view.healed < math.inf else ():
         found.judged += 1
+        if job in misled:
+            continue
         end = ended.get(job, math.inf)
         hurts = (f.ended for f in late if f.ended <= end)
         since = max(view.healed, dispatch.t, max(hurts, default=0.0))
@@ -140,6 +146,14 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
             found.say(f"{job} of {dispatch.key!r} has not ended", dispatch)
         elif ended.get(job, 0.0) > by:
             found.say(f"{job} ended {ended[job] - by:.2f} s too late", dispatch)
+
+
+def _waits_misled(view: View, job: str, dispatch: Event) -> bool:
+    """Say whether what a job waits for was named by one whom a step of the clock misled."""
+    named = [run.end for run in view.by_job.get(job, ()) if run.end and run.end.err == "retry"]
+    if dispatch.extra.get("delay_s"):
+        named.append(dispatch)
+    return any(view.is_misled(event) for event in named)
 
 
 @invariant("I3", "one committing owner")

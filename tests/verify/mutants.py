@@ -1380,6 +1380,22 @@ MUTANTS: Final = (
         by=("tests/model/test_pooltime.py",),
     ),
     Mutant(
+        name="nobody vouches for a lane that is made",
+        breaks="a step before its first renewal is believed: what it remembers ends early (13.10)",
+        path="pool/store/lua/join.lua",
+        old="redis.call('HSET', lane, 'seen', text_of(now)) -- the first witness of its clock",
+        new="",
+        by=("tests/store/test_clock_scripts.py",),
+    ),
+    Mutant(
+        name="a lease of while pool time stood tells how long its owner lived",
+        breaks="what kills at once behind a step of the clock ends one process more (G-06)",
+        path="pool/store/lua/fence.lua",
+        old="renewed == begun and math.min(stood, begun) or renewed",
+        new="renewed",
+        by=("tests/store/test_clock_scripts.py",),
+    ),
+    Mutant(
         name="a lane begins with leases of before a step",
         breaks="who joined and died is taken over an hour later (13.10)",
         path="pool/store/lua/lib/quiet.lua",

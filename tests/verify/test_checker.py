@@ -1360,6 +1360,57 @@ bad("I19")(delayed_behind_a_step(early_s=0.7, step_s=0.8, heard="0"))
 bad("I19")(delayed_behind_a_step(early_s=0.7, step_s=0.8, heard="0", heard_at=7.0))
 
 
+def misled_by_a_step(
+    name: str,
+    *,
+    saw_at: float = 12.0,
+    joined_at: float = 10.5,
+    delay_s: float = 0.5,
+    retries: bool = False,
+    step_s: float = 3600.0,
+) -> Tell:
+    """Return the story of a wait of 11.0 that does not end: of b, which comes behind a step of 10.0
+    and names it, and of a, which has seen that and is heard again."""
+
+    def tell(s: Story) -> None:
+        facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"delay_s": delay_s}}
+        told: list[tuple[float, Callable[[], object]]] = [
+            (1.0, lambda: s.say("join", p="a/1", nonce="Wa.1@0", extra={"worker": True})),
+            (2.0, lambda: s.say("own", key="k", epoch=9, nonce="Wa.1@0")),
+            (10.0, lambda: step(s, step_s=step_s)),
+            (joined_at, lambda: s.say("join", p="b/1", nonce="Wb.1@0", extra={"worker": True})),
+            (10.9, lambda: s.say("dispatch", "invoke", p="b/1", **facts)),
+            (11.0, lambda: s.say("dispatch", p="b/1", job="j1", **facts)),
+            (saw_at, lambda: s.say("renew", p="a/1", nonce="Wa.1@0", extra={"asked": s.at})),
+        ]
+        if retries:
+            told += [(11.05, lambda: s.say("own", key="k", epoch=11, nonce="Wb.1"))]
+            told += [(11.1, lambda: s.start("j1", by="b", epoch=11))]
+            told += [(11.2, lambda: s.end("j1", by="b", epoch=11, err="retry", after_s=0.5))]
+        for at, say in sorted(told, key=lambda each: each[0]):
+            s.at = at
+            say()
+        s.heal()
+        s.at += 40.0
+        if name == "I2":
+            s.final(drained=False, jobs={"k": ("j1", "waiting", "job")})
+        else:
+            s.say("own", key="k", epoch=12, nonce="Wb.1")
+            s.start("j1", by="b", epoch=12, attempt=2 if retries else 1)
+
+    return tell
+
+
+for name in ("I2", "I34"):
+    good(name)(misled_by_a_step(name))
+    good(name)(misled_by_a_step(name, delay_s=0.0, retries=True))
+    bad(name)(misled_by_a_step(name, delay_s=0.0))  # it names no wait
+    bad(name)(misled_by_a_step(name, saw_at=10.7))  # by then it was told
+    bad(name)(misled_by_a_step(name, saw_at=9.0))  # nobody disagrees
+    bad(name)(misled_by_a_step(name, joined_at=9.5))  # it has seen the step
+    bad(name)(misled_by_a_step(name, step_s=0.9))
+
+
 @bad("I19")
 def it_starts_a_whole_hour_early(s: Story) -> None:
     """A step excuses two renewal periods and 1 s, and not what it took."""

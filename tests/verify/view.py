@@ -282,14 +282,38 @@ class View:
         ]
         return min(sum(_step_s(fault, most_s) for fault in stood), most_s)
 
+    def is_misled(self, event: Event) -> bool:
+        """Say whether the end of a wait that this names may be off by a whole step of the clock.
+
+        Who says it joined the lane behind the step, and of those who had seen it nobody had been
+        heard yet; but somebody was afterwards (README, Clocks).
+        """
+        lane = self.lane_of(event.key)  # untold of what nobody ever had: then any will do
+        lanes = [lane] if lane else self._answered
+        return any(self._misled_in(event, self._answered.get(name, ())) for name in lanes)
+
+    def _misled_in(self, event: Event, answered: Sequence[tuple[float, str]]) -> bool:
+        came: dict[str, float] = {}
+        for at, p in answered:
+            came.setdefault(p, at)
+        for fault in self.excuses({STEP}, -math.inf, event.t):
+            saw = (at for at, p in answered if came[p] < fault.began < at)
+            if came.get(event.p, -math.inf) > fault.ended and next(saw, -math.inf) > event.t:
+                return True
+        return False
+
     @cached_property
-    def _heard(self) -> Mapping[str, Sequence[float]]:
-        """When nodes were answered that joined, or renewed; by lane, as far as that is told."""
-        heard: dict[str, list[float]] = defaultdict(list)
+    def _answered(self) -> Mapping[str, Sequence[tuple[float, str]]]:
+        """When which processes were answered that joined, or renewed; by lane, if that is told."""
+        answered: dict[str, list[tuple[float, str]]] = defaultdict(list)
         for event in sorted((*self.of.get("join", ()), *self.of.get("renew", ())), key=_at):
             if "@" in event.nonce:
-                heard[event.nonce.rpartition("@")[2]].append(event.t)
-        return heard
+                answered[event.nonce.rpartition("@")[2]].append((event.t, event.p))
+        return answered
+
+    @cached_property
+    def _heard(self) -> Mapping[str, Sequence[float]]:
+        return {lane: [at for at, _ in told] for lane, told in self._answered.items()}
 
     def unseen(self, began: float, ended: float) -> list[Fault]:
         """Return the steps within a time that nobody saw: no process was heard before and after.

@@ -1,7 +1,7 @@
 --[[
 join: register a node and its workers in a lane.
 
-KEYS[1] lane       hash    stamp, counters, incarnation, ttl, term
+KEYS[1] lane       hash    stamp, counters, incarnation, ttl, term, seen
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
@@ -24,7 +24,8 @@ Why Lua  a late copy of this call must not bring back an identity that was reape
          worker again that has closed itself.
 
 A lane has an incarnation of its own, <the pool's>.<when>, drawn by the first to join it.  One that lost its
-data is given another, so that whoever joined it before hears of that, and nobody in other lanes does.
+data is given another, so that whoever joined it before hears of that, and nobody in other lanes does.  Its time
+begins with what its server says then.
 
 Who joins a node that has not heard yet of a shorter TTL gets as long a lease as the node has, since the
 node believes in one lease for all that it has in the lane.
@@ -72,6 +73,9 @@ redis.call('ZREM', keepalive, '\n') -- on a full server too: who joins it drains
 if is_new then
   had = incarnation .. '.' .. time[1] .. string.format('%06d', tonumber(time[2]))
   redis.call('HSET', lane, 'incarnation', had)
+  if seen == 0 then
+    redis.call('HSET', lane, 'seen', text_of(now)) -- the first witness of its clock
+  end
 end
 if ttl_ms < 1000 or ttl_ms > 3600000 then
   ttl_ms, term = pool_ttl_ms, math.max(term + 1, now)

@@ -13,7 +13,7 @@ A caller that has counted since `seen` or longer is a witness: it knows how much
 Others (who has just come, or was contradicted) are believed while raw is where it may be; else they claim as
 well, and for two periods any witness may say otherwise.  Then it is settled: `begun`, and who has counted since
 before that is no witness any more (it was cut off all the while), or it would take pool time back, behind
-what has been stored since.  Who is late expects too little, and claims nothing:
+what has been stored since.  Whose lease is of `begun` was surely alive when pool time `stood` (see fence).  Who is late expects too little, and claims nothing:
 what it has measured has the round trips taken off.  A claim is for one offset, whose number is `turn`.
 Who has come since is told what a witness claims and begins anew with that, so that of another step it measures
 what that witness would, and of this one it confirms the claim.  What a witness has claimed that is heard no more stays in the claim of who came since, at
@@ -35,7 +35,7 @@ local function keep_time()
   local raw = math.floor(raw_us / 1000)
   local slack = CLOCK_MS + period_ms / 2
   local off = raw - expected_ms
-  -- A lane in which nobody has vouched yet begins with what its server says.
+  -- A lane that nobody has vouched for (somebody else was at it) begins with what its server says.
   local is_near = expected_ms > 0 and (seen == 0 or math.abs(off) <= slack)
   local is_witness = since_ms > 0 and since_ms <= seen and not is_late
   if is_near and (is_witness or not is_astray or seen == 0) then
@@ -100,7 +100,7 @@ local function keep_time()
     if kind == 'n' then
       -- Quiet counts from the first claim, so who was renewed since gets what its renewal was worth.
       regrant(now + ttl_ms)
-      redis.call('HSET', lane, 'begun', text_of(now))
+      redis.call('HSET', lane, 'begun', text_of(now), 'stood', text_of(stood - ttl_ms))
     end
     offset = offset + now - raw
     if now ~= raw then
