@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 
 from pool.model.pooltime import Told
 from pool.store.answers import Renewal, claims, expired, overdue, renewal
+from pool.store.lane import Target
 
 if TYPE_CHECKING:
     from tests.store.conftest import Bench
@@ -225,6 +227,47 @@ def test_who_died_before_anybody_came_is_taken_over_a_ttl_after_that(
         clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms)
     assert clock.field("begun")
     assert bench.do("ZSCORE", bench.names.keepalive, "w2.1") <= clock.field("quiet")
+
+
+@pytest.mark.parametrize("step_ms", STEPS)
+def test_who_died_while_pool_time_stood_was_surely_alive_when_that_began(
+    clock: Clock, step_ms: int
+) -> None:
+    """It got a lease when that ended: what it had begun since may have killed it at once."""
+    bench = clock.bench
+    clock.step(step_ms)
+    stood_ms = clock.field("seen") + (WINDOW_MS if step_ms > 0 else 0)
+    for passed_ms in (0, PERIOD_MS, PERIOD_MS):
+        expected_ms = raw_ms(clock) + passed_ms
+        clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms)
+        if not passed_ms:
+            bench.do("ZADD", bench.names.keepalive, stood_ms + 10_000, "w2.1")
+    lease_ms = bench.do("ZSCORE", bench.names.keepalive, "w2.1")
+    assert lease_ms == clock.field("begun") + 10_000
+    bench.do("HDEL", bench.names.lane, "quiet")
+    expected_ms = raw_ms(clock) + 10_500
+    clock.renew(later_ms=10_500, since_ms=clock.field("begun"), expected_ms=expected_ms)
+    bench.do("HDEL", bench.names.lane, "quiet")
+    claim = next(each for each in bench.fence() if each.identity == "w2.1")
+    assert claim.death.alive_ms == stood_ms
+
+
+@pytest.mark.parametrize("step_ms", STEPS)
+def test_who_makes_a_lane_is_the_first_witness_of_its_clock(bench: Bench, step_ms: int) -> None:
+    """A step before anybody renews there is one: who comes behind it does not vouch for that."""
+    bench.do("DEL", bench.names.lane)
+    later: Any = {"not_after_ms": bench.now_ms() + HOUR_MS, "pool_ttl_ms": 10_000, "pool": "inc"}
+    anew = attrs.evolve(bench.lane, incarnation="")
+    made = anew.join(Target("n1", 1), {Target("w1", 1): 10}, {}, is_new=True, **later)
+    began_ms, _, _, incarnation, _ = bench.run(made)
+    clock = Clock.__new__(Clock)
+    clock.bench, bench.lane = bench, attrs.evolve(bench.lane, incarnation=incarnation.decode())
+    clock.step(step_ms)
+    told = clock.renew(since_ms=0, who="n9", expected_ms=raw_ms(clock))
+    assert abs(clock.error_ms(told)) <= WINDOW_MS + 500
+    for who, later_ms in (("n1", 0), ("n1", PERIOD_MS)):
+        told = clock.renew(since_ms=began_ms, off_ms=step_ms, who=who, later_ms=later_ms)
+    assert (told.clock.turn, abs(clock.error_ms(told)) < 500) == (1, True)
 
 
 def test_a_lane_that_was_made_anew_begins_with_what_its_server_says(clock: Clock) -> None:

@@ -1,7 +1,7 @@
 --[[
 fence: claim identities whose lease has ended (SetIfNotExists in the cleanup map), or whose reaper died.
 
-KEYS[1] lane       hash    seen, quiet, offset
+KEYS[1] lane       hash    seen, quiet, offset, begun, stood
 KEYS[2] keepalive  zset    identity -> lease end; of a fenced one: by when its reaper must have gone on
 KEYS[3] cleanup    hash    identity -> claim: holder|fence|alive|culprit, later done
 KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
@@ -28,9 +28,10 @@ Why Lua  the lease has ended, nobody claimed it, now I do: with a gap between th
          begin, or a renewal would slip in.  From here on every script of that identity is refused, for all
          its keys at once, before the first key is moved.
 
-A claim says when the identity was surely alive (its last renewal), and the epoch of the job that probably
-killed it (0: of none): the suspected one that it began last, unless it has said since that this one lives, or
-has ended it.  Time would be no evidence: what the dead had sent may arrive after its death.  Both are lost with
+A claim says when the identity was surely alive (its last renewal; or, if that was while pool time stood, since when
+it did), and the epoch of the job that probably killed it (0: of none): the suspected one that it began last, unless
+it has said since that this one lives, or has ended it.  Time would be no evidence: what the dead had sent may arrive
+after its death.  Both are lost with
 its lease, so they stand in the claim, also of a successor.  But whom its predecessor has moved a successor
 cannot know: where there was no culprit it is told of one that is no job's (see Lineup in model/job.py).
 ]]
@@ -45,7 +46,8 @@ if is_astray or (latest_ms > 0 and now > latest_ms) then
 end
 redis.call('ZREM', keepalive, '\n')
 
-local quiet = whole(redis.call('HGET', lane, 'quiet'))
+local fields = redis.call('HMGET', lane, 'quiet', 'begun', 'stood')
+local quiet, begun, stood = whole(fields[1]), whole(fields[2]), whole(fields[3])
 local FORGET_TTLS = 10
 local answers = { '-1' }
 local function culprit_of(name)
@@ -60,7 +62,8 @@ local function claim(name, lease_end, had)
   if alive then
     culprit = culprit == '0' and UNKNOWN or culprit
   else
-    alive, culprit = text_of(math.max(0, tonumber(lease_end) - ttl_ms)), culprit_of(name)
+    local renewed = math.max(0, tonumber(lease_end) - ttl_ms)
+    alive, culprit = text_of(renewed == begun and math.min(stood, begun) or renewed), culprit_of(name)
     if culprit ~= '0' then
       for _, old in ipairs(redis.call('ZRANGEBYSCORE', thawed, '-inf', now, 'LIMIT', 0, 16)) do
         redis.call('ZREM', thawed, old)
