@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.verify.mutants import ROOT
-from tests.verify.small import Change, Who, _lua, _python, _shown, changes
+from tests.verify.small import _FAILED, Change, Who, _lua, _python, _shown, changes
 
 MODULE = '''\
 """A module: 1 == 1."""
@@ -90,3 +90,8 @@ def test_the_dead_are_told_from_the_living(new: str, killer: str) -> None:
     who = Who({path: {str(line): [BACKOFF]}}, {})
     found = _shown(Change(path, line, (begin, begin + len(old)), new), who)
     assert found.killer.partition("::")[0] == killer
+
+
+def test_who_fails_without_any_change_is_known_by_its_whole_name() -> None:
+    told = "FAILED tests/a/test_b.py::test_c[x - y|z] - a[1] == 2\nERROR tests/d.py::e\nFAILED 1\n"
+    assert _FAILED.findall(told) == ["tests/a/test_b.py::test_c[x - y|z]", "tests/d.py::e"]
