@@ -14,7 +14,9 @@ from pool.actors.observe import ServiceMoved
 from pool.actors.run import Run
 from pool.actors.slots import Slots
 from pool.actors.trials import TRIAL_S
+from pool.model.job import OVER
 from pool.model.names import Names, lane_of
+from pool.store.lane import Edge
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -643,3 +645,44 @@ async def test_suspects_that_wait_for_a_slot_go_where_one_is_free(
     await fleet.node(begun)
     await diary.counts(3)
     assert diary.entries[-1][1] - came_s < 1.0
+
+
+async def test_a_slot_that_was_to_be_prepared_for_a_job_that_is_lost_is_free_at_once(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its payload may come over a slow line: nobody waits for that beside a free slot."""
+    handlers, asked, come = Handlers(), anyio.Event(), anyio.Event()
+
+    @handlers.job("size")
+    async def size(job: Job, value: bytes) -> int:
+        return len(value)
+
+    node = await fleet.node(handlers, capacity=1)
+    [worker] = fleet.workers(node)
+
+    async def fetch(_: Slots, run: Run) -> None:
+        asked.set()
+        await come.wait()
+
+    monkeypatch.setattr(Slots, "_fetch", fetch)
+    await node.dispatch("size", "large", b"p" * 200_000)
+    with anyio.fail_after(5):
+        await asked.wait()
+    monkeypatch.undo()
+    assert worker._slots.left() == 0
+    worker._cancel(worker.runs["large"], "gone")
+    assert (worker.runs, worker._slots.left()) == ({}, 1)
+    come.set()
+
+
+async def test_a_worker_that_has_something_left_to_say_is_not_idle(fleet: Fleet) -> None:
+    """It may be about a key that it does not run: whoever leaves says it before."""
+    where(handlers := Handlers())
+    [worker] = fleet.workers(await fleet.node(handlers))
+    box, told = worker._lanes[0].box, [worker.is_idle]
+    box.add(Edge(OVER, "k", 1, "nobody"), None)
+    told.append(worker.is_idle)
+    box.flush()
+    told.append(worker.is_idle)
+    assert told == [True, False, False]
+    await fleet.until(lambda: worker.is_idle)
