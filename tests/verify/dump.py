@@ -10,7 +10,7 @@ import redis
 
 from pool.errors import PayloadEncodingError
 from pool.model.codec import decode_value
-from pool.model.job import Outcome, Record
+from pool.model.job import Options, Outcome, Record
 from pool.model.names import Control, Names
 from pool.testing import audit
 from tests.verify.service import SHARED
@@ -36,7 +36,7 @@ def state_of(client: redis.Redis, pool: str) -> dict[str, Any]:
     offset: Any = client.hmget(lanes[0].lane, "offset")
     return {
         "now_ms": int(_raw_s(client.time(), offset) * 1000),
-        "jobs": {k: _told(text) for n in lanes for k, text in _hash(client, n.jobs).items()},
+        "jobs": {key: told for n in lanes for key, told in _jobs(client, n)},
         "outcomes": {job: told for n in lanes for job, told in _outcomes(client, n)},
         "leases": sorted({name for n in lanes for name in _leases(client, n)}),
         "claims": claims(client, pool),
@@ -63,9 +63,8 @@ def claims(client: redis.Redis, pool: str) -> list[str]:
 
 def unfinished(client: redis.Redis, pool: str) -> list[str]:
     """Return the keys of jobs that are not over, and of services that do not run."""
-    lanes = lanes_of(client, pool)
-    told = {k: _told(text) for n in lanes for k, text in _hash(client, n.jobs).items()}
-    return [key for key, (_, *is_at) in told.items() if is_at != ["running", "service"]]
+    told = [each for n in lanes_of(client, pool) for each in _jobs(client, n)]
+    return [key for key, (_, *is_at) in told if is_at != ["running", "service"]]
 
 
 def snapshot(client: redis.Redis, pool: str) -> dict[str, int]:
@@ -120,9 +119,18 @@ def _kind(key: str, prefixes: tuple[str, ...]) -> str:
     return key.removeprefix(mine).partition(":")[0] if mine else key
 
 
-def _told(text: bytes) -> list[str]:
-    record = Record.parse(text)
-    return [record.id, record.state, record.kind] if record else ["", "unreadable", "job"]
+def _jobs(client: redis.Redis, n: Names) -> Iterable[tuple[str, list[str]]]:
+    """Yield key, and id, state and kind of its job: as its handler is registered.
+
+    A record that was made before that, as behind a loss of data, calls what it is for a job.
+    """
+    kinds = {name: Options.parse(text).kind for name, text in _hash(client, n.handlers).items()}
+    for key, text in _hash(client, n.jobs).items():
+        record = Record.parse(text)
+        if record is None:
+            yield key, ["", "unreadable", "job"]
+        else:
+            yield key, [record.id, record.state, kinds.get(record.handler, record.kind)]
 
 
 def _outcomes(client: redis.Redis, n: Names) -> Iterable[tuple[str, dict[str, Any]]]:

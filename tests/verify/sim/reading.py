@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from pool.model.job import Record
+import attrs
+
+from pool.model.job import Options, Record
 from pool.model.names import Control, Names, lane_of
 from pool.store.answers import Opening
 from pool.testing.audit import audit
@@ -84,11 +86,17 @@ def problems(keyspace: Keyspace, pool: str) -> list[str]:
 
 
 def records(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Record | None]:
-    """Return key -> record of everything that has one."""
+    """Return key -> record of everything that has one, of the kind that its handler is."""
     found: dict[str, Record | None] = {}
     for number in range(lanes):
-        jobs = keyspace.keys.get(Names(pool, number).jobs.encode(), {})
-        found.update({key.decode(): Record.parse(text) for key, text in jobs.items()})
+        names = Names(pool, number)
+        jobs = keyspace.keys.get(names.jobs.encode(), {})
+        handlers = keyspace.keys.get(names.handlers.encode(), {})
+        for key, text in jobs.items():
+            record = Record.parse(text)
+            if record is not None and (known := handlers.get(record.handler.encode())):
+                record = attrs.evolve(record, kind=Options.parse(known).kind)
+            found[key.decode()] = record
     return found
 
 
