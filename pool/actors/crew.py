@@ -203,6 +203,7 @@ class Crew:
             on_gone=lambda lane, name: self._on_gone(lane, (name,)),
             on_lost=self._judge_later,
             tell_waiters=self._tell_waiters,
+            has_read=self._listener.has_read,
         )
         worker.take_lanes([1] * len(context.lanes))
         with anyio.CancelScope() as scope:

@@ -56,6 +56,11 @@ class Listener(Actor[_Read]):
         if not tail.is_started:
             tail.start()
 
+    def has_read(self, lane: int, stream: str, epoch: int) -> bool:
+        """Say whether a start is behind what was read of a stream: it does not come any more."""
+        reading = self._tails[lane].readings.get(stream)
+        return reading is None or int(reading.position.partition("-")[0]) >= epoch
+
     async def aclose(self, budget_s: float) -> None:
         """Stop reading; twice is fine."""
         for tail in self._tails:

@@ -15,7 +15,7 @@ came or ended between two pages is seen by neither, or as it is.  A pass that fa
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import attrs
 
@@ -53,6 +53,15 @@ class Mending:
     def is_needed(self) -> bool:
         """Whether anything differed."""
         return bool(self.adopt or self.resend or self.release or self.cancel)
+
+    def counts(self, has_read: Callable[[int], bool]) -> Counter[str]:
+        """Count what differed; a start that our reader has still to come to has not been lost."""
+        return Counter(
+            adopted=sum(has_read(start.epoch) for start in self.adopt),
+            resent=len(self.resend),
+            released=len(self.release),
+            cancelled=len(self.cancel),
+        )
 
 
 @attrs.define(eq=False)
@@ -101,16 +110,6 @@ class Audit:
             run = runs.get(key.decode(errors="surrogateescape"))
             if run is None or f"{run.start.epoch}-0" != entry:
                 self.asked[key, entry] = None
-
-    def count(self, page: Mending) -> None:
-        """Count what a page differed in."""
-        if page.is_needed:
-            self.counts.update(
-                adopted=len(page.adopt),
-                resent=len(page.resend),
-                released=len(page.release),
-                cancelled=len(page.cancel),
-            )
 
 
 def _run_of(what: Start | Record | Edge) -> tuple[int, str]:

@@ -414,7 +414,7 @@ _SAME: Final[dict[type, tuple[str, ...]]] = {
     CommitRefused: ("answer",),
     AttemptFailed: ("handler", "error", "follows"),
     RunDisturbed: ("handler",),
-    WorkerReaped: ("by",),
+    WorkerReaped: ("identity",),  # in each lane
     RecordQuarantined: (),
     IndexRestored: ("lane", "index"),
     CountersMended: ("lane",),

@@ -165,6 +165,7 @@ class Worker(Actor[Told]):
     on_gone: Callable[[int, str], object]  # lane and identity that a script answered GONE to
     on_lost: Callable[[int], object]  # lane: handlers there have a stop budget to end
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    has_read: Callable[[int, str, int], bool]  # see `Listener`
     is_draining: bool = attrs.field(init=False, default=False)
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)
     _by_lane: dict[int, dict[str, Run]] = attrs.field(
@@ -969,7 +970,9 @@ class Worker(Actor[Told]):
         else:
             if self._lanes[number] is lane:
                 audit.list(theirs, runs)
-                audit.count(self._mend(number, lane.box, theirs, known))
+                mending = self._mend(number, lane.box, theirs, known)
+                stream = state.lane.names.stream(lane.box.target.name)
+                audit.counts.update(mending.counts(partial(self.has_read, number, stream)))
                 self._fill()
             is_failed = False
         finally:

@@ -13,6 +13,7 @@ import pytest
 
 from pool import Handlers, Job, PoolError, StoreLost, StoreUnavailable
 from pool.actors.crew import Crew
+from pool.actors.listener import Listener
 from pool.actors.observe import (
     DataLost,
     HandlerOverran,
@@ -558,6 +559,27 @@ async def test_a_start_that_was_never_heard_of_is_found_by_reconciliation(
     await diary.counts(1)
     status = await ref.status()
     assert (status.owner, status.attempt) == (f"{lost[0]}.1", 1)
+
+
+async def test_a_start_that_is_still_to_be_read_is_found_and_was_not_lost(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind an outage reconciliation may be faster than the reader: no bug is told then."""
+    node = await fleet.node(timed(diary), lease_ttl_s=TTL_S)
+    [worker] = fleet.workers(node)
+    handle, held = Listener.handle, list[Any]()
+    monkeypatch.setattr(Listener, "handle", lambda _, message: held.append(message))
+    await node.dispatch("serve", "k")
+    await fleet.until(lambda: held)
+    worker._reconcile(0)
+    await diary.counts(1)
+    await fleet.until(lambda: worker._lanes[0].audit is None)
+    monkeypatch.setattr(Listener, "handle", handle)
+    for message in held:
+        fleet.crew(node)._listener.handle(message)
+    assert await (await node.dispatch("echo", "other", 3)).result(timeout_s=PATIENCE_S) == 3
+    await diary.counts(1)
+    assert not fleet.all_seen(ReconciliationMended)
 
 
 async def test_an_acknowledgement_that_the_server_lost_is_sent_again(

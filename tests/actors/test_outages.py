@@ -10,7 +10,13 @@ from structlog.testing import capture_logs
 
 from pool import Handlers, Job, log_observer
 from pool.actors import observe
-from pool.actors.observe import LeaseLost, LeaseResumed, StoreRecovered, StoreTroubled
+from pool.actors.observe import (
+    LeaseLost,
+    LeaseResumed,
+    StoreRecovered,
+    StoreTroubled,
+    WorkerReaped,
+)
 from pool.actors.outages import AGAIN_S, Outages
 from pool.actors.outbox import RESEND_S
 from pool.actors.replica import Replica
@@ -19,6 +25,8 @@ from pool.store.hush import Hush
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pool.actors.observe import Event
     from tests.actors.conftest import Fleet
 
@@ -263,3 +271,19 @@ async def test_ten_seconds_of_outage_of_many_lanes_are_a_few_log_lines(
     counted = {line["event"]: line["times"] for line in logs if "times" in line}
     assert counted.items() >= {"lease.lost": 15, "lease.resumed": 15}.items()
     assert len(logs) < 15, logs
+
+
+def test_each_who_was_reaped_is_a_log_line_and_not_each_of_his_lanes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process is a node and its workers: that of the keys was told when the reaper left."""
+    lines: list[Callable[[], object]] = []
+    monkeypatch.setattr(observe, "_hush", hush := Hush(lines.append))
+    dead = [("n1.1", 0, 0), ("w1.1", 0, 7), ("n1.1", 1, 0), ("w1.1", 1, 2)]
+    for identity, lane, keys in dead:
+        log_observer(WorkerReaped(identity=identity, lane=lane, keys=keys, by="n2"))
+    with capture_logs() as logs:
+        for line in lines:
+            line()
+    assert [(each["identity"], each["keys"]) for each in logs] == [("n1.1", 0), ("w1.1", 7)]
+    hush.end()

@@ -256,7 +256,7 @@ def watch_rare(seen: set[str]) -> Callable[[], None]:
                 seen.add("older grant came back after lost data")
         mending = mended(self, number, box, theirs, known)
         audit = self._lanes[number].audit
-        if mending.is_needed and audit is not None and (audit.counts or not audit.is_over):
+        if mending.is_needed and audit is not None and (audit.counts.total() or not audit.is_over):
             seen.add("one of several pages of a reconciliation mended something")
         return mending
 
