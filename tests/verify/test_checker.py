@@ -2369,9 +2369,7 @@ def test_a_fault_that_comes_while_it_waits_for_a_slot_holds_it_up(takes: int) ->
     assert ("I34" in report.broken) == (takes == 1)
 
 
-def in_line(
-    *, waits: float = 0.2, given_back: bool = False, fault: str = ""
-) -> Callable[[Story], None]:
+def in_line(*, waits: float = 0.2, granted: int = 1, fault: str = "") -> Callable[[Story], None]:
     """Two jobs of one handler, of which the one that was asked for later begins first."""
 
     def tell(s: Story) -> None:
@@ -2379,15 +2377,18 @@ def in_line(
         s.dispatch("j1", "k1")
         s.at += 0.01
         s.dispatch("j2", "k2")
-        own = partial(s.say, "own", p="server", job="j1", key="k1")
-        if given_back:
-            own(epoch=5, nonce="Wa.1")
+        own = partial(s.say, "own", p="server", key="k1", nonce="Wa.1")
+        if granted > 1:
+            own(job="j1", epoch=5)
         if fault:
             s.fault(fault, "b")
         s.at += 0.5
+        if granted:
+            s.say("own", p="server", job="j2", key="k2", epoch=10, nonce="Wb.1")
         s.start("j2", "k2", by="b")
         s.at += waits
-        own(epoch=10, nonce="Wa.1")
+        if granted:
+            own(job="j1", epoch=10)
         s.start("j1", "k1")
         for job, key, by in (("j2", "k2", "b"), ("j1", "k1", "a")):
             s.end(job, key, by=by)
@@ -2400,7 +2401,8 @@ def in_line(
 
 bad("I41")(in_line())
 good("I41")(in_line(waits=0.09))
-good("I41")(in_line(given_back=True))  # it was held ahead, and is at the head again
+good("I41")(in_line(granted=2))  # it was held ahead, and is at the head again
+good("I41")(in_line(granted=0))  # nobody says whether it was
 good("I41")(in_line(fault="pause"))
 
 
