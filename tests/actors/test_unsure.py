@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from pool import Handlers, InboxFull, Job, NoSuchJob, StoreUnavailable
-from pool.actors.dispatcher import LATE, Load, Pending
+from pool.actors.dispatcher import LATE, Dispatcher, Load, Pending, _Admitted
 from pool.errors import AuthError, StorageFull, StoreFault, StoreLost, unsure
 from pool.store.lane import INTEND, NOTIFY, Admission
 from pool.store.link import Link
@@ -238,3 +238,28 @@ async def test_who_only_looked_has_surely_done_nothing(
         with pytest.raises(StoreUnavailable) as failed:
             await (node.notify("k", 1) if script is NOTIFY else node.stop("k"))
     assert not failed.value.maybe_done
+
+
+@pytest.mark.anyio
+async def test_a_dispatch_of_which_a_try_had_no_answer_is_not_said_to_be_refused(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key's record cannot be read since: that says nothing of the try before it."""
+    handle, lost = Dispatcher.handle, list[object]()
+
+    def lose(self: Dispatcher, message: Any) -> None:
+        if isinstance(message, _Admitted) and not lost:
+            lost.append(message)
+            message = attrs.evolve(message, reply=SENT)
+        handle(self, message)
+
+    node = await fleet.node(Handlers())
+    fleet.client.hset(fleet.names.jobs, "k", "junk")
+    monkeypatch.setattr(Dispatcher, "handle", lose)
+    with pytest.raises(StoreFault, match="cannot be read") as unknown:
+        await node.options(allow_unknown=True).dispatch("any", "k")
+    assert unknown.value.maybe_done
+    with pytest.raises(StoreFault, match="cannot be read") as refused:
+        await node.options(allow_unknown=True).dispatch("any", "k")
+    assert not refused.value.maybe_done
+    fleet.client.hdel(fleet.names.jobs, "k")

@@ -14,14 +14,17 @@ import anyio
 import attrs
 import pytest
 
-from pool import Handlers, Job, Node
+from pool import Handlers, Job, Node, PoolError, StoreUnavailable
 from pool.actors.observe import (
     CountersMended,
     IndexRestored,
     LeaseLost,
     RecordQuarantined,
+    StoreTroubled,
     WorkerFenced,
 )
+from pool.actors.walker import Walker
+from pool.errors import StoreFault
 from pool.model.job import Options, Record
 from pool.model.names import Names, lane_of
 from pool.store.lane import Admission, Edge, Lane, Target
@@ -391,3 +394,25 @@ async def test_a_pool_under_load_loses_all_its_indexes_and_no_job(
     assert len(ended) == 16 * 150
     await is_sound(fleet)
     assert disturbed(fleet, diary, lanes=2) == []
+
+
+async def test_a_walk_that_fails_is_told_and_an_absent_server_is_not(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renewals tell of the server."""
+    errors: list[PoolError] = [
+        StoreUnavailable(problem="away", maybe_done=False),
+        StoreFault(problem="odd", maybe_done=False),
+    ]
+
+    async def look(*_: object) -> float:
+        if errors:
+            raise errors.pop(0)
+        return FAR_MS / 1000
+
+    monkeypatch.setattr(Walker, "look", look)
+    await fleet.node(lease_ttl_s=1.0)
+    told = await fleet.seen(StoreTroubled, during="walk")
+    assert "odd" in told.problem
+    assert not errors
+    assert len(fleet.all_seen(StoreTroubled)) == 1

@@ -27,8 +27,9 @@ from pool.errors import (
     StoreUnavailable,
     UnsupportedServer,
 )
+from pool.store import link as links
 from pool.store import wire
-from pool.store.link import Link
+from pool.store.link import LARGE_BYTES, Link
 from pool.store.loops import current_loop
 from pool.store.scripts import Script
 from pool.store.seam import Beside, Host, Port
@@ -328,6 +329,25 @@ async def test_while_disconnected_calls_wait_and_are_not_sent_late(
             await anyio.lowlevel.checkpoint()
             await proxy.listen()
     assert count(redis_url, key) == 1
+
+
+@pytest.mark.anyio
+async def test_what_waits_aside_as_it_is_large_is_neither_sent_late_nor_in_the_way(
+    redis_url: str, key: str, add: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "WAITING_BYTES_MAX", 3 * LARGE_BYTES)
+    large = b"x" * 2 * LARGE_BYTES  # two of them are too much to wait
+    async with proxied(redis_url) as (link, proxy):
+        await proxy.refuse()
+        for _ in range(2):
+            with anyio.fail_after(OP_TIMEOUT_S + SLACK_S), pytest.raises(StoreUnavailable) as late:
+                await link.call(add([key], [large]))
+            assert not late.value.maybe_done
+            assert "wait already" not in late.value.problem
+        await proxy.listen()
+        await link.call(add([key], ["y"]))
+        await link.call(add([key], [large]))  # behind whatever waits aside
+    assert count(redis_url, key) == 2
 
 
 @pytest.mark.anyio
