@@ -58,7 +58,23 @@ _FAILED: Final = re.compile(
 )
 _TOOK: Final = re.compile(r"^([0-9.]+)s (?:call|setup) +(tests/\S.*)$", re.MULTILINE)
 
-EXCUSED: Final[Mapping[str, str]] = {}
+EXCUSED: Final[Mapping[str, str]] = {
+    "pool/actors/worker.py: free = self._slots.left() - self._coming() -> "
+    "free = (self._slots.left() + self._coming())": (
+        "a pull brings no more than `says` names, and that has what comes taken off"
+    ),
+    "pool/actors/ref.py: return -> pass": (
+        "whoever waits for a job that is not there is told at once"
+    ),
+    "pool/actors/slots.py: raise -> pass": (
+        "its worker's tasks are being cancelled: what comes next is cancelled, too"
+    ),
+    'pool/actors/reaper.py: self._troubled("reap", state.number, error) -> pass': (
+        "that the data are lost renewals and fences tell as well"
+    ),
+    "pool/store/lua/lib/lane.lua: if reached > STAMP_MAX / 1000 then -> "
+    "if reached >= STAMP_MAX / 1000 then": "one moment of the year 2255",
+}
 
 Span: TypeAlias = tuple[int, int]  # offsets into a text
 
