@@ -13,6 +13,7 @@ from pool import Handlers, Job, JobRef, Node
 from pool.actors.observe import (
     ActorCrashed,
     CommitRefused,
+    ReconciliationMended,
     RecordQuarantined,
     StoreTroubled,
 )
@@ -408,8 +409,9 @@ async def test_a_start_from_before_a_loss_is_not_given_another_jobs_payload(
         pipe.hset(fleet.names.payloads, "k", stored.replace(b"x", b"y"))
         pipe.execute()
     release.set()
-    assert (await fleet.seen(CommitRefused)).key == "k"
     await fleet.until(lambda: "k" not in worker.runs)
+    if not fleet.all_seen(ReconciliationMended):  # who was away for a moment compares first
+        assert (await fleet.seen(CommitRefused)).key == "k"
     assert diary.entries == []
     fleet.client.hdel(fleet.names.payloads, "k")
     await (await node.dispatch(size, "k", b"z" * 2000)).result(timeout_s=5)
