@@ -440,11 +440,13 @@ class Worker(Actor[Told]):
                 if revision == self._mover.revision and not self.is_draining:
                     self.spawn(unmoved, partial(self._move, revision))
             case Drain(grace_s):
+                now_s = self.context.seam.clock()
                 if self._grace_ends_s == math.inf:
                     # What was granted just before it took no more may not have been heard of yet.
                     for number in range(len(self._lanes)):
-                        self._reconcile(number)
-                ends_s = self.context.seam.clock() + grace_s
+                        if self.context.lanes[number].lease.is_good(now_s):  # else `_resume` does
+                            self._reconcile(number)
+                ends_s = now_s + grace_s
                 self._grace_ends_s = min(self._grace_ends_s, ends_s)
                 self._drain()
 
@@ -1060,7 +1062,7 @@ class Worker(Actor[Told]):
         """Hand services to the workers that are first for them now."""
         again_s: list[float] = []
         for run in list(self.runs.values()):
-            if self._mover.revision != revision or self.is_draining:
+            if self._mover.revision != revision:
                 return
             match await self._mover.place_for(run):
                 case float() as in_s:

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -1705,16 +1706,20 @@ def started(
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a module of a tree."""
-    return subprocess.run(
-        [sys.executable, "-m", module, *args],
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree), **(env or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-    )
+    """Run a module of a tree; with its time it ends, and whatever it has started in its session."""
+    command = [sys.executable, "-m", module, *args]
+    environment = {**os.environ, "PYTHONPATH": str(tree), **(env or {})}
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        with subprocess.Popen(
+            command, cwd=tree, env=environment, stdout=out, stderr=err, start_new_session=True
+        ) as process:
+            try:
+                code = process.wait(timeout_s)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        texts = [file.read() for file in (out, err) if file.seek(0) == 0]
+    return subprocess.CompletedProcess(command, code, *texts)
 
 
 def _tested(mutant: Mutant, copy: Path) -> dict[str, Any]:

@@ -248,19 +248,23 @@ class Who:
             return _OF_SCRIPTS
         all_of_them = self.runs.get(change.path, {}).get(str(change.line), ())
         by_file: dict[str, list[str]] = defaultdict(list)
-        for test in sorted(all_of_them, key=lambda test: self.took_s.get(test, 0.0)):
+        for test in sorted(all_of_them, key=self._cost_s):
             by_file[test.partition("::")[0]].append(test)
         name = Path(change.path).stem
-        own = [file for file in by_file if name in file]  # its own tests, all of them
-        others = sorted(by_file.keys() - own, key=lambda file: (len(by_file[file]), file))
+        own = [test for file, tests in by_file.items() if name in file for test in tests]
+        others = sorted(file for file in by_file if name not in file)
+        others.sort(key=lambda file: len(by_file[file]))
         turns = itertools.zip_longest(*(by_file[file] for file in others))
-        chosen: list[str] = []
-        left_s = TESTS_S
-        for test in itertools.chain(*(by_file[file] for file in own), *turns):
-            if test is not None and left_s > 0:
-                chosen.append(test)
-                left_s -= self.took_s.get(test, 0.0)
-        return chosen or _OF_PROCESSES
+        by_turns = [test for tests in turns for test in tests if test is not None]
+        chosen: dict[str, None] = {}
+        for asked, until_s in ((own, TESTS_S / 2), (by_turns, TESTS_S), (own, TESTS_S)):
+            for test in asked:
+                if sum(map(self._cost_s, chosen)) < until_s:
+                    chosen[test] = None
+        return list(chosen) or _OF_PROCESSES
+
+    def _cost_s(self, test: str) -> float:
+        return self.took_s.get(test, 0.0)
 
 
 def look(jobs: int) -> Who:

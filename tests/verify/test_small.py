@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.verify.mutants import ROOT
+from tests.verify.mutants import ROOT, started
 from tests.verify.small import _FAILED, Change, Who, _lua, _python, _shown, changes
 
 MODULE = '''\
@@ -68,10 +70,31 @@ def test_the_likeliest_are_asked_first_and_not_for_ever() -> None:
         "a/test_x.py::quick",
         "a/test_x.py::slow",
     ]
+    own = {f"b/test_m.py::t{i}": 20.0 for i in range(5)}
+    who = Who({"pool/m.py": {"3": [*own, "c/test_y.py::t"]}}, own)
+    asked = who.tests(Change("pool/m.py", 3, (0, 1), ""))
+    assert asked == [*list(own)[:3], "c/test_y.py::t", *list(own)[3:]]
     assert "tests/process" in who.tests(Change("pool/m.py", 4, (0, 1), ""))
     of_scripts = who.tests(Change("pool/s.lua", 4, (0, 1), ""))
     assert of_scripts[0] == "tests/store/test_advance_script.py"
     assert "tests/store/test_room.py" in of_scripts
+
+
+def test_what_hangs_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    child = (
+        "import fcntl, time; file = open('held.new', 'w'); fcntl.flock(file, fcntl.LOCK_EX); "
+        "import os; os.rename('held.new', 'held'); time.sleep(1000)"
+    )
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    (tmp_path / "hangs.py").write_text(code)
+    timeout_s = 0.5
+    while not held.exists():
+        with pytest.raises(subprocess.TimeoutExpired):
+            started(tmp_path, "hangs", timeout_s=timeout_s)
+        timeout_s *= 2
+    with held.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # whoever held it is gone
 
 
 @pytest.mark.parametrize(
