@@ -328,7 +328,8 @@ async def test_the_control_keys_lost_alone_are_put_back(
     islands: Fleet, cluster: Cluster, diary: Diary
 ) -> None:
     """Nobody in a lane is touched, no waiter is told, and the fleet is announced again.  Twice."""
-    nodes = [await islands.node(made(diary), settle_delay_s=0.0) for _ in range(2)]
+    patient: Any = {"op_timeout_s": 10.0, "settle_delay_s": 0.0}  # no lane is silent here
+    nodes = [await islands.node(made(diary), **patient) for _ in range(2)]
     refs = [await nodes[0].dispatch("follow", key_in(lane, "service")) for lane in range(LANES)]
     await diary.counts(LANES)
     config = islands.client.hgetall(Control(POOL).config)
@@ -346,7 +347,7 @@ async def test_the_control_keys_lost_alone_are_put_back(
         for times in (1, 2):
             lose_control(islands)
             await islands.seen(ControlLost, times)
-            late = await islands.node()  # takes a snapshot of its own
+            late = await islands.node(**patient)  # takes a snapshot of its own
             await islands.knows(late, workers=2)
             for node in nodes:
                 await islands.knows(node, workers=2)
@@ -366,10 +367,10 @@ async def test_who_opens_when_the_control_keys_are_lost_founds_no_other_pool(
     islands: Fleet, diary: Diary
 ) -> None:
     """It may be the first to find out: the lanes know what the pool was made as."""
-    node = await islands.node(made(diary))
+    node = await islands.node(made(diary), op_timeout_s=10.0)
     config = islands.client.hgetall(Control(POOL).config)
     lose_control(islands)
-    late = await islands.node(lease_ttl_s=None)
+    late = await islands.node(lease_ttl_s=None, op_timeout_s=10.0)
     assert islands.client.hgetall(Control(POOL).config) == config
     await islands.knows(late, workers=1)
     assert await serves(late, LAST)
@@ -379,7 +380,7 @@ async def test_who_opens_when_the_control_keys_are_lost_founds_no_other_pool(
     await islands.leave(node)
     await islands.leave(late)
     lose_control(islands)  # nobody is left who knew
-    await islands.node(lease_ttl_s=None)
+    await islands.node(lease_ttl_s=None, op_timeout_s=10.0)
     assert islands.client.hgetall(Control(POOL).config) == config
     assert islands.all_seen(DataLost) == []
 
