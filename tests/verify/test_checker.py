@@ -128,10 +128,12 @@ class Story:
         self.commit(job, key, by=by, epoch=epoch)
         self.say("result", job=job, key=key, result={"epoch": epoch})
 
-    def fault(self, does: str, target: str = "", *, kind: str = "", lasts: float = 0.0) -> None:
+    def fault(
+        self, does: str, target: str = "", *, kind: str = "", lasts: float = 0.0, **more: Any
+    ) -> None:
         """Tell a fault, and let it pass."""
         self._faults += 1
-        extra = {"id": self._faults, "does": does, "kind": kind or does, "target": target}
+        extra = {"id": self._faults, "does": does, "kind": kind or does, "target": target, **more}
         self.say("fault", "invoke", extra=extra)
         self.at += lasts
         self.say("fault", "ok", extra=extra)
@@ -1318,6 +1320,27 @@ good("I19")(delayed(step_at=0.05))  # it was accepted before the step, and told 
 good("I19")(delayed(step_at=0.2))
 good("I19")(delayed(step_at=-0.1))  # it stands for two periods
 bad("I19")(delayed(step_at=-9.0))
+
+
+def delayed_behind_data_of_before(*, since: float, lost_at: float = 9.5) -> Tell:
+    """Return the story of a delay that is too short, behind a step 4 s ago and a loss after it."""
+
+    def tell(s: Story) -> None:
+        s.at = 6.0
+        s.fault("clock")
+        s.at = lost_at
+        s.fault("loss", since=since)
+        s.at = 10.0
+        s.dispatch("j1", delay_s=1.0)
+        s.at += 0.5
+        s.start("j1")
+
+    return tell
+
+
+good("I19")(delayed_behind_data_of_before(since=7.0))  # the step is settled for the second time
+bad("I19")(delayed_behind_data_of_before(since=9.4))
+bad("I19")(delayed_behind_data_of_before(since=7.0, lost_at=7.5))
 
 
 def delayed_behind_a_step(

@@ -270,17 +270,28 @@ class View:
 
         Those after which no node of the lane was answered for longer than a period: they stand
         together until two periods after the first that was; what is no step for pool time, because
-        it is less than 1 s, until that first answer.
+        it is less than 1 s, until that first answer.  And those whose settlement was lost, with
+        data.
         """
         most_s, heard = _window_s(bounds), self._heard.get(lane, ())
         stood = [
             fault
             for fault in self.excuses({"clock", STEP}, -math.inf, began - most_s)
-            if (at := bisect_right(heard, fault.began)) < len(heard)
-            and heard[at] > fault.began + bounds.renew_s
-            and heard[at] + (most_s if fault.does == STEP else 0.0) >= began
+            if self._is_undone(fault, began, most_s)
+            or (
+                (at := bisect_right(heard, fault.began)) < len(heard)
+                and heard[at] > fault.began + bounds.renew_s
+                and heard[at] + (most_s if fault.does == STEP else 0.0) >= began
+            )
         ]
         return min(sum(_step_s(fault, most_s) for fault in stood), most_s)
+
+    def _is_undone(self, step: Fault, began: float, most_s: float) -> bool:
+        """Say whether data came back that had not got over a step: that begins anew, then."""
+        return any(
+            step.began < loss.began and loss.since < step.began + most_s
+            for loss in self.excuses({"loss"}, began - most_s, began)
+        )
 
     def is_misled(self, event: Event) -> bool:
         """Say whether the end of a wait that this names may be off by a whole step of the clock.
