@@ -336,7 +336,7 @@ def _streams(desk: Desk, costs: Costs) -> None:
     desk.do("FLUSHALL")
     control, n = Control(POOL), 32
     stream = StoredStream(control, "events")
-    sink = StoredSink(control=control, name="mailer", grace_ms=30_000, deliveries_max=10)
+    sink = StoredSink(stream=stream, name="mailer", deliveries_max=10)
     event, payload = EVENT
 
     def add(length_max: int) -> ScriptCall:
@@ -350,7 +350,7 @@ def _streams(desk: Desk, costs: Costs) -> None:
             only_if_exists=False,
         )
 
-    desk.run(sink.join("c1", "", [(stream, "0-0")]), add(0))
+    desk.run(sink.join("c1", "", "0-0"), add(0))
     costs.note("stream.add", desk.run(add(0))[0], 1, "an event added to a stream")
     costs.note(
         "stream.add_capped",
@@ -362,9 +362,9 @@ def _streams(desk: Desk, costs: Costs) -> None:
     desk.run(*(add(0) for _ in range(n)))
     words = ("XREADGROUP", "GROUP", sink.name, "c1", "COUNT", n, "STREAMS", stream.events, ">")
     read, [[[_, entries]]] = desk.run(words)
-    acked = desk.run(sink.ack(stream, [entry.decode() for entry, _ in entries]))[0]
+    acked = desk.run(sink.ack([entry.decode() for entry, _ in entries]))[0]
     costs.note(f"sink.{n}", read + acked, n, f"taking and acknowledging an event, {n} at a time")
-    costs.note("sink.renew", desk.run(sink.renew("c1", [stream]))[0], 1, "a consumer's renewal")
+    costs.note("sink.renew", desk.run(sink.renew("c1"))[0], 1, "a consumer's renewal")
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ half: so the buffer is never fuller than it may be, and never runs dry while the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -67,6 +67,9 @@ class Feed(Generic[I, R]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def __iter__(self) -> Iterator[I]:
+        return iter(self._items)
+
     def fit(self, streams: int) -> None:
         """Let the tail read so much at a time that it fits, from so many streams."""
         self.tail.count = max(1, (self.buffer_max - self._half) // max(1, streams))
@@ -84,9 +87,14 @@ class Feed(Generic[I, R]):
     def _half(self) -> int:
         return self.buffer_max // 2
 
-    def push(self, items: Iterable[I], batch: Batch[R] | None = None) -> None:
-        """Add items; those of a batch come with it."""
-        self._items.extend(items)
+    def push(
+        self, items: Iterable[I], batch: Batch[R] | None = None, *, is_first: bool = False
+    ) -> None:
+        """Add items, behind the others or in front of them; those of a batch come with it."""
+        if is_first:
+            self._items.extendleft(reversed([*items]))
+        else:
+            self._items.extend(items)
         if batch is not None:
             self._batch = batch
         self._look_for_room()

@@ -1,38 +1,50 @@
 """A sink: consumers that share the events of streams, each event for one, until acknowledged.
 
-                    given (XREADGROUP >)                     acknowledged: gone
-    event in stream ----------------------> held by one ----------------------------> (XACK)
-                              ^              |  |   |
-                 taken by who |   given back |  |   | its holder is stale, or nobody acknowledges
-                 has room     |   unseen     v  v   v it within the grace: freed by the cleaner
-                              +--------- released ---+--- after too many deliveries: parked
+                given (XREADGROUP >)                handed out       acknowledged: gone
+    event in stream -------> held by one consumer ------------> in hand --------------> (XACK)
+                         ^      |                                | |
+         taken, as there |      | unseen: it leaves,             | | not within the grace
+         is room         |      v or it waits too long           | v
+                         +-- released <--------------------------|-+--> parked, after too many
+                         |                                       |      hand-outs
+                         +-- doubtful, one at a time <-----------+
+                                                its holder's lease has ended
 
-A sink is a consumer group on each of its streams, plus leases on server time, since a group does
-not know which of its consumers live.  A consumer:
+A sink is a consumer group on each of its streams, and beside each group the leases of its
+consumers, since a group does not know which of them live.  A consumer, on each stream:
 
-    joining --join--> joined --renew every TTL/5--> joined        GONE, or no answer for TTL-margin:
-       ^                                              |           drop what is buffered, and join
-       +----------------------------------------------+           under the next number
+    joining --join--> joined --renew every TTL/5--> joined    GONE, or no answer for TTL-margin:
+       ^                                              |       drop what is buffered, and join
+       +----------------------------------------------+       under the next name, on all
     closed: give back what was not handed out, end the lease
+
+A delivery is a hand-out, and the grace runs from it: the consumer measures that by its own clock,
+and gives back what it handed out so long ago; nobody scans for it.  What waits in its buffer for
+half a grace it gives back unseen, and holds less ahead from then on.  That an event was handed out
+is noted in the store 5 ms later: most are acknowledged before.  So of one whose consumer ended
+nobody knows whether it was in hand, or what the consumer died of: it is doubtful.  A consumer takes
+one of those at a time, notes it before it hands it out, and takes the next once it is acknowledged
+or has not ended its consumer within 50 ms.  An event that kills is counted each time, and parked in
+the end; those that were buffered behind it keep their count.
 
 Who writes what: only the server's scripts move an event from one holder to another, one event at a
 time, so an event always has exactly one place.  `sink_join` and `sink_renew` write a consumer's own
 lease; `sink_mend` ends leases, frees, parks and forgets, by the one consumer that holds the
-cleaner's lock; `sink_take` gives released events to whoever has room (not to the cleaner: it may
-be slow, or die with them); `sink_release` and `sink_leave` are a consumer's goodbye.
+cleaner's lock; `sink_take` gives what was freed to whoever has room (not to the cleaner: it may be
+slow, or die with them); `sink_hand`, `sink_release` and `sink_leave` are a consumer's own.
 
 If a consumer dies after ...
-    join, renew        its lease ends; the cleaner finds its name in the groups, and nothing to free
+    join, renew        its lease ends; the cleaner finds its name in the group, and nothing to free
     a read, a take     what was given to it is pending under its name: freed when the lease ends
+    hand               likewise; it counts as handed out, though nobody may have seen it
     ack                that event is done; the others as before
-    mend               each mend is one step: what was freed is released, what was not is pending;
+    mend               each mend is one step: what was freed waits, what was not is pending;
                        the lock ends after one TTL, and the next renewal of another consumer has it
-    release            what was given back is released, the rest is pending
+    release            what was given back waits for others, the rest is pending
     leave              nothing is left to do
 
-How long a lease lasts is the pool's to say: it is granted, and told, with each renewal.  Should the
-answer that tells of a shorter one be lost, others may have our events before we know, as when an
-event is not acknowledged in time.
+How long a lease lasts is the pool's to say: it is granted, and told, with each renewal.  It ends in
+the sink's own time, which stands still while nobody renews (`lib/sink.lua`).
 
 A group that somebody destroys is made again at its cursor: the id up to which all is acknowledged,
 noted with each cleaning in the sink's state.  If the cleaner dies, it is older than the truth: some
@@ -41,15 +53,17 @@ events are given again, none is passed over.
 A late message: a renewal after the lease was ended is answered GONE; a read that was on its way
 makes the consumer again, without a lease, and so it is freed and forgotten like any stale one; what
 a batch or a take brings for an earlier name of ours is dropped here, as it is being freed there.  A
-lost reply leaves events pending that we know nothing of: see `tail.py`.  A repeated one changes
-nothing: joining renews, acknowledging twice is once, giving back what is not ours any more is not
-done.  So an event is given at least once, and given again only if its holder died, lost its lease,
-or did not acknowledge it in time.
+lost reply leaves events pending that we know nothing of: of a read see `tail.py`; else we ask what
+waits under our name, and give back what was unknown twice.  A repeated one changes nothing: joining
+renews, acknowledging twice is once, a count is said and not added, giving back what is not ours any
+more is not done.  So an event is given at least once, and given again only if its holder died, lost
+its lease, or did not acknowledge it in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -66,11 +80,12 @@ from pool.actors.sink_events import (
     SinkMended,
     SinkMissed,
     SinkParked,
+    SinkParksMany,
     SinkRemade,
     SinkTroubled,
 )
 from pool.actors.supervisor import Apart
-from pool.actors.tail import Batch, Fields, Reading, Tail
+from pool.actors.tail import Batch, Reading, Tail
 from pool.errors import Gone, InvalidOption, NotRunning, PoolError, StoreUnavailable
 from pool.model.ids import incarnation
 from pool.model.names import check_stream
@@ -85,15 +100,19 @@ from pool.model.stream import (
     position_of,
 )
 from pool.model.timing import Timing
-from pool.store.scripts import Command
+from pool.store.scripts import Command, ScriptCall
 from pool.store.seam import Group, Reply
 from pool.store.stream import (
     BATCH_MAX,
+    HELD_MAX,
+    Given,
     Lease,
     Mended,
     Parked,
+    Returned,
     StoredSink,
     StoredStream,
+    Taken,
     parked_of,
 )
 
@@ -104,14 +123,22 @@ GRACE_MAX_S: Final = 7 * 86_400.0
 DELIVERIES_MAX: Final = 10
 DELIVERIES_HIGH: Final = 10_000
 PARKED_FETCHED_MAX: Final = 10_000
+NOTED_S: Final = 0.005  # from a hand-out to the note of it
+LIVED_S: Final = 0.05  # with a doubtful event: it did not end its consumer
+RESEND_S: Final = 0.1  # before a note that must be there first is sent again
+PARKED_FEW: Final = 5  # within ...
+PARKED_S: Final = 60.0
 
 
 @attrs.define(eq=False, kw_only=True)
 class _Source(Reading):
     """One of the sink's streams; its position is the last entry that a read gave to us."""
 
-    of: StoredStream
+    of: StoredSink
     start: str  # where the group begins if it has to be made
+    joined_as: str = ""  # the name that has a lease; "" while it is to be got
+    renewed_s: float = 0.0  # when we asked for it
+    is_troubled: bool = False  # its calls are refused, which was told
     claimed: set[str] = attrs.field(factory=set)  # taken, and behind the position
     # What the tail brought while a take was under way: what was taken is pending under our name,
     # so a read of our own pending entries may bring it before the answer to the take does.
@@ -119,14 +146,35 @@ class _Source(Reading):
     is_mending: bool = False
     is_taking: bool = False
     has_released: bool = False
+    has_doubtful: bool = False
+    told: int = 0  # missed events that we told of, or others did
+    hands: dict[str, _Item] = attrs.field(factory=dict)  # handed out, the oldest first
+    fresh: dict[str, _Item] = attrs.field(factory=dict)  # of those: not noted yet
+    is_doubted: bool = False  # something may wait under our name that we do not know
+    unknown: frozenset[str] = frozenset()  # what the last look has found
+
+    def forget(self) -> None:
+        """What we hold is not ours any more."""
+        for each in (self.claimed, self.brought, self.hands, self.fresh):
+            each.clear()
+        self.is_mending = self.is_taking = self.has_released = self.has_doubtful = False
+        self.is_doubted, self.unknown = False, frozenset()
+        self.joined_as = ""
+
+    @property
+    def name(self) -> str:
+        """The stream's."""
+        return self.of.stream.name
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Item:
     source: _Source
     consumer: str
     got_s: float
     event: StreamEvent
+    is_doubtful: bool = False
+    handed_s: float = 0.0
 
 
 class Sink:
@@ -134,8 +182,8 @@ class Sink:
 
     Iterating gives this consumer its share of the events; each must be acknowledged with `ack()`.
     An event is given at least once: again, to whoever has room, when its consumer has died or left,
-    or has not acknowledged it within `grace_s`; after `deliveries_max` deliveries it is parked.
-    With `no_ack` it is given at most once, and is gone when it was read.
+    or has not acknowledged it within `grace_s` of handing it out; after `deliveries_max` hand-outs
+    it is parked.  With `no_ack` it is given at most once, and is gone when it was read.
     """
 
     def __init__(
@@ -152,31 +200,26 @@ class Sink:
         where: Callable[[StreamEvent], object] | None,
     ) -> None:
         check_stream(name, "sink")
-        grace_s = checks.seconds("grace_s", grace_s, GRACE_MIN_S, GRACE_MAX_S)
-        deliveries_max = checks.count("deliveries_max", deliveries_max, 1, DELIVERIES_HIGH)
+        self._grace_s = checks.seconds("grace_s", grace_s, GRACE_MIN_S, GRACE_MAX_S)
+        self._deliveries_max = checks.count("deliveries_max", deliveries_max, 1, DELIVERIES_HIGH)
         self.name = name
         self._access = access
         self._filter = Filter.of(topics, pattern, where)
         self._is_no_ack = checks.flag("no_ack", no_ack)
-        self._grace_s = grace_s
-        self._stored = StoredSink(
-            control=access.control,
-            name=name,
-            named_ms=round(1000 * (access.settings.lease_ttl_s or 0)),
-            grace_ms=round(grace_s * 1000),
-            deliveries_max=deliveries_max,
-        )
         self._first: list[tuple[StoredStream, Start]] = []
-        self._left: dict[str, StoredStream] = {}  # streams read no more
         self._sources: dict[str, _Source] = {}
+        self._left: dict[str, _Source] = {}  # read no more; what was handed out may be in hand
         self._id = access.ids.next("c")
         self._number = 1
         self._before = ""  # our name before this one, until joined
         self._state = "new"
-        self._is_joined = False
-        self._asked_s = 0.0  # when we asked for what was granted last
-        self._timing = access.timing  # by the TTL of that
+        self._timing = access.timing  # by the TTL that was granted last
         self._cancel_tick: Callable[[], object] = lambda: None
+        self._is_noting = self._is_watching = False  # a timer of these is under way
+        self._trial: _Item | _Source | None = None  # a doubtful event that we have, or ask for
+        self._handed, self._paced_s = 0, 0.0  # so many since then
+        self._parked: deque[tuple[float, int]] = deque()
+        self._told_many_s = float("-inf")
         tail: Tail[_Source] = Tail(
             name="pool-sink",
             seam=access.seam,
@@ -190,6 +233,7 @@ class Sink:
         )
         self._tail = tail
         self._feed: Feed[_Item, _Source] = Feed(buffer_max=buffer_max, tail=tail)
+        self._buffer_max = self._feed.buffer_max
 
     # --- for the program ----------------------------------------------------------------------
 
@@ -208,14 +252,14 @@ class Sink:
         self._check_open()
         source = self._source(stored_of(stream), start)
         consumer = self.consumer
-        call = self._stored.join(consumer, "", [(source.of, source.start)])
+        asked_s, call = self._access.seam.clock(), source.of.join(consumer, "", source.start)
         await self._access.link.call(call, repeatable=True)
-        source.start = FIRST
+        self._left.pop(source.stream, None)
         self._sources[source.stream] = source
         self._feed.fit(len(self._sources))
-        if self._is_joined:
-            self._tail.follow(list(self._sources.values()))
-            self._renew()
+        if consumer == self.consumer:  # else the next tick joins
+            self._joined(source, asked_s)
+            self._follow()
 
     async def remove_stream(self, stream: Any) -> None:
         """Read this stream no more; what is buffered of it goes to others at once.  Twice is fine.
@@ -226,9 +270,9 @@ class Sink:
         source = self._sources.pop(stored_of(stream).events, None)
         if source is None:
             return
-        self._left[source.stream] = source.of
-        self._tail.follow(list(self._sources.values()) if self._is_joined else [])
-        await self._give_back(self._feed.drop(lambda item: item.source is not source))
+        self._left[source.stream] = source
+        self._follow()
+        await self._finish(self._returns(self._feed.drop(lambda item: item.source is not source)))
         self._feed.fit(len(self._sources))
 
     async def ack(self, event: StreamEvent) -> bool:
@@ -259,12 +303,13 @@ class Sink:
             by_stream.setdefault(event.stream, []).append(event.id)
         done = 0
         for name, ids in by_stream.items():
-            stored = StoredStream(self._access.control, name)
-            done += await self._access.link.execute(*self._stored.ack(stored, ids))
+            stored = self._stored(StoredStream(self._access.control, name))
+            done += await self._access.link.execute(*stored.ack(ids))
+            self._on_acknowledged(stored.stream.events, ids)
         return done
 
     async def fetch_parked(self, count: int = 100) -> list[Parked]:
-        """Fetch what the sink gave up, the oldest first, from whichever stream and consumer.
+        """Fetch what the sink gave up of the streams that it reads, the oldest first.
 
         To try one again, add its event to a stream; that reaches all sinks of that stream.
 
@@ -273,20 +318,26 @@ class Sink:
         """
         self._check_open()
         count = checks.count("count", count, 1, PARKED_FETCHED_MAX)
-        command = ("XRANGE", self._stored.parked, "-", "+", "COUNT", count)
-        reply = await self._access.link.execute(*command)
-        found = (parked_of(entry_id, flat) for entry_id, flat in reply)
-        return [each for each in found if each is not None]  # else it is foreign
+        found: list[Parked] = []
+        for source in list(self._sources.values()):
+            command = ("XRANGE", source.of.parked, "-", "+", "COUNT", count)
+            reply = await self._access.link.execute(*command)
+            each = (parked_of(entry_id, flat) for entry_id, flat in reply)
+            found.extend(parked for parked in each if parked is not None)  # else it is foreign
+        return sorted(found, key=lambda parked: order(parked.entry))[:count]
 
     async def drop_parked(self, *parked: Parked) -> int:
         """Forget parked events; return how many were still there.  Errors as for `ack()`."""
         self._check_open()
-        if not parked:
-            return 0
-        entries = [checks.instance("parked", each, Parked).entry for each in parked]
-        for entry in entries:
-            check_id("parked", entry)
-        dropped: int = await self._access.link.execute("XDEL", self._stored.parked, *entries)
+        by_stream: dict[str, list[str]] = {}
+        for given in parked:
+            each = checks.instance("parked", given, Parked)
+            check_id("parked", each.entry)
+            by_stream.setdefault(_checked(each.event).stream, []).append(each.entry)
+        dropped = 0
+        for name, entries in by_stream.items():
+            key = self._stored(StoredStream(self._access.control, name)).parked
+            dropped += await self._access.link.execute("XDEL", key, *entries)
         return dropped
 
     def __aiter__(self) -> AsyncIterator[StreamEvent]:
@@ -300,13 +351,15 @@ class Sink:
         """
         self._check_open(may_be_closed=True)
         while True:
+            if not len(self._feed):
+                self._hold(2 * self._feed.buffer_max)  # it is done with what it held, and waits
             item = await self._feed.next()
-            self._look_for_released()
-            if not self._is_ours(item):
+            self._look_for_freed()
+            if not self._is_ours(item) or not await self._hand_out(item):
                 continue
             if self._filter.takes(item.event):
                 return item.event
-            self._acknowledge(item.source, [item.event.id])
+            self._acknowledge(item.source, [item])
 
     async def __aenter__(self) -> Self:
         self._access.check_loop()
@@ -317,17 +370,20 @@ class Sink:
             source = self._source(stored, start)
             self._sources[source.stream] = source
         self._feed.fit(len(self._sources))
-        asked_s = self._access.seam.clock()
-        call = self._join_call()
+        asked_s = self._paced_s = self._access.seam.clock()
         self._loop = self._access.seam.loop(self._access.supervisor)
         try:
-            await self._access.link.call(call, repeatable=True)
+            for source in self._sources.values():
+                call = source.of.join(self.consumer, "", source.start)
+                await self._access.link.call(call, repeatable=True)
         except BaseException:
             self._state = "closed"
             raise
         self._state = "open"
+        for source in self._sources.values():
+            self._joined(source, asked_s)
+        self._follow()
         self._tail.start()
-        self._joined(self.consumer, asked_s)
         self._arm()
         return self
 
@@ -353,9 +409,7 @@ class Sink:
             await self._tail.aclose(CLOSE_BUDGET_S)
             unseen = self._feed.drop()
             self._feed.end()
-            await self._give_back(unseen)
-            streams = [*(source.of for source in self._sources.values()), *self._left.values()]
-            await self._try(self._stored.leave(self.consumer, streams))
+            await self._finish(self._goodbyes(unseen))
             self._loop.close()
             await anyio.lowlevel.checkpoint()  # timers that were taken back end here
 
@@ -364,14 +418,28 @@ class Sink:
         position_of(start)
         self._first.append((stored, start))
 
+    def _stored(self, stream: StoredStream) -> StoredSink:
+        named_ms = round(1000 * (self._access.settings.lease_ttl_s or 0))
+        return StoredSink(
+            stream=stream,
+            name=self.name,
+            named_ms=named_ms,
+            deliveries_max=self._deliveries_max,
+        )
+
     def _source(self, stored: StoredStream, start: Start) -> _Source:
         position = position_of(start)
         if stored.events in self._sources or len(self._sources) >= STREAMS_MAX:
             is_read = stored.events in self._sources
             problem = "it is read already" if is_read else "too many streams"
             raise InvalidOption(option="stream", value=stored.name, problem=problem)
-        self._left.pop(stored.events, None)
-        return _Source(stream=stored.events, position=FIRST, of=stored, start=position)
+        # One that was read before goes on where it was: what is in hand is not given again.
+        return self._left.get(stored.events) or _Source(
+            stream=stored.events, position=FIRST, of=self._stored(stored), start=position
+        )
+
+    def _all(self) -> list[_Source]:
+        return [*self._sources.values(), *self._left.values()]
 
     def _check_open(self, *, may_be_closed: bool = False) -> None:
         self._access.check_loop()
@@ -380,20 +448,17 @@ class Sink:
 
     # --- the lease ----------------------------------------------------------------------------
 
-    def _is_good(self, now_s: float) -> bool:
-        """Say whether what we hold is surely ours.  Asks the clock: a tick may come late."""
+    def _is_good(self, source: _Source, now_s: float) -> bool:
+        """Say whether what we hold of it is surely ours.  Asks the clock: a tick may come late."""
         good_s = self._timing.ttl_s - self._timing.margin_s
-        return self._is_joined and now_s - self._asked_s < good_s
+        return source.joined_as == self.consumer and now_s - source.renewed_s < good_s
 
     def _is_ours(self, item: _Item) -> bool:
-        now_s = self._access.seam.clock()
-        if self._is_joined and not self._is_good(now_s):
+        if item.consumer == self.consumer and not self._is_good(
+            item.source, self._access.seam.clock()
+        ):
             self._lapse()
-        held_s = now_s - item.got_s
-        # Held for so long, others may have it by now.
-        return item.consumer == self.consumer and (
-            self._is_no_ack or held_s < self._grace_s - min(self._grace_s / 4, 1.0)
-        )
+        return item.consumer == self.consumer
 
     def _arm(self) -> None:
         self._cancel_tick = self._loop.later(self._timing.renew_s, self._tick)
@@ -402,139 +467,162 @@ class Sink:
         if self._state != "open":
             return
         self._arm()
-        if self._is_joined and not self._is_good(self._access.seam.clock()):
+        now_s = self._access.seam.clock()
+        if any(each.joined_as and not self._is_good(each, now_s) for each in self._all()):
             self._lapse()
-        if self._is_joined:
-            self._renew()
-        else:
-            self._join()
+        self._pace()
+        for source in self._all():
+            if source.stream in self._left and not source.hands:
+                del self._left[source.stream]
+                self._send(source.of.leave(self.consumer), lambda _: None)
+            elif source.joined_as:
+                self._renew(source)
+                if source.is_doubted:
+                    self._look_for_unknown(source, "", frozenset())
+            else:
+                self._join(source)
+        self._note_later()
+        self._watch_hands()
 
     def _lapse(self) -> None:
         """Our lease may have ended: hold nothing, and join under the next name."""
-        lapsed, self._is_joined = self.consumer, False
+        self._before = self.consumer
         self._number += 1
-        self._before = lapsed
-        self._tail.follow([])
+        self._left.clear()
+        for source in self._sources.values():
+            source.forget()
+        self._trial = None
+        self._follow()
         self._feed.forget_batch()
         dropped = self._feed.drop()
-        for source in self._sources.values():
-            source.claimed.clear()
-            source.brought.clear()
-            source.is_mending = source.is_taking = source.has_released = False
-        self._access.emit(SinkLapsed(sink=self.name, consumer=lapsed, dropped=len(dropped)))
+        lapsed = SinkLapsed(sink=self.name, consumer=self._before, dropped=len(dropped))
+        self._access.emit(lapsed)
 
-    def _join_call(self) -> Any:
-        starts = [(source.of, source.start) for source in self._sources.values()]
-        return self._stored.join(self.consumer, self._before, starts)
+    def _follow(self) -> None:
+        self._tail.group = Group(self.name, self.consumer, self._is_no_ack)
+        self._tail.follow([source for source in self._sources.values() if source.joined_as])
 
-    def _join(self) -> None:
-        asked_s, consumer = self._access.seam.clock(), self.consumer
-        sources = list(self._sources.values())
-        self._send(self._join_call(), partial(self._on_joined, consumer, asked_s, sources))
+    def _join(self, source: _Source) -> None:
+        answer = partial(self._on_joined, source, self.consumer, self._access.seam.clock())
+        self._send(source.of.join(self.consumer, self._before, source.start), answer, source)
 
-    def _on_joined(
-        self, consumer: str, asked_s: float, sources: Sequence[_Source], made: Reply
-    ) -> None:
-        for source, was_made in zip(sources, made, strict=True):
-            if was_made:
-                self._access.emit(SinkRemade(sink=self.name, stream=source.of.name))
-        if consumer == self.consumer:
-            self._joined(consumer, asked_s)
+    def _on_joined(self, source: _Source, consumer: str, asked_s: float, was_made: Reply) -> None:
+        if was_made:
+            self._access.emit(SinkRemade(sink=self.name, stream=source.name))
+        if consumer == self.consumer and self._sources.get(source.stream) is source:
+            self._joined(source, asked_s)
+            self._follow()
 
-    def _joined(self, consumer: str, asked_s: float) -> None:
-        for source in self._sources.values():
-            source.start = FIRST  # whatever makes the group again must not pass anything over
-        self._before = ""
-        self._asked_s = max(self._asked_s, asked_s)
-        self._tail.group = Group(self.name, consumer, self._is_no_ack)
-        if not self._is_joined:
-            self._is_joined = True
-            self._tail.follow(list(self._sources.values()))
-        self._renew()
+    def _joined(self, source: _Source, asked_s: float) -> None:
+        source.start = FIRST  # whatever makes the group again must not pass anything over
+        source.joined_as, source.renewed_s, source.is_troubled = self.consumer, asked_s, False
+        self._renew(source)
 
-    def _renew(self) -> None:
-        sources = list(self._sources.values())
-        call = self._stored.renew(self.consumer, [source.of for source in sources])
-        asked_s = self._access.seam.clock()
-        self._send(call, partial(self._on_renewed, self.consumer, asked_s, sources))
+    def _renew(self, source: _Source) -> None:
+        answer = partial(self._on_renewed, source, self.consumer, self._access.seam.clock())
+        self._send(source.of.renew(self.consumer), answer, source)
 
-    def _on_renewed(
-        self, consumer: str, asked_s: float, sources: Sequence[_Source], reply: Reply
-    ) -> None:
-        if consumer != self.consumer or not self._is_joined:
+    def _on_renewed(self, source: _Source, consumer: str, asked_s: float, reply: Reply) -> None:
+        if consumer != self.consumer or source.joined_as != consumer:
             return
-        self._asked_s = max(self._asked_s, asked_s)
         told: Lease = reply
+        source.renewed_s, source.is_troubled = max(source.renewed_s, asked_s), False
         if told.ttl_ms != self._timing.ttl_ms:
             self._timing = Timing(told.ttl_ms / 1000)
             self._cancel_tick()
             self._arm()
-        if -1 in told.waiting:
-            self._join()
+        if told.released < 0:
+            self._stop(source)
+            self._join(source)
             return
-        for source, released in zip(sources, told.waiting, strict=True):
-            source.has_released = released > 0
-            if told.is_holder:
-                self._mend(source)
-        for other in self._stored.others(told.keys, [source.of for source in sources]):
-            # Nobody who cleans may read it, and nobody else would clean there.
-            self._send(self._stored.mend(consumer, other), partial(self._tell_mended, other.name))
-        self._look_for_released()
+        source.has_released, source.has_doubtful = told.released > 0, told.doubtful > 0
+        if told.is_holder:
+            self._mend(source)
+        self._look_for_freed()
+
+    def _stop(self, source: _Source) -> None:
+        """Its group is not there, or its key is foreign: the others go on without it."""
+        source.joined_as = ""
+        self._follow()
 
     # --- cleaning, and taking what was freed --------------------------------------------------
 
     def _mend(self, source: _Source) -> None:
         if not source.is_mending:
             source.is_mending = True
-            call = self._stored.mend(self.consumer, source.of)
-            self._send(call, partial(self._on_mended, source, self.consumer), source)
+            answer = partial(self._on_mended, source, self.consumer)
+            self._send(source.of.mend(self.consumer, source.told), answer, source)
 
     def _on_mended(self, source: _Source, consumer: str, reply: Reply) -> None:
         source.is_mending = False
-        did = self._tell_mended(source.of.name, reply)
-        if did.freed < 0 or consumer != self.consumer:
-            return
-        if did.is_more:
-            self._mend(source)
-        source.has_released = source.has_released or did.freed > 0
-        self._look_for_released()
-
-    def _tell_mended(self, stream: str, reply: Reply) -> Mended:
         did: Mended = reply
         if did.freed < 0:
-            return did
+            return
         if did.freed or did.forgotten:
-            self._access.emit(
-                SinkMended(sink=self.name, stream=stream, freed=did.freed, forgotten=did.forgotten)
-            )
-        if did.parked:
-            self._access.emit(SinkParked(sink=self.name, stream=stream, events=did.parked))
-        if did.missed:
-            self._access.emit(SinkMissed(sink=self.name, stream=stream, events=did.missed))
-        return did
+            self._tell_freed(source, did.freed, did.forgotten)
+        self._tell_parked(source, did.parked)
+        known = source.told if source.told <= did.missed else 0
+        missed = did.missed - max(did.told, known)
+        if missed > 0:
+            self._access.emit(SinkMissed(sink=self.name, stream=source.name, events=missed))
+        source.told = did.missed
+        if consumer != self.consumer:
+            return
+        if did.is_more or missed > 0:  # the next one confirms what was told
+            self._mend(source)
+        source.has_doubtful = source.has_doubtful or did.freed > 0
+        self._look_for_freed()
 
-    def _look_for_released(self) -> None:
+    def _tell_freed(self, source: _Source, freed: int, forgotten: int = 0) -> None:
+        self._access.emit(
+            SinkMended(sink=self.name, stream=source.name, freed=freed, forgotten=forgotten)
+        )
+
+    def _tell_parked(self, source: _Source, events: int) -> None:
+        if not events:
+            return
+        self._access.emit(SinkParked(sink=self.name, stream=source.name, events=events))
+        now_s = self._access.seam.clock()
+        self._parked.append((now_s, events))
+        while self._parked[0][0] < now_s - PARKED_S:
+            self._parked.popleft()
+        many = sum(count for _, count in self._parked)
+        if many > PARKED_FEW and self._told_many_s < now_s - PARKED_S:
+            self._told_many_s = now_s
+            self._access.emit(SinkParksMany(sink=self.name, events=many))
+
+    def _look_for_freed(self) -> None:
         for source in self._sources.values():
-            room = self._feed.room
-            if source.has_released and not source.is_taking and room and self._is_joined:
-                source.is_taking = True
-                source.brought.clear()
-                count = min(room, BATCH_MAX)
-                call = self._stored.take(self.consumer, source.of, count)
-                answer = partial(self._on_taken, source, self.consumer, count)
-                self._send(call, answer, source)
+            room, may_try = self._feed.room, source.has_doubtful and self._trial is None
+            is_asked = (source.has_released or may_try) and room and source.joined_as
+            if not is_asked or source.is_taking:
+                continue
+            source.is_taking = True
+            source.brought.clear()
+            if may_try:
+                self._trial = source
+            count = min(room, BATCH_MAX)
+            call = source.of.take(self.consumer, count, may_try=may_try)
+            answer = partial(self._on_taken, source, self.consumer, count, may_try)
+            self._send(call, answer, source)
 
-    def _on_taken(self, source: _Source, consumer: str, count: int, reply: Reply) -> None:
+    def _on_taken(
+        self, source: _Source, consumer: str, count: int, may_try: bool, reply: Reply
+    ) -> None:
         if consumer != self.consumer:
             return  # they are pending under a name that is being cleaned
         source.is_taking = False
-        got: list[tuple[str, Fields, int]] = reply
-        source.has_released = len(got) == count
+        got: Taken = reply
+        source.has_released = 0 < got.released == count - got.doubtful
+        if may_try:
+            source.has_doubtful = got.doubtful > 0
         behind = order(source.position)
-        source.claimed.update(entry_id for entry_id, _, _ in got if order(entry_id) > behind)
-        self._feed.push(
-            self._items(source, [each for each in got if each[0] not in source.brought])
-        )
+        source.claimed.update(each.id for each in got.events if order(each.id) > behind)
+        items = self._items(source, [each for each in got.events if each.id not in source.brought])
+        if may_try:
+            self._trial = next((item for item in items if item.is_doubtful), None)
+        self._feed.push(items, is_first=True)  # the oldest; nor shall they wait behind our own
+        self._look_for_freed()
 
     # --- what the tail brings -----------------------------------------------------------------
 
@@ -544,45 +632,49 @@ class Sink:
             return
         items: list[_Item] = []
         for source, entries in batch.told:
-            new = [(id_, fields, 1) for id_, fields in entries if id_ not in source.claimed]
+            new = [Given(id_, got, 0, False) for id_, got in entries if id_ not in source.claimed]
             behind = order(entries[-1][0])
             source.claimed = {id_ for id_ in source.claimed if order(id_) > behind}
             if source.is_taking:
-                source.brought.update(entry_id for entry_id, _, _ in new)
-            if self._tail.follows(source):
-                items.extend(self._items(source, new))
+                source.brought.update(each.id for each in new)
+            found = self._items(source, new)
+            if self._sources.get(source.stream) is source:
+                items.extend(found)
             else:
-                self._release(source, [id_ for id_, _, _ in new])
+                self._release(found)
         self._feed.push(items, batch)
 
-    def _items(self, source: _Source, got: Iterable[tuple[str, Fields, int]]) -> list[_Item]:
+    def _items(self, source: _Source, got: Iterable[Given]) -> list[_Item]:
         items: list[_Item] = []
-        unwanted: list[str] = []
+        unwanted: list[_Item] = []
         now_s = self._access.seam.clock()
-        for entry_id, fields, deliveries in got:
-            event = event_of(source.of.name, entry_id, fields, deliveries=deliveries)
-            if self._filter.takes_topic(event.topic):
-                items.append(_Item(source, self.consumer, now_s, event))
-            else:
-                unwanted.append(entry_id)
+        for each in got:
+            event = event_of(source.name, each.id, each.fields, deliveries=each.times + 1)
+            item = _Item(source, self.consumer, now_s, event, each.is_doubtful)
+            (items if self._filter.takes_topic(event.topic) else unwanted).append(item)
         self._acknowledge(source, unwanted)
         return items
 
-    def _acknowledge(self, source: _Source, ids: Sequence[str]) -> None:
+    def _acknowledge(self, source: _Source, items: Sequence[_Item]) -> None:
         """Have done with what nobody here wants.  If that fails it comes again, to the same end."""
-        if ids and not self._is_no_ack:
-            self._send(self._stored.ack(source.of, ids), lambda _: None)
+        if not items or self._is_no_ack:
+            return
+        ids = [item.event.id for item in items]
+        for item in items:
+            item.handed_s = item.handed_s or self._access.seam.clock()
+            source.hands[item.event.id] = item
+            source.fresh.pop(item.event.id, None)
+        self._send(source.of.ack(ids), lambda _: self._on_acknowledged(source.stream, ids))
 
     def _on_trouble(self, error: PoolError, failures: int) -> None:
-        if str(getattr(error, "problem", "")).startswith("NOGROUP"):
-            if self._is_joined:
-                self._join()
-        elif not failures:
-            self._access.emit(
-                StreamsUnreachable(
-                    pool=self._access.control.pool, reader=self.name, problem=str(error)
-                )
-            )
+        if not isinstance(error, StoreUnavailable):
+            for source in self._sources.values():
+                if source.joined_as:
+                    self._renew(source)  # which tells of which of them it is
+        if not failures and not str(getattr(error, "problem", "")).startswith("NOGROUP"):
+            pool = self._access.control.pool
+            told = StreamsUnreachable(pool=pool, reader=self.name, problem=str(error))
+            self._access.emit(told)
 
     def _on_back(self, failures: int) -> None:
         pool = self._access.control.pool
@@ -591,10 +683,169 @@ class Sink:
     def _on_failed(self, error: Exception) -> None:
         self._feed.end(error)
 
+    # --- what is in hand ----------------------------------------------------------------------
+
+    async def _hand_out(self, item: _Item) -> bool:
+        """Note that the program has it from now on; say whether it may have it."""
+        self._handed += 1
+        if self._is_no_ack:
+            return True
+        if item.is_doubtful and not await self._noted(item):
+            return False
+        source, item.handed_s = item.source, self._access.seam.clock()
+        source.hands[item.event.id] = item
+        if item.is_doubtful:
+            self._loop.later(LIVED_S, partial(self._end_trial, item))
+        else:
+            source.fresh[item.event.id] = item
+            self._note_later()
+        self._watch_hands()
+        return True
+
+    async def _noted(self, item: _Item) -> bool:
+        """Have the store know, before it can end us, that this one was handed out."""
+        call = item.source.of.hand(self.consumer, [(item.event.id, item.event.deliveries)])
+        try:
+            while self._is_ours(item) and self._state == "open":
+                try:
+                    [is_ours] = await self._access.link.call(call, repeatable=True)
+                except StoreUnavailable:
+                    await anyio.sleep(RESEND_S)
+                except PoolError as error:
+                    self._refused(error, item.source)
+                    break
+                else:
+                    return bool(is_ours)
+        except BaseException:
+            self._feed.push([item], is_first=True)  # whoever waited for it was cancelled
+            raise
+        self._end_trial(item)
+        return False
+
+    def _end_trial(self, item: _Item) -> None:
+        if self._trial is item:
+            self._trial = None
+            self._look_for_freed()
+
+    def _note_later(self) -> None:
+        if not self._is_noting and any(source.fresh for source in self._all()):
+            self._is_noting = True
+            self._loop.later(NOTED_S, self._note)
+
+    def _note(self) -> None:
+        self._is_noting = False
+        for source in self._all():
+            for items, call in self._notes(source):
+                again = partial(self._note_again, source, items)
+                self._send(call, lambda _: None, source, again)
+
+    def _notes(self, source: _Source) -> Iterator[tuple[list[_Item], ScriptCall]]:
+        """Yield the calls that note what was not noted yet."""
+        fresh, source.fresh = [*source.fresh.values()], {}
+        for at in range(0, len(fresh), BATCH_MAX):
+            items = fresh[at : at + BATCH_MAX]
+            times = [(item.event.id, item.event.deliveries) for item in items]
+            yield items, source.of.hand(self.consumer, times)
+
+    def _note_again(self, source: _Source, items: Sequence[_Item]) -> None:
+        """It was not noted, maybe: with the next tick."""
+        source.fresh |= {i.event.id: i for i in items if source.hands.get(i.event.id) is i}
+
+    def _watch_hands(self) -> None:
+        if self._is_watching:
+            return
+        oldest = (next(iter(each.hands.values())).handed_s for each in self._all() if each.hands)
+        oldest_s = min(oldest, default=None)
+        if oldest_s is not None:
+            self._is_watching = True
+            in_s = oldest_s + self._grace_s - self._access.seam.clock()
+            self._loop.later(max(0.0, in_s), self._end_grace)
+
+    def _end_grace(self) -> None:
+        """Give back what the program has had for too long."""
+        self._is_watching = False
+        until_s = self._access.seam.clock() - self._grace_s
+        for source in self._all():
+            late = []
+            for item in source.hands.values():
+                if item.handed_s > until_s:
+                    break
+                late.append(item)
+            self._out_of_hands(source, [item.event.id for item in late])
+            self._release([attrs.evolve(item, is_doubtful=False) for item in late], is_late=True)
+        self._watch_hands()
+
+    def _out_of_hands(self, source: _Source, ids: Iterable[str]) -> None:
+        for event_id in ids:
+            item = source.hands.pop(event_id, None)
+            source.fresh.pop(event_id, None)
+            if item is not None:
+                self._end_trial(item)
+
+    def _on_acknowledged(self, stream: str, ids: Iterable[str]) -> None:
+        source = self._sources.get(stream) or self._left.get(stream)
+        if source is not None:
+            self._out_of_hands(source, ids)
+
+    def _hold(self, most: int) -> None:
+        """Hold so many events ahead of the program."""
+        most = max(1, min(most, self._buffer_max))
+        if most != self._feed.buffer_max:
+            self._feed.buffer_max = most
+            self._feed.fit(len(self._sources))
+
+    def _pace(self) -> None:
+        """Hold ahead what is handed out within a quarter of the grace, by what was handed out.
+
+        What has waited here for half a grace is given back.
+        """
+        now_s = self._access.seam.clock()
+        per_s = self._handed / max(now_s - self._paced_s, self._timing.renew_s)
+        self._handed, self._paced_s = 0, now_s
+        most, since_s = int(per_s * self._grace_s / 4), now_s - self._grace_s / 2
+        if not self._is_no_ack and any(item.got_s <= since_s for item in self._feed):
+            self._hold(most)
+            self._release(self._feed.drop(lambda item: item.got_s > since_s))
+        elif most > self._feed.buffer_max:
+            self._hold(2 * self._feed.buffer_max)
+
+    def _look_for_unknown(self, source: _Source, after: str, unknown: frozenset[str]) -> None:
+        """List what waits under our name; what we do not know, and did not the last time, goes."""
+        answer = partial(self._on_held, source, self.consumer, unknown)
+        self._send(source.of.held(self.consumer, after), answer, source)
+
+    def _on_held(
+        self, source: _Source, consumer: str, unknown: frozenset[str], reply: Reply
+    ) -> None:
+        if consumer != self.consumer:
+            return
+        ids: list[str] = reply
+        known = {item.event.id for item in self._feed if item.source is source}
+        unknown |= {each for each in ids if each not in known and each not in source.hands}
+        if len(ids) == HELD_MAX:
+            self._look_for_unknown(source, ids[-1], unknown)
+            return
+        gone, source.unknown = unknown & source.unknown, unknown
+        source.is_doubted = bool(unknown)
+        for call in self._releases(source, [*gone], is_doubtful=True):
+            self._send(call, lambda _: None, source)
+
+    def _goodbyes(self, unseen: Sequence[_Item]) -> Iterator[tuple[_Source, ScriptCall]]:
+        """Yield what a consumer says that leaves."""
+        yield from self._returns(unseen)
+        for source in self._all():
+            for _, call in self._notes(source):
+                yield source, call
+            yield source, source.of.leave(self.consumer)
+
     # --- calls --------------------------------------------------------------------------------
 
     def _send(
-        self, call: Command, on_reply: Callable[[Reply], object], source: _Source | None = None
+        self,
+        call: Command,
+        on_reply: Callable[[Reply], object],
+        source: _Source | None = None,
+        on_error: Callable[[], object] = lambda: None,
     ) -> None:
         """Send a call in the background; what fails is told, and the next tick tries again."""
 
@@ -604,49 +855,75 @@ class Sink:
                 return
             if source is not None:
                 source.is_mending = source.is_taking = False
-            self._refused(reply)
+                source.is_doubted = True  # it may be done all the same
+                if self._trial is source:
+                    self._trial = None
+            on_error()
+            self._refused(reply, source)
 
         try:
             self._access.link.send(call, answer)
         except PoolError as error:
             answer(error)
 
-    def _refused(self, error: PoolError) -> None:
+    def _refused(self, error: PoolError, source: _Source | None = None) -> None:
         if isinstance(error, Gone):
-            if self._is_joined and error.identity == self.consumer:
+            if error.identity == self.consumer:
                 self._lapse()
-                self._join()
+                for each in self._sources.values():
+                    self._join(each)
         elif not isinstance(error, StoreUnavailable | NotRunning):
-            self._access.emit(SinkTroubled(sink=self.name, problem=str(error)))
+            if source is None or not source.is_troubled:
+                self._access.emit(SinkTroubled(sink=self.name, problem=str(error)))
+            if source is not None:
+                source.is_troubled = True
+                self._stop(source)
 
-    async def _give_back(self, items: Sequence[_Item]) -> None:
-        by_source: dict[_Source, list[str]] = {}
+    def _release(self, items: Sequence[_Item], *, is_late: bool = False) -> None:
+        for source, call in self._returns(items):
+            self._send(call, partial(self._on_released, source, is_late), source)
+
+    def _on_released(self, source: _Source, is_late: bool, reply: Reply) -> None:
+        did: Returned = reply
+        if did.released and is_late:
+            self._tell_freed(source, did.released)
+        self._tell_parked(source, did.parked)
+        source.has_released = source.has_released or did.released > 0
+        self._look_for_freed()
+
+    def _returns(self, items: Iterable[_Item]) -> list[tuple[_Source, ScriptCall]]:
+        """Return the calls that give back what is ours of these."""
+        by_source: dict[tuple[_Source, bool], list[str]] = {}
         for item in items:
+            if self._trial is item:
+                self._trial = None
             if item.consumer == self.consumer:
-                by_source.setdefault(item.source, []).append(item.event.id)
-        calls = [c for source, ids in by_source.items() for c in self._releases(source, ids)]
-        for call in calls:
-            if not await self._try(call):
-                return
+                by_source.setdefault((item.source, item.is_doubtful), []).append(item.event.id)
+        return [
+            (source, call)
+            for (source, is_doubtful), ids in by_source.items()
+            for call in self._releases(source, ids, is_doubtful=is_doubtful)
+        ]
 
-    def _release(self, source: _Source, ids: Sequence[str]) -> None:
-        for call in self._releases(source, ids):
-            self._send(call, lambda _: None)
-
-    def _releases(self, source: _Source, ids: Sequence[str]) -> list[Any]:
+    def _releases(
+        self, source: _Source, ids: Sequence[str], *, is_doubtful: bool
+    ) -> list[ScriptCall]:
         if self._is_no_ack:
             return []
         chunks = [ids[at : at + BATCH_MAX] for at in range(0, len(ids), BATCH_MAX)]
-        return [self._stored.release(self.consumer, source.of, chunk) for chunk in chunks]
+        return [
+            source.of.release(self.consumer, chunk, is_doubtful=is_doubtful) for chunk in chunks
+        ]
 
-    async def _try(self, call: Any) -> bool:
-        """Do this if it can be done: whoever cleans next does it otherwise."""
-        try:
-            await self._access.link.call(call, repeatable=True)
-        except PoolError as error:
-            self._refused(error)
-            return False
-        return True
+    async def _finish(self, calls: Iterable[tuple[_Source, ScriptCall]]) -> None:
+        """Do these as far as they can be done: whoever cleans next does the rest otherwise."""
+        for source, call in calls:
+            try:
+                await self._access.link.call(call, repeatable=True)
+            except PoolError as error:
+                self._refused(error, source)
+                if isinstance(error, StoreUnavailable):
+                    return
 
 
 def _checked(given: object) -> StreamEvent:

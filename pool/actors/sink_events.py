@@ -9,7 +9,10 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class SinkMended:
-    """Events of stale consumers, or unacknowledged for too long, were freed for others."""
+    """Events of stale consumers, or unacknowledged for too long, were freed for others.
+
+    Those that a consumer may have died of are given one at a time.
+    """
 
     event: ClassVar[str] = "sink.mended"
     level: ClassVar[str] = "warning"
@@ -30,6 +33,18 @@ class SinkParked:
     sink: str
     stream: str
     events: int
+
+
+@attrs.frozen(kw_only=True)
+class SinkParksMany:
+    """More than a few events were given up within a minute: look at their handler, not at them."""
+
+    event: ClassVar[str] = "sink.parks_many"
+    level: ClassVar[str] = "error"
+
+    sink: str
+    events: int  # within the last minute, by what this consumer did
+    since_s: float = 60.0
 
 
 @attrs.frozen(kw_only=True)

@@ -258,9 +258,9 @@ class Stream(HasEvents):
             name: The sink's name, up to 128 bytes of text.
             start: Where its first consumer begins, as for `reader()`; later ones go on.
             no_ack: An event is gone when it was read: given at most once.
-            grace_s: Unacknowledged for so long, counted from when it was read, an event is given
-                again: 0.1 s to 7 days.
-            deliveries_max: After so many deliveries without an acknowledgement it is parked.
+            grace_s: Unacknowledged for so long, counted from when it was handed out, an event is
+                given again: 0.1 s to 7 days.
+            deliveries_max: Handed out so often without an acknowledgement it is parked.
             topics, pattern, where: As for `reader()`.
             buffer_max: How many events it may hold beside those handed out, 1 to 100,000.
 

@@ -158,17 +158,22 @@ class Control:
         """How many events a stream had, and which of them its length cap took."""
         return f"{self.prefix}stream-meta:{name}"
 
-    def sink(self, name: str) -> str:
-        """Who cleans a sink, and when somebody last could."""
-        return f"{self.prefix}sink:{name}"
+    def sink(self, stream: str, name: str) -> str:
+        """Who cleans a sink of a stream, and its time."""
+        return f"{self.prefix}sink:{_of(stream, name)}"
 
-    def sink_leases(self, name: str) -> str:
-        """The consumers of a sink, by lease end."""
-        return f"{self.prefix}sink-leases:{name}"
+    def sink_leases(self, stream: str, name: str) -> str:
+        """The consumers of a sink of a stream, by lease end."""
+        return f"{self.prefix}sink-leases:{_of(stream, name)}"
 
-    def sink_parked(self, name: str) -> str:
-        """Events that a sink has given up."""
-        return f"{self.prefix}sink-parked:{name}"
+    def sink_parked(self, stream: str, name: str) -> str:
+        """Events of a stream that a sink has given up."""
+        return f"{self.prefix}sink-parked:{_of(stream, name)}"
+
+
+def _of(stream: str, name: str) -> str:
+    """Return both as one text, which no other two make."""
+    return f"{len(stream)}:{stream}:{name}"
 
 
 def hash_tag(key: str) -> str:

@@ -1,7 +1,7 @@
 """Streams and sinks in Redis: the scripts, what they are given, and what their answers mean.
 
 A stream is a Redis stream and a small hash beside it; a sink is a consumer group on each of its
-streams, with leases of its own.  Nothing here decides when.
+streams, each with leases of its own.  Nothing here decides when.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import attrs
 
-from pool.errors import ConfigError
 from pool.model.names import Control, check_stream
 from pool.model.stream import FIRST, StreamEvent, event_of
-from pool.store.commands import count, entry_id, fields, texts, typed
+from pool.store.commands import count, entry_id, fields, typed
 from pool.store.scripts import Script, ScriptCall, Word
 from pool.store.wire import Reply
 
 BATCH_MAX = 64  # events that one script moves
+HELD_MAX = 1_000  # ids in one page
 
 
 # --- what the scripts answer ------------------------------------------------------------------
@@ -58,13 +58,14 @@ class Mended:
     freed: int
     parked: int
     forgotten: int
-    missed: int
+    missed: int  # pending events that length caps ever took
+    told: int  # how many of those somebody has told
     is_more: bool
 
 
 def mended(reply: Reply) -> Mended:
-    freed, parked, forgotten, missed, more = (typed(each, int) for each in reply)
-    return Mended(freed, parked, forgotten, missed, more == 1)
+    freed, parked, forgotten, missed, told, more = (typed(each, int) for each in reply)
+    return Mended(freed, parked, forgotten, missed, told, more == 1)
 
 
 def added(reply: Reply) -> str | None:
@@ -72,9 +73,9 @@ def added(reply: Reply) -> str | None:
     return None if reply is None else entry_id(reply)
 
 
-def joined(reply: Reply) -> list[bool]:
-    """Return per stream whether its group was made."""
-    return [count(each) > 0 for each in reply]
+def joined(reply: Reply) -> bool:
+    """Return whether the group was made."""
+    return count(reply) > 0
 
 
 @attrs.frozen
@@ -83,26 +84,65 @@ class Lease:
 
     is_holder: bool  # we are the one that cleans
     ttl_ms: int
-    keys: list[
-        bytes
-    ]  # of all streams that consumers of the sink ever read, for the one that cleans
-    waiting: list[int]  # per stream, how many released events wait; -1: it has no group
+    released: int  # events that wait for anybody; -1: there is no group
+    doubtful: int  # likewise, of those who may have ended their last holder
 
 
 def renewed(reply: Reply) -> Lease:
     """Return what a renewal was answered."""
-    is_holder, ttl_ms, keys, *waiting = reply
+    is_holder, ttl_ms, released, doubtful = reply
     if count(ttl_ms) < 1:
         raise ValueError(ttl_ms)
-    return Lease(count(is_holder) > 0, ttl_ms, texts(keys), [typed(each, int) for each in waiting])
+    return Lease(count(is_holder) > 0, ttl_ms, typed(released, int), count(doubtful))
 
 
-def taken(reply: Reply) -> list[tuple[str, dict[str, bytes], int]]:
-    """Return id, fields and deliveries of each event that was taken."""
-    return [
-        (entry_id(entry), fields(flat), count(deliveries))
-        for deliveries, (entry, flat) in zip(reply[::2], reply[1::2], strict=True)
-    ]
+@attrs.frozen
+class Given:
+    """An event that was taken; `times` it was handed out before."""
+
+    id: str
+    fields: dict[str, bytes]
+    times: int
+    is_doubtful: bool
+
+
+@attrs.frozen
+class Taken:
+    """What was taken; of what was given some may not be there any more."""
+
+    doubtful: int  # given
+    released: int
+    events: list[Given]
+
+
+def taken(reply: Reply) -> Taken:
+    """Return what was taken."""
+    doubtful, released, *rest = reply
+    events = []
+    for code, (entry, flat) in zip(rest[::2], rest[1::2], strict=True):
+        times = typed(code, int)
+        is_doubtful = times < 0
+        times = -1 - times if is_doubtful else times
+        events.append(Given(entry_id(entry), fields(flat), times, is_doubtful))
+    return Taken(count(doubtful), count(released), events)
+
+
+def handed(reply: Reply) -> list[bool]:
+    """Return of each event whether it is ours."""
+    return [count(each) > 0 for each in reply]
+
+
+@attrs.frozen
+class Returned:
+    """How many of the events that were given back wait for others now, and how many are parked."""
+
+    released: int
+    parked: int
+
+
+def returned(reply: Reply) -> Returned:
+    released, parked = reply
+    return Returned(count(released), count(parked))
 
 
 # --- the scripts ------------------------------------------------------------------------------
@@ -116,33 +156,45 @@ ADD = Script.load(
 PROBE = Script.load("stream_probe", keys=("*streams",), args=("*positions",), reads=probed)
 JOIN = Script.load(
     "sink_join",
-    keys=("state", "leases", "config", "*streams"),
-    args=("group", "consumer", "before", "named_ms", "*starts"),
+    keys=("state", "leases", "config", "events", "meta"),
+    args=("group", "consumer", "before", "named_ms", "start"),
     reads=joined,
 )
 RENEW = Script.load(
     "sink_renew",
-    keys=("state", "leases", "config", "*streams"),
+    keys=("state", "leases", "config", "events"),
     args=("group", "consumer"),
     reads=renewed,
 )
 MEND = Script.load(
     "sink_mend",
     keys=("state", "leases", "events", "meta", "parked", "config"),
-    args=("group", "consumer", "grace_ms", "deliveries_max", "batch", "stream"),
+    args=("group", "consumer", "deliveries_max", "batch", "stream", "told"),
     reads=mended,
 )
 TAKE = Script.load(
     "sink_take",
     keys=("leases", "events", "meta"),
-    args=("group", "consumer", "count"),
+    args=("group", "consumer", "count", "doubtful"),
     reads=taken,
 )
+HAND = Script.load(
+    "sink_hand", keys=("events", "meta"), args=("group", "consumer", "*items"), reads=handed
+)
+HELD = Script.load(
+    "sink_held",
+    keys=("events",),
+    args=("group", "consumer", "after", "count"),
+    reads=lambda reply: [entry_id(each) for each in reply],
+)
 RELEASE = Script.load(
-    "sink_release", keys=("events", "meta"), args=("group", "consumer", "*ids"), reads=count
+    "sink_release",
+    keys=("events", "meta", "parked"),
+    args=("group", "consumer", "deliveries_max", "stream", "doubtful", "*ids"),
+    reads=returned,
 )
 LEAVE = Script.load(
-    "sink_leave", keys=("state", "leases", "*streams"), args=("group", "consumer"), reads=count
+    "sink_leave", keys=("state", "leases", "events"), args=("group", "consumer"), reads=count
 )
 
 
@@ -203,12 +255,14 @@ class Parked:
 
 @attrs.frozen(kw_only=True)
 class StoredSink:
-    """One sink in Redis: a group on each of its streams, leases, and what was given up."""
+    """One sink on one stream in Redis: a group, leases, and what was given up.
 
-    control: Control
+    A sink of several streams has one of these for each: nobody touches what he does not read.
+    """
+
+    stream: StoredStream
     name: str
     named_ms: int = 0  # TTL that our settings name, for a pool that has none
-    grace_ms: int
     deliveries_max: int
 
     def __attrs_post_init__(self) -> None:
@@ -216,57 +270,62 @@ class StoredSink:
 
     @property
     def parked(self) -> str:
-        return self.control.sink_parked(self.name)
+        return self.stream.control.sink_parked(self.stream.name, self.name)
 
     @property
-    def _own(self) -> list[str]:
-        return [self.control.sink(self.name), self.control.sink_leases(self.name)]
+    def state(self) -> str:
+        return self.stream.control.sink(self.stream.name, self.name)
 
-    def _keys(self, streams: Sequence[StoredStream]) -> list[str]:
-        return [*self._own, self.control.config, *(stream.events for stream in streams)]
+    @property
+    def leases(self) -> str:
+        return self.stream.control.sink_leases(self.stream.name, self.name)
 
-    def join(
-        self, consumer: str, before: str, starts: Sequence[tuple[StoredStream, str]]
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return self.state, self.leases, self.stream.control.config, self.stream.events
+
+    def join(self, consumer: str, before: str, start: str) -> ScriptCall:
+        """Give a consumer its lease; the reply says whether the group was made."""
+        keys = (*self._keys, self.stream.meta)
+        return JOIN(keys, (self.name, consumer, before, self.named_ms, start))
+
+    def renew(self, consumer: str) -> ScriptCall:
+        return RENEW(self._keys, (self.name, consumer))
+
+    def mend(self, consumer: str, told: int) -> ScriptCall:
+        stream = self.stream
+        keys = (self.state, self.leases, stream.events, stream.meta, self.parked)
+        args: tuple[Word, ...] = (consumer, self.deliveries_max, BATCH_MAX, stream.name, told)
+        return MEND((*keys, stream.control.config), (self.name, *args))
+
+    def take(self, consumer: str, count: int, *, may_try: bool) -> ScriptCall:
+        keys = (self.leases, self.stream.events, self.stream.meta)
+        return TAKE(keys, (self.name, consumer, min(count, BATCH_MAX), int(may_try)))
+
+    def hand(self, consumer: str, times: Sequence[tuple[str, int]]) -> ScriptCall:
+        """Note how often events were handed out, this time included."""
+        items = (word for pair in times for word in pair)
+        return HAND(
+            (self.stream.events, self.stream.meta), (self.name, consumer, *items), parts=len(times)
+        )
+
+    def release(
+        self, consumer: str, ids: Sequence[str], *, is_doubtful: bool = False
     ) -> ScriptCall:
-        """Give a consumer its lease; the reply says per stream whether its group was made."""
-        own: tuple[Word, ...] = (self.name, consumer, before, self.named_ms)
-        args = (*own, *(start for _, start in starts))
-        return JOIN(self._keys([stream for stream, _ in starts]), args, parts=len(starts))
-
-    def renew(self, consumer: str, streams: Sequence[StoredStream]) -> ScriptCall:
-        return RENEW(self._keys(streams), (self.name, consumer), parts=3 + len(streams))
-
-    def others(self, keys: Sequence[bytes], but: Sequence[StoredStream]) -> list[StoredStream]:
-        """Return the streams of these keys, without some; a key that is no stream is left out."""
-        prefix, known = self.control.stream(""), {stream.events for stream in but}
-        names = [key.decode(errors="replace") for key in keys]
-        found = []
-        for name in (each.removeprefix(prefix) for each in names if each not in known):
-            try:
-                found.append(StoredStream(self.control, name))
-            except ConfigError:
-                continue
-        return found
-
-    def mend(self, consumer: str, stream: StoredStream) -> ScriptCall:
-        keys = (*self._own, stream.events, stream.meta, self.parked, self.control.config)
-        limits = (self.grace_ms, self.deliveries_max, BATCH_MAX)
-        args: tuple[Word, ...] = (self.name, consumer, *limits, stream.name)
-        return MEND(keys, args)
-
-    def take(self, consumer: str, stream: StoredStream, count: int) -> ScriptCall:
-        keys = (self.control.sink_leases(self.name), stream.events, stream.meta)
-        return TAKE(keys, (self.name, consumer, min(count, BATCH_MAX)))
-
-    def release(self, consumer: str, stream: StoredStream, ids: Sequence[str]) -> ScriptCall:
         assert len(ids) <= BATCH_MAX
-        return RELEASE((stream.events, stream.meta), (self.name, consumer, *ids))
+        keys = (self.stream.events, self.stream.meta, self.parked)
+        own = (self.name, consumer, self.deliveries_max, self.stream.name, int(is_doubtful))
+        return RELEASE(keys, (*own, *ids))
 
-    def leave(self, consumer: str, streams: Sequence[StoredStream]) -> ScriptCall:
-        return LEAVE([*self._own, *(stream.events for stream in streams)], (self.name, consumer))
+    def held(self, consumer: str, after: str) -> ScriptCall:
+        """Return the call that lists, page by page, what waits under a consumer's name."""
+        return HELD((self.stream.events,), (self.name, consumer, after, HELD_MAX))
 
-    def ack(self, stream: StoredStream, ids: Sequence[str]) -> tuple[Word, ...]:
-        return ("XACK", stream.events, self.name, *ids)
+    def leave(self, consumer: str) -> ScriptCall:
+        return LEAVE((self.state, self.leases, self.stream.events), (self.name, consumer))
+
+    def ack(self, ids: Sequence[str]) -> tuple[Word, ...]:
+        return ("XACK", self.stream.events, self.name, *ids)
 
 
 def parked_of(entry: str, flat: Sequence[bytes]) -> Parked | None:

@@ -65,7 +65,7 @@ MAY_SCRIPT = {
     ("stream_add.lua", "XTRIM"): "the same cap",
     ("stream_add.lua", "EXPIRE"): "an end that the program asked for",
     ("sink_join.lua", "XGROUP"): "makes groups; only the very first may begin at the newest",
-    ("sink_mend.lua", "XGROUP"): "acknowledges what it has parked, in the same step",
+    ("lib/park.lua", "XGROUP"): "acknowledges what it has parked, in the same step",
     ("lib/group.lua", "XGROUP"): "forgets a consumer in the step that sees it hold nothing",
 }
 BANNED_IN_LUA = {

@@ -130,14 +130,20 @@ class Bench:
 
     def consumers(self, sink: str = "billing", key: str = "") -> set[str]:
         rows = self.client.xinfo_consumers(key or self.key, sink)
-        return {row["name"].decode() for row in rows} - {"-"}
+        return {row["name"].decode() for row in rows} - {"-", "?"}
 
     def state(self, sink: str = "billing") -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = self.client.hgetall(self.control.sink(sink))
+        found: dict[bytes, bytes] = self.client.hgetall(self.control.sink("orders", sink))
         return found
 
-    def end_lease(self, consumer: str, sink: str = "billing") -> None:
-        self.client.zadd(self.control.sink_leases(sink), {consumer: 1})
+    def end_lease(self, consumer: str | bytes, sink: str = "billing") -> None:
+        self.client.zadd(self.control.sink_leases("orders", sink), {consumer: 0})
+
+    async def renewed(self, consumer: str, sink: str = "billing", stream: str = "orders") -> None:
+        """Wait for a renewal of its lease."""
+        leases = self.control.sink_leases(stream, sink)
+        before = self.client.zscore(leases, consumer)
+        await self.until(lambda: self.client.zscore(leases, consumer) not in (None, before))
 
     def keys(self) -> list[str]:
         return sorted(k.decode() for k in self.client.scan_iter(match=f"pool:{{{self.pool}}}*"))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 import pytest
@@ -31,6 +31,7 @@ class Crowd:
 
     bench: Bench
     ledger: Path
+    deliveries_max: int = 10_000
     members: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -38,7 +39,10 @@ class Crowd:
         root = Path(__file__).parents[2]
         with self.ledger.open("ab") as out:
             member = subprocess.Popen(
-                [sys.executable, str(program), self.bench.url, self.bench.pool, str(TTL_S)],
+                [
+                    *(sys.executable, str(program), self.bench.url, self.bench.pool),
+                    *(str(TTL_S), str(self.deliveries_max)),
+                ],
                 stdout=out,
                 env={**os.environ, "PYTHONPATH": str(root)},
             )
@@ -58,23 +62,28 @@ class Crowd:
     def said(self, what: str) -> list[int]:
         return [int(words[2]) for words in self.lines() if words[0] == what]
 
+    def look_after(self) -> None:
+        assert all(member.poll() is None for member in self.members)
+
     def until(self, is_so: Callable[[], object]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
         while not is_so():
             assert time.monotonic() < deadline_s, self.ledger.read_text()[-2000:]
-            assert all(member.poll() is None for member in self.members)
+            self.look_after()
             time.sleep(0.02)  # noqa: TID251 - other processes have no event to wait for
+
+
+C = TypeVar("C", bound=Crowd)
 
 
 @pytest.fixture
 def crowd(bench: Bench, tmp_path: Path) -> Iterator[Crowd]:
-    with _crowd(bench, tmp_path) as crowd:
+    with _crowd(Crowd(bench, tmp_path / "ledger")) as crowd:
         yield crowd
 
 
 @contextmanager
-def _crowd(bench: Bench, tmp_path: Path) -> Iterator[Crowd]:
-    crowd = Crowd(bench, tmp_path / "ledger")
+def _crowd(crowd: C) -> Iterator[C]:
     try:
         yield crowd
     finally:
@@ -129,3 +138,47 @@ def test_a_frozen_consumer_that_thaws_loses_nothing_and_harms_nobody(crowd: Crow
     crowd.kill(other)
     bench.put(100)
     crowd.until(lambda: 100 in crowd.said("acknowledged"))
+
+
+@attrs.define(eq=False)
+class Mortals(Crowd):
+    """Consumers that are started again when they have died of an event."""
+
+    deaths: int = 0
+
+    def look_after(self) -> None:
+        dead = [member for member in self.members if member.poll() is not None]
+        self.members = [member for member in self.members if member not in dead]
+        self.deaths += len(dead)
+        for _ in dead:
+            self.start()
+
+
+@pytest.mark.parametrize("at", [0, 5, 30])
+def test_an_event_that_kills_is_parked_alone(bench: Bench, tmp_path: Path, at: int) -> None:
+    """G1: the others that were held beside it were in nobody's hands; none is given again."""
+    with _crowd(Mortals(bench, tmp_path / "ledger", deliveries_max=3)) as crowd:
+        numbers = [*range(60)]
+        for n in [*numbers[:at], -1, *numbers[at:]]:
+            bench.put(n)
+        crowd.start()
+        crowd.until(lambda: not bench.pending() and set(crowd.said("acknowledged")) == {*numbers})
+        parked = bench.client.xrange(bench.control.sink_parked("orders", "billing"))
+        assert [entry[b"p"] for _, entry in parked] == [b"-1"]
+        assert sorted(crowd.said("acknowledged")) == numbers
+        assert sorted(n for n in crowd.said("handled") if n >= 0) == numbers
+        # The first one dies before it could say that it has it in hand.
+        assert crowd.deaths in (3, 4)
+
+
+def test_several_events_that_kill_are_parked_and_nothing_else(bench: Bench, tmp_path: Path) -> None:
+    with _crowd(Mortals(bench, tmp_path / "ledger", deliveries_max=2)) as crowd:
+        for n in range(60):
+            bench.put(-1 if n % 20 == 7 else n)
+        innocent = {n for n in range(60) if n % 20 != 7}
+        for _ in range(2):
+            crowd.start()
+        crowd.until(lambda: not bench.pending() and set(crowd.said("acknowledged")) == innocent)
+        parked = bench.client.xrange(bench.control.sink_parked("orders", "billing"))
+        assert [entry[b"p"] for _, entry in parked] == [b"-1"] * 3
+        assert crowd.deaths <= 3 * 3

@@ -12,6 +12,7 @@ import redis
 from pool import InvalidOption, NotRunning, Reader, StreamEvent
 from pool.actors.access import StreamsReachable, StreamsUnreachable
 from pool.actors.reader import StreamMissed, StreamRestarted
+from pool.actors.sink_events import SinkRemade
 from pool.store.server import EmbeddedServer
 from pool.testing.proxy import fault_proxy
 
@@ -466,3 +467,22 @@ async def test_a_reader_lives_once(bench: Bench) -> None:
         with pytest.raises(NotRunning):
             await reader.add_stream(stream)
         await reader.aclose()
+
+
+async def test_a_stream_that_a_sink_has_made_anew_is_another_one(bench: Bench) -> None:
+    """G7: whoever makes it, its readers are told that what they had not read is gone."""
+    async with (
+        bench.stream() as stream,
+        stream.sink("billing"),
+        stream.reader(buffer_max=2) as reader,
+    ):
+        await bench.add(stream, *range(30))
+        assert await bench.take_numbers(reader, 4) == [0, 1, 2, 3]
+        bench.client.delete(bench.key)
+        await bench.seen(SinkRemade)
+        await bench.add(stream, 100, 101)
+        events = await bench.take(reader, 2)
+        while bench.numbers(events[-1:]) != [101]:  # one that it had read before comes first
+            events += await bench.take(reader, 1)
+        assert [event.after for event in events if event.payload == b"100"] == ["restarted"]
+        assert (await bench.seen(StreamRestarted)).stream == "orders"

@@ -154,10 +154,11 @@ async def test_a_consumer_may_die_after_any_single_step(bench: Bench) -> None:
             life, done = Life(steps), list[str]()
             finished = await live(bench, life, done)
             # Time passes: its lease ends, and with it the cleaner's lock.
-            state, leases = bench.control.sink("billing"), bench.control.sink_leases("billing")
+            state = bench.control.sink("orders", "billing")
+            leases = bench.control.sink_leases("orders", "billing")
             for member in bench.client.zrange(leases, 0, -1):
-                bench.client.zadd(leases, {member: 1})
-            bench.client.hdel(state, "holder", "quiet", "seen", "ttl")
+                bench.end_lease(member)
+            bench.client.hdel(state, "holder")
             unacknowledged = set(bench.pending()) | _not_given(bench)
             assert unacknowledged.isdisjoint(done), life.steps
             got: list[StreamEvent] = []

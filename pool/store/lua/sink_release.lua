@@ -1,31 +1,37 @@
 --[[
-sink_release: give back events that were read and never in a program's hands.
+sink_release: give back events that are not in a program's hands, or were for longer than they may.
 
 KEYS[1] events  stream
 KEYS[2] meta    hash    missed:GROUP, trimmed
-ARGV[1] group     bytes  the sink's name
-ARGV[2] consumer  str
-ARGV[...] ids            of the events
+KEYS[3] parked  stream  s stream, i id, d times handed out, r reason, and what the event had
+ARGV[1] group           bytes  the sink's name
+ARGV[2] consumer        str
+ARGV[3] deliveries_max  int    > 0; after so many hand-outs an event is parked instead
+ARGV[4] stream          bytes  the stream's name, for what is parked
+ARGV[5] doubtful        int    1: what its last holder died of, maybe, and nobody has tried since
+ARGV[...] ids                  of the events
 
-Uses     group
-Returns  how many were still the caller's, and still there
-Errors   NOGROUP  there is no such group
-Cost     O(ids); 1 command, and 2 each
+Uses     group, park
+Returns  how many were still the caller's and still there, and wait for others; how many were parked
+Errors   NOGROUP    there is no such group
+         WRONGTYPE  foreign data under one of the keys
+Cost     O(ids); 2 commands, 2 each, and 4 for one that is parked
 Why Lua  an event that somebody took over meanwhile must not be taken from them.
 
-This delivery is taken off the count: it was none.
+That it was given to this consumer counts no more: only what it handed out does.
 ]]
 redis.call('HLEN', meta)
-local released = 0
-for i = 3, #ARGV do
+redis.call('XLEN', parked)
+local released, parks = 0, 0
+for i = 6, #ARGV do
   local mine = redis.call('XPENDING', events, group, ARGV[i], ARGV[i], 1, consumer)[1]
   if mine then
-    local deliveries = math.max(tonumber(mine[4]) - 1, 0)
-    if #redis.call('XCLAIM', events, group, RELEASED, 0, ARGV[i], 'RETRYCOUNT', deliveries, 'JUSTID') > 0 then
+    local times = handed(mine[4])
+    if times >= deliveries_max then
+      parks = parks + (park(events, meta, parked, stream, ARGV[i], mine[4], 'not acknowledged in time') and 1 or 0)
+    elseif put(events, meta, ARGV[i], doubtful > 0 and DOUBTFUL or RELEASED, times * 1000 + (doubtful > 0 and 1 or 0)) then
       released = released + 1
-    else
-      note_gone(meta, ARGV[i])
     end
   end
 end
-return released
+return { released, parks }

@@ -1,13 +1,26 @@
 --[[
-group: the consumers of one stream's group.  Needs  argument group.
+group: the consumers of one stream's group, and how often an event was handed out.  Needs  argument group.
 
-Gives  RELEASED, has_group(events): the id that it was given last, pending_of(events, name, count),
-       forget(events, name), note_gone(meta, id).
+Gives  RELEASED, DOUBTFUL, text_of(number), has_group(events): the id that it was given last,
+       pending_of(events, name, count), handed(deliveries), put(events, meta, id, name, deliveries),
+       forget(events, name), is_trimmed(meta, id), note_gone(meta, id).
 
-RELEASED is a consumer that nobody is: what waits there belongs to whoever has room.  The number of
-deliveries there is how often the event was in a program's hands; taking it adds one.
+RELEASED and DOUBTFUL are consumers that nobody is.  What waits under RELEASED belongs to whoever has room;
+what waits under DOUBTFUL was, or may have been, in the hands of a program that ended: a consumer takes one
+of those at a time, and says that it hands it out before it does.
+
+Redis counts what it gives to a consumer, which is not yet in a program's hands.  So its count holds two:
+thousands are times that the event was handed out, and what is below them says that it was given since.
 ]]
-local RELEASED = '-'
+local RELEASED, DOUBTFUL = '-', '?'
+
+local function text_of(number)
+  return string.format('%.0f', number)
+end
+
+local function handed(deliveries)
+  return math.floor(tonumber(deliveries) / 1000)
+end
 
 local function has_group(events)
   if redis.call('EXISTS', events) == 0 then
@@ -39,16 +52,30 @@ local function forget(events, name)
   return 1
 end
 
--- A pending event that is no more in its stream: removed by hand is as it should be, taken by a length
--- cap is a loss, which the next cleaner tells.
-local function note_gone(meta, id)
+-- Whether a length cap took it.
+local function is_trimmed(meta, id)
   local function parts(text)
     local ms, seq = string.match(text or '0-0', '^(%d+)-(%d+)$')
-    return tonumber(ms), tonumber(seq)
+    return tonumber(ms) or 0, tonumber(seq) or 0
   end
   local ms, seq = parts(id)
   local trimmed_ms, trimmed_seq = parts(redis.call('HGET', meta, 'trimmed') or nil)
-  if ms < trimmed_ms or (ms == trimmed_ms and seq <= trimmed_seq) then
+  return ms < trimmed_ms or (ms == trimmed_ms and seq <= trimmed_seq)
+end
+
+-- A pending event that is no more in its stream: removed by hand is as it should be, taken by a length
+-- cap is a loss, which cleaners tell.
+local function note_gone(meta, id)
+  if is_trimmed(meta, id) then
     redis.call('HINCRBY', meta, 'missed:' .. group, 1)
   end
+end
+
+-- Have a pending event wait under a name, with a count; false if it is gone.
+local function put(events, meta, id, name, deliveries)
+  if #redis.call('XCLAIM', events, group, name, 0, id, 'RETRYCOUNT', text_of(deliveries), 'JUSTID') > 0 then
+    return true
+  end
+  note_gone(meta, id)
+  return false
 end
