@@ -35,7 +35,7 @@ from pool.store.url import Url
 BUFFER_MAX: Final = 1_000_000  # changes in one watch
 WHOLE_MAX: Final = 2**53 - 1  # what `increment` counts to, on both sides of 0
 
-_WHOLE: Final = re.compile(rb"-?[0-9]+")  # as the script for `increment` sees it
+_WHOLE: Final = re.compile(rb"-?[0-9]{1,4000}")  # leading zeroes are fine; `int()` reads 4,300
 
 Held: TypeAlias = Callable[[], AbstractAsyncContextManager[Replica]]
 
@@ -239,13 +239,13 @@ class ReplicatedMap(Generic[V]):
         """Return the whole number of a key.
 
         Raises:
-            WrongValue: It holds something else.
+            WrongValue: It holds something else, or one beyond 2^53.
         """
         value = self._open.items.get(_bytes("key", key))
         if value is None:
             return default
-        if isinstance(value, tuple) or not _WHOLE.fullmatch(value):
-            raise WrongValue(problem=f"{_shown(key)} holds no whole number")
+        if isinstance(value, tuple) or not _WHOLE.fullmatch(value) or abs(int(value)) > WHOLE_MAX:
+            raise WrongValue(problem=f"{_shown(key)} holds no whole number within 2^53")
         return int(value)
 
     def __getitem__(self, key: str | bytes) -> V:
@@ -370,7 +370,7 @@ class ReplicatedMap(Generic[V]):
         """Add to the whole number of a key; an absent one counts as 0.
 
         Raises:
-            WrongValue: It holds something else, or the sum would be beyond 2^53.
+            WrongValue: It holds something else, or it or the sum is beyond 2^53.
             InvalidOption: `by` is not a whole number within that.
         """
         by = checks.count("by", by, -WHOLE_MAX, WHOLE_MAX)

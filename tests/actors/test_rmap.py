@@ -193,6 +193,14 @@ async def test_a_key_holds_a_string_or_a_list_and_each_has_its_own_reads(
     for refused in (flags.append("s", "1"), flags.remove("s", "1"), flags.increment("l")):
         with pytest.raises(WrongValue):
             await refused
+    for number in ("9" * 5_000, str(2**53), f"-{2**53}"):  # more than `increment` counts to
+        await flags.set_and_wait("s", number)
+        with pytest.raises(WrongValue, match="within 2"):
+            flags.get_int("s")
+        with pytest.raises(WrongValue, match="within 2"):
+            await flags.increment("s")
+    await flags.set_and_wait("s", f"-{2**53 - 1}")
+    assert flags.get_int("s") == 1 - 2**53
     replaced = await flags.set("l", "now a string")
     assert replaced == Written(replaced.revision, True, ("1",))
 

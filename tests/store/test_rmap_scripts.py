@@ -405,7 +405,10 @@ async def test_increment_counts_from_nothing_up_and_down(store: Store) -> None:
     assert await store.items() == {b"n": b"%d" % (2**53 - 5)}
 
 
-@pytest.mark.parametrize("text", [b"", b"1.5", b"x", b" 1", b"1e3", b"0x1", b"\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"1.5", b"x", b" 1", b"1e3", b"0x1", b"\xff", b"9" * 16, b"-%d" % 2**53, b"1" * 5_000],
+)
 async def test_increment_of_what_is_no_whole_number_is_refused(store: Store, text: bytes) -> None:
     await store.write(Set(b"n", text))
     await refused(store, WrongValue, Set(b"a", b"1"), Increment(b"n", 1))
