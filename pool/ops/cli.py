@@ -27,6 +27,7 @@ from pool.errors import (
 )
 from pool.settings import Settings
 from pool.store.url import Url
+from pool.version import __version__
 
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 _INTERRUPTED = 128 + 2  # as a shell says of a program that SIGINT ended
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 all is well, 1 a finding, 2 usage, 3 the store cannot be reached.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"pool {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     demo = _command(commands, "demo", "show on real input what the pool promises, and check it")

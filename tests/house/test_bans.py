@@ -19,6 +19,7 @@ SCRIPTS = sorted((ROOT / "pool/store/lua").rglob("*.lua"))
 MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "yaml", "xml"}
 CALLS = {"eval", "exec", "compile", "__import__", "import_module", "system", "popen"}
 MAY_CALL = {
+    ("pool/__init__.py", "import_module"): "the home of a public name, from a table beside it",
     ("pool/store/scripts.py", "KEYS"): "the table of that name in a script's header",
     ("pool/ops/cli.py", "import_module"): "one of our own commands, chosen by argparse",
     ("pool/ops/run.py", "import_module"): "what the operator named on the command line",

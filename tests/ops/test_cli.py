@@ -28,6 +28,7 @@ from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.status import fetch
 from pool.settings import Settings
 from pool.store.url import Url
+from pool.version import __version__
 
 ROOT = Path(__file__).parents[2]
 TTL = "1"
@@ -206,6 +207,11 @@ def test_help_is_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--help"], ["demo", "--help"], ["dev", "--help"], ["run", "--help"]):
         assert main(words) == OK
     assert "drains" in capsys.readouterr().out
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == OK
+    assert capsys.readouterr().out == f"pool {__version__}\n"
 
 
 def test_the_demo_names_what_it_lacks(
