@@ -261,7 +261,9 @@ class Stream(HasEvents):
             grace_s: Unacknowledged for so long, counted from when it was handed out, an event is
                 given again: 0.1 s to 7 days.
             deliveries_max: Handed out so often without an acknowledgement it is parked.
-            topics, pattern, where: As for `reader()`.
+            topics: As for `reader()`.
+            pattern: As for `reader()`.
+            where: As for `reader()`.
             buffer_max: How many events it may hold beside those handed out, 1 to 100,000.
 
         Raises:
