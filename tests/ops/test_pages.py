@@ -17,12 +17,12 @@ DONE_ELSEWHERE = {"security.md"}  # tests/security/test_security_page.py
 
 
 def name_of(path: Path) -> str:
-    return path.relative_to(DOCS).as_posix()
+    return path.relative_to(ROOT if path.parent == ROOT else DOCS).as_posix()
 
 
 PAGES = [
     path
-    for path in sorted(DOCS.rglob("*.md"))
+    for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
     if needs_running(path.read_text("utf-8")) and name_of(path) not in DONE_ELSEWHERE
 ]
 
