@@ -291,7 +291,8 @@ async def test_suspects_come_one_at_a_time(bench: Bench, monkeypatch: pytest.Mon
                 assert len(sink._feed) == 0
                 holders = Counter(name for name, _ in bench.pending().values())
                 assert holders == Counter({sink.consumer: 1, "?": left - 1})
-                assert bench.pending()[event.id][1] == 1000  # noted before it was handed out
+                # Noted before it was handed out; a reader that looks for lost replies adds ones.
+                assert bench.pending()[event.id][1] // 1000 == 1
                 await sink.ack(event)
 
 
