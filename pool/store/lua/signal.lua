@@ -9,9 +9,10 @@ ARGV[...] fields       of the entry: name, value each
 Uses     lane
 Returns  OK
 Errors   POOLDATALOST <lane>
-Cost     O(1); 4 commands
+Cost     O(1); 5 commands
 Why Lua  a full server refuses a plain XADD; of a script's commands it refuses only the first that writes.
 ]]
+redis.call('XLEN', signal)
 redis.call('HDEL', lane, '\n')
 redis.call('XADD', signal, 'NOMKSTREAM', 'MAXLEN', '~', 10000, '*', unpack(ARGV, 2))
 return 'OK'
