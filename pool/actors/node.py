@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
@@ -285,6 +286,7 @@ class Node(Dispatching):
         length_max: int | None = None,
         ttl_s: float | None = None,
         is_sliding: bool = False,
+        ends_at: datetime | int | None = None,
     ) -> Stream:
         """Return a stream of this pool, on this node's connection; for the arguments see `Stream`.
 
@@ -296,7 +298,14 @@ class Node(Dispatching):
         """
         self.check_open()
         access = self._open_crew.context
-        return make_stream(access, name, length_max=length_max, ttl_s=ttl_s, is_sliding=is_sliding)
+        return make_stream(
+            access,
+            name,
+            length_max=length_max,
+            ttl_s=ttl_s,
+            is_sliding=is_sliding,
+            ends_at=ends_at,
+        )
 
     # --- workers ------------------------------------------------------------------------------
 

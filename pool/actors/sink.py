@@ -75,7 +75,10 @@ import attrs
 from pool import checks
 from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, StreamsUnreachable
 from pool.actors.feed import STREAMS_MAX, Feed, stored_of
+from pool.actors.foreign import look_for_foreign
+from pool.actors.sink_acks import Acks
 from pool.actors.sink_events import (
+    SinkBeganAnew,
     SinkLapsed,
     SinkMended,
     SinkMissed,
@@ -106,6 +109,7 @@ from pool.store.stream import (
     BATCH_MAX,
     HELD_MAX,
     Given,
+    Joined,
     Lease,
     Mended,
     Parked,
@@ -213,6 +217,7 @@ class Sink:
         self._number = 1
         self._before = ""  # our name before this one, until joined
         self._state = "new"
+        self._acks: dict[str, Acks] = {}  # by the stream's name
         self._timing = access.timing  # by the TTL that was granted last
         self._cancel_tick: Callable[[], object] = lambda: None
         self._is_noting = self._is_watching = False  # a timer of these is under way
@@ -278,25 +283,33 @@ class Sink:
     async def ack(self, event: StreamEvent) -> bool:
         """Say that an event is done; False if it was already, by others or by an earlier try.
 
-        Only what was acknowledged is never given again.
+        Only what was acknowledged is never given again.  Calls that wait at the same time share a
+        round trip.
 
         Raises:
             StoreUnavailable: It may or may not be acknowledged; ack it again.
             InvalidOption: The sink has no acknowledgements.
             NotRunning: The sink is not open.
         """
-        return await self.ack_many([event]) == 1
+        self._check_acks()
+        event = _checked(event)
+        acks = self._acks.get(event.stream)
+        if acks is None:
+            stored = self._stored(StoredStream(self._access.control, event.stream))
+            acks = Acks(
+                self._access.link,
+                lambda ids: stored.ack_each(self.consumer, ids),
+                partial(self._on_acknowledged, stored.stream.events),
+            )
+            self._acks[event.stream] = acks
+        return await acks.ack(self._loop, event.id)
 
     async def ack_many(self, events: Sequence[StreamEvent]) -> int:
         """Say that these events are done, in one round trip; return how many were not already.
 
         Errors as for `ack()`; of several streams some may be acknowledged when one fails.
         """
-        self._check_open()
-        if self._is_no_ack:
-            raise InvalidOption(
-                option="no_ack", value="True", problem="events of this sink need no acknowledgement"
-            )
+        self._check_acks()
         by_stream: dict[str, list[str]] = {}
         for given in checks.several("events", events, "events"):
             event = _checked(given)
@@ -446,6 +459,13 @@ class Sink:
         if self._state != "open" and not (may_be_closed and self._state == "closed"):
             raise NotRunning(state=self._state)
 
+    def _check_acks(self) -> None:
+        self._check_open()
+        if self._is_no_ack:
+            raise InvalidOption(
+                option="no_ack", value="True", problem="events of this sink need no acknowledgement"
+            )
+
     # --- the lease ----------------------------------------------------------------------------
 
     def _is_good(self, source: _Source, now_s: float) -> bool:
@@ -500,15 +520,19 @@ class Sink:
 
     def _follow(self) -> None:
         self._tail.group = Group(self.name, self.consumer, self._is_no_ack)
+        for source in self._sources.values():
+            source.is_doubted = True  # a read that is ended here may have given something to us
         self._tail.follow([source for source in self._sources.values() if source.joined_as])
 
     def _join(self, source: _Source) -> None:
         answer = partial(self._on_joined, source, self.consumer, self._access.seam.clock())
         self._send(source.of.join(self.consumer, self._before, source.start), answer, source)
 
-    def _on_joined(self, source: _Source, consumer: str, asked_s: float, was_made: Reply) -> None:
-        if was_made:
+    def _on_joined(self, source: _Source, consumer: str, asked_s: float, found: Reply) -> None:
+        if found is Joined.MADE:
             self._access.emit(SinkRemade(sink=self.name, stream=source.name))
+        elif found is Joined.ENDED:
+            self._access.emit(SinkBeganAnew(sink=self.name, stream=source.name))
         if consumer == self.consumer and self._sources.get(source.stream) is source:
             self._joined(source, asked_s)
             self._follow()
@@ -618,7 +642,12 @@ class Sink:
             source.has_doubtful = got.doubtful > 0
         behind = order(source.position)
         source.claimed.update(each.id for each in got.events if order(each.id) > behind)
-        items = self._items(source, [each for each in got.events if each.id not in source.brought])
+        # What the tail has brought meanwhile it brought without its count, and its doubt.
+        brought = source.brought & {each.id for each in got.events}
+        known = {i.event.id for i in self._feed if i.source is source and i.event.id in brought}
+        self._feed.drop(lambda item: item.source is not source or item.event.id not in known)
+        gone = brought - known
+        items = self._items(source, [each for each in got.events if each.id not in gone])
         if may_try:
             self._trial = next((item for item in items if item.is_doubtful), None)
         self._feed.push(items, is_first=True)  # the oldest; nor shall they wait behind our own
@@ -873,11 +902,23 @@ class Sink:
                 for each in self._sources.values():
                     self._join(each)
         elif not isinstance(error, StoreUnavailable | NotRunning):
-            if source is None or not source.is_troubled:
-                self._access.emit(SinkTroubled(sink=self.name, problem=str(error)))
-            if source is not None:
+            if source is None:
+                self._tell_troubled(None, error, {})
+            else:
+                if not source.is_troubled:
+                    look_for_foreign(
+                        self._access.link,
+                        source.of.kinds,
+                        partial(self._tell_troubled, source, error),
+                    )
                 source.is_troubled = True
                 self._stop(source)
+
+    def _tell_troubled(
+        self, source: _Source | None, error: PoolError, found: dict[str, str]
+    ) -> None:
+        stream, key = source.name if source is not None else "", next(iter(found), "")
+        self._access.emit(SinkTroubled(sink=self.name, stream=stream, key=key, problem=str(error)))
 
     def _release(self, items: Sequence[_Item], *, is_late: bool = False) -> None:
         for source, call in self._returns(items):

@@ -158,6 +158,10 @@ class Control:
         """How many events a stream had, and which of them its length cap took."""
         return f"{self.prefix}stream-meta:{name}"
 
+    def stream_once(self, name: str) -> tuple[str, str]:
+        """Which event was added under which id of its caller's, and how long that is remembered."""
+        return f"{self.prefix}stream-once:{name}", f"{self.prefix}stream-once-ends:{name}"
+
     def sink(self, stream: str, name: str) -> str:
         """Who cleans a sink of a stream, and its time."""
         return f"{self.prefix}sink:{_of(stream, name)}"

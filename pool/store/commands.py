@@ -182,6 +182,7 @@ READERS: Final[Mapping[str, Reads]] = {
     "SCARD": _count,
     "SMISMEMBER": _bit_each,
     "TIME": _ms,  # as milliseconds
+    "TYPE": _text,
     "UNLINK": _count,
     "XACK": _count,
     "XADD": _id_or_none,

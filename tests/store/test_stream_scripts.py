@@ -60,8 +60,7 @@ class Shop:
         return self
 
     def add(self, n: int, **options: Any) -> ScriptCall:
-        given: dict[str, Any] = {"length_max": 0, "ttl_ms": 0, "is_sliding": False}
-        given |= {"only_if_exists": False} | options
+        given: dict[str, Any] = {"length_max": 0, "ttl_ms": 0, "how": ""} | options
         return self.stream.add(b"made", b"%d" % n, b"topic" if n % 2 else None, **given)
 
     def read(self, consumer: str, count: int) -> None:
@@ -126,6 +125,8 @@ class Shop:
 
 CALLS: dict[str, Callable[[Shop], ScriptCall]] = {
     "add": lambda shop: shop.add(99, length_max=3, ttl_ms=1000),
+    "add once": lambda shop: shop.add(99, length_max=3, once_id=b"x", window_ms=1000, ttl_ms=1000),
+    "ack": lambda shop: shop.sink.ack_each(ME, [shop.ids[2], shop.ids[4]]),
     "probe": lambda shop: probe_call([(shop.stream, shop.ids[3])]),
     "join": lambda shop: shop.sink.join("c3.1", OTHER, "newest"),
     "renew": lambda shop: shop.sink.renew(ME),
@@ -439,7 +440,7 @@ def test_on_a_full_server_only_adding_is_refused(full: Shop, name: str) -> None:
     call, before = CALLS[name](full), full.dump()
     full.bench.load(call)
     full.bench.client.config_set("maxmemory", 1)
-    if name == "add":
+    if name in ("add", "add once"):
         with pytest.raises(redis.ResponseError, match="command not allowed"):
             full.bench.run(call)
         assert full.dump() == before
