@@ -53,7 +53,6 @@ from pool.store.seam import Port, Reply
 from pool.store.stream import Facts, StoredStream, probe_call
 
 READER_BUFFER_MAX: Final = 1_000
-_NOT_KNOWN: Final = f"{sys.maxsize}-0"  # an id behind all others
 
 
 @attrs.frozen(kw_only=True)
@@ -117,13 +116,17 @@ class _Cursor(Reading):
 
     of: StoredStream
     given: str  # behind the last event that the program was given
-    number: int = 0  # of the last event read; 0: not known
+    number: int | None = None  # of the last event read; 0: none was before; None: not known
     read_to: str = FIRST  # the last event read
     last_id: str = FIRST  # as of the last probe
     added: int = 0
-    trimmed: str = _NOT_KNOWN  # the newest that a length cap took, if a hole made us ask
     after: After = ""  # what the next event has to say
-    has_ended: bool = False  # the life of the stream before this one, as was asked for
+    born: bytes = b""  # in which life of the stream it is
+    looked: Facts | None = None  # where the stream is, if a hole made us ask
+
+    def is_of_another(self, facts: Facts) -> bool:
+        """Say whether the stream was made anew since we read of it."""
+        return bool(self.born and facts.born and self.born != facts.born)
 
     def is_ahead_of(self, facts: Facts) -> bool:
         """Say whether we have seen more of the stream than there ever was in it."""
@@ -135,7 +138,7 @@ def _has_hole(cursor: _Cursor, entries: Sequence[StreamEntry]) -> bool:
     before = cursor.number
     for _, fields in entries:
         number = number_of(fields)
-        if before and number not in (0, before + 1):
+        if before is not None and number not in (None, before + 1):
             return True
         before = number
     return False
@@ -297,6 +300,7 @@ class Reader:
             of=stored,
             given=position,
             number=facts.number,
+            born=facts.born,
             read_to=position if is_cursor else FIRST,
             last_id=facts.last_id,
             added=facts.added,
@@ -327,7 +331,7 @@ class Reader:
     def _on_looked(self, batch: Batch[_Cursor], holed: Sequence[_Cursor], reply: Reply) -> None:
         if not isinstance(reply, PoolError):
             for cursor, facts in zip(holed, reply, strict=True):
-                cursor.trimmed, cursor.has_ended = facts.trimmed or FIRST, facts.has_ended
+                cursor.looked = facts
         self._push(batch)
 
     def _push(self, batch: Batch[_Cursor]) -> None:
@@ -335,7 +339,7 @@ class Reader:
         for cursor, entries in batch.told:
             if self._tail.follows(cursor):
                 items.extend(self._items(cursor, entries))
-            cursor.trimmed = _NOT_KNOWN
+            cursor.looked = None
         self._feed.push(items, batch)
 
     def _items(self, cursor: _Cursor, entries: list[StreamEntry]) -> list[_Item]:
@@ -352,16 +356,22 @@ class Reader:
         return items
 
     def _count(self, cursor: _Cursor, entry_id: str, fields: Fields) -> None:
-        number, before = number_of(fields), cursor.number
+        number, before, facts = number_of(fields), cursor.number, cursor.looked
         cursor.number = number
-        if before and number > before + 1:
-            if order(cursor.trimmed) > order(cursor.read_to):
-                self._missed(cursor, number - before - 1)
-        elif 1 == number <= before:
-            # Another stream by now, of which this is the first event: nothing of it was missed.
-            self._tell_restart(cursor, entry_id, has_ended=cursor.has_ended)
+        if number is None or before is None or number == before + 1:
+            return
+        if number == 1 or (facts is not None and cursor.is_of_another(facts)):
+            # Another stream by now, which is read from its beginning.
+            has_ended = facts is not None and facts.has_ended
+            self._tell_restart(cursor, entry_id, has_ended=has_ended)
             cursor.after, cursor.last_id, cursor.added = "restarted", FIRST, 0
-        elif 0 < number <= before:
+            cursor.born, before = facts.born if facts is not None else b"", 0
+            cursor.read_to = FIRST
+        if number > before + 1:
+            # Unless somebody says so it was not removed by hand.
+            if facts is None or order(facts.trimmed or FIRST) > order(cursor.read_to):
+                self._missed(cursor, number - before - 1)
+        elif number <= before:
             cursor.added = sys.maxsize  # its first events lie behind us: the next probe turns back
 
     def _missed(self, cursor: _Cursor, events: int) -> None:
@@ -383,6 +393,7 @@ class Reader:
                 cursors[cursor.stream] = self._restarted(cursor, facts)
                 restarted = True
             cursor.last_id, cursor.added = facts.last_id, facts.added
+            cursor.born = cursor.born or facts.born
         if restarted:
             self._tail.follow(list(cursors.values()), at_once=False)
         self._tail.taken()
@@ -403,6 +414,8 @@ class Reader:
             position=FIRST,
             of=cursor.of,
             given=FIRST,
+            number=0,
+            born=facts.born,
             last_id=facts.last_id,
             added=facts.added,
             after="restarted",

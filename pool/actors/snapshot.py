@@ -39,7 +39,7 @@ class Snapshot:
     _of: StoredStream
     position: str
     _after: str
-    _number: int = 0  # of the event at `_after`; 0: not known
+    _number: int | None = None  # of the event at `_after`; None: not known
     _count: int = PAGE_FIRST
     _page: deque[StreamEvent] = attrs.field(factory=deque)
 
@@ -76,9 +76,9 @@ class Snapshot:
         numbers = [self._number, *(number_of(held) for _, held in entries)]
         # Removed by hand, taken by a cap, or another stream by now?
         is_whole = len(entries) == self._count or (entries and entries[-1][0] == self.position)
-        steps = pairwise(numbers)
+        steps = pairwise(number for number in numbers if number is not None)
         after: After = ""
-        if not is_whole or any(one and other != one + 1 for one, other in steps):
+        if not is_whole or any(number != before + 1 for before, number in steps):
             after = await self._look()
         for entry_id, held in entries:
             self._page.append(event_of(self._of.name, entry_id, held, after=after))
@@ -107,4 +107,4 @@ async def snapshot_of(access: Access, stored: StoredStream, start: str) -> Snaps
     """Return the snapshot as of now, of what comes behind an id."""
     [facts] = await access.link.call(probe_call([(stored, start)]), repeatable=True)
     after = facts.last_id if order(start) > order(facts.last_id) else start
-    return Snapshot(access, stored, facts.last_id, after, facts.number if start != FIRST else 0)
+    return Snapshot(access, stored, facts.last_id, after, facts.number if start != FIRST else None)

@@ -199,7 +199,7 @@ def event_of(stream: str, entry_id: str, fields: dict[str, bytes], **more: Any) 
     )
 
 
-def number_of(fields: dict[str, bytes]) -> int:
-    """Return the event's number in its stream, or 0 if it has none."""
+def number_of(fields: dict[str, bytes]) -> int | None:
+    """Return the event's number in its stream, from 1, or None if it has none."""
     text = fields.get("n", b"")
-    return int(text) if text.isdigit() and len(text) <= _DIGITS_MAX else 0
+    return int(text) or None if text.isdigit() and len(text) <= _DIGITS_MAX else None

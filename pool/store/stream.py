@@ -32,13 +32,14 @@ class Facts:
     last_id: str
     added: int
     trimmed: str  # "" if no length cap ever took an event
-    number: int  # of the event at the position asked for; 0: it is not there
+    number: int | None  # of the event at the position asked for; None: it is not there
     has_ended: bool  # what was there before, as somebody had asked for
+    born: bytes  # which life it is; empty: nobody knows
 
 
 def probed(reply: Reply) -> list[Facts]:
     """Return where the streams are, in the order asked."""
-    parts = zip(*(reply[at::5] for at in range(5)), strict=True)
+    parts = zip(*(reply[at::6] for at in range(6)), strict=True)
     return [
         Facts(
             exists=bool(last),
@@ -47,10 +48,11 @@ def probed(reply: Reply) -> list[Facts]:
             trimmed=entry_id(trimmed) if trimmed else "",
             number=number_of({"n": number}),
             has_ended=bool(ended),
+            born=born,
         )
         if last != b"!"
-        else Facts(None, FIRST, 0, "", 0, False)
-        for last, added, trimmed, number, ended in parts
+        else Facts(None, FIRST, 0, "", None, False, b"")
+        for last, added, trimmed, number, ended, born in parts
     ]
 
 
@@ -276,7 +278,7 @@ class StoredStream:
 def probe_call(asked: Sequence[tuple[StoredStream, str]]) -> ScriptCall:
     """Return the call that asks where these streams are, and whether an event is at a position."""
     keys = [key for stream, _ in asked for key in (stream.events, stream.meta)]
-    return PROBE(keys, [position for _, position in asked], parts=5 * len(asked))
+    return PROBE(keys, [position for _, position in asked], parts=6 * len(asked))
 
 
 @attrs.frozen

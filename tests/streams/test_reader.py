@@ -525,3 +525,21 @@ async def test_a_stream_that_a_sink_has_made_anew_is_another_one(bench: Bench) -
             events += await bench.take(reader, 1)
         assert [event.after for event in events if event.payload == b"100"] == ["restarted"]
         assert (await bench.seen(StreamRestarted)).stream == "orders"
+
+
+@pytest.mark.parametrize("before", [5, 30])
+async def test_what_a_cap_took_of_a_streams_new_life_is_told(bench: Bench, before: int) -> None:
+    """However many events its last life had: it is not that one's numbers that go on."""
+    async with bench.stream() as stream, bench.stream(length_max=5) as capped:
+        await bench.add(stream, *range(before))
+        async with stream.reader(buffer_max=1) as reader:
+            assert await bench.take_numbers(reader, 2) == [0, 1]
+            await bench.until(lambda: len(reader._feed))  # and reads no further
+            bench.client.delete(bench.key)
+            await bench.add(capped, *range(200, 212))
+            assert await bench.take_numbers(reader, 1) == [2]
+            events = await bench.take(reader, 5)
+    assert bench.numbers(events) == [*range(207, 212)]
+    assert [event.after for event in events] == ["restarted", *[""] * 4]
+    assert [each.events for each in bench.all_seen(StreamMissed)] == [7]
+    assert len(bench.all_seen(StreamRestarted)) == 1
