@@ -18,7 +18,7 @@ import attrs
 
 from pool.errors import PoolError, again
 from pool.store.link import Link
-from pool.store.scripts import ScriptCall
+from pool.store.scripts import Command
 from pool.store.seam import Loop, Reply, Waiter
 
 ACKS_MAX: Final = 256  # in one call
@@ -29,7 +29,7 @@ class Acks:
     """The single acknowledgements of one sink in one stream."""
 
     link: Link
-    call_for: Callable[[Sequence[str]], ScriptCall]
+    call_for: Callable[[Sequence[str]], Command]  # one event: XACK; several: `sink_ack`
     on_done: Callable[[Sequence[str]], object]
     _waiting: dict[str, list[Waiter]] = attrs.field(init=False, factory=dict)  # by event's id
     _is_under_way: bool = attrs.field(init=False, default=False)
@@ -64,7 +64,8 @@ class Acks:
             self.on_done(list(waiters))
         if self._waiting:
             self._send()
+        told = reply if isinstance(reply, list) else [reply]
         for at, several in enumerate(waiters.values()):
             for nth, waiter in enumerate(several):
                 # Of who asks for the same event, the first one has acknowledged it.
-                waiter.take(reply if isinstance(reply, PoolError) else reply[at] and nth == 0)
+                waiter.take(reply if isinstance(reply, PoolError) else told[at] and nth == 0)

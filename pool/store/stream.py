@@ -14,7 +14,7 @@ import attrs
 from pool.model.names import Control, check_stream
 from pool.model.stream import FIRST, StreamEvent, event_of, number_of
 from pool.store.commands import count, entry_id, fields, typed
-from pool.store.scripts import Script, ScriptCall, Word
+from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.wire import Reply
 
 BATCH_MAX = 64  # events that one script moves
@@ -368,8 +368,10 @@ class StoredSink:
     def leave(self, consumer: str) -> ScriptCall:
         return LEAVE((self.state, self.leases, self.stream.events), (self.name, consumer))
 
-    def ack_each(self, consumer: str, ids: Sequence[str]) -> ScriptCall:
-        """Acknowledge events; the reply says of each whether it was not yet."""
+    def ack_each(self, consumer: str, ids: Sequence[str]) -> Command:
+        """Acknowledge events; the reply says of each whether it was not yet, or of the one."""
+        if len(ids) == 1:
+            return self.ack(ids)
         return ACK((self.stream.events,), (self.name, consumer, *ids), parts=len(ids))
 
     def ack(self, ids: Sequence[str]) -> tuple[Word, ...]:

@@ -123,7 +123,7 @@ class Shop:
         return {"pending": self.pending(), "consumers": self.consumers(), **found}
 
 
-CALLS: dict[str, Callable[[Shop], ScriptCall]] = {
+CALLS: dict[str, Callable[[Shop], Any]] = {
     "add": lambda shop: shop.add(99, length_max=3, ttl_ms=1000),
     "add once": lambda shop: shop.add(99, length_max=3, once_id=b"x", window_ms=1000, ttl_ms=1000),
     "ack": lambda shop: shop.sink.ack_each(ME, [shop.ids[2], shop.ids[4]]),
