@@ -146,7 +146,7 @@ class Member:
     def crash(self) -> None:
         """Nothing of it reaches the server any more; what it was about to hand out counts."""
         self.life.left = 0
-        event = getattr(getattr(self.sink, "_trial", None), "event", None)
+        event = getattr(self.sink and self.sink._calls.trial, "event", None)
         if event is not None:
             self.world.seen.tried[self.name, event.stream, event.id] += 1
         self.end()

@@ -334,7 +334,9 @@ async def test_mass_parking_is_told_loudly_and_once(bench: Bench) -> None:
 
 async def test_suspects_come_one_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what a dead consumer held one is in hand, and nobody has the next before it is done."""
-    monkeypatch.setattr("pool.actors.sink.LIVED_S", 60.0)  # that it lives is not all that counts
+    monkeypatch.setattr(
+        "pool.actors.sink_hands.LIVED_S", 60.0
+    )  # that it lives is not all that counts
     async with bench.stream() as stream:
         bench.client.xgroup_create(bench.key, "billing", "0", mkstream=True)
         await bench.add(stream, *range(12))

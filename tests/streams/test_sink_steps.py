@@ -93,7 +93,7 @@ async def test_a_consumer_may_die_after_any_single_step(bench: Bench) -> None:
     names = set(life.steps)
     assert names >= {
         *("sink_join", "sink_renew", "sink_mend", "sink_take", "read"),
-        *("sink_ack", "sink_release", "sink_leave"),
+        *("XACK", "sink_release", "sink_leave"),
     }, names
 
 
