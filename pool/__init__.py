@@ -23,6 +23,7 @@ from pool.actors.ref import JobRef, Status
 from pool.actors.rmap import Counted, ReplicatedMap, Resized, Written
 from pool.actors.roster import WorkerInfo
 from pool.actors.sink import Sink
+from pool.actors.snapshot import Snapshot
 from pool.actors.stream import Stream
 from pool.actors.watch import Change, Watch
 from pool.errors import (
@@ -122,6 +123,7 @@ __all__ = [
     "Runner",
     "Settings",
     "Sink",
+    "Snapshot",
     "StartFailed",
     "Status",
     "StorageFull",

@@ -183,7 +183,6 @@ READERS: Final[Mapping[str, Reads]] = {
     "SMISMEMBER": _bit_each,
     "TIME": _ms,  # as milliseconds
     "TYPE": _text,
-    "UNLINK": _count,
     "XACK": _count,
     "XADD": _id_or_none,
     "XDEL": _count,
