@@ -23,7 +23,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from pool import PoolError, Reader, Settings, Sink, Stream, StreamEvent
-from pool.actors.reader import StreamMissed, StreamRestarted
+from pool.actors.reader import StreamEnded, StreamMissed, StreamRestarted
 from pool.actors.sink_events import SinkLapsed, SinkMissed, SinkParked, SinkRemade
 from tests.streams.mortal import Life, MortalSeam
 
@@ -486,7 +486,9 @@ def check_reads(bench: Bench, seen: Seen, stream: str) -> None:
         if each not in {event.id for event in seen.reads[stream, life]}
     ]
     restarts = [each for each in bench.all_seen(StreamRestarted) if each.stream == stream]
-    assert not lost or restarts or missed, (stream, lost, seen.faults)
+    ends = [each for each in bench.all_seen(StreamEnded) if each.stream == stream]
+    assert not lost or restarts or ends or missed, (stream, lost, seen.faults)
+    assert seen.unplanned[stream] or not restarts, (stream, restarts, seen.faults)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
