@@ -237,6 +237,7 @@ class World:
 
     async def restart(self) -> None:
         member = self._one()
+        member.end()  # its handlers, that is: its lease ends a moment later
         member.scope.cancel()
         await self.start(member.name)
 

@@ -610,6 +610,8 @@ async def test_a_stream_that_is_added_again_gives_nothing_that_is_in_hand(
         rest = await bench.take(sink, 15)
         assert sorted(bench.numbers([*had, *rest])) == [*range(20)]
         assert await sink.ack_many([*had, *rest]) == 20
+        await bench.add(second, 20)
+        assert await bench.take_numbers(sink, 1) == [20]  # and nothing else came meanwhile
 
 
 async def test_a_lone_consumer_that_is_started_again_and_again_gets_what_is_pending(
