@@ -398,6 +398,24 @@ def test_foreign_fields_of_an_event_cannot_pass_for_the_sinks_own(shop: Shop) ->
     assert read_fields([b"\xff", b"v"]) == {"\\xff": b"v"}
 
 
+def test_nothing_looks_at_all_that_is_pending() -> None:
+    """G10: what is pending is looked at by its holder, and so many; `IDLE` would scan all of it."""
+    lua = files("pool.store") / "lua"
+    calls = [
+        call
+        for folder in (lua, lua / "lib")
+        for path in folder.iterdir()
+        if path.name.endswith(".lua")
+        for call in re.findall(r"'(?:XPENDING|XAUTOCLAIM)'[^\n]*", path.read_text("utf-8"))
+    ]
+    summary = re.compile(r"'XPENDING', events, group\)")
+    of_one = re.compile(r"'XPENDING', events, group, [^()]+(\([^()]*\))?[^()]*, consumer\)")
+    page = re.compile(r"'XPENDING', events, group, '-', '\+', [^,()]+, name\)")
+    assert len(calls) >= 6
+    for call in calls:
+        assert any(form.match(call) for form in (summary, of_one, page)) or "after ==" in call, call
+
+
 def test_consumers_are_deleted_in_one_place_and_groups_begin_at_the_end_in_one() -> None:
     """`XGROUP DELCONSUMER` and `$` lose events in silence wherever they are not reviewed."""
     lua = files("pool.store") / "lua"

@@ -431,6 +431,54 @@ async def test_a_cap_that_takes_what_was_not_acknowledged_is_told(bench: Bench) 
         assert missed() == 10
 
 
+async def test_what_was_missed_is_told_though_an_answer_was_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G6: it is told until somebody has said that he told it."""
+    lost: list[int] = []
+    as_it_is = Sink._on_mended
+
+    def lose_the_first(self: Sink, source: Any, consumer: str, reply: Any) -> None:
+        if reply.missed and not lost:
+            lost.append(reply.missed)
+            source.is_mending = False
+            return
+        as_it_is(self, source, consumer, reply)
+
+    monkeypatch.setattr(Sink, "_on_mended", lose_the_first)
+    async with bench.stream(length_max=5) as stream, stream.sink("billing", buffer_max=1) as sink:
+        await bench.add(stream, *range(3))
+        await bench.take(sink, 1)
+        await bench.add(stream, *range(3, 15))
+        assert (await bench.seen(SinkMissed)).events >= lost[0] > 0
+        for _ in range(3):
+            await bench.renewed(sink.consumer)
+        told = sum(each.events for each in bench.all_seen(SinkMissed))
+        missed = int(bench.client.hget(stream.stored.meta, "missed:billing"))
+        assert told == missed
+
+
+async def test_an_event_with_very_many_fields_stops_no_cleaning(bench: Bench) -> None:
+    """G8: it is freed, given and parked like any other, and so are those around it."""
+    async with bench.stream() as stream:
+        bench.client.xgroup_create(bench.key, "billing", "0", mkstream=True)
+        await bench.add(stream, 0)
+        fields = {f"f{n}": "v" for n in range(4_100)}
+        large = bench.client.xadd(bench.key, {**fields, "p": "7"}).decode()
+        await bench.add(stream, 1)
+        bench.client.xreadgroup("billing", "dead.1", {bench.key: ">"}, count=3)
+        async with stream.sink("billing", grace_s=0.1, deliveries_max=1) as sink:
+            for _ in range(3):
+                [event] = await bench.take(sink, 1)
+                if event.id != large:
+                    await sink.ack(event)
+            await bench.seen(SinkParked)
+            [parked] = await sink.fetch_parked()
+            assert (parked.event.id, parked.event.payload) == (large, b"7")
+            await bench.until(lambda: bench.consumers() == {sink.consumer})
+            assert bench.pending() == {}
+
+
 # --- consumers that come and go -----------------------------------------------------------------
 
 
