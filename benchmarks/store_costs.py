@@ -310,7 +310,7 @@ def _maps(desk: Desk, costs: Costs) -> None:
     control = Control(POOL)
     stored = StoredMap(control, "prices")
     desk.do("HSET", control.config, "incarnation", INCARNATION)
-    limits: tuple[Word, ...] = (INCARNATION, stored.name, 1024, 100_000, 0, 0)
+    limits: tuple[Word, ...] = (INCARNATION, stored.name, "0" * 16, 100_000, 0, 0)
 
     def write(n: int) -> ScriptCall:
         return WRITE(stored.keys(), (*limits, "set", f"key-{n:04d}", PAYLOAD))

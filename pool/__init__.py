@@ -66,7 +66,7 @@ from pool.errors import (
     WrongLoop,
     WrongValue,
 )
-from pool.model.rmap import Resync
+from pool.model.rmap import Position, Resync
 from pool.model.stream import StreamEvent
 from pool.settings import Settings
 from pool.store.stream import Parked
@@ -113,6 +113,7 @@ __all__ = [
     "PayloadTooLarge",
     "PoolError",
     "PoolFull",
+    "Position",
     "Reader",
     "RefusedError",
     "ReplicatedMap",

@@ -243,12 +243,23 @@ class Node(Dispatching):
 
     @overload
     def map(
-        self, name: str, *, ttl_s: float | None = None, is_sliding: bool = False
+        self,
+        name: str,
+        *,
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        expires_at: float | None = None,
     ) -> ReplicatedMap[str]: ...
 
     @overload
     def map(
-        self, name: str, *, values: type[V], ttl_s: float | None = None, is_sliding: bool = False
+        self,
+        name: str,
+        *,
+        values: type[V],
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        expires_at: float | None = None,
     ) -> ReplicatedMap[V]: ...
 
     def map(
@@ -258,6 +269,7 @@ class Node(Dispatching):
         values: Any = str,
         ttl_s: float | None = None,
         is_sliding: bool = False,
+        expires_at: float | None = None,
     ) -> ReplicatedMap[Any]:
         """Describe a replicated map of this pool; enter it, within the node's block, to use it.
 
@@ -274,7 +286,7 @@ class Node(Dispatching):
             async with self._open_crew.maps.hold(name) as replica:
                 yield replica
 
-        return ReplicatedMap(name, values, Life(ttl_s, is_sliding), held)
+        return ReplicatedMap(name, values, Life(ttl_s, is_sliding, expires_at), held)
 
     # --- streams ------------------------------------------------------------------------------
 

@@ -124,6 +124,7 @@ class Control:
     prefix: str = attrs.field(init=False, repr=False, eq=False)
 
     config: str = _fixed("config")
+    maps: str = _fixed("maps")  # the time by which maps end, and how far those came that have
     map_due: str = _fixed("map-due")  # when the time of which map is up
 
     @prefix.default
@@ -131,24 +132,16 @@ class Control:
         return f"pool:{{{self.pool}}}:"
 
     def map_data(self, name: str) -> str:
-        """A replicated map's strings."""
+        """Where a replicated map is in its history, and its strings."""
         return f"{self.prefix}map-data:{name}"
 
     def map_lists(self, name: str) -> str:
-        """The items of a replicated map's lists."""
+        """The items of a replicated map's lists, and where in its list a value is."""
         return f"{self.prefix}map-lists:{name}"
-
-    def map_index(self, name: str) -> str:
-        """Where in its list a value is."""
-        return f"{self.prefix}map-index:{name}"
 
     def map_log(self, name: str) -> str:
         """A replicated map's latest deltas."""
         return f"{self.prefix}map-log:{name}"
-
-    def map_meta(self, name: str) -> str:
-        """A replicated map's revision and history."""
-        return f"{self.prefix}map-meta:{name}"
 
     def stream(self, name: str) -> str:
         """A stream's events."""

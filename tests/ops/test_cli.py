@@ -385,7 +385,7 @@ async def test_a_key_of_another_type_is_a_finding_and_hides_nothing_else(
         assert (sound.findings, len(sound.nodes)) == ([], 1)
     key = f"pool:{{{pool_name}:0}}:{of}"
     if of == "workers":
-        key = Control(pool_name).map_meta(WORKERS)
+        key = Control(pool_name).map_data(WORKERS)
     with redis.Redis.from_url(redis_url) as client:
         client.delete(key)
         client.set(key, "somebody else's")

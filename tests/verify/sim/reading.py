@@ -162,5 +162,5 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         "takes": takes,
         "marks": marks,
         "unknown": [],
-        "workers": sorted(name.decode() for name in workers if not name.startswith(b"!")),
+        "workers": sorted(name[1:].decode() for name in workers if name.startswith(b"=w")),
     }
