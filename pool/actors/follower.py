@@ -209,9 +209,11 @@ class Follower:
         incarnation, maps = self.incarnation, [reading.stored for reading in readings]
         timeout_s = self.settings.op_timeout_s
         told: list[Told] = []
+        logs = is_fresh or any(reading.is_off for reading in readings)
         ended_count = ENDED_MAX
         while ended_count == ENDED_MAX:  # there may be more, of whatever maps of the pool
-            call = probe_call(self.control, incarnation, maps, expected_ms=self._expected_ms())
+            expected_ms = self._expected_ms()
+            call = probe_call(self.control, incarnation, maps, expected_ms=expected_ms, logs=logs)
             [reply] = await port.run([call], timeout_s=timeout_s)
             if isinstance(reply, StoreLost):
                 self._noted = None

@@ -154,7 +154,7 @@ SNAPSHOT = Script.load(
 PROBE = Script.load(
     "rmap_probe",
     keys=("config", "maps", "due", "*of"),
-    args=("incarnation", "expected_ms", "ended_max", "late_ms"),
+    args=("incarnation", "expected_ms", "ended_max", "late_ms", "logs"),
     reads=_probed,
 )
 FIND = Script.load(
@@ -355,15 +355,17 @@ def probe_call(
     *,
     expected_ms: int = 0,
     ended_max: int = ENDED_MAX,
+    logs: bool = False,
 ) -> ScriptCall:
     """Return the call that asks where all these maps are, and which maps' time is up.
 
-    `expected_ms` is the maps' time by the caller's own measure; 0: it has none.
+    `expected_ms` is the maps' time by the caller's own measure; 0: it has none.  With `logs` it
+    looks whether these can be read.
     """
     keys = [control.config, control.maps, control.map_due]
     for each in maps:
         keys += (each.data, each.lists, each.log)
-    args = (incarnation, expected_ms, ended_max, LATE_MS)
+    args = (incarnation, expected_ms, ended_max, LATE_MS, int(logs))
     return PROBE(keys, args, parts=2 + _OF_A_PROBE * len(maps))
 
 

@@ -123,7 +123,8 @@ class Store:
 
     async def look(self, *maps: StoredMap, expected_ms: int = 0) -> list[Probed]:
         asked = maps or (self.map,)
-        call = probe_call(self.map.control, INCARNATION, asked, expected_ms=expected_ms)
+        control = self.map.control
+        call = probe_call(control, INCARNATION, asked, expected_ms=expected_ms, logs=True)
         return probed(INCARNATION, asked, await self.link.call(call))
 
     def place(self) -> list[str]:

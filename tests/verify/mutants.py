@@ -777,8 +777,8 @@ MUTANTS: Final = (
         name="full server that nobody is announced on",
         breaks="the pool's own map is refused like any other: nobody comes, or goes in peace",
         path="pool/store/lua/lib/rmap.lua",
-        old="  if not is_growing or name == 'workers' then",
-        new="  if not is_growing then",
+        old="  if kind ~= 'grow' or name == 'workers' then",
+        new="  if kind ~= 'grow' then",
         by=("tests/actors/test_full_server.py::test_a_worker_joins_a_full_server_and_drains_it",),
     ),
     Mutant(

@@ -10,13 +10,14 @@ ARGV[1] incarnation  str  the pool's, as the caller knows it
 ARGV[2] expected_ms  int  the maps' time by what passed since the caller's last probe; 0: it has none
 ARGV[3] ended_max    int  how many names of maps that have ended it takes
 ARGV[4] late_ms      int  > 0; for how long they are the caller's: who does not end them leaves them to others then
+ARGV[5] logs         int  1: look at the logs, too
 
 Returns  [now, names, ...]: the maps' time; which maps' time is up; then of each map asked for: revision and
          stamp, '0' and '0' for one that is not there; how many strings it has and how many items in its lists,
-         and 0.  Of one that cannot be read two nils, -1 and -1, and which of its keys that is: 1 to 3; a map whose lists
-         and what finds their values differ says 4 there
+         and 0.  Of one that cannot be read two nils, -1 and -1, and which of its keys that is: 1 to 3; 4 where what
+         finds the values in lists is not as many as they are
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
-Cost     O(maps + names); 6 commands, and 5 per map, 1 per name
+Cost     O(maps + names); 6 commands, 3 per map, 1 more with lists and 1 with logs, 1 per name
 Why Lua  one answer for all maps a node follows, of one moment and of one incarnation: one broken map hides no other.
 
 The maps' time is what the pool's processes have seen pass.  Where the server's clock goes on otherwise than a
@@ -28,7 +29,7 @@ if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
 local answer = { '0', {} }
-if type(redis.pcall('HLEN', maps)) == 'number' and type(redis.pcall('ZREM', due, '\n')) == 'number' then
+if type(redis.pcall('HDEL', maps, '-')) == 'number' then -- a write: a full server checks memory at the first one only
   local now, clock = maps_time()
   if expected_ms > now or (expected_ms > 0 and now - expected_ms > STEP_MS) then
     local had = tonumber(redis.call('HGET', maps, 'now') or 0) or 0
@@ -37,7 +38,8 @@ if type(redis.pcall('HLEN', maps)) == 'number' and type(redis.pcall('ZREM', due,
   redis.call('HSET', maps, 'now', whole(now), 'seen', whole(clock))
   answer[1] = whole(now)
   if ended_max > 0 then
-    answer[2] = redis.call('ZRANGEBYSCORE', due, '-inf', whole(now), 'LIMIT', 0, ended_max)
+    local ended = redis.pcall('ZRANGEBYSCORE', due, '-inf', whole(now), 'LIMIT', 0, ended_max)
+    answer[2] = ended.err and {} or ended
     for _, name in ipairs(answer[2]) do
       redis.call('ZADD', due, whole(now + late_ms), name)
     end
@@ -46,7 +48,7 @@ end
 for i = 4, #KEYS, 3 do
   local at, held = redis.pcall('HGET', KEYS[i], 'at'), redis.pcall('HLEN', KEYS[i])
   local members = redis.pcall('ZCARD', KEYS[i + 1])
-  local length = redis.pcall('XLEN', KEYS[i + 2])
+  local length = logs == 1 and redis.pcall('XLEN', KEYS[i + 2])
   local broken = type(held) == 'table' and 1 or type(members) == 'table' and 2 or type(length) == 'table' and 3 or 0
   if broken > 0 then
     for _, each in ipairs({ false, false, -1, -1, broken }) do

@@ -33,13 +33,12 @@ local held, members = redis.call('HGETALL', data), redis.call('ZRANGEBYLEX', lis
 local newest = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 -- Above all that was logged: a reader that waits behind it always wakes.
 local logged = newest and tonumber(string.match(newest[1], '^%d+')) or 0
-if not place and not at and #held == 0 and #members == 0 and redis.call('PTTL', log) >= 0 then
-  return { '0', '0', held, members } -- it has ended
+local had = redis.pcall('HGET', maps, 'floor') -- foreign data there are no matter of this map
+local floor = type(had) == 'string' and tonumber(string.match(had, '^%d+$')) or 0
+if not at and logged <= floor and #held == 0 and #members == 0 then
+  return { '0', '0', held, members } -- it never was, or has ended
 end
 if not place or logged > place.revision then
-  if not newest and not at and #held == 0 and #members == 0 then
-    return { '0', '0', held, members }
-  end
   local time = redis.call('TIME')
   place = {
     incarnation = incarnation,

@@ -84,9 +84,9 @@ local function count()
   return is_expired and 0 or math.max(0, redis.call('HLEN', data) - 1) + redis.call('ZCARD', lists) / 2
 end
 
--- The highest revision of any map that has ended.  Foreign data there fail what is about to write it alone.
-local function floor(call)
-  local had = call('HGET', maps, 'floor')
+-- The highest revision of any map that has ended.  Foreign data there fail alone what is about to write it.
+local function floor()
+  local had = redis.pcall('HGET', maps, 'floor')
   return type(had) == 'string' and tonumber(string.match(had, '^%d+$')) or 0
 end
 
@@ -96,7 +96,7 @@ local function begin_anew(revision)
   local logged = newest and tonumber(string.match(newest[1], '^%d+')) or 0
   local time = redis.call('TIME')
   local micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
-  return math.max(revision, logged, floor(redis.pcall), micros - 1)
+  return math.max(revision, logged, floor(), micros - 1)
 end
 
 -- When the map's time will be up.  life: 0 counted from the first write on, 1 from this one, 2 ttl_ms is that time
@@ -126,7 +126,7 @@ local function commit(edits, kind, ends, appended, fields)
     revision = begin_anew(revision)
   end
   revision = revision + 1
-  local ended = kind == 'end' and math.max(floor(redis.call), revision)
+  local ended = kind == 'end' and math.max(redis.call('HLEN', maps) > 0 and floor() or 0, revision)
   local stamp = string.sub(redis.sha1hex(was.stamp .. nonce), 1, 16)
   if kind ~= 'grow' or name == 'workers' then
     -- What removes succeeds on a full server: memory is checked only until a script's first write.  So
