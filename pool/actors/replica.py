@@ -32,6 +32,7 @@ from pool.model.rmap import (
     Event,
     Fetched,
     Follow,
+    History,
     ListOp,
     MapState,
     Odd,
@@ -43,7 +44,6 @@ from pool.model.rmap import (
     Resync,
     Value,
     Written,
-    has,
 )
 from pool.store.link import Link
 from pool.store.rmap import ASKED_MAX, DELTAS_MAX, FOR_EVER, Life, StoredMap
@@ -103,8 +103,7 @@ class _Found:
     """The server said what its history has of what we wait for; None if it could not say."""
 
     asked: tuple[_Waiter, ...]
-    highest: int
-    stamps: list[str | None] | None
+    history: History | None
 
 
 Message: TypeAlias = Told | Fetched | _Found
@@ -346,11 +345,10 @@ class Replica(Actor[Message]):
         if not self.is_synced or ours == theirs or ours.incarnation != theirs.incarnation:
             return None
         try:
-            found = await self.stored.find(self.link, ours.incarnation, [ours.revision])
+            history = await self.stored.find(self.link, ours.incarnation, [ours.revision])
         except PoolError:
             return None
-        highest, [stamp] = found
-        return has(ours, highest, stamp)
+        return history.has(ours)
 
     def _lose(self, error: StoreLost) -> None:
         if not self._is_lost:
@@ -399,30 +397,31 @@ class Replica(Actor[Message]):
 
     async def _find(self, asked: tuple[_Waiter, ...]) -> None:
         incarnation = self.at.incarnation
-        found = _Found(asked, 0, None)
+        history = None
         try:
-            revisions = [waiter.at.revision for waiter in asked]
-            highest, stamps = await self.stored.find(self.link, incarnation, revisions)
-            found = _Found(asked, highest, stamps)
+            revisions = sorted({waiter.at.revision for waiter in asked})
+            history = await self.stored.find(self.link, incarnation, revisions)
         except StoreLost as error:
             self._receive(Lost(incarnation, error))
         except PoolError:
-            found = _Found(asked, 0, None)  # the next probe asks again
-        self.put(found)
+            history = None  # the next probe asks again
+        self.put(_Found(asked, history))
 
     def _found(self, found: _Found) -> None:
         """Answer those whose writes were lost; the others as soon as this copy has come as far."""
         self._is_asking = False
-        for waiter, stamp in zip(found.asked, found.stamps or (), strict=False):
+        if found.history is None:
+            return
+        has_ended = found.history.revision == 0 and not self.items  # nothing leads there any more
+        for waiter in found.asked:
             at = waiter.at
             if at.incarnation != self.at.incarnation or waiter.event.is_set():
                 continue
-            if not has(at, found.highest, stamp):
+            if not found.history.has(at):
                 self._answer(waiter, is_lost=True)
-            elif at.revision <= self.revision:
+            elif at.revision <= self.revision or has_ended:
                 self._answer(waiter)
-        if found.stamps is not None:
-            self._judge()
+        self._judge()
 
     def _answer(self, waiter: _Waiter, *, is_lost: bool = False) -> None:
         waiter.release(StoreLost(pool=self.stored.control.pool) if is_lost else None)

@@ -17,7 +17,7 @@ and decides when it needs one.  It performs nothing; see `pool/actors/replica.py
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -298,18 +298,22 @@ def _revised(items: dict[bytes, Value], delta: Delta) -> list[Change]:
 # --- whether a history has a position ---------------------------------------------------------
 
 
-def has(at: Position, highest: int, stamp: str | None) -> bool:
-    """Say whether a map's history has this position, by what its server says.
+@attrs.frozen
+class History:
+    """What a server says of one map's history."""
 
-    Args:
-        at: The position, of the map's present incarnation.
-        highest: The map's revision; if it is not there, the highest at which any has ended.
-        stamp: That of this revision, if the map's log has it still.
+    revision: int  # 0: the map is not there
+    floor: int  # the highest at which any map has ended
+    stamps: Mapping[int, str]  # of revisions asked for, as far as the map's log has them
 
-    What no log has any more is taken for done: it is older than what a copy may miss, or the map
-    has ended since.
-    """
-    return at.stamp == stamp if stamp is not None else at.revision <= highest
+    def has(self, at: Position) -> bool:
+        """Say whether it has a position of the map's incarnation.
+
+        What no log has any more is taken for done: it is older than what a copy may miss, or the
+        map has ended since.
+        """
+        stamp = self.stamps.get(at.revision)
+        return at.stamp == stamp if stamp else at.revision <= (self.revision or self.floor)
 
 
 # --- the life of a copy ---------------------------------------------------------------------

@@ -36,6 +36,7 @@ from pool.model.rmap import (
     Delete,
     Delta,
     Edit,
+    History,
     Increment,
     ListOp,
     MapState,
@@ -130,9 +131,10 @@ def _probed(reply: Reply) -> Probe:
     return Probe(int(now), commands.texts(names), maps)
 
 
-def _found(reply: Reply) -> tuple[int, list[str | None]]:
-    highest, *stamps = reply
-    return int(highest), [None if stamp is None else _stamp(stamp) for stamp in stamps]
+def _found(reply: Reply) -> tuple[int, int, list[str | None]]:
+    revision, floor, *stamps = reply
+    told = [None if stamp is None else _stamp(stamp) for stamp in stamps]
+    return int(revision), int(floor), told
 
 
 WRITE = Script.load("rmap_write", keys=_WRITING, args=(*_GROWING, "*ops"), reads=_written)
@@ -303,19 +305,17 @@ class StoredMap:
         expected = [word for key, value in op.expected for word in (_key(key), _value(value))]
         return RESET(self.keys(), (incarnation, self.name, nonce(seam), op.kind, *expected))
 
-    async def find(
-        self, link: Link, incarnation: str, revisions: Sequence[int]
-    ) -> tuple[int, list[str | None]]:
-        """Return how far the map's history came, and the stamps of these revisions as far as its
-        log has them.
+    async def find(self, link: Link, incarnation: str, revisions: Sequence[int]) -> History:
+        """Return how far the map's history came, and which of these revisions it has.
 
         Raises:
             StoreLost, StoreUnavailable: As for `snapshot()`.
         """
         keys = (self.control.config, self.control.maps, self.data, self.log)
-        call = FIND(keys, (incarnation, *revisions), parts=1 + len(revisions))
-        highest, stamps = await self._call(link, call, repeatable=True)
-        return highest, stamps
+        call = FIND(keys, (incarnation, *revisions), parts=2 + len(revisions))
+        revision, floor, stamps = await self._call(link, call, repeatable=True)
+        known = {of: stamp for of, stamp in zip(revisions, stamps, strict=True) if stamp}
+        return History(revision, floor, known)
 
     async def snapshot(self, link: Link, incarnation: str) -> MapState:
         """Return the whole map, of one moment.  Costs O(items) on the server.

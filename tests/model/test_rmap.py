@@ -23,6 +23,7 @@ from pool.model.rmap import (
     Effect,
     Fetched,
     Follow,
+    History,
     MapState,
     Odd,
     Position,
@@ -30,7 +31,6 @@ from pool.model.rmap import (
     Resync,
     Value,
     apply,
-    has,
 )
 
 START = Position("i1", 0)
@@ -121,7 +121,7 @@ class Truth:
         """Say what a server says of whether its history has this position."""
         stamps = {delta.at.revision: delta.at.stamp for delta in self.log}
         stamps |= {self.at.revision: self.at.stamp} if self.at.revision else {}
-        return has(at, self.at.revision or self.floor, stamps.get(at.revision))
+        return History(self.at.revision, self.floor, stamps).has(at)
 
     def state(self) -> MapState:
         return MapState(self.at, MappingProxyType(dict(self.items)))

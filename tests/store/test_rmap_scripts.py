@@ -29,6 +29,7 @@ from pool.model.rmap import (
     CompareAndSet,
     Delete,
     Delta,
+    History,
     Increment,
     ListOp,
     MapState,
@@ -375,18 +376,17 @@ async def test_a_position_is_found_in_the_log_or_known_to_be_lost(store: Store) 
     written = [(await store.write(Set(b"a", b"%d" % n))).at for n in range(3)]
     first, middle, last = (at.revision for at in written)
 
-    async def find(*revisions: int) -> tuple[int, list[str | None]]:
+    async def find(*revisions: int) -> History:
         return await store.map.find(store.link, INCARNATION, revisions)
 
-    assert await find(first, middle, last, last + 1) == (
-        last,
-        [at.stamp for at in written] + [None],
-    )
+    stamps = {at.revision: at.stamp for at in written}
+    assert await find(first, middle, last, last + 1) == History(last, 0, stamps)
     store.client.delete(store.map.log)
-    assert await find(middle, last) == (last, [None, written[-1].stamp])
+    assert await find(middle, last) == History(last, 0, {last: written[-1].stamp})
     ended = (await store.destroy()).at
     other = StoredMap(store.map.control, "other")
-    assert await other.find(store.link, INCARNATION, [first]) == (ended.revision, [None])
+    found = await other.find(store.link, INCARNATION, [first])
+    assert found == History(0, ended.revision, {})
 
 
 # --- refusals ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ KEYS[4] log     stream  one delta per write, its id is <revision>-0
 ARGV[1] incarnation    str  the pool's, as the caller knows it
 ARGV[...] revisions    ints
 
-Returns  [the map's revision, or where it is not there the highest at which any has ended; of each revision
+Returns  [the map's revision, '0' if it is not there; the highest at which any has ended; of each revision
          asked for its stamp, or nil: the log does not have it]
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          WRONGTYPE              foreign data under one of the keys
@@ -20,7 +20,8 @@ if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
 local place = place_of(redis.call('HGET', data, 'at'))
-local answer = { place and whole(place.revision) or string.match(redis.call('HGET', maps, 'floor') or '', '^%d+$') or '0' }
+local floor = string.match(redis.call('HGET', maps, 'floor') or '', '^%d+$') or '0'
+local answer = { place and whole(place.revision) or '0', floor }
 for i = 2, #ARGV do
   local entry = redis.call('XRANGE', log, ARGV[i] .. '-0', ARGV[i] .. '-0')[1]
   local stamp = place and whole(place.revision) == ARGV[i] and place.stamp or false
@@ -29,6 +30,6 @@ for i = 2, #ARGV do
       stamp = entry[2][at + 1]
     end
   end
-  answer[i] = stamp
+  answer[i + 1] = stamp
 end
 return answer
