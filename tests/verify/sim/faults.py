@@ -14,8 +14,9 @@ from pool.model.names import Control, Names, hash_tag
 from pool.store import lane as lanes
 from tests.verify.history import CONTROL, Recorder
 from tests.verify.sim.config import DOES, FAULTS, Config
-from tests.verify.sim.keyspace import CommandError, SortedSet
+from tests.verify.sim.keyspace import SortedSet
 from tests.verify.sim.server import SCRIPTS, Arriving, Server, resp
+from tests.verify.sim.streams import CommandError
 from tests.verify.sim.world import Process, World
 
 POOL: Final = "sim"
