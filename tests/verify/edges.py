@@ -24,7 +24,7 @@ ALIVE_S: Final = 0.05  # who lives so long is not suspected of having killed at 
 RESULT_S: Final = 1.0  # from the commit to its waiter
 ASK_AGAIN_S: Final = 5.0  # a waiter whose signal was lost asks by itself
 BESIDE_S: Final = 0.1  # nobody waits longer beside a free slot, or is overtaken by more
-CALLS: Final = frozenset({"dispatch", "result", "cancel", "notify", "map"})
+CALLS: Final = frozenset({"dispatch", "result", "cancel", "notify", "map", "put", "add", "done"})
 
 
 # --- causes ----------------------------------------------------------------------------------

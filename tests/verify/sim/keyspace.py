@@ -88,6 +88,7 @@ class Keyspace(StreamCommands):
         self.on_set: Callable[[bytes, bytes], object] = lambda *_: None
         self.on_give: Callable[[bytes, bytes, bytes, bytes], object] = lambda *_: None
         self.on_ack: Callable[[bytes, bytes, bytes], object] = lambda *_: None
+        self.on_drop: Callable[[bytes, Sequence[bytes]], object] = lambda *_: None
         self.now_us = self._now_us = now_us
         self._dice = dice
         self._commands: dict[bytes, Callable[..., Value]] = {

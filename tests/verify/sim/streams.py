@@ -71,7 +71,7 @@ class Stream:
                     break
         return found
 
-    def shorten(self, how: bytes, least: bytes, spare: int = 1) -> int:
+    def shorten(self, how: bytes, least: bytes, spare: int = 1) -> list[bytes]:
         """Trim to a length, or to a first id; `spare` entries are not worth it."""
         if how == b"MAXLEN":
             over = len(self.entries) - int(least)
@@ -82,7 +82,7 @@ class Stream:
             gone = gone if len(gone) >= spare else []
         for each in gone:
             del self.entries[each]
-        return len(gone)
+        return list(map(id_text, gone))
 
 
 @attrs.frozen
@@ -132,6 +132,7 @@ class StreamCommands:
     on_append: Callable[[bytes, bytes, Sequence[bytes]], object]
     on_give: Callable[[bytes, bytes, bytes, bytes], object]  # key, group, consumer, id
     on_ack: Callable[[bytes, bytes, bytes], object]  # key, group, id
+    on_drop: Callable[[bytes, Sequence[bytes]], object]  # key, ids that were trimmed
 
     def _of(self, key: bytes, kind: type) -> Any:
         raise NotImplementedError
@@ -174,7 +175,7 @@ class StreamCommands:
         self.appended[key] = None
         self.on_append(key, id_text(entry_id), words[at + 1 :])
         if trim is not None:
-            found.shorten(*trim)
+            self._shorten(key, found, trim)
         return id_text(entry_id)
 
     def _next_id(self, stream: Stream, asked: bytes) -> StreamId:
@@ -215,7 +216,13 @@ class StreamCommands:
 
     def do_xtrim(self, key: bytes, *words: Any) -> Value:
         found = self._of(key, Stream)
-        return 0 if found is None else found.shorten(*_trimming(words, 0)[1])
+        return 0 if found is None else self._shorten(key, found, _trimming(words, 0)[1])
+
+    def _shorten(self, key: bytes, stream: Stream, trim: tuple[bytes, bytes, int]) -> int:
+        gone = stream.shorten(*trim)
+        if gone:
+            self.on_drop(key, gone)
+        return len(gone)
 
     # --- groups ---
 
