@@ -764,11 +764,11 @@ class Sink:
     def _end_grace(self) -> None:
         """Give back what the program has had for too long."""
         self._is_watching = False
-        until_s = self._access.seam.clock() - self._grace_s
+        now_s = self._access.seam.clock()
         for source in self._all():
             late = []
             for item in source.hands.values():
-                if item.handed_s > until_s:
+                if item.handed_s + self._grace_s > now_s:  # in one way with `_watch_hands`
                     break
                 late.append(item)
             self._out_of_hands(source, [item.event.id for item in late])

@@ -276,6 +276,10 @@ class StreamCommands:
         group.consumers[name] = self._now_ms
         return is_new
 
+    def _has_waited(self, nack: Nack, idle_ms: Any) -> bool:
+        """Say whether it was given so long ago; with 0 no clock is asked, which may be behind."""
+        return not int(idle_ms) or self._now_ms - nack.given_ms >= int(idle_ms)
+
     def do_xack(self, key: bytes, name: bytes, *ids: Any) -> Value:
         found = self._of(key, Stream)
         group = None if found is None else found.groups.get(name)
@@ -307,8 +311,9 @@ class StreamCommands:
         answer: list[Value] = []
         for entry_id in group.of(words[3]) if len(words) > 3 else sorted(group.pending):
             nack = group.pending[entry_id]
-            since_ms = max(0, now_ms - nack.given_ms)
-            if low <= entry_id <= high and since_ms >= idle_ms and len(answer) < count:
+            is_asked = low <= entry_id <= high and self._has_waited(nack, idle_ms)
+            if is_asked and len(answer) < count:
+                since_ms = max(0, now_ms - nack.given_ms)
                 answer.append([id_text(entry_id), nack.consumer, since_ms, nack.times])
         return answer
 
@@ -350,7 +355,7 @@ class StreamCommands:
                 if not is_forced:
                     continue
                 nack = group.pending[entry_id] = Nack(b"", 0, 1)
-            elif self._now_ms - nack.given_ms < int(idle_ms):
+            elif not self._has_waited(nack, idle_ms):
                 continue
             count = times if times >= 0 else nack.times + (not has_just_ids)
             nack.consumer, nack.given_ms, nack.times = consumer, given_ms, count
@@ -377,7 +382,7 @@ class StreamCommands:
                 gone.append(id_text(entry_id))
                 count -= 1
                 continue
-            if self._now_ms - group.pending[entry_id].given_ms < int(idle_ms):
+            if not self._has_waited(group.pending[entry_id], idle_ms):
                 continue
             options = [b"JUSTID"] if has_just_ids else []
             entries += self.do_xclaim(key, name, consumer, b"0", id_text(entry_id), *options)
