@@ -186,9 +186,9 @@ def maps_keep(view: View, _: Bounds, found: Finding) -> None:
             continue
         value = accepted[-1]
         event, asked = puts.ended[value], puts.asked[value]
+        found.judged += 1
         if _is_undone(view, name, event.t, math.inf, asked=asked.t):
             continue
-        found.judged += 1
         if truths[name].get(field) not in {value, *puts.unsure(math.inf)}:
             found.say(f"{key} is {truths[name].get(field)}, not {value}", event)
 
