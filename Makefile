@@ -4,7 +4,7 @@
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
 BIN     := .venv/bin
 READY   := .venv/.ready
-SOURCES  = $(wildcard pool examples tests benchmarks)
+SOURCES  = $(wildcard pool examples tests benchmarks tools)
 SECONDS ?= 60
 SEED    ?= 1
 MINUTES ?= 10
@@ -16,7 +16,7 @@ COUNT   ?= 100
 PARALLEL = -n $(WORKERS) --dist worksteal
 WORKERS ?= 6
 
-.PHONY: check test test-all test-loops test-long test-cluster test-sentinel demo lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
+.PHONY: check test test-all test-loops test-long test-cluster test-sentinel demo docs docs-serve reference recording lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute before each commit.
 check: lint
@@ -42,6 +42,22 @@ test-all: test-loops test-long test-cluster test-sentinel verify sim steps chaos
 
 demo: $(READY)
 	$(BIN)/pool demo
+
+# The site, in build/site; a warning is an error.  The variable leaves out an advertisement.
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+docs: $(READY)
+	$(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(READY)
+	$(BIN)/mkdocs serve
+
+# What the documents have from the code: settings, errors, events, commands, keys, scripts.
+reference: $(READY)
+	$(BIN)/python -m tools.reference
+
+# docs/assets/demo.svg, from a real run of the demo.
+recording: $(READY)
+	$(BIN)/python -m tools.recording
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -94,7 +110,7 @@ small-mutants: $(READY)
 
 clean:
 	rm -rf .venv .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
-	find pool examples tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find pool examples tests benchmarks tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(READY): pyproject.toml
 	@for python in $(PYTHONS); do \

@@ -112,15 +112,15 @@ class Process:
     async def fill(self, keys: int, items: int) -> dict[str, Any]:
         """Put so many keys, and a list of so many items, into the map."""
         target = self.copies[0].map
-        revision = target.revision
+        at = target.at
         for first in range(0, keys, BATCH):
             numbers = range(first, min(keys, first + BATCH))
-            revision = await target.update({f"key-{i:08}": f"value {i:010}" for i in numbers})
+            at = await target.update({f"key-{i:08}": f"value {i:010}" for i in numbers})
         for first in range(0, items, BATCH):
             names = [f"item-{i:08}" for i in range(first, min(items, first + BATCH))]
-            revision = (await target.append(LIST, *names)).revision
-        await target.wait_for(revision)
-        return {"revision": revision}
+            at = (await target.append(LIST, *names)).at
+        await target.wait_for(at)
+        return {"revision": at.revision}
 
     async def latency(self, samples: int) -> dict[str, Any]:
         """Write one after another, each kind in turn, and a bare HSET through such a link."""

@@ -320,7 +320,7 @@ async def _maps_and_streams(stage: _Stage) -> None:
 
         async def write() -> None:
             written = await prices.set_and_wait("k", "v2")
-            await copy.wait_for(written.revision)
+            await copy.wait_for(written.at)
 
         await prices.set("k", "v1")
         await write()

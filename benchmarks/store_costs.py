@@ -36,6 +36,7 @@ PAYLOAD: Final = b"x" * 100
 BATCHES: Final = (1, 32)
 BACKLOG: Final = 256
 TAKEN: Final = 64  # keys in one batch of a reaper
+IDLE_SINKS: Final = 10
 KEPT: Final = 2_000  # jobs over which memory is averaged: enough that the structures' own is little
 ROOM: Final = 10_000
 TTL_S: Final = 10.0
@@ -310,7 +311,7 @@ def _maps(desk: Desk, costs: Costs) -> None:
     control = Control(POOL)
     stored = StoredMap(control, "prices")
     desk.do("HSET", control.config, "incarnation", INCARNATION)
-    limits: tuple[Word, ...] = (INCARNATION, stored.name, 1024, 100_000, 0, 0)
+    limits: tuple[Word, ...] = (INCARNATION, stored.name, "0" * 16, 100_000, 0, 0)
 
     def write(n: int) -> ScriptCall:
         return WRITE(stored.keys(), (*limits, "set", f"key-{n:04d}", PAYLOAD))
@@ -346,8 +347,7 @@ def _streams(desk: Desk, costs: Costs) -> None:
             None,
             length_max=length_max,
             ttl_ms=0,
-            is_sliding=False,
-            only_if_exists=False,
+            how="",
         )
 
     desk.run(sink.join("c1", "", "0-0"), add(0))
@@ -358,12 +358,25 @@ def _streams(desk: Desk, costs: Costs) -> None:
         1,
         "an event added to a stream with a length cap",
     )
+    for number in range(IDLE_SINKS):
+        desk.do("XGROUP", "CREATE", stream.events, f"idle-{number}", "0")
+    desk.run(add(1))
+    at_cap = desk.run(add(1))[0]
+    costs.note(
+        "stream.add_at_cap", at_cap, 1, "an event that takes another one, which 10 sinks miss"
+    )
+    for number in range(IDLE_SINKS):
+        desk.do("XGROUP", "DESTROY", stream.events, f"idle-{number}")
     desk.do("XTRIM", stream.events, "MAXLEN", 0)
     desk.run(*(add(0) for _ in range(n)))
     words = ("XREADGROUP", "GROUP", sink.name, "c1", "COUNT", n, "STREAMS", stream.events, ">")
     read, [[[_, entries]]] = desk.run(words)
     acked = desk.run(sink.ack([entry.decode() for entry, _ in entries]))[0]
     costs.note(f"sink.{n}", read + acked, n, f"taking and acknowledging an event, {n} at a time")
+    desk.run(*(add(0) for _ in range(n)))
+    _, [[[_, entries]]] = desk.run(words)
+    each = desk.run(sink.ack_each("c1", [entry.decode() for entry, _ in entries]))[0]
+    costs.note(f"sink.ack_{n}", each, n, f"acknowledging an event, where {n} wait at once")
     costs.note("sink.renew", desk.run(sink.renew("c1"))[0], 1, "a consumer's renewal")
 
 

@@ -4,6 +4,9 @@ Six families say whose turn it is: `UsageError` (mend the call), `RefusedError` 
 no), `LostError` (we no longer own what we tried to change), `StoreError` (Redis), `NodeError` (the
 node itself failed), `HandlerError` (the job's own outcome).  One leaf is one stable code, and where
 a script can answer it, the code is the word that the script uses.
+
+The first line of a docstring is what the error says.  The rest is what `pool explain CODE` prints
+and its entry in the documentation holds: when it comes, which limit it is about, what to do.
 """
 
 from __future__ import annotations
@@ -61,7 +64,8 @@ class PoolError(Exception):
         names = [fact.name for fact in attrs.fields(type(self))]
         facts = ", ".join(f"{name}={_fact(getattr(self, name))}" for name in names)
         tail = f"  Hint: {self.hint}" if self.hint else ""
-        return f"[{self.code}] {said}{f' ({facts})' if facts else ''}{tail}"
+        told = f"[{self.code}] {said}{f' ({facts})' if facts else ''}{tail}"
+        return f"{told}  More: pool explain {self.code}"
 
 
 def again(error: E) -> E:
@@ -94,18 +98,46 @@ class UsageError(PoolError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class ConfigError(UsageError):
-    """A setting, a name or an address is not usable."""
+    """A setting, a name or an address is not usable.
+
+    It comes before anything is sent, from `Settings(...)`, `Node(...)`, an address, or the command
+    line. `setting` is what is meant and `problem` says what is wrong with it, often with the
+    bounds. Two problems are found only at the server, when the node opens: another `lease_ttl_s`
+    or another number of `lanes` than the pool has. Leave `lease_ttl_s` out to go by the pool's;
+    `pool ttl` changes it for all.
+    """
 
     code: ClassVar[str] = "POOLCONFIG"
-    hint: ClassVar[str] = "mend the named setting; README lists every setting with its bounds"
+    hint: ClassVar[str] = "correct what `problem` names"
 
     setting: str
     problem: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
+class NoHandlers(UsageError):
+    """There are no handlers where `pool run` was told to look.
+
+    It takes `module:attribute`, where the attribute is a `Handlers` with at least one handler, as
+    in `pool run jobs:handlers` for `handlers = Handlers()` in jobs.py. The module is looked for as
+    `python -m` does: in the working directory first. If the module itself failed while it was
+    imported, its traceback stands above this line.
+    """
+
+    code: ClassVar[str] = "POOLHANDLERS"
+    hint: ClassVar[str] = "name them as module:attribute, from the directory that holds the module"
+
+    reference: str
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
 class InvalidKey(UsageError):
-    """A job key must be 1 to 512 bytes of UTF-8 text without control characters."""
+    """A job key must be 1 to 512 bytes of UTF-8 text without control characters.
+
+    A key says what the job is about: a tenant, a device, a feed. Long or binary identifiers make
+    bad keys: hash them, and pass the whole one as an argument.
+    """
 
     code: ClassVar[str] = "POOLKEY"
     hint: ClassVar[str] = "use a short stable name, such as 'tenant-17'"
@@ -116,10 +148,15 @@ class InvalidKey(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class InvalidOption(UsageError):
-    """An option of this call is outside its bounds."""
+    """An option of this call is outside its bounds.
+
+    Nothing was sent. `option` is the argument, `value` what was given (shortened), `problem` what
+    it must be. Durations end at 365 days unless they say otherwise; without a limit is None, never
+    infinity.
+    """
 
     code: ClassVar[str] = "POOLOPTION"
-    hint: ClassVar[str] = "mend the named option; its docstring gives the bounds"
+    hint: ClassVar[str] = "correct the named option: `problem` gives its bounds"
 
     option: str
     value: str
@@ -138,7 +175,14 @@ class DuplicateHandler(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class UnknownHandler(UsageError):
-    """No node has ever registered a handler of this name in this pool."""
+    """No node has ever registered a handler of this name in this pool.
+
+    The dispatch was refused, since a mistyped name would wait for ever. `close_matches` are
+    registered names that look like it. Three causes: a typing error; the worker has never been
+    started; another pool (`Node("media", ...)` and `Node("Media2", ...)` share nothing). Who
+    deploys the caller before the worker uses `node.options(allow_unknown=True)`: then the job
+    waits for a worker that knows it.
+    """
 
     code: ClassVar[str] = "POOLUNKNOWN"
     hint: ClassVar[str] = "check the name, start a worker first, or pass allow_unknown=True"
@@ -149,7 +193,13 @@ class UnknownHandler(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class PayloadEncodingError(UsageError):
-    """A value cannot be encoded as strict JSON, or decoded from it."""
+    """A value cannot be encoded as strict JSON, or decoded from it.
+
+    Arguments, results, messages and states are str, int, float, bool, None, lists and dicts with
+    str keys, at most 100 deep; or one `bytes` value, which passes untouched. `path` says where the
+    value is, as in `args[0].when`. A datetime goes as `.isoformat()`, a Decimal or UUID as
+    `str()`, a dataclass as `dataclasses.asdict()`. NaN and infinity are not JSON.
+    """
 
     code: ClassVar[str] = "POOLENCODE"
     hint: ClassVar[str] = "use str, int, float, bool, None, list and dict, or one bytes argument"
@@ -160,10 +210,16 @@ class PayloadEncodingError(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class PayloadTooLarge(UsageError):
-    """A value is larger than the pool takes."""
+    """A value is larger than the pool takes.
+
+    `what` is the value that is meant, `size_bytes` what it takes encoded, `size_bytes_max` the
+    limit. For jobs that is a setting: `payload_bytes_max` (arguments), `result_bytes_max`,
+    `message_bytes_max`, `state_bytes_max`. Redis holds all of it in memory, and each worker reads
+    it before it begins: put what is large into a file or an object store, and pass its name.
+    """
 
     code: ClassVar[str] = "POOLTOOLARGE"
-    hint: ClassVar[str] = "store the bytes elsewhere and pass a reference; README names the limits"
+    hint: ClassVar[str] = "store it elsewhere and pass a reference, or raise the setting"
 
     what: str
     size_bytes: int
@@ -183,7 +239,13 @@ class DeadlockRisk(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class NotRunning(UsageError):
-    """It is not open for this call."""
+    """It is not open for this call.
+
+    A node, map, stream, reader or sink is used inside its `async with` block, and not after it.
+    `state` says what it is now: `new` was never entered, `closed` was left, `forked` is a copy in
+    a child process, which may not use it. A call that comes while it opens or closes is refused,
+    too.
+    """
 
     code: ClassVar[str] = "POOLNOTRUNNING"
     hint: ClassVar[str] = "use it inside its `async with` block"
@@ -193,7 +255,12 @@ class NotRunning(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class WrongLoop(UsageError):
-    """It belongs to another event loop, the one where it was opened; nothing was done."""
+    """It belongs to another event loop, the one where it was opened; nothing was done.
+
+    From a plain handler, or another thread that anyio knows, use
+    `anyio.from_thread.run(node.dispatch, ...)`. From a thread it does not know, such as a Flask
+    view: `asyncio.run_coroutine_threadsafe(node.dispatch(...), loop).result()`.
+    """
 
     code: ClassVar[str] = "POOLLOOP"
     hint: ClassVar[str] = "call it there: from a thread with anyio.from_thread.run()"
@@ -221,7 +288,13 @@ class RefusedError(PoolError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class JobExists(RefusedError):
-    """The key has a live job already."""
+    """The key has a live job already.
+
+    One key has one job at a time; this is how the pool keeps two from working on it. `state`,
+    `owner` and `job_id` say what is there. Wait for its result; stop it with `node.stop(key)`; or
+    dispatch with `node.options(if_exists="attach")`, which returns a reference to the live one
+    instead. Where both should run, they need two keys.
+    """
 
     code: ClassVar[str] = "POOLEXISTS"
     hint: ClassVar[str] = "wait for it, stop it, or dispatch with if_exists='attach'"
@@ -234,7 +307,13 @@ class JobExists(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class PoolFull(RefusedError):
-    """The pool already holds as many waiting jobs as it may, or the key's lane its share."""
+    """The pool already holds as many waiting jobs as it may, or the key's lane its share.
+
+    Nothing was written. `queued_jobs_max` (a setting, a million by default) bounds what is
+    accepted and has not begun; each lane has an equal share. It says that more is dispatched than
+    is worked off: `pool status` shows what waits, for which handler, and for how long. Add
+    workers, or slow down, as `dispatch_many()` does by itself.
+    """
 
     code: ClassVar[str] = "POOLFULL"
     retryable: ClassVar[bool] = True
@@ -246,7 +325,12 @@ class PoolFull(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class InboxFull(RefusedError):
-    """The job already holds as many unhandled messages as it may."""
+    """The job already holds as many unhandled messages as it may.
+
+    `messages_max` (a setting, 1,000 by default) bounds what waits in one job's inbox. A
+    notification counts as handled when the handler asks for the next one. Send the newest state
+    rather than every change, or make the handler faster.
+    """
 
     code: ClassVar[str] = "POOLINBOX"
     retryable: ClassVar[bool] = True
@@ -281,7 +365,11 @@ class NoSuchJob(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class OutcomeExpired(RefusedError):
-    """Nothing is known of the job any more: it has ended, or was lost."""
+    """Nothing is known of the job any more: it has ended, or was lost.
+
+    Outcomes are kept for `result_ttl_s` (60 s by default) after the end. Who waits from the
+    beginning gets them at any rate; who asks later must ask within that time.
+    """
 
     code: ClassVar[str] = "POOLEXPIRED"
     hint: ClassVar[str] = "ask sooner, or raise result_ttl_s"
@@ -292,7 +380,12 @@ class OutcomeExpired(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class NotStarted(RefusedError):
-    """The job has not begun within the time given; it still waits."""
+    """The job has not begun within the time given; it still waits.
+
+    The job is accepted and stays so. `why` says what it waits for: a free slot (add workers, or
+    raise their `capacity`), a worker that knows its handler (start one), its delay or its retry,
+    or the worker that was given it and has not begun it.
+    """
 
     code: ClassVar[str] = "POOLNOTSTARTED"
     retryable: ClassVar[bool] = True
@@ -349,7 +442,16 @@ class StoreError(PoolError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class StoreUnavailable(StoreError):
-    """Redis did not answer within the deadline."""
+    """Redis did not answer within the deadline.
+
+    `problem` says where and how: refused, no address, no answer in time, a certificate. The
+    deadline is `op_timeout_s` (2 s by default), and counts while nothing moves. With
+    `maybe_done=False` nothing was done. With True the call may have been carried out, or may still
+    be. A dispatch repeated after that finds `JobExists` if the first one was done and runs still
+    (`if_exists="attach"` takes that one); a stop may be repeated; a notification may come twice;
+    of maps and streams, additions may count twice. Running handlers are not your worry: their node
+    stops them before others may take their keys, and goes on afterwards.
+    """
 
     code: ClassVar[str] = "POOLUNAVAILABLE"
     retryable: ClassVar[bool] = True
@@ -382,7 +484,12 @@ class JobLost(StoreError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class StorageFull(StoreError):
-    """Redis is at its memory limit; nothing was written."""
+    """Redis is at its memory limit; nothing was written.
+
+    `maxmemory` of the server is reached, and a pool never lets it evict. What ends jobs still
+    works, so that a full server drains itself. See what takes the memory: waiting jobs (`pool
+    status`), outcomes (`result_ttl_s`), dead letters (`parked_ttl_s`), or somebody else's keys.
+    """
 
     code: ClassVar[str] = "POOLSTORAGE"
     retryable: ClassVar[bool] = True
@@ -391,7 +498,12 @@ class StorageFull(StoreError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class AuthError(StoreError):
-    """Redis refused these credentials, or what they may do."""
+    """Redis refused these credentials, or what they may do.
+
+    Either user and password are wrong, or the user lacks a right: `problem` names the command or
+    key. `pool acl NAME` prints the rules that a user of that pool needs, for `ACL SETUSER` or an
+    ACL file. Print them anew for each version, before you roll it out.
+    """
 
     code: ClassVar[str] = "POOLAUTH"
     hint: ClassVar[str] = "check user and password; `pool acl NAME` prints the rules it needs"
@@ -401,7 +513,12 @@ class AuthError(StoreError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class UnsupportedServer(StoreError):
-    """This server cannot hold a pool."""
+    """This server cannot hold a pool.
+
+    It is too old, a replica, in cluster mode (use `redis+cluster://`), or may evict keys: a pool
+    needs `maxmemory-policy noeviction`, as jobs would vanish otherwise. Managed servers often have
+    another policy by default.
+    """
 
     code: ClassVar[str] = "POOLSERVER"
     hint: ClassVar[str] = "use a primary of Redis >= 7.0 or Valkey that evicts nothing"
@@ -485,7 +602,14 @@ class StartFailed(HandlerError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class JobParked(HandlerError):
-    """The job was given up and lies in the dead letters."""
+    """The job was given up and lies in the dead letters.
+
+    `cause` says why: "failed" or "timed out" (its `attempts` are used up, `last_error` is the last
+    one's), "poison" (it is suspected of having killed its workers), "malformed payload" (its
+    arguments cannot be read), "unusable result" (what it returned cannot be stored), or what its
+    handler said with `Park`. Dead letters are kept for `parked_ttl_s`, 30 days by default, and
+    hold no key: a new dispatch may follow at once.
+    """
 
     code: ClassVar[str] = "POOLPARKED"
     hint: ClassVar[str] = "mend the cause, then dispatch it again"

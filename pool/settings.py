@@ -1,7 +1,7 @@
 """How a node behaves: one frozen class, every number with its unit and both bounds.
 
 What derives from the lease TTL is in `pool.model.timing`: the TTL is the pool's, and may change.
-README's table is printed from the metadata here.
+docs/reference/settings.md is printed from the metadata here.
 """
 
 from __future__ import annotations

@@ -75,6 +75,8 @@ SLOW = frozenset(
         "ops/test_cli.py",
         "ops/test_demo.py",
         "ops/test_examples.py",
+        "ops/test_package.py",
+        "ops/test_pages.py",
         "process",
         "security/test_secrets.py",
         "security/test_tls.py",

@@ -22,7 +22,10 @@ from benchmarks.peers.plot import Bar, chart, said
 
 _WRITTEN: Final = """\
 Written by `python -m benchmarks.peers`; do not edit.
-{date}, commit {commit}, {minutes:.0f} minutes."""
+{date}, commit {commit}, {minutes:.0f} minutes.
+
+**A noisy hour flatters.** What is known of this page's, and which figures to doubt:
+[how fast](explanation/how-fast.md)."""
 _RATIOS: Final = """\
 Ratios of ours to theirs. Bare server: plain redis-py, XADD one by one, by 50 connections, or in
 pipelines."""

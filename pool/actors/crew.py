@@ -158,7 +158,7 @@ class Crew:
         first: Actors = (self.replica, self.membership, self.dispatcher, self._listener)
         for actor in first:
             await self._supervisor.start(actor)
-        await self.replica.wait_for(0)
+        await self.replica.synced()
         self._shutdown_seen = max(self._shutdown_seen, self._shutdown())
         self._on_workers()
         self.replica.watch(self._on_workers_changed)

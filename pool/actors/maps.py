@@ -68,7 +68,7 @@ class Maps:
         """
         held = await self._take(name)
         try:
-            await held.replica.wait_for(0)
+            await held.replica.synced()
             yield held.replica
         finally:
             with anyio.CancelScope(shield=True):

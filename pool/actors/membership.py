@@ -257,7 +257,7 @@ class Membership(Actor[Message]):
             )
             self.context.outages.over(None)
             try:
-                return await self.replica.wait_for(written.revision)
+                return await self.replica.wait_for(written.at)
             except StoreLost:
                 continue  # the server lost this write; if it lost the pool, the next one says so
 
@@ -349,7 +349,7 @@ class Membership(Actor[Message]):
             async with self._announcing:
                 written = await self.replica.write([Delete(worker.id.encode())], repeatable=True)
             with anyio.move_on_after(self.context.settings.op_timeout_s):
-                await self.replica.wait_for(written.revision)  # our own copy says so too
+                await self.replica.wait_for(written.at)  # our own copy says so too
 
         async with anyio.create_task_group() as leaving:
             if who is not None and is_known:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
@@ -243,12 +244,23 @@ class Node(Dispatching):
 
     @overload
     def map(
-        self, name: str, *, ttl_s: float | None = None, is_sliding: bool = False
+        self,
+        name: str,
+        *,
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        expires_at: float | None = None,
     ) -> ReplicatedMap[str]: ...
 
     @overload
     def map(
-        self, name: str, *, values: type[V], ttl_s: float | None = None, is_sliding: bool = False
+        self,
+        name: str,
+        *,
+        values: type[V],
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        expires_at: float | None = None,
     ) -> ReplicatedMap[V]: ...
 
     def map(
@@ -258,6 +270,7 @@ class Node(Dispatching):
         values: Any = str,
         ttl_s: float | None = None,
         is_sliding: bool = False,
+        expires_at: float | None = None,
     ) -> ReplicatedMap[Any]:
         """Describe a replicated map of this pool; enter it, within the node's block, to use it.
 
@@ -274,7 +287,7 @@ class Node(Dispatching):
             async with self._open_crew.maps.hold(name) as replica:
                 yield replica
 
-        return ReplicatedMap(name, values, Life(ttl_s, is_sliding), held)
+        return ReplicatedMap(name, values, Life(ttl_s, is_sliding, expires_at), held)
 
     # --- streams ------------------------------------------------------------------------------
 
@@ -285,6 +298,7 @@ class Node(Dispatching):
         length_max: int | None = None,
         ttl_s: float | None = None,
         is_sliding: bool = False,
+        ends_at: datetime | int | None = None,
     ) -> Stream:
         """Return a stream of this pool, on this node's connection; for the arguments see `Stream`.
 
@@ -296,7 +310,14 @@ class Node(Dispatching):
         """
         self.check_open()
         access = self._open_crew.context
-        return make_stream(access, name, length_max=length_max, ttl_s=ttl_s, is_sliding=is_sliding)
+        return make_stream(
+            access,
+            name,
+            length_max=length_max,
+            ttl_s=ttl_s,
+            is_sliding=is_sliding,
+            ends_at=ends_at,
+        )
 
     # --- workers ------------------------------------------------------------------------------
 

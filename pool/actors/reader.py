@@ -10,6 +10,8 @@ What can be lost without a reader noticing by itself, and how it notices:
 
     trimmed by a cap   events are numbered; a hole that a cap made is told, and the next event says
                        so; what was removed by hand is no loss
+    foreign value      under one stream's key: that one is set aside, and told, until its place is
+                       free; the others are read on
     stream went back   destroyed, FLUSHALL, restart without data, failover to an older copy: the id
                        that the server generated last, or the count of events, is below what we have
                        seen, or the numbers begin again.  What we have not read of the new stream is
@@ -26,13 +28,15 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, StreamsUnreachable
 from pool.actors.feed import STREAMS_MAX, Feed, stored_of
+from pool.actors.foreign import HASH, STREAM, look_for_foreign
 from pool.actors.supervisor import Apart
 from pool.actors.tail import Batch, Fields, Reading, StreamEntry, Tail
-from pool.errors import InvalidOption, NotRunning, PoolError, again
+from pool.errors import InvalidOption, NotRunning, PoolError, StoreFault, again
 from pool.model.stream import (
     FIRST,
     NEWEST,
@@ -49,7 +53,6 @@ from pool.store.seam import Port, Reply
 from pool.store.stream import Facts, StoredStream, probe_call
 
 READER_BUFFER_MAX: Final = 1_000
-_NOT_KNOWN: Final = f"{sys.maxsize}-0"  # an id behind all others
 
 
 @attrs.frozen(kw_only=True)
@@ -80,18 +83,50 @@ class StreamRestarted:
     last_id: str  # where the stream is
 
 
+@attrs.frozen(kw_only=True)
+class StreamEnded:
+    """A stream has ended as was asked for, destroyed or by its time: what there is of it now is
+    read from its beginning."""
+
+    event: ClassVar[str] = "stream.ended"
+    level: ClassVar[str] = "info"
+
+    pool: str
+    stream: str
+    position: str  # where the reader was
+
+
+@attrs.frozen(kw_only=True)
+class StreamTroubled:
+    """A foreign value stands in a key's place: its stream is not read before that is gone, the
+    reader's others are."""
+
+    event: ClassVar[str] = "stream.troubled"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    stream: str
+    key: str
+    found: str  # what it is
+
+
 @attrs.define(eq=False, kw_only=True)
 class _Cursor(Reading):
     """Where the reader is in one stream."""
 
     of: StoredStream
     given: str  # behind the last event that the program was given
-    number: int = 0  # of the last event read; 0: not known
+    number: int | None = None  # of the last event read; 0: none was before; None: not known
     read_to: str = FIRST  # the last event read
     last_id: str = FIRST  # as of the last probe
     added: int = 0
-    trimmed: str = _NOT_KNOWN  # the newest that a length cap took, if a hole made us ask
     after: After = ""  # what the next event has to say
+    born: bytes = b""  # in which life of the stream it is
+    looked: Facts | None = None  # where the stream is, if a hole made us ask
+
+    def is_of_another(self, facts: Facts) -> bool:
+        """Say whether the stream was made anew since we read of it."""
+        return bool(self.born and facts.born and self.born != facts.born)
 
     def is_ahead_of(self, facts: Facts) -> bool:
         """Say whether we have seen more of the stream than there ever was in it."""
@@ -103,7 +138,7 @@ def _has_hole(cursor: _Cursor, entries: Sequence[StreamEntry]) -> bool:
     before = cursor.number
     for _, fields in entries:
         number = number_of(fields)
-        if before and number > before + 1:
+        if before is not None and number not in (None, before + 1):
             return True
         before = number
     return False
@@ -137,6 +172,8 @@ class Reader:
         self._filter = Filter.of(topics, pattern, where)
         self._first: list[tuple[StoredStream, Start]] = []
         self._state = "new"
+        self._aside: dict[str, _Cursor] = {}  # a foreign value stands there
+        self._is_looking = False
         tail: Tail[_Cursor] = Tail(
             name="pool-reader",
             seam=access.seam,
@@ -170,6 +207,7 @@ class Reader:
         """Read this stream no more; what is buffered of it is dropped.  Twice is fine."""
         self._access.check_loop()
         key = stored_of(stream).events
+        self._aside.pop(key, None)
         self._tail.follow([c for c in self._tail.readings.values() if c.stream != key])
         self._feed.drop(lambda item: item.cursor.stream != key)
         self._feed.fit(len(self._tail.readings))
@@ -183,7 +221,7 @@ class Reader:
             InvalidOption: The stream is not read.
         """
         stored = stored_of(stream)
-        cursor = self._tail.readings.get(stored.events)
+        cursor = self._tail.readings.get(stored.events) or self._aside.get(stored.events)
         if cursor is None:
             raise InvalidOption(option="stream", value=stored.name, problem="it is not read")
         return cursor.given
@@ -209,6 +247,7 @@ class Reader:
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._state = "open"
+        self._loop = self._access.seam.loop(self._access.supervisor)
         for stored, start in self._first:
             await self._add(stored, start)
         self._feed.fit(len(self._first))
@@ -229,8 +268,11 @@ class Reader:
         self._state = "closed"
         self._feed.drop()
         self._feed.end()
+        self._aside.clear()
+        self._loop.close()
         with anyio.CancelScope(shield=True):
             await self._tail.aclose(CLOSE_BUDGET_S)
+            await anyio.lowlevel.checkpoint()  # timers that were taken back end here
 
     # --- where to begin -----------------------------------------------------------------------
 
@@ -242,8 +284,9 @@ class Reader:
     async def _add(self, stored: StoredStream, start: Start) -> None:
         position = position_of(start)
         readings = self._tail.readings
-        if stored.events in readings or len(readings) >= STREAMS_MAX:
-            problem = "it is read already" if stored.events in readings else "too many streams"
+        is_read = stored.events in readings or stored.events in self._aside
+        if is_read or len(readings) + len(self._aside) >= STREAMS_MAX:
+            problem = "it is read already" if is_read else "too many streams"
             raise InvalidOption(option="stream", value=stored.name, problem=problem)
         call = probe_call([(stored, position)])
         reply = await self._access.link.call(call, repeatable=True)
@@ -257,6 +300,7 @@ class Reader:
             of=stored,
             given=position,
             number=facts.number,
+            born=facts.born,
             read_to=position if is_cursor else FIRST,
             last_id=facts.last_id,
             added=facts.added,
@@ -287,7 +331,7 @@ class Reader:
     def _on_looked(self, batch: Batch[_Cursor], holed: Sequence[_Cursor], reply: Reply) -> None:
         if not isinstance(reply, PoolError):
             for cursor, facts in zip(holed, reply, strict=True):
-                cursor.trimmed = facts.trimmed or FIRST
+                cursor.looked = facts
         self._push(batch)
 
     def _push(self, batch: Batch[_Cursor]) -> None:
@@ -295,7 +339,7 @@ class Reader:
         for cursor, entries in batch.told:
             if self._tail.follows(cursor):
                 items.extend(self._items(cursor, entries))
-            cursor.trimmed = _NOT_KNOWN
+            cursor.looked = None
         self._feed.push(items, batch)
 
     def _items(self, cursor: _Cursor, entries: list[StreamEntry]) -> list[_Item]:
@@ -312,16 +356,22 @@ class Reader:
         return items
 
     def _count(self, cursor: _Cursor, entry_id: str, fields: Fields) -> None:
-        number, before = number_of(fields), cursor.number
+        number, before, facts = number_of(fields), cursor.number, cursor.looked
         cursor.number = number
-        if before and number > before + 1:
-            if order(cursor.trimmed) > order(cursor.read_to):
-                self._missed(cursor, number - before - 1)
-        elif 1 == number <= before:
-            # Another stream by now, of which this is the first event: nothing of it was missed.
-            self._tell_restart(cursor, entry_id)
+        if number is None or before is None or number == before + 1:
+            return
+        if number == 1 or (facts is not None and cursor.is_of_another(facts)):
+            # Another stream by now, which is read from its beginning.
+            has_ended = facts is not None and facts.has_ended
+            self._tell_restart(cursor, entry_id, has_ended=has_ended)
             cursor.after, cursor.last_id, cursor.added = "restarted", FIRST, 0
-        elif 0 < number <= before:
+            cursor.born, before = facts.born if facts is not None else b"", 0
+            cursor.read_to = FIRST
+        if number > before + 1:
+            # Unless somebody says so it was not removed by hand.
+            if facts is None or order(facts.trimmed or FIRST) > order(cursor.read_to):
+                self._missed(cursor, number - before - 1)
+        elif number <= before:
             cursor.added = sys.maxsize  # its first events lie behind us: the next probe turns back
 
     def _missed(self, cursor: _Cursor, events: int) -> None:
@@ -335,29 +385,37 @@ class Reader:
         restarted = False
         cursors = dict(self._tail.readings)
         for cursor, facts in answers:
+            if facts.exists is None:
+                self._look_for_foreign()
             if facts.exists is None or not self._tail.follows(cursor):
                 continue
             if cursor.is_ahead_of(facts):
                 cursors[cursor.stream] = self._restarted(cursor, facts)
                 restarted = True
             cursor.last_id, cursor.added = facts.last_id, facts.added
+            cursor.born = cursor.born or facts.born
         if restarted:
             self._tail.follow(list(cursors.values()), at_once=False)
         self._tail.taken()
 
-    def _tell_restart(self, cursor: _Cursor, last_id: str) -> None:
+    def _tell_restart(self, cursor: _Cursor, last_id: str, *, has_ended: bool) -> None:
         pool, stream = self._access.control.pool, cursor.of.name
+        if has_ended:
+            self._access.emit(StreamEnded(pool=pool, stream=stream, position=cursor.read_to))
+            return
         self._access.emit(
             StreamRestarted(pool=pool, stream=stream, position=cursor.read_to, last_id=last_id)
         )
 
     def _restarted(self, cursor: _Cursor, facts: Facts) -> _Cursor:
-        self._tell_restart(cursor, facts.last_id)
+        self._tell_restart(cursor, facts.last_id, has_ended=facts.has_ended)
         return _Cursor(
             stream=cursor.stream,
             position=FIRST,
             of=cursor.of,
             given=FIRST,
+            number=0,
+            born=facts.born,
             last_id=facts.last_id,
             added=facts.added,
             after="restarted",
@@ -367,10 +425,54 @@ class Reader:
         if not failures:
             pool = self._access.control.pool
             self._access.emit(StreamsUnreachable(pool=pool, reader="", problem=str(error)))
+        if isinstance(error, StoreFault):
+            self._look_for_foreign()
 
     def _on_back(self, failures: int) -> None:
         pool = self._access.control.pool
         self._access.emit(StreamsReachable(pool=pool, reader="", failures=failures))
+
+    # --- foreign values -----------------------------------------------------------------------
+
+    def _look_for_foreign(self) -> None:
+        """One foreign value fails the reading of all: set aside what it belongs to."""
+        self._is_looking = False
+        if self._state != "open":
+            return
+        cursors = [*self._tail.readings.values(), *self._aside.values()]
+        events = dict.fromkeys((cursor.of.events for cursor in cursors), STREAM)
+        metas = dict.fromkeys((cursor.of.meta for cursor in cursors), HASH)
+        look_for_foreign(self._access.link, events | metas, self._on_foreign)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        if self._aside and not self._is_looking:
+            self._is_looking = True
+            self._loop.later(self._access.timing.renew_s, self._look_for_foreign)
+
+    def _on_foreign(self, found: dict[str, str]) -> None:
+        cursors = dict(self._tail.readings)
+        for stream, cursor in list(cursors.items()):
+            keys = [key for key in (cursor.of.events, cursor.of.meta) if key in found]
+            if keys:
+                self._aside[stream] = cursors.pop(stream)
+                self._access.emit(
+                    StreamTroubled(
+                        pool=self._access.pool,
+                        stream=cursor.of.name,
+                        key=keys[0],
+                        found=found[keys[0]],
+                    )
+                )
+        for stream, cursor in list(self._aside.items()):
+            if not {cursor.of.events, cursor.of.meta} & {*found}:
+                del self._aside[stream]
+                # Another object: what was on its way for the old one is read again.
+                position = max(cursor.position, cursor.read_to, key=order)
+                cursors[stream] = attrs.evolve(cursor, position=position)
+        if cursors.keys() != self._tail.readings.keys():
+            self._tail.follow(list(cursors.values()), at_once=False)
+        self._look_again()
 
     def _on_failed(self, error: Exception) -> None:
         self._feed.end(error)

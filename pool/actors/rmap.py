@@ -28,6 +28,7 @@ from pool.actors.watch import WATCH_MAX, V, Watch, reader_of, text_of
 from pool.errors import ConfigError, InvalidOption, NotRunning, WrongValue, shown
 from pool.model import rmap as model
 from pool.model.names import WORKERS, check_map
+from pool.model.rmap import Position
 from pool.settings import Settings
 from pool.store.rmap import OPS_MAX, Life
 from pool.store.url import Url
@@ -42,20 +43,30 @@ Held: TypeAlias = Callable[[], AbstractAsyncContextManager[Replica]]
 
 @attrs.frozen
 class Written(Generic[V]):
-    """The answer to a write: the map's revision after it, and the value that it found."""
+    """The answer to a write: where the map was after it, and the value that it found."""
 
-    revision: int
+    at: Position
     is_met: bool  # whether its condition held; if not, nothing was written
     previous: V | tuple[V, ...] | None
+
+    @property
+    def revision(self) -> int:
+        """The map's revision after it."""
+        return self.at.revision
 
 
 @attrs.frozen
 class Counted:
     """The answer to `increment`."""
 
-    revision: int
+    at: Position
     previous: int | None
     value: int
+
+    @property
+    def revision(self) -> int:
+        """The map's revision after it."""
+        return self.at.revision
 
 
 @attrs.frozen
@@ -65,10 +76,15 @@ class Resized:
     It tells how many items there were, and not which: a list is not shipped to change it.
     """
 
-    revision: int
+    at: Position
     is_met: bool  # whether anything changed, or for a reset, whether its condition held
     size_before: int
     size: int
+
+    @property
+    def revision(self) -> int:
+        """The map's revision after it."""
+        return self.at.revision
 
 
 class ReplicatedMap(Generic[V]):
@@ -81,7 +97,7 @@ class ReplicatedMap(Generic[V]):
     without a break, or is fetched anew (G-10); it is at most two renewal periods behind a server
     that it can reach, and usually a millisecond.  A write is one round trip and one revision: it
     is compared, applied and logged in one step, and only what it changes is shipped.  After a
-    write, `wait_for(written.revision)` waits until this copy has it.
+    write, `wait_for(written.at)` waits until this copy has it.
 
     A key is text or bytes, of at most 512 bytes, and is read as text; a value is a string of at
     most 64 KiB, or a list of such strings.  Any bytes may be in either: what is not UTF-8 is read
@@ -115,6 +131,7 @@ class ReplicatedMap(Generic[V]):
         pool: str = "default",
         ttl_s: float | None = None,
         is_sliding: bool = False,
+        expires_at: float | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (log_observer,),
     ) -> ReplicatedMap[str]: ...
@@ -130,6 +147,7 @@ class ReplicatedMap(Generic[V]):
         pool: str = "default",
         ttl_s: float | None = None,
         is_sliding: bool = False,
+        expires_at: float | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (log_observer,),
     ) -> ReplicatedMap[V]: ...
@@ -144,6 +162,7 @@ class ReplicatedMap(Generic[V]):
         pool: str = "default",
         ttl_s: float | None = None,
         is_sliding: bool = False,
+        expires_at: float | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (log_observer,),
     ) -> ReplicatedMap[Any]:
@@ -157,6 +176,8 @@ class ReplicatedMap(Generic[V]):
             ttl_s: How long the map lives, in seconds, at least 1, from the first write into an
                 empty map on; later ones do not move that.  None: as whoever wrote before has said.
             is_sliding: Count `ttl_s` from the latest write that changed something instead.
+            expires_at: Instead of `ttl_s`: when the map ends, in seconds since 1970, as
+                `datetime.timestamp()` returns; said with each write, by the server's clock then.
             settings: Those of the link and the renewal period count.
             observers: Called with every event, plainly; the default writes log lines.
 
@@ -164,7 +185,7 @@ class ReplicatedMap(Generic[V]):
             ConfigError: A name or the address cannot be used.
             InvalidOption: A value is out of bounds.
         """
-        life = Life(ttl_s, is_sliding)
+        life = Life(ttl_s, is_sliding, expires_at)
         address = Url.parse(url)  # `url` itself, with a password in it, is not kept
         access = Alone(pool, address, settings=settings, observers=observers)
 
@@ -208,6 +229,11 @@ class ReplicatedMap(Generic[V]):
     def revision(self) -> int:
         """How far this copy is.  It goes back only with a `Resync`, when the server did."""
         return self._open.revision
+
+    @property
+    def at(self) -> Position:
+        """Where in the map's history this copy is: another copy can `wait_for()` that."""
+        return self._open.at
 
     def get(self, key: str | bytes, default: V | None = None) -> V | None:
         """Return the string of a key.
@@ -297,17 +323,22 @@ class ReplicatedMap(Generic[V]):
         self._watches.append(watch)
         return watch
 
-    async def wait_for(self, revision: int) -> None:
-        """Wait until this copy has reached a revision that a write, anybody's, has returned.
+    async def wait_for(self, at: Position) -> None:
+        """Wait until this copy has a write: the `at` that it, anybody's, was answered.
+
+        A position may come from another process, as text: see `Position`.  What is so long past
+        that the map's log does not have it any more is taken for done.
 
         Raises:
-            InvalidOption: It is no whole number.
-            StoreLost: The server went back, or lost its data, or does not have the revision (it is
-                asked twice, a renewal period apart): it may never come.
+            InvalidOption: It is no position.
+            StoreLost: The server does not have the write: it went back since, or lost its data.
+            StoreFault: The map cannot be read.
             NotRunning: The map was closed.
         """
         replica = self._open
-        await replica.wait_for(checks.count("revision", revision, 0, WHOLE_MAX))
+        if not isinstance(at, Position):
+            raise checks.option("at", at, "a Position, as writes return")
+        await replica.wait_for(at)
 
     # --- writes -------------------------------------------------------------------------------
     #
@@ -331,18 +362,19 @@ class ReplicatedMap(Generic[V]):
             StoreLost: Also if the server went back before the write came here.
         """
         written = await self.set(key, value)
-        await self.wait_for(written.revision)
+        await self.wait_for(written.at)
         return written
 
-    async def update(self, values: Mapping[str, V] | Mapping[bytes, V]) -> int:
-        """Set up to 256 keys as one revision; return that, or the present one if there are none.
+    async def update(self, values: Mapping[str, V] | Mapping[bytes, V]) -> Position:
+        """Set up to 256 keys as one revision; return where the map is then, or this copy if there
+        are none.
 
         Raises:
             InvalidOption: There are more.
         """
         replica = self._open
         ops = [model.Set(key, value) for key, value in _pairs("values", values)]
-        return (await replica.write(ops, life=self._life)).revision if ops else self.revision
+        return (await replica.write(ops, life=self._life)).at if ops else self.at
 
     async def set_if_not_exists(self, key: str | bytes, value: V) -> Written[V]:
         """Give a key this string if it has nothing."""
@@ -378,7 +410,7 @@ class ReplicatedMap(Generic[V]):
         [outcome] = written.outcomes
         assert not isinstance(outcome.previous, tuple)  # the script refuses it
         previous = None if outcome.previous is None else int(outcome.previous)
-        return Counted(written.revision, previous, (previous or 0) + by)
+        return Counted(written.at, previous, (previous or 0) + by)
 
     async def append(self, key: str | bytes, *values: V) -> Resized:
         """Append 1 to 256 strings to the list of a key.  O(log items); the list is not rewritten.
@@ -416,7 +448,7 @@ class ReplicatedMap(Generic[V]):
         return _resized(await self._open.reset(model.ResetOp("reset", pairs)))
 
     async def destroy(self) -> Resized:
-        """Remove all keys, and after a day also the map's place in its own history.
+        """Remove all keys, and all that the server holds of the map; its log a minute later.
 
         Whoever holds it sees an empty map, and may write to it: then it lives again.
         """
@@ -433,7 +465,7 @@ class ReplicatedMap(Generic[V]):
     async def _write(self, op: model.Op) -> Written[V]:
         written = await self._open.write([op], life=self._life)
         [outcome] = written.outcomes
-        return Written(written.revision, outcome.is_met, self._value_of(outcome.previous))
+        return Written(written.at, outcome.is_met, self._value_of(outcome.previous))
 
     async def _change_list(
         self,
@@ -447,7 +479,7 @@ class ReplicatedMap(Generic[V]):
 
 
 def _resized(resized: model.Resized) -> Resized:
-    return Resized(resized.at.revision, resized.is_met, resized.size_before, resized.size)
+    return Resized(resized.at, resized.is_met, resized.size_before, resized.size)
 
 
 def _pairs(what: str, given: object) -> list[tuple[bytes, bytes]]:

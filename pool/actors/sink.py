@@ -62,31 +62,26 @@ its lease, or did not acknowledge it in time.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 import anyio
 import anyio.lowlevel
-import attrs
 
 from pool import checks
 from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, StreamsUnreachable
 from pool.actors.feed import STREAMS_MAX, Feed, stored_of
-from pool.actors.sink_events import (
-    SinkLapsed,
-    SinkMended,
-    SinkMissed,
-    SinkParked,
-    SinkParksMany,
-    SinkRemade,
-    SinkTroubled,
-)
+from pool.actors.sink_acks import Acks
+from pool.actors.sink_calls import Calls
+from pool.actors.sink_events import SinkBeganAnew, SinkLapsed, SinkMissed, SinkRemade
+from pool.actors.sink_hands import Hands
+from pool.actors.sink_source import Item, Source
+from pool.actors.sink_told import Told
 from pool.actors.supervisor import Apart
-from pool.actors.tail import Batch, Reading, Tail
-from pool.errors import Gone, InvalidOption, NotRunning, PoolError, StoreUnavailable
+from pool.actors.tail import Batch, Tail
+from pool.errors import InvalidOption, NotRunning, PoolError, StoreUnavailable
 from pool.model.ids import incarnation
 from pool.model.names import check_stream
 from pool.model.stream import (
@@ -100,16 +95,14 @@ from pool.model.stream import (
     position_of,
 )
 from pool.model.timing import Timing
-from pool.store.scripts import Command, ScriptCall
 from pool.store.seam import Group, Reply
 from pool.store.stream import (
     BATCH_MAX,
-    HELD_MAX,
     Given,
+    Joined,
     Lease,
     Mended,
     Parked,
-    Returned,
     StoredSink,
     StoredStream,
     Taken,
@@ -123,58 +116,6 @@ GRACE_MAX_S: Final = 7 * 86_400.0
 DELIVERIES_MAX: Final = 10
 DELIVERIES_HIGH: Final = 10_000
 PARKED_FETCHED_MAX: Final = 10_000
-NOTED_S: Final = 0.005  # from a hand-out to the note of it
-LIVED_S: Final = 0.05  # with a doubtful event: it did not end its consumer
-RESEND_S: Final = 0.1  # before a note that must be there first is sent again
-PARKED_FEW: Final = 5  # within ...
-PARKED_S: Final = 60.0
-
-
-@attrs.define(eq=False, kw_only=True)
-class _Source(Reading):
-    """One of the sink's streams; its position is the last entry that a read gave to us."""
-
-    of: StoredSink
-    start: str  # where the group begins if it has to be made
-    joined_as: str = ""  # the name that has a lease; "" while it is to be got
-    renewed_s: float = 0.0  # when we asked for it
-    is_troubled: bool = False  # its calls are refused, which was told
-    claimed: set[str] = attrs.field(factory=set)  # taken, and behind the position
-    # What the tail brought while a take was under way: what was taken is pending under our name,
-    # so a read of our own pending entries may bring it before the answer to the take does.
-    brought: set[str] = attrs.field(factory=set)
-    is_mending: bool = False
-    is_taking: bool = False
-    has_released: bool = False
-    has_doubtful: bool = False
-    told: int = 0  # missed events that we told of, or others did
-    hands: dict[str, _Item] = attrs.field(factory=dict)  # handed out, the oldest first
-    fresh: dict[str, _Item] = attrs.field(factory=dict)  # of those: not noted yet
-    is_doubted: bool = False  # something may wait under our name that we do not know
-    unknown: frozenset[str] = frozenset()  # what the last look has found
-
-    def forget(self) -> None:
-        """What we hold is not ours any more."""
-        for each in (self.claimed, self.brought, self.hands, self.fresh):
-            each.clear()
-        self.is_mending = self.is_taking = self.has_released = self.has_doubtful = False
-        self.is_doubted, self.unknown = False, frozenset()
-        self.joined_as = ""
-
-    @property
-    def name(self) -> str:
-        """The stream's."""
-        return self.of.stream.name
-
-
-@attrs.define(eq=False)
-class _Item:
-    source: _Source
-    consumer: str
-    got_s: float
-    event: StreamEvent
-    is_doubtful: bool = False
-    handed_s: float = 0.0
 
 
 class Sink:
@@ -207,20 +148,16 @@ class Sink:
         self._filter = Filter.of(topics, pattern, where)
         self._is_no_ack = checks.flag("no_ack", no_ack)
         self._first: list[tuple[StoredStream, Start]] = []
-        self._sources: dict[str, _Source] = {}
-        self._left: dict[str, _Source] = {}  # read no more; what was handed out may be in hand
+        self._sources: dict[str, Source] = {}
+        self._left: dict[str, Source] = {}  # read no more; what was handed out may be in hand
         self._id = access.ids.next("c")
         self._number = 1
         self._before = ""  # our name before this one, until joined
         self._state = "new"
+        self._acks: dict[str, Acks] = {}  # by the stream's name
         self._timing = access.timing  # by the TTL that was granted last
         self._cancel_tick: Callable[[], object] = lambda: None
-        self._is_noting = self._is_watching = False  # a timer of these is under way
-        self._trial: _Item | _Source | None = None  # a doubtful event that we have, or ask for
-        self._handed, self._paced_s = 0, 0.0  # so many since then
-        self._parked: deque[tuple[float, int]] = deque()
-        self._told_many_s = float("-inf")
-        tail: Tail[_Source] = Tail(
+        tail: Tail[Source] = Tail(
             name="pool-sink",
             seam=access.seam,
             url=access.url,
@@ -232,8 +169,29 @@ class Sink:
             care=Apart(access.supervisor, self._on_failed),
         )
         self._tail = tail
-        self._feed: Feed[_Item, _Source] = Feed(buffer_max=buffer_max, tail=tail)
-        self._buffer_max = self._feed.buffer_max
+        self._feed: Feed[Item, Source] = Feed(buffer_max=buffer_max, tail=tail)
+        self._told = Told(name, access.seam.clock, access.emit)
+        self._calls = Calls(
+            link=access.link,
+            told=self._told,
+            is_no_ack=self._is_no_ack,
+            consumer=lambda: self.consumer,
+            on_gone=self._on_gone,
+            on_stop=self._stop,
+            on_freed=self._look_for_freed,
+        )
+        self._hands = Hands(
+            calls=self._calls,
+            feed=self._feed,
+            buffer_max=self._feed.buffer_max,
+            grace_s=self._grace_s,
+            clock=access.seam.clock,
+            renew_s=lambda: self._timing.renew_s,
+            is_open=lambda: self._state == "open",
+            is_ours=self._is_ours,
+            all=self._all,
+            streams=lambda: len(self._sources),
+        )
 
     # --- for the program ----------------------------------------------------------------------
 
@@ -272,31 +230,41 @@ class Sink:
             return
         self._left[source.stream] = source
         self._follow()
-        await self._finish(self._returns(self._feed.drop(lambda item: item.source is not source)))
+        await self._calls.finish(
+            self._calls.returns(self._feed.drop(lambda item: item.source is not source))
+        )
         self._feed.fit(len(self._sources))
 
     async def ack(self, event: StreamEvent) -> bool:
         """Say that an event is done; False if it was already, by others or by an earlier try.
 
-        Only what was acknowledged is never given again.
+        Only what was acknowledged is never given again.  Calls that wait at the same time share a
+        round trip.
 
         Raises:
             StoreUnavailable: It may or may not be acknowledged; ack it again.
             InvalidOption: The sink has no acknowledgements.
             NotRunning: The sink is not open.
         """
-        return await self.ack_many([event]) == 1
+        self._check_acks()
+        event = _checked(event)
+        acks = self._acks.get(event.stream)
+        if acks is None:
+            stored = self._stored(StoredStream(self._access.control, event.stream))
+            acks = Acks(
+                self._access.link,
+                lambda ids: stored.ack_each(self.consumer, ids),
+                partial(self._hands.on_acknowledged, stored.stream.events),
+            )
+            self._acks[event.stream] = acks
+        return await acks.ack(self._loop, event.id)
 
     async def ack_many(self, events: Sequence[StreamEvent]) -> int:
         """Say that these events are done, in one round trip; return how many were not already.
 
         Errors as for `ack()`; of several streams some may be acknowledged when one fails.
         """
-        self._check_open()
-        if self._is_no_ack:
-            raise InvalidOption(
-                option="no_ack", value="True", problem="events of this sink need no acknowledgement"
-            )
+        self._check_acks()
         by_stream: dict[str, list[str]] = {}
         for given in checks.several("events", events, "events"):
             event = _checked(given)
@@ -305,7 +273,7 @@ class Sink:
         for name, ids in by_stream.items():
             stored = self._stored(StoredStream(self._access.control, name))
             done += await self._access.link.execute(*stored.ack(ids))
-            self._on_acknowledged(stored.stream.events, ids)
+            self._hands.on_acknowledged(stored.stream.events, ids)
         return done
 
     async def fetch_parked(self, count: int = 100) -> list[Parked]:
@@ -352,10 +320,12 @@ class Sink:
         self._check_open(may_be_closed=True)
         while True:
             if not len(self._feed):
-                self._hold(2 * self._feed.buffer_max)  # it is done with what it held, and waits
+                self._hands.hold(
+                    2 * self._feed.buffer_max
+                )  # it is done with what it held, and waits
             item = await self._feed.next()
             self._look_for_freed()
-            if not self._is_ours(item) or not await self._hand_out(item):
+            if not self._is_ours(item) or not await self._hands.hand_out(item):
                 continue
             if self._filter.takes(item.event):
                 return item.event
@@ -370,8 +340,9 @@ class Sink:
             source = self._source(stored, start)
             self._sources[source.stream] = source
         self._feed.fit(len(self._sources))
-        asked_s = self._paced_s = self._access.seam.clock()
+        asked_s = self._access.seam.clock()
         self._loop = self._access.seam.loop(self._access.supervisor)
+        self._hands.begin(self._loop)
         try:
             for source in self._sources.values():
                 call = source.of.join(self.consumer, "", source.start)
@@ -409,7 +380,7 @@ class Sink:
             await self._tail.aclose(CLOSE_BUDGET_S)
             unseen = self._feed.drop()
             self._feed.end()
-            await self._finish(self._goodbyes(unseen))
+            await self._calls.finish(self._hands.goodbyes(unseen))
             self._loop.close()
             await anyio.lowlevel.checkpoint()  # timers that were taken back end here
 
@@ -427,18 +398,18 @@ class Sink:
             deliveries_max=self._deliveries_max,
         )
 
-    def _source(self, stored: StoredStream, start: Start) -> _Source:
+    def _source(self, stored: StoredStream, start: Start) -> Source:
         position = position_of(start)
         if stored.events in self._sources or len(self._sources) >= STREAMS_MAX:
             is_read = stored.events in self._sources
             problem = "it is read already" if is_read else "too many streams"
             raise InvalidOption(option="stream", value=stored.name, problem=problem)
         # One that was read before goes on where it was: what is in hand is not given again.
-        return self._left.get(stored.events) or _Source(
+        return self._left.get(stored.events) or Source(
             stream=stored.events, position=FIRST, of=self._stored(stored), start=position
         )
 
-    def _all(self) -> list[_Source]:
+    def _all(self) -> list[Source]:
         return [*self._sources.values(), *self._left.values()]
 
     def _check_open(self, *, may_be_closed: bool = False) -> None:
@@ -446,14 +417,21 @@ class Sink:
         if self._state != "open" and not (may_be_closed and self._state == "closed"):
             raise NotRunning(state=self._state)
 
+    def _check_acks(self) -> None:
+        self._check_open()
+        if self._is_no_ack:
+            raise InvalidOption(
+                option="no_ack", value="True", problem="events of this sink need no acknowledgement"
+            )
+
     # --- the lease ----------------------------------------------------------------------------
 
-    def _is_good(self, source: _Source, now_s: float) -> bool:
+    def _is_good(self, source: Source, now_s: float) -> bool:
         """Say whether what we hold of it is surely ours.  Asks the clock: a tick may come late."""
         good_s = self._timing.ttl_s - self._timing.margin_s
         return source.joined_as == self.consumer and now_s - source.renewed_s < good_s
 
-    def _is_ours(self, item: _Item) -> bool:
+    def _is_ours(self, item: Item) -> bool:
         if item.consumer == self.consumer and not self._is_good(
             item.source, self._access.seam.clock()
         ):
@@ -470,19 +448,19 @@ class Sink:
         now_s = self._access.seam.clock()
         if any(each.joined_as and not self._is_good(each, now_s) for each in self._all()):
             self._lapse()
-        self._pace()
+        self._hands.pace()
         for source in self._all():
             if source.stream in self._left and not source.hands:
                 del self._left[source.stream]
-                self._send(source.of.leave(self.consumer), lambda _: None)
+                self._calls.send(source.of.leave(self.consumer), lambda _: None)
             elif source.joined_as:
                 self._renew(source)
                 if source.is_doubted:
-                    self._look_for_unknown(source, "", frozenset())
+                    self._hands.look_for_unknown(source, "", frozenset())
             else:
                 self._join(source)
-        self._note_later()
-        self._watch_hands()
+        self._hands.note_later()
+        self._hands.watch()
 
     def _lapse(self) -> None:
         """Our lease may have ended: hold nothing, and join under the next name."""
@@ -491,38 +469,47 @@ class Sink:
         self._left.clear()
         for source in self._sources.values():
             source.forget()
-        self._trial = None
+        self._calls.trial = None
         self._follow()
         self._feed.forget_batch()
         dropped = self._feed.drop()
         lapsed = SinkLapsed(sink=self.name, consumer=self._before, dropped=len(dropped))
         self._access.emit(lapsed)
 
+    def _on_gone(self) -> None:
+        self._lapse()
+        for source in self._sources.values():
+            self._join(source)
+
     def _follow(self) -> None:
         self._tail.group = Group(self.name, self.consumer, self._is_no_ack)
+        for source in self._sources.values():
+            source.is_doubted = True  # a read that is ended here may have given something to us
         self._tail.follow([source for source in self._sources.values() if source.joined_as])
 
-    def _join(self, source: _Source) -> None:
+    def _join(self, source: Source) -> None:
         answer = partial(self._on_joined, source, self.consumer, self._access.seam.clock())
-        self._send(source.of.join(self.consumer, self._before, source.start), answer, source)
+        self._calls.send(source.of.join(self.consumer, self._before, source.start), answer, source)
 
-    def _on_joined(self, source: _Source, consumer: str, asked_s: float, was_made: Reply) -> None:
-        if was_made:
+    def _on_joined(self, source: Source, consumer: str, asked_s: float, found: Reply) -> None:
+        if found is Joined.MADE:
             self._access.emit(SinkRemade(sink=self.name, stream=source.name))
+        elif found is Joined.ENDED:
+            self._access.emit(SinkBeganAnew(sink=self.name, stream=source.name))
         if consumer == self.consumer and self._sources.get(source.stream) is source:
             self._joined(source, asked_s)
             self._follow()
 
-    def _joined(self, source: _Source, asked_s: float) -> None:
+    def _joined(self, source: Source, asked_s: float) -> None:
         source.start = FIRST  # whatever makes the group again must not pass anything over
         source.joined_as, source.renewed_s, source.is_troubled = self.consumer, asked_s, False
         self._renew(source)
 
-    def _renew(self, source: _Source) -> None:
+    def _renew(self, source: Source) -> None:
         answer = partial(self._on_renewed, source, self.consumer, self._access.seam.clock())
-        self._send(source.of.renew(self.consumer), answer, source)
+        self._calls.send(source.of.renew(self.consumer), answer, source)
 
-    def _on_renewed(self, source: _Source, consumer: str, asked_s: float, reply: Reply) -> None:
+    def _on_renewed(self, source: Source, consumer: str, asked_s: float, reply: Reply) -> None:
         if consumer != self.consumer or source.joined_as != consumer:
             return
         told: Lease = reply
@@ -540,27 +527,27 @@ class Sink:
             self._mend(source)
         self._look_for_freed()
 
-    def _stop(self, source: _Source) -> None:
+    def _stop(self, source: Source) -> None:
         """Its group is not there, or its key is foreign: the others go on without it."""
         source.joined_as = ""
         self._follow()
 
     # --- cleaning, and taking what was freed --------------------------------------------------
 
-    def _mend(self, source: _Source) -> None:
+    def _mend(self, source: Source) -> None:
         if not source.is_mending:
             source.is_mending = True
             answer = partial(self._on_mended, source, self.consumer)
-            self._send(source.of.mend(self.consumer, source.told), answer, source)
+            self._calls.send(source.of.mend(self.consumer, source.told), answer, source)
 
-    def _on_mended(self, source: _Source, consumer: str, reply: Reply) -> None:
+    def _on_mended(self, source: Source, consumer: str, reply: Reply) -> None:
         source.is_mending = False
         did: Mended = reply
         if did.freed < 0:
             return
         if did.freed or did.forgotten:
-            self._tell_freed(source, did.freed, did.forgotten)
-        self._tell_parked(source, did.parked)
+            self._told.freed(source, did.freed, did.forgotten)
+        self._told.parked(source, did.parked)
         known = source.told if source.told <= did.missed else 0
         missed = did.missed - max(did.told, known)
         if missed > 0:
@@ -573,41 +560,23 @@ class Sink:
         source.has_doubtful = source.has_doubtful or did.freed > 0
         self._look_for_freed()
 
-    def _tell_freed(self, source: _Source, freed: int, forgotten: int = 0) -> None:
-        self._access.emit(
-            SinkMended(sink=self.name, stream=source.name, freed=freed, forgotten=forgotten)
-        )
-
-    def _tell_parked(self, source: _Source, events: int) -> None:
-        if not events:
-            return
-        self._access.emit(SinkParked(sink=self.name, stream=source.name, events=events))
-        now_s = self._access.seam.clock()
-        self._parked.append((now_s, events))
-        while self._parked[0][0] < now_s - PARKED_S:
-            self._parked.popleft()
-        many = sum(count for _, count in self._parked)
-        if many > PARKED_FEW and self._told_many_s < now_s - PARKED_S:
-            self._told_many_s = now_s
-            self._access.emit(SinkParksMany(sink=self.name, events=many))
-
     def _look_for_freed(self) -> None:
         for source in self._sources.values():
-            room, may_try = self._feed.room, source.has_doubtful and self._trial is None
+            room, may_try = self._feed.room, source.has_doubtful and self._calls.trial is None
             is_asked = (source.has_released or may_try) and room and source.joined_as
             if not is_asked or source.is_taking:
                 continue
             source.is_taking = True
             source.brought.clear()
             if may_try:
-                self._trial = source
+                self._calls.trial = source
             count = min(room, BATCH_MAX)
             call = source.of.take(self.consumer, count, may_try=may_try)
             answer = partial(self._on_taken, source, self.consumer, count, may_try)
-            self._send(call, answer, source)
+            self._calls.send(call, answer, source)
 
     def _on_taken(
-        self, source: _Source, consumer: str, count: int, may_try: bool, reply: Reply
+        self, source: Source, consumer: str, count: int, may_try: bool, reply: Reply
     ) -> None:
         if consumer != self.consumer:
             return  # they are pending under a name that is being cleaned
@@ -618,19 +587,24 @@ class Sink:
             source.has_doubtful = got.doubtful > 0
         behind = order(source.position)
         source.claimed.update(each.id for each in got.events if order(each.id) > behind)
-        items = self._items(source, [each for each in got.events if each.id not in source.brought])
+        # What the tail has brought meanwhile it brought without its count, and its doubt.
+        brought = source.brought & {each.id for each in got.events}
+        known = {i.event.id for i in self._feed if i.source is source and i.event.id in brought}
+        self._feed.drop(lambda item: item.source is not source or item.event.id not in known)
+        gone = brought - known
+        items = self._items(source, [each for each in got.events if each.id not in gone])
         if may_try:
-            self._trial = next((item for item in items if item.is_doubtful), None)
+            self._calls.trial = next((item for item in items if item.is_doubtful), None)
         self._feed.push(items, is_first=True)  # the oldest; nor shall they wait behind our own
         self._look_for_freed()
 
     # --- what the tail brings -----------------------------------------------------------------
 
-    def _on_batch(self, batch: Batch[_Source]) -> None:
+    def _on_batch(self, batch: Batch[Source]) -> None:
         if batch.group is None or batch.group.consumer != self.consumer:
             self._tail.taken(batch)  # of an earlier name: it is being freed for others
             return
-        items: list[_Item] = []
+        items: list[Item] = []
         for source, entries in batch.told:
             new = [Given(id_, got, 0, False) for id_, got in entries if id_ not in source.claimed]
             behind = order(entries[-1][0])
@@ -641,21 +615,21 @@ class Sink:
             if self._sources.get(source.stream) is source:
                 items.extend(found)
             else:
-                self._release(found)
+                self._calls.release(found)
         self._feed.push(items, batch)
 
-    def _items(self, source: _Source, got: Iterable[Given]) -> list[_Item]:
-        items: list[_Item] = []
-        unwanted: list[_Item] = []
+    def _items(self, source: Source, got: Iterable[Given]) -> list[Item]:
+        items: list[Item] = []
+        unwanted: list[Item] = []
         now_s = self._access.seam.clock()
         for each in got:
             event = event_of(source.name, each.id, each.fields, deliveries=each.times + 1)
-            item = _Item(source, self.consumer, now_s, event, each.is_doubtful)
+            item = Item(source, self.consumer, now_s, event, each.is_doubtful)
             (items if self._filter.takes_topic(event.topic) else unwanted).append(item)
         self._acknowledge(source, unwanted)
         return items
 
-    def _acknowledge(self, source: _Source, items: Sequence[_Item]) -> None:
+    def _acknowledge(self, source: Source, items: Sequence[Item]) -> None:
         """Have done with what nobody here wants.  If that fails it comes again, to the same end."""
         if not items or self._is_no_ack:
             return
@@ -664,7 +638,9 @@ class Sink:
             item.handed_s = item.handed_s or self._access.seam.clock()
             source.hands[item.event.id] = item
             source.fresh.pop(item.event.id, None)
-        self._send(source.of.ack(ids), lambda _: self._on_acknowledged(source.stream, ids))
+        self._calls.send(
+            source.of.ack(ids), lambda _: self._hands.on_acknowledged(source.stream, ids)
+        )
 
     def _on_trouble(self, error: PoolError, failures: int) -> None:
         if not isinstance(error, StoreUnavailable):
@@ -682,248 +658,6 @@ class Sink:
 
     def _on_failed(self, error: Exception) -> None:
         self._feed.end(error)
-
-    # --- what is in hand ----------------------------------------------------------------------
-
-    async def _hand_out(self, item: _Item) -> bool:
-        """Note that the program has it from now on; say whether it may have it."""
-        self._handed += 1
-        if self._is_no_ack:
-            return True
-        if item.is_doubtful and not await self._noted(item):
-            return False
-        source, item.handed_s = item.source, self._access.seam.clock()
-        source.hands[item.event.id] = item
-        if item.is_doubtful:
-            self._loop.later(LIVED_S, partial(self._end_trial, item))
-        else:
-            source.fresh[item.event.id] = item
-            self._note_later()
-        self._watch_hands()
-        return True
-
-    async def _noted(self, item: _Item) -> bool:
-        """Have the store know, before it can end us, that this one was handed out."""
-        call = item.source.of.hand(self.consumer, [(item.event.id, item.event.deliveries)])
-        try:
-            while self._is_ours(item) and self._state == "open":
-                try:
-                    [is_ours] = await self._access.link.call(call, repeatable=True)
-                except StoreUnavailable:
-                    await anyio.sleep(RESEND_S)
-                except PoolError as error:
-                    self._refused(error, item.source)
-                    break
-                else:
-                    return bool(is_ours)
-        except BaseException:
-            self._feed.push([item], is_first=True)  # whoever waited for it was cancelled
-            raise
-        self._end_trial(item)
-        return False
-
-    def _end_trial(self, item: _Item) -> None:
-        if self._trial is item:
-            self._trial = None
-            self._look_for_freed()
-
-    def _note_later(self) -> None:
-        if not self._is_noting and any(source.fresh for source in self._all()):
-            self._is_noting = True
-            self._loop.later(NOTED_S, self._note)
-
-    def _note(self) -> None:
-        self._is_noting = False
-        for source in self._all():
-            for items, call in self._notes(source):
-                again = partial(self._note_again, source, items)
-                self._send(call, lambda _: None, source, again)
-
-    def _notes(self, source: _Source) -> Iterator[tuple[list[_Item], ScriptCall]]:
-        """Yield the calls that note what was not noted yet."""
-        fresh, source.fresh = [*source.fresh.values()], {}
-        for at in range(0, len(fresh), BATCH_MAX):
-            items = fresh[at : at + BATCH_MAX]
-            times = [(item.event.id, item.event.deliveries) for item in items]
-            yield items, source.of.hand(self.consumer, times)
-
-    def _note_again(self, source: _Source, items: Sequence[_Item]) -> None:
-        """It was not noted, maybe: with the next tick."""
-        source.fresh |= {i.event.id: i for i in items if source.hands.get(i.event.id) is i}
-
-    def _watch_hands(self) -> None:
-        if self._is_watching:
-            return
-        oldest = (next(iter(each.hands.values())).handed_s for each in self._all() if each.hands)
-        oldest_s = min(oldest, default=None)
-        if oldest_s is not None:
-            self._is_watching = True
-            in_s = oldest_s + self._grace_s - self._access.seam.clock()
-            self._loop.later(max(0.0, in_s), self._end_grace)
-
-    def _end_grace(self) -> None:
-        """Give back what the program has had for too long."""
-        self._is_watching = False
-        until_s = self._access.seam.clock() - self._grace_s
-        for source in self._all():
-            late = []
-            for item in source.hands.values():
-                if item.handed_s > until_s:
-                    break
-                late.append(item)
-            self._out_of_hands(source, [item.event.id for item in late])
-            self._release([attrs.evolve(item, is_doubtful=False) for item in late], is_late=True)
-        self._watch_hands()
-
-    def _out_of_hands(self, source: _Source, ids: Iterable[str]) -> None:
-        for event_id in ids:
-            item = source.hands.pop(event_id, None)
-            source.fresh.pop(event_id, None)
-            if item is not None:
-                self._end_trial(item)
-
-    def _on_acknowledged(self, stream: str, ids: Iterable[str]) -> None:
-        source = self._sources.get(stream) or self._left.get(stream)
-        if source is not None:
-            self._out_of_hands(source, ids)
-
-    def _hold(self, most: int) -> None:
-        """Hold so many events ahead of the program."""
-        most = max(1, min(most, self._buffer_max))
-        if most != self._feed.buffer_max:
-            self._feed.buffer_max = most
-            self._feed.fit(len(self._sources))
-
-    def _pace(self) -> None:
-        """Hold ahead what is handed out within a quarter of the grace, by what was handed out.
-
-        What has waited here for half a grace is given back.
-        """
-        now_s = self._access.seam.clock()
-        per_s = self._handed / max(now_s - self._paced_s, self._timing.renew_s)
-        self._handed, self._paced_s = 0, now_s
-        most, since_s = int(per_s * self._grace_s / 4), now_s - self._grace_s / 2
-        if not self._is_no_ack and any(item.got_s <= since_s for item in self._feed):
-            self._hold(most)
-            self._release(self._feed.drop(lambda item: item.got_s > since_s))
-        elif most > self._feed.buffer_max:
-            self._hold(2 * self._feed.buffer_max)
-
-    def _look_for_unknown(self, source: _Source, after: str, unknown: frozenset[str]) -> None:
-        """List what waits under our name; what we do not know, and did not the last time, goes."""
-        answer = partial(self._on_held, source, self.consumer, unknown)
-        self._send(source.of.held(self.consumer, after), answer, source)
-
-    def _on_held(
-        self, source: _Source, consumer: str, unknown: frozenset[str], reply: Reply
-    ) -> None:
-        if consumer != self.consumer:
-            return
-        ids: list[str] = reply
-        known = {item.event.id for item in self._feed if item.source is source}
-        unknown |= {each for each in ids if each not in known and each not in source.hands}
-        if len(ids) == HELD_MAX:
-            self._look_for_unknown(source, ids[-1], unknown)
-            return
-        gone, source.unknown = unknown & source.unknown, unknown
-        source.is_doubted = bool(unknown)
-        for call in self._releases(source, [*gone], is_doubtful=True):
-            self._send(call, lambda _: None, source)
-
-    def _goodbyes(self, unseen: Sequence[_Item]) -> Iterator[tuple[_Source, ScriptCall]]:
-        """Yield what a consumer says that leaves."""
-        yield from self._returns(unseen)
-        for source in self._all():
-            for _, call in self._notes(source):
-                yield source, call
-            yield source, source.of.leave(self.consumer)
-
-    # --- calls --------------------------------------------------------------------------------
-
-    def _send(
-        self,
-        call: Command,
-        on_reply: Callable[[Reply], object],
-        source: _Source | None = None,
-        on_error: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Send a call in the background; what fails is told, and the next tick tries again."""
-
-        def answer(reply: Reply) -> None:
-            if not isinstance(reply, PoolError):
-                on_reply(reply)
-                return
-            if source is not None:
-                source.is_mending = source.is_taking = False
-                source.is_doubted = True  # it may be done all the same
-                if self._trial is source:
-                    self._trial = None
-            on_error()
-            self._refused(reply, source)
-
-        try:
-            self._access.link.send(call, answer)
-        except PoolError as error:
-            answer(error)
-
-    def _refused(self, error: PoolError, source: _Source | None = None) -> None:
-        if isinstance(error, Gone):
-            if error.identity == self.consumer:
-                self._lapse()
-                for each in self._sources.values():
-                    self._join(each)
-        elif not isinstance(error, StoreUnavailable | NotRunning):
-            if source is None or not source.is_troubled:
-                self._access.emit(SinkTroubled(sink=self.name, problem=str(error)))
-            if source is not None:
-                source.is_troubled = True
-                self._stop(source)
-
-    def _release(self, items: Sequence[_Item], *, is_late: bool = False) -> None:
-        for source, call in self._returns(items):
-            self._send(call, partial(self._on_released, source, is_late), source)
-
-    def _on_released(self, source: _Source, is_late: bool, reply: Reply) -> None:
-        did: Returned = reply
-        if did.released and is_late:
-            self._tell_freed(source, did.released)
-        self._tell_parked(source, did.parked)
-        source.has_released = source.has_released or did.released > 0
-        self._look_for_freed()
-
-    def _returns(self, items: Iterable[_Item]) -> list[tuple[_Source, ScriptCall]]:
-        """Return the calls that give back what is ours of these."""
-        by_source: dict[tuple[_Source, bool], list[str]] = {}
-        for item in items:
-            if self._trial is item:
-                self._trial = None
-            if item.consumer == self.consumer:
-                by_source.setdefault((item.source, item.is_doubtful), []).append(item.event.id)
-        return [
-            (source, call)
-            for (source, is_doubtful), ids in by_source.items()
-            for call in self._releases(source, ids, is_doubtful=is_doubtful)
-        ]
-
-    def _releases(
-        self, source: _Source, ids: Sequence[str], *, is_doubtful: bool
-    ) -> list[ScriptCall]:
-        if self._is_no_ack:
-            return []
-        chunks = [ids[at : at + BATCH_MAX] for at in range(0, len(ids), BATCH_MAX)]
-        return [
-            source.of.release(self.consumer, chunk, is_doubtful=is_doubtful) for chunk in chunks
-        ]
-
-    async def _finish(self, calls: Iterable[tuple[_Source, ScriptCall]]) -> None:
-        """Do these as far as they can be done: whoever cleans next does the rest otherwise."""
-        for source, call in calls:
-            try:
-                await self._access.link.call(call, repeatable=True)
-            except PoolError as error:
-                self._refused(error, source)
-                if isinstance(error, StoreUnavailable):
-                    return
 
 
 def _checked(given: object) -> StreamEvent:

@@ -71,6 +71,17 @@ class SinkRemade:
 
 
 @attrs.frozen(kw_only=True)
+class SinkBeganAnew:
+    """The stream had ended as was asked for (destroyed, or its time was up): so had its group."""
+
+    event: ClassVar[str] = "sink.began_anew"
+    level: ClassVar[str] = "info"
+
+    sink: str
+    stream: str
+
+
+@attrs.frozen(kw_only=True)
 class SinkLapsed:
     """A consumer's lease could not be confirmed, or was ended; it joins under another name."""
 
@@ -84,10 +95,15 @@ class SinkLapsed:
 
 @attrs.frozen(kw_only=True)
 class SinkTroubled:
-    """A background call of a sink was refused; it is repeated."""
+    """A background call of a sink was refused; it is repeated.
+
+    Where a foreign value is in the way, `key` names it; the sink's other streams go on.
+    """
 
     event: ClassVar[str] = "sink.troubled"
     level: ClassVar[str] = "warning"
 
     sink: str
+    stream: str  # "" if it is not about one
+    key: str  # "" if it is not about one
     problem: str

@@ -45,6 +45,7 @@ class Reading:
 
     stream: str
     position: str
+    is_off: bool = attrs.field(default=False, kw_only=True)  # it would fail the read of them all
 
 
 R = TypeVar("R", bound=Reading)
@@ -193,12 +194,15 @@ class Tail(Generic[R]):
                 return
 
     async def _read(self, port: Port, readings: Sequence[R], left_s: float) -> Batch[R]:
-        by_stream = {reading.stream: reading for reading in readings}
+        by_stream = {reading.stream: reading for reading in readings if not reading.is_off}
         group = self.group
         is_new = group is not None and (self._has_lost_none or group.is_no_ack)
         positions = {s: ">" if is_new else reading.position for s, reading in by_stream.items()}
         timing = self.timing()
         block_s = max(_BLOCK_MIN_S, min(timing.block_s, left_s))
+        if not by_stream:  # all of them are off, until a probe says otherwise
+            await port.sleep(block_s)
+            return Batch((), ())
         self._has_lost_none = False
         timeout_s = timing.socket_timeout_s
         got = await port.read(

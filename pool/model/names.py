@@ -47,10 +47,11 @@ def lane_of(key: str, lanes: int) -> int:
 # --- names ----------------------------------------------------------------------------------
 
 
-def _fixed(name: str) -> Any:
+def _fixed(name: str, kind: str, holds: str) -> Any:
     """A key name without a part, put together once: it is used in nearly every script call."""
     made = attrs.Factory(lambda self: self.prefix + name, takes_self=True)
-    return attrs.field(init=False, repr=False, eq=False, default=made)
+    told = {"kind": kind, "holds": holds}
+    return attrs.field(init=False, repr=False, eq=False, default=made, metadata=told)
 
 
 @attrs.frozen
@@ -61,22 +62,38 @@ class Names:
     number: int
     prefix: str = attrs.field(init=False, repr=False, eq=False)
 
-    lane: str = _fixed("lane")
-    keepalive: str = _fixed("keepalive")
-    open: str = _fixed("open")
-    handlers: str = _fixed("handlers")
-    jobs: str = _fixed("jobs")
-    pending: str = _fixed("pending")
-    due: str = _fixed("due")
-    payloads: str = _fixed("payloads")
-    cleanup: str = _fixed("cleanup")
-    parked: str = _fixed("parked")
-    letters: str = _fixed("letters")
-    blobs: str = _fixed("blobs")
-    journal: str = _fixed("journal")
-    trials: str = _fixed("trials")  # the suspected job that each worker began last
-    thawed: str = _fixed("thawed")  # who was fenced, and lives
-    kept: str = _fixed("kept")  # until when the outcomes of which jobs are remembered
+    lane: str = _fixed(
+        "lane",
+        "hash",
+        "the lane's TTL, pool time, stamp and counters, and which pool it belongs to",
+    )
+    keepalive: str = _fixed(
+        "keepalive",
+        "zset",
+        "worker or node -> lease end; of a fenced one: by when its reaper must go on",
+    )
+    open: str = _fixed("open", "hash", "worker -> how many keys it takes, told with each renewal")
+    handlers: str = _fixed(
+        "handlers", "hash", "name -> options, of every handler ever registered here"
+    )
+    jobs: str = _fixed("jobs", "hash", "key -> record")
+    pending: str = _fixed("pending", "zset", "key -> by when its start must be acknowledged")
+    due: str = _fixed("due", "zset", "key -> when its delay, retry or time limit is over")
+    payloads: str = _fixed(
+        "payloads", "hash", "key -> arguments, where no start in a stream holds them"
+    )
+    cleanup: str = _fixed(
+        "cleanup", "hash", "worker or node -> who takes over from it; a field here is what fences"
+    )
+    parked: str = _fixed("parked", "zset", "job id -> when it was parked")
+    letters: str = _fixed("letters", "hash", "job id -> dead letter")
+    blobs: str = _fixed("blobs", "hash", "key -> state that a service hands over")
+    journal: str = _fixed(
+        "journal", "stream", "what does not happen to an ordinary job; the latest 10,000"
+    )
+    trials: str = _fixed("trials", "hash", "worker -> the suspected job that it began last")
+    thawed: str = _fixed("thawed", "zset", "who was fenced, and lives -> until when that is known")
+    kept: str = _fixed("kept", "zset", "job id -> until when its outcome is remembered")
 
     @prefix.default
     def _prefix(self) -> str:
@@ -123,32 +140,26 @@ class Control:
     pool: str
     prefix: str = attrs.field(init=False, repr=False, eq=False)
 
-    config: str = _fixed("config")
-    map_due: str = _fixed("map-due")  # when the time of which map is up
+    config: str = _fixed(
+        "config", "hash", "protocol, lanes, TTL and incarnation: what the pool was made as"
+    )
+    map_due: str = _fixed("map-due", "zset", "map -> when its time is up")
 
     @prefix.default
     def _prefix(self) -> str:
         return f"pool:{{{self.pool}}}:"
 
     def map_data(self, name: str) -> str:
-        """A replicated map's strings."""
+        """Where a replicated map is in its history, and its strings."""
         return f"{self.prefix}map-data:{name}"
 
     def map_lists(self, name: str) -> str:
-        """The items of a replicated map's lists."""
+        """The items of a replicated map's lists, and where in its list a value is."""
         return f"{self.prefix}map-lists:{name}"
-
-    def map_index(self, name: str) -> str:
-        """Where in its list a value is."""
-        return f"{self.prefix}map-index:{name}"
 
     def map_log(self, name: str) -> str:
         """A replicated map's latest deltas."""
         return f"{self.prefix}map-log:{name}"
-
-    def map_meta(self, name: str) -> str:
-        """A replicated map's revision and history."""
-        return f"{self.prefix}map-meta:{name}"
 
     def stream(self, name: str) -> str:
         """A stream's events."""
@@ -157,6 +168,10 @@ class Control:
     def stream_meta(self, name: str) -> str:
         """How many events a stream had, and which of them its length cap took."""
         return f"{self.prefix}stream-meta:{name}"
+
+    def stream_once(self, name: str) -> tuple[str, str]:
+        """Which event was added under which id of its caller's, and how long that is remembered."""
+        return f"{self.prefix}stream-once:{name}", f"{self.prefix}stream-once-ends:{name}"
 
     def sink(self, stream: str, name: str) -> str:
         """Who cleans a sink of a stream, and its time."""

@@ -3,9 +3,12 @@
 Each write that changes something is one *revision* of the map.  Its *delta* names the revision and
 the stamp that it follows, so that a copy can tell whether the delta continues its own history: the
 same revision number may carry another history after a failover to an older copy of the server.
+A stamp is made of the one before and of what the writer has drawn: it names the whole history, and
+no clock is asked.
 
     writer:   3-c --> 4-d --> 5-e          a delta is the arrow, a position is the box
     replica:  3-c --> 4-d                  `5-e after 4-d` applies; `5-x after 4-y` is a Gap
+    replica:  9-k, empty                   `12-m after 0-0` applies: the map ended and began anew
 
 `Copy` is the life of one local copy: it applies deltas, drops them while a snapshot is on its way,
 and decides when it needs one.  It performs nothing; see `pool/actors/replica.py`.
@@ -13,12 +16,16 @@ and decides when it needs one.  It performs nothing; see `pool/actors/replica.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 import attrs
+
+from pool.checks import told
+from pool.errors import InvalidOption
 
 Value: TypeAlias = bytes | tuple[bytes, ...]  # a string, or a list, which is never empty
 
@@ -104,13 +111,36 @@ class ResetOp:
 # --- histories ------------------------------------------------------------------------------
 
 
+NO_STAMP = "0"  # of a map that is not there
+
+_TEXT = re.compile(r"([0-9]{1,16})-([0-9a-f]{1,16})-([!-~]{1,64})")
+
+
 @attrs.frozen
 class Position:
-    """A point in one map's history.  Two equal positions have equal items."""
+    """A point in one map's history.  Two equal positions have equal items.
+
+    It can be sent to another process as text, and read there with `parse()`.
+    """
 
     incarnation: str
-    revision: int  # 0: never written
-    stamp: int  # server microseconds, raised where needed: tells histories apart
+    revision: int  # 0: the map is not there
+    stamp: str = NO_STAMP  # tells histories apart
+
+    def __str__(self) -> str:
+        return f"{self.revision}-{self.stamp}-{self.incarnation}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Return the position that `str()` has made this text of.
+
+        Raises:
+            InvalidOption: No position was.
+        """
+        found = _TEXT.fullmatch(text) if type(text) is str else None
+        if found is None:
+            raise InvalidOption(option="position", value=told(text), problem="it is none")
+        return cls(found[3], int(found[1]), found[2])
 
 
 @attrs.frozen
@@ -145,7 +175,7 @@ class Delta:
     """One revision: `edits`, in order, turn the items at `after` into those at `at`."""
 
     at: Position
-    after: tuple[int, int]  # revision and stamp
+    after: tuple[int, str]  # revision and stamp
     edits: tuple[Edit, ...]
 
 
@@ -174,6 +204,12 @@ class MapState:
         """How many of its values are strings; the others are lists."""
         return sum(type(value) is bytes for value in self.items.values())
 
+    @cached_property
+    def counts(self) -> tuple[int, int]:
+        """How many strings it has, and how many items in its lists."""
+        listed = sum(len(value) for value in self.items.values() if type(value) is tuple)
+        return self.strings, listed
+
 
 @attrs.frozen
 class Gap:
@@ -190,6 +226,7 @@ class Applied:
     state: MapState
     changes: tuple[Change, ...] = ()
     gap: Gap | None = None
+    passed: tuple[Position, ...] = ()  # where each of them led
 
 
 def apply(state: MapState, deltas: Iterable[Delta]) -> Applied:
@@ -201,21 +238,26 @@ def apply(state: MapState, deltas: Iterable[Delta]) -> Applied:
     at = state.at
     items: dict[bytes, Value] | None = None
     changes: list[Change] = []
+    passed: list[Position] = []
     gap = None
     for delta in deltas:
         same_incarnation = delta.at.incarnation == at.incarnation
         if same_incarnation and (delta.at.revision < at.revision or delta.at == at):
             continue
-        if not same_incarnation or delta.after != (at.revision, at.stamp):
+        is_next = delta.after == (at.revision, at.stamp)
+        is_first = delta.after == (0, NO_STAMP) and not (state.items if items is None else items)
+        if not same_incarnation or not (is_next or is_first):
             gap = Gap(at, delta)
             break
         if items is None:
             items = state.items.copy()
         changes += _revised(items, delta)
         at = delta.at
+        passed.append(at)
     if items is None:
         return Applied(state, gap=gap)
-    return Applied(MapState(at, MappingProxyType(items)), tuple(changes), gap)
+    state = MapState(at, MappingProxyType(items))
+    return Applied(state, tuple(changes), gap, tuple(passed))
 
 
 def _revised(items: dict[bytes, Value], delta: Delta) -> list[Change]:
@@ -253,6 +295,27 @@ def _revised(items: dict[bytes, Value], delta: Delta) -> list[Change]:
     return [Change(delta.at.revision, key, old, items.get(key)) for key, old in olds.items()]
 
 
+# --- whether a history has a position ---------------------------------------------------------
+
+
+@attrs.frozen
+class History:
+    """What a server says of one map's history."""
+
+    revision: int  # 0: the map is not there
+    floor: int  # the highest at which any map has ended
+    stamps: Mapping[int, str]  # of revisions asked for, as far as the map's log has them
+
+    def has(self, at: Position) -> bool:
+        """Say whether it has a position of the map's incarnation.
+
+        What no log has any more is taken for done: it is older than what a copy may miss, or the
+        map has ended since.
+        """
+        stamp = self.stamps.get(at.revision)
+        return at.stamp == stamp if stamp else at.revision <= (self.revision or self.floor)
+
+
 # --- the life of a copy ---------------------------------------------------------------------
 
 Reason: TypeAlias = Literal["join", "gap", "drift", "reconnect", "data lost", "overflow", "restart"]
@@ -271,7 +334,8 @@ class Probed:
 
     at: Position | None
     is_fresh: bool = False  # the connection is a new one: whatever differs has been missed
-    strings: int = -1  # how many it holds there; -1: that is not known
+    counts: tuple[int, int] = (-1, -1)  # its strings, its lists' items; -1: that is not known
+    damaged: str = ""  # the key of its that holds what is none of ours, or only a part of it
 
 
 @attrs.frozen
@@ -280,6 +344,7 @@ class Fetched:
 
     ask: int
     state: MapState
+    has_ours: bool | None = None  # whether its history has our position; None: not known
 
 
 @attrs.frozen
@@ -301,9 +366,10 @@ class Ask:
 
 @attrs.frozen
 class Changed:
-    """Effect: tell watchers."""
+    """Effect: tell watchers, and who waits for one of these positions."""
 
     changes: tuple[Change, ...]
+    passed: tuple[Position, ...] = ()
 
 
 @attrs.frozen
@@ -317,13 +383,20 @@ class Resync:
 
 
 @attrs.frozen
+class Odd:
+    """Effect: tell that what the server counts is not what it gives; another hand was at it."""
+
+    counts: tuple[int, int]
+
+
+@attrs.frozen
 class Follow:
     """Effect: read the log on from here; what was read before counts no more."""
 
     at: Position
 
 
-Effect: TypeAlias = Ask | Changed | Resync | Follow
+Effect: TypeAlias = Ask | Changed | Resync | Follow | Odd
 
 
 @attrs.frozen
@@ -342,13 +415,15 @@ class Copy:
     doubt: Position | None = None  # where we were when a probe first differed
     is_strained: bool = False  # the last gap's snapshot was followed by no delta that applied
     is_gapped: bool = False  # a gap is left to the next probe
+    odd: tuple[int, int] | None = None  # counts that were not ours, and no snapshot has mended that
+    is_odd_told: bool = False
 
     def step(self, event: Event) -> tuple[Copy, tuple[Effect, ...]]:
         match event:
             case Doubted(reason=reason):
                 return self._asking(reason)
-            case Fetched(ask=ask, state=state) if self.reason is not None and ask == self.ask:
-                return self._fetched(self.reason, state)
+            case Fetched(ask=ask) if self.reason is not None and ask == self.ask:
+                return self._fetched(self.reason, event)
             case _ if self.reason is not None or not self.is_synced:
                 return self, ()
             case Deltas(deltas=deltas):
@@ -367,7 +442,7 @@ class Copy:
         effects: tuple[Effect, ...] = ()
         if applied.state is not self.state:
             copy = attrs.evolve(self, state=applied.state, is_strained=False, is_gapped=False)
-            effects = (Changed(applied.changes),)
+            effects = (Changed(applied.changes, applied.passed),)
         if applied.gap is None:
             return copy, effects
         if copy.is_strained:
@@ -381,10 +456,10 @@ class Copy:
         if self.is_gapped:
             return self._asking("gap")
         ours = self.state.at
-        if probed.at == ours:
-            if probed.strings not in (-1, self.state.strings):
-                return self._asking("drift")  # no write of ours: somebody deleted items by hand
-            return attrs.evolve(self, doubt=None, is_strained=False), ()
+        is_over = probed.at is not None and probed.at.revision == 0 and not self.state.items
+        if probed.at == ours or is_over:
+            copy = attrs.evolve(self, doubt=None, is_strained=False)
+            return copy._counted(probed.counts)
         if probed.is_fresh:
             return self._asking("reconnect")
         if self.doubt == ours:
@@ -393,13 +468,29 @@ class Copy:
             return self._asking("drift")
         return attrs.evolve(self, doubt=ours), ()
 
-    def _fetched(self, reason: Reason, state: MapState) -> tuple[Copy, tuple[Effect, ...]]:
+    def _counted(self, counts: tuple[int, int]) -> tuple[Copy, tuple[Effect, ...]]:
+        """Compare counts of our own position: what differs there is no write of ours."""
+        if counts in ((-1, -1), self.state.counts):
+            return attrs.evolve(self, odd=None, is_odd_told=False), ()
+        if counts != self.odd:  # somebody deleted items by hand
+            return attrs.evolve(self, odd=counts, is_odd_told=False)._asking("drift")
+        if self.is_odd_told:
+            return self, ()
+        return attrs.evolve(self, is_odd_told=True), (Odd(counts),)
+
+    def _fetched(self, reason: Reason, fetched: Fetched) -> tuple[Copy, tuple[Effect, ...]]:
+        state = fetched.state
         ours, theirs = self.state.at, state.at
         copy = attrs.evolve(
             self, state=state, is_synced=True, reason=None, doubt=None, is_gapped=False
         )
-        if not self.is_synced or (ours == theirs and self.state.items == state.items):
+        is_equal = self.state.items == state.items
+        is_same = ours.incarnation == theirs.incarnation
+        if not self.is_synced or (ours == theirs and is_equal):
             return copy, (Follow(theirs),)
-        is_behind = ours != theirs and theirs.revision <= ours.revision
-        is_fork = ours.incarnation != theirs.incarnation or is_behind
+        if is_same and theirs.revision == 0 and is_equal:  # it has ended, which we knew
+            return attrs.evolve(copy, state=self.state), (Follow(ours),)
+        is_fork = not is_same or fetched.has_ours is False
+        if theirs.revision <= ours.revision and ours != theirs:
+            is_fork |= theirs.revision > 0 or fetched.has_ours is None
         return copy, (Resync(reason, theirs.revision, ours.revision, is_fork), Follow(theirs))

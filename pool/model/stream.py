@@ -97,6 +97,22 @@ def position_of(start: Any) -> str:
     raise checks.option("start", start, must)
 
 
+def epoch_ms(option: str, when: Any) -> int:
+    """Return a datetime with a zone, or epoch milliseconds, as the latter.
+
+    Raises:
+        InvalidOption: It is neither.
+    """
+    kind = type(when)
+    if issubclass(kind, int) and kind is not bool:
+        return checks.count(option, when, 1, _MS_MAX)
+    if issubclass(kind, datetime):
+        with suppress(Exception):  # of a kind of datetime, or of a zone, whose code is the caller's
+            if when.tzinfo is not None and when > _EPOCH:
+                return int((when - _EPOCH) // timedelta(milliseconds=1))
+    raise checks.option(option, when, "a datetime with a zone, or epoch milliseconds")
+
+
 def _just_before(ms: int) -> str:
     return f"{ms - 1}-{_SEQ_MAX}" if ms else FIRST
 
@@ -183,7 +199,7 @@ def event_of(stream: str, entry_id: str, fields: dict[str, bytes], **more: Any) 
     )
 
 
-def number_of(fields: dict[str, bytes]) -> int:
-    """Return the event's number in its stream, or 0 if it has none."""
+def number_of(fields: dict[str, bytes]) -> int | None:
+    """Return the event's number in its stream, from 1, or None if it has none."""
     text = fields.get("n", b"")
-    return int(text) if text.isdigit() and len(text) <= _DIGITS_MAX else 0
+    return int(text) or None if text.isdigit() and len(text) <= _DIGITS_MAX else None

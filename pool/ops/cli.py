@@ -1,8 +1,9 @@
-"""The command line: `pool demo | dev | run | status | ttl | acl`.
+"""The command line: `pool demo | dev | run | status | ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
-standard error, never a traceback, and never shows a password.
+standard error, and never shows a password.  A traceback comes before it only where the user's own
+module failed while it was imported, and holds that module's lines alone.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from pool.errors import (
     AuthError,
     ConfigError,
+    NoHandlers,
     NoServer,
     PoolError,
     StoreUnavailable,
@@ -27,6 +31,7 @@ from pool.errors import (
 )
 from pool.settings import Settings
 from pool.store.url import Url
+from pool.version import __version__
 
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 _INTERRUPTED = 128 + 2  # as a shell says of a program that SIGINT ended
@@ -54,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         cause = _cause(error)
         if cause is None:
             raise
+        if isinstance(cause, NoHandlers) and cause.__cause__ is not None:
+            sys.stderr.writelines(_told(cause.__cause__))
         return _say(str(cause), _code(cause))
     return code
 
@@ -65,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 all is well, 1 a finding, 2 usage, 3 the store cannot be reached.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"pool {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     demo = _command(commands, "demo", "show on real input what the pool promises, and check it")
@@ -110,6 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     acl = _command(commands, "acl", "print the access rules that a user needs to work on a pool")
     acl.add_argument("name", metavar="NAME", help="the pool's name")
     acl.add_argument("--db", type=int, default=0, help="the database of its address (default: 0)")
+
+    explain = _command(commands, "explain", "say more about an error")
+    explain.add_argument("error", metavar="CODE", help="as printed in brackets, or the class")
     return parser
 
 
@@ -167,6 +178,14 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(each)
     else:
         yield error
+
+
+def _told(error: BaseException) -> list[str]:
+    """Return the traceback of a module that failed, from its own first line on."""
+    lines = traceback.TracebackException.from_exception(error)
+    ours = (importlib.__file__, "<frozen importlib", str(Path(__file__).parent))
+    lines.stack[:] = [frame for frame in lines.stack if not frame.filename.startswith(ours)]
+    return list(lines.format(chain=False))
 
 
 def _code(error: PoolError) -> int:

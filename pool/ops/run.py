@@ -19,7 +19,7 @@ from pool.actors.handlers import Handlers
 from pool.actors.job import RUNNING
 from pool.actors.memory import freeze_memory
 from pool.actors.node import Node
-from pool.errors import ConfigError, shown
+from pool.errors import NoHandlers, shown
 from pool.ops.logs import configure
 from pool.settings import Settings
 
@@ -120,30 +120,41 @@ def load(reference: str) -> Handlers:
     """Return the `Handlers` that `module:attribute` names.
 
     Raises:
-        ConfigError: There is none; `problem` says what is there instead.
+        NoHandlers: There is none; `problem` says what is there instead.  Where the module failed by
+            itself, that failure is the cause.
     """
     name, colon, attribute = reference.partition(":")
     if not (name and colon and attribute):
-        raise _wrong(f"{shown(reference)!r} is not of the form module:attribute")
+        raise _none(reference, "it is not of the form module:attribute")
     # As `python -m` does: what is being developed lies in the working directory.
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _none(reference, f"{name} cannot be imported: {error}") from error
+        raise _none(reference, f"there is no module {error.name}") from None
     except (Exception, SystemExit) as error:  # the module's own code runs here: anything may come
-        raise _wrong(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+        problem = f"{name} cannot be imported: {type(error).__name__}: {error}"
+        raise _none(reference, problem) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise _wrong(f"{name} has no {attribute}")
+            raise _none(reference, f"{name} has no {attribute}{_instead(found)}")
         found = getattr(found, part)
     if not isinstance(found, Handlers):
-        raise _wrong(f"{reference} is of type {type(found).__name__}, not Handlers")
+        raise _none(reference, f"it is of type {type(found).__name__}, not Handlers")
     if not len(found):
-        raise _wrong(f"{reference} has no handlers")
+        raise _none(reference, "it has no handlers")
     return found
 
 
-def _wrong(problem: str) -> ConfigError:
-    return ConfigError(setting="handlers", problem=problem)
+def _instead(module: object) -> str:
+    names = sorted(name for name, each in vars(module).items() if isinstance(each, Handlers))
+    return f"; its Handlers are {', '.join(names)}" if names else ""
+
+
+def _none(reference: str, problem: str) -> NoHandlers:
+    return NoHandlers(reference=shown(reference), problem=problem)
 
 
 def _tell(event: str, *, is_json: bool, **facts: Any) -> None:

@@ -28,7 +28,7 @@ _WALK: Final = frozenset({"hkeys", "hmget", "smismember", "zmscore"})
 # pool status, pool ttl
 _LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "hset", "time", "zcard", "zrange"})
 
-_STREAMS: Final = frozenset({"unlink", "xack", "xdel", "xlen", "xrange"})
+_STREAMS: Final = frozenset({"type", "xack", "xdel", "xlen", "xrange"})
 
 SENT: Final = _WIRE | _ACTORS | _WALK | _LOOKING | _STREAMS
 

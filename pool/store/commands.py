@@ -182,7 +182,7 @@ READERS: Final[Mapping[str, Reads]] = {
     "SCARD": _count,
     "SMISMEMBER": _bit_each,
     "TIME": _ms,  # as milliseconds
-    "UNLINK": _count,
+    "TYPE": _text,
     "XACK": _count,
     "XADD": _id_or_none,
     "XDEL": _count,

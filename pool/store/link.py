@@ -119,7 +119,7 @@ class Link:
         self.server: Server | None = None
         self.connections = 0  # made so far: a change means that the server was away
         self.reads = Reads()  # for whoever asks for what may be large
-        self._seam = seam
+        self.seam = seam
         self._url = url
         self._where = url.where
         self._is_of_cluster = url.kind == "cluster"
@@ -211,7 +211,7 @@ class Link:
         self._door()
 
     def _start(self) -> None:
-        self._beside = self._seam.start(
+        self._beside = self.seam.start(
             self._name, self._url, self._work, care=self._care, on_end=self._on_end
         )
 
@@ -228,7 +228,7 @@ class Link:
         if link is None:
             self._check_open()
             link = Link(
-                self._seam,
+                self.seam,
                 self._url.at(key),
                 op_timeout_s=self._op_timeout_s,
                 longest_s=self._longest_s,
@@ -335,11 +335,11 @@ class Link:
             await self._aclose(budget_s)
 
     async def _aclose(self, budget_s: float) -> None:
-        started_s = self._seam.clock()
+        started_s = self.seam.clock()
         if self._beside.state == "running" and self._waiting():
             with anyio.move_on_after(budget_s, shield=True):
                 await self._drained.wait()
-        await self._beside.aclose(max(0.0, budget_s - (self._seam.clock() - started_s)))
+        await self._beside.aclose(max(0.0, budget_s - (self.seam.clock() - started_s)))
         self._give_up("the link was closed")
         self._loop.close()
 
@@ -369,7 +369,7 @@ class Link:
         self._check_open()
         if len(self._queue) >= self._queued_max:
             raise self._too_many(f"{self._queued_max} calls")
-        now_s = self._seam.clock()
+        now_s = self.seam.clock()
         script, words = _parts(command)
         size = sum(map(length_hint, words)) + WORD_BYTES * len(words)
         longest_s = now_s + self._longest_s
@@ -410,12 +410,12 @@ class Link:
         return _answer_of(waiter)
 
     async def _repeat(self, command: Command, timeout_s: float, until_s: float | None) -> Reply:
-        now_s = self._seam.clock()
+        now_s = self.seam.clock()
         deadline_s, longest_s = now_s + timeout_s, now_s + self._longest_s
         until_s = longest_s if until_s is None else min(until_s, longest_s)
         was_sent, pause_s = False, _RETRY_S
         while True:
-            left_s = deadline_s - self._seam.clock()
+            left_s = deadline_s - self.seam.clock()
             try:
                 answer = self._once(command, min(left_s, self._op_timeout_s), until_s)
             except StoreUnavailable as error:  # too much waits already
@@ -423,8 +423,8 @@ class Link:
             try:
                 return await answer
             except StoreUnavailable as error:
-                rest_s = self._seam.dice.uniform(0.0, pause_s)
-                if self._seam.clock() + rest_s >= deadline_s:
+                rest_s = self.seam.dice.uniform(0.0, pause_s)
+                if self.seam.clock() + rest_s >= deadline_s:
                     raise (unsure(error) if was_sent else error) from None
                 was_sent = was_sent or error.maybe_done
             except (StoreFault, StorageFull, AuthError) as error:
@@ -441,7 +441,7 @@ class Link:
     def _on_timer(self) -> None:
         """Answer what is overdue; come back for the earliest of the others."""
         self._cancel_timer, self._timer_s = None, float("inf")
-        now_s = self._seam.clock()
+        now_s = self.seam.clock()
         overdue = [c for c in self._unanswered() if self._is_overdue(c, now_s)]
         if overdue:
             late = set(overdue)
@@ -568,7 +568,7 @@ class Link:
     def _pause_s(self, failures: int) -> float:
         # At most a quarter of a call's time, so that every call sees some tries.
         most_s = min(_BACKOFF_MAX_S, self._op_timeout_s / 4)
-        return self._seam.dice.uniform(0.0, min(_BACKOFF_S * 2.0 ** min(failures, 10), most_s))
+        return self.seam.dice.uniform(0.0, min(_BACKOFF_S * 2.0 ** min(failures, 10), most_s))
 
     async def _rest(self, port: Port) -> None:
         self._is_idle = True
@@ -600,7 +600,7 @@ class Link:
         """Return what to send now, and what it is too late to send."""
         batch: list[_Call] = []
         overdue: list[_Call] = []
-        now_s, left = self._seam.clock(), BATCH_BYTES_MAX
+        now_s, left = self.seam.clock(), BATCH_BYTES_MAX
         while self._queue and len(batch) < BATCH_MAX and left > 0:
             call = self._queue.popleft()
             if call.deadline_s <= now_s and self._is_overdue(call, now_s):

@@ -1,6 +1,6 @@
 """The one place where a foreign error becomes one of ours.
 
-Two sources: the words of an error reply, and what a socket (or redis-py, which opens ours)
+Two sources: the words of an error reply, and what a socket (or redis-py, which asks the sentinels)
 raises.  Neither kind of text ever holds a credential: a server does not repeat them, and of an
 address only `Url.where` is used.
 """
@@ -11,8 +11,6 @@ import re
 import socket
 import ssl
 from collections.abc import Callable
-
-from redis import exceptions as redis_errors
 
 from pool.errors import (
     AuthError,
@@ -33,6 +31,10 @@ from pool.errors import (
 _TAG = re.compile(r"\{([^}:]+)(?::\d+)?\}")  # what all keys of a pool have
 _REFUSED_COMMAND = re.compile(r"permissions to run the '([^']{1,64})' command")
 _REFUSED_KEY = re.compile(r"o permissions to access (?:a|one of the) key|can't access at least one")
+
+
+class Unanswered(Exception):
+    """A sentinel gave no answer.  Never leaves the wire; why is its cause."""
 
 
 class NoScript(Exception):
@@ -157,7 +159,7 @@ def _what_happened(error: Exception) -> str:
             return "refused the connection"
         case socket.gaierror():
             return "has no address: the host name cannot be resolved"
-        case TimeoutError() | redis_errors.TimeoutError():
+        case TimeoutError():
             return "did not answer in time"
         case FileNotFoundError():
             return "does not exist"

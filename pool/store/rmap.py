@@ -1,13 +1,22 @@
 """Replicated maps in Redis: the scripts, what they are given, and what their answers mean.
 
-Of each map Redis holds its strings (a hash), its lists (two sorted sets, see `lua/lib/rmap.lua`),
-where in its history it is (a hash), and its latest deltas (a stream: `<revision>-0 -> incarnation,
-stamp, after, edits`).  The log is trimmed by length.  A reader that falls behind meets a gap and
-takes a snapshot; nothing depends on the log.
+Of each map Redis holds three keys: `data`, a hash of where in its history it is and of its strings;
+`lists`, a sorted set (see `lua/lib/rmap.lua`); and `log`, a stream of its latest deltas:
+`<revision>-0 -> incarnation, stamp, after, edits`.  The log is bounded in bytes and in deltas.  A
+reader that falls behind meets a gap and takes a snapshot; nothing depends on the log.
 
-Whose time is up stands in one sorted set for all maps of the pool: such a map counts as empty at
-once, and whoever probes next (every follower does, once per renewal period) empties it by a delta,
-so that replicas hear of it as of any other change.
+All maps of a pool share two keys: `due`, a sorted set of when whose time is up, and `maps`, a hash
+of the time by which that is judged and of the highest revision at which any map has ended.
+
+    written  ->  data, lists, log                      each write: log first, then the rest
+    its end is near  ->  a place in `due`, and in data  the one in data counts, `due` finds it
+    its time is up   ->  it counts as empty for whoever comes
+    a probe finds it ->  a last delta; data, lists and its place in `due` go, the log a minute later
+
+Every follower probes once per renewal period.  Whom a probe hands an ended map ends it; if that
+process dies first, the next one is handed it a little later.  A script that is broken off between
+its writes (its user lacks a right) has logged what it did not do: the next write goes on behind
+that, and whoever follows takes a snapshot.
 """
 
 from __future__ import annotations
@@ -21,17 +30,20 @@ from pool import checks
 from pool.errors import ConfigError, InvalidOption, PayloadTooLarge, StoreLost
 from pool.model.names import Control, check_map
 from pool.model.rmap import (
+    NO_STAMP,
     CompareAndDelete,
     CompareAndSet,
     Delete,
     Delta,
     Edit,
+    History,
     Increment,
     ListOp,
     MapState,
     Op,
     Outcome,
     Position,
+    Probed,
     ResetOp,
     Resized,
     Set,
@@ -42,6 +54,7 @@ from pool.model.rmap import (
 from pool.store import commands
 from pool.store.link import Link
 from pool.store.scripts import Script, ScriptCall, Word
+from pool.store.seam import Seam
 from pool.store.wire import Reply
 
 OPS_MAX = 256  # in one write: it holds the server for about 1 us each
@@ -49,84 +62,139 @@ MAP_KEY_BYTES_MAX = 512
 MAP_VALUE_BYTES_MAX = 65_536
 MAP_ITEMS_MAX = 100_000  # strings and list items of one map: every replica holds them all
 TTL_S_MIN, TTL_S_MAX = 1.0, 10 * 365 * 86_400.0
-DELTAS_MAX = 1_024  # kept in the log: what a replica may miss without taking a snapshot
-TOMBSTONE_S = 86_400  # a replica that was away for longer takes a snapshot, as after any gap
-READING_S = 60  # the same, of a destroyed map
+EXPIRES_MAX = 32_503_680_000.0  # the year 3000
+LOG_BYTES_MAX = 8 * 1024 * 1024  # of a map's log: two halves, see lib/rmap.lua; or one delta
+DELTAS_MAX = 1_024  # in it: what a replica may miss without taking a snapshot
+READING_S = 60  # for how long the log of a map that has ended is kept
+ENDED_MAX = 128  # maps that have ended, of one probe; while there are as many it is repeated
+LATE_MS = 5_000  # who was handed an ended map and does not end it leaves it to others then
+ASKED_MAX = 256  # revisions of a map in one question
 
-_WRITING = ("config", "meta", "items", "lists", "index", "log", "due")
-_GROWING = ("incarnation", "name", "deltas_max", "items_max", "ttl_ms", "is_sliding")
+_WRITING = ("config", "maps", "data", "lists", "log", "due")
+_GROWING = ("incarnation", "name", "nonce", "items_max", "ttl_ms", "life")
+_OF_A_MAP = 3  # keys, in a probe
+_OF_A_PROBE = 5  # words for each map
 
 
-def _written(reply: Reply) -> tuple[int, int, tuple[Outcome, ...]]:
+def _stamp(word: object) -> str:
+    stamp: str = commands.typed(word, bytes).decode()
+    if not 0 < len(stamp) <= _STAMP_DIGITS:
+        raise ValueError(stamp)
+    return stamp
+
+
+def _written(reply: Reply) -> tuple[int, str, tuple[Outcome, ...]]:
     outcomes = zip(reply[2::2], reply[3::2], strict=True)
     read = tuple(Outcome(met == b"1", _value_of(old)) for met, old in outcomes)
-    return int(reply[0]), int(reply[1]), read
+    return int(reply[0]), _stamp(reply[1]), read
 
 
-def _resized(reply: Reply) -> list[int]:
-    found = [int(each) for each in reply]
-    if len(found) != 4:
-        raise ValueError(f"{len(found)} parts")
-    return found
+def _resized(reply: Reply) -> tuple[int, str, bool, int]:
+    revision, stamp, is_met, size = reply
+    return int(revision), _stamp(stamp), bool(int(is_met)), int(size)
 
 
-def _snapshot(reply: Reply) -> tuple[int, int, dict[bytes, Value]] | None:
+def _listed(reply: Reply) -> tuple[int, str, int, int]:
+    revision, stamp, before, now = reply
+    return int(revision), _stamp(stamp), int(before), int(now)
+
+
+def _snapshot(reply: Reply) -> tuple[int, str, dict[bytes, Value]] | None:
     if reply is None:
         return None  # its time is up
     revision, stamp, found, members = reply
     flat = commands.flat(found)
-    items: dict[bytes, Value] = dict(zip(flat[::2], flat[1::2], strict=True))
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    items: dict[bytes, Value] = {field[1:]: value for field, value in pairs if field[:1] == b"="}
     items.update((key, tuple(held)) for key, held in _lists(commands.texts(members)).items())
-    return int(revision), int(stamp), items
+    return int(revision), _stamp(stamp), items
 
 
-def _probed(reply: Reply) -> tuple[list[bytes], list[tuple[int, int] | None], list[int]]:
-    names, *flat = reply
-    places = zip(flat[::3], flat[1::3], strict=True)
-    at = [None if revision is None else (int(revision), int(stamp)) for revision, stamp in places]
-    return commands.texts(names), at, [int(each) for each in flat[2::3]]
+@attrs.frozen
+class Probe:
+    """What a probe was answered."""
+
+    now_ms: int  # the time by which maps end; 0: that cannot be read
+    ended: list[bytes]  # names of maps whose time is up, for the caller to end
+    maps: list[tuple[tuple[int, str] | None, tuple[int, int], int]]  # place, counts, what is wrong
+
+
+def _probed(reply: Reply) -> Probe:
+    now, names, *flat = reply
+    maps: list[tuple[tuple[int, str] | None, tuple[int, int], int]] = []
+    for revision, stamp, strings, listed, wrong in zip(
+        *(flat[n::_OF_A_PROBE] for n in range(_OF_A_PROBE)), strict=True
+    ):
+        at = None if revision is None else (int(revision), _stamp(stamp))
+        counts = commands.typed(strings, int), commands.typed(listed, int)
+        maps.append((at, counts, commands.typed(wrong, int)))
+    return Probe(int(now), commands.texts(names), maps)
+
+
+def _found(reply: Reply) -> tuple[int, int, list[str | None]]:
+    revision, floor, *stamps = reply
+    told = [None if stamp is None else _stamp(stamp) for stamp in stamps]
+    return int(revision), int(floor), told
 
 
 WRITE = Script.load("rmap_write", keys=_WRITING, args=(*_GROWING, "*ops"), reads=_written)
 LIST = Script.load(
-    "rmap_list", keys=_WRITING, args=(*_GROWING, "op", "key", "*values"), reads=_resized
+    "rmap_list", keys=_WRITING, args=(*_GROWING, "op", "key", "*values"), reads=_listed
 )
 RESET = Script.load(
     "rmap_reset",
     keys=_WRITING,
-    args=("incarnation", "name", "deltas_max", "tombstone_ms", "reading_ms", "kind", "*expected"),
+    args=("incarnation", "name", "nonce", "kind", "*expected"),
     reads=_resized,
 )
 SNAPSHOT = Script.load(
     "rmap_snapshot",
-    keys=("config", "meta", "items", "lists", "due", "log"),
-    args=("incarnation", "name"),
+    keys=("config", "maps", "data", "lists", "log"),
+    args=("incarnation", "nonce"),
     reads=_snapshot,
 )
 PROBE = Script.load(
-    "rmap_probe", keys=("config", "due", "*maps"), args=("incarnation",), reads=_probed
+    "rmap_probe",
+    keys=("config", "maps", "due", "*of"),
+    args=("incarnation", "expected_ms", "ended_max", "late_ms", "logs"),
+    reads=_probed,
+)
+FIND = Script.load(
+    "rmap_find",
+    keys=("config", "maps", "data", "log"),
+    args=("incarnation", "*revisions"),
+    reads=_found,
 )
 
 _DIGITS_MAX = 7  # of a string's length
+_STAMP_DIGITS = 16
 _NO_INCARNATION = ""  # no pool has it: what cannot be read continues nobody's history
 _DIGITS = 16  # that order the items of a list, see lib/rmap.lua
 
 
 @attrs.frozen
 class Life:
-    """How long a map lives: for ever; from its first write on; or (sliding) from its latest one."""
+    """How long a map lives: for ever; from its first write on; (sliding) from its latest one; or
+    until a time, in seconds since 1970 by the server's clock."""
 
     ttl_s: float | None = None
     is_sliding: bool = False
+    expires_at: float | None = None
 
     def __attrs_post_init__(self) -> None:
         ttl_s = checks.seconds("ttl_s", self.ttl_s, TTL_S_MIN, TTL_S_MAX, or_none=True)
+        until = checks.seconds("expires_at", self.expires_at, 0.0, EXPIRES_MAX, or_none=True)
         object.__setattr__(self, "ttl_s", ttl_s)  # a plain one, whatever was given
+        object.__setattr__(self, "expires_at", until)
         if checks.flag("is_sliding", self.is_sliding) and ttl_s is None:
             raise InvalidOption(option="is_sliding", value="True", problem="there is no ttl_s")
+        if ttl_s is not None and until is not None:
+            raise InvalidOption(option="expires_at", value=str(until), problem="there is a ttl_s")
 
     def words(self) -> tuple[int, int]:
-        """Return what the scripts take: ms (0: for ever), and 1 for sliding."""
+        """Return what the scripts take: ms (0: for ever), and from when on, see rmap_write."""
+        if self.expires_at is not None:
+            return max(1, round(self.expires_at * 1000)), 2
         return round((self.ttl_s or 0.0) * 1000), int(self.is_sliding)
 
 
@@ -139,27 +207,17 @@ class StoredMap:
 
     control: Control
     name: str
-    meta: str = attrs.field(init=False, repr=False)
-    items: str = attrs.field(init=False, repr=False)
+    data: str = attrs.field(init=False, repr=False)
     lists: str = attrs.field(init=False, repr=False)
-    index: str = attrs.field(init=False, repr=False)
     log: str = attrs.field(init=False, repr=False)
 
-    @meta.default
-    def _meta(self) -> str:
-        return self.control.map_meta(self.name)
-
-    @items.default
-    def _items(self) -> str:
+    @data.default
+    def _data(self) -> str:
         return self.control.map_data(self.name)
 
     @lists.default
     def _lists(self) -> str:
         return self.control.map_lists(self.name)
-
-    @index.default
-    def _index(self) -> str:
-        return self.control.map_index(self.name)
 
     @log.default
     def _log(self) -> str:
@@ -175,7 +233,6 @@ class StoredMap:
         ops: Sequence[Op],
         *,
         repeatable: bool = False,
-        deltas_max: int = DELTAS_MAX,
         items_max: int = MAP_ITEMS_MAX,
         life: Life = FOR_EVER,
     ) -> Written:
@@ -194,7 +251,7 @@ class StoredMap:
             StorageFull: The server is full, and a key would be set; nothing was written.
             StoreUnavailable: No answer in time; `maybe_done` says whether it may have been done.
         """
-        limits = (deltas_max, items_max, *life.words())
+        limits = (nonce(link.seam), items_max, *life.words())
         args = (incarnation, self.name, *limits, *_words(ops))
         call = WRITE(self.keys(), args, parts=2 + 2 * len(ops))
         reply = await self._call(link, call, repeatable=repeatable)
@@ -207,7 +264,6 @@ class StoredMap:
         incarnation: str,
         op: ListOp,
         *,
-        deltas_max: int = DELTAS_MAX,
         items_max: int = MAP_ITEMS_MAX,
         life: Life = FOR_EVER,
     ) -> Resized:
@@ -224,7 +280,7 @@ class StoredMap:
             raise InvalidOption(
                 option="values", value=str(len(op.values)), problem=f"1 to {OPS_MAX} at once"
             )
-        limits = (deltas_max, items_max, *life.words())
+        limits = (nonce(link.seam), items_max, *life.words())
         what = (op.kind, _key(op.key), *map(_value, op.values))
         call = LIST(self.keys(), (incarnation, self.name, *limits, *what))
         revision, stamp, before, now = await self._call(link, call, repeatable=False)
@@ -237,18 +293,29 @@ class StoredMap:
         Raises:
             StoreLost, StoreUnavailable: As for `write()`.
         """
-        call = self.reset_call(incarnation, op)
+        call = self.reset_call(link.seam, incarnation, op)
         repeatable = not op.expected  # what is empty then is empty, whoever did it
         reply = await self._call(link, call, repeatable=repeatable)
         revision, stamp, is_met, before = reply
         at = Position(incarnation, revision, stamp)
-        return Resized(at, bool(is_met), before, 0 if is_met else before)
+        return Resized(at, is_met, before, 0 if is_met else before)
 
-    def reset_call(self, incarnation: str, op: ResetOp) -> ScriptCall:
+    def reset_call(self, seam: Seam, incarnation: str, op: ResetOp) -> ScriptCall:
         """Return the call that removes everything."""
         expected = [word for key, value in op.expected for word in (_key(key), _value(value))]
-        limits = (DELTAS_MAX, TOMBSTONE_S * 1000, READING_S * 1000)
-        return RESET(self.keys(), (incarnation, self.name, *limits, op.kind, *expected))
+        return RESET(self.keys(), (incarnation, self.name, nonce(seam), op.kind, *expected))
+
+    async def find(self, link: Link, incarnation: str, revisions: Sequence[int]) -> History:
+        """Return how far the map's history came, and which of these revisions it has.
+
+        Raises:
+            StoreLost, StoreUnavailable: As for `snapshot()`.
+        """
+        keys = (self.control.config, self.control.maps, self.data, self.log)
+        call = FIND(keys, (incarnation, *revisions), parts=2 + len(revisions))
+        revision, floor, stamps = await self._call(link, call, repeatable=True)
+        known = {of: stamp for of, stamp in zip(revisions, stamps, strict=True) if stamp}
+        return History(revision, floor, known)
 
     async def snapshot(self, link: Link, incarnation: str) -> MapState:
         """Return the whole map, of one moment.  Costs O(items) on the server.
@@ -257,9 +324,8 @@ class StoredMap:
             StoreLost: The pool of this incarnation is not there any more.
             StoreUnavailable: No answer in time.
         """
-        control = self.control
-        keys = (control.config, self.meta, self.items, self.lists, control.map_due, self.log)
-        call = SNAPSHOT(keys, (incarnation, self.name))
+        keys = (self.control.config, self.control.maps, self.data, self.lists, self.log)
+        call = SNAPSHOT(keys, (incarnation, nonce(link.seam)))
         while (reply := await self._call(link, call, repeatable=True)) is None:
             await self.reset(link, incarnation, ResetOp("expire"))
         revision, stamp, items = reply
@@ -268,8 +334,7 @@ class StoredMap:
     def keys(self) -> tuple[str, ...]:
         """Return what the writing scripts declare."""
         control = self.control
-        own = (self.meta, self.items, self.lists, self.index, self.log)
-        return (control.config, *own, control.map_due)
+        return (control.config, control.maps, self.data, self.lists, self.log, control.map_due)
 
     async def _call(self, link: Link, call: ScriptCall, *, repeatable: bool) -> Reply:
         try:
@@ -278,33 +343,53 @@ class StoredMap:
             raise StoreLost(pool=self.control.pool) from None
 
 
-def probe_call(control: Control, incarnation: str, maps: Sequence[StoredMap]) -> ScriptCall:
-    """Return the call that asks where all these maps are, and which maps' time is up."""
-    keys = [control.config, control.map_due]
+def nonce(seam: Seam) -> str:
+    """Draw what makes the stamps of one call's writes unlike all others."""
+    return f"{seam.dice.getrandbits(64):016x}"
+
+
+def probe_call(
+    control: Control,
+    incarnation: str,
+    maps: Sequence[StoredMap],
+    *,
+    expected_ms: int = 0,
+    ended_max: int = ENDED_MAX,
+    logs: bool = False,
+) -> ScriptCall:
+    """Return the call that asks where all these maps are, and which maps' time is up.
+
+    `expected_ms` is the maps' time by the caller's own measure; 0: it has none.  With `logs` it
+    looks whether these can be read.
+    """
+    keys = [control.config, control.maps, control.map_due]
     for each in maps:
-        keys += (each.meta, each.items)
-    return PROBE(keys, (incarnation,), parts=1 + 3 * len(maps))
+        keys += (each.data, each.lists, each.log)
+    args = (incarnation, expected_ms, ended_max, LATE_MS, int(logs))
+    return PROBE(keys, args, parts=2 + _OF_A_PROBE * len(maps))
 
 
-def probed(incarnation: str, reply: Reply) -> list[Position | None]:
-    """Return where the maps are, in the order asked; None for one that cannot be read."""
-    return [at if at is None else Position(incarnation, *at) for at in reply[1]]
+def probed(incarnation: str, maps: Sequence[StoredMap], probe: Probe) -> list[Probed]:
+    """Return what a probe says of each of the maps that it asked for, in that order."""
+    told = []
+    for stored, (at, counts, wrong) in zip(maps, probe.maps, strict=True):
+        keys = ("", stored.data, stored.lists, stored.log, stored.lists)
+        where = None if at is None else Position(incarnation, *at)
+        told.append(Probed(where, counts=counts, damaged=keys[wrong]))
+    return told
 
 
-def strings(reply: Reply) -> list[int]:
-    """Return how many strings the maps hold that a probe asked for; -1: that cannot be read."""
-    return list(reply[2])
-
-
-def expire_calls(control: Control, incarnation: str, reply: Reply) -> list[ScriptCall]:
-    """Return the calls that empty those maps whose time a probe found to be up."""
+def expire_calls(
+    seam: Seam, control: Control, incarnation: str, names: Sequence[bytes]
+) -> list[ScriptCall]:
+    """Return the calls that end those maps whose time a probe found to be up."""
     calls = []
-    for name in reply[0]:
+    for name in names:
         try:
             stored = StoredMap(control, name.decode())
         except (UnicodeDecodeError, ConfigError):
             continue  # foreign: no map of ours can have this name
-        calls.append(stored.reset_call(incarnation, ResetOp("expire")))
+        calls.append(stored.reset_call(seam, incarnation, ResetOp("expire")))
     return calls
 
 
@@ -323,12 +408,12 @@ def delta_of(entry: str, fields: Mapping[str, bytes]) -> Delta:
     try:
         after = fields["after"].split(b"-")
         return Delta(
-            Position(fields["incarnation"].decode(), revision, int(fields["stamp"])),
-            (int(after[0]), int(after[1])),
+            Position(fields["incarnation"].decode(), revision, _stamp(fields["stamp"])),
+            (int(after[0]), after[1].decode()),
             tuple(_edits(fields["edits"])),
         )
     except (KeyError, ValueError, IndexError):
-        return Delta(Position(_NO_INCARNATION, revision, 0), (0, 0), ())
+        return Delta(Position(_NO_INCARNATION, revision, NO_STAMP), (0, ""), ())
 
 
 def _edits(packed: bytes) -> Iterator[Edit]:
@@ -378,7 +463,7 @@ def _lists(members: Sequence[bytes]) -> dict[bytes, list[bytes]]:
     for member in members:
         if not member.startswith(head):  # parsing each one's head would cost three times as much
             try:
-                key, at = _string(member, 0)
+                key, at = _string(member, 1)  # behind its letter
             except ValueError:
                 continue
             head, held = member[:at], found.setdefault(key, [])

@@ -340,7 +340,9 @@ class Lineage:
         leases, and of a job that the parent runs.  It shall say nothing of them, and undo nothing.
         """
         if self.generation != before:
-            os.write(2, b"pool: a forked child left its handler, and was ended: see README\n")
+            os.write(
+                2, b"pool: a forked child left its handler, and was ended: it must exec or _exit\n"
+            )
             os._exit(COPY_EXIT_CODE)
 
 

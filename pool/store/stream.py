@@ -6,14 +6,15 @@ streams, each with leases of its own.  Nothing here decides when.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 
 import attrs
 
 from pool.model.names import Control, check_stream
-from pool.model.stream import FIRST, StreamEvent, event_of
+from pool.model.stream import FIRST, StreamEvent, event_of, number_of
 from pool.store.commands import count, entry_id, fields, typed
-from pool.store.scripts import Script, ScriptCall, Word
+from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.wire import Reply
 
 BATCH_MAX = 64  # events that one script moves
@@ -31,23 +32,27 @@ class Facts:
     last_id: str
     added: int
     trimmed: str  # "" if no length cap ever took an event
-    number: int  # of the event at the position asked for; 0: it is not there
+    number: int | None  # of the event at the position asked for; None: it is not there
+    has_ended: bool  # what was there before, as somebody had asked for
+    born: bytes  # which life it is; empty: nobody knows
 
 
 def probed(reply: Reply) -> list[Facts]:
     """Return where the streams are, in the order asked."""
-    parts = zip(reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True)
+    parts = zip(*(reply[at::6] for at in range(6)), strict=True)
     return [
         Facts(
             exists=bool(last),
             last_id=entry_id(last) if last else FIRST,
             added=int(added),
             trimmed=entry_id(trimmed) if trimmed else "",
-            number=int(number or 0),
+            number=number_of({"n": number}),
+            has_ended=bool(ended),
+            born=born,
         )
         if last != b"!"
-        else Facts(None, FIRST, 0, "", 0)
-        for last, added, trimmed, number in parts
+        else Facts(None, FIRST, 0, "", None, False, b"")
+        for last, added, trimmed, number, ended, born in parts
     ]
 
 
@@ -73,9 +78,17 @@ def added(reply: Reply) -> str | None:
     return None if reply is None else entry_id(reply)
 
 
-def joined(reply: Reply) -> bool:
-    """Return whether the group was made."""
-    return count(reply) > 0
+class Joined(enum.Enum):
+    """What joining found."""
+
+    THERE = 0
+    MADE = 1  # the group, or its stream, was not there
+    ENDED = 2  # likewise, as the stream had come to its end as was asked for
+
+
+def joined(reply: Reply) -> Joined:
+    """Return what joining found."""
+    return Joined(count(reply))
 
 
 @attrs.frozen
@@ -128,7 +141,7 @@ def taken(reply: Reply) -> Taken:
 
 
 def handed(reply: Reply) -> list[bool]:
-    """Return of each event whether it is ours."""
+    """Return of each event whether it is ours, or was to be acknowledged."""
     return [count(each) > 0 for each in reply]
 
 
@@ -153,6 +166,13 @@ ADD = Script.load(
     args=("event", "payload", "length_max", "ttl_ms", "flags", "topic"),
     reads=added,
 )
+ADD_ONCE = Script.load(
+    "stream_add_once",
+    keys=("events", "meta", "once", "ends_of"),
+    args=("event", "payload", "length_max", "ttl_ms", "flags", "topic", "once_id", "window_ms"),
+    reads=added,
+)
+END = Script.load("stream_end", keys=("events", "meta", "once", "ends_of"), args=(), reads=count)
 PROBE = Script.load("stream_probe", keys=("*streams",), args=("*positions",), reads=probed)
 JOIN = Script.load(
     "sink_join",
@@ -181,6 +201,7 @@ TAKE = Script.load(
 HAND = Script.load(
     "sink_hand", keys=("events", "meta"), args=("group", "consumer", "*items"), reads=handed
 )
+ACK = Script.load("sink_ack", keys=("events",), args=("group", "consumer", "*ids"), reads=handed)
 HELD = Script.load(
     "sink_held",
     keys=("events",),
@@ -228,20 +249,36 @@ class StoredStream:
         *,
         length_max: int,
         ttl_ms: int,
-        is_sliding: bool,
-        only_if_exists: bool,
+        how: str,
+        once_id: bytes | None = None,
+        window_ms: int = 0,
     ) -> ScriptCall:
-        """Append an event; the reply is its id, or None."""
-        flags = ("s" if is_sliding else "") + ("x" if only_if_exists else "")
-        flags += "" if topic is None else "t"
+        """Append an event; the reply is its id, or None.
+
+        `how` are letters: s for a life that every event prolongs, a for an end at an epoch time,
+        x for only if it exists.
+        """
+        flags = how if topic is None else how + "t"
         args = (event, payload, length_max, ttl_ms, flags, topic or b"")
-        return ADD((self.events, self.meta), args)
+        if once_id is None:
+            return ADD((self.events, self.meta), args)
+        return ADD_ONCE(self.all_keys, (*args, once_id, window_ms))
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """All that is the stream's own, without its sinks."""
+        once, ends_of = self.control.stream_once(self.name)
+        return self.events, self.meta, once, ends_of
+
+    def end(self) -> ScriptCall:
+        """Delete the stream; the reply says whether there was one."""
+        return END(self.all_keys, ())
 
 
 def probe_call(asked: Sequence[tuple[StoredStream, str]]) -> ScriptCall:
     """Return the call that asks where these streams are, and whether an event is at a position."""
     keys = [key for stream, _ in asked for key in (stream.events, stream.meta)]
-    return PROBE(keys, [position for _, position in asked], parts=4 * len(asked))
+    return PROBE(keys, [position for _, position in asked], parts=6 * len(asked))
 
 
 @attrs.frozen
@@ -284,6 +321,13 @@ class StoredSink:
     def _keys(self) -> tuple[str, ...]:
         return self.state, self.leases, self.stream.control.config, self.stream.events
 
+    @property
+    def kinds(self) -> dict[str, bytes]:
+        """Of which type its keys are."""
+        state, leases, config, events = self._keys
+        hashes = dict.fromkeys((state, config, self.stream.meta), b"hash")
+        return {**hashes, **dict.fromkeys((events, self.parked), b"stream"), leases: b"zset"}
+
     def join(self, consumer: str, before: str, start: str) -> ScriptCall:
         """Give a consumer its lease; the reply says whether the group was made."""
         keys = (*self._keys, self.stream.meta)
@@ -323,6 +367,12 @@ class StoredSink:
 
     def leave(self, consumer: str) -> ScriptCall:
         return LEAVE((self.state, self.leases, self.stream.events), (self.name, consumer))
+
+    def ack_each(self, consumer: str, ids: Sequence[str]) -> Command:
+        """Acknowledge events; the reply says of each whether it was not yet, or of the one."""
+        if len(ids) == 1:
+            return self.ack(ids)
+        return ACK((self.stream.events,), (self.name, consumer, *ids), parts=len(ids))
 
     def ack(self, ids: Sequence[str]) -> tuple[Word, ...]:
         return ("XACK", self.stream.events, self.name, *ids)

@@ -1,7 +1,7 @@
 """One connection to a server: packed commands out, as many replies in, under strict deadlines.
 
-redis-py asks the sentinels who is master, and knows which slot of a cluster a key is in; the socket
-is ours, as no public name of its connections leads to theirs.  Their handshake takes up to five
+redis-py asks the sentinels who is master; the socket is ours, as no public name of its connections
+leads to theirs.  Their handshake takes up to five
 round trips, each with a time-out of its own, and their `read_response` starts the time-out again
 with every byte that arrives.  Ours is one round trip.
 
@@ -29,25 +29,26 @@ import socket
 import ssl
 import struct
 import threading
+from binascii import crc_hqx
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
 import attrs
 import hiredis
-from redis import sentinel as _redis_sentinel
-from redis.backoff import NoBackoff
-from redis.crc import key_slot
-from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
-from pool.store.replies import Garbled, Moved, NoScript, from_host, from_words, is_stale
+from pool.store.replies import (
+    Garbled,
+    Moved,
+    NoScript,
+    Unanswered,
+    from_host,
+    from_words,
+    is_stale,
+)
 from pool.store.scripts import Word
 from pool.store.url import Url
-
-# redis-py does not annotate this module in a way that a strict checker takes.
-_sentinels: Any = _redis_sentinel
 
 # bytes, int, None, a list of these, or an error as a value: a PoolError (below the port also
 # NoScript and Moved).
@@ -59,6 +60,7 @@ _READ_BYTES = 65_536  # one recv; a reply of any size may take several
 _MINE_MIN = (7, 0)  # Redis below that lacks what our scripts and checks use
 _NO = ("0", "false", "no")  # what an address may say to switch an option off
 _NOT_YET = object()
+_SLOTS = 16_384
 _GUIDES_MAX = 8  # who is asked, at most, where a primary is: in time for each to hang
 
 Address: TypeAlias = tuple[str, int]
@@ -163,7 +165,7 @@ class Wire:
 
     async def _connect_to_slot(self, deadline_s: float) -> None:
         """Connect to the primary of our slot: where a node says of itself that it is that."""
-        slot = key_slot(self._url.tag.encode())
+        slot = _slot_of(self._url.tag)
         waiting, named = list(self._guides), set[Address]()
         failed: PoolError = StoreUnavailable(
             problem=f"{self._url.where} has no primary", maybe_done=False
@@ -359,7 +361,7 @@ class Wire:
 
 def _as_lost(error: Exception) -> Exception:
     """Return what it means for the connection: all but the host's own errors come of garbage."""
-    if isinstance(error, OSError | RedisError):
+    if isinstance(error, OSError | Unanswered):
         return error
     return Garbled(f"{type(error).__name__}: {error}")
 
@@ -469,18 +471,16 @@ def _ask_sentinel(guide: Address, service: str, timeout_s: float) -> Address:
     """Ask one sentinel; it is not believed when it says that the master is down."""
     if timeout_s <= 0:
         raise TimeoutError
-    options = {
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s / len(_addresses(*guide)),  # for each of them
-        "retry": Retry(NoBackoff(), 0),  # by itself redis-py asks again and again
-        "protocol": 2,
-    }
-    sentinel = _sentinels.Sentinel([guide], sentinel_kwargs=options)
-    try:
-        host, port = sentinel.discover_master(service)
-    finally:
-        sentinel.close()
-    return str(host), int(port)
+    from pool.store import sentinel  # slow to import, and few have sentinels
+
+    share_s = timeout_s / len(_addresses(*guide))  # for each of them
+    return sentinel.ask(guide, service, timeout_s=timeout_s, connect_timeout_s=share_s)
+
+
+def _slot_of(tag: str) -> int:
+    """Return the slot of a hash tag, as Redis' cluster specification has it."""
+    inside = tag.partition("{")[2].partition("}")[0]
+    return crc_hqx(inside.encode(), 0) % _SLOTS
 
 
 def _places(slots: Reply, slot: int, asked: Address) -> tuple[Address | None, list[Address]]:

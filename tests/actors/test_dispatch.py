@@ -27,7 +27,7 @@ from pool import (
     UnknownHandler,
 )
 from pool.actors.dispatcher import BATCH_MAX, Dispatcher
-from pool.store.lane import INTEND, NOTIFY
+from pool.store.lane import ADVANCE, DISPATCH, INTEND, NOTIFY
 from pool.store.link import Link
 from pool.store.scripts import ScriptCall, Word
 from pool.testing.proxy import fault_proxy
@@ -426,6 +426,84 @@ async def test_a_stop_of_a_key_whose_answer_was_lost_is_for_the_job_that_it_foun
     record = fleet.record("k")
     assert (record.intent if record is not None else "") == ""
     assert (record is not None) == follows
+
+
+@pytest.mark.parametrize("first", ["notify", "stop"])
+async def test_who_had_a_key_last_is_asked_first(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whose it is costs a round trip; from then on the next request costs one in all."""
+    real, mine, told = Link._once, Handlers(), list[str]()
+    may_end = anyio.Event()
+
+    @mine.job("stubborn")
+    async def stubborn(job: Job) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await may_end.wait()
+
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        reply = await real(self, command, timeout_s, until_s)
+        if isinstance(command, ScriptCall) and command.script in (NOTIFY, INTEND):
+            told.append(reply[0])
+        return reply
+
+    node = await fleet.node(mine)
+    ref = await node.dispatch(stubborn, "k")
+    await ref.started(timeout_s=5)
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_once", once)
+        if first == "notify":
+            await node.notify("k", 1)
+        else:
+            await node.request_stop("k", ref.job_id, "enough")
+        await node.notify("k", 2)
+    may_end.set()
+    await ref.stop(timeout_s=5)
+    assert told == ["MOVED_ON", "OK", "OK"]
+
+
+async def test_a_stop_of_what_nobody_owns_whose_answer_was_lost_is_asked_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Doing it again changes nothing, and says what became of the first time."""
+    real, lost = Link._once, list[Any]()
+
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        reply = await real(self, command, timeout_s, until_s)
+        if isinstance(command, ScriptCall) and command.script is ADVANCE and not lost:
+            lost.append(reply)
+            raise StoreUnavailable(problem="the answer was lost", maybe_done=True)
+        return reply
+
+    node = await fleet.node(handlers)
+    ref = await node.options(delay_s=60).dispatch(echo, "k")
+    monkeypatch.setattr(Link, "_once", once)
+    await node.stop("k", timeout_s=5)
+    assert lost
+    with pytest.raises(JobCancelled):
+        await ref.result(timeout_s=5)
+
+
+async def test_a_batch_that_could_not_even_be_sent_is_sent_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = Link.send, list[Any]()
+
+    def send(self: Link, command: Any, *args: Any, **options: Any) -> None:
+        if isinstance(command, ScriptCall) and command.script is DISPATCH and not refused:
+            refused.append(command)
+            raise StoreUnavailable(problem="too many calls wait", maybe_done=False)
+        real(self, command, *args, **options)
+
+    node = await fleet.node(handlers)
+    monkeypatch.setattr(Link, "send", send)
+    with anyio.fail_after(5):
+        ref = await node.dispatch(echo, "k", 7)
+        assert await ref.result() == 7
+    assert refused
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def words(text: str) -> frozenset[str]:
 # Made by the library: who makes one by hand is not listened to.
 MADE_HERE = words(
     "Change Counted Event Handler Job JobRef Parked Reader Resized Resync Sink Status "
-    "Stream StreamEvent Watch WorkerInfo Written Dispatching Options _Decorator "
+    "Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching Options _Decorator "
     "ReplicatedMap"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
@@ -365,6 +365,7 @@ STREAM_ENDS = {
     "length_max": within(1, 100_000_000, whole=True).or_none(),
     "ttl_s": within(0.001, 10 * YEAR_S).or_none(),
     "is_sliding": FLAG.but("True"),
+    "ends_at": within(1, 2**53, whole=True).or_none(),
 }
 A_WORKER = {name: A_NODE[name] for name in ("capacity", "weight", "label", "version")}
 CHOSEN = {"topics": TOPICS, "pattern": PATTERN, "where": WHERE, "buffer_max": BUFFER}
@@ -465,7 +466,10 @@ CALLS: dict[str, dict[str, Takes]] = {
         "payload": Takes("x", TEXTS | {"64 KiB", "b''", "b'x'"}),
         "topic": EVENT.or_none(),
         "only_if_exists": FLAG,
+        "once_id": EVENT.or_none(),
+        "once_for_s": within(1.0, 7 * 86_400.0),
     },
+    "Stream.snapshot": {"start": START},
     "Stream.remove": {"event_ids": Takes("1-1", said="id")},
     "Stream.reader": {"start": START, **CHOSEN},
     "Stream.sink": {
@@ -672,7 +676,7 @@ ANYWHERE = words(
     "ReplicatedMap.get_int ReplicatedMap.keys ReplicatedMap.values ReplicatedMap.items "
     "ReplicatedMap.snapshot ReplicatedMap.__contains__ ReplicatedMap.__getitem__ Stream.sibling "
     "Stream.reader Stream.sink Reader.position ReplicatedMap.__iter__ ReplicatedMap.__len__ "
-    "Watch.__aiter__ Reader.__aiter__ Sink.__aiter__ "
+    "Watch.__aiter__ Reader.__aiter__ Sink.__aiter__ Snapshot.__aiter__ "
     "Node.__aenter__ ReplicatedMap.__aenter__"  # they are entered already, and say that
 )
 # What may be done twice, and so after the end.

@@ -744,7 +744,7 @@ async def test_what_an_operator_deletes_is_there_again_two_periods_later(
 
     def is_whole() -> bool:
         target = worker.target(0)
-        entry: Any = fleet.client.hget(fleet.control.map_data(WORKERS), worker.id)
+        entry: Any = fleet.client.hget(fleet.control.map_data(WORKERS), f"={worker.id}")
         info = WorkerInfo.parse(entry)
         return (
             (takes(fleet, node)[0] or 0) > 0

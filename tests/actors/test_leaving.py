@@ -30,6 +30,7 @@ from pool.actors.replica import Replica
 from pool.actors.run import Run
 from pool.actors.worker import Worker
 from pool.model.job import NO_MARKS, Start
+from pool.model.rmap import Position
 from pool.store.seam import Host
 from pool.testing.proxy import fault_proxy
 from tests.actors.conftest import SETTINGS
@@ -89,11 +90,11 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> list[Replica]:
     hanging: list[Replica] = []
     wait_for = Replica.wait_for
 
-    async def hang(self: Replica, revision: int) -> None:
+    async def hang(self: Replica, at: Position) -> None:
         if self in hanging:
             hanging.remove(self)
             await anyio.sleep_forever()
-        await wait_for(self, revision)
+        await wait_for(self, at)
 
     monkeypatch.setattr(Replica, "wait_for", hang)
     return hanging

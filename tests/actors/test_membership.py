@@ -283,7 +283,7 @@ async def test_an_announcement_that_the_server_lost_is_written_again(
         if lost.is_set():
             return await real_write(self, ops, **more)
         self._step(Doubted("overflow"))
-        keys = (self.stored.meta, self.stored.items, self.stored.log)
+        keys = (self.stored.data, self.stored.log)
         older = [fleet.client.dump(key) for key in keys]
         written = await real_write(self, ops, **more)
         with fleet.client.pipeline(transaction=True) as pipe:

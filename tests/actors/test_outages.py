@@ -143,7 +143,7 @@ def test_an_outage_that_comes_and_goes_is_no_flood_and_the_next_one_is_told_at_o
 
 
 def test_an_outage_within_the_minute_after_the_last_line_waits_for_its_end() -> None:
-    """As README says: neither that one which is over by then is told, nor its end."""
+    """As the docs say: neither that one which is over by then is told, nor its end."""
     told = Told()
     told.fail(20.0)
     told.outages.over(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -14,13 +15,15 @@ import pytest
 from anyio.abc import TaskGroup
 
 from pool.actors.follower import Follower, MapsReachable, MapsUnreachable
-from pool.actors.replica import MapNotFetched, MapResynced, Replica
+from pool.actors.replica import MapNotFetched, MapResynced, Replica, _Found
 from pool.errors import NotRunning, StoreFault, StoreLost, StoreUnavailable
 from pool.model.names import Control
 from pool.model.rmap import (
     Change,
     Delete,
     Deltas,
+    History,
+    Position,
     Probed,
     Resync,
     Set,
@@ -40,6 +43,11 @@ pytestmark = pytest.mark.anyio
 
 SETTINGS = Settings(lease_ttl_s=1.0)  # a renewal period of 0.2 s
 PATIENCE_S = 30.0
+
+
+def beyond(at: Position) -> Position:
+    """Return a position that no history has."""
+    return Position(at.incarnation, at.revision + 1, "ffff")
 
 
 class Watch:
@@ -100,20 +108,22 @@ class Fleet:
         replica = self.make(name, **options)
         await self.tasks.start(replica.run)
         with anyio.fail_after(PATIENCE_S):
-            await replica.wait_for(0)
+            await replica.synced()
         return replica
 
-    def write_unseen(self, replica: Replica, *words: str) -> None:
+    def write_unseen(self, replica: Replica, *words: str) -> Position:
         """Write, and take the delta out of the log before anyone can read it."""
         stored = replica.stored
-        keys, limits = stored.keys(), (stored.name, 1024, 1024, 0, 0)
+        keys, limits = stored.keys(), (stored.name, secrets.token_hex(8), 1024, 0, 0)
         with self.client.pipeline(transaction=True) as pipe:
             pipe.eval(WRITE.source, len(keys), *keys, self.follower.incarnation, *limits, *words)
             pipe.xtrim(stored.log, maxlen=0, approximate=False)
-            pipe.execute()
+            [[revision, stamp, *_], _] = pipe.execute()
+        return Position(self.follower.incarnation, int(revision), stamp.decode())
 
     def truth(self, replica: Replica) -> dict[bytes, Value]:
-        return dict(self.client.hgetall(replica.stored.items))
+        held = self.client.hgetall(replica.stored.data)
+        return {field[1:]: value for field, value in held.items() if field[:1] == b"="}
 
 
 @asynccontextmanager
@@ -193,11 +203,11 @@ async def test_a_writer_that_waits_reads_its_own_write(open_fleet: Callable[[], 
         with anyio.fail_after(PATIENCE_S):
             for n in range(50):
                 written = await replica.write([Set(b"n", b"%d" % n)])
-                await replica.wait_for(written.revision)
+                await replica.wait_for(written.at)
                 assert replica.items[b"n"] == b"%d" % n
         kept = replica.items
         written = await replica.write([Delete(b"n")])
-        await replica.wait_for(written.revision)
+        await replica.wait_for(written.at)
         assert (dict(kept), dict(replica.items)) == ({b"n": b"49"}, {})
 
 
@@ -209,7 +219,7 @@ async def test_many_replicas_of_many_maps_follow_on_one_connection(
         with anyio.fail_after(PATIENCE_S):
             for replica in replicas:
                 written = await replica.write([Set(b"k", replica.stored.name.encode())])
-                await replica.wait_for(written.revision)
+                await replica.wait_for(written.at)
         assert [r.items[b"k"] for r in replicas] == [r.stored.name.encode() for r in replicas]
         assert {asked(replica) for replica in replicas} == {1}
 
@@ -223,7 +233,7 @@ async def test_a_map_joined_while_another_is_read_does_not_wait_for_it(
         first, second = await fleet.join("first"), await fleet.join("second")
         with anyio.fail_after(PATIENCE_S):
             for replica in (second, first):
-                await replica.wait_for((await replica.write([Set(b"a", b"1")])).revision)
+                await replica.wait_for((await replica.write([Set(b"a", b"1")])).at)
         assert fleet.events == []
 
 
@@ -236,9 +246,10 @@ async def test_what_was_read_before_following_anew_is_not_delivered(
         follower, at = fleet.follower, replica._copy.state.at
         follower.follow(replica.stored, at, heard.append)
         [old] = follower._readings.values()
-        follower._deliver([(old, Deltas(()))])
+        [tail] = follower._tails
+        follower._deliver(tail, [(old, Deltas(()))])
         follower.follow(replica.stored, at, replica._receive)
-        follower._deliver([(old, Deltas(()))])
+        follower._deliver(tail, [(old, Deltas(()))])
         assert heard == [Deltas(())]
 
 
@@ -246,7 +257,7 @@ async def test_one_that_joins_late_starts_from_what_is_there(open_fleet: Callabl
     async with open_fleet() as fleet:
         early = await fleet.join()
         written = await early.write([Set(b"a", b"1")])
-        await early.wait_for(written.revision)
+        await early.wait_for(written.at)
         early.stop()
         late = await fleet.join()
         assert (dict(late.items), late.revision) == ({b"a": b"1"}, written.revision)
@@ -298,7 +309,7 @@ async def test_a_server_that_went_back_is_followed_and_those_who_wait_for_more_a
         watch = Watch(replica)
         await replica.write([Set(b"a", b"1")])
         stored = replica.stored
-        keys = (stored.meta, stored.items, stored.log)
+        keys = (stored.data, stored.log)
         older = [fleet.client.dump(key) for key in keys]
         gone = [await replica.write([Set(b"lost", b"%d" % n)]) for n in range(3)]
         await watch.until(lambda: replica.revision == gone[-1].revision)
@@ -307,7 +318,7 @@ async def test_a_server_that_went_back_is_followed_and_those_who_wait_for_more_a
                 pipe.restore(key, 0, value, replace=True)
             pipe.execute()
         with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost):
-            await replica.wait_for(gone[-1].revision + 1)
+            await replica.wait_for(beyond(gone[-1].at))
         resync = await watch.resynced()
         assert resync.is_fork
         assert resync.revision < resync.revision_before
@@ -325,55 +336,49 @@ async def test_a_write_that_the_server_lost_before_we_saw_it_is_not_waited_for_f
     async with open_fleet() as fleet:
         replica = await fleet.join()
         written = await replica.write([Set(b"a", b"1")])
-        await replica.wait_for(written.revision)
+        await replica.wait_for(written.at)
         with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost):
-            await replica.wait_for(written.revision + 1)
+            await replica.wait_for(beyond(written.at))
         assert not replica._waiters
         with anyio.fail_after(PATIENCE_S):
-            await replica.wait_for((await replica.write([Set(b"a", b"2")])).revision)
+            await replica.wait_for((await replica.write([Set(b"a", b"2")])).at)
 
 
 async def test_who_was_answered_is_not_answered_again(open_fleet: Callable[[], Any]) -> None:
     """Before it has had its turn the revision may be there: of another history."""
     async with open_fleet() as fleet:
         replica = await fleet.join()
-        written = await replica.write([Set(b"a", b"1")])
-        await replica.wait_for(written.revision)
-
-        async def wait() -> None:
-            with pytest.raises(StoreLost):
-                await replica.wait_for(written.revision + 1)
-
-        def miss() -> None:
-            for _ in range(2):
-                replica._miss(written.revision)
-
-        def fork() -> None:
-            replica._fail_forked(replica._copy.state.at.incarnation)
-
+        at = beyond((await replica.write([Set(b"a", b"1")])).at)
         async with anyio.create_task_group() as tasks:
-            for lose in (miss, fork):
-                tasks.start_soon(wait)
-                while not replica._waiters:
-                    await anyio.lowlevel.checkpoint()
-                lose()
-                assert not replica._waiters
+
+            async def wait() -> None:
+                with pytest.raises(StoreLost):
+                    await replica.wait_for(at)
+
+            tasks.start_soon(wait)
+            while not replica._waiters:
+                await anyio.lowlevel.checkpoint()
+            [waiter] = replica._waiting()
+            replica._found(_Found((waiter,), History(at.revision - 1, 0, {})))
+            assert not replica._waiters
+            replica._found(_Found((waiter,), History(at.revision, 0, {at.revision: at.stamp})))
 
 
 async def test_what_was_probed_before_a_write_says_nothing_of_it(
     open_fleet: Callable[[], Any],
 ) -> None:
-    """However long it waited in the mailbox: two old probes failed those who waited since."""
+    """However long it waited in the mailbox: old probes failed those who waited since."""
     async with open_fleet() as fleet:
         replica = await fleet.join()
         written = await replica.write([Set(b"a", b"1")])
-        await replica.wait_for(written.revision)
-        for _ in range(2):
-            replica._receive(Probed(replica._copy.state.at, is_fresh=False))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(replica.write, [Set(b"a", b"2")])
-            with anyio.fail_after(PATIENCE_S):
-                await replica.wait_for(written.revision + 1)
+        await replica.wait_for(written.at)
+        for _ in range(3):
+            replica._receive(Probed(written.at, is_fresh=False))
+        written = await replica.write([Set(b"a", b"2")])
+        for _ in range(3):
+            replica._receive(Probed(replica.at, is_fresh=False))
+        with anyio.fail_after(PATIENCE_S):
+            await replica.wait_for(written.at)
 
 
 async def test_a_foreign_entry_in_the_log_costs_a_snapshot_a_period_and_no_drift(
@@ -385,8 +390,7 @@ async def test_a_foreign_entry_in_the_log_costs_a_snapshot_a_period_and_no_drift
         written = await replica.write([Set(b"a", b"1")])
         await watch.until(lambda: replica.revision == written.revision)
         fleet.client.xadd(replica.stored.log, {"x": "y"}, id=f"{written.revision + 1}-0")
-        fleet.client.hset(replica.stored.items, "b", "2")
-        fleet.client.hincrby(replica.stored.meta, "revision", 7)
+        fleet.client.hset(replica.stored.data, "=b", "2")
         assert (await watch.resynced()).reason == "gap"
         after = await replica.write([Set(b"c", b"3")])
         await watch.until(lambda: replica.revision == after.revision)
@@ -404,7 +408,7 @@ async def test_flushall_is_told_once_and_the_next_incarnation_is_followed(
         await watch.until(lambda: replica.revision == before.revision)
         fleet.client.flushall()
         with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost) as caught:
-            await replica.wait_for(before.revision + 1)
+            await replica.wait_for(beyond(before.at))
         assert caught.value.pool == "p"
         with pytest.raises(StoreLost):
             await replica.write([Set(b"a", b"2")])
@@ -417,7 +421,7 @@ async def test_flushall_is_told_once_and_the_next_incarnation_is_followed(
         written = await replica.write([SetIfNotExists(b"a", b"3")])
         assert written.revision > before.revision
         with anyio.fail_after(PATIENCE_S):
-            await replica.wait_for(written.revision)
+            await replica.wait_for(written.at)
         assert dict(replica.items) == {b"a": b"3"}
         assert len(fleet.lost) == 1
 
@@ -429,7 +433,7 @@ async def test_a_pool_whose_data_come_back_goes_on(open_fleet: Callable[[], Any]
         watch = Watch(replica)
         fleet.client.delete(fleet.control.config)
         with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost):
-            await replica.wait_for(1)
+            await replica.wait_for(beyond(replica.at))
         fleet.client.hset(fleet.control.config, "incarnation", "i1")
         written = await replica.write([Set(b"a", b"1")])
         await watch.until(lambda: replica.revision == written.revision)
@@ -499,19 +503,19 @@ async def test_foreign_data_under_a_maps_key_are_told_to_who_waits(
     """An outage of that map: nothing crashes, and it goes on once the cause is mended."""
     async with open_fleet() as fleet:
         replica = fleet.make()
-        fleet.client.set(replica.stored.items, "foreign")
+        fleet.client.set(replica.stored.data, "foreign")
         with anyio.fail_after(PATIENCE_S):
             await fleet.tasks.start(replica.run)
             for _ in range(2):
                 with pytest.raises(StoreFault):
-                    await replica.wait_for(0)
-            fleet.client.delete(replica.stored.items)
+                    await replica.synced()
+            fleet.client.delete(replica.stored.data)
             while not replica.is_synced:
                 with suppress(StoreFault):
-                    await replica.wait_for(0)
+                    await replica.synced()
         written = await replica.write([Set(b"a", b"1")])
         with anyio.fail_after(PATIENCE_S):
-            await replica.wait_for(written.revision)
+            await replica.wait_for(written.at)
         assert len([event for event in fleet.events if isinstance(event, MapNotFetched)]) == 1
 
 
@@ -527,7 +531,7 @@ async def test_concurrent_writers_of_the_same_value_each_get_their_own_answer(
 
         async def set_and_wait() -> None:
             written = await replica.write([Set(b"k", b"same")])
-            await replica.wait_for(written.revision)
+            await replica.wait_for(written.at)
             revisions.append(written.revision)
 
         with anyio.fail_after(PATIENCE_S):
@@ -539,17 +543,19 @@ async def test_concurrent_writers_of_the_same_value_each_get_their_own_answer(
         assert not replica._waiters
 
 
+@pytest.mark.one_server  # it writes by hand in a transaction
 async def test_a_cancelled_waiter_disturbs_nobody_and_leaves_nothing(
     open_fleet: Callable[[], Any],
 ) -> None:
     async with open_fleet() as fleet:
         replica = await fleet.join()
-        written = await replica.write([Set(b"k", b"1")])
-        target = written.revision + 1
+        await replica.wait_for((await replica.write([Set(b"k", b"1")])).at)
+        at = fleet.write_unseen(replica, "set", "k", "2")  # until a second probe
+        target = at.revision
         released: list[int] = []
 
         async def wait(n: int) -> None:
-            await replica.wait_for(target)
+            await replica.wait_for(at)
             released.append(n)
 
         with anyio.fail_after(PATIENCE_S):
@@ -560,10 +566,9 @@ async def test_a_cancelled_waiter_disturbs_nobody_and_leaves_nothing(
                     await anyio.wait_all_tasks_blocked()
                     cancelled.cancel_scope.cancel()
                 assert len(replica._waiters[target]) == 5
-                await replica.write([Set(b"k", b"2")])
         assert sorted(released) == [0, 2, 4, 6, 8]
         with anyio.move_on_after(0):
-            await replica.wait_for(target + 100)
+            await replica.wait_for(Position("i1", target + 100))
         assert not replica._waiters
 
 
@@ -577,7 +582,7 @@ async def test_waiters_on_a_closing_map_get_an_error(
 
         async def wait() -> None:
             with pytest.raises(NotRunning) as caught:
-                await replica.wait_for(2**60)
+                await replica.wait_for(Position("i1", 2**52))
             errors.append(caught.value)
 
         with anyio.fail_after(PATIENCE_S):
@@ -592,7 +597,7 @@ async def test_waiters_on_a_closing_map_get_an_error(
                     replica.stop()
         assert len(errors) == 3
         with pytest.raises(NotRunning):
-            await replica.wait_for(2**60)
+            await replica.wait_for(Position("i1", 2**52))
 
 
 async def test_a_watcher_that_never_reads_blocks_nobody(open_fleet: Callable[[], Any]) -> None:
@@ -614,11 +619,11 @@ async def test_a_watcher_that_never_reads_blocks_nobody(open_fleet: Callable[[],
             with anyio.fail_after(PATIENCE_S):
                 for n in range(100):
                     written = await replica.write([Set(b"n", b"%d" % n)])
-                    await replica.wait_for(written.revision)
+                    await replica.wait_for(written.at)
             assert (len(watch.heard), len(missed)) == (100, 99)
             unwatch()
             unwatch()
-            await replica.wait_for((await replica.write([Delete(b"n")])).revision)
+            await replica.wait_for((await replica.write([Delete(b"n")])).at)
             assert (len(watch.heard), len(missed)) == (101, 99)
 
 
@@ -636,5 +641,5 @@ async def test_a_watcher_may_end_itself_or_add_another(open_fleet: Callable[[], 
         with anyio.fail_after(PATIENCE_S):
             for _ in range(2):
                 written = await replica.write([Set(b"a", b"1")])
-                await replica.wait_for(written.revision)
+                await replica.wait_for(written.at)
         assert heard == ["once", "other"]

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+import attrs
 import pytest
 
 from pool import (
@@ -94,9 +95,10 @@ async def read(watch: Any, count: int) -> list[Any]:
 async def test_what_is_written_is_read_locally(flags: ReplicatedMap[str]) -> None:
     written = await flags.set_and_wait("a", "1")
     assert (flags["a"], flags.get("a"), "a" in flags, len(flags)) == ("1", "1", True, 1)
-    assert written == Written(flags.revision, True, None)
+    assert written == Written(flags.at, True, None)
     again = await flags.set_and_wait("a", "2")
-    assert again == Written(written.revision + 1, True, "1")
+    assert again == Written(flags.at, True, "1")
+    assert flags.revision == written.revision + 1
     assert flags.snapshot() == {"a": "2"} == dict(flags.items())
     assert list(flags) == ["a"] == list(flags.keys())
     assert list(flags.values()) == ["2"]
@@ -110,52 +112,58 @@ async def test_what_is_absent(flags: ReplicatedMap[str]) -> None:
     assert ("a" in flags, 17 in flags, len(flags)) == (False, False, 0)
     with pytest.raises(KeyError, match="a"):
         flags["a"]
-    assert await flags.delete("a") == Written(0, True, None)
-    assert await flags.compare_and_delete("a", "1") == Written(0, False, None)
+    assert await flags.delete("a") == Written(flags.at, True, None)
+    assert await flags.compare_and_delete("a", "1") == Written(flags.at, False, None)
 
 
 async def test_conditional_writes_say_whether_and_what_they_found(
     flags: ReplicatedMap[str],
 ) -> None:
     first = await flags.set_if_not_exists("a", "1")
-    revision = first.revision
-    assert first == Written(revision, True, None)
-    assert await flags.set_if_not_exists("a", "2") == Written(revision, False, "1")
-    assert await flags.compare_and_set("a", "2", "3") == Written(revision, False, "1")
-    assert await flags.compare_and_set("a", "1", "3") == Written(revision + 1, True, "1")
-    assert await flags.compare_and_delete("a", "1") == Written(revision + 1, False, "3")
-    assert await flags.compare_and_delete("a", "3") == Written(revision + 2, True, "3")
-    await flags.wait_for(revision + 2)
+    assert first == Written(first.at, True, None)
+    assert await flags.set_if_not_exists("a", "2") == Written(first.at, False, "1")
+    assert await flags.compare_and_set("a", "2", "3") == Written(first.at, False, "1")
+    second = await flags.compare_and_set("a", "1", "3")
+    assert second == Written(second.at, True, "1")
+    assert await flags.compare_and_delete("a", "1") == Written(second.at, False, "3")
+    third = await flags.compare_and_delete("a", "3")
+    assert third == Written(third.at, True, "3")
+    assert [at.revision - first.revision for at in (second, third)] == [1, 2]
+    await flags.wait_for(third.at)
     assert flags.snapshot() == {}
 
 
 async def test_numbers_are_counted_where_they_are(flags: ReplicatedMap[str]) -> None:
     first = await flags.increment("n")
-    assert first == Counted(first.revision, None, 1)
+    assert first == Counted(first.at, None, 1)
     second = await flags.increment("n", -3)
-    assert second == Counted(first.revision + 1, 1, -2)
-    await flags.wait_for(second.revision)
+    assert second == Counted(second.at, 1, -2)
+    assert second.revision == first.revision + 1
+    await flags.wait_for(second.at)
     assert (flags.get_int("n"), flags["n"]) == (-2, "-2")
 
 
 async def test_lists_grow_shrink_and_vanish(flags: ReplicatedMap[str]) -> None:
     first = await flags.append("l", "a", "b", "a")
-    revision = first.revision
-    assert first == Resized(revision, True, 0, 3)
-    assert await flags.append_unique("l", "b", "c") == Resized(revision + 1, True, 3, 4)
-    assert await flags.append_unique("l", "c") == Resized(revision + 1, False, 4, 4)
-    await flags.wait_for(revision + 1)
+    assert first == Resized(first.at, True, 0, 3)
+    second = await flags.append_unique("l", "b", "c")
+    assert second == Resized(second.at, True, 3, 4)
+    assert await flags.append_unique("l", "c") == Resized(second.at, False, 4, 4)
+    await flags.wait_for(second.at)
     assert flags.get_list("l") == ("a", "b", "a", "c")
     assert flags.snapshot() == {"l": ("a", "b", "a", "c")}
-    assert await flags.remove("l", "a", "none") == Resized(revision + 2, True, 4, 2)
-    assert await flags.remove("l", "b", "c") == Resized(revision + 3, True, 2, 0)
-    await flags.wait_for(revision + 3)
+    third = await flags.remove("l", "a", "none")
+    assert third == Resized(third.at, True, 4, 2)
+    last = await flags.remove("l", "b", "c")
+    assert last == Resized(last.at, True, 2, 0)
+    assert [each.revision - first.revision for each in (second, third, last)] == [1, 2, 3]
+    await flags.wait_for(last.at)
     assert "l" not in flags
 
 
 async def test_several_keys_are_set_as_one_revision(flags: ReplicatedMap[str]) -> None:
     with flags.watch() as watch:
-        revision = await flags.update({"a": "1", "b": "2"})
+        revision = (await flags.update({"a": "1", "b": "2"})).revision
         assert await read(watch, 2) == [
             Change(revision, "a", None, "1"),
             Change(revision, "b", None, "2"),
@@ -174,7 +182,7 @@ async def test_reset_compare_and_reset_and_destroy(flags: ReplicatedMap[str]) ->
     await flags.set("a", "3")
     destroyed = await flags.destroy()
     lives = await flags.set_and_wait("a", "4")
-    assert lives.revision == destroyed.revision + 1
+    assert lives.revision > destroyed.revision
     assert flags.snapshot() == {"a": "4"}
 
 
@@ -183,7 +191,7 @@ async def test_a_key_holds_a_string_or_a_list_and_each_has_its_own_reads(
 ) -> None:
     await flags.set("s", "x")
     await flags.append("l", "1")
-    await flags.wait_for((await flags.set("z", "")).revision)
+    await flags.wait_for((await flags.set("z", "")).at)
     for call in (flags.get, flags.get_int):
         with pytest.raises(WrongValue, match="'l'"):
             call("l")
@@ -202,7 +210,7 @@ async def test_a_key_holds_a_string_or_a_list_and_each_has_its_own_reads(
     await flags.set_and_wait("s", f"-{2**53 - 1}")
     assert flags.get_int("s") == 1 - 2**53
     replaced = await flags.set("l", "now a string")
-    assert replaced == Written(replaced.revision, True, ("1",))
+    assert replaced == Written(replaced.at, True, ("1",))
 
 
 async def test_any_text_and_any_bytes_come_back_as_they_were(open_map: OpenMap) -> None:
@@ -213,8 +221,8 @@ async def test_any_text_and_any_bytes_come_back_as_they_were(open_map: OpenMap) 
             await texts.append(f"list {key}", value, key)
         await texts.append("\udcff", "\udc80")  # the bytes FF and 80, as text
         last = await raw.set(b"\xfe", b"\x81")
-        await texts.wait_for(last.revision)
-        await raw.wait_for(last.revision)
+        await texts.wait_for(last.at)
+        await raw.wait_for(last.at)
         expected: dict[str, Any] = dict(zip(AWKWARD, reversed(AWKWARD), strict=True))
         for key, value in zip(AWKWARD, reversed(AWKWARD), strict=True):
             expected[f"list {key}"] = (value, key)
@@ -258,7 +266,7 @@ async def test_limits_are_refused_with_their_numbers(
         await flags.append("k", *["v"] * 257)
     with pytest.raises(InvalidOption, match="256"):
         await flags.update({str(n): "v" for n in range(257)})
-    assert await flags.update({}) == flags.revision
+    assert await flags.update({}) == flags.at
     for buffer_max in (0, -1, True, 1.0):
         with pytest.raises(InvalidOption, match="buffer_max"):
             flags.watch(buffer_max)  # type: ignore[arg-type]
@@ -322,8 +330,8 @@ async def test_a_nodes_map_is_the_same_as_one_without_a_node(
         node.map("flags") as ours,
         open_map() as alone,
     ):
-        await alone.wait_for((await ours.set("a", "1")).revision)
-        last = (await alone.append("l", "1")).revision
+        await alone.wait_for((await ours.set("a", "1")).at)
+        last = (await alone.append("l", "1")).at
         await ours.wait_for(last)
         await alone.wait_for(last)
         assert ours.snapshot() == alone.snapshot() == {"a": "1", "l": ("1",)}
@@ -421,7 +429,7 @@ async def test_what_a_watch_could_not_keep_may_be_that_the_server_went_back(
     await flags.set_and_wait("a", "1")
     watch, seen = flags.watch(buffer_max=1), flags.watch()
     with connect(redis_url) as client:
-        client.delete(stored.items, stored.meta, stored.log)
+        client.delete(stored.data, stored.log)
     with anyio.fail_after(PATIENCE_S):
         while not isinstance(await anext(seen), Resync):
             pass
@@ -525,16 +533,16 @@ async def test_a_cancelled_caller_disturbs_nobody(flags: ReplicatedMap[str]) -> 
 async def test_callers_on_a_closing_map_are_told(open_map: OpenMap) -> None:
     told: list[BaseException] = []
 
-    async def wait(flags: ReplicatedMap[str], revision: int) -> None:
+    async def wait(flags: ReplicatedMap[str], n: int) -> None:
         try:
-            await flags.wait_for(revision)
+            await flags.wait_for(attrs.evolve(flags.at, revision=2**52 + n))
         except NotRunning as error:
             told.append(error)
 
     async with together() as start, open_map() as flags:
-        first = await flags.set_and_wait("a", "1")
+        await flags.set_and_wait("a", "1")
         for n in range(5):
-            start(wait, flags, first.revision + 1 + n)
+            start(wait, flags, n)
         await anyio.lowlevel.checkpoint()
     assert len(told) == 5
 
@@ -555,7 +563,7 @@ async def test_the_end_of_a_map_reaches_its_replicas(
             gone = await read(watch, 2)
         assert {(c.key, c.old, c.new) for c in gone} == {("a", "1", None), ("l", ("x", "y"), None)}
         assert reader.snapshot() == {}
-        await reader.wait_for((await writer.set("a", "2")).revision)
+        await reader.wait_for((await writer.set("a", "2")).at)
         assert reader.snapshot() == {"a": "2"}
 
 
@@ -570,7 +578,7 @@ async def test_any_node_of_the_pool_ends_a_map_that_nobody_holds(
             ended = partial(client.xread, {stored.log: f"{written.revision}-0"}, block=5000)
             [[_, [(_, fields)]]] = await anyio.to_thread.run_sync(ended)
             assert fields[b"edits"] == b"*"
-            assert not client.exists(stored.items)
+            assert not client.exists(stored.data)
         tasks.cancel_scope.cancel()
 
 
@@ -620,15 +628,16 @@ async def test_fifty_replicas_end_equal_after_a_thousand_writes_of_eight(
             async with anyio.create_task_group() as writers:
                 for seed in range(8):
                     writers.start_soon(write, replicas[seed], seed)
-            last = (await replicas[0].set("last", "1")).revision
+            last = (await replicas[0].set("last", "1")).at
             for replica in replicas:
                 await replica.wait_for(last)
         snapshots = [replica.snapshot() for replica in replicas]
         with connect(redis_url, decode_responses=True) as client:
-            strings = client.hgetall(stored.items)
+            held = client.hgetall(stored.data)
             items = client.zcard(stored.lists)
         finished.set()
     assert all(snapshot == snapshots[0] for snapshot in snapshots)
     found = snapshots[0]
-    assert {key: value for key, value in found.items() if isinstance(value, str)} == strings
-    assert sum(len(value) for value in found.values() if isinstance(value, tuple)) == items
+    strings = {f"={key}": value for key, value in found.items() if isinstance(value, str)}
+    assert strings | {"at": held["at"]} == held
+    assert 2 * sum(len(value) for value in found.values() if isinstance(value, tuple)) == items

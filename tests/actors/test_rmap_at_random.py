@@ -42,7 +42,7 @@ def test_a_map_does_what_a_dict_does(
 
         def call(self, name: str, *args: Any) -> Any:
             answer = portal.call(getattr(self.flags, name), *args)
-            portal.call(self.flags.wait_for, answer.revision)
+            portal.call(self.flags.wait_for, answer.at)
             return answer
 
         def keep(self, key: str, new: Any) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from pool import Handlers, Job, JobExists, Node, PoolError
 from pool.actors.observe import ServiceMoved
+from pool.actors.orders import Ticked
 from pool.actors.run import Run
 from pool.actors.slots import Slots
-from pool.actors.trials import TRIAL_S
+from pool.actors.trials import TIMER_S, TRIAL_S, Trials
+from pool.actors.worker import Worker
 from pool.model.job import OVER
 from pool.model.names import Names, lane_of
 from pool.store.lane import Edge
@@ -568,26 +570,35 @@ def begun(diary: Diary) -> Handlers:
 
 
 async def test_suspects_begin_one_at_a_time_and_hold_nobody_up(
-    fleet: Fleet, diary: Diary, begun: Handlers
+    fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next death has one culprit; others pass them, and services that never end let go."""
+    begins, began = Trials.begins, list[tuple[str, float, float, Any]]()
+
+    def noted(self: Trials, run: Run, now_s: float) -> float:
+        for_s = begins(self, run, now_s)
+        [told] = fleet.client.hvals(fleet.names.trials) or [None]
+        began.append((run.key, now_s, for_s, told))
+        return for_s
+
+    monkeypatch.setattr(Trials, "begins", noted)
     client = await fleet.node()
     keys = [f"k{n}" for n in range(6)]
     for key in (*keys, "healthy"):
         await client.options(allow_unknown=True).dispatch("serve", key)
     suspect(fleet, keys[:1], marks="2,wgone1.1,wgone2.1-")
     suspect(fleet, keys[1:])
-    node = await fleet.node(begun)
+    await fleet.node(begun)
     await diary.counts(7)
-    times = dict(diary.entries)
-    order = sorted(keys, key=times.__getitem__)
-    assert order[-1] == keys[0], "the one with most marks does not come last"
-    assert all(times[b] - times[a] >= TRIAL_S * 0.9 for a, b in pairwise(order))
-    assert times["healthy"] < times[order[2]]
-    record = fleet.record(order[-1])
+    assert {key for key, *_ in began} == {*keys}
+    assert began[-1][0] == keys[0], "the one with most marks does not come last"
+    for (_, at_s, for_s, _), (_, next_s, _, _) in pairwise(began):
+        assert next_s - at_s >= for_s - TIMER_S
+    order = [key for key, _ in diary.entries]
+    assert order.index("healthy") < order.index(began[2][0])
+    record = fleet.record(keys[0])
     assert record is not None
-    trial: Any = fleet.client.hget(fleet.names.trials, f"{node.workers[0].id}.1")
-    assert trial.decode() == f"{record.epoch}|{order[-1]}"
+    assert began[-1][3] == f"{record.epoch}|{keys[0]}".encode()
     await fleet.until(lambda: not fleet.client.exists(fleet.names.trials))
 
 
@@ -687,3 +698,45 @@ async def test_a_worker_that_has_something_left_to_say_is_not_idle(fleet: Fleet)
     told.append(worker.is_idle)
     assert told == [True, False, False]
     await fleet.until(lambda: worker.is_idle)
+
+
+async def test_a_worker_that_a_script_calls_gone_joins_again_without_being_told_by_a_renewal(
+    fleet: Fleet,
+) -> None:
+    mine, may_end = Handlers(), anyio.Event()
+
+    @mine.job("waits")
+    async def waits(job: Job) -> None:
+        await may_end.wait()
+
+    node = await fleet.node(mine, lease_ttl_s=60.0)  # so long that no renewal comes in between
+    [worker] = fleet.workers(node)
+    name, told = worker.target(0).name, list[tuple[int, str]]()
+    join_again = worker.on_gone
+
+    def on_gone(lane: int, identity: str) -> None:
+        told.append((lane, identity))
+        join_again(lane, identity)
+
+    worker.on_gone = on_gone
+    ref = await node.dispatch(waits, "k")
+    await ref.started(timeout_s=5)
+    fleet.client.zrem(fleet.names.keepalive, name)
+    may_end.set()
+    await fleet.until(lambda: told)
+    assert set(told) == {(0, name)}
+    await fleet.until(lambda: worker.target(0).name != name)
+
+
+async def test_a_worker_whose_lane_counts_otherwise_twice_in_a_row_compares(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once may be a start or an end that was under way when the lane counted."""
+    node = await fleet.node(Handlers(), lease_ttl_s=60.0)
+    node_worker = await node.add_worker(Handlers())
+    worker = next(w for w in fleet.workers(node) if w.id == node_worker.id)
+    compared, asked_s = list[int](), worker.context.seam.clock() + 60
+    monkeypatch.setattr(Worker, "_reconcile", lambda _, lane: compared.append(lane))
+    for counted, times in ((1, 0), (0, 0), (1, 0), (1, 1)):
+        worker._on_tick(Ticked(0, asked_s, counted, was_away=False))
+        assert len(compared) == times

@@ -19,6 +19,7 @@ SCRIPTS = sorted((ROOT / "pool/store/lua").rglob("*.lua"))
 MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "yaml", "xml"}
 CALLS = {"eval", "exec", "compile", "__import__", "import_module", "system", "popen"}
 MAY_CALL = {
+    ("pool/__init__.py", "import_module"): "the home of a public name, from a table beside it",
     ("pool/store/scripts.py", "KEYS"): "the table of that name in a script's header",
     ("pool/ops/cli.py", "import_module"): "one of our own commands, chosen by argparse",
     ("pool/ops/run.py", "import_module"): "what the operator named on the command line",
@@ -58,13 +59,15 @@ MAY_SCRIPT = {
     ("intend.lua", "MAXLEN"): "the journal, and signals, which only wake",
     ("signal.lua", "MAXLEN"): "signals, which only wake",
     ("notify.lua", "MAXLEN"): "signals, which only wake: the inbox holds the message",
-    ("lib/rmap.lua", "MAXLEN"): "a map's log: who falls behind takes a snapshot",
-    ("rmap_reset.lua", "EXPIRE"): "what is left of a destroyed map; nothing is decided by it",
+    ("lib/rmap.lua", "EXPIRE"): "the log of a map that has ended; nothing is decided by it",
     ("walk.lua", "SCAN"): "one slice at a time, by the one node that holds the walk",
-    ("stream_add.lua", "MAXLEN"): "a cap that the program asked for; what it takes is told",
-    ("stream_add.lua", "XTRIM"): "the same cap",
-    ("stream_add.lua", "EXPIRE"): "an end that the program asked for",
+    ("lib/append.lua", "MAXLEN"): "a cap that the program asked for; what it takes is told",
+    ("lib/append.lua", "EXPIRE"): "an end that the program asked for",
+    ("lib/ends.lua", "EXPIRE"): "whether that was so",
+    ("stream_add_once.lua", "EXPIRE"): "the same end",
+    ("stream_end.lua", "EXPIRE"): "an end that the program asks for",
     ("sink_join.lua", "XGROUP"): "makes groups; only the very first may begin at the newest",
+    ("sink_ack.lua", "XGROUP"): "acknowledges what a program says is done",
     ("lib/park.lua", "XGROUP"): "acknowledges what it has parked, in the same step",
     ("lib/group.lua", "XGROUP"): "forgets a consumer in the step that sees it hold nothing",
 }

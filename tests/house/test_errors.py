@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from pool import errors
 from pool.errors import PoolError
+from pool.ops.explain import kinds
 
 PACKAGE = Path(__file__).parents[2] / "pool"
 _WORD = re.compile(r"\bPOOL[A-Z]+")
@@ -26,14 +26,8 @@ FACTS: dict[str, Any] = {
 }
 
 
-def family(kind: type[PoolError]) -> Iterator[type[PoolError]]:
-    yield kind
-    for child in kind.__subclasses__():
-        yield from family(child)
-
-
-KINDS = list(family(PoolError))
-LEAVES = [kind for kind in KINDS if not kind.__subclasses__()]
+KINDS = list(kinds())
+LEAVES = [kind for kind in KINDS if PoolError not in kind.__bases__ and kind is not PoolError]
 
 
 def sample(kind: type[PoolError]) -> PoolError:
@@ -56,7 +50,7 @@ def test_an_error_says_what_happened_and_what_to_do_in_one_line(kind: type[PoolE
     said = str(sample(kind))
     assert said.startswith(f"[{kind.code}] {(kind.__doc__ or '').splitlines()[0]}")
     assert kind.hint, "an error without a hint leaves its reader alone"
-    assert said.endswith(f"  Hint: {kind.hint}")
+    assert said.endswith(f"  Hint: {kind.hint}  More: pool explain {kind.code}")
     assert len(said.splitlines()) == 1
     for fact in attrs.fields(kind):
         assert f"{fact.name}={FACTS[str(fact.type)]!r}" in said

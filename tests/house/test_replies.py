@@ -51,6 +51,7 @@ FIT: dict[str, Any] = {
     "HGETALL": [b"f", b"v"],
     "HKEYS": [b"f"],
     "PING": b"PONG",
+    "TYPE": b"stream",
     "TIME": [b"1", b"2000"],
     "XADD": None,
     "XRANGE": [[b"1-0", [b"n", b"v"]]],

@@ -61,14 +61,14 @@ def test_names_keep_the_lane_together(part: str) -> None:
         for key in lane_keys(Names("media", lane), [part]):
             assert key.startswith(f"pool:{{media:{lane}}}:")
     control = Control("media")
-    of_maps = [control.map_data(part), control.map_log(part), control.map_meta(part)]
+    of_maps = [control.map_data(part), control.map_log(part), control.map_lists(part)]
     of_streams = [control.stream(part), control.stream_meta(part)]
     of_sinks = [
         made(*pair)
         for made in (control.sink, control.sink_leases, control.sink_parked)
         for pair in ((part, "x"), ("x", f"{part}:1"), (f"x:{part}", "1"))
     ]
-    keys = [control.config, *of_maps, *of_streams, *of_sinks]
+    keys = [control.config, control.maps, *of_maps, *of_streams, *of_sinks]
     assert all(key.startswith("pool:{media}:") for key in keys)
     assert len(set(keys)) == len(keys)
 

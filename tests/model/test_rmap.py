@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import MappingProxyType
 
 import attrs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from pool.errors import InvalidOption
 from pool.model.rmap import (
     Ask,
     Change,
@@ -21,7 +23,9 @@ from pool.model.rmap import (
     Effect,
     Fetched,
     Follow,
+    History,
     MapState,
+    Odd,
     Position,
     Probed,
     Resync,
@@ -29,7 +33,7 @@ from pool.model.rmap import (
     apply,
 )
 
-START = Position("i1", 0, 0)
+START = Position("i1", 0)
 Edits = tuple[Edit, ...]
 CLEAR: Edit = ("*", b"", b"")
 
@@ -57,14 +61,17 @@ class Truth:
 
     at: Position = START
     items: dict[bytes, Value] = attrs.field(factory=dict)
-    stamps: int = 0
+    drawn: int = 0  # by writers: never the same twice
+    floor: int = 0  # no map begins below it
+    floors: dict[Position, int] = attrs.field(factory=lambda: {START: 0})
     log: list[Delta] = attrs.field(factory=list)
     states: dict[Position, dict[bytes, Value]] = attrs.field(factory=lambda: {START: {}})
     changes: list[Change] = attrs.field(factory=list)
 
     def write(self, wanted: Edits) -> Delta:
-        self.stamps += 1  # never falls, as the server's clock does not
-        at = Position(self.at.incarnation, self.at.revision + 1, self.stamps)
+        self.drawn += 1
+        revision = max(self.at.revision, 0 if self.at.revision else self.floor) + 1
+        at = Position(self.at.incarnation, revision, f"{self.drawn:x}")
         delta = Delta(at, (self.at.revision, self.at.stamp), wanted)
         self.at = at
         before = dict(self.items)
@@ -76,6 +83,15 @@ class Truth:
         ]
         self.log.append(delta)
         self.states[at] = dict(self.items)
+        self.floors[at] = self.floor
+        return delta
+
+    def end(self) -> Delta:
+        """Be destroyed: nothing is left but the log, and how far it came."""
+        delta = self.write((CLEAR,))
+        self.floor = max(self.floor, delta.at.revision)
+        self.at = Position(self.at.incarnation, 0)
+        self.states[self.at], self.floors[self.at] = {}, self.floor
         return delta
 
     def _edit(self, kind: str, key: bytes, text: bytes) -> list[bytes]:
@@ -97,8 +113,15 @@ class Truth:
 
     def go_back(self, at: Position) -> None:
         """Be an older copy that was made the primary."""
-        self.at, self.items = at, dict(self.states[at])
-        self.log = [delta for delta in self.log if delta.at.revision <= at.revision]
+        self.at, self.items, self.floor = at, dict(self.states[at]), self.floors[at]
+        reached = at.revision or self.floor
+        self.log = [delta for delta in self.log if delta.at.revision <= reached]
+
+    def has(self, at: Position) -> bool:
+        """Say what a server says of whether its history has this position."""
+        stamps = {delta.at.revision: delta.at.stamp for delta in self.log}
+        stamps |= {self.at.revision: self.at.stamp} if self.at.revision else {}
+        return History(self.at.revision, self.floor, stamps).has(at)
 
     def state(self) -> MapState:
         return MapState(self.at, MappingProxyType(dict(self.items)))
@@ -116,6 +139,7 @@ def test_what_is_lost_repeated_or_reordered_shows_as_a_gap_or_not_at_all(
     for delta in delivered:
         applied = apply(state, [delta])
         continues = delta.after == (state.at.revision, state.at.stamp)
+        continues |= delta.after == (0, "0") and not state.items  # the map began there
         assert (applied.gap is not None) == (
             not continues and delta.at.revision > state.at.revision
         )
@@ -155,14 +179,17 @@ def test_the_same_revision_of_another_history_is_a_gap() -> None:
 
 
 def test_another_incarnation_is_a_gap_even_with_the_same_numbers() -> None:
-    state = MapState(Position("i1", 7, 70))
-    assert apply(state, [Delta(Position("i2", 8, 80), (7, 70), (put(b"a", b"1"),))]).gap is not None
-    assert apply(state, [Delta(Position("i2", 3, 30), (2, 20), ())]).gap is not None
+    state = MapState(Position("i1", 7, "70"))
+    assert (
+        apply(state, [Delta(Position("i2", 8, "80"), (7, "70"), (put(b"a", b"1"),))]).gap
+        is not None
+    )
+    assert apply(state, [Delta(Position("i2", 3, "30"), (2, "20"), ())]).gap is not None
 
 
 def test_a_first_revision_may_be_any_number_if_it_follows_ours() -> None:
     """The first revision of an incarnation is the server's time, far above the last one."""
-    delta = Delta(Position("i1", 1_700_000_000_000_000, 9), (0, 0), (put(b"a", b"1"),))
+    delta = Delta(Position("i1", 1_700_000_000_000_000, "9"), (0, "0"), (put(b"a", b"1"),))
     assert apply(MapState(START), [delta]).state.at == delta.at
 
 
@@ -185,7 +212,7 @@ def test_a_probe_that_differs_once_is_only_a_doubt() -> None:
     copy, effects = copy.step(Probed(truth.at))
     assert effects == ()
     copy, effects = copy.step(Deltas((delta,)))
-    assert effects == (Changed((Change(1, b"a", None, b"1"),)),)
+    assert effects == (Changed((Change(1, b"a", None, b"1"),), (delta.at,)),)
     assert copy.step(Probed(truth.at))[1] == ()
 
 
@@ -232,7 +259,7 @@ def test_a_log_that_never_continues_costs_one_snapshot_per_probe() -> None:
     """A foreign entry at the end of the log is read again after each snapshot."""
     truth = Truth()
     copy = synced(truth.state())
-    foreign = Deltas((Delta(Position("", 9, 0), (0, 0), ()),))
+    foreign = Deltas((Delta(Position("", 9), (0, ""), ()),))
     copy, effects = copy.step(foreign)
     assert effects == (Ask(2),)
     for ask in (2, 3):
@@ -258,6 +285,78 @@ def test_only_the_newest_snapshot_counts() -> None:
     assert copy.step(Fetched(3, stale)) == (copy, ())
 
 
+def test_counts_that_differ_at_our_own_position_ask_once_and_are_told() -> None:
+    """Another hand was at it.  What a snapshot does not mend is said, and not fetched for ever."""
+    truth = Truth()
+    truth.write((put(b"a", b"1"), ("a", b"l", b"1"), ("a", b"l", b"2")))
+    copy = synced(truth.state())
+    assert copy.step(Probed(truth.at, counts=(1, 2)))[1] == ()
+    for counts in ((0, 2), (1, 1)):
+        copy, effects = copy.step(Probed(truth.at, counts=counts))
+        assert effects == (Ask(copy.ask),)
+        copy, effects = copy.step(Fetched(copy.ask, truth.state()))
+        assert effects == (Follow(truth.at),)
+        assert copy.step(Probed(truth.at, counts=(1, 2)))[0].odd is None
+        copy, effects = copy.step(Probed(truth.at, counts=counts))
+        assert effects == (Odd(counts),)
+        assert copy.step(Probed(truth.at, counts=counts)) == (copy, ())
+
+
+def test_an_end_that_was_seen_is_no_news_whenever_it_is_forgotten() -> None:
+    """G9: a day after `destroy()` copies heard that the server had gone back."""
+    truth = Truth()
+    truth.write((put(b"a", b"1"),))
+    copy = synced(truth.state())
+    copy, _ = copy.step(Deltas((truth.end(),)))
+    for _ in range(3):
+        copy, effects = copy.step(Probed(truth.at))
+        assert effects == ()
+    copy, effects = copy.step(Probed(truth.at, is_fresh=True))
+    assert effects == ()
+    copy, _ = copy.step(Doubted("overflow"))
+    copy, effects = copy.step(Fetched(copy.ask, truth.state()))
+    assert effects == (Follow(copy.state.at),)
+    delta = truth.write((put(b"b", b"2"),))
+    _, effects = copy.step(Deltas((delta,)))
+    assert effects == (Changed((Change(delta.at.revision, b"b", None, b"2"),), (delta.at,)),)
+
+
+def test_an_end_that_was_missed_is_told_from_a_server_that_went_back() -> None:
+    for is_fork in (False, True):
+        truth = Truth()
+        written = truth.write((put(b"a", b"1"),)).at
+        copy = synced(truth.state())
+        if is_fork:
+            truth.go_back(START)
+        else:
+            truth.end()
+        copy, _ = copy.step(Probed(truth.at))
+        copy, _ = copy.step(Probed(truth.at))
+        fetched = Fetched(copy.ask, truth.state(), truth.has(written))
+        assert copy.step(fetched)[1][0] == Resync("drift", 0, written.revision, is_fork)
+
+
+def test_a_history_that_has_overtaken_ours_is_told_as_another() -> None:
+    truth = Truth()
+    kept = truth.write((put(b"a", b"1"),)).at
+    ours = truth.write((put(b"a", b"lost"),)).at
+    copy = synced(truth.state())
+    truth.go_back(kept)
+    for n in range(3):
+        truth.write((put(b"n", b"%d" % n),))
+    copy, _ = copy.step(Doubted("overflow"))
+    _, effects = copy.step(Fetched(copy.ask, truth.state(), truth.has(ours)))
+    assert effects[0] == Resync("overflow", 4, 2, is_fork=True)
+
+
+def test_positions_come_back_from_their_text() -> None:
+    at = Position("pool|1:x", 1_700_000_000_000_000, "0f3a")
+    assert Position.parse(str(at)) == at
+    for text in ("", "1", "1-g-i", "1-a-", "x" * 99, "1-a-b c", "1" * 17 + "-a-i", None, at):
+        with pytest.raises(InvalidOption, match="position"):
+            Position.parse(text)  # type: ignore[arg-type]
+
+
 class CopyAgainstTruth(RuleBasedStateMachine):
     """Any order of writes, reads, losses, probes, late snapshots, failovers and data losses."""
 
@@ -268,6 +367,7 @@ class CopyAgainstTruth(RuleBasedStateMachine):
         self.asked: int | None = None
         self.snapshot: Fetched | None = None
         self.reading = 0  # all of the log above this revision is still to be read
+        self.revision = 0  # the last that a watcher has heard of
         self.seen: dict[bytes, Value] = {}  # what a watcher pieces together from changes
         self.tell(Doubted("join"))
 
@@ -282,8 +382,14 @@ class CopyAgainstTruth(RuleBasedStateMachine):
                 self.asked, self.snapshot = ask, None
             case Follow(at=at):
                 self.reading = at.revision
+                self.revision = at.revision
                 self.seen = dict(self.copy.state.items)
-            case Changed(changes=changes):
+            case Resync(revision=revision, revision_before=before, is_fork=is_fork):
+                assert before == self.revision
+                assert is_fork or revision >= before
+            case Changed(changes=changes, passed=passed):
+                assert passed[-1] == self.copy.state.at
+                self.revision = passed[-1].revision
                 for change in changes:
                     assert self.seen.get(change.key) == change.old
                     self.seen.pop(change.key, None)
@@ -298,6 +404,10 @@ class CopyAgainstTruth(RuleBasedStateMachine):
     @rule(wanted=edits)
     def write(self, wanted: Edits) -> None:
         self.truth.write(wanted)
+
+    @rule()
+    def end(self) -> None:
+        self.truth.end()
 
     @rule()
     def deliver(self) -> None:
@@ -325,7 +435,8 @@ class CopyAgainstTruth(RuleBasedStateMachine):
     @rule()
     def take_snapshot(self) -> None:
         assert self.asked is not None
-        self.snapshot, self.asked = Fetched(self.asked, self.truth.state()), None
+        self.snapshot = Fetched(self.asked, self.truth.state(), self.truth.has(self.copy.state.at))
+        self.asked = None
 
     @precondition(lambda self: self.snapshot is not None)
     @rule()
@@ -337,15 +448,16 @@ class CopyAgainstTruth(RuleBasedStateMachine):
     @rule(data=st.data())
     def fail_over_to_an_older_copy(self, data: st.DataObject) -> None:
         mine = [at for at in self.truth.states if at.incarnation == self.truth.at.incarnation]
-        older = [at for at in mine if at.revision <= self.truth.at.revision]
+        came = self.truth.at.revision or self.truth.floor
+        older = [at for at in mine if (at.revision or self.truth.floors[at]) <= came]
         self.truth.go_back(data.draw(st.sampled_from(older)))
 
     @rule()
     def lose_everything(self) -> None:
         truth = self.truth
         incarnation = f"i{int(truth.at.incarnation[1:]) + 1}"
-        truth.at, truth.items, truth.log = Position(incarnation, 0, 0), {}, []
-        truth.states[truth.at] = {}
+        truth.at, truth.items, truth.log, truth.floor = Position(incarnation, 0), {}, [], 0
+        truth.states[truth.at], truth.floors[truth.at] = {}, 0
         self.tell(Doubted("data lost"))
 
     @invariant()
@@ -366,7 +478,7 @@ class CopyAgainstTruth(RuleBasedStateMachine):
                 self.take_snapshot()
             if self.snapshot is not None:
                 self.bring_snapshot()
-        assert self.copy.state.at == self.truth.at
+        assert self.copy.state.at == self.truth.at or not self.truth.at.revision
         assert dict(self.copy.state.items) == self.truth.items
 
 

@@ -271,6 +271,24 @@ def test_who_makes_a_lane_is_the_first_witness_of_its_clock(bench: Bench, step_m
     assert (told.clock.turn, abs(clock.error_ms(told)) < BUSY_MS) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("ttl_ms", "window_ms"), [(10_000, WINDOW_MS), (3_600_000, 20_000), ("junk", WINDOW_MS)]
+)
+def test_who_joins_believes_a_clock_no_further_than_two_periods(
+    clock: Clock, ttl_ms: object, window_ms: int
+) -> None:
+    """Nor is its lease any longer."""
+    bench = clock.bench
+    bench.do("HSET", bench.names.lane, "ttl", ttl_ms)
+    seen_ms = clock.field("seen")
+    clock.step(HOUR_MS)
+    soon: Any = {"not_after_ms": bench.now_ms() + HOUR_MS, "pool_ttl_ms": 10_000}
+    call = bench.lane.join(Target("n1", 1), {Target("w3", 1): 10}, {}, is_new=False, **soon)
+    now_ms, granted_ms, *_ = bench.run(call)
+    assert now_ms == seen_ms + window_ms
+    assert bench.do("ZSCORE", bench.names.keepalive, "w3.1") == now_ms + granted_ms
+
+
 def test_a_lane_that_was_made_anew_begins_with_what_its_server_says(clock: Clock) -> None:
     """What nodes had counted was of the one that is gone."""
     clock.bench.do("HDEL", clock.bench.names.lane, "seen", "offset", "turn")

@@ -567,7 +567,8 @@ async def test_wrong_credentials_are_refused_without_showing_them(
 
 
 @pytest.mark.parametrize(
-    ("version", "is_old"), [("6.2.14", True), ("7.0.0", False), ("10.1", False)]
+    ("version", "is_old"),
+    [("6.2.14", True), ("6.9.240", True), ("7.0.0", False), ("10.1", False)],  # 7.0-rc1 is 6.9.240
 )
 def test_a_server_that_lacks_what_scripts_use_is_refused(version: str, *, is_old: bool) -> None:
     facts = {"server": "redis", "version": version, "mode": "standalone", "role": "master"}

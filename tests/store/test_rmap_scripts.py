@@ -29,12 +29,14 @@ from pool.model.rmap import (
     CompareAndSet,
     Delete,
     Delta,
+    History,
     Increment,
     ListOp,
     MapState,
     Op,
     Outcome,
     Position,
+    Probed,
     ResetOp,
     Resized,
     Set,
@@ -45,12 +47,16 @@ from pool.model.rmap import (
 )
 from pool.store.link import Link
 from pool.store.rmap import (
+    DELTAS_MAX,
+    LATE_MS,
+    LOG_BYTES_MAX,
     MAP_KEY_BYTES_MAX,
     MAP_VALUE_BYTES_MAX,
     OPS_MAX,
     READING_S,
-    TOMBSTONE_S,
+    WRITE,
     Life,
+    Probe,
     StoredMap,
     delta_of,
     expire_calls,
@@ -99,13 +105,13 @@ class Store:
         """Do what a follower does once per period; return which maps it found ended."""
         call = probe_call(self.map.control, INCARNATION, [])
         reply = await self.link.call(call)
-        for each in expire_calls(self.map.control, INCARNATION, reply):
+        for each in expire_calls(self.link.seam, self.map.control, INCARNATION, reply.ended):
             await self.link.call(each)
-        return list(reply[0])
+        return list(reply.ended)
 
     def followed(self) -> MapState:
         """Where the log alone leads."""
-        return apply(MapState(Position(INCARNATION, 0, 0)), self.log()).state
+        return apply(MapState(Position(INCARNATION, 0)), self.log()).state
 
     async def state(self) -> MapState:
         return await self.map.snapshot(self.link, INCARNATION)
@@ -114,8 +120,33 @@ class Store:
         return dict((await self.state()).items)
 
     async def probe(self, *maps: StoredMap) -> list[Position | None]:
-        call = probe_call(self.map.control, INCARNATION, maps or [self.map])
-        return probed(INCARNATION, await self.link.call(call))
+        return [told.at for told in await self.look(*maps)]
+
+    async def look(self, *maps: StoredMap, expected_ms: int = 0) -> list[Probed]:
+        asked = maps or (self.map,)
+        control = self.map.control
+        call = probe_call(control, INCARNATION, asked, expected_ms=expected_ms, logs=True)
+        return probed(INCARNATION, asked, await self.link.call(call))
+
+    def place(self) -> list[str]:
+        """Where the map is: incarnation, revision, stamp, appended, ends, cut, half, bytes."""
+        return str(self.client.hget(self.map.data, "at").decode()).split()
+
+    def end_now(self) -> None:
+        """Have its time be up."""
+        place = self.place()
+        place[4] = "1"
+        self.client.hset(self.map.data, "at", " ".join(place))
+        self.client.zadd(self.map.control.map_due, {self.map.name: 1})
+
+    async def look_at_time(self, expected_ms: int = 0) -> int:
+        call = probe_call(self.map.control, INCARNATION, [], expected_ms=expected_ms)
+        probe: Probe = await self.link.call(call)
+        return probe.now_ms
+
+    def all_keys(self) -> list[bytes]:
+        """Return all keys of the pool's maps."""
+        return list(self.client.scan_iter(f"{self.map.control.prefix}*", count=1000))
 
     def log(self) -> list[Delta]:
         return [
@@ -125,8 +156,8 @@ class Store:
 
     def dump(self) -> list[bytes | None]:
         stored = self.map
-        keys = (stored.meta, stored.items, stored.log, stored.lists, stored.index)
-        return [self.client.dump(key) for key in (*keys, stored.control.map_due)]
+        keys = (stored.data, stored.lists, stored.log, stored.control.map_due)
+        return [self.client.dump(key) for key in (*keys, stored.control.maps)]
 
 
 @asynccontextmanager
@@ -197,8 +228,8 @@ async def test_an_operation_on_a_key_that_is_absent(
 
 
 async def test_what_changes_nothing_writes_nothing_and_says_where_the_map_is(store: Store) -> None:
-    assert (await store.write(Delete(b"k"))).at == Position(INCARNATION, 0, 0)
-    assert store.dump() == [None] * 6
+    assert (await store.write(Delete(b"k"))).at == Position(INCARNATION, 0)
+    assert store.dump() == [None] * 5
     before = await store.write(Set(b"k", b"1"))
     dump = store.dump()
     written = await store.write(SetIfNotExists(b"k", b"2"), Delete(b"none"))
@@ -226,7 +257,7 @@ async def test_several_operations_are_one_revision_and_see_each_other(store: Sto
     assert await store.items() == {b"a": b"2", b"c": b"4"}
     [delta] = store.log()
     assert delta == Delta(
-        written.at, (0, 0), (("+", b"a", b"2"), ("-", b"b", b""), ("+", b"c", b"4"))
+        written.at, (0, "0"), (("+", b"a", b"2"), ("-", b"b", b""), ("+", b"c", b"4"))
     )
 
 
@@ -255,13 +286,12 @@ async def test_a_new_incarnation_starts_above_the_last_revision_and_keeps_the_it
     """G-10.  Also when the server's clock is behind: max(last + 1, time)."""
     far = 8_000_000_000_000_000
     store.client.hset(
-        store.map.meta, mapping={"incarnation": "i0", "revision": far, "stamp": far + 7}
+        store.map.data, mapping={"at": f"i0 {far} abc 0 0 0 0 0", "=kept": "1", "foreign": "2"}
     )
-    store.client.hset(store.map.items, "kept", "1")
-    assert (await store.state()).at == Position(INCARNATION, far, far + 7)
+    assert (await store.state()).at == Position(INCARNATION, far, "abc")
     written = await store.write(Set(b"a", b"1"))
-    assert written.at == Position(INCARNATION, far + 1, far + 8)
-    assert store.log()[-1].after == (far, far + 7)
+    assert written.revision == far + 1
+    assert store.log()[-1].after == (far, "abc")
     assert await store.items() == {b"kept": b"1", b"a": b"1"}
 
 
@@ -271,10 +301,45 @@ async def test_a_map_whose_history_was_deleted_starts_above_its_log(store: Store
     assert written.revision == 8_000_000_000_000_001
 
 
-async def test_the_log_is_trimmed_by_length(store: Store) -> None:
-    for n in range(500):
-        await store.write(Set(b"k", b"%d" % n), deltas_max=10)
-    assert 10 <= store.client.xlen(store.map.log) < 300  # whole nodes of the stream go, of 100
+async def test_a_stamp_names_a_whole_history(store: Store) -> None:
+    """Two that have parted never meet again: not by the same writes, and not by the same call done
+    in both, as when it was sent again after a failover."""
+    stored = store.map
+    await store.write(Set(b"a", b"1"))
+    older = {key: store.client.dump(key) for key in (stored.data, stored.log)}
+    call = WRITE(stored.keys(), (INCARNATION, "flags", "same", 10, 0, 0, "set", "b", "2"))
+
+    async def history(value: bytes) -> list[Position]:
+        for key, dump in older.items():
+            store.client.restore(key, 0, dump, replace=True)
+        found = [(await store.write(Set(b"a", value))).at]
+        for _ in range(2):
+            revision, stamp, _ = await store.link.call(call)
+            found.append(Position(INCARNATION, revision, stamp))
+        return found
+
+    first, second = await history(b"x"), await history(b"x")
+    assert [at.revision for at in first] == [at.revision for at in second]
+    assert len({at.stamp for at in first + second}) == 6
+
+
+async def test_the_log_is_bounded_in_deltas(store: Store) -> None:
+    for n in range(1_700):
+        await store.write(Set(b"k", b"%d" % n))
+    assert 512 <= store.client.xlen(store.map.log) <= DELTAS_MAX + 100  # whole nodes of it go
+
+
+async def test_the_log_is_bounded_in_bytes(store: Store) -> None:
+    """G5: a map of 4 MiB that was written 251 times held 1 GiB."""
+    ops = [Set(b"%d" % n, b"v" * MAP_VALUE_BYTES_MAX) for n in range(64)]
+    for _ in range(12):
+        await store.write(*ops)
+        held = store.client.memory_usage(store.map.log, samples=0)
+        assert held < 1.25 * LOG_BYTES_MAX
+    assert store.client.xlen(store.map.log) >= 1
+    for n in range(300):  # and of small ones behind it as many as ever
+        await store.write(Set(b"k", b"%d" % n))
+    assert store.client.xlen(store.map.log) >= 300
 
 
 async def test_any_bytes_are_keys_and_values(store: Store) -> None:
@@ -290,20 +355,47 @@ async def test_any_bytes_are_keys_and_values(store: Store) -> None:
 
 
 async def test_several_maps_are_probed_in_one_script(store: Store) -> None:
-    never, broken = (StoredMap(store.map.control, name) for name in ("never", "broken"))
-    store.client.set(broken.meta, "no hash")
+    control = store.map.control
+    never, *broken = (StoredMap(control, name) for name in ("never", "data", "lists", "log"))
+    for stored in broken:
+        store.client.set(getattr(stored, stored.name), "foreign")
     written = await store.write(Set(b"a", b"1"))
-    found = await store.probe(never, broken, store.map)
-    assert found == [Position(INCARNATION, 0, 0), None, written.at]
+    await store.change("append", b"l", b"1", b"2")
+    at = (await store.change("remove", b"l", b"2")).at
+    assert await store.look(never, *broken, store.map) == [
+        Probed(Position(INCARNATION, 0), counts=(0, 0)),
+        *(Probed(None, damaged=getattr(stored, stored.name)) for stored in broken),
+        Probed(at, counts=(1, 1)),
+    ]
+    assert at.revision == written.revision + 2
+    store.client.zrem(store.map.lists, store.client.zrange(store.map.lists, 0, 0)[0])
+    assert await store.look() == [Probed(at, counts=(1, 1), damaged=store.map.lists)]
+
+
+async def test_a_position_is_found_in_the_log_or_known_to_be_lost(store: Store) -> None:
+    written = [(await store.write(Set(b"a", b"%d" % n))).at for n in range(3)]
+    first, middle, last = (at.revision for at in written)
+
+    async def find(*revisions: int) -> History:
+        return await store.map.find(store.link, INCARNATION, revisions)
+
+    stamps = {at.revision: at.stamp for at in written}
+    assert await find(first, middle, last, last + 1) == History(last, 0, stamps)
+    store.client.delete(store.map.log)
+    assert await find(middle, last) == History(last, 0, {last: written[-1].stamp})
+    ended = (await store.destroy()).at
+    other = StoredMap(store.map.control, "other")
+    found = await other.find(store.link, INCARNATION, [first])
+    assert found == History(0, ended.revision, {})
 
 
 # --- refusals ---------------------------------------------------------------------------------
 
 
-async def refused(store: Store, error: type[PoolError], *ops: Op) -> None:
+async def refused(store: Store, error: type[PoolError], *ops: Op, **limits: Any) -> None:
     before = store.dump()
     with pytest.raises(error):
-        await store.write(*ops)
+        await store.write(*ops, **limits)
     assert store.dump() == before
 
 
@@ -324,7 +416,7 @@ async def test_another_incarnation_or_none_is_data_loss(store: Store, there: str
     assert caught.value.pool == store.map.control.pool
 
 
-@pytest.mark.parametrize("key", ["meta", "items", "log"])
+@pytest.mark.parametrize("key", ["data", "log"])
 @pytest.mark.parametrize("op", [Set(b"a", b"2"), Delete(b"a"), SetIfNotExists(b"b", b"1")])
 @pytest.mark.parametrize("has_history", [True, False])
 async def test_foreign_data_under_a_key_is_refused(
@@ -332,7 +424,7 @@ async def test_foreign_data_under_a_key_is_refused(
 ) -> None:
     await store.write(Set(b"a", b"1"))
     if not has_history:
-        store.client.delete(store.map.meta)
+        store.client.hdel(store.map.data, "at")
     store.client.delete(getattr(store.map, key))
     store.client.set(getattr(store.map, key), "foreign")
     await refused(store, StoreFault, op)
@@ -439,7 +531,7 @@ async def test_a_list_keeps_its_order_and_repeats(store: Store) -> None:
 
 async def test_what_is_appended_stands_last_even_if_the_count_was_lost(store: Store) -> None:
     await store.change("append", b"l", b"1", b"2")
-    store.client.delete(store.map.meta)
+    store.client.hdel(store.map.data, "at")
     await store.change("append", b"l", b"3")
     assert await store.items() == {b"l": (b"1", b"2", b"3")}
 
@@ -449,8 +541,7 @@ async def test_removing_the_last_item_deletes_the_key(store: Store) -> None:
     assert (await store.change("remove", b"l", b"1")).size == 0
     assert await store.items() == {}
     assert dict(store.followed().items) == {}
-    for key in (store.map.lists, store.map.index):
-        assert not store.client.exists(key)
+    assert not store.client.exists(store.map.lists)
 
 
 async def test_a_list_operation_that_changes_nothing_writes_nothing(store: Store) -> None:
@@ -474,7 +565,7 @@ async def test_a_string_replaces_a_list_and_tells_what_it_was(store: Store) -> N
     await store.change("append", b"m", b"1")
     assert (await store.write(Delete(b"m"))).outcomes == (Outcome(True, (b"1",)),)
     assert await store.items() == {b"l": b"x"}
-    assert not store.client.exists(store.map.lists, store.map.index)
+    assert not store.client.exists(store.map.lists)
 
 
 async def test_lists_of_awkward_keys_do_not_meet(store: Store) -> None:
@@ -540,19 +631,31 @@ async def test_compare_and_reset_wants_all_it_expects(store: Store) -> None:
     assert await store.items() == {}
 
 
-async def test_destroy_leaves_only_the_place_in_history_and_that_not_for_ever(store: Store) -> None:
+async def test_destroy_leaves_nothing_but_the_log_and_that_not_for_long(store: Store) -> None:
     await store.change("append", b"l", b"1")
     written = await store.write(Set(b"a", b"1"), life=Life(60.0))
     gone = await store.destroy()
     stored = store.map
     assert gone.at.revision == written.revision + 1
-    assert not store.client.exists(stored.items, stored.lists, stored.index)
-    assert not store.client.exists(stored.control.map_due)
+    assert not store.client.exists(stored.data, stored.lists, stored.control.map_due)
     assert 0 < store.client.pttl(stored.log) <= READING_S * 1000
-    assert READING_S * 1000 < store.client.pttl(stored.meta) <= TOMBSTONE_S * 1000
+    assert await store.probe() == [Position(INCARNATION, 0)]
+    assert (await store.state()).at == Position(INCARNATION, 0)
+    assert (await store.destroy()).at == Position(INCARNATION, 0)
     again = await store.write(Set(b"a", b"2"))  # it lives again, and ids did not fall
-    assert again.revision == gone.at.revision + 1
-    assert [store.client.pttl(key) for key in (stored.meta, stored.log)] == [-1, -1]
+    assert again.revision > gone.at.revision
+    assert store.client.pttl(stored.log) == -1
+    assert dict(store.followed().items) == {b"a": b"2"}
+
+
+async def test_no_map_begins_below_where_one_has_ended(store: Store) -> None:
+    """A clock that went back, or a log that is gone, leaves no reader waiting at a higher id."""
+    far = 8_000_000_000_000_000
+    store.client.hset(store.map.data, mapping={"at": f"{INCARNATION} {far} abc 0 0 0 0 0"})
+    ended = await store.destroy()
+    assert ended.at.revision == far + 1
+    store.client.delete(store.map.log)
+    assert (await store.write(Set(b"a", b"1"))).revision == far + 2
 
 
 async def test_an_absolute_life_counts_from_the_first_write(store: Store) -> None:
@@ -579,39 +682,125 @@ async def test_an_emptied_map_has_no_end_left(store: Store) -> None:
 
 async def test_a_sliding_life_counts_from_the_latest_write(store: Store) -> None:
     due = store.map.control.map_due
-    await store.write(Set(b"a", b"1"), life=Life(60.0, is_sliding=True))
-    store.client.zadd(due, {"flags": store.client.zscore(due, "flags") - 5_000})
+    life = Life(60.0, is_sliding=True)
+    await store.write(Set(b"a", b"1"), life=life)
     early = store.client.zscore(due, "flags")
-    await store.change("append", b"l", b"2", life=Life(60.0, is_sliding=True))
-    assert store.client.zscore(due, "flags") > early
+    await store.look(expected_ms=int(early) - 55_000)
+    await store.change("append", b"l", b"2", life=life)
+    assert store.client.zscore(due, "flags") >= early + 5_000
+    assert int(store.place()[4]) == store.client.zscore(due, "flags")
 
 
-async def ended(store: Store) -> Written:
-    written = await store.write(Set(b"a", b"1"), life=Life(60.0))
+async def test_a_life_until_a_time_ends_then_whoever_wrote(store: Store) -> None:
+    seconds, _ = store.client.time()
+    now = await store.look_at_time()
+    for ahead_s in (600, 60):  # each write says it anew
+        await store.write(Set(b"a", b"1"), life=Life(expires_at=seconds + ahead_s))
+        ends = store.client.zscore(store.map.control.map_due, "flags")
+        assert abs(ends - now - 1000 * ahead_s) < 10_000
+    await store.write(Set(b"b", b"1"), life=Life(expires_at=seconds - 60.0))
+    assert await store.items() == {}
+
+
+async def ended(store: Store) -> None:
+    await store.write(Set(b"a", b"1"), life=Life(60.0))
     await store.change("append", b"l", b"1")
-    store.client.zadd(store.map.control.map_due, {"flags": 1})
-    return written
+    store.end_now()
 
 
 async def test_an_end_has_come_when_its_millisecond_has(store: Store) -> None:
     await store.write(Set(b"a", b"1"), life=Life(60.0))
     assert await store.expire() == []
-    seconds, micros = store.client.time()
-    while micros < 10_000:
-        seconds, micros = store.client.time()
-    store.client.zadd(store.map.control.map_due, {"flags": seconds * 1000 + micros // 1000})
+    now = await store.look_at_time()
+    due = store.map.control.map_due
+    store.client.zadd(due, {"flags": now + 600_000})
+    assert await store.expire() == []
+    store.client.zadd(due, {"flags": now})
     assert await store.expire() == [b"flags"]
+    # It was given more time than it said there: it keeps that.
+    assert store.client.zscore(due, "flags") == int(store.place()[4])
 
 
 async def test_an_ended_map_is_emptied_by_a_delta(store: Store) -> None:
     """Never by a time to live of Redis, of which replicas would not hear."""
     await ended(store)
-    assert store.client.exists(store.map.items)
+    assert store.client.exists(store.map.data)
     assert await store.expire() == [b"flags"]
-    assert not store.client.exists(store.map.items, store.map.lists, store.map.index)
+    assert not store.client.exists(store.map.data, store.map.lists, store.map.control.map_due)
     assert store.log()[-1].edits == (("*", b"", b""),)
     assert dict(store.followed().items) == {}
     assert await store.expire() == []
+
+
+async def test_each_ended_map_is_handed_to_one_and_to_another_if_he_dies(store: Store) -> None:
+    """G4: 300 that nobody holds leave nothing, and a thousand processes do not end each of them."""
+    for n in range(300):
+        stored = StoredMap(store.map.control, f"m{n}")
+        at = attrs.evolve(store, map=stored)
+        await at.write(Set(b"a", b"1"), life=Life(60.0))
+        at.end_now()
+    call = probe_call(store.map.control, INCARNATION, [])
+    first, second, third, fourth = [await store.link.call(call) for _ in range(4)]
+    assert [len(each.ended) for each in (first, second, third, fourth)] == [128, 128, 44, 0]
+    assert len({*first.ended, *second.ended, *third.ended}) == 300
+    late = probe_call(store.map.control, INCARNATION, [], expected_ms=first.now_ms + LATE_MS + 1000)
+    again = await store.link.call(late)  # the first three have died
+    assert len(again.ended) == 128
+    for names in (first.ended, second.ended, third.ended):
+        for each in expire_calls(store.link.seam, store.map.control, INCARNATION, names):
+            await store.link.call(each)
+    kinds = {key.decode().split("}:")[1].split(":")[0] for key in store.all_keys()}
+    assert kinds == {"config", "maps", "map-log"}
+
+
+async def test_no_step_of_the_clock_and_no_time_without_anybody_ends_a_map(store: Store) -> None:
+    """By what its callers have seen pass (13.10)."""
+    maps = store.map.control.maps
+
+    async def now(expected_ms: int = 0, clock_off_ms: int = 0) -> int:
+        seen = int(store.client.hget(maps, "seen") or 0)
+        if clock_off_ms:  # the clock goes on by that much
+            store.client.hset(maps, "seen", seen - clock_off_ms)
+        return await store.look_at_time(expected_ms)
+
+    def is_near(found: int, wanted: int) -> bool:
+        return wanted <= found < wanted + 1_000
+
+    first = await now()
+    assert is_near(await now(), first)
+    for step_ms in (3_600_000, -3_600_000):
+        assert is_near(await now(clock_off_ms=step_ms), first)
+        assert is_near(await now(first + 2_000, clock_off_ms=step_ms), first + 2_000)
+        first += 2_000
+    assert is_near(await now(first + 3_000, clock_off_ms=10_000), first + 3_000)  # a small step
+    first += 3_000
+    assert is_near(await now(clock_off_ms=10_000), first + 10_000)  # somebody's probe was late
+    first += 10_000
+    assert is_near(
+        await now(first - 8_000), first
+    )  # what was on its way for long takes nothing back
+    store.client.set(maps, "foreign")
+    store.client.delete(maps)
+    assert is_near(await now(first + 100_000), first + 100_000)  # who knows it says so
+
+
+async def test_foreign_data_under_the_shared_keys_stop_only_ends(store: Store) -> None:
+    control = store.map.control
+    for key in (control.maps, control.map_due):
+        kept = store.client.dump(key)
+        store.client.delete(key)
+        store.client.set(key, "foreign")
+        written = await store.write(Set(b"a", key.encode()))
+        assert await store.probe() == [written.at]
+        await refused(store, StoreFault, Set(b"b", b"1"), life=Life(60.0))
+        await store.change("append", b"l", b"1")
+        with pytest.raises(StoreFault):
+            await store.destroy()
+        assert await store.items() == {b"a": key.encode(), b"l": (b"1",)}
+        await store.change("remove", b"l", b"1")
+        store.client.delete(key)
+        if kept is not None:
+            store.client.restore(key, 0, kept)
 
 
 async def test_who_writes_to_an_ended_map_finds_it_empty(store: Store) -> None:
@@ -621,7 +810,7 @@ async def test_who_writes_to_an_ended_map_finds_it_empty(store: Store) -> None:
     assert store.log()[-1].edits == (("*", b"", b""), ("+", b"a", b"2"))
     assert await store.items() == {b"a": b"2"} == dict(store.followed().items)
     assert store.client.zscore(store.map.control.map_due, "flags") > 1
-    store.client.zadd(store.map.control.map_due, {"flags": 1})
+    store.end_now()
     assert (await store.change("append", b"a", b"3")).size_before == 0
     assert await store.items() == {b"a": (b"3",)} == dict(store.followed().items)
 
@@ -645,15 +834,14 @@ async def test_a_life_out_of_bounds_is_refused(life: tuple[float | None, bool]) 
         Life(*life)
 
 
-@pytest.mark.parametrize("key", ["meta", "items", "lists", "index", "log"])
+@pytest.mark.parametrize("key", ["data", "lists", "log"])
 async def test_foreign_data_under_a_lists_key_is_refused(store: Store, key: str) -> None:
     await store.change("append", b"l", b"1")
     store.client.delete(getattr(store.map, key))
     store.client.set(getattr(store.map, key), "foreign")
     for kind in ("append", "append_unique", "remove"):
         await refused_list_op(store, StoreFault, ListOp(kind, b"l", (b"2", b"1")))
-    if key != "items":
-        await refused(store, StoreFault, Set(b"l", b"2"))
+    await refused(store, StoreFault, Set(b"l", b"2"))
 
 
 async def test_a_full_server_refuses_to_append_and_still_removes(
@@ -701,7 +889,7 @@ async def test_a_full_server_refuses_to_append_and_still_removes(
 async def test_a_damaged_entry_continues_nobodys_history(
     fields: dict[str, bytes], entry: str
 ) -> None:
-    state = MapState(Position(INCARNATION, 4, 40))
+    state = MapState(Position(INCARNATION, 4, "40"))
     applied = apply(state, [delta_of(entry, fields)])
     assert applied.gap is not None or applied.state.at.incarnation == INCARNATION
 
@@ -759,7 +947,8 @@ async def test_any_operations_do_what_they_do_to_a_dict(store: Store) -> None:
     assert dict(state.items) == items
     followed = store.followed()
     assert (followed.at, dict(followed.items)) == (state.at, items)
-    assert store.client.zcard(store.map.index) == store.client.zcard(store.map.lists)
+    [told] = await store.look()
+    assert told == Probed(state.at, counts=state.counts)
 
 
 async def check_list_op(store: Store, items: dict[bytes, Value], op: ListOp) -> None:

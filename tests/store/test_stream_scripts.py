@@ -60,8 +60,7 @@ class Shop:
         return self
 
     def add(self, n: int, **options: Any) -> ScriptCall:
-        given: dict[str, Any] = {"length_max": 0, "ttl_ms": 0, "is_sliding": False}
-        given |= {"only_if_exists": False} | options
+        given: dict[str, Any] = {"length_max": 0, "ttl_ms": 0, "how": ""} | options
         return self.stream.add(b"made", b"%d" % n, b"topic" if n % 2 else None, **given)
 
     def read(self, consumer: str, count: int) -> None:
@@ -124,8 +123,10 @@ class Shop:
         return {"pending": self.pending(), "consumers": self.consumers(), **found}
 
 
-CALLS: dict[str, Callable[[Shop], ScriptCall]] = {
+CALLS: dict[str, Callable[[Shop], Any]] = {
     "add": lambda shop: shop.add(99, length_max=3, ttl_ms=1000),
+    "add once": lambda shop: shop.add(99, length_max=3, once_id=b"x", window_ms=1000, ttl_ms=1000),
+    "ack": lambda shop: shop.sink.ack_each(ME, [shop.ids[2], shop.ids[4]]),
     "probe": lambda shop: probe_call([(shop.stream, shop.ids[3])]),
     "join": lambda shop: shop.sink.join("c3.1", OTHER, "newest"),
     "renew": lambda shop: shop.sink.renew(ME),
@@ -397,6 +398,24 @@ def test_foreign_fields_of_an_event_cannot_pass_for_the_sinks_own(shop: Shop) ->
     assert read_fields([b"\xff", b"v"]) == {"\\xff": b"v"}
 
 
+def test_nothing_looks_at_all_that_is_pending() -> None:
+    """G10: what is pending is looked at by its holder, and so many; `IDLE` would scan all of it."""
+    lua = files("pool.store") / "lua"
+    calls = [
+        call
+        for folder in (lua, lua / "lib")
+        for path in folder.iterdir()
+        if path.name.endswith(".lua")
+        for call in re.findall(r"'(?:XPENDING|XAUTOCLAIM)'[^\n]*", path.read_text("utf-8"))
+    ]
+    summary = re.compile(r"'XPENDING', events, group\)")
+    of_one = re.compile(r"'XPENDING', events, group, [^()]+(\([^()]*\))?[^()]*, consumer\)")
+    page = re.compile(r"'XPENDING', events, group, '-', '\+', [^,()]+, name\)")
+    assert len(calls) >= 6
+    for call in calls:
+        assert any(form.match(call) for form in (summary, of_one, page)) or "after ==" in call, call
+
+
 def test_consumers_are_deleted_in_one_place_and_groups_begin_at_the_end_in_one() -> None:
     """`XGROUP DELCONSUMER` and `$` lose events in silence wherever they are not reviewed."""
     lua = files("pool.store") / "lua"
@@ -439,7 +458,7 @@ def test_on_a_full_server_only_adding_is_refused(full: Shop, name: str) -> None:
     call, before = CALLS[name](full), full.dump()
     full.bench.load(call)
     full.bench.client.config_set("maxmemory", 1)
-    if name == "add":
+    if name in ("add", "add once"):
         with pytest.raises(redis.ResponseError, match="command not allowed"):
             full.bench.run(call)
         assert full.dump() == before

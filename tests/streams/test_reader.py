@@ -11,7 +11,7 @@ import redis
 
 from pool import InvalidOption, NotRunning, Reader, StreamEvent
 from pool.actors.access import StreamsReachable, StreamsUnreachable
-from pool.actors.reader import StreamMissed, StreamRestarted
+from pool.actors.reader import StreamEnded, StreamMissed, StreamRestarted, StreamTroubled
 from pool.actors.sink_events import SinkRemade
 from pool.store.server import EmbeddedServer
 from pool.testing.proxy import fault_proxy
@@ -332,13 +332,15 @@ async def test_a_stream_that_begins_again_is_read_from_its_beginning(
                 await stream.destroy()
             case "expired":
                 bench.client.pexpire(bench.key, 1)
-        await bench.seen(StreamRestarted)
+        kind = StreamEnded if loss == "destroyed" else StreamRestarted
+        await bench.seen(kind)
         ids = await bench.add(stream, 1, 2)
         events = await bench.take(reader, 2)
         assert [event.id for event in events] == ids
         assert [event.after for event in events] == ["restarted", ""]
         assert reader.position(stream) == ids[1]
-        assert len(bench.all_seen(StreamRestarted)) == 1
+        told = [*bench.all_seen(StreamRestarted), *bench.all_seen(StreamEnded)]
+        assert [type(each) for each in told] == [kind]
 
 
 async def test_a_stream_made_again_before_anyone_looked_is_read_whole_and_once(
@@ -437,12 +439,49 @@ async def test_a_foreign_key_is_told_and_does_not_spin(bench: Bench) -> None:
         assert await bench.take_numbers(reader, 1) == [0]
         bench.client.delete(bench.key)
         bench.client.set(bench.key, "foreign")
-        await bench.seen(StreamsUnreachable, 2)
+        troubled = await bench.seen(StreamTroubled)
+        assert (troubled.stream, troubled.key, troubled.found) == ("orders", bench.key, "string")
         calls = int(bench.client.info("stats")["total_error_replies"])
         other = stream.sibling("other")
         await bench.add(other, *range(100))  # round trips, of which a circle would take as many
         assert int(bench.client.info("stats")["total_error_replies"]) - calls < 10
         bench.client.delete(bench.key)
+        await bench.add(stream, 1)
+        assert await bench.take_numbers(reader, 1) == [1]
+
+
+@pytest.mark.parametrize("of", ["events", "meta"])
+async def test_a_foreign_key_fails_its_own_stream_alone(bench: Bench, of: str) -> None:
+    """G8: the others are read on, and the key is named; a stream that is free again is read."""
+    async with bench.stream() as stream, stream.reader() as reader:
+        other = stream.sibling("other")
+        await reader.add_stream(other)
+        await bench.add(stream, 0)
+        assert await bench.take_numbers(reader, 1) == [0]
+        key = getattr(stream.stored, of)
+        bench.client.delete(bench.key, stream.stored.meta)
+        bench.client.set(key, "foreign")
+        troubled = await bench.seen(StreamTroubled)
+        assert (troubled.stream, troubled.key, troubled.found) == ("orders", key, "string")
+        await bench.add(other, 1)
+        assert await bench.take_numbers(reader, 1) == [1]
+        reader.position(stream)
+        with pytest.raises(InvalidOption):
+            await reader.add_stream(stream)
+        bench.client.delete(key)
+        await bench.add(stream, 2)
+        [event] = await bench.take(reader, 1)
+        assert (event.payload, event.after) == (b"2", "restarted")
+        assert len(bench.all_seen(StreamTroubled)) == 1
+
+
+async def test_damaged_facts_about_one_stream_do_not_hide_the_others(bench: Bench) -> None:
+    async with bench.stream() as stream, stream.reader() as reader:
+        await bench.add(stream, 0)
+        bench.client.hset(stream.stored.meta, mapping={"trimmed": "?", "n": "many"})
+        assert await bench.take_numbers(reader, 1) == [0]
+        probed = reader._tail.readings[bench.key]
+        await bench.until(lambda: probed.added == 1)
         await bench.add(stream, 1)
         assert await bench.take_numbers(reader, 1) == [1]
 
@@ -486,3 +525,21 @@ async def test_a_stream_that_a_sink_has_made_anew_is_another_one(bench: Bench) -
             events += await bench.take(reader, 1)
         assert [event.after for event in events if event.payload == b"100"] == ["restarted"]
         assert (await bench.seen(StreamRestarted)).stream == "orders"
+
+
+@pytest.mark.parametrize("before", [5, 30])
+async def test_what_a_cap_took_of_a_streams_new_life_is_told(bench: Bench, before: int) -> None:
+    """However many events its last life had: it is not that one's numbers that go on."""
+    async with bench.stream() as stream, bench.stream(length_max=5) as capped:
+        await bench.add(stream, *range(before))
+        async with stream.reader(buffer_max=1) as reader:
+            assert await bench.take_numbers(reader, 2) == [0, 1]
+            await bench.until(lambda: len(reader._feed))  # and reads no further
+            bench.client.delete(bench.key)
+            await bench.add(capped, *range(200, 212))
+            assert await bench.take_numbers(reader, 1) == [2]
+            events = await bench.take(reader, 5)
+    assert bench.numbers(events) == [*range(207, 212)]
+    assert [event.after for event in events] == ["restarted", *[""] * 4]
+    assert [each.events for each in bench.all_seen(StreamMissed)] == [7]
+    assert len(bench.all_seen(StreamRestarted)) == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -15,11 +17,15 @@ from pool import (
     Node,
     NotRunning,
     PayloadTooLarge,
+    PoolError,
     StorageFull,
     StoreFault,
+    StoreLost,
     StoreUnavailable,
     Stream,
 )
+from pool.actors.reader import StreamEnded, StreamMissed, StreamRestarted
+from pool.actors.sink_events import SinkBeganAnew, SinkRemade
 from pool.model.stream import EVENT_BYTES_MAX, TOPIC_BYTES_MAX
 from pool.store.server import EmbeddedServer
 from pool.testing.proxy import fault_proxy
@@ -126,7 +132,9 @@ async def test_events_are_removed_and_streams_destroyed(bench: Bench) -> None:
             assert await bench.take_numbers(reader, 2) == [0, 2]
         assert await stream.destroy()
         assert not await stream.destroy()
-        assert (await stream.fetch_length(), bench.keys()) == (0, [])
+        left = bench.control.stream_meta("orders")  # for who asks why it is not there
+        assert (await stream.fetch_length(), bench.keys()) == (0, [left])
+        assert 0 < bench.client.pttl(left) <= 600_000
 
 
 async def test_a_length_cap_keeps_the_newest_and_is_never_a_default(bench: Bench) -> None:
@@ -146,7 +154,7 @@ async def test_a_length_cap_keeps_the_newest_and_is_never_a_default(bench: Bench
 
 @pytest.mark.parametrize("is_sliding", [False, True])
 async def test_a_ttl_ends_the_whole_stream(bench: Bench, *, is_sliding: bool) -> None:
-    """Counted from when it was made, or from its last event; nothing is left of it."""
+    """Counted from when it was made, or from its last event; what says so goes soon after it."""
     async with bench.stream(ttl_s=60.0, is_sliding=is_sliding) as stream:
         await bench.add(stream, 1)
         keys = bench.keys()
@@ -158,7 +166,160 @@ async def test_a_ttl_ends_the_whole_stream(bench: Bench, *, is_sliding: bool) ->
         assert all((ms > 30_000) == is_sliding for ms in left_ms), left_ms
     async with bench.stream("short", ttl_s=0.05, is_sliding=is_sliding) as short:
         await bench.add(short, 1)
-        await bench.until(lambda: len(bench.keys()) == 2)
+        await bench.until(lambda: len(bench.keys()) == 3)
+        assert 0 < bench.client.pttl(bench.control.stream_meta("short")) <= 600_000
+
+
+async def test_an_end_at_a_time_ends_the_whole_stream(bench: Bench) -> None:
+    """However often it is added to; behind it nothing is added, and nobody is told of a loss."""
+    ends_ms = 1000 * (bench.client.time()[0] + 3600)
+    at = datetime.fromtimestamp(ends_ms / 1000, UTC)
+    async with (
+        bench.stream(ends_at=at) as stream,
+        stream.reader() as reader,
+        stream.sink("billing") as sink,
+    ):
+        await bench.add(stream, 1, 2)
+        assert bench.client.pexpiretime(bench.key) == ends_ms
+        assert await bench.take_numbers(reader, 2) == [1, 2]
+        late = stream.sibling("orders", ends_at=bench.client.time()[0] * 1000)
+        assert await late.add("counted", "3") is None
+        assert await stream.fetch_length() == 2
+        now_ms = 1000 * bench.client.time()[0]
+        bench.client.pexpireat(stream.stored.meta, now_ms + 600_000)
+        bench.client.delete(bench.key)  # as its time is up
+        await bench.seen(StreamEnded)
+        assert (await bench.seen(SinkBeganAnew)).sink == "billing"
+        assert not bench.all_seen(SinkRemade)
+        assert not bench.all_seen(StreamRestarted)
+        await bench.add(stream, 4)
+        assert 4 in await bench.take_numbers(sink, 3)
+        assert await bench.take_numbers(reader, 1) == [4]
+
+
+def has_cursor(bench: Bench, sink: str) -> bool:
+    return bench.state(sink).get(b"cursor", b"0-0") != b"0-0"
+
+
+@pytest.mark.parametrize("how", ["destroyed", "another sink"])
+async def test_a_planned_end_is_told_as_one(bench: Bench, how: str) -> None:
+    """G9: nothing of it is an error, whoever makes the stream again."""
+    async with bench.stream() as stream, AsyncExitStack() as stack:
+        names = ["billing", "mail"] if how == "another sink" else ["billing"]
+        sinks = [await stack.enter_async_context(stream.sink(name)) for name in names]
+        await bench.add(stream, 1)
+        for sink in sinks:
+            await sink.ack(*await bench.take(sink, 1))
+        for name in names:
+            await bench.until(partial(has_cursor, bench, name))
+        await stream.destroy()
+        await bench.add(stream, 2)
+        await bench.seen(SinkBeganAnew, len(sinks))
+        for sink in sinks:
+            assert await bench.take_numbers(sink, 1) == [2]
+        assert not bench.all_seen(SinkRemade)
+
+
+# --- once ---------------------------------------------------------------------------------------
+
+
+async def test_an_event_with_an_id_of_its_callers_is_added_once(bench: Bench) -> None:
+    async with bench.stream() as stream, bench.stream() as elsewhere:
+        first = await stream.add("paid", "1", once_id="invoice-1")
+        assert await elsewhere.add("paid", "1", once_id="invoice-1") == first
+        assert await stream.add("paid", "2", once_id="invoice-2") != first
+        assert await stream.add("paid", "1", once_id="invoice-1", only_if_exists=True) == first
+        assert await stream.fetch_length() == 2
+        for bad in ("", "x" * 257, 7):
+            with pytest.raises(PoolError):
+                await stream.add("paid", "1", once_id=bad)  # type: ignore[arg-type]
+        async with stream.reader() as reader:
+            assert await bench.take_numbers(reader, 2) == [1, 2]
+
+
+async def test_a_try_whose_answer_was_lost_is_no_second_event(bench: Bench) -> None:
+    """It is tried again by itself, and by whoever calls again."""
+    async with fault_proxy(bench.url) as proxy, bench.stream(url=proxy.url) as stream:
+        await bench.add(stream, 1)
+        proxy.drop_replies = True
+        with pytest.raises(StoreUnavailable):
+            await stream.add("counted", "2", once_id="second")
+        await proxy.heal()
+        again = await stream.add("counted", "2", once_id="second")
+        async with stream.reader() as reader:
+            events = await bench.take(reader, 2)
+        assert [event.id for event in events][1] == again
+        assert await stream.fetch_length() == 2
+
+
+async def test_a_stream_made_anew_remembers_nothing_of_the_last_one(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        first = await stream.add("paid", "1", once_id="x")
+        bench.client.delete(bench.key)
+        await bench.add(stream, 0)
+        second = await stream.add("paid", "1", once_id="x")
+        assert second != first
+        assert await stream.add("paid", "1", once_id="x") == second
+        await stream.destroy()
+        assert await stream.add("paid", "1", once_id="x") not in (first, second)
+
+
+# --- all of it ----------------------------------------------------------------------------------
+
+
+async def test_a_snapshot_is_all_events_at_one_position(bench: Bench) -> None:
+    """In pages; what is added meanwhile is not in it, and a reader goes on there."""
+    async with bench.stream() as stream:
+        assert [each async for each in await stream.snapshot()] == []
+        ids = await bench.add(stream, *range(200))
+        snapshot = await stream.snapshot()
+        assert snapshot.position == ids[-1]
+        events = [await anext(snapshot) for _ in range(20)]
+        await bench.add(stream, 200)
+        await stream.remove(ids[150])  # by hand: no loss
+        events += [each async for each in snapshot]
+        assert bench.numbers(events) == [n for n in range(200) if n != 150]
+        assert {event.after for event in events} == {""}
+        async with stream.reader(snapshot.position) as reader:
+            assert await bench.take_numbers(reader, 1) == [200]
+        assert [e.id async for e in await stream.snapshot(ids[198])][:1] == ids[199:]
+        assert not bench.all_seen(StreamMissed)
+
+
+async def test_a_snapshot_holds_a_page_and_no_more(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        for n in range(60):
+            await stream.add("counted", str(n).ljust(100_000))
+        snapshot, held, got = await stream.snapshot(), [0], []
+        async for event in snapshot:
+            got.append(int(event.payload))
+            held.append(len(snapshot._page))
+        assert got == [*range(60)]
+        assert max(held[20:]) <= 3
+
+
+async def test_what_a_cap_takes_from_a_snapshot_is_told(bench: Bench) -> None:
+    async with bench.stream() as stream, bench.stream(length_max=10) as capped:
+        await bench.add(stream, *range(100))
+        snapshot = await stream.snapshot()
+        assert int((await anext(snapshot)).payload) == 0
+        for n in range(100, 107):
+            await bench.add(capped, n)
+        events = [each async for each in snapshot]
+        assert (events[-1].payload, snapshot.position) == (b"99", events[-1].id)
+        [at] = [n for n, event in enumerate(events) if event.after == "missed"]
+        assert int(events[at].payload) - int(events[at - 1].payload) > 1
+        assert (await bench.seen(StreamMissed)).stream == "orders"
+
+
+async def test_a_snapshot_of_a_stream_that_was_lost_says_so(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        await bench.add(stream, *range(100))
+        snapshot = await stream.snapshot()
+        await anext(snapshot)
+        bench.client.delete(bench.key)
+        with pytest.raises(StoreLost):
+            _ = [each async for each in snapshot]
 
 
 async def test_foreign_data_is_told_and_left_alone(bench: Bench) -> None:

@@ -42,9 +42,9 @@ def state_of(client: redis.Redis, pool: str) -> dict[str, Any]:
         "claims": claims(client, pool),
         "problems": audit(client, pool),
         "workers": sorted(
-            name
+            name[1:]
             for name in _hash(client, Control(pool).map_data("workers"))
-            if name.startswith("w")
+            if name.startswith("=w")
         ),
         "shared": _shared(client, pool),
     }
@@ -52,7 +52,7 @@ def state_of(client: redis.Redis, pool: str) -> dict[str, Any]:
 
 def _shared(client: redis.Redis, pool: str) -> dict[str, str]:
     items = _hash(client, Control(pool).map_data(SHARED))
-    return {key: value.decode() for key, value in items.items()}
+    return {key[1:]: value.decode() for key, value in items.items() if key[0] == "="}
 
 
 def claims(client: redis.Redis, pool: str) -> list[str]:

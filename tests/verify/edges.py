@@ -24,7 +24,7 @@ ALIVE_S: Final = 0.05  # who lives so long is not suspected of having killed at 
 RESULT_S: Final = 1.0  # from the commit to its waiter
 ASK_AGAIN_S: Final = 5.0  # a waiter whose signal was lost asks by itself
 BESIDE_S: Final = 0.1  # nobody waits longer beside a free slot, or is overtaken by more
-CALLS: Final = frozenset({"dispatch", "result", "cancel", "notify", "map"})
+CALLS: Final = frozenset({"dispatch", "result", "cancel", "notify", "map", "put", "add", "done"})
 
 
 # --- causes ----------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def _judge_wait(
 def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
     """In peace, what is accepted begins before any process has had a slot free for 0.1 s, and no
     more than 0.1 s after what was asked for later in its lane, but for one that was held ahead and
-    given back (DESIGN 13.7, README).  So does what is due.
+    given back (DESIGN 13.7, docs/explanation/placement.md).  So does what is due.
     """
     moved = [e.t for f in ("boot", "join", "leave") for e in view.of.get(f, ())]
     moved += view.died.values()

@@ -1,6 +1,7 @@
 """Small mutants: lines of the library changed at random, to see whether the tests notice.
 
     python -m tests.verify.small [--count 100] [--seed 1] [--jobs 2] [--under pool/actors]
+                                 [--known] [--look tests/FILE ...]
                                                         (make small-mutants; docs/small-mutants.md)
 
 `mutants.py` plants bugs of the protocol that somebody thought of; this one changes what nobody
@@ -9,6 +10,13 @@ coverage, which tells who of them runs which line.  Then lines are drawn, each i
 of the tree, and the tests that run it are run there.  If none of them fails, the mutant survives: a
 test is missing, the line is superfluous, or the change makes no difference, and then `EXCUSED` says
 why not.
+
+A busy machine is no killer.  Whoever fails, or hangs for a minute, is asked twice more by himself:
+with the change, when he must fail again, and without it, when he must not.  Otherwise he is left
+out, and the others are asked.  Who noticed a mutant is kept, and asked first the next time.
+
+`--known` takes who runs what as it was looked up the last time, and `--look` adds some test files
+to that.
 
 Lines of functions only: what stands outside of them are names and settings.  Lines that no test
 runs in its own process are given to the tests that start processes, and scripts to those that call
@@ -29,7 +37,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -39,10 +47,14 @@ from tests.verify.mutants import ROOT, copy_tree, started
 
 PAGE: Final = ROOT / "docs" / "small-mutants.md"
 MAP: Final = ROOT / "build" / "who-runs-what.json"
+NOTICED: Final = ROOT / "build" / "who-noticed.json"
 TESTS_S: Final = 90.0  # of tests for one mutant, by what they take without it
 _PATIENCE: Final = 5.0  # times as long
 _STARTS_S: Final = 30.0
-_OPTIONS: Final = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:pytest_cov")
+_OPTIONS: Final = (
+    *("-v", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:pytest_cov"),
+    *("-o", "faulthandler_exit_on_timeout=true"),  # of one test, see pyproject.toml
+)
 _UNCOVERED: Final = ("--deselect=tests/house/test_budgets.py",)  # it counts lines itself
 _OF_PROCESSES: Final = ("tests/process", "tests/ops")
 _OF_SCRIPTS: Final = (
@@ -56,6 +68,7 @@ _OF_SCRIPTS: Final = (
 _FAILED: Final = re.compile(
     r"^(?:FAILED|ERROR) (tests/\S+?::(?:[^\[\n]*\[.*?\]|\S+))(?: - .*)?$", re.MULTILINE
 )
+_BEGAN: Final = re.compile(r"^(tests/\S+?::(?:[^\[\n]*\[.*?\]|\S+)) *$")  # and has not ended
 _TOOK: Final = re.compile(r"^([0-9.]+)s (?:call|setup) +(tests/\S.*)$", re.MULTILINE)
 
 EXCUSED: Final[Mapping[str, str]] = {
@@ -71,6 +84,9 @@ EXCUSED: Final[Mapping[str, str]] = {
     ),
     'pool/actors/reaper.py: self._troubled("reap", state.number, error) -> pass': (
         "that the data are lost renewals and fences tell as well"
+    ),
+    "pool/store/lua/signal.lua: redis.call('XLEN', signal) -> local _": (
+        "the write before it never changes anything, and XADD refuses what is no stream as well"
     ),
     "pool/store/lua/lib/lane.lua: if reached > STAMP_MAX / 1000 then -> "
     "if reached >= STAMP_MAX / 1000 then": "one moment of the year 2255",
@@ -261,22 +277,42 @@ class Who:
             for test in asked:
                 if sum(map(self._cost_s, chosen)) < until_s:
                     chosen[test] = None
-        return list(chosen) or _OF_PROCESSES
+        return list(chosen) or self._of_processes()
+
+    def _of_processes(self) -> Sequence[str]:
+        those = sorted(filter(lambda test: test.startswith(_OF_PROCESSES), self.took_s))
+        those.sort(key=self._cost_s)
+        costs = itertools.accumulate(map(self._cost_s, those))
+        few = [test for test, cost in zip(those, costs, strict=True) if cost < TESTS_S]
+        return few or _OF_PROCESSES
+
+    def allowed_s(self, tests: Sequence[str]) -> float:
+        """Return how long these may take altogether on a busy machine."""
+        took_s = sum(
+            took_s for test, took_s in self.took_s.items() if test.startswith(tuple(tests))
+        )
+        return _STARTS_S + _PATIENCE * max(TESTS_S, took_s)
 
     def _cost_s(self, test: str) -> float:
         return self.took_s.get(test, 0.0)
 
 
-def look(jobs: int) -> Who:
-    """Run the tests once; return which of them run which line."""
+def look(jobs: int, files: Sequence[str] = (), known: Who | None = None) -> Who:
+    """Run the tests once, or those of some files; return which of them run which line."""
     import coverage
+
+    runs: dict[str, dict[str, Sequence[str]]]
+    runs = {path: dict(lines) for path, lines in known.runs.items()} if known is not None else {}
+    took_s = defaultdict[str, float](float)
+    if known is not None:
+        took_s |= known.took_s
 
     with tempfile.TemporaryDirectory(prefix="pool-coverage-") as directory:
         data_file, copy = Path(directory) / "data", Path(directory) / "tree"
         copy_tree(copy)  # what fails in a copy anyhow would seem to notice everything
         command = ["pytest", "-q", "-n", str(jobs), "--dist", "worksteal", "-p", "no:cacheprovider"]
         command += ["--cov=pool", "--cov-context=test", "--cov-report="]
-        command += ["--durations=0", "--durations-min=0.01", *_UNCOVERED]
+        command += ["--durations=0", "--durations-min=0.01", *_UNCOVERED, *files]
         done = started(copy, *command, env={"COVERAGE_FILE": str(data_file)})
         failed = _FAILED.findall(done.stdout)
         if done.returncode and not failed:
@@ -286,17 +322,16 @@ def look(jobs: int) -> Who:
             sys.stdout.write(f"left out, as it fails without any change: {test}\n")
         data = coverage.CoverageData(str(data_file))
         data.read()
-        runs = {}
         for file in data.measured_files():
-            lines = data.contexts_by_lineno(file)
-            told = {
-                str(line): sorted({each.rpartition("|")[0] for each in tests if each} - {*failed})
-                for line, tests in lines.items()
-            }
-            runs[Path(file).relative_to(copy).as_posix()] = told
-    took_s: dict[str, float] = defaultdict(float)
+            told = runs.setdefault(Path(file).relative_to(copy).as_posix(), {})
+            for line, tests in data.contexts_by_lineno(file).items():
+                others = set(told.get(str(line), ())) - {*failed}
+                those = {each.rpartition("|")[0] for each in tests if each} - {*failed}
+                told[str(line)] = sorted(others | those)
+    now_s = defaultdict[str, float](float)
     for seconds, test in _TOOK.findall(done.stdout):
-        took_s[test] += float(seconds)
+        now_s[test] += float(seconds)
+    took_s |= now_s
     MAP.parent.mkdir(exist_ok=True)
     MAP.write_text(json.dumps({"runs": runs, "took_s": took_s}), "utf-8")
     return Who(runs, took_s)
@@ -315,30 +350,48 @@ class Found:
     took_s: float
 
 
-def _shown(change: Change, who: Who) -> Found:
+def _shown(change: Change, who: Who, first: str = "") -> Found:
     tests, began_s = who.tests(change), time.perf_counter()
+    asked = [*dict.fromkeys([first, *tests] if first else tests)]
     with tempfile.TemporaryDirectory(prefix="pool-mutant-") as directory:
         copy = Path(directory)
         copy_tree(copy)
         file = copy / change.path
-        file.write_text(change.apply(file.read_text("utf-8")), "utf-8")
-        try:
-            allowed_s = _STARTS_S + _PATIENCE * max(
-                TESTS_S, sum(who.took_s.get(test, 0.0) for test in tests)
-            )
-            done = started(copy, "pytest", *_OPTIONS, *tests, timeout_s=allowed_s)
-        except subprocess.TimeoutExpired:
-            killer = "time"  # whoever waits for ever stops the tests as well
-        else:
-            killer = _killer(done) if done.returncode else ""
+        text = file.read_text("utf-8")
+        file.write_text(change.apply(text), "utf-8")
+        left_out: list[str] = []
+        while killer := _noticed(copy, who, asked, left_out):
+            if killer == _IMPORT or _noticed(copy, who, [killer], ()):
+                file.write_text(text, "utf-8")
+                if killer == _IMPORT or not _noticed(copy, who, [killer], ()):
+                    break
+                file.write_text(change.apply(text), "utf-8")
+            left_out.append(killer)
+            if killer in asked:
+                asked.remove(killer)
     return Found(change, len(tests), killer, time.perf_counter() - began_s)
 
 
-def _killer(done: subprocess.CompletedProcess[str]) -> str:
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    if failed is None and "not found: " in done.stderr:
+_IMPORT: Final = "its import"
+_NONE_LEFT: Final = 5  # pytest's word
+
+
+def _noticed(copy: Path, who: Who, tests: Sequence[str], left_out: Sequence[str]) -> str:
+    """Return who of these fails, or hangs, in a copy; "" if nobody does."""
+    if not tests:
+        return ""
+    without = [f"--deselect={test}" for test in left_out]
+    try:
+        done = started(copy, "pytest", *_OPTIONS, *without, *tests, timeout_s=who.allowed_s(tests))
+    except subprocess.TimeoutExpired:
+        return ""  # slow, all of them together: that tells nothing
+    if done.returncode in (0, _NONE_LEFT):
+        return ""
+    failed = _FAILED.findall(done.stdout)
+    if not failed and "not found: " in done.stderr:
         raise SystemExit(f"who runs what is not known any more:\n{done.stderr[:500]}")
-    return failed[1] if failed else "its import"
+    began = _BEGAN.match(done.stdout.rpartition("\n")[2])
+    return failed[0] if failed else began[1] if began else _IMPORT
 
 
 def _page(found: Sequence[Found], seed: int) -> str:
@@ -369,7 +422,11 @@ def key(change: Change) -> str:
 _HEAD: Final = """# Small mutants
 
 Of {count} lines drawn at random (seed {seed}) each was changed in one place, and the tests that run
-it were run.  `make small-mutants` does it again and writes this page; with `--seed` other lines.
+it were run: for a module those that are likeliest to notice and take a minute and a half together,
+for a script all tests of scripts.  Noticed is what a test fails by, or hangs by for a minute, twice
+in a row, and not without the change: so a busy machine has noticed nothing.
+
+`make small-mutants` does it again and writes this page; with `SEED=` other lines are drawn.
 
 | part | changed | noticed |
 |---|---|---|
@@ -391,19 +448,27 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--under", default="pool", help="a directory or a file of the library")
     parser.add_argument("--known", action="store_true", help="who runs what as it was last time")
+    parser.add_argument("--look", nargs="+", default=(), help="tests to add to that")
     given = parser.parse_args()
-    who = Who(**json.loads(MAP.read_text("utf-8"))) if given.known else look(given.jobs)
+    known = Who(**json.loads(MAP.read_text("utf-8"))) if given.known or given.look else None
+    who = known if known and not given.look else look(given.jobs, given.look, known)
+    noticed = json.loads(NOTICED.read_text("utf-8")) if NOTICED.exists() else {}
     dice = random.Random(given.seed)
     by_line = changes(given.under)
     drawn = dice.sample(sorted(by_line), min(given.count, len(by_line)))
     chosen = [dice.choice(by_line[line]) for line in drawn]
-    found = []
+    done: dict[Change, Found] = {}
     with ThreadPoolExecutor(given.jobs) as workers:
-        for each in workers.map(lambda change: _shown(change, who), chosen):
-            found.append(each)
+        asked = [workers.submit(_shown, each, who, noticed.get(key(each), "")) for each in chosen]
+        for answer in as_completed(asked):
+            each = answer.result()
+            done[each.change] = each
+            noticed[key(each.change)] = each.killer
+            NOTICED.write_text(json.dumps(noticed, indent=1), "utf-8")
             told = f"{each.killer or 'SURVIVED'}  {key(each.change)}  ({each.change.line})"
             sys.stdout.write(f"{each.took_s:5.0f} s  {each.tests:4} tests  {told}\n")
             sys.stdout.flush()
+    found = [done[change] for change in chosen]
     alive = [each for each in found if not each.killer and key(each.change) not in EXCUSED]
     sys.stdout.write(f"{len(found) - len(alive)} of {len(found)} noticed or excused\n")
     if given.under == "pool":

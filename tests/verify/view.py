@@ -297,7 +297,7 @@ class View:
         """Say whether the end of a wait that this names may be off by a whole step of the clock.
 
         Who says it joined the lane behind the step, and of those who had seen it nobody had been
-        heard yet; but somebody was afterwards (README, Clocks).
+        heard yet; but somebody was afterwards (docs/how-to/operating.md, Clocks).
         """
         lane = self.lane_of(event.key)  # untold of what nobody ever had: then any will do
         lanes = [lane] if lane else self._answered

@@ -1,34 +1,67 @@
 --[[
-rmap_probe: where in their histories several replicated maps are, and which maps' time is up.
+rmap_probe: where in their histories several replicated maps are, and which maps' time is up; it notes the time.
 
+Uses    at, maps_time
 KEYS[1] config  hash  the pool's incarnation
-KEYS[2] due     zset  map -> when its time is up (server ms)
-KEYS[...] maps        per map: its meta hash, its items hash
+KEYS[2] maps    hash  now, seen: the time by which maps end, and the server's clock then
+KEYS[3] due     zset  map -> when its time is up, by that time
+KEYS[...] of    per map: its data, its lists, its log
 ARGV[1] incarnation  str  the pool's, as the caller knows it
+ARGV[2] expected_ms  int  the maps' time by what passed since the caller's last probe; 0: it has none
+ARGV[3] ended_max    int  how many names of maps that have ended it takes
+ARGV[4] late_ms      int  > 0; for how long they are the caller's: who does not end them leaves them to others then
+ARGV[5] logs         int  1: look at the logs, too
 
-Returns  [names, revision, stamp, strings, revision ...]: at most 16 names of maps of the pool whose time is
-         up; then the maps asked for, in order: '0' and '0' for a map never written, two nils for one whose
-         meta cannot be read: one broken map hides no other; and how many strings it holds, -1: cannot be read
+Returns  [now, names, ...]: the maps' time; which maps' time is up; then of each map asked for: revision and
+         stamp, '0' and '0' for one that is not there; how many strings it has and how many items in its lists,
+         and 0.  Of one that cannot be read two nils, -1 and -1, and which of its keys that is: 1 to 3; 4 where what
+         finds the values in lists is not as many as they are
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
-Cost     O(maps); 3 commands, and 2 per map; writes nothing
-Why Lua  one answer for all maps a node follows, of one moment and of one incarnation.
+Cost     O(maps + names); 6 commands, 3 per map, 1 more with lists and 1 with logs, 1 per name
+Why Lua  one answer for all maps a node follows, of one moment and of one incarnation: one broken map hides no other.
+
+The maps' time is what the pool's processes have seen pass.  Where the server's clock goes on otherwise than a
+caller has measured, or nobody probed for long, the caller is believed, and who has measured nothing moves
+nothing: no step of the clock ends a map, and time without anybody does not count.
 ]]
+local STEP_MS = 5000 -- a late message explains less
 if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
-local time = redis.call('TIME')
-local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local ended = redis.pcall('ZRANGEBYSCORE', due, '-inf', string.format('%.0f', now_ms), 'LIMIT', 0, 16)
-local answer = { ended.err and {} or ended }
-for i = 3, #KEYS, 2 do
-  local last = redis.pcall('HMGET', KEYS[i], 'revision', 'stamp')
-  local at = last.err and '' or (last[1] or '0') .. '-' .. (last[2] or '0')
-  local revision, stamp = string.match(at, '^(%d+)-(%d+)$')
-  local is_readable = revision and math.max(#revision, #stamp) <= 16
-  local strings = redis.pcall('HLEN', KEYS[i + 1])
-  local at_answer = (i - 3) / 2 * 3 + 1
-  answer[at_answer + 1] = is_readable and revision or false
-  answer[at_answer + 2] = is_readable and stamp or false
-  answer[at_answer + 3] = type(strings) == 'number' and strings or -1
+local answer = { '0', {} }
+if type(redis.pcall('HDEL', maps, '-')) == 'number' then -- a write: a full server checks memory at the first one only
+  local now, clock = maps_time()
+  if expected_ms > now or (expected_ms > 0 and now - expected_ms > STEP_MS) then
+    local had = tonumber(redis.call('HGET', maps, 'now') or 0) or 0
+    now = math.max(expected_ms, had)
+  end
+  redis.call('HSET', maps, 'now', whole(now), 'seen', whole(clock))
+  answer[1] = whole(now)
+  if ended_max > 0 then
+    local ended = redis.pcall('ZRANGEBYSCORE', due, '-inf', whole(now), 'LIMIT', 0, ended_max)
+    answer[2] = ended.err and {} or ended
+    for _, name in ipairs(answer[2]) do
+      redis.call('ZADD', due, whole(now + late_ms), name)
+    end
+  end
+end
+for i = 4, #KEYS, 3 do
+  local at, held = redis.pcall('HGET', KEYS[i], 'at'), redis.pcall('HLEN', KEYS[i])
+  local members = redis.pcall('ZCARD', KEYS[i + 1])
+  local length = logs == 1 and redis.pcall('XLEN', KEYS[i + 2])
+  local broken = type(held) == 'table' and 1 or type(members) == 'table' and 2 or type(length) == 'table' and 3 or 0
+  if broken > 0 then
+    for _, each in ipairs({ false, false, -1, -1, broken }) do
+      answer[#answer + 1] = each
+    end
+  else
+    local place = place_of(at)
+    local items = members > 0 and redis.call('ZLEXCOUNT', KEYS[i + 1], '[l', '(m') or 0
+    answer[#answer + 1] = place and whole(place.revision) or '0'
+    answer[#answer + 1] = place and place.stamp or '0'
+    answer[#answer + 1] = math.max(0, held - (at and 1 or 0))
+    answer[#answer + 1] = items
+    answer[#answer + 1] = members == 2 * items and 0 or 4
+  end
 end
 return answer

@@ -1,20 +1,19 @@
 --[[
 rmap_write: change strings of a replicated map and log the change, as one revision.
 
-Uses    rmap
+Uses    at, maps_time, rmap
 KEYS[1] config  hash    the pool's incarnation
-KEYS[2] meta    hash    incarnation, revision and stamp of the map's last write
-KEYS[3] items   hash    the map's strings
+KEYS[2] maps    hash    now, seen: the time by which maps end; floor: highest revision of those that have
+KEYS[3] data    hash    where the map is (see at), and its strings: =key -> value
 KEYS[4] lists   zset    the items of its lists
-KEYS[5] index   zset    where in its list a value is
-KEYS[6] log     stream  one delta per write, its id is <revision>-0
-KEYS[7] due     zset    map -> when its time is up (server ms)
+KEYS[5] log     stream  one delta per write, its id is <revision>-0
+KEYS[6] due     zset    map -> when its time is up, by the maps' time
 ARGV[1] incarnation  str  the pool's, as the caller knows it
 ARGV[2] name         str  the map's
-ARGV[3] deltas_max   int  > 0; how many deltas the log keeps, at least
+ARGV[3] nonce        str  drawn for this call
 ARGV[4] items_max    int  > 0; strings and list items in the map
-ARGV[5] ttl_ms       int  how long the map lives; 0: for ever
-ARGV[6] is_sliding   int  1: from this write on; 0: from the first one
+ARGV[5] ttl_ms       int  how long the map lives; 0: for ever, or as whoever wrote before has said
+ARGV[6] life         int  0: from the first write on; 1: from this one on; 2: ttl_ms is when it ends, server ms
 ARGV[...] ops        per operation: its name, the key, and its own words (see OPS)
 
 Returns  [revision, stamp, met, previous, met, previous ...]: met is '1' if the operation's condition
@@ -27,13 +26,13 @@ Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          OOM                    the server is full and a key would be set, but in the pool's own map; deletes
                                 still succeed
          WRONGTYPE              foreign data under one of the keys
-Cost     O(operations), and O(items) of each list that is replaced; 6 commands, for each operation 1
-         read and 1 write, 2 more where there are lists, 1 that removes, 1 with a time to live
+Cost     O(operations), and O(items) of each list that is replaced; 4 commands, 2 to 3 more where a key is
+         added, 1 where one is removed, 2 for each list that is replaced, 4 with a time to live
 Why Lua  compare, apply, count and log are one step, else two writers could log in another order
          than they wrote, and replicas would drift for ever.
 
-The log is trimmed by length: it is a way to be quick, not the truth.  A replica that falls behind it
-meets a delta that does not continue its own history, and takes a snapshot.
+The log is short: it is a way to be quick, not the truth.  A replica that falls behind it meets a delta that
+does not continue its own history, and takes a snapshot.
 ]]
 local WHOLE_MAX = 9007199254740991 -- beyond it a double skips numbers
 
@@ -63,14 +62,25 @@ local OPS = {
   increment = { 1, function(now, by) return true, increased(now, by) end },
 }
 
--- Decide.  `values` is what the touched keys will hold, `changed` names those to write, in order.
-local answer, values, had_list, changed, is_changed = { '', '' }, {}, {}, {}, {}
-local is_growing, added, at = false, 0, 7
+local keys, at = {}, 7
 while at <= #ARGV do
-  local op, key = OPS[ARGV[at]], ARGV[at + 1]
+  local op = OPS[ARGV[at]]
   if not op or #ARGV < at + 1 + op[1] then
     return redis.error_reply('ERR operation ' .. ARGV[at] .. ' is unknown or lacks words')
   end
+  keys[#keys + 1] = ARGV[at + 1]
+  at = at + 2 + op[1]
+end
+local lost = begin(keys)
+if lost then
+  return lost
+end
+
+-- Decide.  `values` is what the touched keys will hold, `changed` names those to write, in order.
+local answer, values, had_list, changed, is_changed = { '', '' }, {}, {}, {}, {}
+local kind, added, at = 'shrink', 0, 7
+for _, key in ipairs(keys) do
+  local op = OPS[ARGV[at]]
   local now = values[key]
   if now == nil then
     now = value_of(key)
@@ -83,7 +93,7 @@ while at <= #ARGV do
   end
   if met and (now or value) then
     values[key] = value
-    is_growing = is_growing or value ~= false
+    kind = value and 'grow' or kind
     added = added + ((value and not now) and 1 or 0)
     if not is_changed[key] then
       is_changed[key] = true
@@ -95,29 +105,37 @@ while at <= #ARGV do
   at = at + 2 + op[1]
 end
 if #changed == 0 then
-  answer[1], answer[2] = before_revision, before_stamp
+  answer[1], answer[2] = answer_at()
   return answer
 end
 if added > 0 and count() + added > items_max then
   return redis.error_reply('POOLMAPFULL ' .. count() .. ' ' .. items_max)
 end
 
-local edits = {}
+local edits, fields, gone = {}, {}, {}
 for i, key in ipairs(changed) do
   local value = values[key]
-  edits[i] = value and '+' .. packed(key) .. packed(value) or '-' .. packed(key)
+  if value then
+    edits[i] = '+' .. packed(key) .. packed(value)
+    fields[#fields + 1] = '=' .. key
+    fields[#fields + 1] = value
+  else
+    edits[i] = '-' .. packed(key)
+    gone[#gone + 1] = '=' .. key
+  end
 end
-answer[1], answer[2] = commit(edits, is_growing)
+commit(edits, kind, live(ttl_ms, life), 0, fields)
 for _, key in ipairs(changed) do
   if had_list[key] then
-    redis.call('ZREMRANGEBYLEX', lists, span(key))
-    redis.call('ZREMRANGEBYLEX', index, index_span(key))
-  end
-  if values[key] then
-    redis.call('HSET', items, key, values[key])
-  else
-    redis.call('HDEL', items, key)
+    redis.call('ZREMRANGEBYLEX', lists, span(head_of(key), ':'))
+    redis.call('ZREMRANGEBYLEX', lists, span(index_head(key), 'g'))
   end
 end
-extend(is_growing)
+if #gone > 0 then
+  redis.call('HDEL', data, unpack(gone))
+end
+if kind == 'shrink' then
+  settle()
+end
+answer[1], answer[2] = answer_at()
 return answer

@@ -12,10 +12,10 @@ ARGV[3] before    str    the name that it had until now, whose lease ends; '' no
 ARGV[4] named_ms  int    TTL that the caller's settings name; 0: none
 ARGV[5] start     str    where a group that is missing begins, if no cursor is known: an id, or newest
 
-Uses     group, sink
-Returns  1 if the group was made, else 0
+Uses     group, sink, ends
+Returns  0: the group was there; 1: it was made; 2: it was, and the stream had come to its end as was asked for
 Errors   WRONGTYPE  foreign data under one of the keys
-Cost     O(1); 10 commands, and 4 where the group is made
+Cost     O(1); 10 commands, and 7 at most where the group is made
 Why Lua  the lease is there before the first read, or a cleaner would take the consumer for a stale one.
 
 The one place where a group may begin at the newest event: only its very first consumer asks for that.
@@ -28,7 +28,7 @@ local function comes_to(cursor)
   for i = 1, #newest, 2 do
     if newest[i] == 'last-generated-id' then
       local ms, seq = string.match(newest[i + 1], '^(%d+)-(%d+)$')
-      local past_ms, past_seq = string.match(cursor, '^(%d+)-(%d+)$')
+      local past_ms, past_seq = string.match(cursor or '', '^(%d+)-(%d+)$')
       ms, seq, past_ms, past_seq = tonumber(ms), tonumber(seq), tonumber(past_ms), tonumber(past_seq)
       return past_ms and (ms > past_ms or (ms == past_ms and seq >= past_seq))
     end
@@ -43,15 +43,25 @@ if named_ms > 0 and not ttl_had then
 end
 go_on()
 redis.call('ZADD', leases, now + ttl_ms, consumer)
+local made = was_there and 0 or 1
 if not was_there then
-  local cursor = redis.call('HGET', state, 'cursor')
-  if cursor and comes_to(cursor) then
-    start = cursor
-  end
   if redis.call('EXISTS', events) == 0 then
-    redis.call('DEL', meta) -- its events are counted from 1: that tells readers
+    begin(meta) -- its events are counted from 1: that tells readers
+  end
+  local was, is = redis.call('HMGET', state, 'cursor', 'number', 'born'), redis.call('HMGET', meta, 'born', 'planned', 'trimmed')
+  local is_same = was[3] == (is[1] or '') and comes_to(was[1])
+  if is_same then
+    start = was[1]
+  elseif was[1] and is[2] == '1' then
+    made = 2
+  end
+  -- What a cap took while there was no group to count it for.
+  local first = was[1] and is[3] and number_at(events, '-', '+') or 0
+  local behind = is_same and whole(was[2]) or 0
+  if first > behind + 1 and (not is_same or is_trimmed(meta, next_id(start))) then
+    note_missed(meta, is_same and behind == 0 and 1 or first - 1 - behind)
   end
   redis.call('XGROUP', 'CREATE', events, group, start == 'newest' and '$' or start, 'MKSTREAM')
 end
 redis.call('XGROUP', 'CREATECONSUMER', events, group, consumer)
-return was_there and 0 or 1
+return made

@@ -1,7 +1,7 @@
 --[[
 sink_mend: free what stale consumers hold; then forget them.
 
-KEYS[1] state   hash    now, seen; holder: consumer|end; cursor
+KEYS[1] state   hash    now, seen; holder: consumer|end; cursor, and what was there: number of the event, 0 unknown; born
 KEYS[2] leases  zset    consumer -> lease end, in the sink's time
 KEYS[3] events  stream
 KEYS[4] meta    hash    missed:GROUP: pending events ever taken by a cap, told:GROUP: how many of them told; trimmed
@@ -18,7 +18,7 @@ Uses     group, sink, park
 Returns  freed, parked, consumers forgotten, events ever missed, how many of those were told, 1 if there is
          more; all -1: the caller is not the one that cleans; all -2: there is no such group
 Errors   WRONGTYPE  foreign data under one of the keys
-Cost     O(consumers + batch); 16 commands, 2 a consumer, 1 an event, 3 a parked one
+Cost     O(consumers + batch); 17 commands, 2 a consumer, 1 an event, 3 a parked one
 Why Lua  claim first, delete after: a consumer is forgotten in the very step that sees it hold nothing.
 
 Freed events go to DOUBTFUL, from where whoever has room takes them one at a time: a cleaner that is slow, or
@@ -30,7 +30,7 @@ if holder_of() ~= consumer then
 end
 redis.call('XLEN', parked)
 redis.call('ZCARD', leases)
-local known = redis.call('HMGET', meta, 'missed:' .. group, 'told:' .. group)
+local known = redis.call('HMGET', meta, 'missed:' .. group, 'told:' .. group, 'born')
 local last = has_group(events)
 if not last then
   return { -2, -2, -2, -2, -2, -2 }
@@ -38,12 +38,14 @@ end
 redis.call('ZREM', leases, '\n') -- a write: a full server checks memory at the first one only
 -- Up to here all is acknowledged: from here a group goes on that somebody destroys.
 local lowest = redis.call('XPENDING', events, group)[2]
+local number = number_at(events, lowest or last)
 if lowest then
+  number = math.max(0, number - 1)
   local ms, seq = string.match(lowest, '^(%d+)-(%d+)$')
   last = seq ~= '0' and ms .. '-' .. text_of(tonumber(seq) - 1) or text_of(tonumber(ms) - 1) .. '-18446744073709551615'
 end
 if redis.call('HGET', state, 'cursor') ~= last then
-  redis.call('HSET', state, 'cursor', last)
+  redis.call('HSET', state, 'cursor', last, 'number', text_of(number), 'born', known[3] or '')
 end
 local freed, parks, forgotten, left = 0, 0, 0, batch
 for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', events, group)) do

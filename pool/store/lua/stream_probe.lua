@@ -4,35 +4,39 @@ stream_probe: where several streams are.
 KEYS[...] streams      per stream two: events, meta
 ARGV[...] positions    per stream: the id after which somebody wants to read; newest: the last one
 
-Returns  per stream four: the id generated last ('': no stream), events ever added, the newest id that a
-         length cap took ('' none), the number of the event at the position ('': it is not there);
-         '!' four times for one that is no stream: one broken key hides no other
+Uses     ends
+Returns  per stream six: the id generated last ('': no stream), events ever added, the newest id that a
+         length cap took ('' none), the number of the event at the position ('': it is not there), 1 if what
+         was there before has come to its end as was asked for, which life it is ('' nobody knows);
+         '!' six times for one that is no stream: one broken key hides no other
 Cost     O(streams); 3 commands each, which read the first and the last event; writes nothing
 Why Lua  one answer for all streams of a reader; and what XINFO tells of them would come with two bodies.
 ]]
 local answer = {}
 for i = 1, #KEYS, 2 do
   local events, meta, position = KEYS[i], KEYS[i + 1], ARGV[(i + 1) / 2]
-  local facts = { '', '0', '', '' }
-  if redis.call('EXISTS', events) == 1 then
-    local info, trimmed = redis.pcall('XINFO', 'STREAM', events), redis.pcall('HGET', meta, 'trimmed')
-    if info.err or (type(trimmed) == 'table' and trimmed.err) then
-      facts = { '!', '!', '!', '!' }
-    else
-      for j = 1, #info, 2 do
-        if info[j] == 'last-generated-id' then
-          facts[1] = info[j + 1]
-        elseif info[j] == 'entries-added' then
-          facts[2] = string.format('%.0f', info[j + 1])
-        end
+  local facts = { '', '0', '', '', '', '' }
+  local info, had = redis.pcall('XINFO', 'STREAM', events), redis.pcall('HMGET', meta, 'trimmed', 'planned', 'born')
+  if had.err or (info.err and not string.find(info.err, 'no such key', 1, true)) then
+    facts = { '!', '!', '!', '!', '!', '!' }
+  elseif info.err then
+    facts[5] = has_ended(meta) and '1' or ''
+  else
+    for j = 1, #info, 2 do
+      if info[j] == 'last-generated-id' then
+        facts[1] = info[j + 1]
+      elseif info[j] == 'entries-added' then
+        facts[2] = string.format('%.0f', info[j + 1])
       end
-      facts[3] = trimmed or ''
-      position = position == 'newest' and facts[1] or position
-      local found = redis.call('XRANGE', events, position, position)[1]
-      for j = 1, found and #found[2] or 0, 2 do
-        if found[2][j] == 'n' then
-          facts[4] = found[2][j + 1]
-        end
+    end
+    facts[3] = string.match(had[1] or '', '^%d+-%d+$') or '' -- of whatever stands there
+    facts[5] = had[2] == '1' and '1' or ''
+    facts[6] = had[3] or ''
+    position = position == 'newest' and facts[1] or position
+    local found = redis.call('XRANGE', events, position, position)[1]
+    for j = 1, found and #found[2] or 0, 2 do
+      if found[2][j] == 'n' then
+        facts[4] = found[2][j + 1]
       end
     end
   end

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Collection
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
@@ -53,11 +54,16 @@ FAULTS: Final = {
     "lane-stall": "store",  # the server of one lane stands still
     "lane-restart": "store",  # it is away for a while
     "lane-wipe": "loss",  # it comes back empty
+    "lost-data-key": "data",  # a key of a map or of a stream is deleted, or a sink's group
+    "foreign-data": "data",  # a foreign value stands under such a key for a while
+    "fork-behind": "loss",  # as lost-suffix, and the server's clock is behind from then on
 }
 EDGES: Final = (
     *("freeze-all", "garbage", "full", "lost-index", "lane-stall", "lane-restart", "lane-wipe"),
 )
 LATER: Final = ("thin",)  # likewise, each by dice of its own
+# Those of maps and streams, which strike only where programs use such.
+OF_DATA: Final = ("lost-data-key", "foreign-data", "fork-behind")
 LANES: Final = frozenset({"lane-stall", "lane-restart", "lane-wipe"})  # of lanes that are apart
 
 # What is hurt not by a fault of the calendar but by those who are there.
@@ -83,8 +89,12 @@ SHAPES: Final = {
     "apart": "each lane has a server of its own",
     "crowd": "nothing goes wrong, and more jobs come at once than there are slots",
     "pages": "whatever is done in pages is done in small ones",
+    "maps": "programs write, watch and wait for replicated maps",
+    "sinks": "programs add events to streams, which readers and sinks read",
 }
 CROWDS: Final = 0.06  # share of seeds; the other shapes need faults, or bring some
+PROGRAMS: Final = ("maps", "sinks")
+PROGRAMS_SHARE: Final = 0.1  # of seeds, for each of these
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
@@ -127,11 +137,11 @@ class Config:
         share = dice.choice((0.0, 0.1, 0.2, 0.4, 1.0))
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
-        mine = {"crowd", "pages"}  # which have dice of their own
+        mine = {"crowd", "pages", *PROGRAMS}  # which have dice of their own
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
-                [kind for kind in FAULTS if kind not in LATER], dice.choice((1, 1, 2))
+                [kind for kind in FAULTS if kind not in (*LATER, *OF_DATA)], dice.choice((1, 1, 2))
             )
             shapes = ("sparse", *(name for name in shapes if name != "sparse"))[:2]
             config = attrs.evolve(
@@ -154,7 +164,20 @@ class Config:
             lanes = max(lanes, dice.choice((2, 3, 8)))
         workers = 2 if "change-worker" in faults else config.workers
         config = attrs.evolve(config, faults=faults, shapes=shapes, workers=workers, lanes=lanes)
-        return attrs.evolve(config._crowded(), is_all=is_all)
+        return attrs.evolve(config._crowded()._with_programs(), is_all=is_all)
+
+    def with_programs(self, programs: Collection[str], share: float = 0.3) -> Config:
+        """Return it with maps, sinks or both, and some of the faults that these know."""
+        if not programs:
+            return self
+        shapes = (*self.shapes, *(name for name in PROGRAMS if name in programs))
+        mine = [k for k in OF_DATA if random.Random(f"{k}/{self.seed}").random() < share]
+        faults = tuple(kind for kind in FAULTS if kind in {*self.faults, *mine})
+        return attrs.evolve(self, shapes=shapes, faults=faults)
+
+    def _with_programs(self) -> Config:
+        drawn = [n for n in PROGRAMS if random.Random(f"{n}/{self.seed}").random() < PROGRAMS_SHARE]
+        return self if "crowd" in self.shapes else self.with_programs(drawn)
 
     def _crowded(self) -> Config:
         """Return a fleet in peace whose slots are few, if this seed is such a one."""
@@ -185,7 +208,7 @@ class Config:
         nodes, capacity = dice.randint(2, 4), dice.choice((1, 3, 10, 100))
         # With one node away there must be a slot left beside those that services hold.
         services = min(dice.choice((0, 1, 3, 6)), (nodes - 1) * capacity - 1)
-        dense = (kind for kind in FAULTS if kind not in (*EDGES, *LATER))
+        dense = (kind for kind in FAULTS if kind not in (*EDGES, *LATER, *OF_DATA))
         faults = tuple(kind for kind in dense if dice.random() < share)
         return cls(
             seed=seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
@@ -14,8 +15,9 @@ from pool.model.names import Control, Names, hash_tag
 from pool.store import lane as lanes
 from tests.verify.history import CONTROL, Recorder
 from tests.verify.sim.config import DOES, FAULTS, Config
-from tests.verify.sim.keyspace import CommandError, SortedSet
+from tests.verify.sim.keyspace import SortedSet
 from tests.verify.sim.server import SCRIPTS, Arriving, Server, resp
+from tests.verify.sim.streams import CommandError
 from tests.verify.sim.world import Process, World
 
 POOL: Final = "sim"
@@ -51,6 +53,10 @@ _NOISE: Final = (b"?what\r\n", b"HTTP/1.1 400\r\n\r\n", b"$999999999999999999999
 # or all.
 _INDEXES: Final = (
     *("open", "owned", "due", "handlers", "pending", "unassigned", "keepalive", "signal"),
+)
+# What is one map's, or one stream's, and whose it is; of a sink's keys, the stream's.
+_DATA: Final = re.compile(
+    rb"pool:\{%s\}:(?:map-\w+|stream|stream-\w+|sink(?:-\w+)?:\d+):([a-z0-9]+)" % POOL.encode()
 )
 _FOUND_TTLS: Final = 6.0  # two passes of the walk and a lease; by then what was lost is found
 
@@ -249,9 +255,10 @@ class Faults:
             while at_s < self._config.chaos_s:
                 # Everything is thrown now: what other faults do must not change this one.
                 throw = random.Random(dice.random())
-                if kind == "lost-suffix":
+                if kind in ("lost-suffix", "fork-behind"):
                     ago_s = throw.choice((0.005, 0.05, 0.5, 2.0)) * throw.random()
-                    self._world.at(max(0.0, at_s - ago_s), self._lose_from_now, at_s)
+                    back_s = throw.choice((ago_s, 1.0, _HOUR_S)) if kind == "fork-behind" else 0.0
+                    self._world.at(max(0.0, at_s - ago_s), self._lose_from_now, kind, at_s, back_s)
                 else:
                     self._world.at(at_s, self._strike, kind, throw)
                 at_s += dice.expovariate(1 / self._config.pace_s)
@@ -365,6 +372,10 @@ class Faults:
                 self._fill(seconds)
             case "lost-index":
                 self._lose_index(dice)
+            case "lost-data-key":
+                self._lose_data_key(dice)
+            case "foreign-data":
+                self._put_foreign(dice, seconds)
             case "lane-stall" | "lane-restart" | "lane-wipe":
                 self._hurt_lane(kind, dice, seconds)
             case "restart":
@@ -486,6 +497,42 @@ class Faults:
             self._server.keyspace.run(remove, key, dice.choice(members))
         self._begin("lost-index", "", _FOUND_TTLS * self._config.ttl_s, _nothing)
 
+    def _data_key(self, dice: random.Random) -> tuple[bytes, str]:
+        """Return a key of a map or of a stream of users', and the name of that."""
+        found = [
+            (key, match[1].decode())
+            for key in self._server.keyspace.keys
+            if (match := _DATA.match(key)) and match[1] != b"workers"
+        ]
+        return dice.choice(sorted(found)) if found else (b"", "")
+
+    def _lose_data_key(self, dice: random.Random) -> None:
+        """Delete a key of a map or of a stream; or, of a stream, a sink's group."""
+        key, name = self._data_key(dice)
+        groups = sorted(getattr(self._server.keyspace.keys.get(key), "groups", ()))
+        if groups and dice.random() < 0.5:
+            self._server.keyspace.run(b"XGROUP", b"DESTROY", key, dice.choice(groups))
+        elif key:
+            self._server.keyspace.run(b"DEL", key)
+        self._begin("lost-data-key", "", 0.0, _nothing, of=name)
+
+    def _put_foreign(self, dice: random.Random, seconds: float) -> None:
+        """Have something else be under a key of a map or of a stream, and then nothing."""
+        key, name = self._data_key(dice)
+        keyspace = self._server.keyspace
+        if key:
+            keyspace.run(b"DEL", key)
+            words = dice.choice(
+                ((b"SET", b"foreign"), (b"RPUSH", b"foreign"), (b"HSET", b"f", b"v"))
+            )
+            keyspace.run(words[0], key, *words[1:])
+
+        def end() -> None:
+            if key:
+                keyspace.run(b"DEL", key)
+
+        self._begin("foreign-data", "", seconds, end, of=name)
+
     def _hurt_lane(self, kind: str, dice: random.Random, seconds: float) -> None:
         """Hurt the server of one lane alone; or wipe that of the control keys."""
         lanes = self._config.lanes
@@ -520,9 +567,16 @@ class Faults:
         self._server.clock_step_us += step_us
         self._begin(kind, "", 0.0, _nothing, weight=2, step_s=seconds)
 
-    def _lose_from_now(self, at_s: float) -> None:
-        saved = self._server.keyspace.copy_of_all()
-        self._world.at(at_s, self._lose, "lost-suffix", saved, self._world.now_s)
+    def _lose_from_now(self, kind: str, at_s: float, back_s: float) -> None:
+        saved, since = self._server.keyspace.copy_of_all(), self._world.now_s
+
+        def lose() -> None:
+            if back_s:
+                self._server.clock_step_us -= round(back_s * 1_000_000)
+                self._begin("clock-back", "", 0.0, _nothing, weight=2, step_s=-back_s)
+            self._lose(kind, saved, since)
+
+        self._world.at(at_s, lose)
 
     def _lose_later(self, kind: str, after_s: float) -> None:
         if self._world.now_s + after_s < self._config.chaos_s:
@@ -551,6 +605,7 @@ class Faults:
         since: float = -math.inf,
         step_s: float = 0.0,
         by: str = "",
+        of: str = "",
     ) -> None:
         self._numbers += 1
         number = self._numbers
@@ -564,6 +619,8 @@ class Faults:
             extra["lane"] = lane
         if by:
             extra["by"] = by
+        if of:
+            extra["of"] = of
         if step_s:
             extra["step_s"] = round(step_s, 3)
         if since > -math.inf:

@@ -22,6 +22,7 @@ from pool.model.pages import PAGES, Pages
 from tests.verify.history import FencedResource, Recorder
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import POOL
+from tests.verify.sim.programs import Programs
 from tests.verify.sim.seam import SimSeam
 from tests.verify.sim.server import Server
 from tests.verify.sim.watch import Watch
@@ -133,6 +134,11 @@ class Boot:
     def is_open(self) -> bool:
         """Whether it can be asked to do something."""
         return self.process.is_running and self.node is not None and not self.is_leaving
+
+    @property
+    def op_timeout_s(self) -> float:
+        """Within what its calls are answered."""
+        return settings_of(self.fleet.config, self.process.node).op_timeout_s
 
     @property
     def is_gone(self) -> bool:
@@ -253,7 +259,8 @@ class Boot:
                         for _ in range(config.workers - 1):
                             await self._add_worker(node)
                         self.node = node
-                        await self._serve(calls)
+                        async with self.fleet.programs.running(self, node):
+                            await self._serve(calls)
                         self.node = None
                     await self._be_answered()
                     self.is_abandoning = True  # who is not answered now never is
@@ -472,6 +479,7 @@ class SimFleet:
         self.boots: dict[str, Boot | None] = dict.fromkeys(self.names)
         self.clings_until_s = dict.fromkeys(self.names, 0.0)
         self.faults: Any = None  # who writes down what hurts; given when there is one
+        self.programs = Programs(config, world)
         self.is_closing = False
         self.last_calls: Callable[[], Sequence[Op]] = tuple  # what is asked of those who leave
         self.interrupted: set[str] = set()  # jobs that raised KeyboardInterrupt

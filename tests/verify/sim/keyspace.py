@@ -11,26 +11,38 @@ import random
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from zlib import crc32
 
-Value: TypeAlias = Any  # what a command returns: bytes, int, None, a list of these
-StreamId: TypeAlias = tuple[int, int]
+from tests.verify.sim.streams import CommandError, Stream, StreamCommands, Value
 
 _WRONG: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
-_LAST: Final = (2**64 - 1, 2**64 - 1)
 
 
 # What the server refuses when its memory is up, and what it counts as a write.
-GROWING: Final = frozenset({b"SET", b"HSET", b"HINCRBY", b"SADD", b"ZADD", b"RPUSH", b"XADD"})
-WRITING: Final = GROWING | {
-    *(b"DEL", b"UNLINK", b"PEXPIRE", b"PERSIST", b"HDEL", b"SREM", b"ZREM", b"LTRIM", b"XDEL"),
-    *(b"XTRIM", b"ZREMRANGEBYLEX", b"ZREMRANGEBYRANK"),
+_GROWING: Final = frozenset({b"SET", b"HSET", b"HINCRBY", b"SADD", b"ZADD", b"RPUSH", b"XADD"})
+_GROUPS: Final = frozenset({b"CREATE", b"CREATECONSUMER"})  # of XGROUP
+WRITING: Final = _GROWING | {
+    *(
+        b"XGROUP",
+        b"XREADGROUP",
+        b"DEL",
+        b"UNLINK",
+        b"PEXPIRE",
+        b"PERSIST",
+        b"HDEL",
+        b"SREM",
+        b"ZREM",
+        b"LTRIM",
+        b"XDEL",
+    ),
+    *(b"XTRIM", b"ZREMRANGEBYLEX", b"ZREMRANGEBYRANK", b"XACK", b"XCLAIM", b"XAUTOCLAIM"),
 }
 
 
-class CommandError(Exception):
-    """An error reply; its text is what a client would get."""
+def grows(name: bytes, args: Sequence[Any]) -> bool:
+    """Say whether a command is refused when the server's memory is up."""
+    return name in _GROWING or (name == b"XGROUP" and args[0] in _GROUPS)
 
 
 class SortedSet:
@@ -65,37 +77,18 @@ class SortedSet:
         return made
 
 
-class Stream:
-    """Entries in the order of their ids; `last` outlives them."""
-
-    def __init__(self) -> None:
-        self.entries: dict[StreamId, list[bytes]] = {}
-        self.last: StreamId = (0, 0)
-
-    def copy(self) -> Stream:
-        made = Stream()
-        made.entries, made.last = dict(self.entries), self.last
-        return made
-
-    def between(self, low: StreamId, high: StreamId, count: int = -1) -> list[Value]:
-        found: list[Value] = []
-        for entry_id, fields in self.entries.items():
-            if low <= entry_id <= high:
-                found.append([_id_text(entry_id), fields])
-                if len(found) == count:
-                    break
-        return found
-
-
-class Keyspace:
+class Keyspace(StreamCommands):
     """All keys of one server, with a clock that is told what time it is."""
 
     def __init__(self, now_us: Callable[[], int], dice: random.Random) -> None:
         self.keys: dict[bytes, Any] = {}
         self.expires_ms: dict[bytes, int] = {}
-        self.appended: dict[bytes, None] = {}  # streams that got an entry since this was last taken
+        self.appended: dict[bytes, None] = {}
         self.on_append: Callable[[bytes, bytes, Sequence[bytes]], object] = lambda *_: None
         self.on_set: Callable[[bytes, bytes], object] = lambda *_: None
+        self.on_give: Callable[[bytes, bytes, bytes, bytes], object] = lambda *_: None
+        self.on_ack: Callable[[bytes, bytes, bytes], object] = lambda *_: None
+        self.on_drop: Callable[[bytes, Sequence[bytes]], object] = lambda *_: None
         self.now_us = self._now_us = now_us
         self._dice = dice
         self._commands: dict[bytes, Callable[..., Value]] = {
@@ -123,6 +116,7 @@ class Keyspace:
     # --- keys ---
 
     def _of(self, key: bytes, kind: type) -> Any:
+        self._expire(key)
         value = self.keys.get(key)
         if value is not None and type(value) is not kind:
             raise CommandError(_WRONG)
@@ -143,6 +137,7 @@ class Keyspace:
         if end_ms is not None and end_ms <= self._now_us() // 1000:
             del self.expires_ms[key]
             self.keys.pop(key, None)
+            self.appended[key] = None
 
     def do_time(self) -> Value:
         now_us = self._now_us()
@@ -156,7 +151,9 @@ class Keyspace:
         for key in keys:
             self._expire(key)
             self.expires_ms.pop(key, None)
-            found += self.keys.pop(key, None) is not None
+            if self.keys.pop(key, None) is not None:
+                self.appended[key] = None
+                found += 1
         return found
 
     def do_unlink(self, *keys: bytes) -> Value:
@@ -172,9 +169,10 @@ class Keyspace:
         value = self.keys.get(key)
         return Status(b"none" if value is None else _KINDS[type(value)])
 
-    def do_pexpire(self, key: bytes, ttl_ms: Any) -> Value:
+    def do_pexpire(self, key: bytes, ttl_ms: Any, *options: bytes) -> Value:
+        assert options in ((), (b"NX",))
         self._expire(key)
-        if key not in self.keys:
+        if key not in self.keys or (options and key in self.expires_ms):
             return 0
         self.expires_ms[key] = self._now_us() // 1000 + int(ttl_ms)
         return 1
@@ -189,6 +187,8 @@ class Keyspace:
 
     def do_set(self, key: bytes, value: bytes, *options: Any) -> Value:
         assert not options or options[0].upper() == b"PX"
+        if type(self.keys.get(key)) is Stream:
+            self.appended[key] = None
         self.keys[key] = value
         self.expires_ms.pop(key, None)
         self.on_set(key, value)
@@ -415,93 +415,6 @@ class Keyspace:
     def do_lrange(self, key: bytes, first: Any, last: Any) -> Value:
         return _slice(list(self._of(key, deque) or ()), int(first), int(last))
 
-    # --- streams ---
-
-    def do_xadd(self, key: bytes, *words: Any) -> Value:
-        at, keep, spare, may_make = 0, None, 1, True
-        while True:
-            option = words[at]
-            if option == b"NOMKSTREAM":
-                may_make = False
-                at += 1
-            elif option == b"MAXLEN":
-                spare = 100 if words[at + 1] == b"~" else 1
-                at += 2 if spare > 1 else 1
-                keep = int(words[at])
-                at += 1
-            else:
-                break
-        if not may_make and key not in self.keys:
-            return None
-        is_new = key not in self.keys
-        found = self._make(key, Stream)
-        entry_id = self._next_id(found) if words[at] == b"*" else _parse_id(words[at], 0)
-        if entry_id <= found.last:
-            if is_new:
-                del self.keys[key]
-            raise CommandError(
-                "ERR The ID specified in XADD is equal or smaller than the target stream top item"
-            )
-        found.entries[entry_id] = list(words[at + 1 :])
-        found.last = entry_id
-        self.appended[key] = None
-        self.on_append(key, _id_text(entry_id), words[at + 1 :])
-        # `~` leaves whole nodes of 100 entries, as a server does.
-        if keep is not None and len(found.entries) >= keep + spare:
-            for old in list(found.entries)[: len(found.entries) - keep]:
-                del found.entries[old]
-        return _id_text(entry_id)
-
-    def _next_id(self, stream: Stream) -> StreamId:
-        now_ms = self._now_us() // 1000
-        ms, number = stream.last
-        return (now_ms, 0) if now_ms > ms else (ms, number + 1)
-
-    def do_xdel(self, key: bytes, *ids: Any) -> Value:
-        found = self._of(key, Stream)
-        if found is None:
-            return 0
-        return sum(found.entries.pop(_parse_id(each, 0), None) is not None for each in ids)
-
-    def do_xlen(self, key: bytes) -> Value:
-        found = self._of(key, Stream)
-        return 0 if found is None else len(found.entries)
-
-    def do_xrange(self, key: bytes, low: Any, high: Any, *options: Any) -> Value:
-        found = self._of(key, Stream)
-        if found is None:
-            return []
-        first = (0, 0) if low == b"-" else _parse_id(low, 0)
-        last = _LAST if high == b"+" else _parse_id(high, _LAST[1])
-        if first == last and not options:
-            fields = found.entries.get(first)
-            return [] if fields is None else [[_id_text(first), fields]]
-        return found.between(first, last, int(options[1]) if options else -1)
-
-    def do_xrevrange(self, key: bytes, high: Any, low: Any, *options: Any) -> Value:
-        return self.do_xrange(key, low, high)[::-1][: int(options[1]) if options else None]
-
-    def do_xtrim(self, key: bytes, how: bytes, least: bytes) -> Value:
-        assert how.upper() == b"MINID"
-        found = self._of(key, Stream)
-        first = _parse_id(least, 0)
-        gone = [] if found is None else [each for each in found.entries if each < first]
-        for each in gone:
-            del found.entries[each]
-        return len(gone)
-
-    def read(self, positions: Sequence[tuple[bytes, bytes]], count: int) -> Value:
-        """Return what XREAD would without waiting: entries behind the positions, or None."""
-        answer: list[Value] = []
-        for key, position in positions:
-            stream = self._of(key, Stream)
-            if stream is not None:
-                ms, number = _parse_id(position, 0)
-                entries = stream.between((ms, number + 1), _LAST, count)
-                if entries:
-                    answer.append([key, entries])
-        return answer or None
-
 
 def _scanned(found: Iterable[bytes], cursor: Any, count: Any) -> tuple[bytes, list[bytes]]:
     """Return the next members in the order of a hash: who is there all the time is met."""
@@ -562,13 +475,3 @@ def _bound(text: Any) -> tuple[float, bool]:
 
 def _score_text(score: float) -> bytes:
     return b"%d" % score if score == int(score) else b"%.17g" % score
-
-
-def _id_text(entry_id: StreamId) -> bytes:
-    return b"%d-%d" % entry_id
-
-
-def _parse_id(text: bytes, number: int) -> StreamId:
-    is_left_out = text.startswith(b"(")  # of the first of a range only
-    ms, dash, rest = text.removeprefix(b"(").partition(b"-")
-    return int(ms), (int(rest) if dash else number) + is_left_out

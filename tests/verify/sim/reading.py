@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import attrs
 
@@ -12,8 +12,9 @@ from pool.model.job import Options, Record
 from pool.model.names import Control, Names, lane_of
 from pool.store.answers import Opening
 from pool.testing.audit import audit
-from tests.verify.sim.keyspace import Keyspace
-from tests.verify.sim.watch import REFUSED, _lane
+from tests.verify.sim.keyspace import Keyspace, SortedSet
+
+REFUSED: Final = b"refused\n"  # where an outcome would stand: that dispatch never is one
 
 
 class Client:
@@ -110,6 +111,41 @@ def messages(keyspace: Keyspace) -> set[tuple[str, int]]:
     return found
 
 
+def lane_in(name: bytes) -> str:
+    """Return the lane of a key's name: one identity has a lease in each by itself."""
+    return name.partition(b"}")[0].rpartition(b":")[2].decode()
+
+
+def map_items(keyspace: Keyspace, pool: str, name: str) -> dict[str, Any] | None:
+    """Return what a replicated map holds, lists as tuples; None: foreign values are in its place.
+
+    Two layouts are read: strings under their own names, or behind a `=` beside what is not one.
+    """
+    control = Control(pool)
+    strings = keyspace.keys.get(control.map_data(name).encode(), {})
+    members = keyspace.keys.get(control.map_lists(name).encode(), SortedSet())
+    if type(strings) is not dict or type(members) is not SortedSet:
+        return None
+    has_place = any(field[:1] == b"=" for field in strings) or b"at" in strings
+    items: dict[str, Any] = {
+        field.decode()[has_place:]: value.decode()
+        for field, value in strings.items()
+        if not has_place or field[:1] == b"="
+    }
+    for _, member in members.order:
+        if member[:1] == b"i":
+            continue
+        size, _, rest = member.removeprefix(b"l").partition(b":")
+        key, value = rest[: int(size)].decode(), rest[int(size) + 16 :].decode()
+        items[key] = (*items.get(key, ()), value)
+    return items
+
+
+def user_stream(keyspace: Keyspace, pool: str, name: str) -> Any:
+    """Return what is under the name of a stream of users'."""
+    return keyspace.keys.get(Control(pool).stream(name).encode())
+
+
 def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
     """Return what the checker wants to know of the server's last state."""
     leases: list[str] = []
@@ -144,7 +180,7 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
             outcomes[job.decode()] = {
                 "word": word,
                 "epoch": int(epoch),
-                "owner": f"{owner}@{_lane(key)}" if owner else "",
+                "owner": f"{owner}@{lane_in(key)}" if owner else "",
                 "attempt": int(attempt),
                 "ended_ms": int(times.partition(",")[0]),
                 "cause": cause,
@@ -162,5 +198,5 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         "takes": takes,
         "marks": marks,
         "unknown": [],
-        "workers": sorted(name.decode() for name in workers if not name.startswith(b"!")),
+        "workers": sorted(name[1:].decode() for name in workers if name.startswith(b"=w")),
     }

@@ -92,6 +92,8 @@ class Simulation:
         self.load.plan()
         self.faults.plan()
         self._look_at_health()
+        if self.fleet.programs.maps:
+            self._look_at_maps()
 
     def play(self) -> Outcome:
         """Let it run to its end, and judge it."""
@@ -130,6 +132,8 @@ class Simulation:
         if len(self.fleet.open_boots()) < len(self.fleet.names) or not self.load.is_over:
             return False
         keyspace = self.server.keyspace
+        if not self.fleet.programs.is_quiet(keyspace):
+            return False
         found = reading.records(keyspace, POOL, self.config.lanes)
         if any(record is None or record.kind == "job" for record in found.values()):
             return False
@@ -194,13 +198,21 @@ class Simulation:
                     )  # fmt: skip
         self.world.after(_HEALTH_S, self._look_at_health)
 
+    def _look_at_maps(self) -> None:
+        self.watch.look_at_maps(self.fleet.programs)
+        self.world.after(_LOOK_S, self._look_at_maps)
+
     def record_end(self, is_drained: bool) -> None:
         """Write the last state into the history."""
         for boot in self.fleet.open_boots():
             assert boot.node is not None
             boot.record("members", extra={"workers": [w.id for w in boot.node.workers]})
         last = reading.final(self.server.keyspace, POOL, self.config.lanes)
-        facts = {"drained": is_drained, "live": self.live(), "working": self.working()}
+        facts: dict[str, Any] = {"drained": is_drained, "live": self.live()}
+        facts["working"] = self.working()
+        if names := self.fleet.programs.maps:
+            keyspace = self.server.keyspace
+            facts["maps"] = {name: reading.map_items(keyspace, POOL, name) for name in names}
         self.driver("final_state", extra={**last, **facts})
 
     def _tell_lease(self, seam: Any, f: str, name: str, asked_s: float, timing: Timing) -> None:

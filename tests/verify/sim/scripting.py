@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from lupa import lua51
 
-from tests.verify.sim.keyspace import GROWING, WRITING, CommandError, Keyspace, Status
+from tests.verify.sim.keyspace import WRITING, Keyspace, Status, grows
+from tests.verify.sim.streams import CommandError
 
 _FRAME = b"""
 local call, pcall_of, sha1hex = ...
@@ -75,7 +76,7 @@ class Scripts:
 
     def _call(self, name: bytes, *args: Any) -> Any:
         if self._is_full:
-            if name in GROWING:
+            if grows(name, args):
                 raise CommandError(OOM)
             self._is_full = name not in WRITING
         words = [arg if type(arg) is bytes else _text(arg) for arg in args]

@@ -19,8 +19,9 @@ import attrs
 import hiredis
 
 from pool.store.scripts import NUMBERED_HEAD, NUMBERED_TAIL
-from tests.verify.sim.keyspace import GROWING, CommandError, Keyspace
+from tests.verify.sim.keyspace import Keyspace, grows
 from tests.verify.sim.scripting import OOM, Scripts
+from tests.verify.sim.streams import CommandError, Read
 from tests.verify.sim.world import Process, Thread, Timer, World
 
 PIECE_S: Final = 0.02  # of a line's time: what it carries in that arrives together
@@ -125,8 +126,7 @@ class Connection:
 
 @attrs.define(eq=False)
 class _Blocked:
-    positions: list[tuple[bytes, bytes]]
-    count: int
+    asked: Read
     answer: Callable[[Any], object]
     timer: Timer
 
@@ -274,7 +274,7 @@ class Server:
                 continue
             if not self.network.before(process, words):
                 break
-            if words[0] == b"XREAD":
+            if words[0] in (b"XREAD", b"XREADGROUP"):
                 self._read(connection, words)
                 return
             reply = self._run(process, words)
@@ -350,7 +350,7 @@ class Server:
                 self._plain[numbered] = sha
                 self._loaded[sha] = None
                 return numbered
-            if self.is_full and name.upper() in GROWING:
+            if self.is_full and grows(name.upper(), words[1:]):
                 raise CommandError(OOM)
             return self.keyspace.run(name, *words[1:])
         except CommandError as error:
@@ -360,14 +360,8 @@ class Server:
 
     def _read(self, connection: Connection, words: Words) -> None:
         connection.has_read = True
-        count, block_ms = int(words[2]), int(words[4])
-        names = words[6:]
-        half = len(names) // 2
-        positions = list(zip(names[:half], names[half:], strict=True))
-        try:
-            found: Any = self.keyspace.read(positions, count)
-        except CommandError as error:
-            found = error
+        asked = Read.of(words)
+        found = self._found(asked)
         if found is not None:
             self._reply(connection, [found])
             return
@@ -378,21 +372,25 @@ class Server:
             connection.blocked = None
             self._reply(connection, [reply])
 
-        timer = self.world.after(block_ms / 1000, wake, None)
-        blocked = _Blocked(positions, count, wake, timer)
+        assert asked.block_ms, "a read of ours always waits, and never for ever"
+        timer = self.world.after(asked.block_ms / 1000, wake, None)
+        blocked = _Blocked(asked, wake, timer)
         connection.blocked = blocked
         self._blocked[blocked] = None
+
+    def _found(self, asked: Read) -> Any:
+        try:
+            return self.keyspace.read(asked)
+        except CommandError as error:
+            return error
 
     def _wake(self) -> None:
         appended = self.keyspace.appended
         if not appended:
             return
         for blocked in list(self._blocked):
-            if any(key in appended for key, _ in blocked.positions):
-                try:
-                    found: Any = self.keyspace.read(blocked.positions, blocked.count)
-                except CommandError as error:
-                    found = error
+            if any(key in appended for key, _ in blocked.asked.positions):
+                found = self._found(blocked.asked)
                 if found is not None:
                     blocked.answer(found)
         appended.clear()

@@ -12,8 +12,9 @@ from pool.model.job import Options
 from pool.model.names import Names
 from pool.store.lane import Admission, Edge, Guard, Lane, Target
 from pool.store.scripts import ScriptCall
-from tests.verify.sim.keyspace import Keyspace, SortedSet, Stream
+from tests.verify.sim.keyspace import Keyspace, SortedSet
 from tests.verify.sim.scripting import Scripts
+from tests.verify.sim.streams import Stream
 
 SEEDS = 6
 STEPS = 60

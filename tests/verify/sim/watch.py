@@ -22,20 +22,35 @@ from pool.actors.run import Run
 from pool.actors.slots import Slots
 from pool.actors.worker import Worker
 from pool.errors import PoolError
+from pool.model.names import Control
 from pool.model.timing import Timing
 from pool.store import lane as lanes
 from pool.store.answers import Owned
 from pool.store.scripts import Script
 from tests.verify.history import Event, Recorder
+from tests.verify.sim import reading
+from tests.verify.sim.faults import POOL
+from tests.verify.sim.programs import Programs, token_of
 from tests.verify.sim.server import Server
 from tests.verify.sim.world import Process, World
 
 STORE: Final = "server"
-REFUSED: Final = b"refused\n"  # where an outcome would stand: that dispatch never is one
 _TOKEN: Final = re.compile(rb'"(t\d+\.\d+)"')  # in a payload
 _SCRIPTS: Final = {
     script.sha.encode(): script for script in vars(lanes).values() if isinstance(script, Script)
 }
+
+
+_STREAM: Final = Control(POOL).stream("").encode()
+_PARKED: Final = re.compile(rb".*:sink-parked:\d+:([a-z0-9]+):(.*)")
+
+
+def _name(key: bytes) -> str:
+    return key.removeprefix(_STREAM).decode()
+
+
+def _token(fields: Sequence[bytes]) -> str:
+    return token_of(dict(zip(fields[::2], fields[1::2], strict=False)).get(b"p", b""))
 
 
 @attrs.define(eq=False)
@@ -51,6 +66,10 @@ class Watch:
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
     problems: list[str] = attrs.field(factory=list)  # what no invariant speaks of
     _uses: int = 0
+    # Events of streams by their ids, as far as they were ever there; what was last seen of maps.
+    _tokens: dict[tuple[bytes, bytes], str] = attrs.field(factory=dict)
+    _truths: dict[str, dict[str, Any] | None] = attrs.field(factory=dict)
+    _copies: dict[tuple[str, str], bool] = attrs.field(factory=dict)
     _store: Recorder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -58,6 +77,9 @@ class Watch:
         self.server.on_call = self._on_call
         self.server.keyspace.on_append = self._on_append
         self.server.keyspace.on_set = self._on_set
+        self.server.keyspace.on_give = self._on_give
+        self.server.keyspace.on_ack = self._on_ack
+        self.server.keyspace.on_drop = self._on_drop
 
     def recorder(self, p: str) -> Recorder:
         """Return what one process writes with."""
@@ -66,6 +88,21 @@ class Watch:
     # --- the server's side ---
 
     def _on_append(self, key: bytes, entry_id: bytes, fields: Sequence[bytes]) -> None:
+        if key.startswith(_STREAM):
+            token = _token(fields)
+            self._tokens[key, entry_id] = token
+            self._store("added", key=_name(key), stream_id=entry_id.decode(), idem=token)
+            return
+        if parked := _PARKED.match(key):
+            facts = dict(zip(fields[::2], fields[1::2], strict=False))
+            self._store(
+                "parked",
+                key=parked[1].decode(),
+                idem=_token(fields),
+                stream_id=facts.get(b"i", b"").decode(),
+                extra={"sink": parked[2].decode()},
+            )
+            return
         prefix, found, worker = key.partition(b":stream:")
         if found:
             facts = dict(zip(fields[::2], fields[1::2], strict=True))
@@ -78,12 +115,48 @@ class Watch:
                 key=job_key,
                 job=job_id,
                 epoch=epoch,
-                nonce=f"{worker.decode()}@{_lane(prefix)}",
+                nonce=f"{worker.decode()}@{reading.lane_in(prefix)}",
             )
+
+    def _on_give(self, key: bytes, group: bytes, consumer: bytes, entry_id: bytes) -> None:
+        self._of_group("gave", key, group, entry_id, consumer.decode())
+
+    def _on_ack(self, key: bytes, group: bytes, entry_id: bytes) -> None:
+        self._of_group("acked", key, group, entry_id, "")
+
+    def _of_group(self, f: str, key: bytes, group: bytes, entry_id: bytes, consumer: str) -> None:
+        self._store(
+            f,
+            key=_name(key),
+            stream_id=entry_id.decode(),
+            idem=self._tokens.get((key, entry_id), ""),
+            nonce=consumer,
+            extra={"sink": group.decode()},
+        )
+
+    def _on_drop(self, key: bytes, ids: Sequence[bytes]) -> None:
+        for each in ids if key.startswith(_STREAM) else ():
+            token = self._tokens.get((key, each), "")
+            self._store("dropped", key=_name(key), stream_id=each.decode(), idem=token)
+
+    def look_at_maps(self, programs: Programs) -> None:
+        """Write what has changed since: what a map is, and whether a copy is that."""
+        for name in programs.maps:
+            truth = reading.map_items(self.server.keyspace, POOL, name)
+            if name not in self._truths or self._truths[name] != truth:
+                self._truths[name] = truth
+                self._store("truth", "info" if truth is None else "ok", key=name)
+            for process, items in programs.copies(name):
+                is_same = items == truth
+                if self._copies.get((process, name)) is not is_same:
+                    self._copies[process, name] = is_same
+                    extra = {} if is_same else {"has": items, "truth": truth}
+                    said: Any = "ok" if is_same else "fail"
+                    self._store("copy", said, p=process, key=name, extra=extra)
 
     def _on_set(self, key: bytes, value: bytes) -> None:
         prefix, found, job = key.partition(b":result:")
-        if found and not value.startswith(REFUSED):
+        if found and not value.startswith(reading.REFUSED):
             job_id = job.decode()
             head, _, body = value.decode(errors="replace").partition("\n")
             word, epoch, owner, attempt, _, cause = head.split("|")
@@ -94,7 +167,7 @@ class Watch:
                 job=job_id,
                 epoch=int(epoch),
                 attempt=int(attempt),
-                nonce=f"{owner}@{_lane(prefix)}" if owner else "",
+                nonce=f"{owner}@{reading.lane_in(prefix)}" if owner else "",
                 result="first",
                 extra={"word": word, "cause": cause, "body": body[:40]},
             )
@@ -108,7 +181,7 @@ class Watch:
         reply: Any,
     ) -> None:
         script = _SCRIPTS.get(sha)
-        lane = _lane(keys[0]) if keys else ""
+        lane = reading.lane_in(keys[0]) if keys else ""
         if script is lanes.ADVANCE:
             self._on_advance(lane, args, reply)
             fenced = self.server.keyspace.keys.get(keys[2]) or {}
@@ -174,11 +247,6 @@ class Watch:
                 self.seen.add("a start was stopped by its acknowledgement")
             if word == "TIMEDOUT":
                 self.seen.add("a timed out attempt was not settled")
-
-
-def _lane(name: bytes) -> str:
-    """Return the lane of a key's name: one identity has a lease in each by itself."""
-    return name.partition(b"}")[0].rpartition(b":")[2].decode()
 
 
 def _items(args: Sequence[bytes], counted: int) -> list[Sequence[bytes]]:

@@ -3,7 +3,8 @@ group: the consumers of one stream's group, and how often an event was handed ou
 
 Gives  RELEASED, DOUBTFUL, text_of(number), has_group(events): the id that it was given last,
        pending_of(events, name, count), handed(deliveries), put(events, meta, id, name, deliveries),
-       forget(events, name), is_trimmed(meta, id), note_gone(meta, id).
+       forget(events, name), is_trimmed(meta, id), note_missed(meta, count), note_gone(meta, id),
+       next_id(id), number_at(events, from, to): of the first event there, 0 if there is none, or it has none.
 
 RELEASED and DOUBTFUL are consumers that nobody is.  What waits under RELEASED belongs to whoever has room;
 what waits under DOUBTFUL was, or may have been, in the hands of a program that ended: a consumer takes one
@@ -63,11 +64,31 @@ local function is_trimmed(meta, id)
   return ms < trimmed_ms or (ms == trimmed_ms and seq <= trimmed_seq)
 end
 
+local function next_id(id)
+  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+  return ms .. '-' .. text_of(tonumber(seq) + 1)
+end
+
+local function note_missed(meta, count)
+  local had = redis.call('HGET', meta, 'missed:' .. group)
+  redis.call('HSET', meta, 'missed:' .. group, text_of((tonumber(had or '0') or 0) + count)) -- of whatever stands there
+end
+
+local function number_at(events, from, to)
+  local entry = redis.call('XRANGE', events, from, to or from, 'COUNT', 1)[1]
+  for i = 1, entry and #entry[2] or 0, 2 do
+    if entry[2][i] == 'n' then
+      return #entry[2][i + 1] <= 15 and tonumber(string.match(entry[2][i + 1], '^%d+$')) or 0
+    end
+  end
+  return 0
+end
+
 -- A pending event that is no more in its stream: removed by hand is as it should be, taken by a length
 -- cap is a loss, which cleaners tell.
 local function note_gone(meta, id)
   if is_trimmed(meta, id) then
-    redis.call('HINCRBY', meta, 'missed:' .. group, 1)
+    note_missed(meta, 1)
   end
 end
 

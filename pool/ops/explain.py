@@ -1,0 +1,70 @@
+"""`pool explain`: an error's entry in the documentation, where there is none at hand."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+
+import attrs
+
+from pool import errors
+from pool.errors import InvalidOption, PoolError, shown
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `pool explain`.
+
+    Raises:
+        InvalidOption: There is no such error; `problem` names those that are spelled alike.
+    """
+    kind = find(args.error)
+    sys.stdout.write(f"{json.dumps(facts(kind)) if args.json else text(kind)}\n")
+    return 0
+
+
+def kinds() -> Iterator[type[PoolError]]:
+    """Yield all errors in the order of their file: a family, then its leaves."""
+    for each in vars(errors).values():
+        if isinstance(each, type) and issubclass(each, PoolError):
+            yield each
+
+
+def find(word: str) -> type[PoolError]:
+    """Return the error of this code or class name, whatever their case."""
+    words = {name.lower(): kind for kind in kinds() for name in (kind.code, kind.__name__)}
+    wanted = word.strip("[]").lower()
+    if wanted in words:
+        return words[wanted]
+    near = [words[each].code for each in difflib.get_close_matches(wanted, words)]
+    problem = "it is no code and no class" + (f"; is it {' or '.join(near)}?" if near else "")
+    raise InvalidOption(option="CODE", value=shown(word), problem=problem)
+
+
+def facts(kind: type[PoolError]) -> dict[str, object]:
+    """Return what there is to say of an error."""
+    first, _, more = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    return {
+        "code": kind.code,
+        "error": kind.__name__,
+        "family": kind.__mro__[1].__name__,
+        "says": first,
+        "more": more,
+        "hint": kind.hint,
+        "retryable": kind.retryable,
+        "facts": {each.name: str(each.type) for each in attrs.fields(kind)},
+    }
+
+
+def text(kind: type[PoolError]) -> str:
+    """Return it for people."""
+    it = facts(kind)
+    parts = [f"{it['error']} [{it['code']}], a {it['family']}", it["says"], it["more"]]
+    names = ", ".join(f"{name} ({of})" for name, of in it["facts"].items())  # type: ignore[attr-defined]
+    parts.append(f"Its facts are {names}." if names else "")
+    parts.append("The same call may be repeated." if it["retryable"] else "")
+    parts.append(f"What to do: {it['hint']}." if it["hint"] else "")
+    return "\n\n".join(str(part) for part in parts if part)

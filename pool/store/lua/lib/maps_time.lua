@@ -1,0 +1,21 @@
+--[[
+maps_time: the time by which replicated maps end.  Needs  key maps.
+
+Gives  maps_time(): that time in ms, and the server's clock in ms.
+
+It is what the pool's processes have seen pass: each probe notes it, beside the server's clock (see rmap_probe).
+In between it goes on by the clock, but for steps of the clock and while nobody was there.
+]]
+local UNSEEN_MS = 15000 -- probes are at most 10 s apart while anybody is there
+
+local function maps_time()
+  local had = redis.call('HMGET', maps, 'now', 'seen')
+  local time = redis.call('TIME')
+  local clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  local now, seen = tonumber(string.match(had[1] or '', '^%d+$')), tonumber(string.match(had[2] or '', '^%d+$'))
+  if not now or not seen then
+    return clock, clock -- nobody has noted any yet
+  end
+  local passed = clock - seen
+  return now + ((passed < 0 or passed > UNSEEN_MS) and 0 or passed), clock
+end

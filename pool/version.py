@@ -1,0 +1,5 @@
+"""The version, written here and nowhere else."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"  # hatchling reads this line when it builds

@@ -1,0 +1,88 @@
+"""What the documents say of the code is what the code has, and every page is in the navigation.
+
+That what stands in them can be done is tested in tests/ops/test_pages.py.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import pool
+from pool.actors.access import CLOSE_BUDGET_S
+from pool.model.timing import Timing
+from pool.ops.explain import kinds
+from pool.settings import Settings
+from tools import reference
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(DOCS).as_posix()
+
+
+@pytest.mark.parametrize("part", reference.PARTS, ids=lambda part: f"{part.page}-{part.name}")
+def test_a_generated_part_is_as_the_code_has_it(part: reference.Part) -> None:
+    text = (DOCS / part.page).read_text("utf-8")
+    assert reference.renewed(part, text) == text, "run make reference"
+
+
+@pytest.mark.parametrize("name", reference.FILES)
+def test_a_generated_file_is_as_the_code_has_it(name: str) -> None:
+    assert (DOCS / name).read_text("utf-8") == reference.FILES[name](), "run make reference"
+
+
+def test_every_public_name_has_a_page() -> None:
+    told = [name for group in reference.API.values() for name in group]
+    errors = {kind.__name__ for kind in kinds()}
+    assert sorted([*told, *errors, "__version__"]) == sorted({*pool.__all__, *errors})
+    assert len(told) == len(set(told))
+
+
+def test_every_family_of_errors_has_a_title() -> None:
+    families = {kind.__name__ for kind in kinds() if kind.__mro__[1].__name__ == "PoolError"}
+    assert set(reference.FAMILIES) == families
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    told = re.findall(r"[\w./-]+\.md", yaml.safe_dump(navigation()))
+    assert sorted(told) == sorted(name_of(path) for path in PAGES)
+
+
+def test_events_that_are_named_exist() -> None:
+    known = {str(each.event) for each in reference._events()}
+    families = {name.partition(".")[0] for name in known}
+    for path in PAGES:
+        if name_of(path) == "track-record.md":
+            continue  # it tells of events that are no more
+        named = set(re.findall(r"`([a-z]+\.[a-z_]+)`", path.read_text("utf-8")))
+        events = {name for name in named if name.partition(".")[0] in families}
+        assert not {name for name in events - known if not is_attribute(name)}, name_of(path)
+
+
+def test_the_arithmetic_of_a_stop_adds_up() -> None:
+    """What a worker may need to leave is less than what the page gives it (G-06)."""
+    page = (DOCS / "how-to/containers.md").read_text("utf-8")
+    [said] = map(int, re.findall(r"\*\*(\d+) s\*\*", page))
+    [given] = map(int, re.findall(r"terminationGracePeriodSeconds: (\d+)", page))
+    graces = {int(each) for each in re.findall(r'"--grace", "(\d+)"', page)}
+    [grace_s], settings = graces, Settings()
+    needed_s = grace_s + Timing(10.0).stop_budget_s + 4 * settings.op_timeout_s
+    assert needed_s + CLOSE_BUDGET_S <= said < given
+
+
+def is_attribute(name: str) -> bool:
+    """Say whether it is what a `node` or a `job` has, and no event."""
+    of, _, what = name.partition(".")
+    kind = getattr(pool, of.capitalize(), None)
+    return hasattr(kind, what) or what in getattr(kind, "__annotations__", {})
+
+
+def navigation() -> object:
+    return yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]

@@ -1,0 +1,356 @@
+"""The parts of the documents that the code knows: written by it, never copied.
+
+    python -m tools.reference            writes them anew
+    python -m tools.reference --check    says which are stale, and writes nothing
+
+A part stands between `<!-- name -->` and `<!-- /name -->`; what is around it is written by people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+import pool
+import pool.testing
+from pool.errors import PoolError
+from pool.model import job, names
+from pool.ops import cli
+from pool.ops.explain import facts, kinds
+from pool.settings import Settings
+from pool.store.scripts import Script
+from tools import life
+
+ROOT: Final = Path(__file__).parents[1]
+DOCS: Final = ROOT / "docs"
+FAMILIES: Final = {
+    "UsageError": "Correct the call",
+    "RefusedError": "The pool said no",
+    "LostError": "It is no longer ours",
+    "StoreError": "Redis",
+    "NodeError": "The node itself",
+    "HandlerError": "How the job ended",
+}
+# Every public name that is no error, by the page that tells of it.
+API: Final = {
+    "jobs": (
+        *("Node", "Handlers", "Handler", "Runner", "Job", "Retry", "Cancel", "Park", "Call"),
+        *("JobRef", "Status", "WorkerInfo"),
+    ),
+    "maps": ("ReplicatedMap", "Written", "Counted", "Resized", "Watch", "Change", "Resync"),
+    "streams": ("Stream", "Reader", "Sink", "StreamEvent", "Parked"),
+    "rest": ("Settings", "Event", "log_observer", "freeze_memory"),
+}
+_HEADER: Final = re.compile(r"^--\[\[\n(\w+): (.*?)\]\]", re.DOTALL)
+
+
+# --- small things ---------------------------------------------------------------------------
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(_cell(each) for each in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def said(what: object) -> str:
+    """Return a docstring as Markdown, with the usual one space between sentences."""
+    text = inspect.cleandoc(getattr(what, "__doc__", "") or "")
+    return re.sub(r"(?<=[.:;?!]) {2,}", " ", text)
+
+
+# --- the parts ------------------------------------------------------------------------------
+
+
+def settings() -> str:
+    return table(("setting", "default", "bounds", "what it is"), settings_rows())
+
+
+def settings_rows() -> Iterator[Sequence[str]]:
+    for field in attrs.fields(Settings):
+        meta: Any = field.metadata
+        if "low" in meta:
+            bounds = f"{meta['low']:,.12g} to {meta['high']:,.12g} {meta['unit']}".strip()
+            default = "the pool's" if field.default is None else f"{field.default:,.12g}"
+            yield f"`{field.name}`", default, bounds, meta["doc"]
+        else:
+            yield f"`{field.name}`", str(field.default), meta["unit"], meta["doc"]
+
+
+def errors() -> str:
+    """All errors at a glance."""
+    return table(("error", "", "what to do"), errors_rows())
+
+
+def errors_rows() -> Iterator[Sequence[str]]:
+    for kind in kinds():
+        it = facts(kind)
+        if kind.__name__ in FAMILIES:
+            yield f"**{FAMILIES[kind.__name__]}**", f"`{kind.__name__}`", ""
+        elif kind is not PoolError:
+            retry = " *retry*" if kind.retryable else ""
+            name = kind.__name__
+            yield f"[`{name}`](#{name.lower()}){retry}", str(it["says"]), kind.hint
+
+
+def error_entries() -> str:
+    """One entry for each error: its page, as `pool explain` prints it."""
+    return "\n\n".join(_entry(kind) for kind in kinds() if kind is not PoolError)
+
+
+def _entry(kind: type[PoolError]) -> str:
+    it = facts(kind)
+    if kind.__name__ in FAMILIES:
+        return f"## {FAMILIES[kind.__name__]}\n\n`{kind.__name__}` [{kind.code}]: {it['says']}"
+    parts = [f"### {kind.__name__}", f"`{kind.code}`: {it['says']}", str(it["more"])]
+    named = ", ".join(f"`{field.name}`" for field in attrs.fields(kind))
+    told = [f"It tells {named}."] if named else []
+    told += ["The same call may be repeated."] if kind.retryable else []
+    told += [f"**What to do:** {kind.hint}."]
+    return "\n\n".join(part for part in (*parts, " ".join(told)) if part)
+
+
+def events() -> str:
+    """Every event that observers are told of."""
+    found = sorted(_events(), key=lambda each: str(each.event))
+    assert found
+    return "\n\n".join(_event(each) for each in found)
+
+
+def _events() -> Iterator[Any]:
+    for module in pkgutil.walk_packages(pool.__path__, "pool."):
+        for each in vars(import_module(module.name)).values():
+            is_here = isinstance(each, type) and each.__module__ == module.name
+            if is_here and attrs.has(each) and isinstance(getattr(each, "event", None), str):
+                yield each
+
+
+def _event(kind: Any) -> str:
+    told = ", ".join(f"`{field.name}`" for field in attrs.fields(kind)) or "nothing more"
+    return f"### {kind.event}\n\n*{kind.level}.* {said(kind)}\n\nIt tells {told}."
+
+
+def commands() -> str:
+    """Every command with its options, from the parser itself."""
+    parser = cli._parser()
+    [sub] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    helps = {action.dest: action.help for action in sub._choices_actions}
+    assert parser.epilog
+    parts = [f"{parser.epilog} All take `--json`."]
+    for name, each in sub.choices.items():
+        rows = list(_options(each))
+        parts += [f"## pool {name}", f"{_sentence(str(helps[name]))}"]
+        parts += [f"```text\n{' '.join(_usage(each).split())}\n```"]
+        parts += [table(("", ""), iter(rows))] if rows else []
+    return "\n\n".join(parts)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    return (
+        parser.format_usage().removeprefix("usage: ").replace("[-h] ", "").replace("[--json] ", "")
+    )
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[Sequence[str]]:
+    for action in parser._actions:
+        if action.dest in {"help", "json"}:
+            continue
+        name = ", ".join(action.option_strings) or str(action.metavar or action.dest)
+        choices = f"; one of {', '.join(map(str, action.choices))}" if action.choices else ""
+        yield f"`{name}`", f"{action.help or ''}{choices}".removeprefix("; ")
+
+
+def redis_keys() -> str:
+    """Every key of a pool, from the file that makes them all."""
+    parts = ["## Of a lane", _keys_of(names.Names("P", 0), "`pool:{P:0}:`")]
+    parts += ["## Of the pool as a whole", _keys_of(names.Control("P"), "`pool:{P}:`")]
+    return "\n\n".join(parts)
+
+
+# Of keys that have a part in their names; what they hold is said by what makes them.
+KINDS: Final = {
+    "inbox": "list",
+    "owned": "set",
+    "result": "string",
+    "signal": "stream",
+    "stream": "stream",
+    "unassigned": "zset",
+    "map_data": "hash",
+    "map_index": "zset",
+    "map_lists": "zset",
+    "map_log": "stream",
+    "map_meta": "hash",
+    "sink": "hash",
+    "sink_leases": "zset",
+    "sink_parked": "stream",
+    "stream_meta": "hash",
+}
+LATER: Final = {"idem", "next"}  # names that nothing is stored under yet
+
+
+def _keys_of(made: Any, prefix: str) -> str:
+    rows = []
+    for field in attrs.fields(type(made)):
+        if "kind" in field.metadata:
+            key = getattr(made, field.name).removeprefix(made.prefix)
+            rows.append((f"`{key}`", field.metadata["kind"], field.metadata["holds"]))
+    for name, method in inspect.getmembers(type(made), inspect.isfunction):
+        if not name.startswith("_") and name not in LATER:
+            wanted = list(inspect.signature(method).parameters)[1:]
+            key = getattr(made, name)(*(each.upper() for each in wanted))
+            holds = said(method).rstrip(".")
+            rows.append(
+                (
+                    f"`{key.removeprefix(made.prefix)}`",
+                    KINDS[name],
+                    f"{holds[0].lower()}{holds[1:]}",
+                )
+            )
+    return f"All begin with {prefix}.\n\n{table(('key', 'type', 'what it holds'), iter(rows))}"
+
+
+def scripts() -> str:
+    """Every script's header: what it does, what it takes and gives, why it is Lua."""
+    loaded = {each.name for each in _scripts()}
+    parts = []
+    for path in sorted(ROOT.glob("pool/**/lua/*.lua")):
+        header = _HEADER.match(path.read_text("utf-8"))
+        assert header, path
+        assert header[1] in loaded, path
+        first, _, rest = header[2].partition("\n")
+        parts += [f"## {header[1]}", _sentence(first.rstrip(".")), f"```text\n{rest.strip()}\n```"]
+    return "\n\n".join(parts)
+
+
+def _scripts() -> Iterator[Script]:
+    for module in pkgutil.walk_packages(pool.__path__, "pool."):
+        for each in vars(import_module(module.name)).values():
+            if isinstance(each, Script):
+                yield each
+
+
+def transitions() -> str:
+    """The life of a job as a table: what may happen in each state, and what it is then."""
+    return table(("a job that is", "on", "becomes"), _transitions())
+
+
+def _transitions() -> Iterator[Sequence[str]]:
+    yield "not there", "dispatch", "pending, unassigned, or (with a delay) waiting"
+    for (state, edge), becomes in job.TABLE.items():
+        others = [each for each in becomes if each not in (state, "cancelled")]
+        if edge == job.CANCEL:
+            others = ["cancelled"]
+        if others:
+            yield state, job.EDGE_NAMES[edge], " or ".join(others)
+
+
+# What classes of ours need of each other, and nobody else should call.
+HIDDEN: Final = {
+    "Node": (
+        *("dispatcher", "check_open", "admission", "ref", "explained", "wait", "why_waits", "look"),
+        "request_stop",
+    ),
+    "Job": ("handed_over",),
+}
+
+
+def api(group: str) -> str:
+    """What mkdocstrings makes of these names' docstrings."""
+    return "\n\n".join(_directive(name) for name in API[group])
+
+
+def _directive(name: str) -> str:
+    directive = f"::: pool.{name}"
+    if name in HIDDEN:
+        hidden = "|".join(HIDDEN[name])
+        directive += f'\n    options:\n      filters: ["!^_", "!^({hidden})$"]'
+    return directive
+
+
+def api_testing() -> str:
+    """As above, of what tests may import."""
+    return "\n\n".join(f"::: pool.testing.{name}" for name in sorted(pool.testing.__all__))
+
+
+@attrs.frozen
+class Part:
+    """A generated part of a page."""
+
+    page: str
+    name: str
+    make: Callable[[], str]
+
+
+PARTS: Final = (
+    Part("reference/settings.md", "settings", settings),
+    Part("reference/errors.md", "errors", errors),
+    Part("reference/errors.md", "entries", error_entries),
+    Part("reference/events.md", "events", events),
+    Part("reference/cli.md", "commands", commands),
+    Part("reference/redis.md", "keys", redis_keys),
+    Part("reference/scripts.md", "scripts", scripts),
+    Part("reference/api-jobs.md", "api", lambda: api("jobs")),
+    Part("reference/api-maps.md", "api", lambda: api("maps")),
+    Part("reference/api-streams.md", "api", lambda: api("streams")),
+    Part("reference/api-rest.md", "api", lambda: api("rest")),
+    Part("reference/api-rest.md", "testing", api_testing),
+    Part("explanation/life-of-a-job.md", "transitions", transitions),
+)
+
+
+# Files that are generated as a whole.
+FILES: Final = {"assets/life-of-a-job.svg": life.picture}
+
+
+def renewed(part: Part, text: str) -> str:
+    """Return a page's text with this part as the code has it now."""
+    form = re.compile(rf"(<!-- {part.name} -->\n).*?(<!-- /{part.name} -->)", re.DOTALL)
+    assert len(form.findall(text)) == 1, f"{part.page} has no part {part.name}"
+    return form.sub(lambda found: f"{found[1]}\n{part.make()}\n\n{found[2]}", text)
+
+
+def main() -> int:
+    """Write or check all parts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if stale")
+    is_check = parser.parse_args().check
+    stale = []
+    for name, make in FILES.items():
+        path = DOCS / name
+        if not path.is_file() or path.read_text("utf-8") != make():
+            stale.append(f"{name}\n")
+            if not is_check:
+                path.write_text(make(), "utf-8")
+    for part in PARTS:
+        path = DOCS / part.page
+        before = path.read_text("utf-8")
+        after = renewed(part, before)
+        if after != before:
+            stale.append(f"{part.page}: {part.name}\n")
+            if not is_check:
+                path.write_text(after, "utf-8")
+    sys.stdout.writelines(stale)
+    return int(is_check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
