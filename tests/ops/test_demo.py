@@ -110,7 +110,7 @@ def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:
     ("substitutions", "figure"),
     [
         pytest.param(NO_FENCE, "stale_commits", id="no fence at settle", marks=pytest.mark.long),
-        pytest.param(NO_REAPER, "lost", id="no reaper"),
+        pytest.param(NO_REAPER, "lost", id="no reaper", marks=pytest.mark.long),
         pytest.param(SETTLE_TWICE, "settled_twice", id="settle twice", marks=pytest.mark.long),
     ],
 )
