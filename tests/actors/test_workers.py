@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from pool import Handlers, Job, JobExists, Node, PoolError
+from pool.actors.mover import Mover
 from pool.actors.observe import ServiceMoved
 from pool.actors.orders import Ticked
 from pool.actors.run import Run
@@ -18,7 +19,7 @@ from pool.actors.trials import TIMER_S, TRIAL_S, Trials
 from pool.actors.worker import Worker
 from pool.model.job import OVER
 from pool.model.names import Names, lane_of
-from pool.store.lane import Edge
+from pool.store.lane import Edge, Target
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
@@ -740,3 +741,32 @@ async def test_a_worker_whose_lane_counts_otherwise_twice_in_a_row_compares(
     for counted, times in ((1, 0), (0, 0), (1, 0), (1, 1)):
         worker._on_tick(Ticked(0, asked_s, counted, was_away=False))
         assert len(compared) == times
+
+
+async def test_what_is_handed_over_because_its_worker_drains_is_not_moved_as_well(
+    fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker was asking whether there is room when it was told to drain."""
+    has_room, asked, may_go_on = Mover._has_room, list[str](), anyio.Event()
+
+    async def waits(self: Mover, lane: int, target: Target) -> bool:
+        answer = await has_room(self, lane, target)
+        asked.append(target.id)
+        await may_go_on.wait()
+        return answer
+
+    monkeypatch.setattr(Mover, "_has_room", waits)
+    node = await fleet.node(begun)
+    keys = [f"k{n}" for n in range(8)]
+    for key in keys:
+        await (await node.dispatch("serve", key)).started(timeout_s=5)
+    [worker] = fleet.workers(node)
+    await fleet.node(begun)
+    await fleet.until(lambda: asked)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.drain)
+        await fleet.until(lambda: worker.is_draining)
+        assert all(run.why for run in worker.runs.values())
+        may_go_on.set()
+    await diary.counts(16)  # each has begun there, too
+    assert not fleet.all_seen(ServiceMoved)
