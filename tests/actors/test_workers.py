@@ -13,7 +13,7 @@ from pool import Handlers, Job, JobExists, Node, PoolError
 from pool.actors.mover import Mover
 from pool.actors.observe import ServiceMoved
 from pool.actors.orders import Ticked
-from pool.actors.run import Run
+from pool.actors.run import Run, Why
 from pool.actors.slots import Slots
 from pool.actors.trials import TIMER_S, TRIAL_S, Trials
 from pool.actors.worker import Worker
@@ -770,3 +770,49 @@ async def test_what_is_handed_over_because_its_worker_drains_is_not_moved_as_wel
         may_go_on.set()
     await diary.counts(16)  # each has begun there, too
     assert not fleet.all_seen(ServiceMoved)
+
+
+@pytest.mark.parametrize("why", ["stop", "timeout", "release"])
+async def test_who_is_ended_for_its_leases_sake_may_be_ended_for_good_as_well(
+    fleet: Fleet, why: Why
+) -> None:
+    """The first reason stands otherwise: that of a lease says only that it goes on later."""
+    mine, may_end = Handlers(), anyio.Event()
+
+    @mine.job("stubborn")
+    async def stubborn(job: Job) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.move_on_after(5, shield=True):
+                await may_end.wait()
+
+    node = await fleet.node(mine)
+    ref = await node.dispatch(stubborn, "k")
+    await ref.started(timeout_s=5)
+    [worker] = fleet.workers(node)
+    run = worker.runs["k"]
+    worker._cancel(run, "lease")
+    worker._cancel(run, why, "enough")
+    assert (run.why, run.cause) == (why, "enough")
+    for other in ("lease", "stop", "release"):
+        worker._cancel(run, other, "once more")
+        assert (run.why, run.cause) == (why, "enough")
+    may_end.set()
+    await fleet.until(lambda: worker.runs.get("k") is not run)
+
+
+async def test_suspects_that_wait_no_longer_take_no_share_of_the_others_time(
+    fleet: Fleet, diary: Diary, begun: Handlers
+) -> None:
+    client = await fleet.node()
+    keys = [f"k{n}" for n in range(4)]
+    for key in keys:
+        await client.options(allow_unknown=True).dispatch("serve", key)
+    suspect(fleet, keys, marks="2,wgone1.1,wgone2.1-")  # so long on trial that others still wait
+    node = await fleet.node(begun)
+    await diary.counts(1)
+    [worker] = fleet.workers(node)
+    assert worker.context.trials._count == 3
+    worker._slots._forget_suspects()
+    assert worker.context.trials._count == 0

@@ -104,6 +104,7 @@ def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:
     assert 0 < verdict["handoff_s"] < verdict["ttl_s"]
     assert verdict["moves"] >= 24  # the drained node held them all
     assert verdict["seconds"] < 60
+    assert not list(tmp_path.glob("pool-demo-*"))  # a failure keeps files
 
 
 @pytest.mark.parametrize(

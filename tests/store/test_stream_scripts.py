@@ -293,6 +293,20 @@ def test_who_has_no_lease_gets_nothing(shop: Shop) -> None:
         assert shop.dump() == before
 
 
+def test_two_renewals_within_a_millisecond_take_no_time(shop: Shop) -> None:
+    def renewed_at() -> tuple[int, int]:
+        shop.bench.run(shop.sink.renew(ME))
+        now, seen = shop.bench.do("HMGET", shop.sink.state, "now", "seen")
+        return int(now), int(seen)
+
+    passed, before = set[int](), renewed_at()
+    while 0 not in passed:
+        now, seen = renewed_at()
+        assert now - before[0] == seen - before[1]
+        passed.add(seen - before[1])
+        before = now, seen
+
+
 def test_a_sinks_time_is_the_time_in_which_somebody_renews(shop: Shop) -> None:
     """An outage or a step of the clock, either way, is a fifth of a TTL."""
     state = shop.sink.state

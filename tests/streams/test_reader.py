@@ -486,3 +486,13 @@ async def test_a_stream_that_a_sink_has_made_anew_is_another_one(bench: Bench) -
             events += await bench.take(reader, 1)
         assert [event.after for event in events if event.payload == b"100"] == ["restarted"]
         assert (await bench.seen(StreamRestarted)).stream == "orders"
+
+
+async def test_a_reader_is_closed_by_who_is_cancelled_too(bench: Bench) -> None:
+    async with bench.stream() as stream, stream.reader() as reader:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await reader.aclose()
+        assert not scope.cancelled_caught
+        assert reader._tail._beside is not None
+        assert reader._tail._beside.state != "running"
