@@ -13,11 +13,12 @@ from pool import Handlers, Job, JobExists, Node, PoolError
 from pool.actors.mover import Mover
 from pool.actors.observe import ServiceMoved
 from pool.actors.orders import Ticked
+from pool.actors.outbox import Outbox
 from pool.actors.run import Run, Why
 from pool.actors.slots import Slots
 from pool.actors.trials import TIMER_S, TRIAL_S, Trials
 from pool.actors.worker import Worker
-from pool.model.job import OVER
+from pool.model.job import ACKNOWLEDGE, OVER
 from pool.model.names import Names, lane_of
 from pool.store.lane import Edge, Target
 from tests.stopwatch import stopwatch
@@ -816,3 +817,48 @@ async def test_suspects_that_wait_no_longer_take_no_share_of_the_others_time(
     assert worker.context.trials._count == 3
     worker._slots._forget_suspects()
     assert worker.context.trials._count == 0
+
+
+async def test_what_ended_without_a_lease_is_told_before_a_worker_compares(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node(Handlers(), lease_ttl_s=60.0)
+    await node.add_worker(Handlers())
+    worker, done = fleet.workers(node)[0], list[str]()
+    monkeypatch.setattr(Outbox, "flush", lambda _: done.append("flush"))
+    monkeypatch.setattr(Worker, "_reconcile", lambda *_: done.append("compare"))
+    worker._resume(0)
+    assert done[:2] == ["flush", "compare"]
+
+
+async def test_a_worker_pulls_at_last_whatever_its_lane_counts(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node(Handlers(), lease_ttl_s=60.0)
+    await node.add_worker(Handlers())
+    worker, pulled = fleet.workers(node)[0], list[int]()
+    now_s = worker.context.seam.clock()
+    monkeypatch.setattr(Worker, "_pull", lambda _, lane: pulled.append(lane))
+    for ago_s, lanes in ((590.0, []), (601.0, [0])):
+        worker._lanes[0].pulled_s = now_s - ago_s
+        worker._on_tick(Ticked(0, now_s, 0, was_away=False))
+        assert pulled == lanes
+
+
+async def test_an_acknowledgement_that_was_refused_is_not_sent_again_for_what_has_ended(
+    fleet: Fleet, diary: Diary, begun: Handlers
+) -> None:
+    node = await fleet.node(begun, lease_ttl_s=60.0)
+    await (await node.dispatch("serve", "k")).started(timeout_s=5)
+    [worker] = fleet.workers(node)
+    run, box = worker.runs["k"], worker._lanes[0].box
+    edge = Edge(ACKNOWLEDGE, run.key, run.start.epoch, run.start.id)
+    for phase in ("preparing", "running"):
+        run.phase = phase
+        box._take_back([(edge, run)])
+        assert [*box._acks] == [run]
+        box._acks.clear()
+    run.phase = "settling"
+    box._take_back([(edge, run)])
+    assert not box._acks
+    run.phase = "running"
