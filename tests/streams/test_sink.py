@@ -795,3 +795,14 @@ async def test_a_ttl_that_has_changed_leaves_one_timer(bench: Bench) -> None:
         sink._on_renewed(source, sink.consumer, sink._access.seam.clock(), told)
         assert cancelled == [1]
         assert sink._timing.ttl_ms == 60_000
+
+
+async def test_a_closed_sink_has_no_timer_under_way(bench: Bench) -> None:
+    """That of what was in hand would come a grace later."""
+    async with bench.stream() as stream:
+        async with stream.sink("billing", grace_s=60) as sink:
+            await bench.add(stream, 0)
+            await bench.take(sink, 1)
+            loop: Any = sink._loop
+            assert loop.timers
+        await bench.until(lambda: not loop.timers)
