@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from pool import AuthError, Handlers, Job, Node, PoolError, ReplicatedMap, StoreUnavailable
-from pool.actors import membership
+from pool.actors.control import found
 from pool.actors.keepalive import KeepAlive
 from pool.actors.membership import IdentityGone, Membership
 from pool.actors.observe import DataLost, LeaseLost, LeaseResumed, StoreTroubled, WorkerFenced
@@ -312,16 +312,16 @@ async def test_an_announcement_that_the_server_lost_is_written_again(
 async def test_a_pool_that_cannot_be_found_anew_is_a_trouble(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, refused = membership.found, list[PoolError]()
+    refused = list[PoolError]()
 
-    async def found(context: Any) -> Any:
+    async def found_late(context: Any) -> Any:
         if not refused:
             refused.append(StoreUnavailable(problem="not yet", maybe_done=False))
             raise refused[0]
-        return await real(context)
+        return await found(context)
 
     node = await fleet.node()
-    monkeypatch.setattr(membership, "found", found)
+    monkeypatch.setattr("pool.actors.membership.found", found_late)
     await fleet.crew(node).membership._refound()
     assert "not yet" in (await fleet.seen(StoreTroubled, during="found")).problem
 

@@ -579,7 +579,7 @@ async def test_suspects_begin_one_at_a_time_and_hold_nobody_up(
 
     def noted(self: Trials, run: Run, now_s: float) -> float:
         for_s = begins(self, run, now_s)
-        [told] = fleet.client.hvals(fleet.names.trials) or [None]
+        [told] = fleet.client.hvals(fleet.names.trials) or [b""]
         began.append((run.key, now_s, for_s, told))
         return for_s
 

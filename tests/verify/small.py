@@ -67,9 +67,11 @@ _OF_SCRIPTS: Final = (
     "tests/actors/test_full_server.py",
 )
 _FAILED: Final = re.compile(
-    r"^(?:FAILED|ERROR) (tests/\S+?::(?:[^\[\n]*\[.*?\]|\S+))(?: - .*)?$", re.MULTILINE
+    r"^(?:FAILED|ERROR) (tests/\S+?::(?:[^\[\s]*\[.*?\]|\S+))(?: - .*)?$", re.MULTILINE
 )
-_BEGAN: Final = re.compile(r"^(tests/\S+?::(?:[^\[\n]*\[.*?\]|\S+)) *$")  # and has not ended
+_BEGAN: Final = re.compile(  # the last one, whether or not it was told how it ended
+    r"^(tests/\S+?::(?:[^\[\s]*\[.*?\]|\S+))(?: [A-Z]+ +\[ *\d+%\])? *$"
+)
 _GONE: Final = re.compile(r"^ERROR: not found: \S*?(tests/.*)$", re.MULTILINE)
 _TOOK: Final = re.compile(r"^([0-9.]+)s (?:call|setup) +(tests/\S.*)$", re.MULTILINE)
 
@@ -97,6 +99,10 @@ EXCUSED: Final[Mapping[str, str]] = {
     ),
     "pool/actors/reader.py: with anyio.CancelScope(shield=True): -> "
     "with anyio.CancelScope(shield=(False)):": "closing a tail is shielded by itself",
+    "pool/ops/demo/demo.py: number not in self.history.heard.get(key, ()) -> "
+    "(number in self.history.heard.get(key, ()))": (
+        "the demo waits for longer than it need; its verdict counts what was heard by itself"
+    ),
     "pool/store/lua/signal.lua: redis.call('XLEN', signal) -> local _": (
         "the write before it never changes anything, and XADD refuses what is no stream as well"
     ),
@@ -380,9 +386,9 @@ def _shown(change: Change, who: Who, first: str = "") -> Found:
                 if killer == _IMPORT or not _noticed(copy, who, [killer], ()):
                     break
                 file.write_text(change.apply(text), "utf-8")
+            assert killer not in left_out, killer
             left_out.append(killer)
-            if killer in asked:
-                asked.remove(killer)
+            asked = [test for test in asked if test != killer]
     return Found(change, len(tests), killer, time.perf_counter() - began_s)
 
 
