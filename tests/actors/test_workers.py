@@ -15,9 +15,10 @@ from pool.actors.observe import ServiceMoved
 from pool.actors.orders import Ticked
 from pool.actors.outbox import Outbox
 from pool.actors.run import Run, Why
-from pool.actors.slots import Slots
+from pool.actors.slots import Slots, _Slot
 from pool.actors.trials import TIMER_S, TRIAL_S, Trials
 from pool.actors.worker import Worker
+from pool.errors import PartEnded
 from pool.model.job import ACKNOWLEDGE, OVER
 from pool.model.names import Names, lane_of
 from pool.store.lane import Edge, Target
@@ -862,3 +863,14 @@ async def test_an_acknowledgement_that_was_refused_is_not_sent_again_for_what_ha
     box._take_back([(edge, run)])
     assert not box._acks
     run.phase = "running"
+
+
+async def test_a_slot_that_ends_unasked_is_a_crash_of_its_worker(fleet: Fleet) -> None:
+    """What a stranger has cancelled would be a slot less, and nobody told."""
+    node = await fleet.node(Handlers())
+    await node.add_worker(Handlers())
+    slots, slot = fleet.workers(node)[0]._slots, _Slot(None)
+    with pytest.raises(PartEnded, match="stranger"):
+        await slots._keep(slot)
+    slot.over.set()
+    await slots._keep(slot)
