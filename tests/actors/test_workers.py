@@ -17,7 +17,7 @@ from pool.actors.outbox import Outbox
 from pool.actors.run import Run, Why
 from pool.actors.slots import Slots, _Slot
 from pool.actors.trials import TIMER_S, TRIAL_S, Trials
-from pool.actors.worker import Worker
+from pool.actors.worker import Worker, _TrialOver
 from pool.errors import PartEnded
 from pool.model.job import ACKNOWLEDGE, OVER
 from pool.model.names import Names, lane_of
@@ -874,3 +874,20 @@ async def test_a_slot_that_ends_unasked_is_a_crash_of_its_worker(fleet: Fleet) -
         await slots._keep(slot)
     slot.over.set()
     await slots._keep(slot)
+
+
+async def test_when_a_key_is_free_who_waits_for_it_is_called_once(
+    fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when a trial is over what waits for a slot is looked at."""
+    node = await fleet.node(begun, lease_ttl_s=60.0)
+    await (await node.dispatch("serve", "k")).started(timeout_s=5)
+    [worker], called = fleet.workers(node), list[str]()
+    run = worker.runs["k"]
+    run.then = (lambda: called.append("then"), lambda: called.append("then"))
+    worker._slots.free(run)
+    worker._slots.free(run)
+    assert called == ["then"] * 2
+    monkeypatch.setattr(Worker, "_give_back", lambda _: called.append("given back"))
+    worker.handle(_TrialOver(run, False))
+    assert called[2:] == ["given back"]
