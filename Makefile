@@ -14,7 +14,7 @@ JOBS    ?= 2
 SCALE   ?= 1
 COUNT   ?= 100
 PARALLEL = -n $(WORKERS) --dist worksteal
-WORKERS ?= 6
+WORKERS ?= 8
 
 .PHONY: check test test-all test-loops test-long test-cluster test-sentinel demo docs docs-serve reference recording lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
 

@@ -1002,3 +1002,18 @@ async def test_the_place_of_what_cannot_be_encoded_is_short(fleet: Fleet) -> Non
             await node.notify("k", value)
         assert len(str(refused.value)) < 700
         assert refused.value.problem == "set cannot be encoded"
+
+
+def test_what_raises_when_it_is_looked_at_is_no_handler_and_stands_behind_the_error() -> None:
+    class Odd:
+        def __call__(self) -> None:
+            raise AssertionError
+
+        @property
+        def __signature__(self) -> None:
+            raise RuntimeError("of its own")
+
+    odd: Any = Odd()
+    with pytest.raises(ConfigError, match="cannot be looked at: RuntimeError") as refused:
+        Handlers().job("odd")(odd)
+    assert str(refused.value.__cause__) == "of its own"

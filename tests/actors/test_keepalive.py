@@ -13,6 +13,7 @@ import pytest
 
 from pool import Handlers, Job, PoolError, StoreLost, StoreUnavailable
 from pool.actors.crew import Crew
+from pool.actors.keepalive import KeepAlive, _Due
 from pool.actors.listener import Listener
 from pool.actors.observe import (
     DataLost,
@@ -818,3 +819,18 @@ async def test_a_node_whose_signals_were_deleted_hears_of_the_end_of_its_jobs(
             release.set()
         assert watch.took_s() < 2 * RENEW_S + 0.5
     assert got == [7]
+
+
+async def test_an_answer_that_is_there_counts_before_a_lease_is_given_up(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may stand behind the word that the lease is due, in a mailbox that was not read."""
+    keepalive = fleet.crew(await fleet.node(lease_ttl_s=60.0))._keepalive
+    done, answer = list[Any](), object()
+    monkeypatch.setattr(KeepAlive, "_take_leases", lambda _, taken: done.append(taken))
+    monkeypatch.setattr(KeepAlive, "_step", lambda *_: done.append("step"))
+    newest: Any = {keepalive.context.url: answer}
+    with monkeypatch.context() as patched:
+        patched.setattr(keepalive, "_newest", newest)
+        keepalive.handle(_Due())
+    assert done == [answer, "step"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +13,11 @@ from pool import Call, ConfigError, Handlers, Job, JobRef, StoreLost
 from pool.actors.observe import WorkerReaped
 from pool.actors.orders import Ticked
 from pool.actors.roster import WorkerInfo
+from pool.model.job import Outcome, Record
 from pool.model.names import Names, lane_of
 from pool.model.placement import Candidate, Candidates
 from pool.model.rmap import Set
+from pool.ops import inspect
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet
@@ -180,3 +183,41 @@ async def test_a_worker_that_has_not_joined_a_lane_is_nobodys_target_there(fleet
         assert [t.id for t in context.targets(key, "h", lane=1, limit=1)] == ["w0"]
         assert context.targets(key, "h", lane=1, limit=8, but="w0") == ()
         assert len(context.targets(key, "h", lane=2, limit=8)) == 8
+
+
+async def test_what_runs_in_one_lane_is_a_slot_less_for_the_others(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """And what a pull has brought before it was answered is not counted as still coming."""
+    node = await fleet.node(made(diary), lanes=LANES, lease_ttl_s=60.0)
+    await (await node.dispatch("listen", "k")).started(timeout_s=5)
+    [worker], mine = fleet.workers(node), lane_of("k", LANES)
+    free = [worker.capacity - (lane != mine) for lane in range(LANES)]
+    assert [worker.takes(lane) for lane in range(LANES)] == free
+    lane = worker._lanes[mine]
+    lane.is_pulling, lane.coming, lane.come = True, 5, 0
+    worker._note_come(lane, 2)
+    worker._on_pulled(lane.box, (0, 3, 0))
+    assert (lane.is_pulling, lane.coming) == (False, 1)
+    worker._note_come(lane, 1)
+    assert lane.coming == 0
+
+
+async def test_how_jobs_of_all_lanes_are_or_ended_is_told_in_their_order(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "_LOOKS", 3)  # more than one call in each lane
+    node = await fleet.node(made(diary), lanes=LANES)
+    refs = [await node.dispatch("double", f"k{n}", 2 * n) for n in range(24)]
+    refs.append(await node.dispatch("listen", "service"))
+    for ref in refs[:-1]:
+        await ref.result(timeout_s=10)
+    link = fleet.crew(node).context.link
+    found = await inspect.find(link, fleet.pool)
+    assert found is not None
+    asked = [(ref.key, ref.job_id) for ref in refs]
+    told = await inspect.outcomes(link, found, [*asked, ("k0", "unknown")])
+    assert [type(each) for each in told] == [*[Outcome] * 24, Record, NoneType]
+    assert [each.body for each in told if isinstance(each, Outcome)] == [
+        str(4 * n).encode() for n in range(24)
+    ]

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from pool import AuthError, Handlers, Job, Node, PoolError, ReplicatedMap, StoreUnavailable
+from pool.actors.control import found
 from pool.actors.keepalive import KeepAlive
 from pool.actors.membership import IdentityGone, Membership
 from pool.actors.observe import DataLost, LeaseLost, LeaseResumed, StoreTroubled, WorkerFenced
@@ -306,3 +307,41 @@ async def test_an_announcement_that_the_server_lost_is_written_again(
     assert lost.is_set()
     assert {info.id for info in node.workers} == {worker.id, *before}
     assert await serves(node)
+
+
+async def test_a_pool_that_cannot_be_found_anew_is_a_trouble(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = list[PoolError]()
+
+    async def found_late(context: Any) -> Any:
+        if not refused:
+            refused.append(StoreUnavailable(problem="not yet", maybe_done=False))
+            raise refused[0]
+        return await found(context)
+
+    node = await fleet.node()
+    monkeypatch.setattr("pool.actors.membership.found", found_late)
+    await fleet.crew(node).membership._refound()
+    assert "not yet" in (await fleet.seen(StoreTroubled, during="found")).problem
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        (StoreUnavailable(problem="a cut line", maybe_done=True), "a cut line"),
+        (None, "no answer in time"),
+    ],
+    ids=["told", "silent"],
+)
+async def test_who_cannot_renew_does_not_open_and_is_told_why(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, trouble: PoolError | None, told: str
+) -> None:
+    async def confirm(self: KeepAlive, within_s: float) -> set[int]:
+        self.trouble = trouble
+        return {state.number for state in self.context.lanes}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KeepAlive, "confirm", confirm)
+        with pytest.raises(StoreUnavailable, match=told):
+            await fleet.node()

@@ -211,3 +211,18 @@ async def test_a_stranger_may_cancel_any_task_of_ours_and_all_goes_on(
     await fleet.until(lambda: node.state == "open")
     assert diary.entries == ["serving"]
     assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
+
+
+async def test_who_starts_a_part_that_never_gets_ready_is_told_so(fleet: Fleet) -> None:
+    """It waited for ever: only a part that takes messages said that it has begun."""
+
+    @attrs.define(eq=False, kw_only=True)
+    class Unready(Callee):
+        def begin(self) -> None:
+            raise ValueError("never")
+
+    supervisor = fleet.crew(await fleet.node(restarts_max=1))._supervisor
+    failed = list[Exception]()
+    with anyio.fail_after(5):
+        await supervisor.start(Unready(name="unready"), failed.append)
+    assert [type(error) for error in failed] == [ValueError]

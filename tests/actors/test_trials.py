@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from pool.actors.run import Run
 from pool.actors.trials import PREPARE_S, TRIAL_S, TRIALS_S, Trials
 from pool.model.job import Marks, Start
@@ -111,3 +113,17 @@ def test_who_was_said_to_live_is_not_said_to_again() -> None:
     trials.lived(a)
     trials.take(b, (1, "w1.1"), lambda: lived.append("b"), 2.0)
     assert not lived
+
+
+def test_who_was_misread_gives_way_to_the_start_that_it_should_have_been() -> None:
+    """Of one epoch there is one start: another id under it is what the record says."""
+
+    def start(epoch: int, name: str) -> Start:
+        return attrs.evolve(suspect("k").start, epoch=epoch, id=name)
+
+    run = Run(start(5, "a"), 0, 0.0)
+    later, earlier = [start(6, "a"), start(6, "b"), start(5, "b")], [start(5, "a"), start(4, "b")]
+    assert all(map(run.gives_way_to, later))
+    assert not any(map(run.gives_way_to, earlier))
+    run.then_epoch = 6
+    assert not any(map(run.gives_way_to, [*later, *earlier]))

@@ -10,15 +10,18 @@ import anyio
 import pytest
 
 from pool import Handlers, Job, JobExists, Node, PoolError
+from pool.actors.mover import Mover
 from pool.actors.observe import ServiceMoved
 from pool.actors.orders import Ticked
-from pool.actors.run import Run
-from pool.actors.slots import Slots
+from pool.actors.outbox import Outbox
+from pool.actors.run import Run, Why
+from pool.actors.slots import Slots, _Slot
 from pool.actors.trials import TIMER_S, TRIAL_S, Trials
-from pool.actors.worker import Worker
-from pool.model.job import OVER
+from pool.actors.worker import Worker, _TrialOver
+from pool.errors import PartEnded
+from pool.model.job import ACKNOWLEDGE, OVER
 from pool.model.names import Names, lane_of
-from pool.store.lane import Edge
+from pool.store.lane import Edge, Target
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
@@ -577,7 +580,7 @@ async def test_suspects_begin_one_at_a_time_and_hold_nobody_up(
 
     def noted(self: Trials, run: Run, now_s: float) -> float:
         for_s = begins(self, run, now_s)
-        [told] = fleet.client.hvals(fleet.names.trials) or [None]
+        [told] = fleet.client.hvals(fleet.names.trials) or [b""]
         began.append((run.key, now_s, for_s, told))
         return for_s
 
@@ -740,3 +743,151 @@ async def test_a_worker_whose_lane_counts_otherwise_twice_in_a_row_compares(
     for counted, times in ((1, 0), (0, 0), (1, 0), (1, 1)):
         worker._on_tick(Ticked(0, asked_s, counted, was_away=False))
         assert len(compared) == times
+
+
+async def test_what_is_handed_over_because_its_worker_drains_is_not_moved_as_well(
+    fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker was asking whether there is room when it was told to drain."""
+    has_room, asked, may_go_on = Mover._has_room, list[str](), anyio.Event()
+
+    async def waits(self: Mover, lane: int, target: Target) -> bool:
+        answer = await has_room(self, lane, target)
+        asked.append(target.id)
+        await may_go_on.wait()
+        return answer
+
+    monkeypatch.setattr(Mover, "_has_room", waits)
+    node = await fleet.node(begun)
+    keys = [f"k{n}" for n in range(8)]
+    for key in keys:
+        await (await node.dispatch("serve", key)).started(timeout_s=5)
+    [worker] = fleet.workers(node)
+    await fleet.node(begun)
+    await fleet.until(lambda: asked)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.drain)
+        await fleet.until(lambda: worker.is_draining)
+        assert all(run.why for run in worker.runs.values())
+        may_go_on.set()
+    await diary.counts(16)  # each has begun there, too
+    assert not fleet.all_seen(ServiceMoved)
+
+
+@pytest.mark.parametrize("why", ["stop", "timeout", "release"])
+async def test_who_is_ended_for_its_leases_sake_may_be_ended_for_good_as_well(
+    fleet: Fleet, why: Why
+) -> None:
+    """The first reason stands otherwise: that of a lease says only that it goes on later."""
+    mine, may_end = Handlers(), anyio.Event()
+
+    @mine.job("stubborn")
+    async def stubborn(job: Job) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.move_on_after(5, shield=True):
+                await may_end.wait()
+
+    node = await fleet.node(mine)
+    ref = await node.dispatch(stubborn, "k")
+    await ref.started(timeout_s=5)
+    [worker] = fleet.workers(node)
+    run = worker.runs["k"]
+    worker._cancel(run, "lease")
+    worker._cancel(run, why, "enough")
+    assert (run.why, run.cause) == (why, "enough")
+    for other in ("lease", "stop", "release"):
+        worker._cancel(run, other, "once more")
+        assert (run.why, run.cause) == (why, "enough")
+    may_end.set()
+    await fleet.until(lambda: worker.runs.get("k") is not run)
+
+
+async def test_suspects_that_wait_no_longer_take_no_share_of_the_others_time(
+    fleet: Fleet, diary: Diary, begun: Handlers
+) -> None:
+    client = await fleet.node()
+    keys = [f"k{n}" for n in range(4)]
+    for key in keys:
+        await client.options(allow_unknown=True).dispatch("serve", key)
+    suspect(fleet, keys, marks="2,wgone1.1,wgone2.1-")  # so long on trial that others still wait
+    node = await fleet.node(begun)
+    await diary.counts(1)
+    [worker] = fleet.workers(node)
+    assert worker.context.trials._count == 3
+    worker._slots._forget_suspects()
+    assert worker.context.trials._count == 0
+
+
+async def test_what_ended_without_a_lease_is_told_before_a_worker_compares(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node(Handlers(), lease_ttl_s=60.0)
+    await node.add_worker(Handlers())
+    worker, done = fleet.workers(node)[0], list[str]()
+    monkeypatch.setattr(Outbox, "flush", lambda _: done.append("flush"))
+    monkeypatch.setattr(Worker, "_reconcile", lambda *_: done.append("compare"))
+    worker._resume(0)
+    assert done[:2] == ["flush", "compare"]
+
+
+async def test_a_worker_pulls_at_last_whatever_its_lane_counts(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node(Handlers(), lease_ttl_s=60.0)
+    await node.add_worker(Handlers())
+    worker, pulled = fleet.workers(node)[0], list[int]()
+    now_s = worker.context.seam.clock()
+    monkeypatch.setattr(Worker, "_pull", lambda _, lane: pulled.append(lane))
+    for ago_s, lanes in ((590.0, []), (601.0, [0])):
+        worker._lanes[0].pulled_s = now_s - ago_s
+        worker._on_tick(Ticked(0, now_s, 0, was_away=False))
+        assert pulled == lanes
+
+
+async def test_an_acknowledgement_that_was_refused_is_not_sent_again_for_what_has_ended(
+    fleet: Fleet, diary: Diary, begun: Handlers
+) -> None:
+    node = await fleet.node(begun, lease_ttl_s=60.0)
+    await (await node.dispatch("serve", "k")).started(timeout_s=5)
+    [worker] = fleet.workers(node)
+    run, box = worker.runs["k"], worker._lanes[0].box
+    edge = Edge(ACKNOWLEDGE, run.key, run.start.epoch, run.start.id)
+    for phase in ("preparing", "running"):
+        run.phase = phase
+        box._take_back([(edge, run)])
+        assert [*box._acks] == [run]
+        box._acks.clear()
+    run.phase = "settling"
+    box._take_back([(edge, run)])
+    assert not box._acks
+    run.phase = "running"
+
+
+async def test_a_slot_that_ends_unasked_is_a_crash_of_its_worker(fleet: Fleet) -> None:
+    """What a stranger has cancelled would be a slot less, and nobody told."""
+    node = await fleet.node(Handlers())
+    await node.add_worker(Handlers())
+    slots, slot = fleet.workers(node)[0]._slots, _Slot(None)
+    with pytest.raises(PartEnded, match="stranger"):
+        await slots._keep(slot)
+    slot.over.set()
+    await slots._keep(slot)
+
+
+async def test_when_a_key_is_free_who_waits_for_it_is_called_once(
+    fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when a trial is over what waits for a slot is looked at."""
+    node = await fleet.node(begun, lease_ttl_s=60.0)
+    await (await node.dispatch("serve", "k")).started(timeout_s=5)
+    [worker], called = fleet.workers(node), list[str]()
+    run = worker.runs["k"]
+    run.then = (lambda: called.append("then"), lambda: called.append("then"))
+    worker._slots.free(run)
+    worker._slots.free(run)
+    assert called == ["then"] * 2
+    monkeypatch.setattr(Worker, "_give_back", lambda _: called.append("given back"))
+    worker.handle(_TrialOver(run, False))
+    assert called[2:] == ["given back"]

@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import redis
 
@@ -735,3 +737,36 @@ async def test_a_callback_may_be_the_first_that_calls_for_a_place_of_a_cluster()
         await heard.wait()
     await link.aclose(0.2)
     assert [type(each) for each in found] == [StoreUnavailable]
+
+
+def test_who_hangs_up_is_gone_for_the_other_side_whoever_has_a_copy_of_the_socket() -> None:
+    """A child process that was forked meanwhile would keep the connection, and its server a client.
+
+    So it is shut down, and not only closed.
+    """
+    ours, theirs = socket.socketpair()
+    with ours.dup(), theirs:
+        wire._hang_up(ours)
+        theirs.settimeout(5)
+        assert theirs.recv(1) == b""
+
+
+@pytest.mark.anyio
+async def test_a_body_whose_event_loop_is_gone_does_nothing_more() -> None:
+    batches = list[object]()
+
+    async def connect(_: object) -> bool:
+        return True
+
+    async def run_batch(port: object) -> bool:
+        await anyio.lowlevel.checkpoint()
+        batches.append(port)
+        return len(batches) < 3  # nobody is there who would take a reply
+
+    port: Any = SimpleNamespace(closing=False, is_connected=lambda: True)
+    link: Any = SimpleNamespace(
+        _flying=(), _queue=[1], _aside=[], _connect=connect, _run_batch=run_batch
+    )
+    with anyio.fail_after(5):
+        await Link._work(link, port)
+    assert batches == [port] * 3

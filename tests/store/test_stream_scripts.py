@@ -294,6 +294,20 @@ def test_who_has_no_lease_gets_nothing(shop: Shop) -> None:
         assert shop.dump() == before
 
 
+def test_two_renewals_within_a_millisecond_take_no_time(shop: Shop) -> None:
+    def renewed_at() -> tuple[int, int]:
+        shop.bench.run(shop.sink.renew(ME))
+        now, seen = shop.bench.do("HMGET", shop.sink.state, "now", "seen")
+        return int(now), int(seen)
+
+    passed, before = set[int](), renewed_at()
+    while 0 not in passed:
+        now, seen = renewed_at()
+        assert now - before[0] == seen - before[1]
+        passed.add(seen - before[1])
+        before = now, seen
+
+
 def test_a_sinks_time_is_the_time_in_which_somebody_renews(shop: Shop) -> None:
     """An outage or a step of the clock, either way, is a fifth of a TTL."""
     state = shop.sink.state
@@ -467,3 +481,10 @@ def test_on_a_full_server_only_adding_is_refused(full: Shop, name: str) -> None:
     assert full.bench.do(*full.sink.ack(full.ids[3:4])) == 1
     if name == "mend":
         assert len(full.parked()) == 1
+
+
+def test_a_lease_without_time_is_no_answer_to_a_renewal() -> None:
+    assert renewed([0, 1, 0, 0]).ttl_ms == 1
+    for ttl_ms in (0, -1):
+        with pytest.raises(ValueError, match=str(ttl_ms)):
+            renewed([0, ttl_ms, 0, 0])

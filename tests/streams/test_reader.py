@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,7 +12,13 @@ import redis
 
 from pool import InvalidOption, NotRunning, Reader, StreamEvent
 from pool.actors.access import StreamsReachable, StreamsUnreachable
-from pool.actors.reader import StreamEnded, StreamMissed, StreamRestarted, StreamTroubled
+from pool.actors.reader import (
+    StreamEnded,
+    StreamMissed,
+    StreamRestarted,
+    StreamTroubled,
+    _has_hole,
+)
 from pool.actors.sink_events import SinkRemade
 from pool.store.server import EmbeddedServer
 from pool.testing.proxy import fault_proxy
@@ -543,3 +550,24 @@ async def test_what_a_cap_took_of_a_streams_new_life_is_told(bench: Bench, befor
     assert [event.after for event in events] == ["restarted", *[""] * 4]
     assert [each.events for each in bench.all_seen(StreamMissed)] == [7]
     assert len(bench.all_seen(StreamRestarted)) == 1
+
+
+async def test_a_reader_is_closed_by_who_is_cancelled_too(bench: Bench) -> None:
+    async with bench.stream() as stream, stream.reader() as reader:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await reader.aclose()
+        assert not scope.cancelled_caught
+        assert reader._tail._beside is not None
+        assert reader._tail._beside.state != "running"
+
+
+@pytest.mark.parametrize(
+    ("before", "numbers", "has_hole"),
+    [(2, [3, 4, 5], False), (2, [3, 5], True), (2, [4], True), (0, [4, 5], False)],
+)
+def test_numbers_in_a_row_leave_no_hole(before: int, numbers: list[int], *, has_hole: bool) -> None:
+    """Whether a length cap took something is asked only if there is one: it costs a call."""
+    cursor: Any = SimpleNamespace(number=before)
+    entries = [(f"{number}-0", {"n": b"%d" % number}) for number in numbers]
+    assert _has_hole(cursor, entries) == has_hole

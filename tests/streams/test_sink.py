@@ -23,8 +23,10 @@ from pool.actors.sink_events import (
 )
 from pool.model.stream import order
 from pool.model.timing import Timing
+from pool.store.link import Link
+from pool.store.scripts import ScriptCall
 from pool.store.server import EmbeddedServer
-from pool.store.stream import Lease
+from pool.store.stream import HAND, Lease
 from pool.testing.proxy import fault_proxy
 from tests.streams.mortal import Life, MortalSeam
 
@@ -935,3 +937,58 @@ async def test_a_closed_sink_leaves_nothing_but_what_others_need(bench: Bench) -
         assert bench.client.hget(bench.control.sink("orders", "billing"), "holder") is None
         with pytest.raises(StopAsyncIteration):
             await anext(sink)
+
+
+async def test_what_could_not_be_noted_is_noted_with_the_next_tick(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what was acknowledged before is not: that would cost a call."""
+    real, refused = Link.send, list[Any]()
+
+    def send(self: Link, command: Any, on_reply: Any, **options: Any) -> None:
+        if isinstance(command, ScriptCall) and command.script is HAND and not refused:
+            refused.append(command)
+            on_reply(StoreUnavailable(problem="lost", maybe_done=True))
+        else:
+            real(self, command, on_reply, **options)
+
+    async with bench.stream() as stream, stream.sink("billing", grace_s=60) as sink:
+        monkeypatch.setattr(Link, "send", send)
+        await bench.add(stream, 0)
+        [event] = await bench.take(sink, 1)
+        await bench.until(lambda: bench.pending()[event.id][1] // 1000 == 1)
+        assert refused
+        monkeypatch.setattr("pool.actors.sink.NOTED_S", 60.0)
+        await bench.add(stream, 1)
+        [event] = await bench.take(sink, 1)
+        [source] = sink._sources.values()
+        assert [*source.fresh] == [event.id]
+        await sink.ack(event)
+        assert not source.fresh
+
+
+async def test_a_ttl_that_has_changed_leaves_one_timer(bench: Bench) -> None:
+    async with bench.stream() as stream, stream.sink("billing") as sink:
+        [source] = sink._sources.values()
+        cancelled, cancel = list[int](), sink._cancel_tick
+
+        def noted() -> None:
+            cancelled.append(1)
+            cancel()
+
+        sink._cancel_tick = noted
+        told = Lease(is_holder=False, ttl_ms=60_000, released=0, doubtful=0)
+        sink._on_renewed(source, sink.consumer, sink._access.seam.clock(), told)
+        assert cancelled == [1]
+        assert sink._timing.ttl_ms == 60_000
+
+
+async def test_a_closed_sink_has_no_timer_under_way(bench: Bench) -> None:
+    """That of what was in hand would come a grace later."""
+    async with bench.stream() as stream:
+        async with stream.sink("billing", grace_s=60) as sink:
+            await bench.add(stream, 0)
+            await bench.take(sink, 1)
+            loop: Any = sink._loop
+            assert loop.timers
+        await bench.until(lambda: not loop.timers)

@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.verify.mutants import ROOT, started
-from tests.verify.small import _FAILED, Change, Who, _lua, _python, _shown, changes
+from tests.verify.small import (
+    _BEGAN,
+    _FAILED,
+    EXCUSED,
+    Change,
+    Who,
+    _lua,
+    _python,
+    _shown,
+    changes,
+    key,
+)
 
 MODULE = '''\
 """A module: 1 == 1."""
@@ -117,4 +128,23 @@ def test_the_dead_are_told_from_the_living(new: str, killer: str) -> None:
 
 def test_who_fails_without_any_change_is_known_by_its_whole_name() -> None:
     told = "FAILED tests/a/test_b.py::test_c[x - y|z] - a[1] == 2\nERROR tests/d.py::e\nFAILED 1\n"
-    assert _FAILED.findall(told) == ["tests/a/test_b.py::test_c[x - y|z]", "tests/d.py::e"]
+    told += "FAILED tests/f.py::g - assert 1 == [2]\n"
+    assert _FAILED.findall(told) == [
+        "tests/a/test_b.py::test_c[x - y|z]",
+        "tests/d.py::e",
+        "tests/f.py::g",
+    ]
+
+
+@pytest.mark.parametrize("name", ["tests/a.py::b", "tests/a.py::b[x - y z]"])
+@pytest.mark.parametrize("ended", [" ", " PASSED      [  2%]", " SKIPPED [100%]"])
+def test_who_was_the_last_to_begin_is_known_by_its_whole_name(name: str, ended: str) -> None:
+    """It hangs, or has ended the process when it was over."""
+    found = _BEGAN.match(f"{name}{ended}")
+    assert found is not None
+    assert found[1] == name
+
+
+def test_each_excuse_is_of_a_change_that_can_be_drawn() -> None:
+    drawn = {key(change) for each in changes("pool").values() for change in each}
+    assert EXCUSED.keys() <= drawn

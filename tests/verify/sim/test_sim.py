@@ -23,7 +23,7 @@ from tests.verify.sim.world import LoopKind, Process, World, sweep
 
 ROOT = Path(__file__).parents[3]
 SEEDS = 10  # on each event loop
-NEWEST = 16  # of what was found, in `make test`; `make test-long` plays the others
+NEWEST = 8  # of what was found, in `make test`; `make test-long` plays the others
 _DIGESTS = """
 import sys
 from tests.verify.sim.config import Config
@@ -70,8 +70,8 @@ def test_a_seed_makes_one_history(loops: Loops) -> None:
     """Without that no failure could be looked at twice: whatever was played before it."""
     faults = ("crash", "late", "pause", "restart")
     config = attrs.evolve(Config.of(17, loops), faults=faults, chaos_s=5.0)
-    others = (attrs.evolve(Config.of(seed, loops), chaos_s=5.0) for seed in (7, 41))
-    first, *_, last = _digests(config, *others, config)
+    other = attrs.evolve(Config.of(7, loops), chaos_s=5.0)
+    first, _, last = _digests(config, other, config)
     assert first == last
 
 
