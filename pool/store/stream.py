@@ -72,9 +72,10 @@ class Mended:
 
 
 def mended(reply: Reply) -> Mended:
-    *numbers, born = reply
-    *counts, more = (typed(each, int) for each in numbers)
-    return Mended(*counts, is_more=more == 1, born=typed(born, bytes))
+    freed, parked, forgotten, missed, told, parks, parks_told, more, born = reply
+    counts = [typed(each, int) for each in (freed, parked, forgotten, missed, told)]
+    ever = typed(parks, int), typed(parks_told, int)
+    return Mended(*counts, *ever, typed(more, int) == 1, typed(born, bytes))
 
 
 def added(reply: Reply) -> str | None:
