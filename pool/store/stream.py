@@ -72,10 +72,13 @@ class Mended:
 
 
 def mended(reply: Reply) -> Mended:
-    freed, parked, forgotten, missed, told, parks, parks_told, more, born = reply
-    counts = [typed(each, int) for each in (freed, parked, forgotten, missed, told)]
-    ever = typed(parks, int), typed(parks_told, int)
-    return Mended(*counts, *ever, typed(more, int) == 1, typed(born, bytes))
+    *numbers, born = reply
+    freed, parked, forgotten, missed, told, *rest = (typed(each, int) for each in numbers)
+    parks, parks_told, more = rest
+    of_life = typed(born, bytes)
+    return Mended(
+        freed, parked, forgotten, missed, told, parks, parks_told, is_more=more == 1, born=of_life
+    )
 
 
 def added(reply: Reply) -> str | None:
