@@ -211,8 +211,13 @@ class Sink:
         source = self._source(stored_of(stream), start)
         consumer = self.consumer
         asked_s, call = self._access.seam.clock(), source.of.join(consumer, "", source.start)
-        await self._access.link.call(call, repeatable=True)
-        self._left.pop(source.stream, None)
+        had = self._left.pop(source.stream, None)  # else a tick may leave it behind our join
+        try:
+            await self._access.link.call(call, repeatable=True)
+        except BaseException:
+            if had is not None and consumer == self.consumer:
+                self._left[source.stream] = had
+            raise
         self._sources[source.stream] = source
         self._feed.fit(len(self._sources))
         if consumer == self.consumer:  # else the next tick joins
