@@ -34,6 +34,17 @@ async def write(stream: Stream, events: int, callers: int) -> dict[str, Any]:
     return {"seconds": time.monotonic() - began_s}
 
 
+async def write_raw(stream: Stream, events: int) -> dict[str, Any]:
+    """Add events as a plain command of the same client, one after the other."""
+    link, key = stream._access.link, f"{stream.stored.events}-raw"
+    began_s = time.monotonic()
+    for n in range(events):
+        await link.execute("XADD", key, "*", "n", n, "e", b"benched", "p", b"%d" % n)
+    seconds = time.monotonic() - began_s
+    await link.execute("XTRIM", key, "MAXLEN", 0)
+    return {"seconds": seconds}
+
+
 async def offer(stream: Stream, rate_per_s: float, seconds: float, callers: int) -> dict[str, Any]:
     """Add events when they are due, whether or not earlier ones are done; each carries when."""
     events = int(rate_per_s * seconds)
@@ -77,6 +88,25 @@ async def consume(stream: Stream, ack_max: int, events: int) -> dict[str, Any]:
     return {"events": got, "began_s": began_s, "ended_s": last_s}
 
 
+async def share(stream: Stream, tasks: int, events: int) -> dict[str, Any]:
+    """Have several tasks take and acknowledge, each event alone."""
+    got, began_s = 0, 0.0
+    async with stream.sink("bench", buffer_max=1000) as sink:
+
+        async def handle() -> None:
+            nonlocal got, began_s
+            while got < events:
+                got += 1
+                event = await anext(sink)
+                began_s = began_s or time.monotonic()
+                await sink.ack(event)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(tasks):
+                group.start_soon(handle)
+        return {"events": got, "began_s": began_s, "ended_s": time.monotonic()}
+
+
 async def follow(stream: Stream, events: int) -> dict[str, Any]:
     """Read so many events that carry when they were due; return how long ago that was."""
     lags_s: list[float] = []
@@ -90,6 +120,8 @@ async def follow(stream: Stream, events: int) -> dict[str, Any]:
 
 DO: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
     "write": write,
+    "write_raw": write_raw,
+    "share": share,
     "offer": offer,
     "consume": consume,
     "follow": follow,

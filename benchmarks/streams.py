@@ -30,6 +30,7 @@ RATE_MIN_PER_S: Final = 1_000.0
 OPEN_S: Final = 2.0
 REACHED: Final = 0.95  # of the rate offered: less, and the lag would be the writer's
 
+RAW_ONE: Final = "raw_xadd_one_by_one_per_s"
 RAW_READ: Final = "raw_readgroup_per_s"
 TABLE: Final = Table(
     "raw",
@@ -38,11 +39,17 @@ TABLE: Final = Table(
         (RAW, "raw XADD /s, 50 connections", ""),
         (RAW_CPU, "raw XADD, pipelined: Redis CPU us", ""),
         (RAW_READ, "raw XREADGROUP + XACK /s, by 100", ""),
-        ("add_one_by_one_per_s", "add /s, one awaited after another", RAW),
+        (RAW_ONE, "raw XADD /s, one awaited after another, by our own client", ""),
+        ("add_one_by_one_per_s", "add /s, one awaited after another", RAW_ONE),
         ("add_100_callers_per_s", "add /s, 100 callers", RAW),
         ("add_100_callers_redis_cpu_us", "Redis CPU us, add", RAW_CPU),
         ("sink_1_ack_each_per_s", "sink /s, 1 consumer, each acknowledged alone", RAW_READ),
         ("sink_1_ack_many_per_s", "sink /s, 1 consumer, acknowledged by 100", RAW_READ),
+        (
+            "sink_1_ack_10_tasks_per_s",
+            "sink /s, 1 consumer, 10 tasks acknowledge each alone",
+            RAW_READ,
+        ),
         ("sink_4_ack_each_per_s", "sink /s, 4 consumers, each acknowledged alone", RAW_READ),
         ("sink_4_ack_many_per_s", "sink /s, 4 consumers, acknowledged by 100", RAW_READ),
         ("sink_1_ack_many_redis_cpu_us", "Redis CPU us, sink, acknowledged by 100", RAW_CPU),
@@ -67,6 +74,7 @@ class Bench:
         for _ in range(REPEATS):
             self.raw()
             self.add()
+            self.drain(1, "10_tasks", 1, tasks=10)
             for consumers in (1, 4):
                 for name, ack_max in (("each", 1), ("many", BATCH)):
                     self.drain(consumers, name, ack_max)
@@ -110,6 +118,8 @@ class Bench:
     def add(self) -> None:
         """Add events, nobody reading."""
         with self.probe.pool() as pool, self.member("writer", pool) as writer:
+            told = writer.ask("write_raw", events=self.events // 10)
+            self.report.note(RAW_ONE, self.events // 10 / told["seconds"])
             for name, callers, events in (
                 ("add_one_by_one", 1, self.events // 10),
                 (f"add_{CALLERS}_callers", CALLERS, self.events),
@@ -120,7 +130,7 @@ class Bench:
                 self.report.note(f"{name}_per_s", events / told["seconds"])
                 self.report.note(f"{name}_redis_cpu_us", used.cpu_us / events)
 
-    def drain(self, consumers: int, name: str, ack_max: int) -> None:
+    def drain(self, consumers: int, name: str, ack_max: int, tasks: int = 0) -> None:
         """Have so many consumers take and acknowledge what is there."""
         note = self.report.note
         with self.probe.pool() as pool, ExitStack() as stack:
@@ -128,7 +138,10 @@ class Bench:
             members = [stack.enter_context(self.member("sink", pool)) for _ in range(consumers)]
             before = self.probe.usage()
             for member in members:
-                member.tell(do="consume", ack_max=ack_max, events=self.events)
+                if tasks:
+                    member.tell(do="share", tasks=tasks, events=self.events)
+                else:
+                    member.tell(do="consume", ack_max=ack_max, events=self.events)
             told = [member.hear() for member in members]
             used = self.probe.usage() - before
             taken = sum(each["events"] for each in told)

@@ -85,6 +85,7 @@ SLOW = frozenset(
         "store/test_server.py",
         "store/test_slow_lines.py",
         "store/test_task.py",
+        "streams/test_at_random.py",
         "streams/test_processes.py",
         "streams/test_reader.py",
         "streams/test_sink.py",

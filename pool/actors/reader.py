@@ -330,8 +330,15 @@ class Reader:
 
     def _on_looked(self, batch: Batch[_Cursor], holed: Sequence[_Cursor], reply: Reply) -> None:
         if not isinstance(reply, PoolError):
+            cursors, first = dict(self._tail.readings), dict(batch.told)
             for cursor, facts in zip(holed, reply, strict=True):
                 cursor.looked = facts
+                is_first = number_of(first[cursor][0][1]) == 1
+                if self._tail.follows(cursor) and cursor.is_of_another(facts) and not is_first:
+                    # What comes before this was taken by a cap, or has ids that lie behind us.
+                    cursors[cursor.stream] = self._restarted(cursor, facts)
+            if any(not self._tail.follows(cursor) for cursor in cursors.values()):
+                self._tail.follow(list(cursors.values()), at_once=False)
         self._push(batch)
 
     def _push(self, batch: Batch[_Cursor]) -> None:
@@ -360,14 +367,13 @@ class Reader:
         cursor.number = number
         if number is None or before is None or number == before + 1:
             return
-        if number == 1 or (facts is not None and cursor.is_of_another(facts)):
+        if number == 1:
             # Another stream by now, which is read from its beginning.
             has_ended = facts is not None and facts.has_ended
             self._tell_restart(cursor, entry_id, has_ended=has_ended)
             cursor.after, cursor.last_id, cursor.added = "restarted", FIRST, 0
-            cursor.born, before = facts.born if facts is not None else b"", 0
-            cursor.read_to = FIRST
-        if number > before + 1:
+            cursor.born = facts.born if facts is not None else b""
+        elif number > before + 1:
             # Unless somebody says so it was not removed by hand.
             if facts is None or order(facts.trimmed or FIRST) > order(cursor.read_to):
                 self._missed(cursor, number - before - 1)

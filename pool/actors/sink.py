@@ -211,8 +211,13 @@ class Sink:
         source = self._source(stored_of(stream), start)
         consumer = self.consumer
         asked_s, call = self._access.seam.clock(), source.of.join(consumer, "", source.start)
-        await self._access.link.call(call, repeatable=True)
-        self._left.pop(source.stream, None)
+        had = self._left.pop(source.stream, None)  # else a tick may leave it behind our join
+        try:
+            await self._access.link.call(call, repeatable=True)
+        except BaseException:
+            if had is not None and consumer == self.consumer:
+                self._left[source.stream] = had
+            raise
         self._sources[source.stream] = source
         self._feed.fit(len(self._sources))
         if consumer == self.consumer:  # else the next tick joins
@@ -538,7 +543,8 @@ class Sink:
         if not source.is_mending:
             source.is_mending = True
             answer = partial(self._on_mended, source, self.consumer)
-            self._calls.send(source.of.mend(self.consumer, source.told), answer, source)
+            call = source.of.mend(self.consumer, source.told, source.parks_told, source.born)
+            self._calls.send(call, answer, source)
 
     def _on_mended(self, source: Source, consumer: str, reply: Reply) -> None:
         source.is_mending = False
@@ -547,15 +553,17 @@ class Sink:
             return
         if did.freed or did.forgotten:
             self._told.freed(source, did.freed, did.forgotten)
-        self._told.parked(source, did.parked)
-        known = source.told if source.told <= did.missed else 0
-        missed = did.missed - max(did.told, known)
+        is_same = did.born == source.born
+        missed = did.missed - max(did.told, source.told if is_same else 0)
+        parks = did.parks - max(did.parks_told, source.parks_told if is_same else 0)
         if missed > 0:
             self._access.emit(SinkMissed(sink=self.name, stream=source.name, events=missed))
-        source.told = did.missed
+        if parks > 0:
+            self._told.parked(source, parks)
+        source.told, source.parks_told, source.born = did.missed, did.parks, did.born
         if consumer != self.consumer:
             return
-        if did.is_more or missed > 0:  # the next one confirms what was told
+        if did.is_more or missed > 0 or parks > 0:  # the next one confirms what was told
             self._mend(source)
         source.has_doubtful = source.has_doubtful or did.freed > 0
         self._look_for_freed()

@@ -81,7 +81,6 @@ class Calls:
         did: Returned = reply
         if did.released and is_late:
             self.told.freed(source, did.released)
-        self.told.parked(source, did.parked)
         source.has_released = source.has_released or did.released > 0
         self.on_freed()
 

@@ -43,7 +43,7 @@ class SinkParksMany:
     level: ClassVar[str] = "error"
 
     sink: str
-    events: int  # within the last minute, by what this consumer did
+    events: int  # within the last minute, as this consumer told
     since_s: float = 60.0
 
 

@@ -84,7 +84,8 @@ class Hands:
                     self._calls.refused(error, item.source)
                     break
                 else:
-                    return bool(is_ours)
+                    # Our lease may have ended while we waited for this answer.
+                    return bool(is_ours) and self._is_ours(item)
         except BaseException:
             self._feed.push([item], is_first=True)  # whoever waited for it was cancelled
             raise

@@ -27,6 +27,8 @@ class Source(Reading):
     has_released: bool = False
     has_doubtful: bool = False
     told: int = 0  # missed events that we told of, or others did
+    parks_told: int = 0  # parked ones
+    born: bytes = b""  # in which life of the stream
     hands: dict[str, Item] = attrs.field(factory=dict)  # handed out, the oldest first
     fresh: dict[str, Item] = attrs.field(factory=dict)  # of those: not noted yet
     is_doubted: bool = False  # something may wait under our name that we do not know

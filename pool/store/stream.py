@@ -65,12 +65,20 @@ class Mended:
     forgotten: int
     missed: int  # pending events that length caps ever took
     told: int  # how many of those somebody has told
+    parks: int  # events ever parked
+    parks_told: int
     is_more: bool
+    born: bytes  # which life of the stream it is
 
 
 def mended(reply: Reply) -> Mended:
-    freed, parked, forgotten, missed, told, more = (typed(each, int) for each in reply)
-    return Mended(freed, parked, forgotten, missed, told, more == 1)
+    *numbers, born = reply
+    freed, parked, forgotten, missed, told, *rest = (typed(each, int) for each in numbers)
+    parks, parks_told, more = rest
+    of_life = typed(born, bytes)
+    return Mended(
+        freed, parked, forgotten, missed, told, parks, parks_told, is_more=more == 1, born=of_life
+    )
 
 
 def added(reply: Reply) -> str | None:
@@ -189,7 +197,16 @@ RENEW = Script.load(
 MEND = Script.load(
     "sink_mend",
     keys=("state", "leases", "events", "meta", "parked", "config"),
-    args=("group", "consumer", "deliveries_max", "batch", "stream", "told"),
+    args=(
+        "group",
+        "consumer",
+        "deliveries_max",
+        "batch",
+        "stream",
+        "told",
+        "parks_told",
+        "of_life",
+    ),
     reads=mended,
 )
 TAKE = Script.load(
@@ -336,11 +353,11 @@ class StoredSink:
     def renew(self, consumer: str) -> ScriptCall:
         return RENEW(self._keys, (self.name, consumer))
 
-    def mend(self, consumer: str, told: int) -> ScriptCall:
+    def mend(self, consumer: str, told: int, parks_told: int, of_life: bytes) -> ScriptCall:
         stream = self.stream
         keys = (self.state, self.leases, stream.events, stream.meta, self.parked)
-        args: tuple[Word, ...] = (consumer, self.deliveries_max, BATCH_MAX, stream.name, told)
-        return MEND((*keys, stream.control.config), (self.name, *args))
+        args: tuple[Word, ...] = (consumer, self.deliveries_max, BATCH_MAX, stream.name)
+        return MEND((*keys, stream.control.config), (self.name, *args, told, parks_told, of_life))
 
     def take(self, consumer: str, count: int, *, may_try: bool) -> ScriptCall:
         keys = (self.leases, self.stream.events, self.stream.meta)

@@ -74,8 +74,10 @@ class Shop:
         """Note that the consumer's program was given these so often."""
         return handed(self.bench.run(self.sink.hand(consumer, [(each, times) for each in ids])))
 
-    def mend(self, consumer: str = ME, told: int = 0) -> Mended:
-        return mended(self.bench.run(self.sink.mend(consumer, told)))
+    def mend(self, consumer: str = ME, told: int = 0, of_life: bytes | None = None) -> Mended:
+        born = self.bench.do("HGET", self.stream.meta, "born") or b""
+        of_life = born if of_life is None else of_life
+        return mended(self.bench.run(self.sink.mend(consumer, told, told, of_life)))
 
     def take(self, consumer: str, count: int, *, may_try: bool = False) -> Taken:
         return taken(self.bench.run(self.sink.take(consumer, count, may_try=may_try)))
@@ -130,7 +132,7 @@ CALLS: dict[str, Callable[[Shop], Any]] = {
     "probe": lambda shop: probe_call([(shop.stream, shop.ids[3])]),
     "join": lambda shop: shop.sink.join("c3.1", OTHER, "newest"),
     "renew": lambda shop: shop.sink.renew(ME),
-    "mend": lambda shop: shop.sink.mend(ME, 0),
+    "mend": lambda shop: shop.sink.mend(ME, 0, 0, b""),
     "take": lambda shop: shop.sink.take(ME, 10, may_try=True),
     "hand": lambda shop: shop.sink.hand(ME, [(shop.ids[2], 1), (shop.ids[3], 2)]),
     "held": lambda shop: shop.sink.held(ME, ""),
@@ -355,7 +357,7 @@ def test_joining_twice_renews_and_a_group_is_made_once(shop: Shop) -> None:
     assert renewed(shop.bench.run(second.renew(ME))) == Lease(True, TTL_MS, 0, 0)
     shop.bench.do("XGROUP", "DESTROY", second.stream.events, second.name)
     assert renewed(shop.bench.run(second.renew(ME))) == Lease(True, TTL_MS, -1, 0)
-    assert mended(shop.bench.run(second.mend(ME, 0))).freed == -2
+    assert mended(shop.bench.run(second.mend(ME, 0, 0, b""))).freed == -2
     shop.mend()
     assert renewed(shop.bench.run(shop.sink.renew(ME))) == Lease(True, TTL_MS, 2, 4)
 
@@ -387,6 +389,8 @@ def test_what_a_cap_took_is_counted_until_it_was_told(shop: Shop) -> None:
     assert (shop.mend().missed, shop.mend(told=8).told, shop.mend().told) == (8, 8, 8)
     assert shop.take(ME, 10).events == []  # the two that were released
     assert (shop.mend().missed, shop.mend().told) == (10, 8)
+    # What somebody has told of another life of the stream says nothing of this one.
+    assert shop.mend(told=10, of_life=b"1.2").told == 8
 
 
 def test_of_a_foreign_event_with_very_many_fields_ours_are_kept(shop: Shop) -> None:

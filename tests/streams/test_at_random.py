@@ -385,6 +385,7 @@ def has_read(world: World) -> bool:
 
 
 def check(bench: Bench, seen: Seen) -> None:
+    lapsed = {each.consumer for each in bench.all_seen(SinkLapsed)}
     parked = {
         (sink, stream): parked_of(bench, sink, stream)
         for sink, streams in SINKS.items()
@@ -393,12 +394,19 @@ def check(bench: Bench, seen: Seen) -> None:
     for (sink, stream), events in parked.items():
         hand_outs = [h for h in seen.hand_outs if h.sink == sink and h.event.stream == stream]
         check_parked(seen, sink, stream, hand_outs, events)
-        check_turns(seen, sink, stream, hand_outs)
+        check_turns(seen, sink, stream, hand_outs, lapsed)
         check_all_came(bench, seen, sink, stream, hand_outs, events)
     for stream in STREAMS:
         check_reads(bench, seen, stream)
     told = sum(each.events for each in bench.all_seen(SinkParked))
-    assert told == sum(len(each) for each in parked.values()), seen.faults
+    # What was parked in a life that has ended since may have ended with it, untold.
+    lasting = [
+        event
+        for (_, stream), events in parked.items()
+        for event in events
+        if event in seen.added[stream, seen.life[stream]]
+    ]
+    assert len(lasting) <= told <= sum(map(len, parked.values())), seen.faults
     # What was asked for is not told as an error.
     for stream in STREAMS:
         is_lost = seen.unplanned[stream] or any(s == stream for _, s in seen.regrouped)
@@ -421,7 +429,9 @@ def check_parked(
         assert really >= DELIVERIES_MAX, (sink, stream, event, really, seen.faults)
 
 
-def check_turns(seen: Seen, sink: str, stream: str, hand_outs: list[HandOut]) -> None:
+def check_turns(
+    seen: Seen, sink: str, stream: str, hand_outs: list[HandOut], lapsed: set[str]
+) -> None:
     """Nobody is given what another one has in hand, nor what is acknowledged."""
     before: dict[str, HandOut] = {}
     for hand in hand_outs:
@@ -434,6 +444,8 @@ def check_turns(seen: Seen, sink: str, stream: str, hand_outs: list[HandOut]) ->
         regroups = seen.regrouped[sink, stream]
         if any(had.handed_s - 2.0 <= at_s <= again_s for at_s in regroups):
             continue  # its group was made again, from what was acknowledged by then
+        if had.consumer in lapsed:
+            continue  # its lease had ended, which was told; what it had in hand is given again
         facts = f"{sink} {stream}\n{had}\n{hand}\n{seen.faults}"
         # What came after the grace, or its lease, may find it in the hands of another one.
         acked_s = again_s if had.acked_s is None else had.acked_s
@@ -496,5 +508,4 @@ def check_reads(bench: Bench, seen: Seen, stream: str) -> None:
 async def test_what_programs_see_of_a_random_world(bench: Bench, seed: int) -> None:
     """Every event is handed out, or told as missed, or parked; by turns, and no more than told."""
     seen = await play(bench, seed)
-    lapsed = {each.consumer for each in bench.all_seen(SinkLapsed)}
-    assert seen.hand_outs, (seen.faults, lapsed)
+    assert seen.hand_outs, seen.faults

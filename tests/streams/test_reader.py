@@ -20,6 +20,7 @@ from pool.actors.reader import (
     _has_hole,
 )
 from pool.actors.sink_events import SinkRemade
+from pool.model.stream import order
 from pool.store.server import EmbeddedServer
 from pool.testing.proxy import fault_proxy
 
@@ -571,3 +572,30 @@ def test_numbers_in_a_row_leave_no_hole(before: int, numbers: list[int], *, has_
     cursor: Any = SimpleNamespace(number=before)
     entries = [(f"{number}-0", {"n": b"%d" % number}) for number in numbers]
     assert _has_hole(cursor, entries) == has_hole
+
+
+async def test_a_new_life_that_begins_behind_our_position_is_read_whole(bench: Bench) -> None:
+    """Its first ids were generated in the very millisecond of our last one: we are past them."""
+    async with bench.stream() as stream:
+        await bench.add(stream, *range(4))
+        meta = stream.stored.meta
+        async with stream.reader(buffer_max=1) as reader:
+            assert await bench.take_numbers(reader, 2) == [0, 1]
+            await bench.until(lambda: len(reader._feed))  # and reads no further
+            [position] = [each.position for each in reader._tail.readings.values()]
+            newest = bench.client.xrevrange(bench.key, count=1)[0][0].decode()
+            with bench.client.pipeline(transaction=True) as pipe:
+                pipe.delete(bench.key, meta)
+                pipe.hset(meta, mapping={"born": "7.7", "n": 5})
+                for n in range(1, 3):
+                    pipe.xadd(bench.key, {"n": n, "e": "counted", "p": 100 + n}, id=f"1-{n}")
+                later = int(newest.partition("-")[0]) + 1
+                for n in range(3, 6):
+                    fields = {"n": n, "e": "counted", "p": 100 + n}
+                    pipe.xadd(bench.key, fields, id=f"{later}-{n}")
+                pipe.execute()
+            assert order(position) < (later, 0)
+            assert await bench.take_numbers(reader, 1) == [2]
+            events = await bench.take(reader, 5)
+    assert bench.numbers(events) == [101, 102, 103, 104, 105]
+    assert [event.after for event in events] == ["restarted", *[""] * 4]

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 import redis
@@ -663,6 +664,23 @@ async def test_a_stream_that_is_added_again_gives_nothing_that_is_in_hand(
         assert await sink.ack_many([*had, *rest]) == 20
         await bench.add(second, 20)
         assert await bench.take_numbers(sink, 1) == [20]  # and nothing else came meanwhile
+
+
+async def test_a_stream_that_is_added_again_is_not_left_behind_its_join(bench: Bench) -> None:
+    """A tick comes between: what was removed is given up once nothing of it is in hand."""
+    async with bench.stream() as stream, stream.sink("billing") as sink:
+        second = stream.sibling("second")
+        await sink.add_stream(second)
+        before = sink.consumer
+        for _ in range(5):
+            await sink.remove_stream(second)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(sink.add_stream, second)
+                await anyio.lowlevel.checkpoint()  # it waits for its join
+                sink._tick()
+        await bench.renewed(before)
+        await bench.renewed(before, stream="second")
+        assert (sink.consumer, bench.all_seen(SinkLapsed)) == (before, [])
 
 
 async def test_a_lone_consumer_that_is_started_again_and_again_gets_what_is_pending(

@@ -1652,6 +1652,16 @@ MUTANTS: Final = (
         by=("tests/streams/test_stream.py::test_a_snapshot_is_all_events_at_one_position",),
     ),
     Mutant(
+        name="what was told of a stream's last life counts for this one",
+        breaks="a sink misses events, or parks them, and nobody is told (G6)",
+        path="pool/store/lua/sink_mend.lua",
+        old="  by = of_life == born and by or 0",
+        new="  by = by or 0",
+        by=(
+            "tests/store/test_stream_scripts.py::test_what_a_cap_took_is_counted_until_it_was_told",
+        ),
+    ),
+    Mutant(
         name="mass parking is told like any other",
         breaks="a broken handler looks like a few bad events (G1)",
         path="pool/actors/sink_told.py",

@@ -59,7 +59,7 @@ if not was_there then
   local first = was[1] and is[3] and number_at(events, '-', '+') or 0
   local behind = is_same and whole(was[2]) or 0
   if first > behind + 1 and (not is_same or is_trimmed(meta, next_id(start))) then
-    note_missed(meta, is_same and behind == 0 and 1 or first - 1 - behind)
+    note(meta, 'missed', is_same and behind == 0 and 1 or first - 1 - behind)
   end
   redis.call('XGROUP', 'CREATE', events, group, start == 'newest' and '$' or start, 'MKSTREAM')
 end

@@ -4,7 +4,8 @@ sink_mend: free what stale consumers hold; then forget them.
 KEYS[1] state   hash    now, seen; holder: consumer|end; cursor, and what was there: number of the event, 0 unknown; born
 KEYS[2] leases  zset    consumer -> lease end, in the sink's time
 KEYS[3] events  stream
-KEYS[4] meta    hash    missed:GROUP: pending events ever taken by a cap, told:GROUP: how many of them told; trimmed
+KEYS[4] meta    hash    missed:GROUP: pending events ever taken by a cap, parks:GROUP: events ever parked; told:GROUP, of the
+                        ones, and parks-told:GROUP, of the others: how many were told; trimmed
 KEYS[5] parked  stream  s stream, i id, d times handed out, r reason, and what the event had
 KEYS[6] config  hash    ttl: the pool's
 ARGV[1] group           bytes  the sink's name
@@ -13,12 +14,14 @@ ARGV[3] deliveries_max  int    > 0; after so many hand-outs an event is parked i
 ARGV[4] batch           int    events looked at, at most
 ARGV[5] stream          bytes  the stream's name, for what is parked
 ARGV[6] told            int    how many missed events the caller knows of, and has told
+ARGV[7] parks_told      int    likewise of parked ones
+ARGV[8] of_life         bytes  of which life of the stream it knows that (born); of another one it tells nothing
 
 Uses     group, sink, park
-Returns  freed, parked, consumers forgotten, events ever missed, how many of those were told, 1 if there is
-         more; all -1: the caller is not the one that cleans; all -2: there is no such group
+Returns  freed, parked, consumers forgotten, events ever missed, how many of those were told, events ever
+         parked, how many of those were told, 1 if there is more, which life it is; all -1: the caller is not the one that cleans; all -2: there is no such group
 Errors   WRONGTYPE  foreign data under one of the keys
-Cost     O(consumers + batch); 17 commands, 2 a consumer, 1 an event, 3 a parked one
+Cost     O(consumers + batch); 17 commands, 2 a consumer, 1 an event, 5 a parked one
 Why Lua  claim first, delete after: a consumer is forgotten in the very step that sees it hold nothing.
 
 Freed events go to DOUBTFUL, from where whoever has room takes them one at a time: a cleaner that is slow, or
@@ -26,14 +29,14 @@ dies next, holds up nobody.  Stale is whoever has no lease, or one that has ende
 theirs to give back.
 ]]
 if holder_of() ~= consumer then
-  return { -1, -1, -1, -1, -1, -1 }
+  return { -1, -1, -1, -1, -1, -1, -1, -1, '' }
 end
 redis.call('XLEN', parked)
 redis.call('ZCARD', leases)
-local known = redis.call('HMGET', meta, 'missed:' .. group, 'told:' .. group, 'born')
+local known = redis.call('HMGET', meta, 'missed:' .. group, 'told:' .. group, 'born', 'parks-told:' .. group)
 local last = has_group(events)
 if not last then
-  return { -2, -2, -2, -2, -2, -2 }
+  return { -2, -2, -2, -2, -2, -2, -2, -2, '' }
 end
 redis.call('ZREM', leases, '\n') -- a write: a full server checks memory at the first one only
 -- Up to here all is acknowledged: from here a group goes on that somebody destroys.
@@ -67,9 +70,18 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', events, group)) do
     forgotten = forgotten + forget(events, name)
   end
 end
-local told_before = math.max(whole(known[2]), told)
-if told_before > whole(known[2]) then
-  redis.call('HSET', meta, 'told:' .. group, text_of(told_before))
+local born = known[3] or ''
+-- Who asks has told so many.
+local function confirm(field, had, by)
+  by = of_life == born and by or 0
+  local most = math.max(whole(had), by)
+  if most > whole(had) then
+    redis.call('HSET', meta, field .. ':' .. group, text_of(most))
+  end
+  return most
 end
-local missed = whole(redis.call('HGET', meta, 'missed:' .. group) or nil)
-return { freed, parks, forgotten, missed, math.min(missed, told_before), left <= 0 and 1 or 0 }
+told = confirm('told', known[2], told)
+parks_told = confirm('parks-told', known[4], parks_told)
+local ever = redis.call('HMGET', meta, 'missed:' .. group, 'parks:' .. group)
+local missed, parked_ever = whole(ever[1]), whole(ever[2])
+return { freed, parks, forgotten, missed, math.min(missed, told), parked_ever, math.min(parked_ever, parks_told), left <= 0 and 1 or 0, born }

@@ -3,7 +3,7 @@ group: the consumers of one stream's group, and how often an event was handed ou
 
 Gives  RELEASED, DOUBTFUL, text_of(number), has_group(events): the id that it was given last,
        pending_of(events, name, count), handed(deliveries), put(events, meta, id, name, deliveries),
-       forget(events, name), is_trimmed(meta, id), note_missed(meta, count), note_gone(meta, id),
+       forget(events, name), is_trimmed(meta, id), note(meta, what, count), note_gone(meta, id),
        next_id(id), number_at(events, from, to): of the first event there, 0 if there is none, or it has none.
 
 RELEASED and DOUBTFUL are consumers that nobody is.  What waits under RELEASED belongs to whoever has room;
@@ -69,9 +69,10 @@ local function next_id(id)
   return ms .. '-' .. text_of(tonumber(seq) + 1)
 end
 
-local function note_missed(meta, count)
-  local had = redis.call('HGET', meta, 'missed:' .. group)
-  redis.call('HSET', meta, 'missed:' .. group, text_of((tonumber(had or '0') or 0) + count)) -- of whatever stands there
+-- What is to be told is counted until somebody says that he told it (see sink_mend).
+local function note(meta, what, count)
+  local had = redis.call('HGET', meta, what .. ':' .. group)
+  redis.call('HSET', meta, what .. ':' .. group, text_of((tonumber(had or '0') or 0) + count)) -- of whatever stands there
 end
 
 local function number_at(events, from, to)
@@ -88,7 +89,7 @@ end
 -- cap is a loss, which cleaners tell.
 local function note_gone(meta, id)
   if is_trimmed(meta, id) then
-    note_missed(meta, 1)
+    note(meta, 'missed', 1)
   end
 end
 

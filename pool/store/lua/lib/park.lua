@@ -19,6 +19,7 @@ local function park(events, meta, parked, stream, id, deliveries, reason)
     end
     fields = #fields > 2 * FIELDS_MAX and kept or fields
     redis.call('XADD', parked, '*', 's', stream, 'i', id, 'd', text_of(handed(deliveries)), 'r', reason, unpack(fields))
+    note(meta, 'parks', 1)
   end
   redis.call('XACK', events, group, id)
   return entry and true or false
