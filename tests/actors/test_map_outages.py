@@ -259,8 +259,8 @@ async def test_ends_reach_every_copy_in_one_period_and_leave_nothing(fleet: Flee
             for name in (*names, *others):
                 stored = StoredMap(fleet.control, name)
                 place: Any = fleet.client.hget(stored.data, "at")
-                words = (place or b"i 5 a 0 0 0 0 0").decode().split()
-                words[4] = "1"
+                words = (place or b"i 5 a 0").decode().split()
+                words[3] = "1"
                 pipe.hset(stored.data, "at", " ".join(words))
                 if place is None:
                     pipe.hset(stored.data, "=b", "1")
