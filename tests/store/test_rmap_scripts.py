@@ -323,6 +323,26 @@ async def test_a_stamp_names_a_whole_history(store: Store) -> None:
     assert len({at.stamp for at in first + second}) == 6
 
 
+@pytest.mark.parametrize("name", ["flags", WORKERS])
+async def test_a_plain_write_does_what_any_other_does(store: Store, name: str) -> None:
+    """It is written a second time, straight on: answer, items, place and log are the same."""
+    stored = StoredMap(store.map.control, name)
+    await stored.write(store.link, INCARNATION, [Set(b"a", b"1")])
+    keys = (stored.data, stored.log)
+    before = {key: store.client.dump(key) for key in keys}
+    found = []
+    for times in (1, 2):  # the same set twice is one revision, and no plain write
+        for key, dump in before.items():
+            store.client.restore(key, 0, dump, replace=True)
+        words = ("set", "a", "2") * times
+        call = WRITE(stored.keys(), (INCARNATION, name, "same", 10, 0, 0, *words))
+        revision, stamp, outcomes = await store.link.call(call)
+        assert outcomes[0] == Outcome(True, b"1")
+        log = store.client.xrange(stored.log)
+        found.append((revision, stamp, store.client.hgetall(stored.data), log))
+    assert found[0] == found[1]
+
+
 async def test_the_log_is_bounded_in_deltas(store: Store) -> None:
     for n in range(1_300):
         await store.write(Set(b"k", b"%d" % n))

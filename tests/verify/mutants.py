@@ -837,7 +837,7 @@ MUTANTS: Final = (
         old="            ended_count = len(reply.ended)",
         new="            ended_count = 0",
         by=(
-            "tests/actors/test_map_outages.py::test_ends_reach_every_copy_in_one_period_and_leave_nothing",
+            "tests/actors/test_map_outages.py::test_one_process_ends_all_that_have_ended_in_one_period",
         ),
     ),
     Mutant(
