@@ -63,7 +63,7 @@ MAP_VALUE_BYTES_MAX = 65_536
 MAP_ITEMS_MAX = 100_000  # strings and list items of one map: every replica holds them all
 TTL_S_MIN, TTL_S_MAX = 1.0, 10 * 365 * 86_400.0
 EXPIRES_MAX = 32_503_680_000.0  # the year 3000
-LOG_BYTES_MAX = 8 * 1024 * 1024  # of a map's log: two halves, see lib/rmap.lua; or one delta
+LOG_BYTES_MAX = 8 * 1024 * 1024  # of a map's log, while its deltas are alike; see lib/rmap.lua
 DELTAS_MAX = 1_024  # in it: what a replica may miss without taking a snapshot
 READING_S = 60  # for how long the log of a map that has ended is kept
 ENDED_MAX = 128  # maps that have ended, of one probe; while there are as many it is repeated
@@ -169,7 +169,7 @@ FIND = Script.load(
 _DIGITS_MAX = 7  # of a string's length
 _STAMP_DIGITS = 16
 _NO_INCARNATION = ""  # no pool has it: what cannot be read continues nobody's history
-_DIGITS = 16  # that order the items of a list, see lib/rmap.lua
+_DIGITS = 19  # that order the items of a list, see lib/rmap.lua
 
 
 @attrs.frozen

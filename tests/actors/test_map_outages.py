@@ -176,6 +176,7 @@ async def test_a_foreign_value_fails_its_own_map_alone_and_is_named(
                     await each.set_and_wait("n", str(n))
             await anyio.sleep(RENEW_S / 8)
         assert len(fleet.all_seen(MapDamaged)) == 1
+        assert fleet.all_seen(MapResynced) == []  # they were read, and not fetched
         fleet.client.delete(key)
         fleet.client.restore(key, 0, kept)
         await flags.append("l", "3")
@@ -259,8 +260,8 @@ async def test_ends_reach_every_copy_in_one_period_and_leave_nothing(fleet: Flee
             for name in (*names, *others):
                 stored = StoredMap(fleet.control, name)
                 place: Any = fleet.client.hget(stored.data, "at")
-                words = (place or b"i 5 a 0 0 0 0 0").decode().split()
-                words[4] = "1"
+                words = (place or b"i 5 a 0").decode().split()
+                words[3] = "1"
                 pipe.hset(stored.data, "at", " ".join(words))
                 if place is None:
                     pipe.hset(stored.data, "=b", "1")
@@ -276,6 +277,19 @@ async def test_ends_reach_every_copy_in_one_period_and_leave_nothing(fleet: Flee
         for each in maps:  # they live again, by deltas alone
             await each.set_and_wait("a", "2")
         assert fleet.all_seen(MapResynced) == []
+
+
+async def test_one_process_ends_all_that_have_ended_in_one_period(fleet: Fleet) -> None:
+    node = await fleet.node(lease_ttl_s=TTL_S)
+    async with opened(node, "flags"):
+        with fleet.client.pipeline(transaction=True) as pipe:
+            for n in range(600):
+                stored = StoredMap(fleet.control, f"other{n}")
+                pipe.hset(stored.data, mapping={"at": "i 5 a 1", "=b": "1"})
+                pipe.zadd(fleet.control.map_due, {stored.name: 1})
+            pipe.execute()
+        await probed(fleet, node, 1)
+        assert not fleet.client.exists(fleet.control.map_due)
 
 
 async def test_a_map_that_ended_is_no_fork_whoever_was_away(fleet: Fleet) -> None:

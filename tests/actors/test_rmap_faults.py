@@ -57,7 +57,7 @@ class Bench:
         found: dict[str, Any] = {field[1:]: held[field] for field in held if field[0] == "="}
         for member in self.client.zrangebylex(self.stored.lists, "[l", "(m"):
             size, _, rest = member[1:].partition(":")
-            key, value = rest[: int(size)], rest[int(size) + 16 :]
+            key, value = rest[: int(size)], rest[int(size) + 19 :]
             found[key] = (*found.get(key, ()), value)
         return found
 

@@ -97,7 +97,7 @@ class Bench:
         }
         for member in self.client.zrangebylex(self.stored.lists, "[l", "(m"):
             size, _, rest = member[1:].decode().partition(":")
-            key, value = rest[: int(size)], rest[int(size) + 16 :]
+            key, value = rest[: int(size)], rest[int(size) + 19 :]
             found[key] = (*found.get(key, ()), value)
         return found
 

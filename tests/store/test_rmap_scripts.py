@@ -129,13 +129,13 @@ class Store:
         return probed(INCARNATION, asked, await self.link.call(call))
 
     def place(self) -> list[str]:
-        """Where the map is: incarnation, revision, stamp, appended, ends, cut, half, bytes."""
+        """Where the map is: incarnation, revision, stamp, ends."""
         return str(self.client.hget(self.map.data, "at").decode()).split()
 
     def end_now(self) -> None:
         """Have its time be up."""
         place = self.place()
-        place[4] = "1"
+        place[3] = "1"
         self.client.hset(self.map.data, "at", " ".join(place))
         self.client.zadd(self.map.control.map_due, {self.map.name: 1})
 
@@ -286,7 +286,7 @@ async def test_a_new_incarnation_starts_above_the_last_revision_and_keeps_the_it
     """G-10.  Also when the server's clock is behind: max(last + 1, time)."""
     far = 8_000_000_000_000_000
     store.client.hset(
-        store.map.data, mapping={"at": f"i0 {far} abc 0 0 0 0 0", "=kept": "1", "foreign": "2"}
+        store.map.data, mapping={"at": f"i0 {far} abc 0", "=kept": "1", "foreign": "2"}
     )
     assert (await store.state()).at == Position(INCARNATION, far, "abc")
     written = await store.write(Set(b"a", b"1"))
@@ -323,10 +323,30 @@ async def test_a_stamp_names_a_whole_history(store: Store) -> None:
     assert len({at.stamp for at in first + second}) == 6
 
 
+@pytest.mark.parametrize("name", ["flags", WORKERS])
+async def test_a_plain_write_does_what_any_other_does(store: Store, name: str) -> None:
+    """It is written a second time, straight on: answer, items, place and log are the same."""
+    stored = StoredMap(store.map.control, name)
+    await stored.write(store.link, INCARNATION, [Set(b"a", b"1")])
+    keys = (stored.data, stored.log)
+    before = {key: store.client.dump(key) for key in keys}
+    found = []
+    for times in (1, 2):  # the same set twice is one revision, and no plain write
+        for key, dump in before.items():
+            store.client.restore(key, 0, dump, replace=True)
+        words = ("set", "a", "2") * times
+        call = WRITE(stored.keys(), (INCARNATION, name, "same", 10, 0, 0, *words))
+        revision, stamp, outcomes = await store.link.call(call)
+        assert outcomes[0] == Outcome(True, b"1")
+        log = store.client.xrange(stored.log)
+        found.append((revision, stamp, store.client.hgetall(stored.data), log))
+    assert found[0] == found[1]
+
+
 async def test_the_log_is_bounded_in_deltas(store: Store) -> None:
-    for n in range(1_700):
+    for n in range(1_300):
         await store.write(Set(b"k", b"%d" % n))
-    assert 512 <= store.client.xlen(store.map.log) <= DELTAS_MAX + 100  # whole nodes of it go
+    assert DELTAS_MAX <= store.client.xlen(store.map.log) <= DELTAS_MAX + 100  # whole nodes go
 
 
 async def test_the_log_is_bounded_in_bytes(store: Store) -> None:
@@ -335,7 +355,7 @@ async def test_the_log_is_bounded_in_bytes(store: Store) -> None:
     for _ in range(12):
         await store.write(*ops)
         held = store.client.memory_usage(store.map.log, samples=0)
-        assert held < 1.25 * LOG_BYTES_MAX
+        assert held < 2 * LOG_BYTES_MAX
     assert store.client.xlen(store.map.log) >= 1
     for n in range(300):  # and of small ones behind it as many as ever
         await store.write(Set(b"k", b"%d" % n))
@@ -651,7 +671,7 @@ async def test_destroy_leaves_nothing_but_the_log_and_that_not_for_long(store: S
 async def test_no_map_begins_below_where_one_has_ended(store: Store) -> None:
     """A clock that went back, or a log that is gone, leaves no reader waiting at a higher id."""
     far = 8_000_000_000_000_000
-    store.client.hset(store.map.data, mapping={"at": f"{INCARNATION} {far} abc 0 0 0 0 0"})
+    store.client.hset(store.map.data, mapping={"at": f"{INCARNATION} {far} abc 0"})
     ended = await store.destroy()
     assert ended.at.revision == far + 1
     store.client.delete(store.map.log)
@@ -688,7 +708,7 @@ async def test_a_sliding_life_counts_from_the_latest_write(store: Store) -> None
     await store.look(expected_ms=int(early) - 55_000)
     await store.change("append", b"l", b"2", life=life)
     assert store.client.zscore(due, "flags") >= early + 5_000
-    assert int(store.place()[4]) == store.client.zscore(due, "flags")
+    assert int(store.place()[3]) == store.client.zscore(due, "flags")
 
 
 async def test_a_life_until_a_time_ends_then_whoever_wrote(store: Store) -> None:
@@ -718,7 +738,7 @@ async def test_an_end_has_come_when_its_millisecond_has(store: Store) -> None:
     store.client.zadd(due, {"flags": now})
     assert await store.expire() == [b"flags"]
     # It was given more time than it said there: it keeps that.
-    assert store.client.zscore(due, "flags") == int(store.place()[4])
+    assert store.client.zscore(due, "flags") == int(store.place()[3])
 
 
 async def test_an_ended_map_is_emptied_by_a_delta(store: Store) -> None:

@@ -19,12 +19,12 @@ Why Lua  of one moment: a revision that is neither there nor below what is was l
 if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
-local place = place_of(redis.call('HGET', data, 'at'))
+local _, revision, stamp_now = read_place(redis.call('HGET', data, 'at'))
 local floor = string.match(redis.call('HGET', maps, 'floor') or '', '^%d+$') or '0'
-local answer = { place and whole(place.revision) or '0', floor }
+local answer = { revision and whole(revision) or '0', floor }
 for i = 2, #ARGV do
   local entry = redis.call('XRANGE', log, ARGV[i] .. '-0', ARGV[i] .. '-0')[1]
-  local stamp = place and whole(place.revision) == ARGV[i] and place.stamp or false
+  local stamp = revision and whole(revision) == ARGV[i] and stamp_now or false
   for at = 1, entry and #entry[2] or 0, 2 do
     if entry[2][at] == 'stamp' then
       stamp = entry[2][at + 1]

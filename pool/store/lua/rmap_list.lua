@@ -40,6 +40,10 @@ end
 local head, index = head_of(key), index_head(key)
 local size_before = is_expired and 0 or redis.call('ZLEXCOUNT', lists, span(head, ':'))
 
+local function packed(text)
+  return #text .. ':' .. text
+end
+
 local function hash_of(value)
   return string.sub(redis.sha1hex(value), 1, 16)
 end
@@ -50,7 +54,7 @@ local function places_of(value)
   if size_before > 0 then
     local found = index .. hash_of(value)
     for _, member in ipairs(redis.call('ZRANGEBYLEX', lists, span(found, ':'))) do
-      local digits = string.sub(member, -16)
+      local digits = string.sub(member, -19)
       if redis.call('ZSCORE', lists, head .. digits .. value) then -- else another value of this hash
         places[#places + 1] = digits
       end
@@ -59,53 +63,55 @@ local function places_of(value)
   return places
 end
 
-local edits, members, seen = {}, {}, {}
-local size, appended = size_before, place.appended
-if appended == 0 then
-  -- From the server's time on, so that what is appended stands last even if that number was lost.
-  local time = redis.call('TIME')
-  appended = tonumber(time[1]) * 1000000 + tonumber(time[2])
-end
+local edits, places, seen, size = {}, {}, {}, size_before
 for i = 9, #ARGV do
   local value = ARGV[i]
-  local places = {}
   if op == 'remove' then
-    places = seen[value] and {} or places_of(value)
-    if #places > 0 then
+    local found = seen[value] and {} or places_of(value)
+    for _, digits in ipairs(found) do
+      places[#places + 1] = { digits, value }
+    end
+    if #found > 0 then
       edits[#edits + 1] = 'r' .. packed(key) .. packed(value)
-      size = size - #places
+      size = size - #found
     end
   elseif op == 'append' or (op == 'append_unique' and not seen[value] and #places_of(value) == 0) then
-    appended, size = appended + 1, size + 1
-    places = { string.format('%016.0f', appended) }
+    size = size + 1
+    places[#places + 1] = { string.format('%03d', #places), value }
     edits[#edits + 1] = 'a' .. packed(key) .. packed(value)
-  end
-  for _, digits in ipairs(places) do
-    members[#members + 1] = head .. digits .. value
-    members[#members + 1] = index .. hash_of(value) .. digits
   end
   seen[value] = true
 end
 if #edits == 0 then
-  local revision, stamp = answer_at()
-  return { revision, stamp, size_before, size_before }
+  return { whole(revision), stamp, size_before, size_before }
 end
 if size > size_before and count() + size - size_before > items_max then
   return redis.error_reply('POOLMAPFULL ' .. count() .. ' ' .. items_max)
 end
 
-commit(edits, op == 'remove' and 'shrink' or 'grow', live(ttl_ms, life), appended)
-if op == 'remove' then
-  for i = 1, #members, 1000 do
-    redis.call('ZREM', lists, unpack(members, i, math.min(#members, i + 999)))
+commit(edits, op == 'remove' and 'shrink' or 'grow', live(ttl_ms, life))
+local words, number = {}, string.format('%016.0f', revision)
+for _, place in ipairs(places) do
+  local digits, value = place[1], place[2]
+  if op == 'remove' then
+    words[#words + 1] = head .. digits .. value
+    words[#words + 1] = index .. hash_of(value) .. digits
+  else
+    words[#words + 1] = 0
+    words[#words + 1] = head .. number .. digits .. value
+    words[#words + 1] = 0
+    words[#words + 1] = index .. hash_of(value) .. number .. digits
   end
-  settle()
-else
-  local added = {}
-  for i, member in ipairs(members) do
-    added[2 * i - 1], added[2 * i] = 0, member
-  end
-  redis.call('ZADD', lists, unpack(added))
 end
-local revision, stamp = answer_at()
-return { revision, stamp, size_before, size }
+for i = 1, #words, 1024 do
+  local last = math.min(#words, i + 1023)
+  if op == 'remove' then
+    redis.call('ZREM', lists, unpack(words, i, last))
+  else
+    redis.call('ZADD', lists, unpack(words, i, last))
+  end
+end
+if op == 'remove' then
+  settle()
+end
+return { whole(revision), stamp, size_before, size }

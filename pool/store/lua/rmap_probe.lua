@@ -55,10 +55,10 @@ for i = 4, #KEYS, 3 do
       answer[#answer + 1] = each
     end
   else
-    local place = place_of(at)
+    local from, revision, stamp = read_place(at)
     local items = members > 0 and redis.call('ZLEXCOUNT', KEYS[i + 1], '[l', '(m') or 0
-    answer[#answer + 1] = place and whole(place.revision) or '0'
-    answer[#answer + 1] = place and place.stamp or '0'
+    answer[#answer + 1] = from and whole(revision) or '0'
+    answer[#answer + 1] = from and stamp or '0'
     answer[#answer + 1] = math.max(0, held - (at and 1 or 0))
     answer[#answer + 1] = items
     answer[#answer + 1] = members == 2 * items and 0 or 4

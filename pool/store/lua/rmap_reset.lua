@@ -36,27 +36,24 @@ local size = count()
 if kind == 'expire' and not is_expired then
   -- One that was given more time keeps it; of one that is gone not even the note stays.
   redis.call('ZREM', due, '\n')
-  if place.ends > 0 then
-    redis.call('ZADD', due, whole(place.ends), name)
+  if ends > 0 then
+    redis.call('ZADD', due, whole(ends), name)
   else
     redis.call('ZREM', due, name)
   end
-  local revision, stamp = answer_at()
-  return { revision, stamp, '0', size }
+  return { whole(revision), stamp, '0', size }
 end
 for i, key in ipairs(keys) do
-  if value_of(key) ~= ARGV[4 + 2 * i] then
-    local revision, stamp = answer_at()
-    return { revision, stamp, '0', size }
+  if strings[key] ~= ARGV[4 + 2 * i] then
+    return { whole(revision), stamp, '0', size }
   end
 end
 if kind ~= 'reset' then
-  if place.revision > 0 or size > 0 then
+  if revision > 0 or size > 0 then
     redis.call('ZCARD', due) -- foreign data there must fail before the first write
     commit({ '*' }, 'end', 0)
   end
 elseif size > 0 or is_expired then
   commit({ '*' }, 'reset', 0)
 end
-local revision, stamp = answer_at()
-return { revision, stamp, '1', size }
+return { whole(revision), stamp, '1', size }

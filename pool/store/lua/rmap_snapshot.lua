@@ -25,8 +25,8 @@ if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
 local at = redis.call('HGET', data, 'at')
-local place = place_of(at)
-if place and place.ends > 0 and place.ends <= maps_time() then
+local from, revision, stamp, ends = read_place(at)
+if from and ends > 0 and ends <= maps_time() then
   return false
 end
 local held, members = redis.call('HGETALL', data), redis.call('ZRANGEBYLEX', lists, '[l', '(m')
@@ -38,19 +38,11 @@ local floor = type(had) == 'string' and tonumber(string.match(had, '^%d+$')) or 
 if not at and logged <= floor and #held == 0 and #members == 0 then
   return { '0', '0', held, members } -- it never was, or has ended
 end
-if not place or logged > place.revision then
+if not from or logged > revision then
   local time = redis.call('TIME')
-  place = {
-    incarnation = incarnation,
-    revision = math.max(logged + 1, tonumber(time[1]) * 1000000 + tonumber(time[2])),
-    stamp = string.sub(redis.sha1hex(nonce), 1, 16),
-    appended = 0,
-    ends = place and place.ends or 0,
-    cut = 0,
-    half = 0,
-    bytes = 0,
-  }
+  revision = math.max(logged + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  stamp = string.sub(redis.sha1hex(nonce), 1, 16)
   redis.call('HDEL', data, 'at') -- on a full server too
-  redis.call('HSET', data, 'at', text_of_place(place))
+  redis.call('HSET', data, 'at', string.format('%s %.0f %s %.0f', incarnation, revision, stamp, ends or 0))
 end
-return { whole(place.revision), place.stamp, held, members }
+return { whole(revision), stamp, held, members }

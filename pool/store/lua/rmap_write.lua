@@ -1,7 +1,7 @@
 --[[
 rmap_write: change strings of a replicated map and log the change, as one revision.
 
-Uses    at, maps_time, rmap
+Uses    rmap_plain, at, maps_time, rmap
 KEYS[1] config  hash    the pool's incarnation
 KEYS[2] maps    hash    now, seen: the time by which maps end; floor: highest revision of those that have
 KEYS[3] data    hash    where the map is (see at), and its strings: =key -> value
@@ -48,51 +48,54 @@ local function increased(now, by)
   if number > WHOLE_MAX or number < -WHOLE_MAX then
     return nil, 'the sum is beyond 2^53'
   end
-  return string.format('%.0f', number)
+  return whole(number)
 end
 
--- Name -> how many words follow the key; and, from the value now (false: absent) and those words,
--- whether the condition holds, which value the key then has (false: none), and what is wrong.
-local OPS = {
-  set = { 1, function(_, value) return true, value end },
-  set_if_not_exists = { 1, function(now, value) return not now, value end },
-  compare_and_set = { 2, function(now, expected, value) return now == expected, value end },
-  delete = { 0, function() return true, false end },
-  compare_and_delete = { 1, function(now, expected) return now == expected, false end },
-  increment = { 1, function(now, by) return true, increased(now, by) end },
-}
+-- How many words an operation has behind its key.
+local function words_of(op)
+  return op == 'delete' and 0 or op == 'compare_and_set' and 2 or 1
+end
 
 local keys, at = {}, 7
-while at <= #ARGV do
-  local op = OPS[ARGV[at]]
-  if not op or #ARGV < at + 1 + op[1] then
-    return redis.error_reply('ERR operation ' .. ARGV[at] .. ' is unknown or lacks words')
-  end
+while at < #ARGV do
   keys[#keys + 1] = ARGV[at + 1]
-  at = at + 2 + op[1]
+  at = at + 2 + words_of(ARGV[at])
 end
 local lost = begin(keys)
 if lost then
   return lost
 end
 
--- Decide.  `values` is what the touched keys will hold, `changed` names those to write, in order.
-local answer, values, had_list, changed, is_changed = { '', '' }, {}, {}, {}, {}
+-- Decide.  `strings` becomes what the touched keys will hold; `changed` names those to write, in order.
+local answer, changed, is_changed, had_list = { '', '' }, {}, {}, {}
 local kind, added, at = 'shrink', 0, 7
 for _, key in ipairs(keys) do
-  local op = OPS[ARGV[at]]
-  local now = values[key]
-  if now == nil then
-    now = value_of(key)
-    values[key] = now
-    had_list[key] = type(now) == 'table'
+  local op, word = ARGV[at], ARGV[at + 2]
+  local now = strings[key]
+  if not now and not is_changed[key] then
+    now = list_of(key)
+    had_list[key] = now and true or nil
   end
-  local met, value, problem = op[2](now, ARGV[at + 2], ARGV[at + 3])
+  -- Whether the condition holds, and which value the key then has (false: none).
+  local met, value, problem = true, false, nil
+  if op == 'set' then
+    value = word
+  elseif op == 'set_if_not_exists' then
+    met, value = not now, word
+  elseif op == 'compare_and_set' then
+    met, value = now == word, ARGV[at + 3]
+  elseif op == 'compare_and_delete' then
+    met = now == word
+  elseif op == 'increment' then
+    value, problem = increased(now, word)
+  elseif op ~= 'delete' then
+    return redis.error_reply('ERR operation ' .. op .. ' is unknown')
+  end
   if problem then
     return redis.error_reply('POOLMAPVALUE ' .. problem)
   end
   if met and (now or value) then
-    values[key] = value
+    strings[key] = value
     kind = value and 'grow' or kind
     added = added + ((value and not now) and 1 or 0)
     if not is_changed[key] then
@@ -102,10 +105,10 @@ for _, key in ipairs(keys) do
   end
   answer[#answer + 1] = met and '1' or '0'
   answer[#answer + 1] = now
-  at = at + 2 + op[1]
+  at = at + 2 + words_of(op)
 end
 if #changed == 0 then
-  answer[1], answer[2] = answer_at()
+  answer[1], answer[2] = whole(revision), stamp
   return answer
 end
 if added > 0 and count() + added > items_max then
@@ -114,19 +117,19 @@ end
 
 local edits, fields, gone = {}, {}, {}
 for i, key in ipairs(changed) do
-  local value = values[key]
+  local value = strings[key]
   if value then
-    edits[i] = '+' .. packed(key) .. packed(value)
+    edits[i] = '+' .. #key .. ':' .. key .. #value .. ':' .. value
     fields[#fields + 1] = '=' .. key
     fields[#fields + 1] = value
   else
-    edits[i] = '-' .. packed(key)
+    edits[i] = '-' .. #key .. ':' .. key
     gone[#gone + 1] = '=' .. key
   end
 end
-commit(edits, kind, live(ttl_ms, life), 0, fields)
-for _, key in ipairs(changed) do
-  if had_list[key] then
+commit(edits, kind, live(ttl_ms, life), fields)
+for key in pairs(had_list) do
+  if is_changed[key] then
     redis.call('ZREMRANGEBYLEX', lists, span(head_of(key), ':'))
     redis.call('ZREMRANGEBYLEX', lists, span(index_head(key), 'g'))
   end
@@ -137,5 +140,5 @@ end
 if kind == 'shrink' then
   settle()
 end
-answer[1], answer[2] = answer_at()
+answer[1], answer[2] = whole(revision), stamp
 return answer
