@@ -1743,14 +1743,6 @@ MUTANTS: Final = (
         needs=("maps", "lost-suffix", "slow"),
     ),
     Mutant(
-        name="gap that is passed over",
-        breaks="a copy goes on behind deltas that it could not apply, and fetches nothing",
-        path="pool/model/rmap.py",
-        old="            gap = Gap(at, delta)\n            break",
-        new="            continue",
-        needs=("maps", "lost-data-key"),
-    ),
-    Mutant(
         name="sink frees what is in hand",
         breaks="whoever cleans takes from consumers whose lease stands",
         path="pool/store/lua/sink_mend.lua",
