@@ -359,7 +359,9 @@ def readers_see_all(view: View, bounds: Bounds, found: Finding) -> None:
         ]
         end = view.final if _is_well(view, bounds, p) and newest[p, name] == number else None
         kept = partial(_is_kept, view, name, dropped)
-        _judge_reader(found, added[name], events, told, end, kept)
+        lost = min((fault.began for fault in _losses(view, name)), default=math.inf)
+        probed_s = 2 * bounds.renew_s + bounds.slack_s if lost < events[-1].t else 0.0
+        _judge_reader(found, added[name], events, told, end, kept, probed_s)
 
 
 def _is_kept(view: View, name: str, dropped: Mapping[str, Event], event: Event, by: float) -> bool:
@@ -375,6 +377,7 @@ def _judge_reader(
     told: Sequence[float],
     end: Event | None,
     kept: Kept,
+    probed_s: float,
 ) -> None:
     places = {event.idem: place for place, event in enumerate(added)}
     start = events[0].extra["start"]
@@ -386,7 +389,8 @@ def _judge_reader(
         place = places.get(event.idem)
         if place is None:
             continue  # a foreign one
-        is_told = event.extra["after"] or any(since <= t <= event.t for t in told)
+        # That a stream went back the next probe may tell, behind what was read of it first.
+        is_told = event.extra["after"] or any(since <= t <= event.t + probed_s for t in told)
         if event.extra["after"] == "restarted" or is_told:
             seen.clear()
         elif event.idem in seen or (at is not None and place <= at):
