@@ -154,6 +154,13 @@ def sometimes(view: View) -> dict[str, int]:
         "job parked": words["parked"],
         "job cancelled": words["cancelled"],
         "job retried": sum(run.start.attempt > 1 for run in view.runs),
+        "copy began anew": sum(
+            e.extra.get("why", "begin") != "begin" for e in view.of.get("saw", ())
+        ),
+        "event parked": len(view.of.get("parked", ())),
+        "event given again": sum(e.extra["n"] > 1 for e in view.of.get("given", ())),
+        "event taken by a cap": len(view.of.get("dropped", ())),
+        "reader was told that its stream began anew": said["stream.restarted"],
         "job ran more than once": sum(len(runs) > 1 for runs in view.by_job.values()),
     }
 

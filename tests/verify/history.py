@@ -43,20 +43,21 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     seen      node         a change of it came: key.  extra: revision, value.  info: it begins anew
     moved     node         the line that its calls take has carried something.  extra: lane (empty:
                            it is for all); told at most each MOVED_S
-    put       program      a write into a map, key MAP/KEY, idem its value: invoke, ok, fail or info.
+    put       program      a write into a map, key MAP/KEY, idem its value: invoke, ok, fail, info.
                            extra: wait (for the own copy); ok: r(evision); waited: copy (how far it
                            was then), got (what it had)
-    saw       program      a watcher was told of a change: key MAP.  extra: w (number of the watcher),
+    saw       program      a watcher was told of a change: key MAP.  extra: w (its number),
                            r(evision), k(ey), old, new.  info: it begins (anew): why, items, r as of
                            now, at as of what it was told
-    truth     store        map `key` has changed since the last look; info: what it is cannot be read
+    truth     store        map `key` has changed since the last look; info: it cannot be read
     copy      store        ok: the copy of map `key` in p is what the map is; fail: not any more
     add       program      an event, idem in its payload, into stream `key`: invoke, ok (stream_id)
-    read      program      a reader got an event.  extra: reader (its number), after.  info: it begins
-                           behind `start`
+    read      program      a reader got an event.  extra: reader (its number), after.  info: it
+                           begins behind `start`
     consumer  program      ok: a consumer of a sink on streams `key` begins; info: it ends.  extra:
                            sink, max (deliveries)
-    given     program      its handler has an event: idem, nonce (the consumer).  extra: sink, grace_s
+    given     program      its handler has an event: idem, nonce (the consumer).  extra: sink,
+                           grace_s
     done      program      it acknowledges: invoke, ok (result: whether it was the first), info
     added, gave, acked, parked, dropped  store   an event is in its stream; waits under a name
                            (nonce); is acknowledged; is given up; is trimmed.  extra: sink
