@@ -134,6 +134,7 @@ def sometimes(view: View) -> dict[str, int]:
     started = {run.start.idem for run in view.runs}
     kinds = Counter(fault.kind for fault in view.faults)
     words = Counter(commit.word for commit in view.commits)
+    begun = [event for event in view.of.get("saw", ()) if event.type == "info"]
     return {
         "stale commit refused": sum(e.type == "fail" for e in commits),
         "commit repeated, same outcome": sum(e.result == "repeat" for e in commits),
@@ -154,9 +155,7 @@ def sometimes(view: View) -> dict[str, int]:
         "job parked": words["parked"],
         "job cancelled": words["cancelled"],
         "job retried": sum(run.start.attempt > 1 for run in view.runs),
-        "copy began anew": sum(
-            e.extra.get("why", "begin") != "begin" for e in view.of.get("saw", ())
-        ),
+        "copy began anew": len([e for e in begun if e.extra["why"] != "begin"]),
         "event parked": len(view.of.get("parked", ())),
         "event given again": sum(e.extra["n"] > 1 for e in view.of.get("given", ())),
         "event taken by a cap": len(view.of.get("dropped", ())),
