@@ -27,7 +27,7 @@ from tests.verify.view import Bounds, View
 __all__ = ["Bounds", "Report", "Violation", "check", "load", "sometimes"]
 
 # What the code is known to violate until its mend has landed: told, and not counted, unless asked.
-KNOWN_RED: Final[frozenset[str]] = frozenset()
+KNOWN_RED: Final[frozenset[str]] = frozenset({"I44"})  # `wait_for` compares numbers alone
 SHOWN_MAX: Final = 20  # violations that are printed with what happened around them
 AROUND_MAX: Final = 14
 AROUND_S: Final = 2.0

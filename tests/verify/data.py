@@ -134,7 +134,8 @@ def watchers_see_all(view: View, bounds: Bounds, found: Finding) -> None:
         told.at, told.items[key] = revision, event.extra["new"]
         other = first.setdefault((event.key, revision, key), event)
         is_same = other.extra["new"] == event.extra["new"]
-        if not is_same and not _is_undone(view, event.key, other.t, event.t):
+        asked = other.t - 2 * bounds.ttl_s  # what was undone may be told late
+        if not is_same and not _is_undone(view, event.key, other.t, event.t, asked=asked):
             found.say(f"revision {revision} of {key!r} is two changes", other, event)
     truths = view.final.extra.get("maps", {}) if view.final else {}
     newest = {(told.begun.p, told.begun.key): told for told in seen.values()}
