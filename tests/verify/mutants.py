@@ -1727,22 +1727,6 @@ MUTANTS: Final = (
         by=("tests/actors/test_room.py::test_a_start_that_failed_is_told",),
     ),
     Mutant(
-        name="delta that does not continue",
-        breaks="a copy applies a delta that does not continue its own history",
-        path="pool/model/rmap.py",
-        old="        if not same_incarnation or delta.after != (at.revision, at.stamp):",
-        new="        if not same_incarnation:",
-        needs=("maps", "lost-data-key"),
-    ),
-    Mutant(
-        name="lost write's waiter is not told",
-        breaks="who waits for a write that the server has lost waits until others have written",
-        path="pool/actors/replica.py",
-        old="                if waiter.missed > 1:",
-        new="                if False:",
-        needs=("maps", "lost-suffix", "slow"),
-    ),
-    Mutant(
         name="sink frees what is in hand",
         breaks="whoever cleans takes from consumers whose lease stands",
         path="pool/store/lua/sink_mend.lua",
@@ -1757,14 +1741,6 @@ MUTANTS: Final = (
         old="  return math.floor(tonumber(deliveries) / 1000)",
         new="  return math.ceil(tonumber(deliveries) / 1000)",
         needs=("sinks",),
-    ),
-    Mutant(
-        name="acknowledgement that was undone",
-        breaks="nobody looks for what a server that went back took for not acknowledged",
-        path="pool/actors/sink.py",
-        old="            source.is_doubted = True  # a server that went back",
-        new="            pass  # a server that went back",
-        needs=("sinks", "lost-suffix"),
     ),
     Mutant(
         name="reader that waits behind a stream that went back",
