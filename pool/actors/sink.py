@@ -661,6 +661,8 @@ class Sink:
             self._access.emit(told)
 
     def _on_back(self, failures: int) -> None:
+        for source in self._all():
+            source.is_doubted = True  # a server that went back may have undone what we acknowledged
         pool = self._access.control.pool
         self._access.emit(StreamsReachable(pool=pool, reader=self.name, failures=failures))
 

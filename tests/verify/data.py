@@ -47,8 +47,17 @@ def _is_undone(view: View, name: str, at: float, by: float, *, asked: float = ma
     )
 
 
-def _lives(view: View, p: str) -> bool:
-    return view.final is not None and view.died.get(p, math.inf) > view.final.t
+def _is_well(view: View, bounds: Bounds, p: str) -> bool:
+    """Say whether a process lives at the end, and has had the time to hear of all."""
+    if view.final is None or view.died.get(p, math.inf) <= view.final.t:
+        return False
+    at = view.final.t
+    return not view.hurts(DISTURBS | {DATA}, at - _again_s(bounds), at, {p.partition("/")[0]})
+
+
+def _again_s(bounds: Bounds) -> float:
+    """How long it takes to notice that a connection is dead, and to be as the server is."""
+    return bounds.ttl_s / 2 + 2 * bounds.renew_s + RECONNECTED_S
 
 
 # --- maps ------------------------------------------------------------------------------------
@@ -70,7 +79,7 @@ def copies_follow(view: View, bounds: Bounds, found: Finding) -> None:
             by = since + 2 * bounds.renew_s + LOOKED_S + bounds.slack_s
             hurt = view.hurts(DISTURBS | {DATA}, since - bounds.ttl_s, until, {wrong.node})
             if hurt:
-                again = bounds.ttl_s / 2 + 2 * bounds.renew_s + RECONNECTED_S
+                again = _again_s(bounds)
                 lost_s = 2 * bounds.ttl_s if any(f.does == "loss" for f in hurt) else 0.0
                 by = max(by, since + again, *(fault.ended + again + lost_s for fault in hurt))
             if until > by:
@@ -101,7 +110,7 @@ class _Seen:
 
 
 @invariant("I43", "watchers see each change")
-def watchers_see_all(view: View, _: Bounds, found: Finding) -> None:
+def watchers_see_all(view: View, bounds: Bounds, found: Finding) -> None:
     """Each change begins where the last one of its key has ended, and all watchers are told the
     same one under one revision, unless they are told that they begin anew; at the end what they
     were told is what the map is.
@@ -125,12 +134,13 @@ def watchers_see_all(view: View, _: Bounds, found: Finding) -> None:
         told.at, told.items[key] = revision, event.extra["new"]
         other = first.setdefault((event.key, revision, key), event)
         is_same = other.extra["new"] == event.extra["new"]
-        if not is_same and not _is_undone(view, event.key, other.t, event.t):
+        asked = other.t - 2 * bounds.ttl_s  # what was undone may be told late
+        if not is_same and not _is_undone(view, event.key, other.t, event.t, asked=asked):
             found.say(f"revision {revision} of {key!r} is two changes", other, event)
     truths = view.final.extra.get("maps", {}) if view.final else {}
     newest = {(told.begun.p, told.begun.key): told for told in seen.values()}
     for (p, name), told in newest.items():
-        if _lives(view, p) and told.is_whole and truths.get(name) is not None:
+        if _is_well(view, bounds, p) and told.is_whole and truths.get(name) is not None:
             found.judged += 1
             items = {key: value for key, value in told.items.items() if value is not None}
             if items != truths[name]:
@@ -328,7 +338,7 @@ _TELLS: Final = frozenset({"stream.missed", "stream.restarted"})
 
 
 @invariant("I50", "readers see every event, in order")
-def readers_see_all(view: View, _: Bounds, found: Finding) -> None:
+def readers_see_all(view: View, bounds: Bounds, found: Finding) -> None:
     """Each reader is given each event that its stream kept, once and in order, or is told; at the
     end those that live have had all.
     """
@@ -348,9 +358,11 @@ def readers_see_all(view: View, _: Bounds, found: Finding) -> None:
             and event.extra.get("stream") == name
             and event.extra.get("event") in _TELLS
         ]
-        end = view.final if _lives(view, p) and newest[p, name] == number else None
+        end = view.final if _is_well(view, bounds, p) and newest[p, name] == number else None
         kept = partial(_is_kept, view, name, dropped)
-        _judge_reader(found, added[name], events, told, end, kept)
+        lost = min((fault.began for fault in _losses(view, name)), default=math.inf)
+        probed_s = 2 * bounds.renew_s + bounds.slack_s if lost < events[-1].t else 0.0
+        _judge_reader(found, added[name], events, told, end, kept, probed_s)
 
 
 def _is_kept(view: View, name: str, dropped: Mapping[str, Event], event: Event, by: float) -> bool:
@@ -366,6 +378,7 @@ def _judge_reader(
     told: Sequence[float],
     end: Event | None,
     kept: Kept,
+    probed_s: float,
 ) -> None:
     places = {event.idem: place for place, event in enumerate(added)}
     start = events[0].extra["start"]
@@ -377,7 +390,8 @@ def _judge_reader(
         place = places.get(event.idem)
         if place is None:
             continue  # a foreign one
-        is_told = event.extra["after"] or any(since <= t <= event.t for t in told)
+        # That a stream went back the next probe may tell, behind what was read of it first.
+        is_told = event.extra["after"] or any(since <= t <= event.t + probed_s for t in told)
         if event.extra["after"] == "restarted" or is_told:
             seen.clear()
         elif event.idem in seen or (at is not None and place <= at):

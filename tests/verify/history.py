@@ -43,6 +43,24 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     seen      node         a change of it came: key.  extra: revision, value.  info: it begins anew
     moved     node         the line that its calls take has carried something.  extra: lane (empty:
                            it is for all); told at most each MOVED_S
+    put       program      a write into a map, key MAP/KEY, idem its value: invoke, ok, fail, info.
+                           extra: wait (for the own copy); ok: r(evision); waited: copy (how far it
+                           was then), got (what it had)
+    saw       program      a watcher was told of a change: key MAP.  extra: w (its number),
+                           r(evision), k(ey), old, new.  info: it begins (anew): why, items, r as of
+                           now, at as of what it was told
+    truth     store        map `key` has changed since the last look; info: it cannot be read
+    copy      store        ok: the copy of map `key` in p is what the map is; fail: not any more
+    add       program      an event, idem in its payload, into stream `key`: invoke, ok (stream_id)
+    read      program      a reader got an event.  extra: reader (its number), after.  info: it
+                           begins behind `start`
+    consumer  program      ok: a consumer of a sink on streams `key` begins; info: it ends.  extra:
+                           sink, max (deliveries)
+    given     program      its handler has an event: idem, nonce (the consumer).  extra: sink,
+                           grace_s
+    done      program      it acknowledges: invoke, ok (result: whether it was the first), info
+    added, gave, acked, parked, dropped  store   an event is in its stream; waits under a name
+                           (nonce); is acknowledged; is given up; is trimmed.  extra: sink
     leave     driver       invoke: told to leave (extra grace_s); ok: it has ended in peace
     exit      driver       process p has ended; result: its exit code
     stall     driver       threads waited for a processor.  extra: waited {process, or `server`: s}
@@ -66,6 +84,7 @@ what it may excuse:
     clock     a clock jumped                              loss   the server lost data
     full      the server's memory was up: it took nothing new, and that excuses nothing else
     load      it made work, and excuses nothing
+    data      a key of one map or stream (`of`) was taken away, or foreign: it excuses nothing else
 
 extra of final_state: drained (bool), now_ms (server time at t), jobs {key: [job id, state, kind]},
 outcomes {job id: {word, epoch, owner, attempt, ended_ms, cause, value}}, problems [of the auditor],
@@ -73,7 +92,7 @@ leases [identities in keepalive], live [identities that living processes have], 
 pool that nobody can explain], claims [identities in cleanup that are not done], workers [ids in the
 map's truth], takes {identity: how many keys it takes}, working [identities of workers that live],
 refused [what the server would not let the pool's user do], shared {key: value of the
-shared map}.
+shared map}, maps {name: what it holds}.
 """
 
 from __future__ import annotations

@@ -1903,6 +1903,30 @@ MUTANTS: Final = (
         new="    return 'OK'",
         by=("tests/actors/test_room.py::test_a_start_that_failed_is_told",),
     ),
+    Mutant(
+        name="sink frees what is in hand",
+        breaks="whoever cleans takes from consumers whose lease stands",
+        path="pool/store/lua/sink_mend.lua",
+        old="tonumber(redis.call('ZSCORE', leases, name) or '0') <= now",
+        new="name ~= consumer",
+        needs=("sinks",),
+    ),
+    Mutant(
+        name="given is handed out",
+        breaks="what waits in a consumer's buffer counts as handed out",
+        path="pool/store/lua/lib/group.lua",
+        old="  return math.floor(tonumber(deliveries) / 1000)",
+        new="  return math.ceil(tonumber(deliveries) / 1000)",
+        needs=("sinks",),
+    ),
+    Mutant(
+        name="reader that waits behind a stream that went back",
+        breaks="a reader does not see by its probes that a stream began anew",
+        path="pool/actors/reader.py",
+        old="            if cursor.is_ahead_of(facts):\n                cursors[",
+        new="            if False:\n                cursors[",
+        needs=("sinks", "fork-behind"),
+    ),
 )
 
 

@@ -3469,6 +3469,7 @@ def a_revision_is_another_change_after_a_loss(s: Story) -> None:
     s.fault("loss", since=-1.0)
     _begin(s, 1, 1)
     _change(s, 2, None, "y")
+    s.at += 9.0
     s.final(maps={"m0": {"k": "y"}})
 
 

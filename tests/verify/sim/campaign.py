@@ -51,6 +51,11 @@ MUST_SEE: Final = (
     "message behind one whose signal was lost",
     "one of several pages of an inbox",
     "one of several pages of a reconciliation mended something",
+    "copy began anew",
+    "event parked",
+    "event given again",
+    "event taken by a cap",
+    "reader was told that its stream began anew",
 )
 RARE: Final = ("older grant came back after lost data",)
 

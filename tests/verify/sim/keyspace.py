@@ -20,23 +20,14 @@ _WRONG: Final = "WRONGTYPE Operation against a key holding the wrong kind of val
 
 
 # What the server refuses when its memory is up, and what it counts as a write.
-_GROWING: Final = frozenset({b"SET", b"HSET", b"HINCRBY", b"SADD", b"ZADD", b"RPUSH", b"XADD"})
+_GROWING: Final = frozenset(
+    {b"SET", b"HSET", b"HSETNX", b"HINCRBY", b"SADD", b"ZADD", b"RPUSH", b"XADD"}
+)
 _GROUPS: Final = frozenset({b"CREATE", b"CREATECONSUMER"})  # of XGROUP
 WRITING: Final = _GROWING | {
-    *(
-        b"XGROUP",
-        b"XREADGROUP",
-        b"DEL",
-        b"UNLINK",
-        b"PEXPIRE",
-        b"PERSIST",
-        b"HDEL",
-        b"SREM",
-        b"ZREM",
-        b"LTRIM",
-        b"XDEL",
-    ),
-    *(b"XTRIM", b"ZREMRANGEBYLEX", b"ZREMRANGEBYRANK", b"XACK", b"XCLAIM", b"XAUTOCLAIM"),
+    *(b"DEL", b"UNLINK", b"PEXPIRE", b"PEXPIREAT", b"PERSIST", b"HDEL", b"SREM", b"ZREM"),
+    *(b"LTRIM", b"XDEL", b"XTRIM", b"ZREMRANGEBYLEX", b"ZREMRANGEBYRANK", b"XGROUP"),
+    *(b"XREADGROUP", b"XACK", b"XCLAIM", b"XAUTOCLAIM"),
 }
 
 
@@ -170,12 +161,31 @@ class Keyspace(StreamCommands):
         return Status(b"none" if value is None else _KINDS[type(value)])
 
     def do_pexpire(self, key: bytes, ttl_ms: Any, *options: bytes) -> Value:
-        assert options in ((), (b"NX",))
+        return self.do_pexpireat(key, self._now_us() // 1000 + int(ttl_ms), *options)
+
+    def do_pexpireat(self, key: bytes, end_ms: Any, *options: bytes) -> Value:
         self._expire(key)
-        if key not in self.keys or (options and key in self.expires_ms):
+        had, end_ms = self.expires_ms.get(key), int(end_ms)
+        fits = {
+            (): True,
+            (b"NX",): had is None,
+            (b"XX",): had is not None,
+            (b"GT",): had is not None and end_ms > had,
+            (b"LT",): had is None or end_ms < had,
+        }
+        if key not in self.keys or not fits[options]:
             return 0
-        self.expires_ms[key] = self._now_us() // 1000 + int(ttl_ms)
+        self.expires_ms[key] = end_ms
+        self._expire(key)
         return 1
+
+    def do_pexpiretime(self, key: bytes) -> Value:
+        self._expire(key)
+        return self.expires_ms.get(key, -1) if key in self.keys else -2
+
+    def do_pttl(self, key: bytes) -> Value:
+        end_ms = self.do_pexpiretime(key)
+        return end_ms - self._now_us() // 1000 if end_ms >= 0 else end_ms
 
     def do_persist(self, key: bytes) -> Value:
         self._expire(key)
@@ -225,6 +235,16 @@ class Keyspace(StreamCommands):
         for field, value in zip(pairs[::2], pairs[1::2], strict=True):
             found[field] = value
         return len(found) - before
+
+    def do_hsetnx(self, key: bytes, field: bytes, value: bytes) -> Value:
+        found = self._make(key, dict)
+        if field in found:
+            return 0
+        found[field] = value
+        return 1
+
+    def do_hstrlen(self, key: bytes, field: bytes) -> Value:
+        return len((self._of(key, dict) or {}).get(field, b""))
 
     def do_hincrby(self, key: bytes, field: bytes, by: Any) -> Value:
         found = self._make(key, dict)
@@ -369,8 +389,12 @@ class Keyspace(StreamCommands):
             and (high == b"+" or member < high[1:] or (high[:1] == b"[" and member == high[1:]))
         ]
 
-    def do_zrangebylex(self, key: bytes, low: bytes, high: bytes) -> Value:
-        return self._by_lex(key, low, high)
+    def do_zrangebylex(self, key: bytes, low: bytes, high: bytes, *options: Any) -> Value:
+        found = self._by_lex(key, low, high)
+        if options:  # LIMIT
+            offset, count = int(options[1]), int(options[2])
+            found = found[offset : offset + count if count >= 0 else None]
+        return found
 
     def do_zlexcount(self, key: bytes, low: bytes, high: bytes) -> Value:
         return len(self._by_lex(key, low, high))

@@ -365,6 +365,8 @@ class Server:
         if found is not None:
             self._reply(connection, [found])
             return
+        if not connection.is_open:
+            return  # its end came right behind
 
         def wake(reply: Any) -> None:
             blocked.timer.cancel()

@@ -17,7 +17,7 @@ import pytest
 
 from pool import Node
 from tests.verify.sim.campaign import regressions, told
-from tests.verify.sim.config import FAULTS, Config, Loops
+from tests.verify.sim.config import FAULTS, OF_DATA, PROGRAMS, Config, Loops
 from tests.verify.sim.run import Outcome, play
 from tests.verify.sim.world import LoopKind, Process, World, sweep
 
@@ -167,5 +167,7 @@ def test_a_key_comes_back_to_its_process_before_its_former_handler_has_ended() -
 @pytest.mark.parametrize("kind", FAULTS)
 def test_each_fault_alone_is_survived(kind: str) -> None:
     config = attrs.evolve(Config.of(3, "mixed"), faults=(kind,), pace_s=4.0, ttl_s=2.0)
+    if kind in OF_DATA:
+        config = attrs.evolve(config, shapes=(*config.shapes, *PROGRAMS))
     outcome = _clean(play(config))
     assert any(event.f == "fault" for event in outcome.events)

@@ -146,7 +146,7 @@ class Watch:
             if name not in self._truths or self._truths[name] != truth:
                 self._truths[name] = truth
                 self._store("truth", "info" if truth is None else "ok", key=name)
-            for process, items in programs.copies(name):
+            for process, items in programs.copies(name) if truth is not None else ():
                 is_same = items == truth
                 if self._copies.get((process, name)) is not is_same:
                     self._copies[process, name] = is_same
