@@ -19,6 +19,7 @@ from pool.model.job import Record
 from pool.model.names import Control, Names
 from pool.testing.audit import audit
 from tests.servers import connect
+from tests.stopwatch import Stopwatch, stopwatch
 
 PATIENCE_S = 30.0  # for what is bound to happen; nothing here takes that long
 LOOK_AGAIN_S = 0.01
@@ -150,15 +151,19 @@ class Fleet:
             and all(getattr(event, name) == value for name, value in fields.items())
         ]
 
-    async def until(self, is_so: Callable[[], object | Awaitable[object]]) -> None:
-        """Look again until it is so: for what only the server knows."""
-        with anyio.fail_after(PATIENCE_S):
+    async def until(
+        self, is_so: Callable[[], object | Awaitable[object]], within_s: float = PATIENCE_S
+    ) -> None:
+        """Look again until it is so: for what only the server knows, and for what has a bound."""
+        with stopwatch() as watch:
             while True:
                 answer = is_so()
                 if isinstance(answer, Awaitable):
                     answer = await answer
                 if answer:
                     return
+                if watch.took_s() > within_s:
+                    raise TimeoutError(f"not within {within_s} s")
                 await anyio.sleep(LOOK_AGAIN_S)
 
     def crew(self, node: Node) -> Crew:
@@ -205,6 +210,13 @@ async def fleet(anyio_backend: str, a_fleet: Fleet) -> AsyncIterator[Fleet]:
     """Yield a fleet without nodes; its nodes leave after the test, and the data must be sound."""
     async with a_fleet.running():
         yield a_fleet
+
+
+@pytest.fixture
+def watch() -> Iterator[Stopwatch]:
+    """Yield what tells how long it took on a machine that has nothing else to do."""
+    with stopwatch() as watch:
+        yield watch
 
 
 @pytest.fixture

@@ -50,10 +50,11 @@ from pool.model.rmap import Op, Set
 from pool.store.acl import rules
 from pool.store.lane import Admission, Lane
 from pool.testing.proxy import fault_proxy
+from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
     from pool.store.program import ServerProgram
-    from tests.actors.conftest import Diary, Fleet
+from tests.actors.conftest import Diary, Fleet
 
 handlers = Handlers()
 
@@ -393,12 +394,16 @@ async def test_a_server_that_is_not_there_is_said_so_within_the_deadline(fleet: 
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    began_s = anyio.current_time()
-    for url in (f"redis://127.0.0.1:{port}", "unix:///nowhere/at/all", "redis://no.host.invalid"):
-        with pytest.raises(StoreUnavailable) as refused:
-            await fleet.node(url=url, op_timeout_s=0.3)
-        assert refused.value.retryable
-    assert anyio.current_time() - began_s < 3
+    with stopwatch() as watch:
+        for url in (
+            f"redis://127.0.0.1:{port}",
+            "unix:///nowhere/at/all",
+            "redis://no.host.invalid",
+        ):
+            with pytest.raises(StoreUnavailable) as refused:
+                await fleet.node(url=url, op_timeout_s=0.3)
+            assert refused.value.retryable
+        assert watch.took_s() < 3
     await answers(await fleet.node(handlers))
 
 
@@ -407,10 +412,9 @@ async def test_a_server_that_is_not_there_is_said_so_within_the_deadline(fleet: 
 async def test_a_server_that_says_nothing_is_said_so_within_the_deadline(fleet: Fleet) -> None:
     async with fault_proxy(fleet.url) as proxy:
         proxy.go_silent()
-        began_s = anyio.current_time()
-        with pytest.raises(StoreUnavailable):
+        with stopwatch() as watch, pytest.raises(StoreUnavailable):
             await fleet.node(url=proxy.url, op_timeout_s=0.3)
-        assert anyio.current_time() - began_s < 2
+        assert watch.took_s() < 2
 
 
 @pytest.mark.anyio

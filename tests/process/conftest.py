@@ -36,6 +36,7 @@ from pool.store.program import ServerProgram, find_servers
 from pool.store.server import EmbeddedServer
 from pool.testing.audit import audit
 from tests.servers import ON, Cluster, Sentinels, connect, refusals, start, with_user
+from tests.stopwatch import Stopwatch
 
 PATIENCE_S = 30.0  # for what has no deadline of its own; nothing takes that long
 START_S = 30.0  # for a process to start and join, on a busy machine
@@ -127,6 +128,7 @@ class Fleet:
     lanes: int = 1
     lines: list[dict[str, Any]] = attrs.field(factory=list)
     members: dict[str, Member] = attrs.field(factory=dict)
+    _watch: Stopwatch = attrs.field(init=False, factory=lambda: Stopwatch().start())
     _read_bytes: int = 0
 
     # --- processes ---
@@ -222,6 +224,7 @@ class Fleet:
 
     def close(self) -> None:
         """End everything that runs."""
+        self._watch.end()
         for member in self.members.values():
             if member.process.poll() is None:
                 member.process.kill()
@@ -300,9 +303,9 @@ class Fleet:
         Raises:
             NotInTimeError: It was not there within `within_s`, or a member died meanwhile.
         """
-        deadline_s = time.monotonic() + within_s
+        since_s = time.monotonic()
         while not (found := look()):
-            if time.monotonic() > deadline_s:
+            if self.took_s(since_s) > within_s:
                 raise NotInTimeError(f"{what or 'it'}: not within {within_s:.2f} s\n{self._tail()}")
             for member in self.members.values():
                 if member.is_expected_to_live and member.process.poll() is not None:
@@ -314,6 +317,11 @@ class Fleet:
     def now_s() -> float:
         """Return the time by the clock of the ledger."""
         return time.monotonic()
+
+    def took_s(self, since_s: float, until_s: float | None = None) -> float:
+        """Return how long it took, but for what the machine was late; `None`: until now."""
+        self._watch.lease_ttl_s = self.ttl_s
+        return self._watch.took_s(since_s, until_s)
 
     def passes(self, since_s: float, seconds: float) -> None:
         """Let time pass that the fault itself takes."""

@@ -68,7 +68,7 @@ def back_in_time(fleet: Fleet, guilty: str, innocent: Collection[str]) -> list[f
             if died_s is not None:
                 # Another worker may have died before it had its turn there.
                 since_s = max(at_s for at_s in killed_s.values() if at_s < after.began_s)
-                took.append(after.began_s - max(died_s, since_s))
+                took.append(fleet.took_s(max(died_s, since_s), after.began_s))
     assert max(took, default=0.0) < fleet.ttl_s + BACK_S, max(took)
     return took
 
