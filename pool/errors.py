@@ -312,7 +312,7 @@ class PoolFull(RefusedError):
     Nothing was written. `queued_jobs_max` (a setting, a million by default) bounds what is
     accepted and has not begun; each lane has an equal share. It says that more is dispatched than
     is worked off: `pool status` shows what waits, for which handler, and for how long. Add
-    workers, or slow down, as `dispatch_many()` does by itself.
+    workers, or dispatch no faster than they work.
     """
 
     code: ClassVar[str] = "POOLFULL"
