@@ -125,7 +125,7 @@ class NoHandlers(UsageError):
     """
 
     code: ClassVar[str] = "POOLHANDLERS"
-    hint: ClassVar[str] = "name them as module:attribute, from the directory that holds the module"
+    hint: ClassVar[str] = "give module:attribute; why an import failed stands above this line"
 
     reference: str
     problem: str
@@ -197,7 +197,7 @@ class PayloadEncodingError(UsageError):
 
     Arguments, results, messages and states are str, int, float, bool, None, lists and dicts with
     str keys, at most 100 deep; or one `bytes` value, which passes untouched. `path` says where the
-    value is, as in `args[0].when`. A datetime goes as `.isoformat()`, a Decimal or UUID as
+    value is, as in `$.args[0].when`. A datetime goes as `.isoformat()`, a Decimal or UUID as
     `str()`, a dataclass as `dataclasses.asdict()`. NaN and infinity are not JSON.
     """
 
@@ -312,7 +312,7 @@ class PoolFull(RefusedError):
     Nothing was written. `queued_jobs_max` (a setting, a million by default) bounds what is
     accepted and has not begun; each lane has an equal share. It says that more is dispatched than
     is worked off: `pool status` shows what waits, for which handler, and for how long. Add
-    workers, or slow down, as `dispatch_many()` does by itself.
+    workers, or dispatch no faster than they work.
     """
 
     code: ClassVar[str] = "POOLFULL"

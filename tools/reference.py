@@ -184,46 +184,68 @@ def redis_keys() -> str:
     return "\n\n".join(parts)
 
 
-# Of keys that have a part in their names; what they hold is said by what makes them.
+# Of what type a key is; and of those without a part in their names, what they hold.  What a method
+# of `Names` or `Control` makes is said by its docstring.
 KINDS: Final = {
-    "inbox": "list",
-    "owned": "set",
-    "result": "string",
-    "signal": "stream",
-    "stream": "stream",
-    "unassigned": "zset",
-    "map_data": "hash",
-    "map_index": "zset",
-    "map_lists": "zset",
-    "map_log": "stream",
-    "map_meta": "hash",
-    "sink": "hash",
-    "sink_leases": "zset",
-    "sink_parked": "stream",
-    "stream_meta": "hash",
+    "lane": ("hash", "the lane's TTL, pool time, stamp and counters, and which pool it belongs to"),
+    "keepalive": (
+        "zset",
+        "worker or node -> lease end; of a fenced one: by when its reaper must go on",
+    ),
+    "open": ("hash", "worker -> how many keys it takes, told with each renewal"),
+    "handlers": ("hash", "name -> options, of every handler ever registered here"),
+    "jobs": ("hash", "key -> record"),
+    "pending": ("zset", "key -> by when its start must be acknowledged"),
+    "due": ("zset", "key -> when its delay, retry or time limit is over"),
+    "payloads": ("hash", "key -> arguments, where no start in a stream holds them"),
+    "cleanup": ("hash", "worker or node -> who takes over from it; a field here is what fences"),
+    "parked": ("zset", "job id -> when it was parked"),
+    "letters": ("hash", "job id -> dead letter"),
+    "blobs": ("hash", "key -> state that a service hands over"),
+    "journal": ("stream", "what does not happen to an ordinary job; the latest 10,000"),
+    "trials": ("hash", "worker -> the suspected job that it began last"),
+    "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
+    "kept": ("zset", "job id -> until when its outcome is remembered"),
+    "config": ("hash", "protocol, lanes, TTL and incarnation: what the pool was made as"),
+    "map_due": ("zset", "map -> when its time is up"),
+    "inbox": ("list", ""),
+    "owned": ("set", ""),
+    "result": ("string", ""),
+    "signal": ("stream", ""),
+    "stream": ("stream", ""),
+    "unassigned": ("zset", ""),
+    "map_data": ("hash", ""),
+    "map_index": ("zset", ""),
+    "map_lists": ("zset", ""),
+    "map_log": ("stream", ""),
+    "map_meta": ("hash", ""),
+    "sink": ("hash", ""),
+    "sink_leases": ("zset", ""),
+    "sink_parked": ("stream", ""),
+    "stream_meta": ("hash", ""),
 }
 LATER: Final = {"idem", "next"}  # names that nothing is stored under yet
 
 
 def _keys_of(made: Any, prefix: str) -> str:
-    rows = []
-    for field in attrs.fields(type(made)):
-        if "kind" in field.metadata:
-            key = getattr(made, field.name).removeprefix(made.prefix)
-            rows.append((f"`{key}`", field.metadata["kind"], field.metadata["holds"]))
+    rows = [
+        _key_row(getattr(made, field.name), made.prefix, field.name, None)
+        for field in attrs.fields(type(made))
+        if field.name not in {"pool", "number", "prefix"}
+    ]
     for name, method in inspect.getmembers(type(made), inspect.isfunction):
         if not name.startswith("_") and name not in LATER:
             wanted = list(inspect.signature(method).parameters)[1:]
             key = getattr(made, name)(*(each.upper() for each in wanted))
-            holds = said(method).rstrip(".")
-            rows.append(
-                (
-                    f"`{key.removeprefix(made.prefix)}`",
-                    KINDS[name],
-                    f"{holds[0].lower()}{holds[1:]}",
-                )
-            )
+            rows.append(_key_row(key, made.prefix, name, method))
     return f"All begin with {prefix}.\n\n{table(('key', 'type', 'what it holds'), iter(rows))}"
+
+
+def _key_row(key: str, prefix: str, name: str, method: object) -> Sequence[str]:
+    assert name in KINDS, f"tools/reference.py does not know of what type {name} is"
+    kind, holds = KINDS[name]
+    holds = holds or said(method).rstrip(".")
+    return f"`{key.removeprefix(prefix)}`", kind, f"{holds[0].lower()}{holds[1:]}"
 
 
 def scripts() -> str:

@@ -47,11 +47,10 @@ def lane_of(key: str, lanes: int) -> int:
 # --- names ----------------------------------------------------------------------------------
 
 
-def _fixed(name: str, kind: str, holds: str) -> Any:
+def _fixed(name: str) -> Any:
     """A key name without a part, put together once: it is used in nearly every script call."""
     made = attrs.Factory(lambda self: self.prefix + name, takes_self=True)
-    told = {"kind": kind, "holds": holds}
-    return attrs.field(init=False, repr=False, eq=False, default=made, metadata=told)
+    return attrs.field(init=False, repr=False, eq=False, default=made)
 
 
 @attrs.frozen
@@ -62,38 +61,22 @@ class Names:
     number: int
     prefix: str = attrs.field(init=False, repr=False, eq=False)
 
-    lane: str = _fixed(
-        "lane",
-        "hash",
-        "the lane's TTL, pool time, stamp and counters, and which pool it belongs to",
-    )
-    keepalive: str = _fixed(
-        "keepalive",
-        "zset",
-        "worker or node -> lease end; of a fenced one: by when its reaper must go on",
-    )
-    open: str = _fixed("open", "hash", "worker -> how many keys it takes, told with each renewal")
-    handlers: str = _fixed(
-        "handlers", "hash", "name -> options, of every handler ever registered here"
-    )
-    jobs: str = _fixed("jobs", "hash", "key -> record")
-    pending: str = _fixed("pending", "zset", "key -> by when its start must be acknowledged")
-    due: str = _fixed("due", "zset", "key -> when its delay, retry or time limit is over")
-    payloads: str = _fixed(
-        "payloads", "hash", "key -> arguments, where no start in a stream holds them"
-    )
-    cleanup: str = _fixed(
-        "cleanup", "hash", "worker or node -> who takes over from it; a field here is what fences"
-    )
-    parked: str = _fixed("parked", "zset", "job id -> when it was parked")
-    letters: str = _fixed("letters", "hash", "job id -> dead letter")
-    blobs: str = _fixed("blobs", "hash", "key -> state that a service hands over")
-    journal: str = _fixed(
-        "journal", "stream", "what does not happen to an ordinary job; the latest 10,000"
-    )
-    trials: str = _fixed("trials", "hash", "worker -> the suspected job that it began last")
-    thawed: str = _fixed("thawed", "zset", "who was fenced, and lives -> until when that is known")
-    kept: str = _fixed("kept", "zset", "job id -> until when its outcome is remembered")
+    lane: str = _fixed("lane")
+    keepalive: str = _fixed("keepalive")
+    open: str = _fixed("open")
+    handlers: str = _fixed("handlers")
+    jobs: str = _fixed("jobs")
+    pending: str = _fixed("pending")
+    due: str = _fixed("due")
+    payloads: str = _fixed("payloads")
+    cleanup: str = _fixed("cleanup")
+    parked: str = _fixed("parked")
+    letters: str = _fixed("letters")
+    blobs: str = _fixed("blobs")
+    journal: str = _fixed("journal")
+    trials: str = _fixed("trials")  # the suspected job that each worker began last
+    thawed: str = _fixed("thawed")  # who was fenced, and lives
+    kept: str = _fixed("kept")  # until when the outcomes of which jobs are remembered
 
     @prefix.default
     def _prefix(self) -> str:
@@ -140,10 +123,8 @@ class Control:
     pool: str
     prefix: str = attrs.field(init=False, repr=False, eq=False)
 
-    config: str = _fixed(
-        "config", "hash", "protocol, lanes, TTL and incarnation: what the pool was made as"
-    )
-    map_due: str = _fixed("map-due", "zset", "map -> when its time is up")
+    config: str = _fixed("config")
+    map_due: str = _fixed("map-due")  # when the time of which map is up
 
     @prefix.default
     def _prefix(self) -> str:

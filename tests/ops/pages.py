@@ -18,12 +18,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -147,6 +148,8 @@ class Session:
     """A reader who does what a page says."""
 
     folder: Path
+    bin: Path = BIN  # where `python` and `pool` are
+    imports: Sequence[Path] = (ROOT,)  # what can be imported besides
     terminals: dict[str, Terminal] = attrs.field(factory=dict)
     printed: str = ""
     programs: int = 0
@@ -192,13 +195,13 @@ class Session:
         name = block.title or f"test_printed_{self.programs}.py"
         (self.folder / name).write_text(block.text, "utf-8")
         if re.search(r"^(async )?def test_", block.text, re.MULTILINE):
-            said = self._run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name)
+            said = self._run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", name)
             assert re.search(r"\d passed", said), said
             assert "skipped" not in said
         elif block.title and not re.search(r"^(anyio|asyncio)\.run\(", block.text, re.MULTILINE):
-            self._run(sys.executable, "-c", f"import {Path(name).stem}")
+            self._run("python", "-c", f"import {Path(name).stem}")
         else:
-            self.printed = self._run(sys.executable, name)
+            self.printed = self._run("python", name)
 
     def _begin(self, block: Block) -> None:
         former = self.terminals.pop(block.title, None)
@@ -225,7 +228,7 @@ class Session:
 
     def _run(self, *words: str) -> str:
         done = subprocess.run(
-            words,
+            [shutil.which(words[0], path=str(self.bin)) or words[0], *words[1:]],
             cwd=self.folder,
             env=self._env(),
             stdin=subprocess.DEVNULL,
@@ -240,8 +243,8 @@ class Session:
     def _env(self) -> dict[str, str]:
         return {
             **{k: v for k, v in os.environ.items() if not k.startswith("POOL_")},
-            "PATH": f"{BIN}:{os.environ['PATH']}",
-            "PYTHONPATH": f"{ROOT}:{self.folder}",
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "PYTHONPATH": ":".join(map(str, (*self.imports, self.folder))),
             "PYTHONDONTWRITEBYTECODE": "1",
             "NO_COLOR": "1",
             # As a reader would set them in each terminal.
