@@ -344,8 +344,6 @@ class KeepAlive(Actor[Message]):
             case Resume():
                 context.emit(LeaseResumed(node=context.node_id, lane=state.number))
                 self.on.on_resume(state)
-            case _:
-                raise AssertionError(effect)
 
     def _hear(self, pulse: Pulse, number: int) -> None:
         pulse.heard = number

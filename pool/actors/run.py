@@ -1,8 +1,6 @@
 """One run: one epoch of one key, here; and how its handler is called.
 
-queued -> preparing (fetch, or acknowledge first) -> queued -> running -> settling -> gone
-                                   |  soft deadline: cancelled, and if it ends so
-                                   +--> suspended -- resume --> queued, same epoch and attempt
+What becomes of it is decided by a machine: `model/run.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from contextvars import Context as LogContext
 from contextvars import copy_context
 from functools import partial
 from types import coroutine
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -24,18 +22,15 @@ from pool.actors.raised import Raised, has_cancellation, plain, read
 from pool.errors import PayloadEncodingError
 from pool.model.codec import decode_call
 from pool.model.job import Start
+from pool.model.run import Life, Phase, Why
 from pool.store.lane import Edge
 from pool.store.loops import Strays, is_asked_for, is_cancellation
 from pool.store.reads import NO_TURN
 from pool.store.seam import LINEAGE
 
-# Why a handler was cancelled.  With the last two the job is not ours any more.
-Why: TypeAlias = Literal["", "stop", "timeout", "release", "lease", "gone", "refused"]
-LOST: Final = ("gone", "refused")  # ask `Run.is_lost`
-
 
 @attrs.define(eq=False, slots=False)
-class Run:
+class Run(Life):
     """The state of one run; only its worker touches it."""
 
     # What few runs ever set or read stands in the class: each field costs each job its line, but
@@ -56,7 +51,7 @@ class Run:
     start: Start
     lane: int
     queued_s: float
-    phase: Literal["queued", "preparing", "running", "suspended", "settling"] = "queued"
+    phase: Phase = "queued"
     why: Why = ""
     handler: Handler[..., Any] | None = None
     job: Job | None = None
@@ -72,14 +67,6 @@ class Run:
     state: bytes | None = None  # what its handler assigned before it was suspended
     then: tuple[Callable[[], None], ...] = ()  # called when the key is free here again
     others: tuple[Callable[[], None], ...] = ()  # ... for workers beside its own
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it is nobody's any more: its key may be another's, and only its handler is left.
-
-        It is not compared with what we own, nor counted, nor started again.
-        """
-        return self.why in LOST
 
     def gives_way_to(self, start: Start) -> bool:
         """Whether a start of its key goes before it: a later one, or what it was misread from."""
@@ -230,8 +217,8 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
         raised = None  # its traceback leads back here
     if not is_left_open:
         run.scope = None
-    if scope.cancel_called and not run.why:
-        run.why = "timeout"  # only the deadline cancels without a reason
+    if scope.cancel_called:
+        run.step("deadline")  # nothing else cancels without a reason
     is_late = scope.cancel_called and anyio.current_time() >= scope.deadline
     if isinstance(ending, _Threw):
         threw, ending = ending, read(ending.error)

@@ -92,10 +92,6 @@ class Pace:
         self.since_s, self.last = now_s, ahead
 
 
-def _is_waiting(run: Run) -> bool:
-    return run.phase == "queued" and run.edge is None and not run.why
-
-
 @attrs.define(eq=False, kw_only=True)
 class Slots:
     """The slots of one worker; belongs to its task."""
@@ -107,6 +103,7 @@ class Slots:
     box_of: Callable[[Run], Outbox]
     on_launch: Callable[[Run], object]  # its handler is about to be called
     on_end: Callable[[Run, Ending], object]
+    on_settle: Callable[[Run], object]  # to settle what was told to end before it began
     on_trial: Callable[[Run, float], object]  # to call `end_trial` after so many seconds
     on_lived: Callable[[Run], object]  # to say that it was on trial and lives
     is_over: Callable[[], bool]  # whether its worker's tasks are being ended
@@ -163,7 +160,7 @@ class Slots:
         kept: list[Run] = []
         while self._backlog and self._backlog[0].queued_s <= until_s:
             run = self._backlog.popleft()
-            if _is_waiting(run):
+            if run.phase == "queued":
                 is_kept = run.is_acknowledged or self.box_of(run).is_fenced
                 (kept if is_kept else found).append(run)
         self._backlog.extendleft(reversed(kept))
@@ -190,7 +187,7 @@ class Slots:
         """Run it again from the start, same epoch and attempt, before the others."""
         if run.job is not None:
             run.state = run.job.handed_over()
-        run.phase, run.why, run.cause = "queued", "", ""
+        run.cause = ""
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
         run.cancelled_s, run.has_overrun = 0.0, False
         if run.is_limited:
@@ -207,7 +204,7 @@ class Slots:
         kept: list[Run] = []
         while self._backlog and self._made - len(self._idle) + self._preparing < self.capacity:
             run = self._backlog.popleft()
-            if not _is_waiting(run):
+            if run.phase != "queued":
                 continue  # settled or lost while it was queued
             if run.start.flags and run.is_suspect and not self.context.trials.has(run):
                 self._suspect(run)
@@ -243,11 +240,11 @@ class Slots:
         while self._suspects:
             suspect = heappop(self._suspects)
             run = suspect[2]
-            if _is_waiting(run) and not self._may_start(run):
+            if run.phase == "queued" and not self._may_start(run):
                 kept.append(suspect)
                 continue
             trials.count(-1, now_s)
-            if _is_waiting(run):
+            if run.phase == "queued":
                 identity = (run.lane, self.box_of(run).target.name)
                 for_s = trials.take(run, identity, partial(self.on_lived, run), now_s)
                 self.on_trial(run, for_s)
@@ -288,18 +285,16 @@ class Slots:
         """Go on with a run whose preparation has ended, unless it was cancelled meanwhile."""
         if run.phase == "preparing":
             self.unprepare(run)
-            if run.why:
-                self.on_end(run, CANCELLED)
-            else:
+            if run.step("prepared") == "queue":
                 self._backlog.appendleft(run)
                 self.fill()
+            else:
+                self.on_settle(run)
 
     def unprepare(self, run: Run) -> None:
         """Give the slot of a run that was to be prepared back."""
-        if run.phase == "preparing":
-            self._preparing -= 1
-            run.phase = "queued"
-            self.free(run)
+        self._preparing -= 1
+        self.free(run)
 
     def _may_start(self, run: Run) -> bool:
         if not self._has_lease(run):
@@ -323,11 +318,11 @@ class Slots:
         if run.payload is None:
             run.payload = start.payload
         if start.flags and ("p" in start.flags or "b" in start.flags) and run.blob is None:
-            run.phase = "preparing"
+            run.step("prepare")
             self._preparing += 1
             self.spawn(unmoved, partial(self._fetch, run))
         elif not run.is_acknowledged and ("a" in start.flags or not self._is_sure(run)):
-            run.phase = "preparing"
+            run.step("prepare")
             self._preparing += 1
             self.box_of(run).acknowledge(run)
         else:
@@ -374,8 +369,8 @@ class Slots:
         self.prepared(run)
 
     def _launch(self, run: Run) -> None:
-        run.phase, run.began_s = "running", self.context.seam.clock()
-        self._launched_s = run.began_s
+        run.step("begin")
+        self._launched_s = run.began_s = self.context.seam.clock()
         if run.start.flags and "a" in run.start.flags and run.start.marks.halves:
             trials, for_s = self.context.trials, 0.0  # its lane was silent, and it lost its turn
             if trials.has(run):
@@ -428,6 +423,7 @@ class Slots:
                 # Whoever ran before it held the loop up: longer than the lease lasted, or for so
                 # long that it may have been taken back.
                 self._idle.append(slot)
+                run.step("again")
                 self.requeue(run)
                 self.fill()
             else:
@@ -486,10 +482,12 @@ class Slots:
             event = RunDisturbed(key=run.key, handler=start.handler, epoch=start.epoch)
             self.context.emit(event)
             if are_all:
-                run.why = run.why or "release"
+                run.step("struck")
+            if run.why:
                 self.on_end(run, CANCELLED)
             else:
                 run.is_apart = True
+                run.step("again")
                 self.requeue(run)
                 self.fill()
         else:

@@ -53,13 +53,14 @@ from pool.actors.outcome import edge_of, outcome_ttl_ms
 from pool.actors.quarantine import quarantine
 from pool.actors.raised import Raised
 from pool.actors.restoring import restore
-from pool.actors.run import CANCELLED, LOST, Ending, Run, Why
+from pool.actors.run import CANCELLED, Ending, Run
 from pool.actors.slots import AHEAD_MAX, AHEAD_S, Slots
 from pool.actors.trials import LIVED_S
 from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.model import job as model
 from pool.model.backoff import refused_delay
 from pool.model.job import DIGITS_MAX, Start
+from pool.model.run import Effect, Event
 from pool.store.answers import Owned
 from pool.store.lane import Edge, Target
 from pool.store.loops import unmoved
@@ -198,6 +199,7 @@ class Worker(Actor[Told]):
             box_of=self._box,
             on_launch=self._launch,
             on_end=self._conclude,
+            on_settle=lambda run: self._perform(run, "settle"),
             on_trial=self._on_trial,
             on_lived=self._on_lived,
             is_over=lambda: self.is_over,
@@ -360,15 +362,19 @@ class Worker(Actor[Told]):
         for number, lane in enumerate(self._lanes):
             box = lane.box
             self._lanes[number] = self._lane(number, box.target.number, is_fenced=box.is_fenced)
-        runs = list(self.runs.values())
-        for run in runs:
-            if run.edge is not None:
-                self._box(run).send(run.edge, run)  # a repeat is answered with what became of it
-            elif not run.is_lost:
-                self._slots.requeue(run)
-        for run in runs:
-            if run.is_lost:
-                self._forget(run)
+        lost: list[Run] = []
+        for run in list(self.runs.values()):
+            match run.step("crashed"):
+                case "send" if run.edge is not None:
+                    self._box(run).send(run.edge, run)  # a repeat is told what became of it
+                case "send":
+                    self._settle(run, self._endings.edge_for(run, CANCELLED))
+                case "queue":
+                    self._slots.requeue(run)
+                case _:
+                    lost.append(run)
+        for run in lost:
+            self._forget(run)  # last: starts that wait for its key are accepted now
         self._ring_if_idle()
         if self._grace_ends_s < math.inf:
             self._drain()
@@ -424,7 +430,7 @@ class Worker(Actor[Told]):
                 self._give_back()
             case LeaseSoft(lane):
                 for run in self._in_lane(lane):
-                    if run.phase == "running" and not run.why and not self._outlives(run):
+                    if not self._outlives(run):
                         self._cancel(run, "lease")
             case LeaseHard(lane):
                 self._on_hard(lane)
@@ -468,7 +474,7 @@ class Worker(Actor[Told]):
                 present.then_epoch = start.epoch
                 # The key came back to us while its former run is still here.
                 present.then = (*present.then, partial(self._accept_later, present, lane, start))
-                self._cancel(present, "refused")
+                self._cancel(present, "lost")
             return
         handler = self.handlers.get(start.handler)
         if handler is not None and handler.options.kind != start.kind:
@@ -574,31 +580,29 @@ class Worker(Actor[Told]):
 
     # --- ending -------------------------------------------------------------------------------
 
-    def _cancel(self, run: Run, why: Why, cause: str = "") -> None:
-        """Have a run end; the first reason stands, but having lost the job overrules all."""
-        is_lost = why in LOST
-        if run.why and not is_lost:
-            if run.why == "lease" and why in ("stop", "release", "timeout"):
-                run.why, run.cause = why, cause
-                if run.phase == "suspended":
-                    self._conclude(run, CANCELLED)
+    def _cancel(self, run: Run, event: Event, cause: str = "") -> None:
+        """Have a run end, if it has not been told to already; a loss overrules all."""
+        was, why = run.phase, run.why
+        effect = run.step(event)
+        if run.why != why:
+            run.cause = cause
+        if not effect:
             return
-        run.why, run.cause = why, cause
         run.turn.give_up()
-        if is_lost:
+        if was == "preparing" and run.phase != was:
             self._slots.unprepare(run)
-        if run.phase == "running":
+        if effect in ("end", "lose"):
             if run.scope is not None:
                 run.scope.cancel()
             run.cancelled_s = run.cancelled_s or self.context.seam.clock()
-            if is_lost:
+            if effect == "lose":
                 self._zombies.add(run)
                 self.on_lost(run.lane)
-        elif run.phase in ("queued", "suspended"):
-            self._conclude(run, CANCELLED)
-        elif run.phase == "settling" and is_lost:
+        elif was == "settling":
             self._forget(run)
             self._ring_if_idle()
+        elif effect != "give_up":
+            self._perform(run, effect)
 
     def _conclude(self, run: Run, ending: Ending) -> None:
         """Decide what becomes of a run whose handler has ended, or never began."""
@@ -606,13 +610,18 @@ class Worker(Actor[Told]):
             # First: from here on we drain, and take back nothing.  This attempt counts as any other
             # error's: a job that does so each time would end one node after another for ever.
             self.context.on_interrupt(ending.interrupt)
-        if self.runs.get(run.key) is run:
-            if run.why and run.is_lost:
-                self._forget(run)
-            elif run.why == "lease" and (ending is CANCELLED or run.start.kind == "service"):
-                self._suspend(run)
-            else:
-                self._settle(run, self._endings.edge_for(run, ending))
+        # A service that returns because it was cancelled is not done.
+        is_over = ending is not CANCELLED and run.start.kind == "job"
+        self._perform(run, run.step("ended" if is_over else "cancelled"), ending)
+
+    def _perform(self, run: Run, effect: Effect, ending: Ending = CANCELLED) -> None:
+        """Do what ends a run here; its slot, if it had one, is another's."""
+        if effect == "settle":
+            self._settle(run, self._endings.edge_for(run, ending))
+        elif effect == "suspend":
+            self._suspend(run)
+        elif effect:
+            self._forget(run)
         if self._is_gathering or (self._slots.pace.last and len(self._lanes) == 1):
             self._slots.fill()  # what is held ahead begins; more of it is asked for once a batch
         else:
@@ -620,7 +629,7 @@ class Worker(Actor[Told]):
         self._ring_if_idle()
 
     def _settle(self, run: Run, edge: Edge) -> None:
-        run.phase, run.edge = "settling", edge
+        run.edge = edge
         self._settling[run.lane] += 1
         if run.inbox is not None and run.inbox.is_unheard and edge.letter in model.ENDS:
             self._on_unheard(run.start)
@@ -636,17 +645,17 @@ class Worker(Actor[Told]):
 
     def _suspend(self, run: Run) -> None:
         """Its handler was stopped for the lease's sake; if nobody takes the key, it goes on."""
-        run.phase = "suspended"
         self._slots.free(run)
         lease = self.context.lanes[run.lane].lease
         if not self._box(run).is_fenced and lease.is_good(self.context.seam.clock()):
-            self._slots.requeue(run)  # the lease came back while it was ending
+            run.step("resume")  # the lease came back while it was ending
+            self._slots.requeue(run)
 
     def _forget(self, run: Run) -> None:
         """The run is no longer ours, or has ended for good."""
         if self.runs.get(run.key) is run:
             del self.runs[run.key], self._by_lane[run.lane][run.key]
-            if run.phase == "settling":
+            if run.edge is not None:
                 self._settling[run.lane] -= 1
             elif run.is_lost:
                 self._zombies.discard(run)
@@ -690,12 +699,7 @@ class Worker(Actor[Told]):
         if word != "OK":
             if word != "STOPPED":
                 self._refused(run.key, run.start.epoch, word, rest)
-            is_marked = run.phase == "preparing" and run.why
-            self._slots.unprepare(run)
-            if word == "STOPPED" and is_marked:
-                self._conclude(run, CANCELLED)  # what marked it left its end to this answer
-            else:
-                self._cancel(run, "stop" if word == "STOPPED" else "refused", rest)
+            self._cancel(run, "stopped" if word == "STOPPED" else "lost", rest)
             return
         run.is_acknowledged = True
         flags, _, waiters = rest.partition(" ")
@@ -710,8 +714,7 @@ class Worker(Actor[Told]):
             if run is not None and edge.letter == model.DONE and self._is_within_limit(run):
                 self._limit_anew(run)
                 box.send(edge, run)
-            elif run is not None:
-                run.why = "timeout"
+            elif run is not None and run.step("timed_out"):
                 run.edge = self._endings.timed_out(run)
                 box.send(run.edge, run)
             return  # without a run, reconciliation finds it again, and what it was told
@@ -729,7 +732,7 @@ class Worker(Actor[Told]):
                 self.tell_waiters(box.lane, rest.split(","), "ended", edge.id, outcome or b"")
         elif word not in ("REPEAT", "GRANTED", "UNASSIGNED") and edge.letter != model.GRANT:
             self._refused(edge.key, edge.epoch, word, rest)
-        if run is not None:
+        if run is not None and run.step("settled"):
             self._forget(run)
 
     def _refused(self, key: str, epoch: int, word: str, rest: str) -> None:
@@ -801,8 +804,9 @@ class Worker(Actor[Told]):
         box.is_fenced = False
         box.flush()  # first the settlements of handlers that had ended
         for run in self._in_lane(lane):
-            if run.phase == "suspended":
-                self._slots.requeue(run)  # one that is still ending is requeued when it has ended
+            if run.phase == "suspended":  # one that is still ending resumes when it has ended
+                run.step("resume")
+                self._slots.requeue(run)
         self._reconcile(lane)
         self._fill()
 
@@ -811,7 +815,7 @@ class Worker(Actor[Told]):
             if run.phase == "settling":
                 self._refused(run.key, run.start.epoch, "GONE", "")
             run.then, run.then_epoch = (), 0  # starts that were granted to who we were
-            self._cancel(run, "gone")
+            self._cancel(run, "lost")
         self._memory.clear(lambda key: self.context.lane_of(key).number == lane)
         self._ring_if_idle()
 
@@ -1019,7 +1023,7 @@ class Worker(Actor[Told]):
         for run, cause in mending.stop:
             self._cancel(run, "stop", cause)
         for run in mending.cancel:
-            self._cancel(run, "refused")
+            self._cancel(run, "lost")
         for start in mending.adopt:
             self._accept(number, start)
         for edge in mending.resend:

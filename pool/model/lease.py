@@ -2,15 +2,16 @@
 
             soft              hard
     held ----------> stopping ------> fenced
-     ^                  |               |          and from any of them, by an answer
-     +---- Resume ------+---------------+          GONE, to `gone`, where it ends
+     ^                  |               |
+     +---- Resume ------+---------------+
 
     hard = asked + ttl - margin         soft = hard - stop budget
 
 `asked` is when we ASKED for what was granted: the server's countdown cannot have begun earlier,
-so the server's lease ends later than our `hard` by the margin at least.  One machine is one
-identity in one lane; after `gone` the next incarnation has a machine of its own, which begins in
-the phase of the former one: who was told to stop with that is told to go on.
+so the server's lease ends later than our `hard` by the margin at least.  One machine is one node
+in one lane: its identities there are renewed together.  Which of them the server does not know any
+more (GONE) is no matter of the lease; when the last one joins again it has a machine of its own,
+which begins in the phase of the former one: who was told to stop with that is told to go on.
 
 How long a lease lasts is the lane's to say: we go by what was granted.  A longer TTL counts from
 the answer that grants it.  A shorter one is *taken up*: from then on we believe in it alone, and
@@ -45,13 +46,6 @@ class Renewed:
 
 
 @attrs.frozen
-class GoneEvent:
-    """Event: the server answered GONE: we were fenced, or it does not know us."""
-
-    now_s: float
-
-
-@attrs.frozen
 class StopJobs:
     """Effect: cancel the handlers of this lane; they have the stop budget to end."""
 
@@ -70,14 +64,9 @@ class Resume:
     """Effect: nobody took a key.  Send what had ended, then start again what we had stopped."""
 
 
-@attrs.frozen
-class Rejoin:
-    """Effect: join this lane as the next incarnation; the keys of this one are the reaper's."""
-
-
-Event: TypeAlias = Tick | Renewed | GoneEvent
-Effect: TypeAlias = StopJobs | FenceLocally | Resume | Rejoin
-Phase: TypeAlias = Literal["held", "stopping", "fenced", "gone"]
+Event: TypeAlias = Tick | Renewed
+Effect: TypeAlias = StopJobs | FenceLocally | Resume
+Phase: TypeAlias = Literal["held", "stopping", "fenced"]
 
 
 @attrs.frozen(kw_only=True)
@@ -121,10 +110,6 @@ class Lease:
     def step(self, event: Event) -> tuple[Lease, tuple[Effect, ...]]:
         """Return the lease after the event, and what is to be done, in order."""
         match event:
-            case _ if self.phase == "gone":
-                return self, ()  # a late answer revives nothing
-            case GoneEvent(now_s=now_s):
-                return attrs.evolve(self, phase="gone"), (*self._fence(now_s), Rejoin())
             case Renewed(asked_s=asked_s, now_s=now_s) if asked_s > self.asked_s:
                 return self._granted(event)._renewed(now_s)
             case Renewed(now_s=now_s) | Tick(now_s=now_s):
@@ -159,10 +144,5 @@ class Lease:
     def _fence(self, now_s: float) -> tuple[Effect, ...]:
         """Return what is left to do; a fence that comes unannounced cancels handlers first."""
         silent_s = now_s - self.asked_s
-        match self.phase:
-            case "held":
-                return StopJobs(silent_s), FenceLocally(silent_s)
-            case "stopping":
-                return (FenceLocally(silent_s),)
-            case _:
-                return ()
+        fence = FenceLocally(silent_s)
+        return (fence,) if self.phase == "stopping" else (StopJobs(silent_s), fence)

@@ -7,6 +7,7 @@ import attrs
 from pool.actors.run import Run
 from pool.actors.trials import PREPARE_S, TRIAL_S, TRIALS_S, Trials
 from pool.model.job import Marks, Start
+from pool.model.run import Event
 
 
 def suspect(key: str, *marks: str) -> Run:
@@ -35,9 +36,10 @@ def tried(
     """Put a suspect on trial, and have its handler called at once; returns for how long."""
     assert not trials.is_taken(now_s, nothing)
     trials.take(run, identity, nothing, now_s)
-    run.phase = "preparing"
+    run.step("prepare")
     assert trials.is_taken(now_s, nothing)
-    run.phase = "running"
+    run.step("prepared")
+    run.step("begin")
     return trials.begins(run, now_s)
 
 
@@ -59,11 +61,12 @@ def test_one_at_a_time_and_whoever_waits_is_called() -> None:
 def test_what_has_ended_or_is_released_keeps_the_turn_no_longer() -> None:
     """A short job that did its work has shown itself."""
     trials = Trials()
-    for change in ({"phase": "settling"}, {"why": "release"}, {"phase": "suspended"}):
+    changes: tuple[tuple[Event, ...], ...] = (("ended",), ("release",), ("lease", "cancelled"))
+    for change in changes:
         run = suspect("k")
         tried(trials, run, 0.0)
-        for name, value in change.items():
-            setattr(run, name, value)
+        for event in change:
+            run.step(event)
         assert not trials.is_taken(0.0, nothing)
 
 
@@ -71,7 +74,7 @@ def test_a_lane_that_is_silent_holds_nobody_up_for_long() -> None:
     """Lanes are islands: a suspect whose acknowledgement is not answered loses its turn."""
     trials, run = Trials(), suspect("k")
     assert trials.take(run, (0, "w1.1"), nothing, 0.0) == PREPARE_S
-    run.phase = "preparing"
+    run.step("prepare")
     assert trials.is_taken(PREPARE_S - 0.01, nothing)
     assert not trials.is_taken(PREPARE_S, nothing)
 

@@ -685,7 +685,7 @@ async def test_a_slot_that_was_to_be_prepared_for_a_job_that_is_lost_is_free_at_
         await asked.wait()
     monkeypatch.undo()
     assert worker._slots.left() == 0
-    worker._cancel(worker.runs["large"], "gone")
+    worker._cancel(worker.runs["large"], "lost")
     assert (worker.runs, worker._slots.left()) == ({}, 1)
     come.set()
 

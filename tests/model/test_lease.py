@@ -13,10 +13,8 @@ from pool.model.lease import (
     Effect,
     Event,
     FenceLocally,
-    GoneEvent,
     Lease,
     Phase,
-    Rejoin,
     Renewed,
     Resume,
     StopJobs,
@@ -72,7 +70,6 @@ def test_each_edge_has_its_effect_once() -> None:
 def test_the_deadline_says_when_to_tick() -> None:
     held, stopping, fenced = after(Tick(0))[0], after(Tick(7.0))[0], after(Tick(9.5))[0]
     assert [held.deadline_s, stopping.deadline_s, fenced.deadline_s] == [7.0, 9.5, math.inf]
-    assert after(GoneEvent(1.0))[0].deadline_s == math.inf
 
 
 def test_a_renewal_counts_from_asking() -> None:
@@ -113,22 +110,6 @@ def test_an_older_answer_is_no_news_but_time_passes() -> None:
     assert (lease.asked_s, lease.phase, effects) == (5.0, "stopping", [StopJobs(7.0)])
 
 
-def test_gone_fences_and_joins_anew() -> None:
-    assert after(GoneEvent(1.0)) == (
-        attrs.evolve(LEASE, phase="gone"),
-        [StopJobs(1.0), FenceLocally(1.0), Rejoin()],
-    )
-    assert after(Tick(7.0), GoneEvent(8.0))[1] == [FenceLocally(8.0), Rejoin()]
-    assert after(Tick(9.5), GoneEvent(11.0))[1] == [Rejoin()]
-
-
-@pytest.mark.parametrize("event", [Tick(1.0), Renewed(asked_s=1.0, now_s=1.0), GoneEvent(1.0)])
-def test_nothing_revives_what_is_gone(event: Event) -> None:
-    lease, effects = after(GoneEvent(0.5), event)
-    assert (lease.phase, effects) == ("gone", [])
-    assert not lease.is_good(1.0)
-
-
 def test_no_job_starts_late_although_no_tick_came() -> None:
     assert LEASE.is_good(6.999)
     assert not LEASE.is_good(7.0)
@@ -154,12 +135,9 @@ class Answer:
     asked_s: float
     granted_s: float
     now_s: float
-    is_gone: bool
 
     @property
     def event(self) -> Event:
-        if self.is_gone:
-            return GoneEvent(self.now_s)
         return Renewed(asked_s=self.asked_s, now_s=self.now_s)
 
 
@@ -172,7 +150,7 @@ def answers(draw: st.DrawFn) -> list[Answer]:
         asked_s += draw(st.sampled_from([0.0, 0.5, 2.0, 2.0, 4.0, 6.0, 12.0]))
         granted_s = asked_s + draw(st.sampled_from([0.0, 0.1, 1.0, 6.9, 9.0]))
         now_s = granted_s + draw(st.sampled_from([0.0, 0.1, 1.0, 6.9, 9.0]))
-        made.append(Answer(asked_s, granted_s, now_s, draw(st.integers(0, 9)) == 9))
+        made.append(Answer(asked_s, granted_s, now_s))
     return sorted(made, key=lambda answer: answer.now_s)
 
 
@@ -211,17 +189,16 @@ def test_no_job_runs_when_the_server_may_have_fenced_us(arriving: list[Answer]) 
     ends = [*(moment for moment, _ in run.phases[1:]), math.inf]
     for (begin_s, phase), end_s in zip(run.phases, ends, strict=True):
         if phase in ("held", "stopping"):
-            granted = [a.granted_s for a in arriving if a.now_s < end_s and not a.is_gone]
+            granted = [a.granted_s for a in arriving if a.now_s < end_s]
             lease_end_s = max([0.0, *granted]) + TTL_S
             assert begin_s <= end_s <= lease_end_s - LEASE.timing.margin_s
 
 
 @given(answers())
 def test_effects_come_in_their_order(arriving: list[Answer]) -> None:
-    """Stop before fence, resume only what was stopped, rejoin once and last."""
-    is_stopped = is_fenced = is_gone = False
+    """Stop before fence, and resume only what was stopped."""
+    is_stopped = is_fenced = False
     for effect in run_of(arriving).effects:
-        assert not is_gone
         match effect:
             case StopJobs():
                 assert not is_stopped
@@ -233,9 +210,6 @@ def test_effects_come_in_their_order(arriving: list[Answer]) -> None:
             case Resume():
                 assert is_stopped
                 is_stopped = is_fenced = False
-            case Rejoin():
-                assert is_fenced
-                is_gone = True
 
 
 @given(answers(), st.lists(st.floats(0.0, 60.0), max_size=20))
@@ -247,22 +221,19 @@ def test_the_machine_agrees_with_its_rule_at_all_times(
     events = [*(answer.event for answer in arriving), *map(Tick, looks_s)]
     for event in sorted(events, key=lambda event: event.now_s):
         now_s = event.now_s
-        if phase != "gone":
-            if isinstance(event, Renewed) and event.asked_s > asked_s:
-                asked_s = event.asked_s
-                if now_s < asked_s + 7.0:
-                    phase = "held"
-            if now_s >= asked_s + 9.5 or phase == "fenced":
-                phase = "fenced"
-            elif now_s >= asked_s + 7.0:
-                phase = "stopping"
-            if isinstance(event, GoneEvent):
-                phase = "gone"
+        if isinstance(event, Renewed) and event.asked_s > asked_s:
+            asked_s = event.asked_s
+            if now_s < asked_s + 7.0:
+                phase = "held"
+        if now_s >= asked_s + 9.5 or phase == "fenced":
+            phase = "fenced"
+        elif now_s >= asked_s + 7.0:
+            phase = "stopping"
         before, (lease, _) = lease, lease.step(event)
         assert lease.phase == phase
         assert lease.asked_s == asked_s >= before.asked_s  # monotone
         assert lease.is_good(now_s) == (phase == "held" and now_s < asked_s + 7.0)
-        assert lease.phase in ("fenced", "gone") or now_s < lease.hard_s  # never held past hard
+        assert lease.phase == "fenced" or now_s < lease.hard_s  # never held past hard
         assert lease.deadline_s > now_s  # nothing left undone
 
 

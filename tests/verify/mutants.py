@@ -181,11 +181,11 @@ MUTANTS: Final = (
         is_named=True,
         breaks="a service is released before its handler has ended",
         path="pool/actors/worker.py",
-        old='        if run.phase == "running":\n            if run.scope is not None:\n'
+        old='        if effect in ("end", "lose"):\n            if run.scope is not None:\n'
         "                run.scope.cancel()",
-        new='        if run.phase == "running":\n            if run.scope is not None:\n'
+        new='        if effect in ("end", "lose"):\n            if run.scope is not None:\n'
         "                run.scope.cancel()\n"
-        '            if why == "release":\n                self._conclude(run, CANCELLED)',
+        '            if event == "release":\n                self._conclude(run, CANCELLED)',
         needs=("leave",),
     ),
     Mutant(
@@ -234,6 +234,22 @@ MUTANTS: Final = (
                 "test_what_was_to_start_behind_a_handler_that_outlasted_the_lease_does_not"
             ),
         ),
+    ),
+    Mutant(
+        name="a lost run settles",
+        breaks="what was lost while its handler ended is settled, by an epoch that is another's",
+        path="pool/model/run.py",
+        old='(gone, why, "forget") if is_lost else (settling, why, "settle")',
+        new='(settling, why, "settle")',
+        by=("tests/model/test_run.py",),
+    ),
+    Mutant(
+        name="the last order stands",
+        breaks="a job that was told to stop is released, and runs again elsewhere",
+        path="pool/model/run.py",
+        old='            case "running" if is_free:',
+        new='            case "running" if not is_lost:',
+        by=("tests/model/test_run.py",),
     ),
     Mutant(
         name="a stranger's cancellation is taken for ours",
