@@ -100,6 +100,7 @@ from pool.model.stream import (
     position_of,
 )
 from pool.model.timing import Timing
+from pool.store.reads import Portion
 from pool.store.scripts import Command, ScriptCall
 from pool.store.seam import Group, Reply
 from pool.store.stream import (
@@ -177,6 +178,10 @@ class _Item:
     handed_s: float = 0.0
 
 
+def _size_of(item: _Item) -> int:
+    return len(item.event.payload)
+
+
 class Sink:
     """A named consumer group: `async with stream.sink("billing") as sink`.
 
@@ -232,7 +237,7 @@ class Sink:
             care=Apart(access.supervisor, self._on_failed),
         )
         self._tail = tail
-        self._feed: Feed[_Item, _Source] = Feed(buffer_max=buffer_max, tail=tail)
+        self._feed: Feed[_Item, _Source] = Feed(buffer_max=buffer_max, tail=tail, size_of=_size_of)
         self._buffer_max = self._feed.buffer_max
 
     # --- for the program ----------------------------------------------------------------------
@@ -320,11 +325,26 @@ class Sink:
         count = checks.count("count", count, 1, PARKED_FETCHED_MAX)
         found: list[Parked] = []
         for source in list(self._sources.values()):
-            command = ("XRANGE", source.of.parked, "-", "+", "COUNT", count)
-            reply = await self._access.link.execute(*command)
-            each = (parked_of(entry_id, flat) for entry_id, flat in reply)
-            found.extend(parked for parked in each if parked is not None)  # else it is foreign
+            found += await self._fetch_parked(source, count)
         return sorted(found, key=lambda parked: order(parked.entry))[:count]
+
+    async def _fetch_parked(self, source: _Source, count: int) -> list[Parked]:
+        """Fetch them piece by piece: they may be large, and others' calls go between."""
+        link, portion = self._access.link, Portion()
+        found: list[Parked] = []
+        first = "-"
+        while True:
+            wanted = portion.of(count - len(found))
+            async with link.reads.turn() as turn:
+                command = ("XRANGE", source.of.parked, first, "+", "COUNT", wanted)
+                reply = await link.execute(*command)
+                turn.size = sum(len(text) for _, flat in reply for text in flat)
+            portion.came(len(reply), turn.size)
+            each = (parked_of(entry_id, flat) for entry_id, flat in reply)
+            found += [parked for parked in each if parked is not None]  # else it is foreign
+            if len(found) >= count or len(reply) < wanted:
+                return found
+            first = f"({reply[-1][0]}"
 
     async def drop_parked(self, *parked: Parked) -> int:
         """Forget parked events; return how many were still there.  Errors as for `ack()`."""
@@ -601,7 +621,7 @@ class Sink:
             source.brought.clear()
             if may_try:
                 self._trial = source
-            count = min(room, BATCH_MAX)
+            count = self._tail.portion.of(min(room, BATCH_MAX))  # by the node's own link
             call = source.of.take(self.consumer, count, may_try=may_try)
             answer = partial(self._on_taken, source, self.consumer, count, may_try)
             self._send(call, answer, source)
@@ -613,6 +633,8 @@ class Sink:
             return  # they are pending under a name that is being cleaned
         source.is_taking = False
         got: Taken = reply
+        size = sum(len(text) for each in got.events for text in each.fields.values())
+        self._tail.portion.came(len(got.events), size)
         source.has_released = 0 < got.released == count - got.doubtful
         if may_try:
             source.has_doubtful = got.doubtful > 0

@@ -13,7 +13,7 @@ and decides when it needs one.  It performs nothing; see `pool/actors/replica.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -251,6 +251,98 @@ def _revised(items: dict[bytes, Value], delta: Delta) -> list[Change]:
                 lists[key] = [each for each in lists[key] if each != text]
     items.update((key, tuple(held)) for key, held in lists.items() if held)
     return [Change(delta.at.revision, key, old, items.get(key)) for key, old in olds.items()]
+
+
+# --- a copy in the making ---------------------------------------------------------------------
+
+
+def _none(_: bytes) -> bool:
+    return False
+
+
+@attrs.frozen
+class Page:
+    """A part of a map, of one moment: what changed since the part before, then what comes next.
+
+    Items come only where the deltas lead to that moment.
+    """
+
+    at: Position
+    deltas: tuple[Delta, ...]
+    has_more: bool  # there are more deltas before any items can come
+    strings: Mapping[bytes, bytes]
+    lists: Mapping[bytes, Sequence[bytes]]  # or parts of them, in their order
+    is_whole: Callable[[bytes], bool]  # all that was in the list of a key has come by now
+    is_last: bool
+    strings_count: int  # in the map at that moment
+    listed_count: int
+
+
+@attrs.define
+class Gathering:
+    """A copy in the making, page by page, while the map goes on changing.
+
+    What it holds is right at `at`: a page's items are, and the deltas up to them are applied over
+    those of before.  A string may be set before its page comes, which brings the same or what it
+    became.  A list grows at its end: what is appended to one that has not come as a whole comes
+    with the rest of it.  So nothing is there that is not in the map, and when the counts are
+    equal, nothing lacks, however the server has ordered its pages (another one, after a failover,
+    orders them anew).
+    """
+
+    at: Position | None = None
+    is_over: bool = False
+    _strings: dict[bytes, bytes] = attrs.field(init=False, factory=dict)
+    _lists: dict[bytes, list[bytes]] = attrs.field(init=False, factory=dict)
+    _is_whole: Callable[[bytes], bool] = attrs.field(init=False, default=_none)
+
+    def add(self, page: Page) -> bool:
+        """Take the next page; False: it does not continue this history, or the counts differ."""
+        at = page.at if self.at is None else self.at
+        for delta in page.deltas:
+            if delta.after != (at.revision, at.stamp) or delta.at.incarnation != at.incarnation:
+                return False
+            self._change(delta.edits)
+            at = delta.at
+        self.at = at
+        if page.has_more:
+            return bool(page.deltas)
+        if at != page.at:
+            return False
+        self._strings.update(page.strings)
+        for key, values in page.lists.items():
+            self._lists.setdefault(key, []).extend(values)
+        self._is_whole, self.is_over = page.is_whole, page.is_last
+        return not page.is_last or self._counts == (page.strings_count, page.listed_count)
+
+    def state(self) -> MapState:
+        """Return the map at `at`, when all is here."""
+        assert self.at is not None
+        lists = {key: tuple(held) for key, held in self._lists.items() if held}
+        return MapState(self.at, MappingProxyType({**self._strings, **lists}))
+
+    @property
+    def _counts(self) -> tuple[int, int]:
+        return len(self._strings), sum(map(len, self._lists.values()))
+
+    def _change(self, edits: Iterable[Edit]) -> None:
+        for kind, key, text in edits:
+            match kind:
+                case "*":
+                    self._strings.clear()
+                    self._lists.clear()
+                case "+":
+                    self._lists.pop(key, None)
+                    self._strings[key] = text
+                case "-":
+                    self._lists.pop(key, None)
+                    self._strings.pop(key, None)
+                case "a":
+                    if self._is_whole(key):
+                        self._lists.setdefault(key, []).append(text)
+                case "r":
+                    held = self._lists.get(key, ())
+                    self._lists[key] = [each for each in held if each != text]
 
 
 # --- the life of a copy ---------------------------------------------------------------------

@@ -55,6 +55,10 @@ class MortalPort:
     def moved_s(self) -> float:
         return self.port.moved_s
 
+    @property
+    def came_bytes(self) -> int:
+        return self.port.came_bytes
+
     async def run(
         self, calls: Sequence[Command], *, timeout_s: float, longest_s: float | None = None
     ) -> list[Reply]:

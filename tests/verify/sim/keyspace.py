@@ -369,8 +369,9 @@ class Keyspace:
             and (high == b"+" or member < high[1:] or (high[:1] == b"[" and member == high[1:]))
         ]
 
-    def do_zrangebylex(self, key: bytes, low: bytes, high: bytes) -> Value:
-        return self._by_lex(key, low, high)
+    def do_zrangebylex(self, key: bytes, low: bytes, high: bytes, *limit: Any) -> Value:
+        found = self._by_lex(key, low, high)
+        return found[int(limit[1]) :][: int(limit[2])] if limit else found
 
     def do_zlexcount(self, key: bytes, low: bytes, high: bytes) -> Value:
         return len(self._by_lex(key, low, high))
