@@ -65,13 +65,13 @@ async def flags(anyio_backend: str, open_map: OpenMap) -> AsyncIterator[Replicat
 def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the maps fetched, one for each snapshot."""
     fetched: list[str] = []
-    snapshot = StoredMap.snapshot
+    pages = StoredMap.pages
 
-    async def noted(self: StoredMap, *args: Any) -> Any:
+    def noted(self: StoredMap, incarnation: str) -> Any:
         fetched.append(self.name)
-        return await snapshot(self, *args)
+        return pages(self, incarnation)
 
-    monkeypatch.setattr(StoredMap, "snapshot", noted)
+    monkeypatch.setattr(StoredMap, "pages", noted)
     return fetched
 
 

@@ -87,7 +87,7 @@ local function step()
   return came == 0 and 4 or math.max(1, math.min(STEP, math.floor(left * came / spent)))
 end
 local function count(number, size)
-  came, spent = came + number, spent + size + EACH * (number + 1) -- a step that finds nothing costs, too
+  came, spent = came + number, spent + size + EACH * number
   left = bytes_max - spent
 end
 while strings_at ~= '' and left > 0 do
@@ -97,16 +97,21 @@ while strings_at ~= '' and left > 0 do
     strings[#strings + 1] = text
   end
   count(#slice[2] / 2, weight(slice[2]))
+  left = left - EACH -- a step that finds nothing costs, too
 end
 local over = lists_count == 0 and strings_at == ''
 while strings_at == '' and not over and left > 0 do
   local wanted = step()
   local found = redis.call('ZRANGEBYLEX', lists, lists_at, '+', 'LIMIT', 0, wanted)
-  for _, member in ipairs(found) do
-    members[#members + 1] = member
-  end
-  count(#found, weight(found))
   over = #found < wanted
-  lists_at = '(' .. (found[#found] or '')
+  for i, member in ipairs(found) do
+    members[#members + 1] = member
+    count(1, #member)
+    if left <= 0 then
+      over = over and i == #found
+      break
+    end
+  end
+  lists_at = '(' .. (members[#members] or '')
 end
 return { at, stamp, entries, 0, strings, members, strings_at, over and 1 or 0, strings_count, lists_count }
