@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -157,7 +157,11 @@ class Change:
     key: bytes
     old: Value | None
     new: Value | None
+    # What keeping it costs beside the map itself, in bytes: its strings, and of lists the tuples.
+    size: int = attrs.field(default=0, eq=False, repr=False)
 
+
+_WORD_BYTES: Final = 8  # of a tuple, for each of its items
 
 _NOTHING: MappingProxyType[bytes, Value] = MappingProxyType({})
 
@@ -226,6 +230,7 @@ def _revised(items: dict[bytes, Value], delta: Delta) -> list[Change]:
     """
     olds: dict[bytes, Value | None] = {}
     lists: dict[bytes, list[bytes]] = {}  # those under change
+    moved: dict[bytes, int] = {}  # bytes that came into them, or went
     for kind, key, text in delta.edits:
         if kind == "*":
             for each, old in items.items():
@@ -245,12 +250,28 @@ def _revised(items: dict[bytes, Value], delta: Delta) -> list[Change]:
             if key not in lists:
                 now = items.pop(key, None)
                 lists[key] = list(now) if isinstance(now, tuple) else []
+            before = len(lists[key])
             if kind == "a":
                 lists[key].append(text)
             else:
                 lists[key] = [each for each in lists[key] if each != text]
+            count = abs(len(lists[key]) - before)
+            moved[key] = moved.get(key, 0) + count * len(text)
     items.update((key, tuple(held)) for key, held in lists.items() if held)
-    return [Change(delta.at.revision, key, old, items.get(key)) for key, old in olds.items()]
+    changes = []
+    for key, was in olds.items():
+        new = items.get(key)
+        size = moved.get(key, 0) + _size(was) + _size(new)
+        if isinstance(was, tuple) and not isinstance(new, tuple):
+            size += sum(map(len, was))
+        changes.append(Change(delta.at.revision, key, was, new, size))
+    return changes
+
+
+def _size(value: Value | None) -> int:
+    if value is None:
+        return 0
+    return len(value) if type(value) is bytes else _WORD_BYTES * len(value)
 
 
 # --- a copy in the making ---------------------------------------------------------------------

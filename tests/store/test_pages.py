@@ -11,7 +11,7 @@ import pytest
 
 from pool.errors import StoreUnavailable
 from pool.model.names import Control
-from pool.model.rmap import ListOp, MapState, Op, Position, ResetOp, Set, Value, apply
+from pool.model.rmap import Delete, ListOp, MapState, Op, Position, ResetOp, Set, Value, apply
 from pool.store import rmap as stored
 from pool.store.link import Link
 from pool.store.rmap import MAP_VALUE_BYTES_MAX, OPS_MAX, PAGE_BYTES_MAX, Pages, StoredMap, delta_of
@@ -51,7 +51,7 @@ class Bench:
             case "+":
                 await self.set((key, value))
             case "-":
-                await self.map.write(self.link, INCARNATION, [stored.Delete(key)])
+                await self.map.write(self.link, INCARNATION, [Delete(key)])
             case "a" if not is_string:
                 await self.append(key, value, value, b"same")
             case "r" if not is_string:
