@@ -335,11 +335,9 @@ class Sink:
         first = "-"
         while True:
             wanted = portion.of(count - len(found))
-            async with link.reads.turn() as turn:
-                command = ("XRANGE", source.of.parked, first, "+", "COUNT", wanted)
-                reply = await link.execute(*command)
-                turn.size = sum(len(text) for _, flat in reply for text in flat)
-            portion.came(len(reply), turn.size)
+            command = ("XRANGE", source.of.parked, first, "+", "COUNT", wanted)
+            reply = await link.execute(*command)
+            portion.came(len(reply), sum(len(text) for _, flat in reply for text in flat))
             each = (parked_of(entry_id, flat) for entry_id, flat in reply)
             found += [parked for parked in each if parked is not None]  # else it is foreign
             if len(found) >= count or len(reply) < wanted:

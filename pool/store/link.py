@@ -124,6 +124,7 @@ class Link:
         self.server: Server | None = None
         self.connections = 0  # made so far: a change means that the server was away
         self.reads = Reads()  # for whoever asks for what may be large
+        self.pages = Reads()  # of maps: what they weigh says nothing of the others
         self._seam = seam
         self._url = url
         self._where = url.where

@@ -340,7 +340,7 @@ class Pages:
         since = "" if at is None else at.revision
         where = (self._bytes_max, since, self._strings_at, self._lists_at)
         call = PAGE((*keys, stored.log), (self.incarnation, stored.name, *where))
-        async with link.reads.turn() as turn:
+        async with link.pages.turn() as turn:
             try:
                 paged = await stored._call(link, call, repeatable=True)
             except StoreUnavailable:
