@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.actors.rmap import Counted, ReplicatedMap, Resized, Written
     from pool.actors.roster import WorkerInfo
     from pool.actors.sink import Sink
+    from pool.actors.snapshot import Snapshot
     from pool.actors.stream import Stream
     from pool.actors.watch import Change, Watch
     from pool.errors import (
@@ -75,7 +76,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
         WrongLoop,
         WrongValue,
     )
-    from pool.model.rmap import Resync
+    from pool.model.rmap import Position, Resync
     from pool.model.stream import StreamEvent
     from pool.settings import Settings
     from pool.store.stream import Parked
@@ -169,6 +170,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Node": "pool.actors.node",
         "Park": "pool.actors.job",
         "Parked": "pool.store.stream",
+        "Position": "pool.model.rmap",
         "Reader": "pool.actors.reader",
         "ReplicatedMap": "pool.actors.rmap",
         "Resized": "pool.actors.rmap",
@@ -177,6 +179,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Runner": "pool.actors.handlers",
         "Settings": "pool.settings",
         "Sink": "pool.actors.sink",
+        "Snapshot": "pool.actors.snapshot",
         "Status": "pool.actors.ref",
         "Stream": "pool.actors.stream",
         "StreamEvent": "pool.model.stream",

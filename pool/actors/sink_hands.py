@@ -134,11 +134,11 @@ class Hands:
     def _end_grace(self) -> None:
         """Give back what the program has had for too long."""
         self._is_watching = False
-        until_s = self._clock() - self._grace_s
+        now_s = self._clock()
         for source in self._all():
             late = []
             for item in source.hands.values():
-                if item.handed_s > until_s:
+                if item.handed_s + self._grace_s > now_s:  # in one way with `watch`
                     break
                 late.append(item)
             self._out_of_hands(source, [item.event.id for item in late])

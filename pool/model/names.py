@@ -124,6 +124,7 @@ class Control:
     prefix: str = attrs.field(init=False, repr=False, eq=False)
 
     config: str = _fixed("config")
+    maps: str = _fixed("maps")  # the time by which maps end, and how far those came that have
     map_due: str = _fixed("map-due")  # when the time of which map is up
 
     @prefix.default

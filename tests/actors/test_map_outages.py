@@ -164,7 +164,7 @@ async def test_a_foreign_value_fails_its_own_map_alone_and_is_named(
             await each.append("l", "1")
             await each.set_and_wait("a", "1")
         key = getattr(StoredMap(fleet.control, "flags"), which)
-        kept = fleet.client.dump(key)
+        kept: Any = fleet.client.dump(key)
         fleet.client.delete(key)
         fleet.client.set(key, "foreign")
         await fleet.seen(MapDamaged, map="flags", key=key)
@@ -222,7 +222,8 @@ async def test_what_no_snapshot_can_mend_is_told_once(fleet: Fleet) -> None:
         await fleet.seen(MapDamaged, map="flags", key=stored.data)
         fleet.client.hdel(stored.data, "foreign")
         await probed(fleet, node, 3)
-        fleet.client.zrem(stored.lists, fleet.client.zrange(stored.lists, 0, 0)[0])
+        places: Any = fleet.client.zrange(stored.lists, 0, 0)
+        fleet.client.zrem(stored.lists, places[0])
         await fleet.seen(MapDamaged, map="flags", key=stored.lists)
         await probed(fleet, node, 3)
         assert len(fleet.all_seen(MapDamaged)) == 2

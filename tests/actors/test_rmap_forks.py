@@ -153,7 +153,8 @@ async def bench(anyio_backend: str, clocked: tuple[str, SteppedClock]) -> AsyncI
 
         tasks.start_soon(hear)
         with connect(url) as client:
-            yield Bench(client, clock, StoredMap(Control("p"), "flags"), *copies, news)
+            near, far = copies
+            yield Bench(client, clock, StoredMap(Control("p"), "flags"), near, far, news)
         watch.close()
 
 

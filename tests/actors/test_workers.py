@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import pytest
@@ -14,7 +14,7 @@ from pool.actors.mover import Mover
 from pool.actors.observe import ServiceMoved
 from pool.actors.orders import Ticked
 from pool.actors.outbox import Outbox
-from pool.actors.run import Run, Why
+from pool.actors.run import Run
 from pool.actors.slots import Slots, _Slot
 from pool.actors.trials import TIMER_S, TRIAL_S, Trials
 from pool.actors.worker import Worker, _TrialOver
@@ -776,7 +776,7 @@ async def test_what_is_handed_over_because_its_worker_drains_is_not_moved_as_wel
 
 @pytest.mark.parametrize("why", ["stop", "timeout", "release"])
 async def test_who_is_ended_for_its_leases_sake_may_be_ended_for_good_as_well(
-    fleet: Fleet, why: Why
+    fleet: Fleet, why: Literal["stop", "timeout", "release"]
 ) -> None:
     """The first reason stands otherwise: that of a lease says only that it goes on later."""
     mine, may_end = Handlers(), anyio.Event()

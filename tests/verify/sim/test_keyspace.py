@@ -355,7 +355,7 @@ def _random_map_call(
     stored, key = dice.choice(maps), b"k%d" % dice.randrange(4)
     value = b"%d" % dice.randrange(3)
     life = dice.choice((rmap.FOR_EVER, rmap.FOR_EVER, rmap.Life(2.0), rmap.Life(2.0, True)))
-    head = ("i", stored.name, dice.choice((2, 1000)), 9, *life.words())
+    head = ("i", stored.name, f"{dice.getrandbits(64):016x}", 9, *life.words())
     match dice.choice(("write", "write", "list", "list", "reset", "snapshot", "probe")):
         case "write":
             ops: list[model.Op] = [
@@ -375,10 +375,10 @@ def _random_map_call(
             )
         case "reset":
             kinds: list[Any] = ["expire", "expire", "reset", "destroy"]
-            return stored.reset_call("i", model.ResetOp(dice.choice(kinds)))
+            return rmap.RESET(stored.keys(), ("i", stored.name, "n", dice.choice(kinds)))
         case "snapshot":
-            keys = (control.config, stored.meta, stored.items, stored.lists)
-            return rmap.SNAPSHOT((*keys, control.map_due, stored.log), ("i", stored.name))
+            keys = (control.config, control.maps, stored.data, stored.lists, stored.log)
+            return rmap.SNAPSHOT(keys, ("i", "n"))
         case _:
             return rmap.probe_call(control, "i", maps)
 
@@ -411,7 +411,7 @@ def _random_sink_call(
         case "renew":
             return sink.renew(consumer)
         case "mend":
-            return sink.mend(consumer, dice.randrange(3))
+            return sink.mend(consumer, dice.randrange(3), dice.randrange(3), b"")
         case "take":
             return sink.take(consumer, 2, may_try=dice.random() < 0.5)
         case _:
