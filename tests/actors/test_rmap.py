@@ -435,7 +435,7 @@ async def test_a_watch_that_is_not_read_is_bounded_in_bytes(flags: ReplicatedMap
     most, heard = 0, 0
     for n in range(150):
         last = await flags.append("l", str(n))
-        await flags.wait_for(last.revision)
+        await flags.wait_for(last.at)
         held = [change for change in idle._buffer if isinstance(change, model.Change)]
         kept = {id(value): value for change in held for value in (change.old, change.new)}
         most = max(most, sum(map(sys.getsizeof, kept.values())))
@@ -465,12 +465,12 @@ async def test_what_a_change_keeps_alive_counts(
     for change in changes:
         with flags.watch() as watch, flags.watch() as heavier:
             done = await change()
-            await flags.wait_for(done.revision)
+            await flags.wait_for(done.at)
             heard = await anext(watch)
             assert isinstance(heard, Change)
             assert any(text in (value or ()) for value in (heard.old, heard.new))
             after = await flags.set("other", "")
-            await flags.wait_for(after.revision)
+            await flags.wait_for(after.at)
             assert isinstance(await anext(watch), Change)
             assert isinstance(await anext(heavier), Resync)
 
