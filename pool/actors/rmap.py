@@ -336,7 +336,7 @@ class ReplicatedMap(Generic[V]):
             NotRunning: The map was closed.
         """
         replica = self._open
-        if not isinstance(at, Position):
+        if type(at) is not Position:
             raise checks.option("at", at, "a Position, as writes return")
         await replica.wait_for(at)
 

@@ -139,7 +139,7 @@ class Position:
         """
         found = _TEXT.fullmatch(text) if type(text) is str else None
         if found is None:
-            raise InvalidOption(option="position", value=told(text), problem="it is none")
+            raise InvalidOption(option="text", value=told(text), problem="it is no position")
         return cls(found[3], int(found[1]), found[2])
 
 

@@ -64,7 +64,7 @@ def words(text: str) -> frozenset[str]:
 
 # Made by the library: who makes one by hand is not listened to.
 MADE_HERE = words(
-    "Change Counted Event Handler Job JobRef Parked Reader Resized Resync Sink Status "
+    "Change Counted Event Handler Job JobRef Parked Position Reader Resized Resync Sink Status "
     "Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching Options _Decorator "
     "ReplicatedMap"
 )
@@ -358,6 +358,7 @@ AN_OPEN_MAP = {
     "pool": POOL,
     "ttl_s": MAP_TTL,
     "is_sliding": FLAG.but("True"),
+    "expires_at": within(0.0, 32_503_680_000.0).or_none(),
     "settings": SETTINGS,
     "observers": OBSERVERS,
 }
@@ -387,7 +388,9 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Node.notify": {"key": KEY, "payload": JSON.but("64 KiB")},
     "Node.stop": {"key": KEY, "cause": TEXT, "timeout_s": TIMEOUT},
     "Node.status": {"key": KEY},
-    "Node.map": {n: AN_OPEN_MAP[n] for n in ("name", "values", "ttl_s", "is_sliding")},
+    "Node.map": {
+        n: AN_OPEN_MAP[n] for n in ("name", "values", "ttl_s", "is_sliding", "expires_at")
+    },
     "Node.stream": {"name": NAME.called("stream"), **STREAM_ENDS},
     "Node.add_worker": {"handlers": Takes(handlers), **A_WORKER},
     "Node.remove_worker": {
@@ -436,7 +439,8 @@ CALLS: dict[str, dict[str, Takes]] = {
     "ReplicatedMap.__getitem__": {"key": MAP_READ},
     "ReplicatedMap.__contains__": {"key": ANY},
     "ReplicatedMap.watch": {"buffer_max": within(1, 1_000_000, whole=True)},
-    "ReplicatedMap.wait_for": {"revision": within(0, 2**53 - 1, whole=True)},
+    "Position.parse": {"text": taking("1-a-i")},
+    "ReplicatedMap.wait_for": {"at": taking(pool.Position("i", 1))},
     "ReplicatedMap.set": {"key": MAP_KEY, "value": MAP_VALUE},
     "ReplicatedMap.set_and_wait": {"key": MAP_KEY, "value": MAP_VALUE},
     "ReplicatedMap.update": {"values": taking({"x": "x"}, "{}", "{'x': 'x'}")},

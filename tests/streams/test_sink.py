@@ -976,7 +976,7 @@ async def test_what_could_not_be_noted_is_noted_with_the_next_tick(
         [event] = await bench.take(sink, 1)
         await bench.until(lambda: bench.pending()[event.id][1] // 1000 == 1)
         assert refused
-        monkeypatch.setattr("pool.actors.sink.NOTED_S", 60.0)
+        monkeypatch.setattr("pool.actors.sink_hands.NOTED_S", 60.0)
         await bench.add(stream, 1)
         [event] = await bench.take(sink, 1)
         [source] = sink._sources.values()

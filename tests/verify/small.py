@@ -103,9 +103,6 @@ EXCUSED: Final[Mapping[str, str]] = {
     "(number in self.history.heard.get(key, ()))": (
         "the demo waits for longer than it need; its verdict counts what was heard by itself"
     ),
-    "pool/actors/replica.py: self._receive(Fetched(ask, state)) / return -> pass": (
-        "when it looks again, a pause later, what it has fetched was taken"
-    ),
     "pool/ops/demo/demo.py: self.show.paint(self.history) -> pass": (
         "the picture is for terminals only, which the demo's tests have not"
     ),

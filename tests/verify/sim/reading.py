@@ -136,7 +136,7 @@ def map_items(keyspace: Keyspace, pool: str, name: str) -> dict[str, Any] | None
         if member[:1] == b"i":
             continue
         size, _, rest = member.removeprefix(b"l").partition(b":")
-        key, value = rest[: int(size)].decode(), rest[int(size) + 16 :].decode()
+        key, value = rest[: int(size)].decode(), rest[int(size) + 19 :].decode()
         items[key] = (*items.get(key, ()), value)
     return items
 
