@@ -99,6 +99,11 @@ class _CountingPort:
     def moved_s(self) -> float:
         return self.port.moved_s
 
+    @property
+    def came_bytes(self) -> int:
+        """How many bytes of replies came last."""
+        return self.port.came_bytes
+
     async def run(
         self, calls: Sequence[Command], *, timeout_s: float, longest_s: float | None = None
     ) -> list[Reply]:

@@ -217,6 +217,7 @@ KINDS: Final = {
     "kept": ("zset", "job id -> until when its outcome is remembered"),
     "config": ("hash", "protocol, lanes, TTL and incarnation: what the pool was made as"),
     "map_due": ("zset", "map -> when its time is up"),
+    "maps": ("hash", "the time by which maps end, and how far those came that have"),
     "inbox": ("list", ""),
     "owned": ("set", ""),
     "result": ("string", ""),
@@ -224,14 +225,13 @@ KINDS: Final = {
     "stream": ("stream", ""),
     "unassigned": ("zset", ""),
     "map_data": ("hash", ""),
-    "map_index": ("zset", ""),
     "map_lists": ("zset", ""),
     "map_log": ("stream", ""),
-    "map_meta": ("hash", ""),
     "sink": ("hash", ""),
     "sink_leases": ("zset", ""),
     "sink_parked": ("stream", ""),
     "stream_meta": ("hash", ""),
+    "stream_once": ("hash, zset", ""),
 }
 LATER: Final = {"idem", "next"}  # names that nothing is stored under yet
 
@@ -245,8 +245,9 @@ def _keys_of(made: Any, prefix: str) -> str:
     for name, method in inspect.getmembers(type(made), inspect.isfunction):
         if not name.startswith("_") and name not in LATER:
             wanted = list(inspect.signature(method).parameters)[1:]
-            key = getattr(made, name)(*(each.upper() for each in wanted))
-            rows.append(_key_row(key, made.prefix, name, method))
+            keys = getattr(made, name)(*(each.upper() for each in wanted))
+            keys = keys if isinstance(keys, tuple) else (keys,)
+            rows += [_key_row(key, made.prefix, name, method) for key in keys]
     return f"All begin with {prefix}.\n\n{table(('key', 'type', 'what it holds'), iter(rows))}"
 
 

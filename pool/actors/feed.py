@@ -5,6 +5,7 @@
 
 The tail reads on when half of the buffer is free, and what it may read then is no more than that
 half: so the buffer is never fuller than it may be, and never runs dry while the server has more.
+Of bytes it holds `BUFFER_BYTES_MAX`, and beyond half of that no more than one read may bring.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pool.actors.tail import Batch, Reading, Tail
 from pool.store.stream import StoredStream
 
 BUFFER_MAX: Final = 100_000
+BUFFER_BYTES_MAX: Final = 8 * 1024 * 1024  # of payloads
 STREAMS_MAX: Final = 64  # of one reader or sink
 _TURNS_MAX: Final = 32  # events handed out before others on the loop get a turn
 
@@ -54,6 +56,8 @@ class Feed(Generic[I, R]):
 
     buffer_max: int
     tail: Tail[R]
+    size_of: Callable[[I], int]  # what an item weighs, in bytes
+    _bytes: int = attrs.field(init=False, default=0)  # of all items
     _items: deque[I] = attrs.field(init=False, factory=deque)
     _batch: Batch[R] | None = attrs.field(init=False, default=None)  # pushed, and not yet `taken`
     _bell: anyio.Event | None = attrs.field(init=False, default=None)
@@ -81,18 +85,25 @@ class Feed(Generic[I, R]):
         The one may be too much by one: it must not wait for ever behind a tail that waits too.
         """
         reserved = 0 if self._batch is not None else self.buffer_max - self._half
-        return max(self.buffer_max - len(self) - reserved, 0 if self._items else 1)
+        room = self.buffer_max - len(self) - reserved if self._is_light else 0
+        return max(room, 0 if self._items else 1)
 
     @property
     def _half(self) -> int:
         return self.buffer_max // 2
 
+    @property
+    def _is_light(self) -> bool:
+        return self._bytes <= BUFFER_BYTES_MAX // 2
+
     def push(
         self, items: Iterable[I], batch: Batch[R] | None = None, *, is_first: bool = False
     ) -> None:
         """Add items, behind the others or in front of them; those of a batch come with it."""
+        items = list(items)
+        self._bytes += sum(map(self.size_of, items))
         if is_first:
-            self._items.extendleft(reversed([*items]))
+            self._items.extendleft(reversed(items))
         else:
             self._items.extend(items)
         if batch is not None:
@@ -104,6 +115,7 @@ class Feed(Generic[I, R]):
         """Take out all items but those wanted; return what was taken out."""
         dropped = [item for item in self._items if not is_wanted(item)]
         self._items = deque(item for item in self._items if is_wanted(item))
+        self._bytes -= sum(map(self.size_of, dropped))
         self._look_for_room()
         return dropped
 
@@ -141,10 +153,11 @@ class Feed(Generic[I, R]):
             self._turns = 0
         self._turns += 1
         item = self._items.popleft()
+        self._bytes -= self.size_of(item)
         self._look_for_room()
         return item
 
     def _look_for_room(self) -> None:
-        if self._batch is not None and len(self._items) <= self._half:
+        if self._batch is not None and self._is_light and len(self._items) <= self._half:
             batch, self._batch = self._batch, None
             self.tail.taken(batch)

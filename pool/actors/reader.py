@@ -151,12 +151,17 @@ class _Item:
     event: StreamEvent | None  # None: not wanted, but the position moves
 
 
+def _size_of(item: _Item) -> int:
+    return 0 if item.event is None else len(item.event.payload)
+
+
 class Reader:
     """An independent cursor over one or more streams: `async with stream.reader() as reader`.
 
     Iterating gives each `StreamEvent` once, in the order of each stream, and waits for new ones.
     Lost connections are survived without a gap and without a repeat.  At most `buffer_max` events
-    are held (one per stream, if it follows more streams than that): a slow program costs no memory.
+    are held (one per stream, if it follows more streams than that), and about 8 MiB: a slow program
+    costs no memory.
     """
 
     def __init__(
@@ -188,7 +193,7 @@ class Reader:
             care=Apart(access.supervisor, self._on_failed),
         )
         self._tail = tail
-        self._feed: Feed[_Item, _Cursor] = Feed(buffer_max=buffer_max, tail=tail)
+        self._feed: Feed[_Item, _Cursor] = Feed(buffer_max=buffer_max, tail=tail, size_of=_size_of)
 
     # --- for the program ----------------------------------------------------------------------
 

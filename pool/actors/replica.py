@@ -11,7 +11,7 @@ actor performs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import ClassVar, Final, TypeAlias
 
 import anyio
@@ -319,25 +319,36 @@ class Replica(Actor[Message]):
                 self._judge()
 
     async def _fetch(self, ask: int) -> None:
-        """Bring a snapshot, however long the server is away."""
+        """Bring a snapshot, however long the server is away.
+
+        Its first page comes as any other call does, and is all that there is of most maps.
+        """
+        link, pages = self.link, self.stored.pages(self.follower.incarnation)
         failures = faults = 0
-        while ask == self._copy.ask:
-            incarnation = self.follower.incarnation
-            try:
-                state = await self.stored.snapshot(self.link, incarnation)
-            except StoreLost as error:
-                self._receive(Lost(incarnation, error))
-            except PoolError as error:
-                faults = 0 if isinstance(error, StoreUnavailable) else faults + 1
-                if faults >= FAULTS_MAX or (faults and not getattr(error, "maybe_done", False)):
-                    self._fail(error)
-                if faults <= 1:
-                    self.emit(self._not_fetched(error))
-            else:
-                self._receive(Fetched(ask, state, await self._is_ours_there(state.at)))
-                return
-            failures += 1
-            await anyio.sleep(reconnect_delay(failures, self.follower.seam.dice))
+        async with AsyncExitStack() as stack:
+            while ask == self._copy.ask:
+                if pages.incarnation != self.follower.incarnation:
+                    pages = self.stored.pages(self.follower.incarnation)
+                try:
+                    if pages.is_begun and link is self.link:
+                        link = await stack.enter_async_context(self.link.apart())
+                    state = await pages.fetch(link)
+                except StoreLost as error:
+                    self._receive(Lost(pages.incarnation, error))
+                except PoolError as error:
+                    faults = 0 if isinstance(error, StoreUnavailable) else faults + 1
+                    if faults >= FAULTS_MAX or (faults and not getattr(error, "maybe_done", False)):
+                        self._fail(error)
+                    if faults <= 1:
+                        self.emit(self._not_fetched(error))
+                else:
+                    failures = 0
+                    if state is not None:
+                        self._receive(Fetched(ask, state, await self._is_ours_there(state.at)))
+                        return
+                    continue
+                failures += 1
+                await anyio.sleep(reconnect_delay(failures, self.follower.seam.dice))
 
     async def _is_ours_there(self, theirs: Position) -> bool | None:
         """Ask whether the history that a snapshot is of has our position; None: nobody can say."""

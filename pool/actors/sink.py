@@ -77,7 +77,7 @@ from pool.actors.sink_acks import Acks
 from pool.actors.sink_calls import Calls
 from pool.actors.sink_events import SinkBeganAnew, SinkLapsed, SinkMissed, SinkRemade
 from pool.actors.sink_hands import Hands
-from pool.actors.sink_source import Item, Source
+from pool.actors.sink_source import Item, Source, size_of
 from pool.actors.sink_told import Told
 from pool.actors.supervisor import Apart
 from pool.actors.tail import Batch, Tail
@@ -95,6 +95,7 @@ from pool.model.stream import (
     position_of,
 )
 from pool.model.timing import Timing
+from pool.store.reads import Portion
 from pool.store.seam import Group, Reply
 from pool.store.stream import (
     BATCH_MAX,
@@ -169,7 +170,7 @@ class Sink:
             care=Apart(access.supervisor, self._on_failed),
         )
         self._tail = tail
-        self._feed: Feed[Item, Source] = Feed(buffer_max=buffer_max, tail=tail)
+        self._feed: Feed[Item, Source] = Feed(buffer_max=buffer_max, tail=tail, size_of=size_of)
         self._told = Told(name, access.seam.clock, access.emit)
         self._calls = Calls(
             link=access.link,
@@ -293,11 +294,24 @@ class Sink:
         count = checks.count("count", count, 1, PARKED_FETCHED_MAX)
         found: list[Parked] = []
         for source in list(self._sources.values()):
-            command = ("XRANGE", source.of.parked, "-", "+", "COUNT", count)
-            reply = await self._access.link.execute(*command)
-            each = (parked_of(entry_id, flat) for entry_id, flat in reply)
-            found.extend(parked for parked in each if parked is not None)  # else it is foreign
+            found += await self._fetch_parked(source, count)
         return sorted(found, key=lambda parked: order(parked.entry))[:count]
+
+    async def _fetch_parked(self, source: Source, count: int) -> list[Parked]:
+        """Fetch them piece by piece: they may be large, and others' calls go between."""
+        link, portion = self._access.link, Portion()
+        found: list[Parked] = []
+        first = "-"
+        while True:
+            wanted = portion.of(count - len(found))
+            command = ("XRANGE", source.of.parked, first, "+", "COUNT", wanted)
+            reply = await link.execute(*command)
+            portion.came(len(reply), sum(len(text) for _, flat in reply for text in flat))
+            each = (parked_of(entry_id, flat) for entry_id, flat in reply)
+            found += [parked for parked in each if parked is not None]  # else it is foreign
+            if len(found) >= count or len(reply) < wanted:
+                return found
+            first = f"({reply[-1][0]}"
 
     async def drop_parked(self, *parked: Parked) -> int:
         """Forget parked events; return how many were still there.  Errors as for `ack()`."""
@@ -578,7 +592,7 @@ class Sink:
             source.brought.clear()
             if may_try:
                 self._calls.trial = source
-            count = min(room, BATCH_MAX)
+            count = self._tail.portion.of(min(room, BATCH_MAX))  # by the node's own link
             call = source.of.take(self.consumer, count, may_try=may_try)
             answer = partial(self._on_taken, source, self.consumer, count, may_try)
             self._calls.send(call, answer, source)
@@ -590,6 +604,8 @@ class Sink:
             return  # they are pending under a name that is being cleaned
         source.is_taking = False
         got: Taken = reply
+        size = sum(len(text) for each in got.events for text in each.fields.values())
+        self._tail.portion.came(len(got.events), size)
         source.has_released = 0 < got.released == count - got.doubtful
         if may_try:
             source.has_doubtful = got.doubtful > 0

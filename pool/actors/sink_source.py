@@ -56,3 +56,8 @@ class Item:
     event: StreamEvent
     is_doubtful: bool = False
     handed_s: float = 0.0
+
+
+def size_of(item: Item) -> int:
+    """Return what an item weighs, in bytes."""
+    return len(item.event.payload)

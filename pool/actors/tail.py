@@ -8,7 +8,10 @@
 
 Reading and probing share one connection and one order: what was read before a probe is handed over
 before it.  The body does not read on before `taken()`: a loop that hangs, or a slow reader, fills
-no memory, as what it does not read waits in Redis.
+no memory, as what it does not read waits in Redis.  It asks for as many entries as should weigh no
+more than `READ_BYTES_MAX`, and for half as many after a read that failed: its reply is lost, and
+over a line that breaks now and then only what is small enough comes through.  A read that moves on
+is only slow.
 
 Who writes what: the loop writes the readings and their positions, and says what is taken; the body
 only reads them, and says what is under way.  A position moves in `taken()`, so whatever ends
@@ -27,6 +30,7 @@ import attrs
 from pool.errors import PoolError, StoreUnavailable
 from pool.model.backoff import reconnect_delay
 from pool.model.timing import Timing
+from pool.store.reads import Portion
 from pool.store.seam import Beside, Care, Group, Port, Seam
 from pool.store.url import Url
 
@@ -76,7 +80,8 @@ class Tail(Generic[R]):
     seam: Seam
     url: Url
     timing: Callable[[], Timing]
-    count: int  # entries of one stream in one read
+    count: int  # entries of one stream in one read, at most
+    portion: Portion = attrs.field(init=False, factory=Portion)
     on_batch: Callable[[Batch[R]], object]  # someone must call `taken()` for it
     care: Care | None  # None: a crash ends it
     on_trouble: Callable[[PoolError, int], object]  # a read failed, after so many before it
@@ -205,10 +210,16 @@ class Tail(Generic[R]):
             return Batch((), ())
         self._has_lost_none = False
         timeout_s = timing.socket_timeout_s
-        got = await port.read(
-            positions, block_s=block_s, timeout_s=timeout_s, count=self.count, group=group
-        )
+        count = self.portion.of(self.count, len(positions))
+        try:
+            got = await port.read(
+                positions, block_s=block_s, timeout_s=timeout_s, count=count, group=group
+            )
+        except StoreUnavailable:  # it may have been more than the line can carry
+            self.portion.failed(self.count, len(positions))
+            raise
         got = [(stream, entries) for stream, entries in got if entries]
+        self.portion.came(sum(len(entries) for _, entries in got), port.came_bytes)
         # New entries came: the reply was not lost.  None of those given to us lie behind our
         # position: no earlier reply was.  All else is doubtful, as is a read that was interrupted.
         self._has_lost_none = is_new == bool(got)

@@ -14,6 +14,7 @@ from pool.model import rmap as model
 from pool.model.rmap import Resync
 
 WATCH_MAX: Final = 4096  # changes that are kept for a reader who is slow
+WATCH_BYTES_MAX: Final = 16 * 1024 * 1024  # of these; one of any size is kept
 
 V = TypeVar("V", bound=str | bytes)
 
@@ -31,8 +32,9 @@ class Change(Generic[V]):
 class Watch(Generic[V]):
     """The changes of a map from when it was made, for one reader: `async for change in watch`.
 
-    It ends when it, or its map, is closed.  A reader that is more than `buffer_max` changes behind
-    loses those, and is told a `Resync` instead: then the map itself says how things are.
+    It ends when it, or its map, is closed.  A reader that is more than `buffer_max` changes behind,
+    or than 16 MiB of them, loses those, and is told a `Resync` instead: then the map itself says
+    how things are.
     """
 
     def __init__(self, replica: Replica, values: type[V], buffer_max: int) -> None:
@@ -40,6 +42,7 @@ class Watch(Generic[V]):
         self._value_of = reader_of(values)
         self._buffer: deque[model.Change | Resync] = deque()
         self._buffer_max = buffer_max
+        self._bytes = 0  # of what is in the buffer
         self._revision = replica.revision  # of the last change that was read
         self._is_behind = False
         self._is_forked = False  # the server went back among what was not kept
@@ -86,15 +89,21 @@ class Watch(Generic[V]):
         self._revision = news.revision
         if isinstance(news, Resync):
             return news
+        self._bytes -= news.size
         old, new = self._value_of(news.old), self._value_of(news.new)
         return Change(news.revision, text_of(news.key), old, new)
 
     def _hear(self, news: model.Change | Resync) -> None:
         self._buffer.append(news)
-        if self._is_behind or len(self._buffer) > self._buffer_max:
+        if isinstance(news, model.Change):
+            self._bytes += news.size
+        held = len(self._buffer)
+        is_heavy = self._bytes > WATCH_BYTES_MAX and held > 1
+        if self._is_behind or is_heavy or held > self._buffer_max:
             self._is_behind = True
             self._is_forked |= any(isinstance(e, Resync) and e.is_fork for e in self._buffer)
             self._buffer.clear()
+            self._bytes = 0
         self._bell.set()
 
 

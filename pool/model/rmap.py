@@ -17,10 +17,10 @@ and decides when it needs one.  It performs nothing; see `pool/actors/replica.py
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -187,7 +187,11 @@ class Change:
     key: bytes
     old: Value | None
     new: Value | None
+    # What keeping it costs beside the map itself, in bytes: its strings, and of lists the tuples.
+    size: int = attrs.field(default=0, eq=False, repr=False)
 
+
+_WORD_BYTES: Final = 8  # of a tuple, for each of its items
 
 _NOTHING: MappingProxyType[bytes, Value] = MappingProxyType({})
 
@@ -268,6 +272,7 @@ def _revised(items: dict[bytes, Value], delta: Delta) -> list[Change]:
     """
     olds: dict[bytes, Value | None] = {}
     lists: dict[bytes, list[bytes]] = {}  # those under change
+    moved: dict[bytes, int] = {}  # bytes that came into them, or went
     for kind, key, text in delta.edits:
         if kind == "*":
             for each, old in items.items():
@@ -287,12 +292,120 @@ def _revised(items: dict[bytes, Value], delta: Delta) -> list[Change]:
             if key not in lists:
                 now = items.pop(key, None)
                 lists[key] = list(now) if isinstance(now, tuple) else []
+            before = len(lists[key])
             if kind == "a":
                 lists[key].append(text)
             else:
                 lists[key] = [each for each in lists[key] if each != text]
+            count = abs(len(lists[key]) - before)
+            moved[key] = moved.get(key, 0) + count * len(text)
     items.update((key, tuple(held)) for key, held in lists.items() if held)
-    return [Change(delta.at.revision, key, old, items.get(key)) for key, old in olds.items()]
+    changes = []
+    for key, was in olds.items():
+        new = items.get(key)
+        size = moved.get(key, 0) + _size(was) + _size(new)
+        if isinstance(was, tuple) and not isinstance(new, tuple):
+            size += sum(map(len, was))
+        changes.append(Change(delta.at.revision, key, was, new, size))
+    return changes
+
+
+def _size(value: Value | None) -> int:
+    if value is None:
+        return 0
+    return len(value) if type(value) is bytes else _WORD_BYTES * len(value)
+
+
+# --- a copy in the making ---------------------------------------------------------------------
+
+
+def _none(_: bytes) -> bool:
+    return False
+
+
+@attrs.frozen
+class Page:
+    """A part of a map, of one moment: what changed since the part before, then what comes next.
+
+    Items come only where the deltas lead to that moment.
+    """
+
+    at: Position
+    deltas: tuple[Delta, ...]
+    has_more: bool  # there are more deltas before any items can come
+    strings: Mapping[bytes, bytes]
+    lists: Mapping[bytes, Sequence[bytes]]  # or parts of them, in their order
+    is_whole: Callable[[bytes], bool]  # all that was in the list of a key has come by now
+    is_last: bool
+    strings_count: int  # in the map at that moment
+    listed_count: int
+
+
+@attrs.define
+class Gathering:
+    """A copy in the making, page by page, while the map goes on changing.
+
+    What it holds is right at `at`: a page's items are, and the deltas up to them are applied over
+    those of before.  A string may be set before its page comes, which brings the same or what it
+    became.  A list grows at its end: what is appended to one that has not come as a whole comes
+    with the rest of it.  So nothing is there that is not in the map, and when the counts are
+    equal, nothing lacks, however the server has ordered its pages (another one, after a failover,
+    orders them anew).
+    """
+
+    at: Position | None = None
+    is_over: bool = False
+    _strings: dict[bytes, bytes] = attrs.field(init=False, factory=dict)
+    _lists: dict[bytes, list[bytes]] = attrs.field(init=False, factory=dict)
+    _is_whole: Callable[[bytes], bool] = attrs.field(init=False, default=_none)
+
+    def add(self, page: Page) -> bool:
+        """Take the next page; False: it does not continue this history, or the counts differ."""
+        at = page.at if self.at is None else self.at
+        for delta in page.deltas:
+            if delta.after != (at.revision, at.stamp) or delta.at.incarnation != at.incarnation:
+                return False
+            self._change(delta.edits)
+            at = delta.at
+        self.at = at
+        if page.has_more:
+            return bool(page.deltas)
+        if at != page.at:
+            return False
+        self._strings.update(page.strings)
+        for key, values in page.lists.items():
+            self._lists.setdefault(key, []).extend(values)
+        self._is_whole, self.is_over = page.is_whole, page.is_last
+        return not page.is_last or self._counts == (page.strings_count, page.listed_count)
+
+    def state(self) -> MapState:
+        """Return the map at `at`, when all is here."""
+        assert self.at is not None
+        lists = {key: tuple(held) for key, held in self._lists.items() if held}
+        return MapState(self.at, MappingProxyType({**self._strings, **lists}))
+
+    @property
+    def _counts(self) -> tuple[int, int]:
+        return len(self._strings), sum(map(len, self._lists.values()))
+
+    def _change(self, edits: Iterable[Edit]) -> None:
+        for kind, key, text in edits:
+            match kind:
+                case "*":
+                    self._strings.clear()
+                    self._lists.clear()
+                case "+":
+                    self._lists.pop(key, None)
+                    self._strings[key] = text
+                case "-":
+                    self._lists.pop(key, None)
+                    self._strings.pop(key, None)
+                case "a":
+                    if self._is_whole(key):
+                        self._lists.setdefault(key, []).append(text)
+                case "r":
+                    held = self._lists.get(key, ())
+                    self._lists[key] = [each for each in held if each != text]
 
 
 # --- whether a history has a position ---------------------------------------------------------

@@ -24,6 +24,9 @@ Deadlines are kept beside the body, which may hang in a name look-up or wait for
 not answer: every call is answered when its time is up, whatever happens.  One loop timer per link
 is enough for that; in a busy link it fires about once per time-out.
 
+What is too large for one answer is fetched part by part over a connection of its own, which all
+who do so at the time share (`apart()`): nobody's renewal or dispatch stands behind it.
+
 In a cluster a link has others beside it, made when they are first needed: one for each hash tag,
 with a connection to the primary that has it.  Calls are passed on by their first key.
 """
@@ -31,7 +34,8 @@ with a connection to the primary that has it.  Calls are passed on by their firs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import chain
 from operator import length_hint
 from typing import Any
@@ -52,6 +56,7 @@ from pool.errors import (
 from pool.model.names import hash_tag
 from pool.store.care import Care, Guard
 from pool.store.loops import door
+from pool.store.port import READ_S
 from pool.store.reads import Reads
 from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.seam import Beside, Port, Seam, Waiter
@@ -119,11 +124,14 @@ class Link:
         self.server: Server | None = None
         self.connections = 0  # made so far: a change means that the server was away
         self.reads = Reads()  # for whoever asks for what may be large
+        self.pages = Reads()  # of maps: what they weigh says nothing of the others
         self.seam = seam
         self._url = url
         self._where = url.where
         self._is_of_cluster = url.kind == "cluster"
         self._others: dict[str, Link] = {}  # by hash tag
+        self._apart: Link | None = None
+        self._apart_users = 0
         self._op_timeout_s = op_timeout_s
         self._longest_s = _LONGEST * op_timeout_s if longest_s is None else longest_s
         # Half of a call's time: what can be repeated after a lost reply must have time left for it.
@@ -227,18 +235,44 @@ class Link:
         link = self._others.get(tag)
         if link is None:
             self._check_open()
-            link = Link(
-                self.seam,
-                self._url.at(key),
-                op_timeout_s=self._op_timeout_s,
-                longest_s=self._longest_s,
-                queued_max=self._queued_max,
-                name=f"{self._name}-{tag}",
-                care=self._care,
-                is_here=self._door,  # a callback of asyncio's, which may be where we are, has none
-            )
-            link._start()  # what is called meanwhile waits for its connection
-            self._others[tag] = link
+            self._others[tag] = link = self._beside_it(self._url.at(key), tag, self._longest_s)
+        return link
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncIterator[Link]:
+        """Give a link to the same place that has a connection of its own, while somebody uses it.
+
+        A call may take as long there as a read of that size.
+
+        Raises:
+            NotRunning: It is closed.
+        """
+        if self._apart is None:
+            self._check_open()
+            self._apart = self._beside_it(self._url, "apart", max(READ_S, self._longest_s))
+        link = self._apart
+        self._apart_users += 1
+        try:
+            yield link
+        finally:
+            self._apart_users -= 1
+            if not self._apart_users:
+                self._apart = None
+                with anyio.CancelScope(shield=True):
+                    await link.aclose(_GIVE_UP_S)
+
+    def _beside_it(self, url: Url, name: str, longest_s: float) -> Link:
+        link = Link(
+            self.seam,
+            url,
+            op_timeout_s=self._op_timeout_s,
+            longest_s=longest_s,
+            queued_max=self._queued_max,
+            name=f"{self._name}-{name}",
+            care=self._care,
+            is_here=self._door,  # a callback of asyncio's, which may be where we are, has none
+        )
+        link._start()  # what is called meanwhile waits for its connection
         return link
 
     def moved_s(self, key: str = "") -> float:
@@ -330,7 +364,7 @@ class Link:
         """
         self._is_closing = True
         async with anyio.create_task_group() as closing:
-            for link in self._others.values():
+            for link in (*self._others.values(), *filter(None, [self._apart])):
                 closing.start_soon(link.aclose, budget_s)
             await self._aclose(budget_s)
 

@@ -26,8 +26,9 @@ from pool.store.replies import Moved, NoScript, from_words
 from pool.store.scripts import Command, Script, ScriptCall, Word
 from pool.store.wire import Lost, Reply, Server, pack
 
-READ_TIMES = 16  # of its time-out, and ...
-READ_S = 60.0  # at least: what a blocking read that moves on may take, however slowly it does
+# What a blocking read that moves on may take, however slowly it does: as long as the most that one
+# exchange may bring (`REPLIES_BYTES_MAX`) takes over 1 MB/s.
+READ_S = 600.0
 
 OnEnd: TypeAlias = Callable[[BaseException | None], object]
 
@@ -46,6 +47,7 @@ class AnyWire(Protocol):
 
     server: Server | None
     moved_s: float
+    came_bytes: int
 
     def is_open(self) -> bool:
         """Say whether the connection can be used, as far as is known."""
@@ -136,6 +138,10 @@ class WirePort:
     def moved_s(self) -> float:
         return self.wire.moved_s
 
+    @property
+    def came_bytes(self) -> int:
+        return self.wire.came_bytes
+
     def is_connected(self) -> bool:
         return self.wire.is_open()
 
@@ -210,10 +216,8 @@ class WirePort:
                 self._is_good = False
                 return []
             words = (*words, *positions.keys(), *positions.values())
-            longest_s = max(READ_S, READ_TIMES * timeout_s)
-            [reply] = await self.wire.exchange(
-                pack(words), 1, timeout_s=timeout_s, until_s=self._clock() + longest_s
-            )
+            until_s = self._clock() + max(READ_S, timeout_s)
+            [reply] = await self.wire.exchange(pack(words), 1, timeout_s=timeout_s, until_s=until_s)
         except (Lost, StoreUnavailable) as error:
             self._is_good = False
             if self._interrupted:

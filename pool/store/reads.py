@@ -8,6 +8,8 @@ fails as a whole, is asked for again from the beginning, and so for ever.  So wh
 be large takes a turn first.  There are as many turns at once as should weigh no more than
 `READ_BYTES_MAX`, by what was answered before: what is small is as wide as ever, of what is large
 each has a call's time for itself.  After an answer that did not come, the next one comes alone.
+
+Who reads entries one after the other asks for a `Portion`: as many as should weigh that much.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import attrs
 READ_BYTES_MAX: Final = 512 * 1024  # expected at once: at 1 MB/s what is small waits 0.5 s
 TURNS_MAX: Final = 64  # at once: so many may be larger than what was answered before
 FORGOTTEN: Final = 0.75  # of the largest, what is still expected after each smaller one
+PORTION_FIRST: Final = 16  # entries, of which nothing is known
+PORTION_MAX: Final = 256  # entries: at 64 KiB each, if all before were small, that is 16 MiB
 
 
 @attrs.define(eq=False)
@@ -92,6 +96,36 @@ class Reads:
         else:
             turn.is_given_up = True  # whoever waited was cancelled
         self._go_on()
+
+
+@attrs.define(eq=False)
+class Portion:
+    """How many entries to ask for at once, by what they weighed before.
+
+    It grows with each answer, at most twofold, and halves after one that did not come.
+    """
+
+    most: int = PORTION_FIRST  # of each stream, as far as answers came
+    entry_bytes: float = 0.0  # expected of each; 0: not known
+
+    def of(self, wanted: int, streams: int = 1) -> int:
+        """Return how many to ask for of each of so many streams; one in any case."""
+        if self.entry_bytes > 0:
+            fit = int(READ_BYTES_MAX / (streams * self.entry_bytes))
+            fit = min(fit, max(PORTION_FIRST, PORTION_MAX // streams))
+        else:
+            fit = PORTION_FIRST // streams
+        return max(1, min(wanted, self.most, fit))
+
+    def came(self, entries: int, size: int) -> None:
+        """An answer is here, of so many bytes."""
+        if entries:
+            self.entry_bytes = max(size / entries, FORGOTTEN * self.entry_bytes)
+            self.most = min(2 * self.most, PORTION_MAX)
+
+    def failed(self, wanted: int, streams: int = 1) -> None:
+        """The answer to such a question did not come."""
+        self.most = max(1, self.of(wanted, streams) // 2)
 
 
 NO_TURN: Final = Turn(Reads(), has_come=True)  # of who reads nothing, and has nothing to give up

@@ -22,12 +22,11 @@ that, and whoever follows takes a snapshot.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 import attrs
 
 from pool import checks
-from pool.errors import ConfigError, InvalidOption, PayloadTooLarge, StoreLost
+from pool.errors import ConfigError, InvalidOption, PayloadTooLarge, StoreLost, StoreUnavailable
 from pool.model.names import Control, check_map
 from pool.model.rmap import (
     NO_STAMP,
@@ -36,12 +35,14 @@ from pool.model.rmap import (
     Delete,
     Delta,
     Edit,
+    Gathering,
     History,
     Increment,
     ListOp,
     MapState,
     Op,
     Outcome,
+    Page,
     Position,
     Probed,
     ResetOp,
@@ -69,6 +70,8 @@ READING_S = 60  # for how long the log of a map that has ended is kept
 ENDED_MAX = 128  # maps that have ended, of one probe; while there are as many it is repeated
 LATE_MS = 5_000  # who was handed an ended map and does not end it leaves it to others then
 ASKED_MAX = 256  # revisions of a map in one question
+PAGE_BYTES_MAX = 256 * 1024  # of a copy's page: at 1 MB/s what comes behind it waits 0.3 s
+PAGE_BYTES_MIN = 4 * 1024
 
 _WRITING = ("config", "maps", "data", "lists", "log", "due")
 _GROWING = ("incarnation", "name", "nonce", "items_max", "ttl_ms", "life")
@@ -99,15 +102,43 @@ def _listed(reply: Reply) -> tuple[int, str, int, int]:
     return int(revision), _stamp(stamp), int(before), int(now)
 
 
-def _snapshot(reply: Reply) -> tuple[int, str, dict[bytes, Value]] | None:
+@attrs.frozen
+class _Paged:
+    """What a page was answered, as it came."""
+
+    revision: int
+    stamp: str
+    deltas: tuple[Delta, ...]
+    has_more: bool
+    fields: dict[bytes, bytes]  # of the map's hash: `at` and foreign ones are among them
+    members: list[bytes]
+    strings_at: bytes
+    is_last: bool
+    counts: tuple[int, int]
+    size: int
+
+
+def _paged(reply: Reply) -> _Paged | None:
     if reply is None:
         return None  # its time is up
-    revision, stamp, found, members = reply
-    flat = commands.flat(found)
-    pairs = zip(flat[::2], flat[1::2], strict=True)
-    items: dict[bytes, Value] = {field[1:]: value for field, value in pairs if field[:1] == b"="}
-    items.update((key, tuple(held)) for key, held in _lists(commands.texts(members)).items())
-    return int(revision), _stamp(stamp), items
+    revision, stamp, entries, more, strings, members, strings_at, over, *counts = reply
+    deltas, size = [], 0
+    for entry, held in entries:
+        size += sum(map(len, commands.texts(held)))
+        deltas.append(delta_of(commands.entry_id(entry), commands.fields(held)))
+    flat, members = commands.flat(strings), commands.texts(members)
+    return _Paged(
+        int(revision),
+        _stamp(stamp),
+        tuple(deltas),
+        commands.count(more) > 0,
+        dict(zip(flat[::2], flat[1::2], strict=True)),
+        members,
+        commands.typed(strings_at, bytes),
+        commands.count(over) > 0,
+        (commands.count(counts[0]), commands.count(counts[1])),
+        size + sum(map(len, flat)) + sum(map(len, members)),
+    )
 
 
 @attrs.frozen
@@ -147,11 +178,11 @@ RESET = Script.load(
     args=("incarnation", "name", "nonce", "kind", "*expected"),
     reads=_resized,
 )
-SNAPSHOT = Script.load(
-    "rmap_snapshot",
+PAGE = Script.load(
+    "rmap_page",
     keys=("config", "maps", "data", "lists", "log"),
-    args=("incarnation", "nonce"),
-    reads=_snapshot,
+    args=("incarnation", "nonce", "bytes_max", "reached", "strings_at", "lists_at"),
+    reads=_paged,
 )
 PROBE = Script.load(
     "rmap_probe",
@@ -168,6 +199,7 @@ FIND = Script.load(
 
 _DIGITS_MAX = 7  # of a string's length
 _STAMP_DIGITS = 16
+_LISTS = b"[l"  # where the items of lists begin
 _NO_INCARNATION = ""  # no pool has it: what cannot be read continues nobody's history
 _DIGITS = 19  # that order the items of a list, see lib/rmap.lua
 
@@ -317,19 +349,16 @@ class StoredMap:
         known = {of: stamp for of, stamp in zip(revisions, stamps, strict=True) if stamp}
         return History(revision, floor, known)
 
-    async def snapshot(self, link: Link, incarnation: str) -> MapState:
-        """Return the whole map, of one moment.  Costs O(items) on the server.
+    def pages(self, incarnation: str) -> Pages:
+        """Return what fetches the whole map, page by page."""
+        return Pages(self, incarnation)
 
-        Raises:
-            StoreLost: The pool of this incarnation is not there any more.
-            StoreUnavailable: No answer in time.
-        """
-        keys = (self.control.config, self.control.maps, self.data, self.lists, self.log)
-        call = SNAPSHOT(keys, (incarnation, nonce(link.seam)))
-        while (reply := await self._call(link, call, repeatable=True)) is None:
-            await self.reset(link, incarnation, ResetOp("expire"))
-        revision, stamp, items = reply
-        return MapState(Position(incarnation, revision, stamp), MappingProxyType(items))
+    async def snapshot(self, link: Link, incarnation: str) -> MapState:
+        """Fetch the whole map; for errors see `Pages.fetch`."""
+        pages = self.pages(incarnation)
+        while (state := await pages.fetch(link)) is None:
+            continue
+        return state
 
     def keys(self) -> tuple[str, ...]:
         """Return what the writing scripts declare."""
@@ -346,6 +375,87 @@ class StoredMap:
 def nonce(seam: Seam) -> str:
     """Draw what makes the stamps of one call's writes unlike all others."""
     return f"{seam.dice.getrandbits(64):016x}"
+
+
+@attrs.define(eq=False)
+class Pages:
+    """The whole of a map, as it is fetched: one call a page, of any connection.
+
+    What is here stays here whatever fails; a page that did not come is asked for again, half as
+    large.  Only if the map's history does not lead on from the page before (its log was trimmed, or
+    the server went back) all begins anew.
+    """
+
+    stored: StoredMap
+    incarnation: str
+    is_begun: bool = attrs.field(init=False, default=False)  # a page is here
+    _gathering: Gathering = attrs.field(init=False, factory=Gathering)
+    _strings_at: bytes = attrs.field(init=False, default=b"0")
+    _lists_at: bytes = attrs.field(init=False, default=_LISTS)
+    _foreign: int = attrs.field(init=False, default=0)  # among the lists' items
+    _odd: set[bytes] = attrs.field(init=False, factory=set)  # fields that are none of ours
+    _bytes_max: int = attrs.field(init=False, default=PAGE_BYTES_MAX)
+
+    async def fetch(self, link: Link) -> MapState | None:
+        """Fetch the next page, when it is its turn; return the map if that was the last.
+
+        Costs what the page holds on the server.
+
+        Raises:
+            StoreLost: The pool of this incarnation is not there any more.
+            StoreUnavailable: No answer in time; or the next page did not continue those before, as
+                the map changes faster than it comes, and all begins anew.
+        """
+        stored, control = self.stored, self.stored.control
+        keys = (control.config, control.maps, stored.data, stored.lists, stored.log)
+        at = self._gathering.at
+        reached = "" if at is None else at.revision
+        where = (self._bytes_max, reached, self._strings_at, self._lists_at)
+        call = PAGE(keys, (self.incarnation, nonce(link.seam), *where))
+        async with link.pages.turn() as turn:
+            try:
+                paged = await stored._call(link, call, repeatable=True)
+            except StoreUnavailable:
+                self._bytes_max = max(self._bytes_max // 2, PAGE_BYTES_MIN)
+                raise
+            turn.size = 0 if paged is None else paged.size
+        if paged is None:
+            await stored.reset(link, self.incarnation, ResetOp("expire"))
+            self._begin_anew()
+            return None
+        self._bytes_max = min(2 * self._bytes_max, PAGE_BYTES_MAX)
+        if not self._gathering.add(self._page(paged)):
+            self._begin_anew()
+            problem = "it changed so much that the next part does not continue those before"
+            raise StoreUnavailable(problem=problem, maybe_done=False)
+        self.is_begun = True
+        return self._gathering.state() if self._gathering.is_over else None
+
+    def _begin_anew(self) -> None:
+        self._gathering, self._foreign, self._odd = Gathering(), 0, set()
+        self._strings_at, self._lists_at, self.is_begun = b"0", _LISTS, False
+
+    def _page(self, paged: _Paged) -> Page:
+        lists, foreign = _lists(paged.members)
+        self._foreign += foreign
+        ours = {field[1:]: value for field, value in paged.fields.items() if field[:1] == b"="}
+        self._odd.update(each for each in paged.fields if each[:1] != b"=" and each != b"at")
+        self._strings_at = paged.strings_at
+        if paged.members:
+            self._lists_at = _behind(paged.members[-1])
+        reached = self._lists_at[1:]
+        strings_count, listed_count = paged.counts
+        return Page(
+            Position(self.incarnation, paged.revision, paged.stamp),
+            paged.deltas,
+            paged.has_more,
+            ours,
+            lists,
+            lambda key: _end_of(key) <= reached,
+            paged.is_last,
+            strings_count - len(self._odd),
+            listed_count - self._foreign,
+        )
 
 
 def probe_call(
@@ -452,11 +562,28 @@ def _string(packed: bytes, at: int) -> tuple[bytes, int]:
     return packed[colon + 1 : end], end
 
 
-def _lists(members: Sequence[bytes]) -> dict[bytes, list[bytes]]:
-    """Return what the members of `lists` say, which come list by list, in order.
+def _end_of(key: bytes) -> bytes:
+    """Return what all members of the key's list are below."""
+    return b"l%d:%s:" % (len(key), key)  # digits come there, and ':' follows '9'
 
-    A member that is none of ours is left out: one may be there that another hand has put.
+
+def _behind(member: bytes) -> bytes:
+    """Return from where the members behind this one are read.  The value is not needed for that."""
+    try:
+        _, at = _string(member, 1)  # behind its letter
+    except ValueError:
+        return b"(" + member
+    digits = member[at : at + _DIGITS]
+    following = b"%0*d" % (_DIGITS, int(digits) + 1) if digits.isdigit() else b""
+    return b"[" + member[:at] + following if len(following) == _DIGITS else b"(" + member
+
+
+def _lists(members: Sequence[bytes]) -> tuple[dict[bytes, list[bytes]], int]:
+    """Return what members of `lists` say, which come list by list, in order.
+
+    A member that is none of ours is left out, and counted: another hand may have put it there.
     """
+    foreign = 0
     found: dict[bytes, list[bytes]] = {}
     held: list[bytes] = []
     head = b"?"  # no member begins like that
@@ -465,10 +592,11 @@ def _lists(members: Sequence[bytes]) -> dict[bytes, list[bytes]]:
             try:
                 key, at = _string(member, 1)  # behind its letter
             except ValueError:
+                foreign += 1
                 continue
             head, held = member[:at], found.setdefault(key, [])
         held.append(member[len(head) + _DIGITS :])
-    return found
+    return found, foreign
 
 
 def _value_of(reply: Reply) -> Value | None:

@@ -88,6 +88,10 @@ class Port(Protocol):
     def moved_s(self) -> float:
         """When the other side last took or sent something that is not its greeting."""
 
+    @property
+    def came_bytes(self) -> int:
+        """How many bytes of replies came last."""
+
     async def run(
         self, calls: Sequence[Command], *, timeout_s: float, longest_s: float | None = None
     ) -> list[Reply]:
@@ -111,7 +115,7 @@ class Port(Protocol):
         """Wait up to `block_s` for entries behind these positions (stream name -> last id).
 
         `timeout_s`, which is longer, is when a connection counts as lost on which nothing came;
-        what comes slowly may take `READ_TIMES` as long.
+        what comes slowly may take `READ_S`.
         Returns [] when there are none, or when interrupted.  As a consumer of a group: `>` is a
         position, and at any other one it is the consumer's own pending entries that are read.
 

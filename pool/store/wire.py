@@ -98,6 +98,7 @@ class Wire:
         self.server: Server | None = None  # as of the last connection
         # When the other side has last taken or sent something, greetings apart.
         self.moved_s = float("-inf")
+        self.came_bytes = 0  # of replies, in the last exchange
         self._timeout_s = 0.0  # of the present exchange, as is ...
         self._until_s = 0.0
         self._ends_s = 0.0  # the present wait
@@ -237,7 +238,7 @@ class Wire:
         """
         found, reader = self._socket, self._reader
         replies: list[Reply] = []
-        self._sent_bytes, self._timeout_s, left = 0, timeout_s, REPLIES_BYTES_MAX
+        self._sent_bytes, self._timeout_s, self.came_bytes = 0, timeout_s, 0
         self._until_s = self._clock() + timeout_s if until_s is None else until_s
         if found is None or timeout_s <= 0:
             # Lost, or too late, before anything was sent: between two exchanges of one operation.
@@ -259,7 +260,8 @@ class Wire:
                 size = await self._receive(found)
                 if not size:
                     raise ConnectionError
-                if (left := left - size) < 0:
+                self.came_bytes += size
+                if self.came_bytes > REPLIES_BYTES_MAX:
                     raise Garbled(f"more than {REPLIES_BYTES_MAX} bytes")
                 reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - MemoryError, or whatever else a parser raises

@@ -65,6 +65,7 @@ class FaultProxy:
     drop_requests: bool = False  # swallow what clients send
     drop_replies: bool = False  # swallow what the server answers
     cut_after_bytes: int | None = None  # reset the connection after so many bytes of reply; once
+    cut_each_after_bytes: int = 0  # likewise each connection, again and again; 0: none
     connections: int = 0  # accepted so far
     dropped_bytes: int = 0
     request_bytes: int = 0  # that came from clients
@@ -83,7 +84,8 @@ class FaultProxy:
 
     async def heal(self) -> None:
         """Relay faithfully again, on fresh connections."""
-        self.delay_s, self.slice_bytes, self.cut_after_bytes = 0.0, 0, None
+        self.delay_s, self.slice_bytes = 0.0, 0
+        self.cut_after_bytes, self.cut_each_after_bytes = None, 0
         self.bytes_per_s = self.line_bytes_per_s = 0.0
         self.drop_requests = self.drop_replies = False
         await self.cut()
@@ -146,6 +148,7 @@ class _Relay:
     client: SocketStream
     ended: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     _scope: anyio.CancelScope = attrs.field(init=False, factory=anyio.CancelScope)
+    _answered_bytes: int = attrs.field(init=False, default=0)
 
     def reset(self) -> None:
         raw = self.client.extra(SocketAttribute.raw_socket)  # noqa: S610  (not Django's)
@@ -200,6 +203,10 @@ class _Relay:
                 await self.client.send(chunk)
                 self.reset()
                 return
+        self._answered_bytes += len(chunk)
+        if 0 < faults.cut_each_after_bytes < self._answered_bytes:
+            self.reset()
+            return
         size = faults.slice_bytes or (_PACKET_BYTES if faults.line_bytes_per_s else len(chunk))
         for at in range(0, len(chunk), size):
             await faults._lines[1].carry(min(size, len(chunk) - at), faults.line_bytes_per_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -30,7 +31,10 @@ from pool import (
     Written,
     WrongValue,
 )
+from pool.actors import watch as watches
 from pool.actors.replica import Replica
+from pool.actors.watch import WATCH_BYTES_MAX
+from pool.model import rmap as model
 from pool.model.names import Control
 from pool.model.rmap import Probed
 from pool.store.rmap import StoredMap
@@ -66,13 +70,13 @@ async def flags(anyio_backend: str, open_map: OpenMap) -> AsyncIterator[Replicat
 def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the maps fetched, one for each snapshot."""
     fetched: list[str] = []
-    snapshot = StoredMap.snapshot
+    pages = StoredMap.pages
 
-    async def noted(self: StoredMap, *args: Any) -> Any:
+    def noted(self: StoredMap, incarnation: str) -> Any:
         fetched.append(self.name)
-        return await snapshot(self, *args)
+        return pages(self, incarnation)
 
-    monkeypatch.setattr(StoredMap, "snapshot", noted)
+    monkeypatch.setattr(StoredMap, "pages", noted)
     return fetched
 
 
@@ -420,6 +424,55 @@ async def test_a_watcher_that_never_reads_blocks_nobody(flags: ReplicatedMap[str
     assert flags["n"] == "99"  # the map itself says what was missed
     later = await flags.set_and_wait("n", "later")
     assert await read(idle, 1) == [Change(later.revision, "n", "99", "later")]
+
+
+async def test_a_watch_that_is_not_read_is_bounded_in_bytes(flags: ReplicatedMap[str]) -> None:
+    """G5: 4,096 changes of a list of 20,000 were 730 MiB."""
+    for _ in range(80):
+        await flags.append("l", *["x"] * 256)
+    await flags.set_and_wait("k", "")
+    idle, busy = flags.watch(), flags.watch()
+    most, heard = 0, 0
+    for n in range(150):
+        last = await flags.append("l", str(n))
+        await flags.wait_for(last.at)
+        held = [change for change in idle._buffer if isinstance(change, model.Change)]
+        kept = {id(value): value for change in held for value in (change.old, change.new)}
+        most = max(most, sum(map(sys.getsizeof, kept.values())))
+        heard += isinstance(await anext(busy), Change)
+    assert heard == 150, "who reads hears all"
+    assert most < 1.1 * WATCH_BYTES_MAX
+    [missed] = await read(idle, 1)
+    assert isinstance(missed, Resync)
+    assert (missed.reason, missed.is_fork) == ("overflow", False)
+    assert len(flags.get_list("l")) == 80 * 256 + 150
+
+
+async def test_what_a_change_keeps_alive_counts(
+    flags: ReplicatedMap[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of any size is kept; what it replaced, or removed, is nobody else's any more."""
+    monkeypatch.setattr(watches, "WATCH_BYTES_MAX", 10_000)
+    text = "x" * 20_000
+    changes: tuple[Callable[[], Awaitable[Any]], ...] = (
+        lambda: flags.set("k", text),
+        lambda: flags.delete("k"),
+        lambda: flags.append("k", text),
+        lambda: flags.remove("k", text),
+        lambda: flags.append("k", *[text] * 2),
+        lambda: flags.set("k", "short"),
+    )
+    for change in changes:
+        with flags.watch() as watch, flags.watch() as heavier:
+            done = await change()
+            await flags.wait_for(done.at)
+            heard = await anext(watch)
+            assert isinstance(heard, Change)
+            assert any(text in (value or ()) for value in (heard.old, heard.new))
+            after = await flags.set("other", "")
+            await flags.wait_for(after.at)
+            assert isinstance(await anext(watch), Change)
+            assert isinstance(await anext(heavier), Resync)
 
 
 async def test_what_a_watch_could_not_keep_may_be_that_the_server_went_back(

@@ -51,6 +51,7 @@ MAY_SCRIPT = {
     ("reap.lua", "XDEL"): "an entry that no record confirms",
     ("reconcile.lua", "XDEL"): "an entry that no record confirms",
     ("reconcile.lua", "SCAN"): "what one worker owns, a page at a time",
+    ("rmap_page.lua", "SCAN"): "a map's strings, a page at a time",
     ("fence.lua", "MAXLEN"): "the journal",
     ("lib/clock.lua", "MAXLEN"): "the journal",
     ("lib/quiet.lua", "MAXLEN"): "the journal",

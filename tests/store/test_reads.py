@@ -6,7 +6,15 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from pool.store.reads import READ_BYTES_MAX, TURNS_MAX, Reads, Turn
+from pool.store.reads import (
+    PORTION_FIRST,
+    PORTION_MAX,
+    READ_BYTES_MAX,
+    TURNS_MAX,
+    Portion,
+    Reads,
+    Turn,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -111,3 +119,37 @@ async def test_who_is_cancelled_gives_its_turn_back() -> None:
     with anyio.fail_after(5):
         async with reads.turn() as turn:
             assert turn.has_come
+
+
+async def test_a_portion_of_entries_is_what_should_weigh_no_more_than_a_read() -> None:
+    portion = Portion()
+    assert portion.of(1_000) == PORTION_FIRST
+    assert portion.of(1_000, streams=64) == 1, "nothing is known of any of them"
+    for _ in range(8):
+        portion.came(10, 1_000)
+    assert portion.of(1_000) == PORTION_MAX
+    assert portion.of(1_000, streams=64) == PORTION_FIRST
+    assert portion.of(7) == 7
+    portion.came(1, READ_BYTES_MAX // 4)
+    assert portion.of(1_000) == 4
+    assert portion.of(1_000, streams=64) == 1
+    portion.came(1, 10 * READ_BYTES_MAX)
+    assert portion.of(1_000) == 1
+
+
+async def test_a_portion_halves_with_each_answer_that_did_not_come_and_grows_again() -> None:
+    portion = Portion()
+    portion.came(16, 16 * READ_BYTES_MAX // 8)
+    assert portion.of(1_000) == 8
+    found = []
+    for _ in range(4):
+        portion.failed(1_000)
+        found.append(portion.of(1_000))
+    assert found == [4, 2, 1, 1]
+    portion.came(0, 100)
+    assert portion.of(1_000) == 1, "nothing came"
+    found = []
+    for _ in range(4):
+        portion.came(1, READ_BYTES_MAX // 8)
+        found.append(portion.of(1_000))
+    assert found == [2, 4, 8, 8]

@@ -211,7 +211,7 @@ SCENES: Final[dict[str, Scene]] = {
     "sweep": _sweep,
     "join": _join,
 }
-_IDLE: Final = (lanes.RENEW, lanes.RECONCILE, rmap.PROBE, rmap.SNAPSHOT)
+_IDLE: Final = (lanes.RENEW, lanes.RECONCILE, rmap.PROBE, rmap.PAGE)
 _IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)
 
 

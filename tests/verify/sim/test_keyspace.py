@@ -378,7 +378,8 @@ def _random_map_call(
             return rmap.RESET(stored.keys(), ("i", stored.name, "n", dice.choice(kinds)))
         case "snapshot":
             keys = (control.config, control.maps, stored.data, stored.lists, stored.log)
-            return rmap.SNAPSHOT(keys, ("i", "n"))
+            reached = dice.choice(("", "1"))
+            return rmap.PAGE(keys, ("i", "n", dice.choice((1, 10_000)), reached, "0", "[l"))
         case _:
             return rmap.probe_call(control, "i", maps)
 
