@@ -125,7 +125,9 @@ def _ordered(call: ScriptCall, reply: Any) -> Any:
 def _at(source: str, now_us: int) -> str:
     """Have a script run at a time; what it adds to a stream is of that time, too."""
     seconds, micros = divmod(now_us, 1_000_000)
-    source = re.sub(r"('XADD', \w+, (?:'NOMKSTREAM', )?)'\*'", rf"\1'{now_us // 1000}-*'", source)
+    source = re.sub(
+        r"('XADD', \w+, (?:'NOMKSTREAM', )?|ipairs\(\{ )'\*'", rf"\1'{now_us // 1000}-*'", source
+    )
     return source.replace("redis.call('TIME')", f"{{'{seconds}', '{micros}'}}")
 
 
