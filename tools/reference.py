@@ -46,8 +46,17 @@ API: Final = {
         *("Node", "Handlers", "Handler", "Runner", "Job", "Retry", "Cancel", "Park", "Call"),
         *("JobRef", "Status", "WorkerInfo"),
     ),
-    "maps": ("ReplicatedMap", "Written", "Counted", "Resized", "Watch", "Change", "Resync"),
-    "streams": ("Stream", "Reader", "Sink", "StreamEvent", "Parked"),
+    "maps": (
+        "ReplicatedMap",
+        "Written",
+        "Counted",
+        "Resized",
+        "Position",
+        "Watch",
+        "Change",
+        "Resync",
+    ),
+    "streams": ("Stream", "Reader", "Sink", "StreamEvent", "Snapshot", "Parked"),
     "rest": ("Settings", "Event", "log_observer", "freeze_memory"),
 }
 _HEADER: Final = re.compile(r"^--\[\[\n(\w+): (.*?)\]\]", re.DOTALL)

@@ -847,7 +847,7 @@ async def test_a_worker_pulls_at_last_whatever_its_lane_counts(
 
 
 async def test_an_acknowledgement_that_was_refused_is_not_sent_again_for_what_has_ended(
-    fleet: Fleet, diary: Diary, begun: Handlers
+    fleet: Fleet, begun: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await fleet.node(begun, lease_ttl_s=60.0)
     await (await node.dispatch("serve", "k")).started(timeout_s=5)
@@ -855,14 +855,14 @@ async def test_an_acknowledgement_that_was_refused_is_not_sent_again_for_what_ha
     run, box = worker.runs["k"], worker._lanes[0].box
     edge = Edge(ACKNOWLEDGE, run.key, run.start.epoch, run.start.id)
     for phase in ("preparing", "running"):
-        run.phase = phase
+        monkeypatch.setattr(run, "phase", phase)
         box._take_back([(edge, run)])
         assert [*box._acks] == [run]
         box._acks.clear()
-    run.phase = "settling"
+    monkeypatch.setattr(run, "phase", "settling")
     box._take_back([(edge, run)])
     assert not box._acks
-    run.phase = "running"
+    monkeypatch.undo()
 
 
 async def test_a_slot_that_ends_unasked_is_a_crash_of_its_worker(fleet: Fleet) -> None:

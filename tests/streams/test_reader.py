@@ -567,7 +567,9 @@ async def test_a_reader_is_closed_by_who_is_cancelled_too(bench: Bench) -> None:
     ("before", "numbers", "has_hole"),
     [(2, [3, 4, 5], False), (2, [3, 5], True), (2, [4], True), (None, [4, 5], False)],
 )
-def test_numbers_in_a_row_leave_no_hole(before: int | None, numbers: list[int], *, has_hole: bool) -> None:
+def test_numbers_in_a_row_leave_no_hole(
+    before: int | None, numbers: list[int], *, has_hole: bool
+) -> None:
     """Whether a length cap took something is asked only if there is one: it costs a call."""
     cursor: Any = SimpleNamespace(number=before)
     entries = [(f"{number}-0", {"n": b"%d" % number}) for number in numbers]
