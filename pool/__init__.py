@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.actors.job import Cancel, Job, Park, Retry
     from pool.actors.memory import freeze_memory
     from pool.actors.node import Node
-    from pool.actors.observe import Event, log_observer
+    from pool.actors.observe import log_observer
     from pool.actors.reader import Reader
     from pool.actors.ref import JobRef, Status
     from pool.actors.rmap import Counted, ReplicatedMap, Resized, Written
@@ -76,6 +76,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
         WrongLoop,
         WrongValue,
     )
+    from pool.events import Event
     from pool.model.rmap import Position, Resync
     from pool.model.stream import StreamEvent
     from pool.settings import Settings
@@ -162,7 +163,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Cancel": "pool.actors.job",
         "Change": "pool.actors.watch",
         "Counted": "pool.actors.rmap",
-        "Event": "pool.actors.observe",
+        "Event": "pool.events",
         "Handler": "pool.actors.handlers",
         "Handlers": "pool.actors.handlers",
         "Job": "pool.actors.job",

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -15,8 +15,9 @@ import attrs
 
 from pool import checks
 from pool.actors.house import House
-from pool.actors.observe import Event, Observer, check_observers, emit_to
+from pool.actors.observe import check_observers, emit_to
 from pool.actors.supervisor import Supervisor
+from pool.events import Event, Observer
 from pool.model.ids import Ids
 from pool.model.names import Control, check_pool
 from pool.model.timing import TTL_DEFAULT_S, Timing
@@ -60,30 +61,6 @@ class Access:
     def pool(self) -> str:
         """Its name."""
         return self.control.pool
-
-
-@attrs.frozen(kw_only=True)
-class StreamsUnreachable:
-    """Reading failed; it is tried again."""
-
-    event: ClassVar[str] = "streams.unreachable"
-    level: ClassVar[str] = "warning"
-
-    pool: str
-    reader: str
-    problem: str
-
-
-@attrs.frozen(kw_only=True)
-class StreamsReachable:
-    """Reading goes on, after so many failures."""
-
-    event: ClassVar[str] = "streams.reachable"
-    level: ClassVar[str] = "info"
-
-    pool: str
-    reader: str
-    failures: int
 
 
 def check_settings(given: object) -> Settings:

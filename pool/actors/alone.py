@@ -17,8 +17,8 @@ from pool.actors.access import Access, accessing
 from pool.actors.context import Context
 from pool.actors.control import check_ttl, found
 from pool.actors.maps import Maps
-from pool.actors.observe import DataLost, Observer
 from pool.errors import NotRunning, PoolError
+from pool.events import DataLost, Observer
 from pool.model.backoff import reconnect_delay
 from pool.model.timing import Timing
 from pool.settings import Settings

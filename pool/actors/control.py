@@ -45,8 +45,8 @@ import attrs
 
 from pool.actors.access import Access
 from pool.actors.context import Context
-from pool.actors.observe import ControlLost
 from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
+from pool.events import ControlLost
 from pool.model.names import Names
 from pool.model.timing import Timing
 from pool.store.answers import Founded

@@ -27,7 +27,6 @@ from pool.actors.keepalive import EXIT_CODE, KeepAlive, LaneHandlers
 from pool.actors.listener import Listener
 from pool.actors.maps import Maps
 from pool.actors.membership import IdentityGone, LaneDoubted, Membership, PoolLost
-from pool.actors.observe import HandlerOverran
 from pool.actors.orders import (
     Drain,
     Granted,
@@ -47,6 +46,7 @@ from pool.actors.sweeper import Sweeper
 from pool.actors.tail import Fields
 from pool.actors.worker import Worker
 from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, again
+from pool.events import HandlerOverran
 from pool.model.job import DIGITS_MAX, Start
 from pool.model.names import WORKERS
 from pool.model.placement import Candidate

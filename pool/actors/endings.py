@@ -7,11 +7,11 @@ from typing import Any
 import attrs
 
 from pool.actors.context import Context
-from pool.actors.observe import AttemptFailed
 from pool.actors.outcome import outcome_ttl_ms
 from pool.actors.raised import Raised, told
 from pool.actors.run import Ending, Returned, Run, Unreadable
 from pool.errors import PayloadEncodingError, PayloadTooLarge
+from pool.events import AttemptFailed
 from pool.model import job as model
 from pool.model.codec import check_size, encode_value
 from pool.model.job import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, one_line

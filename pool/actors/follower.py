@@ -21,14 +21,14 @@ they are asked for until none is left.  They say what time should have passed (s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import anyio
 import attrs
 
-from pool.actors.observe import Event
 from pool.actors.tail import Batch, Reading, StreamEntry, Tail
 from pool.errors import PoolError, StoreLost, again
+from pool.events import Event, MapsReachable, MapsUnreachable
 from pool.model.names import Control
 from pool.model.rmap import Deltas, Position, Probed
 from pool.model.timing import Timing
@@ -64,24 +64,6 @@ class Rejoined:
 
 Told: TypeAlias = Deltas | Probed | Lost | Rejoined
 Receive: TypeAlias = Callable[[Told], object]
-
-
-@attrs.frozen(kw_only=True)
-class MapsUnreachable:
-    event: ClassVar[str] = "maps.unreachable"
-    level: ClassVar[str] = "warning"
-
-    pool: str
-    problem: str
-
-
-@attrs.frozen(kw_only=True)
-class MapsReachable:
-    event: ClassVar[str] = "maps.reachable"
-    level: ClassVar[str] = "info"
-
-    pool: str
-    failures: int  # tries in between
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -22,9 +22,9 @@ import anyio
 import attrs
 from anyio.abc import TaskGroup
 
-from pool.actors.observe import Event
 from pool.actors.supervisor import Supervisor
 from pool.errors import PartEnded
+from pool.events import Event
 from pool.model.backoff import Restarts
 from pool.settings import Settings
 from pool.store.loops import Strays, after_task, is_asked_for, is_cancellation, strays

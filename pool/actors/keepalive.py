@@ -38,8 +38,8 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.hang import Hold, Pulse
-from pool.actors.observe import ClockStepped, LeaseLost, LeaseResumed, LoopHung, TtlChanged
 from pool.errors import Gone, PoolError, StoreLost
+from pool.events import ClockStepped, LeaseLost, LeaseResumed, LoopHung, TtlChanged
 from pool.model.job import Options
 from pool.model.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
 from pool.model.timing import Timing

@@ -51,12 +51,12 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.context import Context, LaneState
 from pool.actors.control import found
-from pool.actors.observe import DataLost, LaneDataLost, LaneJoined, LaneMissing
 from pool.actors.orders import LaneLost, LeaseBack
 from pool.actors.replica import Replica
 from pool.actors.roster import WorkerInfo
 from pool.actors.worker import Worker
 from pool.errors import Gone, NotRunning, PoolError, StoreLost, StoreUnavailable
+from pool.events import DataLost, LaneDataLost, LaneJoined, LaneMissing
 from pool.model.backoff import refused_delay
 from pool.model.job import Options
 from pool.model.lease import Lease

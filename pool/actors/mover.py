@@ -15,10 +15,10 @@ from typing import Final
 import attrs
 
 from pool.actors.context import Context
-from pool.actors.observe import ServiceMoved
 from pool.actors.outbox import RESEND_S
 from pool.actors.run import Run
 from pool.errors import PoolError
+from pool.events import ServiceMoved
 from pool.store.answers import Opening
 from pool.store.lane import Target
 

@@ -28,17 +28,7 @@ from pool.actors.dispatcher import Accepted, Dispatcher, Waiting
 from pool.actors.dispatching import Dispatching, DispatchOptions, no_handler
 from pool.actors.handlers import Handler, Handlers
 from pool.actors.house import House
-from pool.actors.observe import (
-    Event,
-    NodeJoined,
-    NodeLeft,
-    Observer,
-    PasswordInClear,
-    PolicyUnknown,
-    check_observers,
-    emit_to,
-    log_observer,
-)
+from pool.actors.observe import check_observers, emit_to, log_observer
 from pool.actors.ref import JobRef, Status, status_of, wait_stopped
 from pool.actors.replica import Replica
 from pool.actors.rmap import ReplicatedMap
@@ -57,6 +47,7 @@ from pool.errors import (
     UnknownHandler,
     again,
 )
+from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
 from pool.model.codec import check_size, encode_call, encode_message
 from pool.model.job import Outcome, Record
 from pool.model.names import Control, check_handler, check_key, check_label, check_pool

@@ -29,8 +29,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pool.actors.observe import Event, StoreRecovered, StoreTroubled
 from pool.errors import PoolError, StoreUnavailable
+from pool.events import Event, StoreRecovered, StoreTroubled
 
 AGAIN_S: Final = 60.0  # until a trouble is told again
 

@@ -8,8 +8,8 @@ What can be read and is not where it says is put back there (see `walker`).
 from __future__ import annotations
 
 from pool.actors.context import Context, LaneState
-from pool.actors.observe import RecordQuarantined
 from pool.errors import StoreFault, shown
+from pool.events import RecordQuarantined
 
 
 async def quarantine(

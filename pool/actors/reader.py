@@ -25,18 +25,26 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 import anyio
 import anyio.lowlevel
 import attrs
 
-from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, StreamsUnreachable
+from pool.actors.access import CLOSE_BUDGET_S, Access
 from pool.actors.feed import STREAMS_MAX, Feed, stored_of
 from pool.actors.foreign import HASH, STREAM, look_for_foreign
 from pool.actors.supervisor import Apart
 from pool.actors.tail import Batch, Fields, Reading, StreamEntry, Tail
 from pool.errors import InvalidOption, NotRunning, PoolError, StoreFault, again
+from pool.events import (
+    StreamEnded,
+    StreamMissed,
+    StreamRestarted,
+    StreamsReachable,
+    StreamsUnreachable,
+    StreamTroubled,
+)
 from pool.model.stream import (
     FIRST,
     NEWEST,
@@ -53,61 +61,6 @@ from pool.store.seam import Port, Reply
 from pool.store.stream import Facts, StoredStream, probe_call
 
 READER_BUFFER_MAX: Final = 1_000
-
-
-@attrs.frozen(kw_only=True)
-class StreamMissed:
-    """A length cap took events of a stream before a reader read them; 0: nobody knows how many, as
-    it was while the reader was not there."""
-
-    event: ClassVar[str] = "stream.missed"
-    level: ClassVar[str] = "error"
-
-    pool: str
-    stream: str
-    behind: str
-    events: int
-
-
-@attrs.frozen(kw_only=True)
-class StreamRestarted:
-    """A stream was deleted, or its server lost data: what there is of it now is read from its
-    beginning."""
-
-    event: ClassVar[str] = "stream.restarted"
-    level: ClassVar[str] = "error"
-
-    pool: str
-    stream: str
-    position: str  # where the reader was
-    last_id: str  # where the stream is
-
-
-@attrs.frozen(kw_only=True)
-class StreamEnded:
-    """A stream has ended as was asked for, destroyed or by its time: what there is of it now is
-    read from its beginning."""
-
-    event: ClassVar[str] = "stream.ended"
-    level: ClassVar[str] = "info"
-
-    pool: str
-    stream: str
-    position: str  # where the reader was
-
-
-@attrs.frozen(kw_only=True)
-class StreamTroubled:
-    """A foreign value stands in a key's place: its stream is not read before that is gone, the
-    reader's others are."""
-
-    event: ClassVar[str] = "stream.troubled"
-    level: ClassVar[str] = "error"
-
-    pool: str
-    stream: str
-    key: str
-    found: str  # what it is
 
 
 @attrs.define(eq=False, kw_only=True)

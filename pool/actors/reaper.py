@@ -28,11 +28,11 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
-from pool.actors.observe import WorkerReaped
 from pool.actors.outcome import edge_of, judgement_of
 from pool.actors.quarantine import quarantine
 from pool.actors.scatter import Scatter
 from pool.errors import Gone, PoolError, StoreFault, StoreLost
+from pool.events import WorkerReaped
 from pool.model import job as model
 from pool.model.ids import process_of
 from pool.model.job import Grant

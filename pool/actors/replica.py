@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from typing import ClassVar, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 import attrs
 
-from pool.actors import observe
+from pool import events
 from pool.actors.actor import Actor
 from pool.actors.follower import Follower, Lost, Rejoined, Told
 from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable, again
+from pool.events import MapDamaged, MapNotFetched, MapResynced
 from pool.model.backoff import reconnect_delay
 from pool.model.rmap import (
     Ask,
@@ -49,40 +50,6 @@ from pool.store.link import Link
 from pool.store.rmap import ASKED_MAX, DELTAS_MAX, FOR_EVER, Life, StoredMap
 
 FAULTS_MAX: Final = 4  # answers in a row that cannot be read, before it is the map that cannot
-
-
-@attrs.frozen(kw_only=True)
-class MapResynced:
-    event: ClassVar[str] = "map.resynced"
-    level: ClassVar[str] = "warning"
-
-    pool: str
-    map: str
-    reason: str
-    revision: int
-    revision_before: int
-
-
-@attrs.frozen(kw_only=True)
-class MapNotFetched:
-    event: ClassVar[str] = "map.not_fetched"
-    level: ClassVar[str] = "warning"
-
-    pool: str
-    map: str
-    problem: str
-
-
-@attrs.frozen(kw_only=True)
-class MapDamaged:
-    """Another hand was at one of the map's keys; once until it is well again."""
-
-    event: ClassVar[str] = "map.damaged"
-    level: ClassVar[str] = "error"
-
-    pool: str
-    map: str
-    key: str
 
 
 @attrs.define(eq=False)
@@ -126,7 +93,7 @@ class Replica(Actor[Message]):
     stored: StoredMap
     link: Link
     follower: Follower
-    emit: Callable[[observe.Event], object]
+    emit: Callable[[events.Event], object]
     on_lost: Callable[[StoreLost], object]  # the pool's data are gone; once until they are back
     _copy: Copy = attrs.field(init=False)
     _passed: dict[int, str] = attrs.field(

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from pool.actors.context import Context, LaneState
-from pool.actors.observe import IndexRestored
 from pool.errors import shown
+from pool.events import IndexRestored
 from pool.model.job import Options, Record
 
 _NOT_RESTORED = ("SOUND", "MOVED_ON", "GONE")

@@ -22,10 +22,11 @@ import attrs
 
 from pool import checks
 from pool.actors.alone import Alone
-from pool.actors.observe import Observer, log_observer
+from pool.actors.observe import log_observer
 from pool.actors.replica import Replica
 from pool.actors.watch import WATCH_MAX, V, Watch, reader_of, text_of
 from pool.errors import ConfigError, InvalidOption, NotRunning, WrongValue, shown
+from pool.events import Observer
 from pool.model import rmap as model
 from pool.model.names import WORKERS, check_map
 from pool.model.rmap import Position

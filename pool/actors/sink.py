@@ -71,17 +71,24 @@ import anyio
 import anyio.lowlevel
 
 from pool import checks
-from pool.actors.access import CLOSE_BUDGET_S, Access, StreamsReachable, StreamsUnreachable
+from pool.actors.access import CLOSE_BUDGET_S, Access
 from pool.actors.feed import STREAMS_MAX, Feed, stored_of
 from pool.actors.sink_acks import Acks
 from pool.actors.sink_calls import Calls
-from pool.actors.sink_events import SinkBeganAnew, SinkLapsed, SinkMissed, SinkRemade
 from pool.actors.sink_hands import Hands
 from pool.actors.sink_source import Item, Source, size_of
 from pool.actors.sink_told import Told
 from pool.actors.supervisor import Apart
 from pool.actors.tail import Batch, Tail
 from pool.errors import InvalidOption, NotRunning, PoolError, StoreUnavailable
+from pool.events import (
+    SinkBeganAnew,
+    SinkLapsed,
+    SinkMissed,
+    SinkRemade,
+    StreamsReachable,
+    StreamsUnreachable,
+)
 from pool.model.ids import incarnation
 from pool.model.names import check_stream
 from pool.model.stream import (

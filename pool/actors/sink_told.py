@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import attrs
 
-from pool.actors.sink_events import SinkMended, SinkParked, SinkParksMany, SinkTroubled
 from pool.actors.sink_source import Source
 from pool.errors import PoolError
+from pool.events import SinkMended, SinkParked, SinkParksMany, SinkTroubled
 
 PARKED_FEW: Final = 5  # within ...
 PARKED_S: Final = 60.0

@@ -24,11 +24,11 @@ import attrs
 
 from pool.actors.context import Context
 from pool.actors.handlers import Handlers
-from pool.actors.observe import RunDisturbed
 from pool.actors.outbox import RESEND_S, Outbox
 from pool.actors.raised import Raised
 from pool.actors.run import CANCELLED, Ending, Run, execute
 from pool.errors import PartEnded, PoolError, StoreUnavailable
+from pool.events import RunDisturbed
 from pool.model.backoff import refused_delay
 from pool.model.codec import is_call
 from pool.model.job import Record

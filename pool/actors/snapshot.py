@@ -16,8 +16,8 @@ from typing import Final, Self
 import attrs
 
 from pool.actors.access import Access
-from pool.actors.reader import StreamMissed
 from pool.errors import PoolError, StoreLost
+from pool.events import StreamMissed
 from pool.model.stream import FIRST, After, StreamEvent, event_of, number_of, order
 from pool.store.commands import fields
 from pool.store.stream import StoredStream, probe_call

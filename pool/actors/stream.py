@@ -13,11 +13,12 @@ from pool import checks
 from pool.actors.access import Access, accessing
 from pool.actors.control import learn_ttl
 from pool.actors.feed import HasEvents
-from pool.actors.observe import Observer, log_observer
+from pool.actors.observe import log_observer
 from pool.actors.reader import READER_BUFFER_MAX, Reader
 from pool.actors.sink import DELIVERIES_MAX, GRACE_S, SINK_BUFFER_MAX, Sink
 from pool.actors.snapshot import Snapshot, snapshot_of
 from pool.errors import InvalidOption, shown
+from pool.events import Observer
 from pool.model.codec import check_size
 from pool.model.names import check_stream
 from pool.model.stream import (

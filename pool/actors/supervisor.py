@@ -29,9 +29,9 @@ import attrs
 from anyio.abc import TaskGroup, TaskStatus
 
 from pool.actors.actor import Actor
-from pool.actors.observe import ActorCrashed, Event
 from pool.actors.raised import told
 from pool.errors import NotRunning, PartEnded, StoreError
+from pool.events import ActorCrashed, Event
 from pool.model.backoff import Dice, Restarts
 from pool.store.care import Ends
 from pool.store.loops import is_asked_for, is_cancellation, strays, unmoved

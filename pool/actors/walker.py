@@ -28,10 +28,10 @@ import anyio.lowlevel
 import attrs
 
 from pool.actors.context import Context, LaneState
-from pool.actors.observe import CountersMended
 from pool.actors.quarantine import quarantine
 from pool.actors.restoring import restore, tell_restored
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable, again
+from pool.events import CountersMended
 from pool.model import walk as model
 from pool.model.job import Options, Record
 from pool.model.names import Names

@@ -29,12 +29,6 @@ from pool.actors.handlers import Handlers
 from pool.actors.job import Inbox, Job, Page
 from pool.actors.mending import Audit, Held, Mending, compare
 from pool.actors.mover import Mover
-from pool.actors.observe import (
-    CommitRefused,
-    MessageUnheard,
-    ReconciliationMended,
-    WorkerFenced,
-)
 from pool.actors.orders import (
     Drain,
     Granted,
@@ -57,6 +51,7 @@ from pool.actors.run import CANCELLED, Ending, Run
 from pool.actors.slots import AHEAD_MAX, AHEAD_S, Slots
 from pool.actors.trials import LIVED_S
 from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
+from pool.events import CommitRefused, MessageUnheard, ReconciliationMended, WorkerFenced
 from pool.model import job as model
 from pool.model.backoff import refused_delay
 from pool.model.job import DIGITS_MAX, Start

@@ -44,7 +44,7 @@ from pool import (
 )
 from pool.actors.dispatcher import Dispatcher
 from pool.actors.handlers import NAMES_BYTES_MAX
-from pool.actors.observe import RecordQuarantined
+from pool.events import RecordQuarantined
 from pool.model.names import Names, lane_of
 from pool.model.rmap import Op, Set
 from pool.store.acl import rules

@@ -14,8 +14,8 @@ import pytest
 
 from pool import Handlers, Job, Node, Settings, Stream
 from pool.actors.alone import Alone
-from pool.actors.observe import ActorCrashed
 from pool.errors import PartEnded, StoreUnavailable
+from pool.events import ActorCrashed
 from pool.store.link import Link
 from pool.store.seam import Beside, Body, Host
 from pool.store.url import Url

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from pool import Handlers, Job
-from pool.actors.observe import ClockStepped, LeaseLost, WorkerFenced
+from pool.events import ClockStepped, LeaseLost, WorkerFenced
 from pool.model.names import Names
 from tests.stopwatch import Stopwatch
 

@@ -15,8 +15,8 @@ import anyio.to_thread
 import pytest
 
 from pool import Cancel, Handlers, Job, JobCancelled, JobParked, Node, Park, Retry
-from pool.actors.observe import ActorCrashed, AttemptFailed, RunDisturbed
 from pool.actors.run import Run, _apart
+from pool.events import ActorCrashed, AttemptFailed, RunDisturbed
 from pool.model.job import NO_MARKS, Start
 from pool.store.seam import COPY_EXIT_CODE
 

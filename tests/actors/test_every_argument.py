@@ -38,7 +38,7 @@ from pool import (
     UsageError,
 )
 from pool.actors.dispatching import Dispatching
-from pool.actors.observe import ActorCrashed
+from pool.events import ActorCrashed
 from pool.store.link import Link
 from pool.store.stream import Parked
 from pool.testing import make_job

@@ -12,8 +12,8 @@ import pytest
 
 from pool import Handlers, Job, Node, NotRunning, PoolError, StoreUnavailable
 from pool.actors.dispatcher import FLIGHTS_MAX
-from pool.actors.observe import ActorCrashed
 from pool.errors import AuthError
+from pool.events import ActorCrashed
 from pool.store.lane import DISPATCH
 from pool.store.link import Link
 from pool.store.scripts import ScriptCall

@@ -9,7 +9,7 @@ import pytest
 
 from pool import Call, Handlers, Job, JobExists, JobRef, StorageFull
 from pool.actors.dispatcher import ASK_AGAIN_S
-from pool.actors.observe import NodeLeft, WorkerReaped
+from pool.events import NodeLeft, WorkerReaped
 from tests.actors.conftest import Fleet
 from tests.servers import connect
 

@@ -17,8 +17,8 @@ import pytest
 from pool import Handlers, Job, Node, NotRunning, Settings
 from pool.actors.alone import Alone
 from pool.actors.house import House
-from pool.actors.observe import ActorCrashed, NodeLeft, RunDisturbed, WorkerReaped
 from pool.actors.supervisor import Supervisor
+from pool.events import ActorCrashed, NodeLeft, RunDisturbed, WorkerReaped
 from pool.model.rmap import Set
 from pool.store.seam import Host
 

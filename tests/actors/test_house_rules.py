@@ -19,16 +19,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from pool import ConfigError, Handlers, Job, Node, NotRunning, PoolError, ReplicatedMap
-from pool.actors.observe import (
-    ActorCrashed,
-    LeaseLost,
-    LoopHung,
-    NodeJoined,
-    NodeLeft,
-    StoreTroubled,
-    log_observer,
-)
+from pool.actors.observe import log_observer
 from pool.actors.reaper import Reaper
+from pool.events import ActorCrashed, LeaseLost, LoopHung, NodeJoined, NodeLeft, StoreTroubled
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet

@@ -20,7 +20,7 @@ from pool import ConfigError, Handlers, Job, JobRef, Node, StoreLost, StoreUnava
 from pool.actors import control
 from pool.actors.dispatcher import BATCH_MAX
 from pool.actors.membership import Membership
-from pool.actors.observe import (
+from pool.events import (
     ControlLost,
     DataLost,
     LaneDataLost,

@@ -15,7 +15,10 @@ from pool import Handlers, Job, PoolError, StoreLost, StoreUnavailable
 from pool.actors.crew import Crew
 from pool.actors.keepalive import KeepAlive, _Due
 from pool.actors.listener import Listener
-from pool.actors.observe import (
+from pool.actors.outbox import Outbox
+from pool.actors.roster import WorkerInfo
+from pool.actors.run import Run
+from pool.events import (
     DataLost,
     HandlerOverran,
     LeaseLost,
@@ -25,9 +28,6 @@ from pool.actors.observe import (
     WorkerFenced,
     WorkerReaped,
 )
-from pool.actors.outbox import Outbox
-from pool.actors.roster import WorkerInfo
-from pool.actors.run import Run
 from pool.model.names import WORKERS
 from pool.model.timing import Timing
 from pool.store.answers import Opening

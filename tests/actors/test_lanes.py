@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool import Call, ConfigError, Handlers, Job, JobRef, StoreLost
-from pool.actors.observe import WorkerReaped
 from pool.actors.orders import Ticked
 from pool.actors.roster import WorkerInfo
+from pool.events import WorkerReaped
 from pool.model.job import Outcome, Record
 from pool.model.names import Names, lane_of
 from pool.model.placement import Candidate, Candidates

@@ -16,7 +16,11 @@ import pytest
 from pool import Handlers, InvalidOption, Job, Node, NotRunning, StoreLost, StoreUnavailable
 from pool.actors.keepalive import EXIT_CODE
 from pool.actors.membership import Membership
-from pool.actors.observe import (
+from pool.actors.orders import Granted
+from pool.actors.replica import Replica
+from pool.actors.run import Run
+from pool.actors.worker import Worker
+from pool.events import (
     ActorCrashed,
     DataLost,
     HandlerOverran,
@@ -25,10 +29,6 @@ from pool.actors.observe import (
     WorkerFenced,
     WorkerReaped,
 )
-from pool.actors.orders import Granted
-from pool.actors.replica import Replica
-from pool.actors.run import Run
-from pool.actors.worker import Worker
 from pool.model.job import NO_MARKS, Start
 from pool.model.rmap import Position
 from pool.store.seam import Host

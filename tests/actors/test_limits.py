@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from pool import Handlers, Job
-from pool.actors.observe import AttemptFailed
 from pool.actors.orders import LeaseSoft
+from pool.events import AttemptFailed
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet

@@ -12,8 +12,7 @@ import attrs
 import pytest
 
 from pool import Change, Handlers, Job, Node, NotRunning, ReplicatedMap, Resync, StoreFault
-from pool.actors.observe import ActorCrashed
-from pool.actors.replica import MapDamaged, MapNotFetched, MapResynced
+from pool.events import ActorCrashed, MapDamaged, MapNotFetched, MapResynced
 from pool.model.names import WORKERS
 from pool.model.timing import Timing
 from pool.store.rmap import StoredMap

@@ -12,8 +12,8 @@ from pool import AuthError, Handlers, Job, Node, PoolError, ReplicatedMap, Store
 from pool.actors.control import found
 from pool.actors.keepalive import KeepAlive
 from pool.actors.membership import IdentityGone, Membership
-from pool.actors.observe import DataLost, LeaseLost, LeaseResumed, StoreTroubled, WorkerFenced
 from pool.actors.replica import Replica
+from pool.events import DataLost, LeaseLost, LeaseResumed, StoreTroubled, WorkerFenced
 from pool.model.lease import Tick
 from pool.model.rmap import Doubted
 from pool.testing.proxy import fault_proxy

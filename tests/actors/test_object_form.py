@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from pool import ConfigError, DuplicateHandler, Handlers, Job, JobCancelled
-from pool.actors.observe import AttemptFailed, MessageUnheard
+from pool.events import AttemptFailed, MessageUnheard
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet

@@ -14,7 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from pool import Handlers, Job, JobParked
-from pool.actors.observe import ActorCrashed, AttemptFailed, RunDisturbed
+from pool.events import ActorCrashed, AttemptFailed, RunDisturbed
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet

@@ -10,24 +10,18 @@ from structlog.testing import capture_logs
 
 from pool import Handlers, Job, log_observer
 from pool.actors import observe
-from pool.actors.observe import (
-    LeaseLost,
-    LeaseResumed,
-    StoreRecovered,
-    StoreTroubled,
-    WorkerReaped,
-)
 from pool.actors.outages import AGAIN_S, Outages
 from pool.actors.outbox import RESEND_S
 from pool.actors.replica import Replica
 from pool.errors import AuthError, PoolError, StoreFault, StoreUnavailable
+from pool.events import LeaseLost, LeaseResumed, StoreRecovered, StoreTroubled, WorkerReaped
 from pool.store.hush import Hush
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pool.actors.observe import Event
+    from pool.events import Event
     from tests.actors.conftest import Fleet
 
 GONE = StoreUnavailable(problem="refused", maybe_done=False)

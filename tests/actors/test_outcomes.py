@@ -25,7 +25,7 @@ from pool import (
     Park,
     Retry,
 )
-from pool.actors.observe import AttemptFailed, CommitRefused
+from pool.events import AttemptFailed, CommitRefused
 from pool.model.job import Outcome
 from tests.stopwatch import stopwatch
 

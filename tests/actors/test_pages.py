@@ -10,7 +10,7 @@ import pytest
 
 from pool import Call, Handlers, Job
 from pool.actors.mending import Audit
-from pool.actors.observe import ReconciliationMended, WorkerReaped
+from pool.events import ReconciliationMended, WorkerReaped
 from pool.model.pages import Pages
 from pool.store.seam import Host
 from tests.actors.test_waiters import SOON_S, gated, seen_from

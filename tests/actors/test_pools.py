@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pool import Handlers, Job
-from pool.actors.observe import DataLost
+from pool.events import DataLost
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet

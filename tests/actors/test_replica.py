@@ -14,9 +14,10 @@ import attrs
 import pytest
 from anyio.abc import TaskGroup
 
-from pool.actors.follower import Follower, MapsReachable, MapsUnreachable
-from pool.actors.replica import MapNotFetched, MapResynced, Replica, _Found
+from pool.actors.follower import Follower
+from pool.actors.replica import Replica, _Found
 from pool.errors import NotRunning, StoreFault, StoreLost, StoreUnavailable
+from pool.events import MapNotFetched, MapResynced, MapsReachable, MapsUnreachable
 from pool.model.names import Control
 from pool.model.rmap import (
     Change,

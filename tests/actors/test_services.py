@@ -17,7 +17,7 @@ from pool import (
     NotStopped,
     UsageError,
 )
-from pool.actors.observe import AttemptFailed, ServiceMoved
+from pool.events import AttemptFailed, ServiceMoved
 
 if TYPE_CHECKING:
     from tests.actors.conftest import Diary, Fleet

@@ -11,8 +11,8 @@ import pytest
 
 from pool import Call, Handlers, Job, JobRef, Node
 from pool.actors import dispatcher
-from pool.actors.observe import StoreTroubled
 from pool.errors import PoolError, StoreUnavailable
+from pool.events import StoreTroubled
 from pool.store import link as links
 from pool.testing.proxy import FaultProxy, fault_proxy
 from tests.actors.conftest import Fleet

@@ -10,18 +10,18 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, JobRef, Node
-from pool.actors.observe import (
+from pool.actors.outages import Outages
+from pool.actors.reaper import Suspects
+from pool.actors.slots import Slots
+from pool.actors.sweeper import RETRY_S
+from pool.actors.worker import Worker
+from pool.events import (
     ActorCrashed,
     CommitRefused,
     ReconciliationMended,
     RecordQuarantined,
     StoreTroubled,
 )
-from pool.actors.outages import Outages
-from pool.actors.reaper import Suspects
-from pool.actors.slots import Slots
-from pool.actors.sweeper import RETRY_S
-from pool.actors.worker import Worker
 from pool.model.codec import encode_call
 from pool.model.job import Start
 from pool.model.rmap import Op, Set

@@ -12,7 +12,7 @@ import pytest
 
 from pool import Handlers, Job, Node, NotRunning, PartEnded
 from pool.actors.actor import Actor
-from pool.actors.observe import ActorCrashed, Event
+from pool.events import ActorCrashed, Event
 from pool.model.job import NO_MARKS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from pool import ConfigError, Handlers, Job, Node, Settings, Stream
-from pool.actors.observe import TtlChanged
+from pool.events import TtlChanged
 from pool.model.names import Names
 from pool.ops import inspect
 from pool.ops.status import fetch

@@ -16,7 +16,9 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node, PoolError, StoreUnavailable
-from pool.actors.observe import (
+from pool.actors.walker import Walker
+from pool.errors import StoreFault
+from pool.events import (
     CountersMended,
     IndexRestored,
     LeaseLost,
@@ -24,8 +26,6 @@ from pool.actors.observe import (
     StoreTroubled,
     WorkerFenced,
 )
-from pool.actors.walker import Walker
-from pool.errors import StoreFault
 from pool.model.job import Options, Record
 from pool.model.names import Names, lane_of
 from pool.store.lane import Admission, Edge, Lane, Target

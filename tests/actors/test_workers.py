@@ -11,7 +11,6 @@ import pytest
 
 from pool import Handlers, Job, JobExists, Node, PoolError
 from pool.actors.mover import Mover
-from pool.actors.observe import ServiceMoved
 from pool.actors.orders import Ticked
 from pool.actors.outbox import Outbox
 from pool.actors.run import Run
@@ -19,6 +18,7 @@ from pool.actors.slots import Slots, _Slot
 from pool.actors.trials import TIMER_S, TRIAL_S, Trials
 from pool.actors.worker import Worker, _TrialOver
 from pool.errors import PartEnded
+from pool.events import ServiceMoved
 from pool.model.job import ACKNOWLEDGE, OVER
 from pool.model.names import Names, lane_of
 from pool.store.lane import Edge, Target

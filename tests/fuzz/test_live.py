@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from pool import Handlers, Job, Node, Settings
-from pool.actors.observe import ActorCrashed, Event, RecordQuarantined
+from pool.events import ActorCrashed, Event, RecordQuarantined
 from pool.model.job import Record
 from pool.model.names import Names
 

@@ -11,7 +11,7 @@ import sys
 import anyio
 
 from pool import Handlers, Job, Node, Settings
-from pool.actors.observe import Event
+from pool.events import Event
 
 handlers = Handlers()
 

@@ -18,8 +18,8 @@ import structlog
 
 import pool
 from pool import AuthError, Handlers, Job, Node, PoolError, Settings, StoreUnavailable
-from pool.actors.observe import ActorCrashed, Event, PolicyUnknown
 from pool.actors.orders import Granted
+from pool.events import ActorCrashed, Event, PolicyUnknown
 from pool.ops.cli import main
 from pool.store.acl import rules
 from pool.store.url import Url

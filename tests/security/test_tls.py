@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from pool import ConfigError, Handlers, Job, Node, StoreUnavailable
-from pool.actors.observe import PasswordInClear
+from pool.events import PasswordInClear
 from pool.store.url import Url
 
 if TYPE_CHECKING:

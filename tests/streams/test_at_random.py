@@ -23,8 +23,15 @@ import pytest
 from anyio.abc import TaskGroup
 
 from pool import PoolError, Reader, Settings, Sink, Stream, StreamEvent
-from pool.actors.reader import StreamEnded, StreamMissed, StreamRestarted
-from pool.actors.sink_events import SinkLapsed, SinkMissed, SinkParked, SinkRemade
+from pool.events import (
+    SinkLapsed,
+    SinkMissed,
+    SinkParked,
+    SinkRemade,
+    StreamEnded,
+    StreamMissed,
+    StreamRestarted,
+)
 from tests.streams.mortal import Life, MortalSeam
 
 if TYPE_CHECKING:

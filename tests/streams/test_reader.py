@@ -11,15 +11,16 @@ import pytest
 import redis
 
 from pool import InvalidOption, NotRunning, Reader, StreamEvent
-from pool.actors.access import StreamsReachable, StreamsUnreachable
-from pool.actors.reader import (
+from pool.actors.reader import _has_hole
+from pool.events import (
+    SinkRemade,
     StreamEnded,
     StreamMissed,
     StreamRestarted,
+    StreamsReachable,
+    StreamsUnreachable,
     StreamTroubled,
-    _has_hole,
 )
-from pool.actors.sink_events import SinkRemade
 from pool.model.stream import order
 from pool.store.server import EmbeddedServer
 from pool.testing.proxy import fault_proxy

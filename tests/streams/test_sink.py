@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from pool import InvalidOption, NotRunning, Sink, StoreUnavailable, StreamEvent
-from pool.actors.sink_events import (
+from pool.events import (
     SinkLapsed,
     SinkMended,
     SinkMissed,

@@ -24,8 +24,7 @@ from pool import (
     StoreUnavailable,
     Stream,
 )
-from pool.actors.reader import StreamEnded, StreamMissed, StreamRestarted
-from pool.actors.sink_events import SinkBeganAnew, SinkRemade
+from pool.events import SinkBeganAnew, SinkRemade, StreamEnded, StreamMissed, StreamRestarted
 from pool.model.stream import EVENT_BYTES_MAX, TOPIC_BYTES_MAX
 from pool.store.server import EmbeddedServer
 from pool.testing.proxy import fault_proxy

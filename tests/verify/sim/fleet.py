@@ -14,9 +14,9 @@ import attrs
 from anyio.abc import TaskGroup
 
 from pool import Cancel, Handlers, Job, Node, Park, Retry, Settings
-from pool.actors.observe import Event as Said
 from pool.actors.worker import Worker
 from pool.errors import PoolError
+from pool.events import Event as Said
 from pool.model.names import lane_of
 from pool.model.pages import PAGES, Pages
 from tests.verify.history import FencedResource, Recorder

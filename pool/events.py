@@ -1,0 +1,607 @@
+"""What happens, as data: every event that a node, a map or a stream tells its observers.
+
+Event names are noun.past_verb and never change: dashboards depend on them.  There is no event for
+an ordinary job: that is counted in the lane, and a log line would cost more than the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+import attrs
+
+
+class Event(attrs.AttrsInstance, Protocol):
+    """What is emitted: an attrs class with a name and a level."""
+
+    event: ClassVar[str]
+    level: ClassVar[str]
+
+
+Observer = Callable[[Event], object]
+
+
+@attrs.frozen(kw_only=True)
+class NodeJoined:
+    """The node is open."""
+
+    event: ClassVar[str] = "node.joined"
+    level: ClassVar[str] = "info"
+
+    pool: str
+    node: str
+    server: str
+
+
+@attrs.frozen(kw_only=True)
+class PasswordInClear:
+    """The address sends a password over a network without TLS; said once by each node."""
+
+    event: ClassVar[str] = "store.password_in_clear"
+    level: ClassVar[str] = "warning"
+
+    where: str
+    hint: str = "use rediss://, or a network that nobody else can read"
+
+
+@attrs.frozen(kw_only=True)
+class PolicyUnknown:
+    """The server may evict jobs for all that can be seen: it does not show its maxmemory-policy."""
+
+    event: ClassVar[str] = "store.policy_unknown"
+    level: ClassVar[str] = "warning"
+
+    server: str
+    hint: str = "allow +info|memory (see `pool acl`), or make sure that it says noeviction"
+
+
+@attrs.frozen(kw_only=True)
+class NodeLeft:
+    """The node has closed; `abandoned` keys are left to the reapers of others."""
+
+    event: ClassVar[str] = "node.left"
+    level: ClassVar[str] = "info"
+
+    pool: str
+    node: str
+    abandoned: int
+
+
+@attrs.frozen(kw_only=True)
+class LeaseLost:
+    """Renewals failed for so long that handlers had to be stopped."""
+
+    event: ClassVar[str] = "lease.lost"
+    level: ClassVar[str] = "warning"
+
+    node: str
+    lane: int
+    silent_s: float
+    ttl_s: float
+
+
+@attrs.frozen(kw_only=True)
+class TtlChanged:
+    """The pool's TTL was changed; this node goes by it now."""
+
+    event: ClassVar[str] = "ttl.changed"
+    level: ClassVar[str] = "info"
+
+    node: str
+    before_s: float
+    ttl_s: float
+
+
+@attrs.frozen(kw_only=True)
+class ClockStepped:
+    """A lane's server has another time than it should have; the lane goes on by the one before."""
+
+    event: ClassVar[str] = "clock.stepped"
+    level: ClassVar[str] = "warning"
+
+    node: str
+    lane: int
+    step_s: float  # above 0: forward
+
+
+@attrs.frozen(kw_only=True)
+class LeaseResumed:
+    """A renewal succeeded: what was stopped goes on, as far as nobody took it."""
+
+    event: ClassVar[str] = "lease.resumed"
+    level: ClassVar[str] = "info"
+
+    node: str
+    lane: int
+
+
+@attrs.frozen(kw_only=True)
+class WorkerFenced:
+    """Others took this worker's keys over; it joins again under another number."""
+
+    event: ClassVar[str] = "worker.fenced"
+    level: ClassVar[str] = "warning"
+
+    worker: str
+    lane: int
+
+
+@attrs.frozen(kw_only=True)
+class HandlerOverran:
+    """A handler has not ended although its lease has."""
+
+    event: ClassVar[str] = "handler.overran"
+    level: ClassVar[str] = "error"
+
+    key: str
+    handler: str
+    epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class LoopHung:
+    """The event loop has not answered; `stack` is where it stands."""
+
+    event: ClassVar[str] = "loop.hung"
+    level: ClassVar[str] = "error"
+
+    node: str
+    hung_s: float
+    stack: str
+
+
+@attrs.frozen(kw_only=True)
+class CommitRefused:
+    """What a handler did came too late: the job is not ours any more (G-02)."""
+
+    event: ClassVar[str] = "commit.refused"
+    level: ClassVar[str] = "warning"
+
+    key: str
+    epoch: int
+    answer: str
+
+
+@attrs.frozen(kw_only=True)
+class AttemptFailed:
+    """An attempt of a job failed; `follows` says what comes next."""
+
+    event: ClassVar[str] = "attempt.failed"
+    level: ClassVar[str] = "warning"
+
+    key: str
+    handler: str
+    attempt: int
+    error: str
+    follows: str
+
+
+@attrs.frozen(kw_only=True)
+class MessageUnheard:
+    """Messages came that nobody is given: the object has no `notify()`, or the job ended and its
+    handler had never asked for any.  Once a run.
+    """
+
+    event: ClassVar[str] = "message.unheard"
+    level: ClassVar[str] = "warning"
+
+    key: str
+    handler: str
+    epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class RunDisturbed:
+    """A stranger, maybe a job that had ended, cancelled the task that ran this one; it runs again.
+
+    In a task that nobody else knows, as the same attempt.
+    """
+
+    event: ClassVar[str] = "run.disturbed"
+    level: ClassVar[str] = "warning"
+
+    key: str
+    handler: str
+    epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class WorkerReaped:
+    """This node took over what a fenced identity owned in a lane."""
+
+    event: ClassVar[str] = "worker.reaped"
+    level: ClassVar[str] = "warning"
+
+    identity: str
+    lane: int
+    keys: int
+    by: str
+
+
+@attrs.frozen(kw_only=True)
+class RecordQuarantined:
+    """A record that cannot be worked on was parked as it is."""
+
+    event: ClassVar[str] = "record.quarantined"
+    level: ClassVar[str] = "error"
+
+    key: str
+
+
+@attrs.frozen(kw_only=True)
+class IndexRestored:
+    """Jobs were found that no index led to; `index` is where, or `owner`: it was gone for good."""
+
+    event: ClassVar[str] = "index.restored"
+    level: ClassVar[str] = "error"
+
+    lane: int
+    index: str
+    keys: int
+    key: str  # one of them
+
+
+@attrs.frozen(kw_only=True)
+class CountersMended:
+    """A lane counted other numbers of unassigned and waiting jobs than it had."""
+
+    event: ClassVar[str] = "counters.mended"
+    level: ClassVar[str] = "warning"
+
+    lane: int
+    before: tuple[int, int]
+    after: tuple[int, int]
+
+
+@attrs.frozen(kw_only=True)
+class ServiceMoved:
+    """A service was handed to the worker that is first for it now."""
+
+    event: ClassVar[str] = "service.moved"
+    level: ClassVar[str] = "info"
+
+    key: str
+    target: str
+
+
+@attrs.frozen(kw_only=True)
+class DataLost:
+    """The server came back without the pool's data; the node joins anew."""
+
+    event: ClassVar[str] = "data.lost"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    incarnation: str
+
+
+@attrs.frozen(kw_only=True)
+class ControlLost:
+    """The control keys are gone, the lanes are not: the pool goes on as it was made."""
+
+    event: ClassVar[str] = "control.lost"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    incarnation: str
+
+
+@attrs.frozen(kw_only=True)
+class LaneDataLost:
+    """The data of one lane are gone, the pool's are not; its jobs are lost, it is joined anew."""
+
+    event: ClassVar[str] = "lane.lost"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    lane: int
+    incarnation: str
+
+
+@attrs.frozen(kw_only=True)
+class LaneMissing:
+    """A lane could not be joined with the others; it goes on being tried."""
+
+    event: ClassVar[str] = "lane.missing"
+    level: ClassVar[str] = "warning"
+
+    node: str
+    lane: int
+    problem: str
+
+
+@attrs.frozen(kw_only=True)
+class LaneJoined:
+    """A lane that was missing has been joined."""
+
+    event: ClassVar[str] = "lane.joined"
+    level: ClassVar[str] = "info"
+
+    node: str
+    lane: int
+
+
+@attrs.frozen(kw_only=True)
+class StoreTroubled:
+    """A background call failed; it is repeated.  How often that is told: see `outages`."""
+
+    event: ClassVar[str] = "store.troubled"
+    level: ClassVar[str] = "warning"
+
+    during: str
+    problem: str
+    lane: int | None  # None: about the whole pool
+    failures: int = 1  # since the trouble began, in whatever lane the server has
+
+
+@attrs.frozen(kw_only=True)
+class StoreRecovered:
+    """A trouble that was told is over."""
+
+    event: ClassVar[str] = "store.recovered"
+    level: ClassVar[str] = "info"
+
+    lane: int | None  # the last one that was answered again
+    down_s: float
+    failures: int
+    during: str = ""  # "": an outage
+
+
+@attrs.frozen(kw_only=True)
+class ActorCrashed:
+    """An actor raised; it is restarted, or ends the node."""
+
+    event: ClassVar[str] = "actor.crashed"
+    level: ClassVar[str] = "error"
+
+    actor: str
+    error: str
+    restarts: int
+
+
+@attrs.frozen(kw_only=True)
+class ReconciliationMended:
+    """What Redis says this worker owns differed from what it does, and was mended."""
+
+    event: ClassVar[str] = "reconciliation.mended"
+    level: ClassVar[str] = "warning"
+
+    worker: str
+    adopted: int
+    resent: int
+    released: int
+    cancelled: int
+
+
+@attrs.frozen(kw_only=True)
+class StreamsUnreachable:
+    """Reading failed; it is tried again."""
+
+    event: ClassVar[str] = "streams.unreachable"
+    level: ClassVar[str] = "warning"
+
+    pool: str
+    reader: str
+    problem: str
+
+
+@attrs.frozen(kw_only=True)
+class StreamsReachable:
+    """Reading goes on, after so many failures."""
+
+    event: ClassVar[str] = "streams.reachable"
+    level: ClassVar[str] = "info"
+
+    pool: str
+    reader: str
+    failures: int
+
+
+@attrs.frozen(kw_only=True)
+class MapsUnreachable:
+    event: ClassVar[str] = "maps.unreachable"
+    level: ClassVar[str] = "warning"
+
+    pool: str
+    problem: str
+
+
+@attrs.frozen(kw_only=True)
+class MapsReachable:
+    event: ClassVar[str] = "maps.reachable"
+    level: ClassVar[str] = "info"
+
+    pool: str
+    failures: int  # tries in between
+
+
+@attrs.frozen(kw_only=True)
+class StreamMissed:
+    """A length cap took events of a stream before a reader read them; 0: nobody knows how many, as
+    it was while the reader was not there."""
+
+    event: ClassVar[str] = "stream.missed"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    stream: str
+    behind: str
+    events: int
+
+
+@attrs.frozen(kw_only=True)
+class StreamRestarted:
+    """A stream was deleted, or its server lost data: what there is of it now is read from its
+    beginning."""
+
+    event: ClassVar[str] = "stream.restarted"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    stream: str
+    position: str  # where the reader was
+    last_id: str  # where the stream is
+
+
+@attrs.frozen(kw_only=True)
+class StreamEnded:
+    """A stream has ended as was asked for, destroyed or by its time: what there is of it now is
+    read from its beginning."""
+
+    event: ClassVar[str] = "stream.ended"
+    level: ClassVar[str] = "info"
+
+    pool: str
+    stream: str
+    position: str  # where the reader was
+
+
+@attrs.frozen(kw_only=True)
+class StreamTroubled:
+    """A foreign value stands in a key's place: its stream is not read before that is gone, the
+    reader's others are."""
+
+    event: ClassVar[str] = "stream.troubled"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    stream: str
+    key: str
+    found: str  # what it is
+
+
+@attrs.frozen(kw_only=True)
+class MapResynced:
+    event: ClassVar[str] = "map.resynced"
+    level: ClassVar[str] = "warning"
+
+    pool: str
+    map: str
+    reason: str
+    revision: int
+    revision_before: int
+
+
+@attrs.frozen(kw_only=True)
+class MapNotFetched:
+    event: ClassVar[str] = "map.not_fetched"
+    level: ClassVar[str] = "warning"
+
+    pool: str
+    map: str
+    problem: str
+
+
+@attrs.frozen(kw_only=True)
+class MapDamaged:
+    """Another hand was at one of the map's keys; once until it is well again."""
+
+    event: ClassVar[str] = "map.damaged"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    map: str
+    key: str
+
+
+@attrs.frozen(kw_only=True)
+class SinkMended:
+    """Events of stale consumers, or unacknowledged for too long, were freed for others.
+
+    Those that a consumer may have died of are given one at a time.
+    """
+
+    event: ClassVar[str] = "sink.mended"
+    level: ClassVar[str] = "warning"
+
+    sink: str
+    stream: str
+    freed: int
+    forgotten: int  # consumers
+
+
+@attrs.frozen(kw_only=True)
+class SinkParked:
+    """Events were given up after too many deliveries; they wait among the parked."""
+
+    event: ClassVar[str] = "sink.parked"
+    level: ClassVar[str] = "error"
+
+    sink: str
+    stream: str
+    events: int
+
+
+@attrs.frozen(kw_only=True)
+class SinkParksMany:
+    """More than a few events were given up within a minute: look at their handler, not at them."""
+
+    event: ClassVar[str] = "sink.parks_many"
+    level: ClassVar[str] = "error"
+
+    sink: str
+    events: int  # within the last minute, as this consumer told
+    since_s: float = 60.0
+
+
+@attrs.frozen(kw_only=True)
+class SinkMissed:
+    """A length cap took events that were not acknowledged yet."""
+
+    event: ClassVar[str] = "sink.missed"
+    level: ClassVar[str] = "error"
+
+    sink: str
+    stream: str
+    events: int
+
+
+@attrs.frozen(kw_only=True)
+class SinkRemade:
+    """The group was gone (key deleted, FLUSHALL, data lost) and was made again, from the oldest."""
+
+    event: ClassVar[str] = "sink.remade"
+    level: ClassVar[str] = "error"
+
+    sink: str
+    stream: str
+
+
+@attrs.frozen(kw_only=True)
+class SinkBeganAnew:
+    """The stream had ended as was asked for (destroyed, or its time was up): so had its group."""
+
+    event: ClassVar[str] = "sink.began_anew"
+    level: ClassVar[str] = "info"
+
+    sink: str
+    stream: str
+
+
+@attrs.frozen(kw_only=True)
+class SinkLapsed:
+    """A consumer's lease could not be confirmed, or was ended; it joins under another name."""
+
+    event: ClassVar[str] = "sink.lapsed"
+    level: ClassVar[str] = "warning"
+
+    sink: str
+    consumer: str
+    dropped: int  # buffered events; they are given again, to somebody
+
+
+@attrs.frozen(kw_only=True)
+class SinkTroubled:
+    """A background call of a sink was refused; it is repeated.
+
+    Where a foreign value is in the way, `key` names it; the sink's other streams go on.
+    """
+
+    event: ClassVar[str] = "sink.troubled"
+    level: ClassVar[str] = "warning"
+
+    sink: str
+    stream: str  # "" if it is not about one
+    key: str  # "" if it is not about one
+    problem: str
