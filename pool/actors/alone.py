@@ -14,7 +14,6 @@ from typing import Self
 import anyio
 
 from pool.actors.access import Access, accessing
-from pool.actors.context import Context
 from pool.actors.control import check_ttl, found
 from pool.actors.maps import Maps
 from pool.errors import NotRunning, PoolError
@@ -67,43 +66,31 @@ class Alone:
             await self._stack.__aexit__(kind, error, traceback)
 
     async def _open(self, access: Access) -> None:
-        self._context = context = Context(
-            url=access.url,
-            settings=access.settings,
-            seam=access.seam,
-            loop=access.seam.loop(access.supervisor),
-            link=access.link,
-            control=access.control,
-            ids=access.ids,
-            node_id="",
-            incarnation="",
-            emit=access.emit,
-            supervisor=access.supervisor,
-        )
-        made = await found(context, any_lanes=True)
-        check_ttl(context, made.ttl_ms)
-        context.incarnation, context.timing = made.incarnation, Timing(made.ttl_ms / 1000)
-        self.maps = Maps(context=context, on_lost=self._on_lost)
+        self._access = access
+        made = await found(access, any_lanes=True)
+        check_ttl(access, made.ttl_ms)
+        access.incarnation, access.timing = made.incarnation, Timing(made.ttl_ms / 1000)
+        self.maps = Maps(access=access, on_lost=self._on_lost)
         self.maps.start()
 
     def _on_lost(self) -> None:
         if not self._is_refounding:
             self._is_refounding = True
             with suppress(NotRunning):  # it ends just now
-                self._context.supervisor.errand("refound", self._refound)
+                self._access.supervisor.errand("refound", self._refound)
 
     async def _refound(self) -> None:
         """Make the pool anew, however long that takes, or learn who has."""
-        context, failures = self._context, 0
+        access, failures = self._access, 0
         while self._is_refounding:
             try:
-                made = await found(context, any_lanes=True)
+                made = await found(access, any_lanes=True)
             except PoolError:  # the follower says that the store is away
                 failures += 1
-                await anyio.sleep(reconnect_delay(failures, context.seam.dice))
+                await anyio.sleep(reconnect_delay(failures, access.seam.dice))
             else:
                 self._is_refounding = False
-                if made.incarnation != context.incarnation:
-                    context.emit(DataLost(pool=context.pool, incarnation=context.incarnation))
-                context.incarnation, context.timing = made.incarnation, Timing(made.ttl_ms / 1000)
+                if made.incarnation != access.incarnation:
+                    access.emit(DataLost(pool=access.pool, incarnation=access.incarnation))
+                access.incarnation, access.timing = made.incarnation, Timing(made.ttl_ms / 1000)
                 self.maps.follower.rejoin(made.incarnation)

@@ -123,7 +123,6 @@ class Context(Access):
 
     loop: Loop
     node_id: str
-    incarnation: str
     lanes: list[LaneState] = attrs.field(factory=list)
     roster: Roster = attrs.field(factory=Roster)
     # key -> run: a key never starts here while an earlier handler of it still runs in this process

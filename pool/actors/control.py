@@ -44,7 +44,6 @@ import anyio
 import attrs
 
 from pool.actors.access import Access
-from pool.actors.context import Context
 from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
 from pool.events import ControlLost
 from pool.model.names import Names
@@ -59,7 +58,7 @@ from pool.store.lane import (
 )
 
 
-async def found(context: Context, *, any_lanes: bool = False) -> Founded:
+async def found(access: Access, *, any_lanes: bool = False) -> Founded:
     """Make the pool, or learn how it was made; `any_lanes` if the caller uses none.
 
     Raises:
@@ -68,30 +67,29 @@ async def found(context: Context, *, any_lanes: bool = False) -> Founded:
         StoreUnavailable: The server does not answer; or `config` is gone, and no lane answers.
         AuthError, StoreFault: `config` is gone, and who opens may not ask the lanes, see `_kept`.
     """
-    made = await _found(context)
+    made = await _found(access)
     if not made.incarnation or not Timing.is_ttl(made.ttl_ms):
-        lanes = lanes_of_pool(context.incarnation) or context.settings.lanes
-        kept = await _kept(context, lanes)
+        lanes = lanes_of_pool(access.incarnation) or access.settings.lanes
+        kept = await _kept(access, lanes)
         if kept is None:
-            incarnation, ttl_ms = new_incarnation(context.ids.next("i"), lanes), 0
+            incarnation, ttl_ms = new_incarnation(access.ids.next("i"), lanes), 0
         else:
             incarnation, ttl_ms = kept
         lanes = lanes_of_pool(incarnation)
         was_gone = kept is not None and not made.incarnation
-        made = await _found(context, lanes, incarnation, ttl_ms or context.timing.ttl_ms)
+        made = await _found(access, lanes, incarnation, ttl_ms or access.timing.ttl_ms)
         if was_gone:
             made = attrs.evolve(made, was_gone=True)
             if made.wrote:  # else another did, or it was a new pool that another has just made
-                context.emit(ControlLost(pool=context.pool, incarnation=incarnation))
+                access.emit(ControlLost(pool=access.pool, incarnation=incarnation))
     if made.protocol != PROTOCOL:
         raise UnsupportedServer(
-            problem=f"pool {context.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
+            problem=f"pool {access.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
         )
-    if made.lanes != context.settings.lanes and not any_lanes:
+    if made.lanes != access.settings.lanes and not any_lanes:
         raise ConfigError(
             setting="lanes",
-            problem=f"pool {context.pool!r} was made with {made.lanes}, "
-            f"not {context.settings.lanes}",
+            problem=f"pool {access.pool!r} was made with {made.lanes}, not {access.settings.lanes}",
         )
     return made
 
@@ -132,7 +130,7 @@ async def _found(access: Access, lanes: int = 0, incarnation: str = "", ttl_ms: 
     return made
 
 
-async def _kept(context: Context, lanes: int) -> tuple[str, int] | None:
+async def _kept(access: Access, lanes: int) -> tuple[str, int] | None:
     """Ask the lanes as what the pool was made; None if nothing says that it was.
 
     Our own incarnation if any lane has it, else that of most lanes; and the TTL that was set last
@@ -150,7 +148,7 @@ async def _kept(context: Context, lanes: int) -> tuple[str, int] | None:
     async def ask(name: str) -> None:
         asked = ("HMGET", name, "incarnation", "term", "ttl")
         try:
-            texts = await context.link.execute(*asked, repeatable=True)
+            texts = await access.link.execute(*asked, repeatable=True)
         except StoreUnavailable as error:
             silent.append(error)
             return
@@ -163,10 +161,10 @@ async def _kept(context: Context, lanes: int) -> tuple[str, int] | None:
 
     async with anyio.create_task_group() as asking:
         for number in range(lanes):
-            asking.start_soon(ask, Names(context.pool, number).lane)
+            asking.start_soon(ask, Names(access.pool, number).lane)
     if not told and not refused:
         raise again(silent[0])
-    own = context.incarnation
+    own = access.incarnation
     named = [pool for pool, _, _ in told if lanes_of_pool(pool)]
     if not named:
         if (silent or refused) and lanes_of_pool(own):

@@ -96,7 +96,7 @@ class Crew:
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
         context.incarnation = made.incarnation
         self.maps = Maps(
-            context=context,
+            access=context,
             on_lost=self._on_pool_lost,
         )
         self.replica = self.maps.new_replica(WORKERS)

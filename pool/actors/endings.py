@@ -7,8 +7,9 @@ from typing import Any
 import attrs
 
 from pool.actors.context import Context
+from pool.actors.exceptions import told
 from pool.actors.outcome import outcome_ttl_ms
-from pool.actors.raised import Raised, told
+from pool.actors.raised import Raised
 from pool.actors.run import Ending, Returned, Run, Unreadable
 from pool.errors import PayloadEncodingError, PayloadTooLarge
 from pool.events import AttemptFailed

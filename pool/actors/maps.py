@@ -14,8 +14,7 @@ from functools import partial
 import anyio
 import attrs
 
-from pool.actors.access import CLOSE_BUDGET_S
-from pool.actors.context import Context
+from pool.actors.access import CLOSE_BUDGET_S, Access
 from pool.actors.follower import Follower
 from pool.actors.replica import Replica
 from pool.errors import NotRunning
@@ -32,7 +31,7 @@ class _Held:
 class Maps:
     """Starts and stops replicas; the one follower reads for them all."""
 
-    context: Context
+    access: Access
     on_lost: Callable[[], object]  # the pool's data are gone
     follower: Follower = attrs.field(init=False)
     _held: dict[str, _Held] = attrs.field(init=False, factory=dict)
@@ -41,16 +40,16 @@ class Maps:
 
     @follower.default
     def _new_follower(self) -> Follower:
-        context = self.context
+        access = self.access
         return Follower(
-            seam=context.seam,
-            url=context.url,
-            control=context.control,
-            incarnation=context.incarnation,
-            settings=context.settings,
-            timing=context.timing_now,
-            emit=context.emit,
-            care=context.supervisor,
+            seam=access.seam,
+            url=access.url,
+            control=access.control,
+            incarnation=access.incarnation,
+            settings=access.settings,
+            timing=access.timing_now,
+            emit=access.emit,
+            care=access.supervisor,
         )
 
     def start(self) -> None:
@@ -79,7 +78,7 @@ class Maps:
         self._is_closed = True
         async with self._lock:
             for held in list(self._held.values()):
-                await self.context.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+                await self.access.supervisor.stop(held.replica, CLOSE_BUDGET_S)
 
     async def aclose(self) -> None:
         """Stop reading, within a budget.  Twice is fine."""
@@ -94,7 +93,7 @@ class Maps:
                 held = self._held[name] = _Held(self.new_replica(name))
                 try:
                     failed = partial(self._fail, name, held)
-                    await self.context.supervisor.start(held.replica, failed)
+                    await self.access.supervisor.start(held.replica, failed)
                 except BaseException:
                     del self._held[name]
                     held.replica.stop()
@@ -107,7 +106,7 @@ class Maps:
             held.holders -= 1
             if not held.holders:
                 self._fail(name, held)
-                await self.context.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+                await self.access.supervisor.stop(held.replica, CLOSE_BUDGET_S)
 
     def _fail(self, name: str, held: _Held, _: Exception | None = None) -> None:
         """Its replica is not run again; its holders hear of that, and who comes gets a new one."""
@@ -116,12 +115,12 @@ class Maps:
 
     def new_replica(self, name: str) -> Replica:
         """Return a replica that whoever asks for it starts and stops."""
-        context = self.context
+        access = self.access
         return Replica(
             name=f"map/{name}",
-            stored=StoredMap(context.control, name),
-            link=context.link,
+            stored=StoredMap(access.control, name),
+            link=access.link,
             follower=self.follower,
-            emit=context.emit,
+            emit=access.emit,
             on_lost=lambda _: self.on_lost(),
         )

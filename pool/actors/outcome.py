@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from pool.actors.context import Context
 from pool.model import job as model
 from pool.model.job import (
     CAUSE_CHARS_MAX,
@@ -13,6 +16,7 @@ from pool.model.job import (
 )
 from pool.model.timing import Timing
 from pool.settings import Settings
+from pool.store.answers import Said
 from pool.store.lane import Edge
 
 
@@ -47,3 +51,23 @@ def edge_of(key: str, record: Record, decision: Decision, settings: Settings) ->
         case model.Grant(mark):
             edge.y = mark
     return edge
+
+
+def tell_all(
+    context: Context,
+    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object],
+    lane: int,
+    edges: Sequence[Edge],
+    told: Sequence[Said],
+) -> int:
+    """Tell those who wait for jobs that ended with these edges; they look up how.  What waits for
+    its retry now we come for, too.
+
+    Returns how many of the records could be read.
+    """
+    for edge, (word, _, waiters) in zip(edges, told, strict=True):
+        if word == "OK" and edge.letter == model.WAIT:
+            context.on_due(lane, int(edge.x) / 1000)
+        if word == "OK" and waiters:
+            tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")
+    return sum(word != "MALFORMED" for word, *_ in told)

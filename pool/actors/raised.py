@@ -7,12 +7,12 @@ that attempt which has failed, and no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import attrs
 
 from pool import checks
+from pool.actors.exceptions import leaves, members, told
 from pool.actors.job import Cancel, Park, Retry
 from pool.store.loops import is_cancellation
 
@@ -47,34 +47,9 @@ def read(error: BaseException) -> Raised:
         return Raised(told(worse), interrupt=_interrupt(worse))
 
 
-def told(error: BaseException) -> str:
-    """Return what is kept of an error: one of a group is the first that has a cause of its own."""
-    others = 0
-    while inner := _inner(error):
-        others += len(inner) - 1
-        error = inner[0]
-    name = "an error"
-    try:
-        name = f"{type(error).__name__}"
-        text = "cancelled by itself or by its own tasks" if is_cancellation(error) else str(error)
-        return f"{name}: {text}" + (f" (and {others} more)" if others else "")
-    except BaseException:  # noqa: BLE001 - its text is user code too
-        return f"{name}, whose text cannot be had"
-
-
-def plain(error: BaseException) -> BaseException:
-    """Return an error that a cancel scope can take apart without calling what is its own."""
-    return BaseExceptionGroup("", list(_leaves(error))) if _inner(error) else error
-
-
-def has_cancellation(error: BaseException) -> bool:
-    """Whether it is what cancels tasks, or a group with such a one in it."""
-    return any(is_cancellation(each) for each in _leaves(error))
-
-
 def _read(error: BaseException) -> Raised:
     text, order = told(error), error
-    while len(inner := _inner(order)) == 1:  # raised in a task of the handler's: groups wrap it
+    while len(inner := members(order)) == 1:  # raised in a task of the handler's: groups wrap it
         order = inner[0]
     for kind, word in _ORDERS:
         if issubclass(type(order), kind):
@@ -82,26 +57,8 @@ def _read(error: BaseException) -> Raised:
             after_s = given.after_s if word == "retry" else None
             after_s = checks.seconds("after_s", after_s, or_none=True)
             return Raised(text, word, checks.as_text(given.cause), after_s)
-    interrupts = (found for each in _leaves(error) if (found := _interrupt(each)) is not None)
+    interrupts = (found for each in leaves(error) if (found := _interrupt(each)) is not None)
     return Raised(text, is_cancellation=is_cancellation(error), interrupt=next(interrupts, None))
-
-
-def _inner(error: BaseException) -> tuple[BaseException, ...]:
-    """Return what a group is of; nothing of what is none."""
-    if not issubclass(type(error), BaseExceptionGroup):
-        return ()
-    found: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(error)
-    return found
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    left = [error]
-    while left:
-        each = left.pop()
-        inner = _inner(each)
-        left += reversed(inner)
-        if not inner:
-            yield each
 
 
 def _interrupt(error: BaseException) -> KeyboardInterrupt | None:

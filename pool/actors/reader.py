@@ -45,6 +45,7 @@ from pool.events import (
     StreamsUnreachable,
     StreamTroubled,
 )
+from pool.model.ids import order
 from pool.model.stream import (
     FIRST,
     NEWEST,
@@ -54,7 +55,6 @@ from pool.model.stream import (
     StreamEvent,
     event_of,
     number_of,
-    order,
     position_of,
 )
 from pool.store.seam import Port, Reply

@@ -28,7 +28,7 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
-from pool.actors.outcome import edge_of, judgement_of
+from pool.actors.outcome import edge_of, judgement_of, tell_all
 from pool.actors.quarantine import quarantine
 from pool.actors.scatter import Scatter
 from pool.errors import Gone, PoolError, StoreFault, StoreLost
@@ -36,7 +36,7 @@ from pool.events import WorkerReaped
 from pool.model import job as model
 from pool.model.ids import process_of
 from pool.model.job import Grant
-from pool.store.answers import Claim, Holding, Said
+from pool.store.answers import Claim, Holding
 from pool.store.lane import Edge, ranking
 
 SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
@@ -334,23 +334,3 @@ class Reaper(Actor[Message]):
         if isinstance(error, StoreLost):
             self.context.on_data_lost(lane)
         self.context.trouble(during, lane, error)
-
-
-def tell_all(
-    context: Context,
-    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object],
-    lane: int,
-    edges: Sequence[Edge],
-    told: Sequence[Said],
-) -> int:
-    """Tell those who wait for jobs that ended with these edges; they look up how.  What waits for
-    its retry now we come for, too.
-
-    Returns how many of the records could be read.
-    """
-    for edge, (word, _, waiters) in zip(edges, told, strict=True):
-        if word == "OK" and edge.letter == model.WAIT:
-            context.on_due(lane, int(edge.x) / 1000)
-        if word == "OK" and waiters:
-            tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")
-    return sum(word != "MALFORMED" for word, *_ in told)

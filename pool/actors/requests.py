@@ -14,8 +14,7 @@ from typing import Final
 import attrs
 
 from pool.actors.context import Context
-from pool.actors.outcome import outcome_ttl_ms
-from pool.actors.reaper import tell_all
+from pool.actors.outcome import outcome_ttl_ms, tell_all
 from pool.errors import (
     AuthError,
     InboxFull,

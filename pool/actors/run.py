@@ -16,9 +16,10 @@ import anyio
 import anyio.to_thread
 import attrs
 
+from pool.actors.exceptions import has_cancellation, plain
 from pool.actors.handlers import Handler
 from pool.actors.job import RUNNING, Inbox, Job
-from pool.actors.raised import Raised, has_cancellation, plain, read
+from pool.actors.raised import Raised, read
 from pool.errors import PayloadEncodingError
 from pool.model.codec import decode_call
 from pool.model.job import Start

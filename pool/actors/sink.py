@@ -89,18 +89,9 @@ from pool.events import (
     StreamsReachable,
     StreamsUnreachable,
 )
-from pool.model.ids import incarnation
+from pool.model.ids import incarnation, order
 from pool.model.names import check_stream
-from pool.model.stream import (
-    FIRST,
-    Filter,
-    Start,
-    StreamEvent,
-    check_id,
-    event_of,
-    order,
-    position_of,
-)
+from pool.model.stream import FIRST, Filter, Start, StreamEvent, check_id, event_of, position_of
 from pool.model.timing import Timing
 from pool.store.reads import Portion
 from pool.store.seam import Group, Reply

@@ -18,7 +18,8 @@ import attrs
 from pool.actors.access import Access
 from pool.errors import PoolError, StoreLost
 from pool.events import StreamMissed
-from pool.model.stream import FIRST, After, StreamEvent, event_of, number_of, order
+from pool.model.ids import order
+from pool.model.stream import FIRST, After, StreamEvent, event_of, number_of
 from pool.store.commands import fields
 from pool.store.stream import StoredStream, probe_call
 

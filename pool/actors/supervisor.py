@@ -29,7 +29,7 @@ import attrs
 from anyio.abc import TaskGroup, TaskStatus
 
 from pool.actors.actor import Actor
-from pool.actors.raised import told
+from pool.actors.exceptions import told
 from pool.errors import NotRunning, PartEnded, StoreError
 from pool.events import ActorCrashed, Event
 from pool.model.backoff import Dice, Restarts

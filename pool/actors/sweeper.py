@@ -33,9 +33,8 @@ import attrs
 from pool.actors.actor import Actor
 from pool.actors.alarms import Alarms
 from pool.actors.context import Context, LaneState, Ranks
-from pool.actors.outcome import edge_of, judgement_of
+from pool.actors.outcome import edge_of, judgement_of, tell_all
 from pool.actors.quarantine import quarantine
-from pool.actors.reaper import tell_all
 from pool.actors.walker import ACT_MAX, Walker
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.model import job as model

@@ -67,3 +67,9 @@ def split_incarnation(name: str) -> tuple[str, int]:
     if not (identity and dot and number.isascii() and number.isdigit()):
         raise StoreFault(problem=f"{name!r} is not an incarnation")
     return identity, int(number)
+
+
+def order(entry_id: str) -> tuple[int, int]:
+    """Return what ids are compared by."""
+    ms, _, number = entry_id.partition("-")
+    return int(ms), int(number)

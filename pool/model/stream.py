@@ -13,6 +13,7 @@ import attrs
 
 from pool import checks
 from pool.errors import PayloadTooLarge
+from pool.model.ids import order
 
 EVENT_BYTES_MAX: Final = 256
 TOPIC_BYTES_MAX: Final = 512
@@ -51,12 +52,6 @@ class StreamEvent:
 
 
 # --- ids ------------------------------------------------------------------------------------
-
-
-def order(entry_id: str) -> tuple[int, int]:
-    """Return what ids are compared by."""
-    ms, _, number = entry_id.partition("-")
-    return int(ms), int(number)
 
 
 def is_id(text: object) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+from pool.model.ids import order
 from pool.model.job import DIGITS_MAX
-from pool.model.stream import order
 from pool.store.scripts import Word
 
 Reads: TypeAlias = Callable[[Sequence[Word], Any], Any]  # of the command's words and its reply

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pool.actors.raised import told
+from pool.actors.exceptions import told
 from pool.store.loops import current_loop, is_cancellation
 
 pytestmark = pytest.mark.anyio

@@ -10,16 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.errors import InvalidOption
-from pool.model.stream import (
-    FIRST,
-    NEWEST,
-    Filter,
-    StreamEvent,
-    event_of,
-    number_of,
-    order,
-    position_of,
-)
+from pool.model.ids import order
+from pool.model.stream import FIRST, NEWEST, Filter, StreamEvent, event_of, number_of, position_of
 
 IDS = st.tuples(st.integers(0, 2**63), st.integers(0, 2**64 - 1))
 

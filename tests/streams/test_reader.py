@@ -21,7 +21,7 @@ from pool.events import (
     StreamsUnreachable,
     StreamTroubled,
 )
-from pool.model.stream import order
+from pool.model.ids import order
 from pool.store.server import EmbeddedServer
 from pool.testing.proxy import fault_proxy
 

@@ -22,7 +22,7 @@ from pool.events import (
     SinkRemade,
     SinkTroubled,
 )
-from pool.model.stream import order
+from pool.model.ids import order
 from pool.model.timing import Timing
 from pool.store.link import Link
 from pool.store.scripts import ScriptCall
