@@ -31,7 +31,7 @@ test-long: $(READY)
 # The guarantees of the kernel again: on three primaries of a cluster, and on a primary with a
 # replica and three sentinels.  `test` has the short forms.
 test-cluster test-sentinel: $(READY)
-	POOL_TEST_ON=$(@:test-%=%) $(BIN)/python -m pytest $(PARALLEL) tests/actors tests/process
+	POOL_TEST_ON=$(@:test-%=%) $(BIN)/python -m pytest $(PARALLEL) tests/runtime tests/maps tests/jobs tests/process
 
 # On both event loops what `test` runs on one of them, half on either: see tests/conftest.py.
 test-loops: lint

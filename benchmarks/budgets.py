@@ -20,9 +20,9 @@ import anyio
 from benchmarks.budget import BUDGETS, Figure, judge, load, rewrite, save, table
 from benchmarks.desk import Desk
 from benchmarks.node_costs import node_costs, python_costs, rest_costs
-from benchmarks.store_costs import Costs, store_costs
-from pool.store.program import ServerProgram, find_server
-from pool.store.server import EmbeddedServer
+from benchmarks.redis_costs import Costs, store_costs
+from pool.redis.embedded.program import ServerProgram, find_server
+from pool.redis.embedded.server import EmbeddedServer
 
 OF_NODES: Final = {"job": node_costs, "rest": rest_costs, "python": python_costs}
 

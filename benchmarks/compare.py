@@ -34,8 +34,8 @@ import attrs
 
 from benchmarks.probe import Probe
 from benchmarks.throughput import Bench
-from pool.store.program import find_server
-from pool.store.server import EmbeddedServer
+from pool.redis.embedded.program import find_server
+from pool.redis.embedded.server import EmbeddedServer
 
 ROOT: Final = Path(__file__).parents[1]
 ROUNDS: Final = 5

@@ -25,10 +25,10 @@ from anyio.abc import TaskGroup
 from benchmarks.member import Answer, main
 from benchmarks.openloop import offer
 from pool import ReplicatedMap, Resync, StoreUnavailable, Watch
-from pool.model.names import Control
-from pool.store.link import Link
-from pool.store.seam import Host
-from pool.store.url import Url
+from pool.names import Control
+from pool.redis.io.system import Host
+from pool.redis.pipeline import Link
+from pool.redis.url import Url
 
 MAP: Final = "flags"
 LIST: Final = "list"

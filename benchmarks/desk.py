@@ -13,9 +13,9 @@ from typing import Any, Final, Self
 import attrs
 import hiredis
 
-from pool.store.scripts import Command, Script, ScriptCall, Word
-from pool.store.url import Url
-from pool.store.wire import Reply, pack
+from pool.redis.connection import Reply, pack
+from pool.redis.scripts import Command, Script, ScriptCall, Word
+from pool.redis.url import Url
 
 _CALLS: Final = re.compile(rb"^cmdstat_([^:]+):calls=(\d+),usec=(\d+)", re.MULTILINE)
 _NOT_YET: Final = object()

@@ -22,9 +22,9 @@ from typing import Any, Final
 import attrs
 import redis
 
-from pool.model.names import Control, Names
-from pool.store.program import ServerProgram
-from pool.store.server import EmbeddedServer
+from pool.names import Control, Names
+from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import EmbeddedServer
 from tests.servers import Cluster, connect
 
 Usages = list[float]  # CPU us of each server

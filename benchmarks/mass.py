@@ -20,11 +20,11 @@ import attrs
 import redis
 
 from pool import Call, Handlers, Job, Node, Settings
-from pool.model.names import Names
-from pool.store import lane as lanes
-from pool.store.program import find_server
-from pool.store.scripts import Script
-from pool.store.server import EmbeddedServer
+from pool.names import Names
+from pool.redis.commands import lane as lanes
+from pool.redis.embedded.program import find_server
+from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.scripts import Script
 
 POOL: Final = "mass"
 TTL_S: Final = 10.0

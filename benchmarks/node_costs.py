@@ -21,16 +21,16 @@ import attrs
 
 from benchmarks.budget import Figure
 from pool import Call, Handlers, Job, Node, Settings
-from pool.actors.worker import Worker
-from pool.model.names import Control
-from pool.model.timing import Timing
+from pool.core.timing import Timing
+from pool.jobs.worker.worker import Worker
+from pool.names import Control
+from pool.ops.cli.ttl import change
 from pool.ops.inspect import find
-from pool.ops.ttl import change
-from pool.store.link import Link
-from pool.store.scripts import Command, ScriptCall
-from pool.store.seam import Beside, Body, Entries, Group, Host, Port, Reply
-from pool.store.url import Url
-from pool.store.wire import Server
+from pool.redis.connection import Server
+from pool.redis.io.system import Beside, Body, Entries, Group, Host, Port, Reply
+from pool.redis.pipeline import Link
+from pool.redis.scripts import Command, ScriptCall
+from pool.redis.url import Url
 
 # What belongs to no operation: a reaper's look at a worker that has just come, whenever that is.
 BESIDE: Final = ("PING", "fence")

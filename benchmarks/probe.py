@@ -11,7 +11,7 @@ from typing import Any, Final
 import attrs
 import redis
 
-from pool.model.names import Control, Names
+from pool.names import Control, Names
 
 # What a client sends by itself; all other commands run inside scripts.  (A worker's word to a node
 # that waits is an XADD like those in scripts; it is counted among the commands only.)

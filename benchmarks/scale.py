@@ -20,10 +20,10 @@ import redis
 from benchmarks.member import WAIT_S, handlers
 from benchmarks.probe import Probe
 from pool import Call, JobRef, Node, Settings
-from pool.actors.roster import Roster, WorkerInfo
-from pool.model.names import key_hash
-from pool.store.program import find_server
-from pool.store.server import EmbeddedServer
+from pool.jobs.roster import Roster, WorkerInfo
+from pool.names import key_hash
+from pool.redis.embedded.program import find_server
+from pool.redis.embedded.server import EmbeddedServer
 
 REST_S: Final = 10.0
 SETTLE_S: Final = 3.0

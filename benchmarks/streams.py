@@ -19,7 +19,7 @@ from benchmarks.probe import Probe
 from benchmarks.report import RAW, RAW_CPU, Report, Table
 from benchmarks.running import command_line, run
 from benchmarks.throughput import Member
-from pool.model.names import Control
+from pool.names import Control
 
 REPEATS: Final = 3
 EVENTS: Final = 20_000  # of one drain

@@ -22,11 +22,11 @@ import attrs
 import redis
 
 from pool import Node, Settings
-from pool.actors.walker import Pass, Walker
-from pool.model import walk as model
-from pool.model.names import Names
-from pool.store.program import find_server
-from pool.store.server import EmbeddedServer
+from pool.core import walk as model
+from pool.jobs.fleet.walker import Pass, Walker
+from pool.names import Names
+from pool.redis.embedded.program import find_server
+from pool.redis.embedded.server import EmbeddedServer
 
 POOL: Final = "walk"
 WORKERS: Final = 300

@@ -2,11 +2,15 @@
 
     pool/errors.py, checks.py, settings.py   what can go wrong, what may be given, what can be set
     pool/version.py  the version, written once
-    pool/model/      pure: names, records, placement, leases, codecs; no clock, no I/O
-    pool/store/      all that knows Redis: addresses, the link, scripts, the embedded server
-    pool/actors/     time and tasks: the node and the actors in it
-    pool/ops/        for people: the command line, the demo
+    pool/names.py    every Redis key      pool/events.py    every event that observers are told
+    pool/core/       pure: records, placement, leases, pauses, codecs; no clock, no I/O
+    pool/redis/      all that knows Redis: addresses, pipeline, scripts and their commands
+    pool/runtime/    time and tasks: actors, their supervisor, the session with a pool
+    pool/maps/       replicated maps            pool/streams/    streams, readers, sinks
+    pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
+    pool/ops/        for people: the command line, and what it looks at
     pool/testing/    for your tests: a fault proxy, an auditor
+    pool/demo/       `pool demo`
 
 A module imports its own floor or a lower one.  What is named here is public; the rest may change.
 `import pool` alone loads none of them: a name is fetched from its home when it is first used.
@@ -20,20 +24,6 @@ from typing import TYPE_CHECKING
 from pool.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HOMES`
-    from pool.actors.dispatching import Call
-    from pool.actors.handlers import Handler, Handlers, Runner
-    from pool.actors.job import Cancel, Job, Park, Retry
-    from pool.actors.memory import freeze_memory
-    from pool.actors.node import Node
-    from pool.actors.observe import log_observer
-    from pool.actors.reader import Reader
-    from pool.actors.ref import JobRef, Status
-    from pool.actors.rmap import Counted, ReplicatedMap, Resized, Written
-    from pool.actors.roster import WorkerInfo
-    from pool.actors.sink import Sink
-    from pool.actors.snapshot import Snapshot
-    from pool.actors.stream import Stream
-    from pool.actors.watch import Change, Watch
     from pool.errors import (
         AuthError,
         ConfigError,
@@ -77,10 +67,24 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
         WrongValue,
     )
     from pool.events import Event
-    from pool.model.rmap import Position, Resync
-    from pool.model.stream import StreamEvent
+    from pool.jobs.client.dispatch import Call
+    from pool.jobs.client.ref import JobRef, Status
+    from pool.jobs.handlers import Handler, Handlers, Runner
+    from pool.jobs.job import Cancel, Job, Park, Retry
+    from pool.jobs.node import Node
+    from pool.jobs.roster import WorkerInfo
+    from pool.maps.deltas import Position, Resync
+    from pool.maps.map import Counted, ReplicatedMap, Resized, Written
+    from pool.maps.watch import Change, Watch
+    from pool.runtime.memory import freeze_memory
+    from pool.runtime.observers import log_observer
     from pool.settings import Settings
-    from pool.store.stream import Parked
+    from pool.streams.commands import Parked
+    from pool.streams.event import StreamEvent
+    from pool.streams.reader import Reader
+    from pool.streams.sink import Sink
+    from pool.streams.snapshot import Snapshot
+    from pool.streams.stream import Stream
 
 __all__ = [
     "AuthError",
@@ -159,36 +163,36 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
     # Where a name lives; what is not here is an error, and lives in pool/errors.py.
     _HOMES = {
-        "Call": "pool.actors.dispatching",
-        "Cancel": "pool.actors.job",
-        "Change": "pool.actors.watch",
-        "Counted": "pool.actors.rmap",
+        "Call": "pool.jobs.client.dispatch",
+        "Cancel": "pool.jobs.job",
+        "Change": "pool.maps.watch",
+        "Counted": "pool.maps.map",
         "Event": "pool.events",
-        "Handler": "pool.actors.handlers",
-        "Handlers": "pool.actors.handlers",
-        "Job": "pool.actors.job",
-        "JobRef": "pool.actors.ref",
-        "Node": "pool.actors.node",
-        "Park": "pool.actors.job",
-        "Parked": "pool.store.stream",
-        "Position": "pool.model.rmap",
-        "Reader": "pool.actors.reader",
-        "ReplicatedMap": "pool.actors.rmap",
-        "Resized": "pool.actors.rmap",
-        "Resync": "pool.model.rmap",
-        "Retry": "pool.actors.job",
-        "Runner": "pool.actors.handlers",
+        "Handler": "pool.jobs.handlers",
+        "Handlers": "pool.jobs.handlers",
+        "Job": "pool.jobs.job",
+        "JobRef": "pool.jobs.client.ref",
+        "Node": "pool.jobs.node",
+        "Park": "pool.jobs.job",
+        "Parked": "pool.streams.commands",
+        "Position": "pool.maps.deltas",
+        "Reader": "pool.streams.reader",
+        "ReplicatedMap": "pool.maps.map",
+        "Resized": "pool.maps.map",
+        "Resync": "pool.maps.deltas",
+        "Retry": "pool.jobs.job",
+        "Runner": "pool.jobs.handlers",
         "Settings": "pool.settings",
-        "Sink": "pool.actors.sink",
-        "Snapshot": "pool.actors.snapshot",
-        "Status": "pool.actors.ref",
-        "Stream": "pool.actors.stream",
-        "StreamEvent": "pool.model.stream",
-        "Watch": "pool.actors.watch",
-        "WorkerInfo": "pool.actors.roster",
-        "Written": "pool.actors.rmap",
-        "freeze_memory": "pool.actors.memory",
-        "log_observer": "pool.actors.observe",
+        "Sink": "pool.streams.sink",
+        "Snapshot": "pool.streams.snapshot",
+        "Status": "pool.jobs.client.ref",
+        "Stream": "pool.streams.stream",
+        "StreamEvent": "pool.streams.event",
+        "Watch": "pool.maps.watch",
+        "WorkerInfo": "pool.jobs.roster",
+        "Written": "pool.maps.map",
+        "freeze_memory": "pool.runtime.memory",
+        "log_observer": "pool.runtime.observers",
     }
 
     def __getattr__(name: str) -> object:

@@ -5,7 +5,7 @@ what it must be.  Only the *type* of a stranger's value is asked, and of a subcl
 `float` what its base holds: a `repr`, a comparison, `bool()`, `__class__` of its own may raise,
 lie, or take for ever.
 
-Names have the rules of the keys that they end up in: see `pool.model.names`.
+Names have the rules of the keys that they end up in: see `pool.names`.
 """
 
 from __future__ import annotations

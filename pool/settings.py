@@ -1,6 +1,6 @@
 """How a node behaves: one frozen class, every number with its unit and both bounds.
 
-What derives from the lease TTL is in `pool.model.timing`: the TTL is the pool's, and may change.
+What derives from the lease TTL is in `pool.core.timing`: the TTL is the pool's, and may change.
 docs/reference/settings.md is printed from the metadata here.
 """
 

@@ -29,10 +29,10 @@ import pytest
 import redis
 
 from pool.errors import NoServer
-from pool.store.acl import rules
-from pool.store.program import ServerProgram, find_server
-from pool.store.scripts import Script, ScriptCall, Word
-from pool.store.server import EmbeddedServer
+from pool.redis.acl import rules
+from pool.redis.embedded.program import ServerProgram, find_server
+from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.scripts import Script, ScriptCall, Word
 from tests.servers import ON, connect, start, with_user
 
 _DOCKER_ANSWERS_S = 2
@@ -42,49 +42,51 @@ _POOL = "t-"  # what the names of tests' pools begin with, and so their users' n
 CANARY = f"CANARY-{secrets.token_hex(8)}"  # the password of all these users: nobody may tell it
 _TAG = re.compile(r"\{([^}]+)\}")  # what a Redis Cluster hashes of a key, if it is there
 
+pytest_plugins = ["tests.nodes"]  # a fleet in one process, for whoever asks for it
+
 HERE = Path(__file__).parent
 # What starts processes, waits for leases to end, or computes for long: not in `make check`.
 SLOW = frozenset(
     (
-        "actors/test_clock.py",
-        "actors/test_dispatch.py",
-        "actors/test_endings.py",
-        "actors/test_entering.py",
-        "actors/test_every_call_returns.py",
-        "actors/test_islands.py",
-        "actors/test_keepalive.py",
-        "actors/test_lean.py",
-        "actors/test_leaving.py",
-        "actors/test_lost.py",
-        "actors/test_map_outages.py",
-        "actors/test_membership.py",
-        "actors/test_outages.py",
-        "actors/test_reaper.py",
-        "actors/test_rmap.py",
-        "actors/test_rmap_faults.py",
-        "actors/test_slow_lines.py",
-        "actors/test_stored_input.py",
-        "actors/test_ttl.py",
-        "actors/test_walk.py",
-        "actors/test_workers.py",
+        "jobs/test_clock.py",
+        "jobs/test_dispatch.py",
+        "jobs/test_endings.py",
+        "jobs/test_entering.py",
+        "jobs/test_every_call_returns.py",
+        "jobs/test_islands.py",
+        "jobs/test_keepalive.py",
+        "jobs/test_lean.py",
+        "jobs/test_leaving.py",
+        "jobs/test_lost.py",
+        "maps/test_outages.py",
+        "jobs/test_membership.py",
+        "runtime/test_outages.py",
+        "jobs/test_reaper.py",
+        "maps/test_map.py",
+        "maps/test_faults.py",
+        "jobs/test_slow_lines.py",
+        "jobs/test_stored_input.py",
+        "jobs/test_ttl.py",
+        "jobs/test_walk.py",
+        "jobs/test_workers.py",
         "fuzz/test_live.py",
         "fuzz/test_scripts.py",
         "house/test_budgets.py",
         "house/test_fleet_benchmark.py",
         "house/test_readme.py",
         "ops/test_cli.py",
-        "ops/test_demo.py",
+        "demo/test_demo.py",
         "ops/test_examples.py",
         "ops/test_package.py",
         "ops/test_pages.py",
         "process",
         "security/test_secrets.py",
         "security/test_tls.py",
-        "store/test_bad_replies.py",
-        "store/test_link.py",
-        "store/test_server.py",
-        "store/test_slow_lines.py",
-        "store/test_task.py",
+        "redis/test_bad_replies.py",
+        "redis/test_pipeline.py",
+        "redis/test_server.py",
+        "redis/test_slow_lines.py",
+        "redis/test_task.py",
         "streams/test_at_random.py",
         "streams/test_processes.py",
         "streams/test_reader.py",
@@ -100,26 +102,26 @@ SLOW = frozenset(
 # and outages, and what depends on the loop has its tests elsewhere.  POOL_TEST_LOOPS=both runs all.
 ONE_LOOP = frozenset(
     (
-        "actors/test_clock.py",
-        "actors/test_dispatch.py",
-        "actors/test_every_call_returns.py",
-        "actors/test_islands.py",
-        "actors/test_keepalive.py",
-        "actors/test_leaving.py",
-        "actors/test_lost.py",
-        "actors/test_map_outages.py",
-        "actors/test_membership.py",
-        "actors/test_outages.py",
-        "actors/test_rmap.py",
-        "actors/test_rmap_faults.py",
-        "actors/test_slow_lines.py",
-        "actors/test_ttl.py",
-        "actors/test_walk.py",
-        "actors/test_workers.py",
+        "jobs/test_clock.py",
+        "jobs/test_dispatch.py",
+        "jobs/test_every_call_returns.py",
+        "jobs/test_islands.py",
+        "jobs/test_keepalive.py",
+        "jobs/test_leaving.py",
+        "jobs/test_lost.py",
+        "maps/test_outages.py",
+        "jobs/test_membership.py",
+        "runtime/test_outages.py",
+        "maps/test_map.py",
+        "maps/test_faults.py",
+        "jobs/test_slow_lines.py",
+        "jobs/test_ttl.py",
+        "jobs/test_walk.py",
+        "jobs/test_workers.py",
         "process/test_descriptors.py",
         "process/test_overrun.py",
-        "store/test_bad_replies.py",
-        "store/test_slow_lines.py",
+        "redis/test_bad_replies.py",
+        "redis/test_slow_lines.py",
         "streams",
         "verify/sim",
     )
@@ -223,7 +225,7 @@ def server() -> Iterator[Server]:
                 client.acl_log_reset()
         yield started
         refused = started.refused()
-        assert not refused, f"a pool's user lacks rights, see pool/store/acl.py: {refused}"
+        assert not refused, f"a pool's user lacks rights, see pool/redis/acl.py: {refused}"
 
 
 @contextmanager

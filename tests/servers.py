@@ -24,9 +24,9 @@ import redis
 from redis.cluster import RedisCluster
 from redis.sentinel import Sentinel
 
-from pool.store.program import ServerProgram
-from pool.store.server import EmbeddedServer
-from pool.store.url import Url
+from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.url import Url
 
 PATIENCE_S: Final = 20.0  # for an election and for what a starting process takes on a busy machine
 LOOK_AGAIN_S: Final = 0.02

@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from pool.model.job import TABLE
+from pool.core.job import TABLE
 
 LIVE: Final = ("unassigned", "pending", "waiting", "running")
 PLACES: Final = {

@@ -22,12 +22,13 @@ import attrs
 
 import pool
 import pool.testing
+from pool import names
+from pool.core import job
 from pool.errors import PoolError
-from pool.model import job, names
 from pool.ops import cli
-from pool.ops.explain import facts, kinds
+from pool.ops.cli.explain import facts, kinds
+from pool.redis.scripts import Script
 from pool.settings import Settings
-from pool.store.scripts import Script
 from tools import life
 
 ROOT: Final = Path(__file__).parents[1]

@@ -28,7 +28,7 @@ from benchmarks.peers.metrics import Results
 from benchmarks.peers.page import loaded, page, write
 from benchmarks.peers.run import GROUPS, Comparison
 from benchmarks.report import document
-from pool.store.program import find_server
+from pool.redis.embedded.program import find_server
 
 ALL = (OURS, *sorted(PEERS))
 

@@ -17,8 +17,8 @@ from benchmarks.peers.protocol import CALLERS
 from benchmarks.peers.stage import Peer, Stage, free_port
 from benchmarks.probe import Probe, Usage
 from benchmarks.report import Report, latency
-from pool.store.program import ServerProgram
-from pool.store.server import EmbeddedServer
+from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import EmbeddedServer
 
 SHARES: Final = (25, 50, 75)  # % of the measured capacity
 

@@ -10,7 +10,7 @@ import anyio
 import pool
 from benchmarks.peers.protocol import AsyncAdapter, Words, hold, main, mark
 from pool import Call, Handlers, Job, JobRef, Node, Settings
-from pool.model.names import Names
+from pool.names import Names
 
 POOL = "bench"
 LEASE_MIN_S = 1.0

@@ -18,7 +18,7 @@ from benchmarks.peers.measure import ROOM, Bench, Crash, Rest, Sizes, raw
 from benchmarks.peers.protocol import Setting
 from benchmarks.peers.stage import Peer
 from benchmarks.report import Report, Table
-from pool.store.program import ServerProgram
+from pool.redis.embedded.program import ServerProgram
 
 GROUPS: Final = ("dispatch", "drain", "latency", "load", "rest", "recovery")
 RAW: Final = "raw"

@@ -14,14 +14,14 @@ from typing import Final, Literal
 import anyio
 import attrs
 
+from pool.core.job import DIGITS_MAX, Outcome, Record, State
 from pool.errors import PoolError, StoreFault, again
-from pool.model.job import DIGITS_MAX, Outcome, Record, State
-from pool.model.names import Control, Names, lane_of
-from pool.store.answers import Looked, More, Opening
-from pool.store.lane import Lane
-from pool.store.link import Link
-from pool.store.scripts import Word
-from pool.store.seam import Reply
+from pool.names import Control, Names, lane_of
+from pool.redis.commands.lane import Lane
+from pool.redis.commands.replies import Looked, More, Opening
+from pool.redis.io.system import Reply
+from pool.redis.pipeline import Link
+from pool.redis.scripts import Word
 
 IDENTITIES_MAX: Final = 2_000  # nodes and workers looked at, the longest silent first
 HANDLERS_MAX: Final = 200  # whose backlogs are looked at

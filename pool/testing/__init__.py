@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pool.store.program import find_server
-from pool.store.server import EmbeddedServer
+from pool.redis.embedded.program import find_server
+from pool.redis.embedded.server import EmbeddedServer
 from pool.testing.audit import audit
 from pool.testing.jobs import make_job
 from pool.testing.proxy import FaultProxy, fault_proxy

@@ -19,11 +19,11 @@ from typing import Any
 import attrs
 import redis
 
-from pool.model.ids import incarnation
-from pool.model.job import Record, Start
-from pool.model.names import Control, Names
-from pool.store.answers import Opening
-from pool.store.lane import incarnation_of_pool
+from pool.core.ids import incarnation
+from pool.core.job import Record, Start
+from pool.names import Control, Names
+from pool.redis.commands.lane import incarnation_of_pool
+from pool.redis.commands.replies import Opening
 
 _SCAN_COUNT = 1000
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pool.actors.job import Inbox, Job, Page
-from pool.model.codec import encode_value
-from pool.model.job import Kind
-from pool.model.timing import Timing
+from pool.core.codec import encode_value
+from pool.core.job import Kind
+from pool.core.timing import Timing
+from pool.jobs.job import Inbox, Job, Page
 
 
 def make_job(

@@ -28,7 +28,7 @@ from anyio.abc import (
 )
 
 from pool.errors import ConfigError
-from pool.store.url import Url
+from pool.redis.url import Url
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for 0 s: closing sends RST instead of FIN
 _HELD_BYTES = 65_536  # that the system may hold of a connection before we have read it

@@ -15,9 +15,9 @@ import pytest
 import redis
 
 from pool import Handlers, Job, Node, Settings
+from pool.core.job import Record
 from pool.events import ActorCrashed, Event, RecordQuarantined
-from pool.model.job import Record
-from pool.model.names import Names
+from pool.names import Names
 
 if TYPE_CHECKING:
     import random

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 import redis
 
-from pool.actors.roster import WorkerInfo
-from pool.errors import PayloadEncodingError
-from pool.model.codec import decode_call, decode_value, encode_call, encode_value
-from pool.model.job import (
+from pool.core.codec import decode_call, decode_value, encode_call, encode_value
+from pool.core.job import (
     Death,
     Judgement,
     Options,
@@ -22,8 +20,10 @@ from pool.model.job import (
     after_failure,
     recover,
 )
-from pool.model.placement import Candidates
-from pool.store.rmap import delta_of
+from pool.core.placement import Candidates
+from pool.errors import PayloadEncodingError
+from pool.jobs.roster import WorkerInfo
+from pool.maps.commands import delta_of
 
 if TYPE_CHECKING:
     import random
@@ -139,7 +139,7 @@ def test_no_reader_raises(
 
 def test_what_we_can_read_the_scripts_can_read(mutator: Mutator, redis_url: str) -> None:
     """Of two readers of one record the scripts' is the wider one, and never the other way round."""
-    library = (files("pool.store") / "lua/lib/record.lua").read_text("utf-8")
+    library = (files("pool.redis") / "lua/lib/record.lua").read_text("utf-8")
     source = f"""local now = 0 {library}
     local got = {{}}
     for i, text in ipairs(ARGV) do

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 
-from pool.model.job import Options, Record
-from pool.model.names import Names
-from pool.store.answers import claims, holdings, looked, overdue, owned, renewal
-from pool.store.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
-from pool.store.scripts import ScriptCall
+from pool.core.job import Options, Record
+from pool.names import Names
+from pool.redis.commands.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
+from pool.redis.commands.replies import claims, holdings, looked, overdue, owned, renewal
+from pool.redis.scripts import ScriptCall
 
 if TYPE_CHECKING:
     import random

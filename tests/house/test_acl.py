@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from pool.errors import ConfigError
-from pool.store.acl import SENT, called, rules
+from pool.redis.acl import SENT, called, rules
 
 PACKAGE = Path(__file__).parents[2] / "pool"
 # Words in capitals that begin a tuple and are no command, and what needs no rule.
-_NOT_SENT = {"store/replies.py": {"READONLY"}, "store/wire.py": {"AUTH", "HELLO", "SELECT"}}
+_NOT_SENT = {"redis/errors.py": {"READONLY"}, "redis/connection.py": {"AUTH", "HELLO", "SELECT"}}
 _WORD = re.compile(r"[A-Z]{2,}")
 
 
@@ -67,7 +67,7 @@ def test_what_the_code_sends_is_what_the_rules_allow(redis_url: str) -> None:
 
 def test_every_call_of_a_script_names_its_command() -> None:
     """What the rules are read from leaves no call out."""
-    sources = [path.read_text("utf-8") for path in (PACKAGE / "store/lua").rglob("*.lua")]
+    sources = [path.read_text("utf-8") for path in (PACKAGE / "redis/lua").rglob("*.lua")]
     calls = sum(len(re.findall(r"redis\.p?call\b|\blater\(", text)) for text in sources)
     named = sum(len(re.findall(r"(?:redis\.p?call|\blater)\('[A-Z]+'", text)) for text in sources)
     # The others are in lib/batch.lua: `later` itself, in its header too, and what it collects for.

@@ -13,20 +13,20 @@ ROOT = Path(__file__).parents[2]
 SOURCES = [
     path for name in ("pool", "examples", "benchmarks") for path in (ROOT / name).rglob("*.py")
 ]
-SCRIPTS = sorted((ROOT / "pool/store/lua").rglob("*.lua"))
+SCRIPTS = sorted((ROOT / "pool/redis/lua").rglob("*.lua"))
 
 # Stored bytes must never run code, and never choose what is imported.
 MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "yaml", "xml"}
 CALLS = {"eval", "exec", "compile", "__import__", "import_module", "system", "popen"}
 MAY_CALL = {
     ("pool/__init__.py", "import_module"): "the home of a public name, from a table beside it",
-    ("pool/store/scripts.py", "KEYS"): "the table of that name in a script's header",
-    ("pool/ops/cli.py", "import_module"): "one of our own commands, chosen by argparse",
-    ("pool/ops/run.py", "import_module"): "what the operator named on the command line",
-    ("pool/actors/stream.py", "XDEL"): "a program removes events of its own stream",
-    ("pool/actors/sink.py", "XDEL"): "a program drops parked events",
-    ("pool/store/acl.py", "XGROUP"): "the name of a family of commands",
-    ("pool/store/commands.py", "XDEL"): "what reads its reply",
+    ("pool/redis/scripts.py", "KEYS"): "the table of that name in a script's header",
+    ("pool/ops/cli/__init__.py", "import_module"): "one of our own commands, chosen by argparse",
+    ("pool/ops/cli/run.py", "import_module"): "what the operator named on the command line",
+    ("pool/streams/stream.py", "XDEL"): "a program removes events of its own stream",
+    ("pool/streams/sink.py", "XDEL"): "a program drops parked events",
+    ("pool/redis/acl.py", "XGROUP"): "the name of a family of commands",
+    ("pool/redis/commands/plain.py", "XDEL"): "what reads its reply",
 }
 COMMANDS = {
     "KEYS",
@@ -121,7 +121,7 @@ def test_scripts_use_what_is_banned_only_where_it_was_reviewed() -> None:
     found = set()
     for path in SCRIPTS:
         code = re.sub(r"--\[\[.*?\]\]|--[^\n]*", "", path.read_text("utf-8"), flags=re.DOTALL)
-        name = str(path.relative_to(ROOT / "pool/store/lua"))
+        name = str(path.relative_to(ROOT / "pool/redis/lua"))
         found |= {(name, what) for what, form in BANNED_IN_LUA.items() if re.search(form, code)}
     assert found == set(MAY_SCRIPT)
 
@@ -134,7 +134,7 @@ def test_lua_is_never_put_together_from_values() -> None:
         for path in SOURCES
         if "benchmarks" not in path.parts and joins.search(path.read_text("utf-8"))
     }
-    assert places == {"pool/store/scripts.py", "pool/store/port.py"}
+    assert places == {"pool/redis/scripts.py", "pool/redis/io/body.py"}
 
 
 def test_the_search_finds_what_it_searches_for(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 from benchmarks.budget import BUDGETS, Budget, Figure, judge, load, rewrite, save, table
 from benchmarks.budgets import OF_NODES, measure_store
 from benchmarks.desk import Desk
-from pool.store.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pool.store.program import ServerProgram
+    from pool.redis.embedded.program import ServerProgram
 
 BUDGET = Budget(value=20, unit="commands", why="a dispatch")
 OF_A_NODE = ("calls.", "python.")

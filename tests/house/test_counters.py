@@ -8,7 +8,7 @@ from pathlib import Path
 import pool
 from pool.ops.inspect import FACTS
 
-LUA = Path(pool.__file__).parent / "store" / "lua"
+LUA = Path(pool.__file__).parent / "redis" / "lua"
 _WRITES = re.compile(r"'HSET', lane, (.*)\)")
 _FIELD = re.compile(r"(?:^|, )'([a-z_]+)', ")
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 import pool
-from pool.actors.access import CLOSE_BUDGET_S
-from pool.model.timing import Timing
-from pool.ops.explain import kinds
+from pool.core.timing import Timing
+from pool.ops.cli.explain import kinds
+from pool.runtime.session import CLOSE_BUDGET_S
 from pool.settings import Settings
 from tools import reference
 

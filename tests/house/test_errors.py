@@ -12,7 +12,7 @@ import pytest
 
 from pool import errors
 from pool.errors import PoolError
-from pool.ops.explain import kinds
+from pool.ops.cli.explain import kinds
 
 PACKAGE = Path(__file__).parents[2] / "pool"
 _WORD = re.compile(r"\bPOOL[A-Z]+")

@@ -54,7 +54,7 @@ def test_a_node_loads_neither_the_redis_client_nor_the_other_event_loop() -> Non
 
 
 def test_handlers_can_be_written_without_a_node() -> None:
-    assert "pool.actors.node" not in loaded("from pool import Handlers, Job, Retry")
+    assert "pool.jobs.node" not in loaded("from pool import Handlers, Job, Retry")
 
 
 def test_type_checkers_are_told_where_each_name_is_at_run_time() -> None:

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from pool.actors.run import Run
+from pool.jobs.run import Run
 
 ROOT = Path(__file__).parents[2]
-MACHINES = {"pool/model/run.py"}
+MACHINES = {"pool/core/run.py"}
 THEIRS = {"phase", "why"}
 # Anything else may have a field of that name that is its own, as an error has its reason.
 OWN = ("self",)
@@ -37,8 +37,8 @@ def test_the_life_of_a_run_is_assigned_by_its_machine_alone() -> None:
 
 def test_a_run_has_its_step_from_the_machine() -> None:
     """Nor is it assigned by methods of its own."""
-    assert Run.step.__module__ == "pool.model.run"
-    path = ROOT / "pool/actors/run.py"
+    assert Run.step.__module__ == "pool.core.run"
+    path = ROOT / "pool/jobs/run.py"
     stored = {
         node.attr
         for node in ast.walk(ast.parse(path.read_text("utf-8")))

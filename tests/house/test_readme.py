@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pool.ops.explain import kinds
+from pool.ops.cli.explain import kinds
 from tests.ops.pages import blocks
 
 ROOT = Path(__file__).parents[2]

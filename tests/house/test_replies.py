@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from pool.store import lane, rmap, stream
-from pool.store.acl import SENT
-from pool.store.commands import READERS, read
-from pool.store.scripts import Script
+from pool.maps import commands as rmap
+from pool.redis.acl import SENT
+from pool.redis.commands import lane
+from pool.redis.commands.plain import READERS, read
+from pool.redis.scripts import Script
+from pool.streams import commands as stream
 
 SCRIPTS = [
     each

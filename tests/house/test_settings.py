@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
-from pool.actors.outcome import outcome_ttl_ms
+from pool.core.timing import Timing
 from pool.errors import ConfigError
-from pool.model.timing import Timing
+from pool.jobs.settlement import outcome_ttl_ms
 from pool.settings import Settings
 
 FIELDS = {field.name: field for field in attrs.fields(Settings)}

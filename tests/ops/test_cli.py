@@ -20,14 +20,14 @@ import redis
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from pool.actors.handlers import Handlers
-from pool.actors.job import Job
-from pool.actors.node import Node
-from pool.model.names import WORKERS, Control
+from pool.jobs.handlers import Handlers
+from pool.jobs.job import Job
+from pool.jobs.node import Node
+from pool.names import WORKERS, Control
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
-from pool.ops.status import fetch
+from pool.ops.cli.status import fetch
+from pool.redis.url import Url
 from pool.settings import Settings
-from pool.store.url import Url
 from pool.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ import os
 import pathlib
 import signal
 import anyio
-from pool.actors.handlers import Handlers
+from pool.jobs.handlers import Handlers
 
 handlers, empty, other = Handlers(), Handlers(), 17
 
@@ -122,7 +122,7 @@ def jobs(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _nothing_around(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the caller's environment out of it, and this process's logging as it is."""
-    monkeypatch.setattr("pool.ops.run.configure", lambda *_, **__: None)
+    monkeypatch.setattr("pool.ops.cli.run.configure", lambda *_, **__: None)
     monkeypatch.delenv("POOL_URL", raising=False)
     monkeypatch.delenv("POOL_NAME", raising=False)
 

@@ -28,12 +28,12 @@ import pytest
 import redis
 
 import pool
-from pool.model.job import Record
-from pool.model.names import Names, lane_of
-from pool.store.acl import rules
-from pool.store.lane import Lane
-from pool.store.program import ServerProgram, find_servers
-from pool.store.server import EmbeddedServer
+from pool.core.job import Record
+from pool.names import Names, lane_of
+from pool.redis.acl import rules
+from pool.redis.commands.lane import Lane
+from pool.redis.embedded.program import ServerProgram, find_servers
+from pool.redis.embedded.server import EmbeddedServer
 from pool.testing.audit import audit
 from tests.servers import ON, Cluster, Sentinels, connect, refusals, start, with_user
 from tests.stopwatch import Stopwatch

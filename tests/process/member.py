@@ -25,11 +25,11 @@ import anyio.to_thread
 import attrs
 
 from pool import Call, Event, Handlers, Job, JobRef, Node, PoolError, Retry, Settings
-from pool.model.job import Start
-from pool.model.names import key_hash
-from pool.model.placement import Candidates
-from pool.store.lane import Edge, Guard, Lane
-from pool.store.scripts import ScriptCall
+from pool.core.job import Start
+from pool.core.placement import Candidates
+from pool.names import key_hash
+from pool.redis.commands.lane import Edge, Guard, Lane
+from pool.redis.scripts import ScriptCall
 
 LOOK_S = 0.02  # how often a held handler looks whether its gate is open
 TICK_S = 0.02

@@ -18,10 +18,10 @@ import anyio
 import pytest
 import redis
 
-from pool.model.names import Control, Names, lane_of
-from pool.store.link import Link
-from pool.store.seam import Host
-from pool.store.url import Url
+from pool.names import Control, Names, lane_of
+from pool.redis.io.system import Host
+from pool.redis.pipeline import Link
+from pool.redis.url import Url
 from tests.process.conftest import BACK_S, POOL, Fleet, fleet_users
 from tests.servers import (
     SLOTS,
@@ -35,8 +35,8 @@ from tests.servers import (
 )
 
 if TYPE_CHECKING:
-    from pool.store.program import ServerProgram
-    from pool.store.server import EmbeddedServer
+    from pool.redis.embedded.program import ServerProgram
+    from pool.redis.embedded.server import EmbeddedServer
     from tests.process.conftest import Figures, Member
 
 pytestmark = pytest.mark.one_server  # they bring their own

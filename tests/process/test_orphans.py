@@ -179,49 +179,49 @@ class Orphan:
 ORPHANS = [
     Orphan(
         accepted_but_never_announced,
-        "store/lua/renew.lua",
+        "redis/lua/renew.lua",
         "whole(lane_had[3])",  # workers are told how many keys nobody has
         "0",
     ),
     Orphan(
         announced_but_never_heard,
-        "store/lua/sweep.lua",
+        "redis/lua/sweep.lua",
         "add('pending', key)",  # a start must be acknowledged in time
         "local _ = key",
     ),
     Orphan(
         retry_promised_by_the_dead,
-        "store/lua/sweep.lua",
+        "redis/lua/sweep.lua",
         "add('due', string.sub(member, 3))",  # promises stand in Redis, anybody keeps them
         "local _ = member",
     ),
     Orphan(
         running_when_its_worker_died,
-        "actors/reaper.py",
+        "jobs/fleet/reaper.py",
         "self.spawn(self._reap, state, claim)",  # what a fenced worker owned is moved
         "pass",
     ),
     Orphan(
         finished_but_not_settled,
-        "store/lua/reap.lua",
+        "redis/lua/reap.lua",
         "redis.call('SRANDMEMBER', owned, room)",  # a key is its owner's until it is settled
         "{}",
     ),
     Orphan(
         owner_without_a_lease,
-        "store/lua/fence.lua",
+        "redis/lua/fence.lua",
         "for i = 7, #ARGV do",  # who owns or is announced must have a lease
         "for i = #ARGV + 1, #ARGV do",
     ),
     Orphan(
         owner_of_whom_no_index_knows,
-        "actors/sweeper.py",
+        "jobs/fleet/sweeper.py",
         "self.spawn(walker.run, state.number)",  # all records are walked over
         "pass",
     ),
     Orphan(
         recovery_died_half_way,
-        "store/lua/fence.lua",
+        "redis/lua/fence.lua",
         "    else\n      claim(name, ended[i + 1], had)",  # a claim is a lease too
         "    elseif not had then\n      claim(name, ended[i + 1], had)",
     ),

@@ -16,9 +16,9 @@ import pytest
 
 import pool
 from pool import Node, Settings
-from pool.actors.keepalive import EXIT_CODE
-from pool.store.program import ServerProgram
-from pool.store.server import EmbeddedServer
+from pool.jobs.fleet.keepalive import EXIT_CODE
+from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import EmbeddedServer
 from tests.servers import connect
 
 PATIENCE_S = 20.0

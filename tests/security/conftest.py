@@ -14,7 +14,7 @@ import attrs
 import pytest
 import trustme
 
-from pool.store.url import Url
+from pool.redis.url import Url
 
 HOST = "localhost"
 

@@ -18,11 +18,11 @@ import structlog
 
 import pool
 from pool import AuthError, Handlers, Job, Node, PoolError, Settings, StoreUnavailable
-from pool.actors.orders import Granted
 from pool.events import ActorCrashed, Event, PolicyUnknown
+from pool.jobs.worker.messages import Granted
 from pool.ops.cli import main
-from pool.store.acl import rules
-from pool.store.url import Url
+from pool.redis.acl import rules
+from pool.redis.url import Url
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
@@ -239,4 +239,4 @@ def test_nothing_holds_a_password_but_its_credentials(
             )
         client.acl_deluser(name)
     assert found.returncode == 0, found.stderr[-2000:]
-    assert found.stdout.split() == ["pool.store.url.Credentials"]
+    assert found.stdout.split() == ["pool.redis.url.Credentials"]

@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from pool import AuthError, Handlers, Job, Node
-from pool.store.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer
 
 if TYPE_CHECKING:
-    from pool.store.program import ServerProgram
+    from pool.redis.embedded.program import ServerProgram
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/security.md").read_text("utf-8")
@@ -54,9 +54,9 @@ async def test_its_commands_make_a_user_who_can_work_on_the_pool(
 
 
 def test_the_events_that_it_names_exist() -> None:
-    from pool.actors import observe
+    from pool import events as module
 
-    events = {getattr(each, "event", "") for each in vars(observe).values()}
+    events = {getattr(each, "event", "") for each in vars(module).values()}
     assert {"store.policy_unknown", "store.password_in_clear"} <= events
     assert "store.policy_unknown" in PAGE
     assert "store.password_in_clear" in PAGE

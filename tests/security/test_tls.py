@@ -10,7 +10,7 @@ import trustme
 
 from pool import ConfigError, Handlers, Job, Node, StoreUnavailable
 from pool.events import PasswordInClear
-from pool.store.url import Url
+from pool.redis.url import Url
 
 if TYPE_CHECKING:
     from collections.abc import Callable

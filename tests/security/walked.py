@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from pool import Handlers, Job, Node, ReplicatedMap, Settings
-from pool.actors.stream import Stream
+from pool.streams.stream import Stream
 
 SETTINGS = Settings(lease_ttl_s=2.0)
 handlers = Handlers()

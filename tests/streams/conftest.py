@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from pool import Reader, Settings, Sink, Stream, StreamEvent
-from pool.model.names import Control
+from pool.names import Control
 from tests.servers import connect
 
 PATIENCE_S = 10.0

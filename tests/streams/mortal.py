@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 
 from pool.errors import StoreUnavailable
-from pool.store.scripts import Command, ScriptCall
-from pool.store.seam import Beside, Body, Entries, Group, Host, Port, Reply
-from pool.store.url import Url
+from pool.redis.io.system import Beside, Body, Entries, Group, Host, Port, Reply
+from pool.redis.scripts import Command, ScriptCall
+from pool.redis.url import Url
 
 
 @attrs.define(eq=False)

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from pool import InvalidOption, NotRunning, Reader, StreamEvent
-from pool.actors.reader import _has_hole
+from pool.core.ids import order
 from pool.events import (
     SinkRemade,
     StreamEnded,
@@ -21,8 +21,8 @@ from pool.events import (
     StreamsUnreachable,
     StreamTroubled,
 )
-from pool.model.ids import order
-from pool.store.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer
+from pool.streams.reader import _has_hole
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ import pytest
 import redis
 
 from pool import InvalidOption, NotRunning, Sink, StoreUnavailable, StreamEvent
+from pool.core.ids import order
+from pool.core.timing import Timing
 from pool.events import (
     SinkLapsed,
     SinkMended,
@@ -22,12 +24,10 @@ from pool.events import (
     SinkRemade,
     SinkTroubled,
 )
-from pool.model.ids import order
-from pool.model.timing import Timing
-from pool.store.link import Link
-from pool.store.scripts import ScriptCall
-from pool.store.server import EmbeddedServer
-from pool.store.stream import HAND, Lease
+from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.pipeline import Link
+from pool.redis.scripts import ScriptCall
+from pool.streams.commands import HAND, Lease
 from pool.testing.proxy import fault_proxy
 from tests.streams.mortal import Life, MortalSeam
 
@@ -338,7 +338,7 @@ async def test_mass_parking_is_told_loudly_and_once(bench: Bench) -> None:
 async def test_suspects_come_one_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what a dead consumer held one is in hand, and nobody has the next before it is done."""
     monkeypatch.setattr(
-        "pool.actors.sink_hands.LIVED_S", 60.0
+        "pool.streams.sink_hands.LIVED_S", 60.0
     )  # that it lives is not all that counts
     async with bench.stream() as stream:
         bench.client.xgroup_create(bench.key, "billing", "0", mkstream=True)
@@ -976,7 +976,7 @@ async def test_what_could_not_be_noted_is_noted_with_the_next_tick(
         [event] = await bench.take(sink, 1)
         await bench.until(lambda: bench.pending()[event.id][1] // 1000 == 1)
         assert refused
-        monkeypatch.setattr("pool.actors.sink_hands.NOTED_S", 60.0)
+        monkeypatch.setattr("pool.streams.sink_hands.NOTED_S", 60.0)
         await bench.add(stream, 1)
         [event] = await bench.take(sink, 1)
         [source] = sink._sources.values()

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from pool import Reader, Settings, Sink, StreamEvent
-from pool.actors import feed as feeds
+from pool.streams import buffer as feeds
 from pool.testing.proxy import FaultProxy, fault_proxy
 
 if TYPE_CHECKING:

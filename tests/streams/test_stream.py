@@ -25,8 +25,8 @@ from pool import (
     Stream,
 )
 from pool.events import SinkBeganAnew, SinkRemade, StreamEnded, StreamMissed, StreamRestarted
-from pool.model.stream import EVENT_BYTES_MAX, TOPIC_BYTES_MAX
-from pool.store.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer
+from pool.streams.event import EVENT_BYTES_MAX, TOPIC_BYTES_MAX
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:

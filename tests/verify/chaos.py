@@ -27,7 +27,7 @@ import anyio
 import attrs
 import redis
 
-from pool.store.program import ServerProgram, find_servers
+from pool.redis.embedded.program import ServerProgram, find_servers
 from pool.testing import audit
 from tests.verify import dump
 from tests.verify.checker import Bounds, Report, check, load

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import redis
 
+from pool.core.codec import decode_value
+from pool.core.job import Options, Outcome, Record
 from pool.errors import PayloadEncodingError
-from pool.model.codec import decode_value
-from pool.model.job import Options, Outcome, Record
-from pool.model.names import Control, Names
+from pool.names import Control, Names
 from pool.testing import audit
 from tests.verify.service import SHARED
 

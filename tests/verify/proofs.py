@@ -40,9 +40,9 @@ from pool import (
     Retry,
     Settings,
 )
-from pool.model.names import Names
-from pool.store.program import ServerProgram
-from pool.store.server import EmbeddedServer
+from pool.names import Names
+from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import EmbeddedServer
 from pool.testing import FaultProxy, audit, fault_proxy
 from tests.process import test_kill, test_leaving
 from tests.process.conftest import Fleet, Run, fleet_server

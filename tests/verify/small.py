@@ -1,6 +1,6 @@
 """Small mutants: lines of the library changed at random, to see whether the tests notice.
 
-    python -m tests.verify.small [--count 100] [--seed 1] [--jobs 2] [--under pool/actors]
+    python -m tests.verify.small [--count 100] [--seed 1] [--jobs 2] [--under pool/jobs]
                                  [--known] [--look tests/FILE ...] [--again]
                                                         (make small-mutants; docs/small-mutants.md)
 
@@ -60,11 +60,11 @@ _UNCOVERED: Final = ("--deselect=tests/house/test_budgets.py",)  # it counts lin
 _OF_PROCESSES: Final = ("tests/process", "tests/ops")
 _OF_SCRIPTS: Final = (
     *sorted(
-        (file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/store/test_*.py")),
+        (file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/redis/test_*.py")),
         key=lambda file: ("_script" not in file, file),
     ),
     "tests/fuzz/test_scripts.py",
-    "tests/actors/test_full_server.py",
+    "tests/jobs/test_full_server.py",
 )
 _FAILED: Final = re.compile(
     r"^(?:FAILED|ERROR) (tests/\S+?::(?:[^\[\s]*\[.*?\]|\S+))(?: - .*)?$", re.MULTILINE
@@ -76,46 +76,46 @@ _GONE: Final = re.compile(r"^ERROR: not found: \S*?(tests/.*)$", re.MULTILINE)
 _TOOK: Final = re.compile(r"^([0-9.]+)s (?:call|setup) +(tests/\S.*)$", re.MULTILINE)
 
 EXCUSED: Final[Mapping[str, str]] = {
-    "pool/actors/worker.py: free = self._slots.left() - self._coming() -> "
+    "pool/jobs/worker/worker.py: free = self._slots.left() - self._coming() -> "
     "free = (self._slots.left() + self._coming())": (
         "a pull brings no more than `says` names, and that has what comes taken off"
     ),
-    "pool/actors/ref.py: return -> pass": (
+    "pool/jobs/client/ref.py: return -> pass": (
         "whoever waits for a job that is not there is told at once"
     ),
-    "pool/actors/slots.py: if is_asked_for(): / raise -> pass": (
+    "pool/jobs/worker/executor.py: if is_asked_for(): / raise -> pass": (
         "its worker's tasks are being cancelled: what comes next is cancelled, too"
     ),
-    "pool/actors/reaper.py: except StoreLost as error: / "
+    "pool/jobs/fleet/reaper.py: except StoreLost as error: / "
     'self._troubled("reap", state.number, error) -> pass': (
         "that the data are lost renewals and fences tell as well"
     ),
-    "pool/actors/worker.py: if not self._slots.is_holding: / return -> pass": (
+    "pool/jobs/worker/worker.py: if not self._slots.is_holding: / return -> pass": (
         "where there is room nothing waits but suspects for their turn, and `surplus` leaves those"
     ),
-    "pool/actors/membership.py: state, steps = self.context.lanes[number], steps + 1 -> "
+    "pool/jobs/fleet/membership.py: state, steps = self.context.lanes[number], steps + 1 -> "
     "state, steps = self.context.lanes[number], steps + (2)": (
         "after how many steps it rests is a matter of pace"
     ),
-    "pool/actors/reader.py: with anyio.CancelScope(shield=True): -> "
+    "pool/streams/reader.py: with anyio.CancelScope(shield=True): -> "
     "with anyio.CancelScope(shield=(False)):": "closing a tail is shielded by itself",
-    "pool/ops/demo/demo.py: number not in self.history.heard.get(key, ()) -> "
+    "pool/demo/demo.py: number not in self.history.heard.get(key, ()) -> "
     "(number in self.history.heard.get(key, ()))": (
         "the demo waits for longer than it need; its verdict counts what was heard by itself"
     ),
-    "pool/ops/demo/demo.py: self.show.paint(self.history) -> pass": (
+    "pool/demo/demo.py: self.show.paint(self.history) -> pass": (
         "the picture is for terminals only, which the demo's tests have not"
     ),
-    "pool/store/wire.py: self._until_s = 0.0 -> self._until_s = (1.0)": (
+    "pool/redis/connection.py: self._until_s = 0.0 -> self._until_s = (1.0)": (
         "each exchange sets it before it looks at it"
     ),
-    "pool/actors/node.py: then.push_async_callback(anyio.lowlevel.checkpoint) -> pass": (
+    "pool/jobs/node.py: then.push_async_callback(anyio.lowlevel.checkpoint) -> pass": (
         "timers that were taken back end with the next turn of the loop in any case"
     ),
-    "pool/store/lua/signal.lua: redis.call('XLEN', signal) -> local _": (
+    "pool/redis/lua/signal.lua: redis.call('XLEN', signal) -> local _": (
         "the write before it never changes anything, and XADD refuses what is no stream as well"
     ),
-    "pool/store/lua/lib/lane.lua: if reached > STAMP_MAX / 1000 then -> "
+    "pool/redis/lua/lib/lane.lua: if reached > STAMP_MAX / 1000 then -> "
     "if reached >= STAMP_MAX / 1000 then": "one moment of the year 2255",
 }
 

@@ -23,7 +23,7 @@ from typing import Final
 import anyio
 import attrs
 
-from pool.model.names import Names
+from pool.names import Names
 from tests.verify.chaos import Plan, Verdict, campaign, line, program_for
 from tests.verify.checker import load
 from tests.verify.faults import FAULTS, fill

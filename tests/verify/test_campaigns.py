@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pool.store.program import ServerProgram
+from pool.redis.embedded.program import ServerProgram
 from tests.verify.chaos import Plan, run
 from tests.verify.faults import FAULTS
 from tests.verify.proofs import PROOFS, prove

@@ -35,7 +35,7 @@ def f(x: Annotated[int, 1 < 2] = 7) -> Literal[4]:
         g("é", x + 1)
     return x
 '''
-BACKOFF = "tests/model/test_backoff.py"
+BACKOFF = "tests/core/test_retry.py"
 CHANGED = {
     "if (not (x < 3 and (not x))):",
     "if (x < 3 or not x):",
@@ -68,7 +68,7 @@ def test_the_header_and_the_comments_of_a_script_stay() -> None:
 
 def test_each_part_of_the_library_can_be_drawn() -> None:
     parts = {Path(path).parent.as_posix() for path, _ in changes("pool")}
-    assert {"pool/actors", "pool/model", "pool/ops", "pool/store", "pool/store/lua"} <= parts
+    assert {"pool/jobs", "pool/core", "pool/ops", "pool/redis", "pool/redis/lua"} <= parts
 
 
 def test_the_likeliest_are_asked_first_and_not_for_ever() -> None:
@@ -87,8 +87,8 @@ def test_the_likeliest_are_asked_first_and_not_for_ever() -> None:
     assert asked == [*list(own)[:3], "c/test_y.py::t", *list(own)[3:]]
     assert "tests/process" in who.tests(Change("pool/m.py", 4, (0, 1), ""))
     of_scripts = who.tests(Change("pool/s.lua", 4, (0, 1), ""))
-    assert of_scripts[0] == "tests/store/test_advance_script.py"
-    assert "tests/store/test_room.py" in of_scripts
+    assert of_scripts[0] == "tests/redis/test_advance_script.py"
+    assert "tests/redis/test_room.py" in of_scripts
 
 
 def test_what_hangs_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_what_hangs_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
 )
 def test_the_dead_are_told_from_the_living(new: str, killer: str) -> None:
     """What changes a figure is noticed; what only writes it otherwise is not."""
-    path, old = "pool/model/backoff.py", "(0.5 + 0.5 * dice.random())"
+    path, old = "pool/core/retry.py", "(0.5 + 0.5 * dice.random())"
     text = (ROOT / path).read_text("utf-8")
     begin = text.index(old)
     line = text.count("\n", 0, begin) + 1

@@ -21,7 +21,7 @@ ENOUGH: Final = 100  # seeds after which everything below must have been seen,
 ENOUGH_FOR_RARE: Final = 1000  # and after which what is rare must have been, too
 
 # What a set of seeds must have met; else its silence says little.  A late settlement that is
-# answered "timed out" is too rare for that: tests/store/test_advance_script.py has it.
+# answered "timed out" is too rare for that: tests/redis/test_advance_script.py has it.
 MUST_SEE: Final = (
     "stale commit refused",
     "commit repeated, same outcome",

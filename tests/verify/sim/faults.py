@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from pool.model.names import Control, Names, hash_tag
-from pool.store import lane as lanes
+from pool.names import Control, Names, hash_tag
+from pool.redis.commands import lane as lanes
 from tests.verify.history import CONTROL, Recorder
 from tests.verify.sim.config import DOES, FAULTS, Config
 from tests.verify.sim.keyspace import SortedSet

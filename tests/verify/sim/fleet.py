@@ -14,17 +14,17 @@ import attrs
 from anyio.abc import TaskGroup
 
 from pool import Cancel, Handlers, Job, Node, Park, Retry, Settings
-from pool.actors.worker import Worker
+from pool.core.pages import PAGES, Pages
 from pool.errors import PoolError
 from pool.events import Event as Said
-from pool.model.names import lane_of
-from pool.model.pages import PAGES, Pages
+from pool.jobs.worker.worker import Worker
+from pool.names import lane_of
 from tests.verify.history import FencedResource, Recorder
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import POOL
 from tests.verify.sim.programs import Programs
-from tests.verify.sim.seam import SimSeam
 from tests.verify.sim.server import Server
+from tests.verify.sim.sim_io import SimSeam
 from tests.verify.sim.watch import Watch
 from tests.verify.sim.world import (
     CancelledError,

@@ -8,9 +8,9 @@ from typing import Any, Final, Self
 
 import attrs
 
-from pool.model.job import Options, Record
-from pool.model.names import Control, Names, lane_of
-from pool.store.answers import Opening
+from pool.core.job import Options, Record
+from pool.names import Control, Names, lane_of
+from pool.redis.commands.replies import Opening
 from pool.testing.audit import audit
 from tests.verify.sim.keyspace import Keyspace, SortedSet
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import attrs
 from structlog.testing import capture_logs
 
-from pool.actors.actor import Actor
-from pool.model.timing import Timing
+from pool.core.timing import Timing
+from pool.runtime.actor import Actor
 from tests.verify.checker import KNOWN_RED, Bounds, Report, check
 from tests.verify.history import Event, digest
 from tests.verify.sim import reading
@@ -25,8 +25,8 @@ from tests.verify.sim.fleet import (
     SimFleet,
 )
 from tests.verify.sim.load import Load
-from tests.verify.sim.seam import SimSeam
 from tests.verify.sim.server import Server
+from tests.verify.sim.sim_io import SimSeam
 from tests.verify.sim.watch import Watch, watch_leases, watch_rare
 from tests.verify.sim.world import World, sweep
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import attrs
 import hiredis
 
-from pool.store.scripts import NUMBERED_HEAD, NUMBERED_TAIL
+from pool.redis.scripts import NUMBERED_HEAD, NUMBERED_TAIL
 from tests.verify.sim.keyspace import Keyspace, grows
 from tests.verify.sim.scripting import OOM, Scripts
 from tests.verify.sim.streams import CommandError, Read

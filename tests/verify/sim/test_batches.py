@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pool.model.job import Options
-from pool.model.names import Names
-from pool.store.lane import Admission, Edge, Guard, Lane, Target
-from pool.store.scripts import ScriptCall
+from pool.core.job import Options
+from pool.names import Names
+from pool.redis.commands.lane import Admission, Edge, Guard, Lane, Target
+from pool.redis.scripts import ScriptCall
 from tests.verify.sim.keyspace import Keyspace, SortedSet
 from tests.verify.sim.scripting import Scripts
 from tests.verify.sim.streams import Stream

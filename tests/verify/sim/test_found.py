@@ -8,15 +8,15 @@ from typing import Any
 import attrs
 import pytest
 
-from pool.actors.keepalive import KeepAlive
-from pool.actors.mending import Held, compare
-from pool.actors.outbox import Memory
-from pool.actors.run import Run
-from pool.actors.tail import Tail
-from pool.model import job as model
-from pool.model.job import NO_MARKS, Start
-from pool.store.answers import Owned
-from pool.store.lane import Edge
+from pool.core import job as model
+from pool.core.job import NO_MARKS, Start
+from pool.jobs.fleet.keepalive import KeepAlive
+from pool.jobs.run import Run
+from pool.jobs.worker.outbox import Memory
+from pool.jobs.worker.reconcile import Held, compare
+from pool.redis.commands.lane import Edge
+from pool.redis.commands.replies import Owned
+from pool.runtime.stream_tailer import Tail
 from tests.verify.sim.campaign import told
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Window

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import redis
 
-from pool.model import rmap as model
-from pool.model.job import Options
-from pool.model.names import Control, Names
-from pool.store import rmap
-from pool.store.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
-from pool.store.scripts import ScriptCall
-from pool.store.stream import StoredSink, StoredStream, probe_call
+from pool.core.job import Options
+from pool.maps import commands
+from pool.maps import deltas as model
+from pool.names import Control, Names
+from pool.redis.commands.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
+from pool.redis.scripts import ScriptCall
+from pool.streams.commands import StoredSink, StoredStream, probe_call
 from tests.verify.sim.keyspace import Keyspace
 from tests.verify.sim.scripting import Scripts
 from tests.verify.sim.streams import CommandError
@@ -117,7 +117,7 @@ def _pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 def _ordered(call: ScriptCall, reply: Any) -> Any:
     """Leave out of a map's page in which order a hash stands."""
-    if call.script is not rmap.PAGE or not isinstance(reply, list):
+    if call.script is not commands.PAGE or not isinstance(reply, list):
         return reply
     return [*reply[:4], sorted(_pairs(reply[4])), *reply[5:]]
 
@@ -349,7 +349,7 @@ def test_maps_and_sinks_answer_and_leave_the_same(redis_url: str, seed: int) -> 
         for raw in client.scan_iter(match=f"{control.prefix}*"):
             client.delete(raw)
         both.command(b"HSET", control.config.encode(), b"incarnation", b"i", b"ttl", b"60000")
-        maps = [rmap.StoredMap(control, f"m{number}") for number in range(2)]
+        maps = [commands.StoredMap(control, f"m{number}") for number in range(2)]
         streams = [StoredStream(control, f"e{number}") for number in range(2)]
         for _ in range(STEPS):
             both.now_us += dice.choice((0, 1, 1000, 300_000))
@@ -359,11 +359,13 @@ def test_maps_and_sinks_answer_and_leave_the_same(redis_url: str, seed: int) -> 
 
 
 def _random_map_call(
-    dice: random.Random, control: Control, maps: Sequence[rmap.StoredMap]
+    dice: random.Random, control: Control, maps: Sequence[commands.StoredMap]
 ) -> ScriptCall:
     stored, key = dice.choice(maps), b"k%d" % dice.randrange(4)
     value = b"%d" % dice.randrange(3)
-    life = dice.choice((rmap.FOR_EVER, rmap.FOR_EVER, rmap.Life(2.0), rmap.Life(2.0, True)))
+    life = dice.choice(
+        (commands.FOR_EVER, commands.FOR_EVER, commands.Life(2.0), commands.Life(2.0, True))
+    )
     head = ("i", stored.name, f"{dice.getrandbits(64):016x}", 9, *life.words())
     match dice.choice(("write", "write", "list", "list", "reset", "snapshot", "probe")):
         case "write":
@@ -375,22 +377,22 @@ def _random_map_call(
                 model.CompareAndDelete(key, value),
                 model.Increment(b"n", dice.randrange(9)),
             ]
-            chosen = rmap._words(dice.sample(ops, dice.randint(1, 2)))
-            return rmap.WRITE(stored.keys(), (*head, *chosen))
+            chosen = commands._words(dice.sample(ops, dice.randint(1, 2)))
+            return commands.WRITE(stored.keys(), (*head, *chosen))
         case "list":
             kind = dice.choice(("append", "append_unique", "remove"))
-            return rmap.LIST(
+            return commands.LIST(
                 stored.keys(), (*head, kind, b"list", value, b"%d" % dice.randrange(3))
             )
         case "reset":
             kinds: list[Any] = ["expire", "expire", "reset", "destroy"]
-            return rmap.RESET(stored.keys(), ("i", stored.name, "n", dice.choice(kinds)))
+            return commands.RESET(stored.keys(), ("i", stored.name, "n", dice.choice(kinds)))
         case "snapshot":
             keys = (control.config, control.maps, stored.data, stored.lists, stored.log)
             reached = dice.choice(("", "1"))
-            return rmap.PAGE(keys, ("i", "n", 100_000, reached, "0", "[l"))
+            return commands.PAGE(keys, ("i", "n", 100_000, reached, "0", "[l"))
         case _:
-            return rmap.probe_call(control, "i", maps)
+            return commands.probe_call(control, "i", maps)
 
 
 def _random_sink_call(

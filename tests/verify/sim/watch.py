@@ -13,20 +13,20 @@ from typing import Any, Final
 
 import attrs
 
-from pool.actors.job import Inbox, Page
-from pool.actors.keepalive import KeepAlive
-from pool.actors.membership import Membership
-from pool.actors.mending import Mending
-from pool.actors.outbox import Outbox
-from pool.actors.run import Run
-from pool.actors.slots import Slots
-from pool.actors.worker import Worker
+from pool.core.timing import Timing
 from pool.errors import PoolError
-from pool.model.names import Control
-from pool.model.timing import Timing
-from pool.store import lane as lanes
-from pool.store.answers import Owned
-from pool.store.scripts import Script
+from pool.jobs.fleet.keepalive import KeepAlive
+from pool.jobs.fleet.membership import Membership
+from pool.jobs.job import Inbox, Page
+from pool.jobs.run import Run
+from pool.jobs.worker.executor import Slots
+from pool.jobs.worker.outbox import Outbox
+from pool.jobs.worker.reconcile import Mending
+from pool.jobs.worker.worker import Worker
+from pool.names import Control
+from pool.redis.commands import lane as lanes
+from pool.redis.commands.replies import Owned
+from pool.redis.scripts import Script
 from tests.verify.history import Event, Recorder
 from tests.verify.sim import reading
 from tests.verify.sim.faults import POOL

@@ -2,7 +2,8 @@
 
     world      a heap of what happens when; one dice per purpose; nothing else moves time
     process    one event loop, its threads, its monotonic clock (with an offset of its own)
-    thread     a body of `pool.store.seam`, driven by the world whenever what it waits for is there
+    thread     a body of `pool.redis.io.system`, driven by the world whenever what it waits for is
+    there
 
 A loop is run until it has nothing to do, then the world moves on to whatever comes next.  So a
 process can be frozen (neither loop nor threads move, time goes on), its loop can hang (only the

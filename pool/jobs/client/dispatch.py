@@ -1,0 +1,329 @@
+"""The calls that dispatch: one job, or many in few round trips, with options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, overload
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from pool import checks
+from pool.errors import (
+    InvalidOption,
+    PoolError,
+    StoreUnavailable,
+    UsageError,
+    again,
+    name_of,
+    shown,
+)
+from pool.jobs.client.dispatcher import (
+    BATCH_BYTES_MAX,
+    BATCH_MAX,
+    LATE,
+    RETRY_S,
+    Accepted,
+    Dispatcher,
+    Pending,
+)
+from pool.jobs.client.ref import JobRef
+from pool.jobs.handlers import Handler
+from pool.names import check_handler, lane_of
+from pool.redis.commands.lane import Admission
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CALLS: Final = "Call(...) or keys"
+MANY_MAX: Final = 100_000  # jobs in one `dispatch_many`
+SHARE_MAX: Final = 4096  # of those, given to their lanes at once: some 10 ms of the loop
+SLICE_BYTES_MAX: Final = BATCH_BYTES_MAX  # of payloads of a lane, admitted at once
+TURN_MAX: Final = 1024  # ... prepared in one turn of the loop: some 20 ms
+
+
+class Call:
+    """One job of a `dispatch_many`: its key, and its arguments."""
+
+    __slots__ = ("args", "key", "kwargs")
+
+    def __init__(self, key: str, /, *args: Any, **kwargs: Any) -> None:
+        self.key = key
+        self.args = args
+        self.kwargs = kwargs
+
+    def __repr__(self) -> str:
+        return f"Call({shown(self.key)!r}, ...)"
+
+
+@attrs.frozen(kw_only=True)
+class DispatchOptions:
+    """How a dispatch is done; see `Node.options`."""
+
+    delay_s: float = 0.0
+    if_exists: Literal["reject", "attach"] = "reject"
+    allow_unknown: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        delay_s = checks.seconds("delay_s", self.delay_s)
+        object.__setattr__(self, "delay_s", delay_s)  # a plain one, whatever was given
+        checks.word("if_exists", self.if_exists, "reject", "attach")
+        checks.flag("allow_unknown", self.allow_unknown)
+
+
+@attrs.frozen
+class _Share:
+    """What one lane has of a `dispatch_many`; where an answer belongs is told by its place."""
+
+    calls: Sequence[Call | str]
+    places: Sequence[int]
+
+
+@attrs.define(eq=False)
+class _Turns:
+    """How the lanes share the loop: so many calls are prepared before all others have a turn."""
+
+    most: int
+    count: int = 0
+    lock: anyio.Lock = attrs.field(factory=lambda: anyio.Lock(fast_acquire=True))
+
+
+def _check_handler(given: object) -> None:
+    if type(given) is str:
+        check_handler(given)
+    elif not issubclass(type(given), Handler):
+        raise no_handler(given)
+
+
+def no_handler(given: object) -> UsageError:
+    """Say that it is neither a handler nor a name of one."""
+    return checks.option("handler", given, "a name, nor what Handlers.job() or .service() returned")
+
+
+def _checked(given: object) -> Call:
+    if issubclass(type(given), Call):
+        return given  # type: ignore[return-value]
+    raise _no_calls(given, "neither a Call nor a key")
+
+
+def _no_calls(given: object, problem: str) -> InvalidOption:
+    return InvalidOption(option="calls", value=shown(given), problem=problem)
+
+
+class Home(Protocol):
+    """What the dispatching calls need of their node."""
+
+    @property
+    def dispatcher(self) -> Dispatcher: ...
+    def check_open(self) -> None: ...
+    def admission(
+        self,
+        handler: Handler[Any, Any] | str,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: DispatchOptions,
+    ) -> Admission: ...
+    def ref(self, accepted: Accepted) -> JobRef[Any]: ...
+    async def explained(self, error: PoolError, deadline_s: float) -> PoolError: ...
+
+
+class Dispatching:
+    """The dispatching calls, with options already chosen; `Node` is one, `Node.options` others."""
+
+    _home: Home
+    _options: DispatchOptions
+
+    def __init__(self, home: Home, options: DispatchOptions) -> None:
+        self._home = home
+        self._options = options
+
+    @overload
+    async def dispatch(
+        self, handler: Handler[P, R], key: str, /, *args: P.args, **kwargs: P.kwargs
+    ) -> JobRef[R]: ...
+    @overload
+    async def dispatch(
+        self, handler: str, key: str, /, *args: Any, **kwargs: Any
+    ) -> JobRef[Any]: ...
+    async def dispatch(
+        self, handler: Handler[Any, Any] | str, key: str, /, *args: Any, **kwargs: Any
+    ) -> JobRef[Any]:
+        """Give the job `key` to the one worker that owns it; return once it is accepted.
+
+        Accepted means recorded in Redis: the job will be started, once at a time (G-02), and ends
+        done, parked or cancelled (G-01).  It may not have started yet; `started()` and `result()`
+        of the returned reference wait for that.  Cancelling this call does not take the job back;
+        use `stop()`.
+
+        Args:
+            handler: What `Handlers.job()` or `Handlers.service()` made of a function, or a name.
+            key: What the job is about, 1 to 512 bytes in UTF-8.  Same key, same worker, as long
+                as the set of workers stays as it is and that worker has room.
+            *args: The function's own arguments, at most `Settings.payload_bytes_max` encoded.
+            **kwargs: Likewise.
+
+        Raises:
+            JobExists: The key has a live job; `owner` says where.  See `options(if_exists=...)`.
+            PoolFull: `Settings.queued_jobs_max` jobs wait already.  Retry later.
+            UnknownHandler: No node ever registered the name; see `options(allow_unknown=...)`.
+            InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.
+            StorageFull: Redis is at its memory limit; nothing was written.
+            StoreUnavailable: Redis cannot be reached; `maybe_done` says if the job may exist.
+            StoreLost: Redis came back without the pool's data; dispatch again.
+            NotRunning: The node is not open.
+        """
+        node = self._home
+        node.check_open()
+        [pending] = node.dispatcher.admit(
+            [node.admission(handler, key, args, kwargs, self._options)]
+        )
+        answer = await pending.waiter.wait()
+        if isinstance(answer, Accepted):
+            return node.ref(answer)
+        raise again(await node.explained(answer, pending.deadline_s))
+
+    @overload
+    async def dispatch_many(
+        self, handler: Handler[..., R], calls: Iterable[Call | str], /
+    ) -> list[JobRef[R] | PoolError]: ...
+    @overload
+    async def dispatch_many(
+        self, handler: str, calls: Iterable[Call | str], /
+    ) -> list[JobRef[Any] | PoolError]: ...
+    async def dispatch_many(
+        self, handler: Handler[..., Any] | str, calls: Iterable[Call | str], /
+    ) -> list[JobRef[Any] | PoolError]:
+        """Dispatch many jobs in few round trips; return a reference or an error for each, in order.
+
+        Each lane takes its share at its own pace.  One that has not answered for `op_timeout_s`
+        keeps none of the others waiting: what is its own fails then, `StoreUnavailable`, and what
+        of that was not sent (`maybe_done` is false) is not tried.
+
+        Cancelling this call takes no job back, and leaves those undispatched whose turn had not
+        come.
+
+        Args:
+            handler: As for `dispatch()`.
+            calls: `Call(key, *args, **kwargs)` each, or just a key; at most 100,000.
+
+        Raises:
+            InvalidOption: Too many calls, or `calls` is none of several: text, say, or a dict; or
+                `handler` is none.
+            ConfigError: `handler` cannot be a name.
+            NotRunning: The node is not open.
+        """
+        self._home.check_open()
+        _check_handler(handler)
+        given = list(islice(checks.several("calls", calls, _CALLS), MANY_MAX + 1))
+        if len(given) > MANY_MAX:
+            raise InvalidOption(
+                option="calls", value=f"over {MANY_MAX}", problem=f"at most {MANY_MAX}"
+            )
+        answers: list[Any] = [None] * len(given)
+        shares = await self._shares(given)
+        turns = _Turns(min(BATCH_MAX * len(shares), TURN_MAX))
+        if len(shares) == 1:
+            await self._dispatch_share(handler, shares[0], answers, turns)
+            return answers
+        errors: list[Exception] = []
+
+        async def dispatch(share: _Share) -> None:
+            try:
+                await self._dispatch_share(handler, share, answers, turns)
+            except Exception as error:  # noqa: BLE001 - it ends no other lane's share
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for share in shares:
+                tasks.start_soon(dispatch, share)
+        if errors:
+            raise errors[0]  # as with one lane
+        return answers
+
+    async def _shares(self, given: list[Call | str]) -> Sequence[_Share]:
+        """Give each lane what is its own: one that hangs keeps none of the others' waiting."""
+        lanes = len(self._home.dispatcher.context.lanes)
+        if lanes == 1:
+            return (_Share(given, range(len(given))),)
+        shares: list[tuple[list[Call | str], list[int]]] = [([], []) for _ in range(lanes)]
+        for first in range(0, len(given), SHARE_MAX):
+            for place, call in enumerate(given[first : first + SHARE_MAX], first):
+                try:
+                    key = call if isinstance(call, str) else call.key
+                    calls, places = shares[lane_of(key, lanes)]
+                except Exception:  # noqa: BLE001 - no key, or no call, as is told where it is admitted
+                    calls, places = shares[0]
+                calls.append(call)
+                places.append(place)
+            await anyio.lowlevel.checkpoint()
+        return [_Share(calls, places) for calls, places in shares if calls]
+
+    async def _dispatch_share(
+        self, handler: Handler[Any, Any] | str, share: _Share, answers: list[Any], turns: _Turns
+    ) -> None:
+        """Dispatch what one lane has, at its own pace.
+
+        By slices: encoding 100,000 calls would hold the event loop up for seconds, and the time
+        that each has for its second try would be over before it is sent once.  The server carries
+        one slice out while the next one is prepared; of larger ones it would wait for each.
+
+        So a lane has `op_timeout_s` for each two slices, while its line does not move.  Once it has
+        let that pass, it is not waited for again.
+        """
+        under_way: Sequence[Pending | PoolError] = ()
+        done, first, is_silent = 0, 0, False
+        while first < len(share.calls):
+            calls = share.calls[first : first + BATCH_MAX]
+            async with turns.lock:
+                taken = _unsent(len(calls)) if is_silent else self._admit(handler, calls)
+                turns.count += len(taken)
+                if turns.count >= turns.most:
+                    turns.count = 0
+                    await anyio.lowlevel.checkpoint()  # the link sends what there is
+            is_late = await self._tell(under_way, share.places[done:first], answers)
+            under_way, done, is_silent = taken, first, is_silent or is_late
+            first += len(taken)
+        await self._tell(under_way, share.places[done:], answers)
+
+    def _admit(
+        self, handler: Handler[Any, Any] | str, calls: Sequence[Call | str]
+    ) -> list[Pending | PoolError]:
+        """Admit calls, as many as there is room for in a slice."""
+        node, items, left = self._home, list[Admission | PoolError](), SLICE_BYTES_MAX
+        for call in calls:
+            try:
+                one = Call(call) if isinstance(call, str) else _checked(call)
+                item = node.admission(handler, one.key, one.args, one.kwargs, self._options)
+                items.append(item)
+                if (left := left - len(item.payload)) <= 0:
+                    break
+            except PoolError as error:
+                items.append(error.with_traceback(None))  # which leads back here
+            except Exception as error:  # noqa: BLE001 - of the caller's own code, such as a key's property
+                refused = _no_calls(call, f"{name_of(type(error))} was raised by it")
+                refused.__cause__ = error.with_traceback(None)
+                items.append(refused)
+        admitted = [item for item in items if isinstance(item, Admission)]
+        pending = iter(node.dispatcher.admit(admitted, is_bounded=False))
+        return [item if isinstance(item, PoolError) else next(pending) for item in items]
+
+    async def _tell(
+        self, asked: Sequence[Pending | PoolError], places: Sequence[int], answers: list[Any]
+    ) -> bool:
+        """Put the answers where they belong; return whether the lane gave none in time."""
+        for place, each in zip(places, asked, strict=True):
+            answer = each if isinstance(each, PoolError) else await each.waiter.wait()
+            answers[place] = self._home.ref(answer) if isinstance(answer, Accepted) else answer
+        now_s = self._home.dispatcher.context.seam.clock()
+        for place, each in zip(reversed(places), reversed(asked), strict=True):
+            if isinstance(each, Pending):  # the last that was sent
+                is_late = each.deadline_s - RETRY_S <= now_s
+                return is_late and isinstance(answers[place], StoreUnavailable)
+        return False
+
+
+def _unsent(count: int) -> Sequence[PoolError]:
+    return [StoreUnavailable(problem=LATE, maybe_done=False) for _ in range(count)]

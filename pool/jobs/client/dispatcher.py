@@ -1,0 +1,655 @@
+"""Admissions on their way out, and the waiters for what becomes of them.
+
+    dispatch() --> queue per lane --batch--> dispatch.lua --statuses--> each caller's own channel
+    result()   --> registered with the record (look.lua) <--signal-- whoever settles; asked again
+                   every ASK_AGAIN_S whatever happens
+
+Dispatch is the grant: an admission carries its candidate in the first try, more candidates and
+leave to stay unassigned in the second.  Repeating an admission is safe: its id is looked up first.
+Each waiter has a channel of its own, so one that never reads blocks nobody.
+
+What waits is bounded in bytes, and refused at once.  An admission's time is what passes while the
+line of its lane stands still, as any call's (see `Link`), until it has been tried once: what was
+refused or lost does not wait longer because something else moves.
+
+A full server refuses a whole call at its first write.  The call is sent once more, only to be
+answered: repeats, jobs that exist or have ended get their answers, all others StorageFull.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Final, TypeAlias
+
+import anyio
+import attrs
+
+from pool.core.job import STATES, Outcome, Record
+from pool.core.retry import refused_delay
+from pool.errors import (
+    JobExists,
+    JobLost,
+    NotRunning,
+    OutcomeExpired,
+    PoolError,
+    PoolFull,
+    StartFailed,
+    StorageFull,
+    StoreFault,
+    StoreLost,
+    StoreUnavailable,
+    UnknownHandler,
+    unsure,
+)
+from pool.jobs.context import TARGETS_MAX, Context, Ranks, Seen
+from pool.redis import pipeline
+from pool.redis.commands.lane import Admission
+from pool.redis.commands.replies import Missing, More, Said
+from pool.redis.io.system import Reply, Waiter
+from pool.runtime.actor import Actor
+
+BATCH_MAX: Final = 256  # admissions in one call
+BATCH_BYTES_MAX: Final = pipeline.BATCH_BYTES_MAX  # of payloads in one call
+WAITING_BYTES_MAX: Final = pipeline.WAITING_BYTES_MAX  # of payloads that were not answered
+FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one is on the wire
+ASK_AGAIN_S: Final = 5.0
+SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
+LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
+RETRY_S: Final = 0.05  # before a call that failed is sent again; see `refused_delay`
+KNOWN_MAX: Final = 10_000  # handlers remembered as registered
+LATE: Final = "not sent: the calls before it took too long"
+
+
+# --- what callers wait on -----------------------------------------------------------------------
+
+
+@attrs.frozen
+class Accepted:
+    """The job is recorded; `job_id` is another one's when the caller attached to it."""
+
+    key: str
+    job_id: str
+    handler: str
+    seen: Seen | None  # None: it has ended since
+
+
+@attrs.define(eq=False)
+class Load:
+    """How many bytes of payloads wait for their answers."""
+
+    bytes: int = 0
+
+
+@attrs.define(eq=False)
+class Pending:
+    """One admission and the channel of the one who asked for it."""
+
+    item: Admission
+    deadline_s: float
+    until_s: float  # ... at the latest
+    waiter: Waiter
+    load: Load
+    is_answered: bool = False
+    is_tried: bool = False  # a call that had it has failed
+    maybe_done: bool = False  # one of the calls that had it may have been carried out
+
+    def resolve(self, answer: Accepted | PoolError) -> None:
+        if not self.is_answered:
+            self.is_answered = True
+            self.load.bytes -= len(self.item.payload)
+            self.waiter.take(answer)
+
+    def go_on(self, moved_s: float, op_timeout_s: float) -> None:
+        """Take into account that the line has moved then."""
+        if not self.is_tried:
+            self.deadline_s = max(self.deadline_s, min(moved_s + op_timeout_s, self.until_s))
+
+    def doubt(self, lane: _Lane) -> None:
+        """A call that had it may have been carried out, or may still be."""
+        self.maybe_done = True
+        lane.doubted_s = max(lane.doubted_s, self.deadline_s)
+
+    def fail(self, error: PoolError) -> None:
+        """Tell why the last call failed; what one before it may have done, that must not deny."""
+        is_sure = not self.maybe_done or isinstance(error, StoreLost)
+        self.resolve(attrs.evolve(error) if is_sure else unsure(error))
+
+
+@attrs.define(eq=False)
+class Waiting:
+    """One caller who waits for a job to start, or to end."""
+
+    key: str
+    job_id: str
+    seen: Seen | None = None
+    event: anyio.Event = attrs.field(factory=anyio.Event)
+    for_end: bool = True
+    is_started: bool = False
+    record: Record | None = None  # as it was when it was looked at last
+    answer: Outcome | PoolError | None = None
+
+    def end(self, answer: Outcome | PoolError) -> None:
+        """Answer, once."""
+        if self.answer is None:
+            self.answer = answer
+            self.event.set()
+
+
+_payload_of: Final[Callable[[Admission], bytes]] = attrgetter("payload")
+
+
+def _not_running() -> NotRunning:
+    return NotRunning(state="closed")
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Admitted:
+    lane: int
+    batch: Sequence[Pending]
+    reply: Reply
+    asked_s: float
+    only_answered: bool  # nothing was to be written: the server is full
+
+
+@attrs.frozen
+class _Retry:
+    lane: int
+
+
+@attrs.frozen
+class _Due:
+    """Somebody's time is up who waits to be sent."""
+
+    lane: int
+
+
+@attrs.frozen
+class _Looked:
+    lane: int
+    asked: Sequence[tuple[str, str]]
+    asked_s: float
+    frees: bool  # the dead had to give up their places to us
+    reply: Reply
+
+
+@attrs.frozen
+class _AskAgain:
+    pass
+
+
+Message: TypeAlias = _Admitted | _Retry | _Due | _Looked | _AskAgain
+
+
+@attrs.define(eq=False)
+class _Lane:
+    queue: deque[Pending] = attrs.field(factory=deque)
+    flying: list[Sequence[Pending]] = attrs.field(factory=list)  # whose calls are under way
+    again: list[Pending] = attrs.field(factory=list)  # to be sent again when a pause is over
+    failures: int = 0  # of calls, in a row
+    doubted_s: float = 0.0  # until then, something may be sent again that may be done
+    due_s: float = math.inf  # when it is looked whose time is up of these and of the queue
+    looks: dict[tuple[str, str], None] = attrs.field(factory=dict)
+    is_looking: bool = False
+    is_crowded: bool = False  # there was no place for us among those who are told
+
+
+@attrs.define(eq=False, kw_only=True)
+class Dispatcher(Actor[Message]):
+    """Sends admissions in batches, and tells each caller what became of theirs."""
+
+    inbox_max: int = 65_536
+    context: Context
+    _load: Load = attrs.field(init=False, factory=Load)
+    _lanes: list[_Lane] = attrs.field(init=False, factory=list)
+    _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by job id
+    _saturated: dict[str, float] = attrs.field(init=False, factory=dict)  # handler -> until
+    _known: set[str] = attrs.field(init=False, factory=set)  # handlers that were registered
+    _is_asking: bool = attrs.field(init=False, default=False)
+
+    # --- for the node -------------------------------------------------------------------------
+
+    def admit(self, items: Sequence[Admission], *, is_bounded: bool = True) -> list[Pending]:
+        """Take admissions; wait on each one's waiter for an `Accepted` or an error.
+
+        Unless whoever asks bounds by itself how much waits, what is too much is refused.
+        """
+        now_s, settings, load = self.context.seam.clock(), self.context.settings, self._load
+        deadline_s, until_s = now_s + settings.op_timeout_s, now_s + settings.longest_s
+        waiter, before = self.context.loop.waiter, load.bytes
+        taken = [Pending(item, deadline_s, until_s, waiter(), load) for item in items]
+        load.bytes += sum(map(len, map(_payload_of, items)))
+        if is_bounded and before and load.bytes > WAITING_BYTES_MAX:
+            problem = f"not sent: {before} bytes wait already"
+            for pending in taken:
+                pending.resolve(StoreUnavailable(problem=problem, maybe_done=False))
+            return taken
+        if self.state in ("stopping", "ended"):
+            for pending in taken:
+                pending.resolve(_not_running())
+            return taken
+        lanes = defaultdict[int, list[Pending]](list)
+        for pending in taken:
+            lanes[self.context.lane_of(pending.item.key).number].append(pending)
+        for number, some in lanes.items():
+            self._lane(number).queue.extend(some)
+            self._here(self._flush, number)
+        return taken
+
+    async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
+        """Wait until a job has started or ended; the caller sets the time limit.
+
+        Raises:
+            TimeoutError: `limit_s` is 0, and by what the store says now it has not.
+        """
+        if self.state in ("stopping", "ended"):
+            waiting.answer = _not_running()
+            return
+        present = self._waiting.setdefault(waiting.job_id, [])
+        present.append(waiting)
+        forget: Callable[[], object] = int  # there is nothing to take back yet
+        try:
+            look = partial(self._look, waiting.key, waiting.job_id)
+            look()
+            self._ask_again_later()
+            if limit_s and not waiting.for_end:
+                # Why it waits is told when the time is up, and shall be true by then.
+                forget = self.context.loop.later(limit_s - min(limit_s / 4, LAST_LOOK_S), look)
+            while waiting.answer is None and (waiting.for_end or not waiting.is_started):
+                if limit_s == 0 and waiting.record is not None:
+                    raise TimeoutError
+                await waiting.event.wait()
+                waiting.event = anyio.Event()
+        finally:
+            forget()
+            present.remove(waiting)
+            if not present:
+                self._waiting.pop(waiting.job_id, None)
+
+    def on_signal(self, fields: dict[str, bytes]) -> None:
+        """Take a reply from the node's own stream."""
+        job_id = fields.get("i", b"").decode(errors="replace")
+        match fields.get("t"):
+            case b"started":
+                self.on_started(job_id)
+            case b"ended":
+                outcome = Outcome.parse(fields.get("o", b""))
+                if outcome is not None:
+                    self.on_ended(job_id, outcome)
+                else:
+                    for waiting in self._waiting.get(job_id, ()):
+                        self._look(waiting.key, job_id)
+            case b"remade":
+                self.look_again()  # somebody deleted our signals; see `renew.lua`
+
+    def on_started(self, job_id: str) -> None:
+        """A job that somebody may wait for has started."""
+        for waiting in self._waiting.get(job_id, ()):
+            waiting.is_started = True
+            waiting.event.set()
+
+    def on_ended(self, job_id: str, answer: Outcome | PoolError) -> None:
+        """A job that somebody may wait for has ended."""
+        for waiting in self._waiting.get(job_id, ()):
+            waiting.end(answer)
+
+    def lose(self, lane: int) -> None:
+        """A lane's data are gone: who waits there can be told nothing else."""
+        for job_id, (waiting, *_) in list(self._waiting.items()):
+            if self.context.lane_of(waiting.key).number == lane:
+                self.on_ended(job_id, StoreLost(pool=self.context.pool))
+
+    def look_again(self) -> None:
+        """Ask how everything is that somebody waits for, and register anew."""
+        for waitings in self._waiting.values():
+            for waiting in waitings[:1]:
+                self._look(waiting.key, waiting.job_id)
+
+    # --- the actor ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        # What a crash left under way is sent again; the answers to its former calls are too late.
+        for number, lane in enumerate(self._lanes):
+            lane.is_looking = False
+            flying, lane.flying = [*chain(*lane.flying)], []
+            for pending in flying:
+                pending.doubt(lane)
+            lane.again = [p for p in (*flying, *lane.again) if not p.is_answered]
+            lane.due_s = math.inf
+            self._resume(number)
+        self.look_again()
+
+    def handle(self, message: Message) -> None:
+        match message:
+            case _Admitted(lane, batch):
+                flying = self._lane(lane).flying
+                # Else it is the answer to a call of before a crash.  Forgotten last: a crash now
+                # would have nobody else know of it; by then it may be under way once more.
+                if any(each is batch for each in flying):
+                    self._on_admitted(message)
+                    del flying[next(i for i, each in enumerate(flying) if each is batch)]
+                self._flush(lane)
+            case _Retry(lane):
+                self._resume(lane)
+            case _Due(lane):
+                self._on_due(lane)
+            case _Looked(lane):
+                self._lane(lane).is_looking = False
+                self._on_looked(message)
+                self._send_looks(lane)
+            case _AskAgain():
+                self._is_asking = False
+                self.look_again()
+                self._ask_again_later()
+
+    def ended(self, crash: BaseException | None) -> None:
+        if crash is not None:
+            return  # it will be run again
+        left = StoreUnavailable(problem="the node left before an answer came", maybe_done=True)
+        for lane in self._lanes:
+            for pending in chain(*lane.flying):
+                pending.fail(left)
+            for pending in (*lane.queue, *lane.again):
+                pending.fail(left if pending.maybe_done else _not_running())
+            lane.flying.clear()
+            lane.queue.clear()
+            lane.again.clear()
+            lane.looks.clear()
+        for job_id in list(self._waiting):
+            self.on_ended(job_id, _not_running())
+
+    def _here(self, send: Callable[[int], object], number: int) -> None:
+        """Send in the stack of some caller, who is not to blame for what that raises.
+
+        While we are down nothing is sent: `begin` does that.
+        """
+        if self.state == "running":
+            try:
+                send(number)
+            except Exception as error:  # noqa: BLE001 - run() raises it
+                self._crash_by(error)
+
+    def _lane(self, number: int) -> _Lane:
+        while len(self._lanes) <= number:
+            self._lanes.append(_Lane())
+        return self._lanes[number]
+
+    # --- admissions ---------------------------------------------------------------------------
+
+    def _flush(self, number: int) -> None:
+        lane = self._lane(number)
+        while lane.queue and len(lane.flying) < FLIGHTS_MAX:
+            batch, size_bytes = [lane.queue.popleft()], 0
+            while lane.queue and len(batch) < BATCH_MAX:
+                size_bytes += len(batch[-1].item.payload)
+                if size_bytes + len(lane.queue[0].item.payload) > BATCH_BYTES_MAX:
+                    break
+                batch.append(lane.queue.popleft())
+            self._send(number, lane, batch)
+        self._watch(number, lane)
+
+    def _watch(self, number: int, lane: _Lane) -> None:
+        """Have those answered in time who wait to be sent, behind calls that may last longer."""
+        firsts = [each[0].deadline_s for each in (lane.queue, lane.again) if each]
+        if firsts:
+            due_s = min(firsts)
+            if due_s < lane.due_s:
+                lane.due_s = due_s
+                left_s = due_s - self.context.seam.clock()
+                self.context.loop.later(max(RETRY_S, left_s), lambda: self.put(_Due(number)))
+
+    def _on_due(self, number: int) -> None:
+        lane, now_s = self._lane(number), self.context.seam.clock()
+        moved_s = self._moved_s(number)
+        for pending in lane.queue:
+            pending.go_on(moved_s, self.context.settings.op_timeout_s)
+        late = [p for p in (*lane.queue, *lane.again) if p.deadline_s <= now_s]
+        lane.queue = deque(p for p in lane.queue if p.deadline_s > now_s)
+        lane.again = [p for p in lane.again if p.deadline_s > now_s]
+        for pending in late:
+            pending.fail(StoreUnavailable(problem=LATE, maybe_done=False))
+        lane.due_s = math.inf
+        self._watch(number, lane)
+
+    def _send(
+        self, number: int, lane: _Lane, batch: Sequence[Pending], *, only_answer: bool = False
+    ) -> None:
+        lane.flying.append(batch)  # first: whatever happens now, somebody knows of it
+        context, settings = self.context, self.context.settings
+        ranks, items = Ranks(), []
+        now_s = self.context.seam.clock()
+        for pending in batch:
+            item = pending.item
+            if not item.delay_s:
+                is_last = item.unassigned or self._saturated.get(item.handler, 0.0) > now_s
+                limit = TARGETS_MAX if is_last else 1
+                targets = context.targets(item.key, item.handler, lane=number, limit=limit)
+                item.unassigned = is_last or not targets
+                item.ranked = ranks.of(targets)
+            items.append(item)
+        state = context.lanes[number]
+        call = state.lane.dispatch(
+            items,
+            ranks.targets,
+            pending_s=context.timing.pending_timeout_s,
+            queued_jobs_max=0 if only_answer else settings.queued_jobs_of_lane,
+            refused_s=settings.known_s if now_s <= lane.doubted_s and not only_answer else 0,
+            expected_ms=state.expected_ms(now_s),
+        )
+
+        def told(reply: Reply) -> _Admitted:
+            return _Admitted(number, batch, reply, now_s, only_answer)
+
+        # Whose time is up first is answered then; the others are sent again if theirs is not.
+        ends = (batch[0], batch[-1])
+        for pending in ends:
+            pending.go_on(self._moved_s(number), settings.op_timeout_s)
+        left_s = max(0.0, min(pending.deadline_s for pending in ends) - now_s)
+        until_s = min(pending.until_s for pending in ends)
+        try:
+            context.link.send(
+                call, lambda reply: self.deliver(told(reply)), timeout_s=left_s, until_s=until_s
+            )
+        except PoolError as error:
+            self.put(told(error))
+
+    def _on_admitted(self, admitted: _Admitted) -> None:
+        number, batch, reply = admitted.lane, admitted.batch, admitted.reply
+        if isinstance(reply, StorageFull) and not admitted.only_answered:
+            self._send(number, self._lane(number), batch, only_answer=True)
+            return
+        if isinstance(reply, PoolError):
+            self._on_failed(number, batch, reply)
+            return
+        self._lane(number).failures = 0
+        again = []
+        seen = self.context.lanes[number].seen(admitted.asked_s)
+        told: list[Said] = reply
+        for pending, (word, _, rest) in zip(batch, told, strict=True):
+            if word == "UNKNOWN" and self._has_known(pending.item):
+                # It was registered: the data are new, and nobody has joined them yet who says so.
+                pending.item.allow_unknown = True
+                again.append(pending)
+            elif word == "NOROOM":
+                self._saturated[pending.item.handler] = self.context.seam.clock() + SATURATED_S
+                pending.item.unassigned = True
+                again.append(pending)
+            elif admitted.only_answered or word == "MALFORMED":  # nothing of that is remembered
+                is_full = word == "FULL"
+                answer = StorageFull() if is_full else self._read(pending.item, word, rest, seen)
+                if isinstance(answer, PoolError):
+                    pending.fail(answer)
+                else:
+                    pending.resolve(answer)
+            else:
+                pending.resolve(self._read(pending.item, word, rest, seen))
+        first = batch[0].item  # each is, once
+        if told[0][0] == "OK" and not first.allow_unknown and len(self._known) < KNOWN_MAX:
+            self._known.add(first.handler)
+        if again:
+            self._lane(number).queue.extendleft(reversed(again))
+
+    def _has_known(self, item: Admission) -> bool:
+        """Whether its handler is known to have been registered; not if leave was given already."""
+        if item.allow_unknown:
+            return False
+        workers = self.context.candidates.workers.values()
+        return item.handler in self._known or any(item.handler in w.handlers for w in workers)
+
+    def _on_failed(self, number: int, batch: Sequence[Pending], error: PoolError) -> None:
+        """Try again what can be tried again: an admission carries its id."""
+        if isinstance(error, StoreLost):
+            error = self._lost(number)
+        now_s, lane = self.context.seam.clock(), self._lane(number)
+        lane.failures += 1
+        pause_s = refused_delay(lane.failures, RETRY_S)
+        for pending in batch:
+            pending.is_tried = True
+            is_sure = isinstance(error, StoreFault) and not error.maybe_done
+            is_late = pending.deadline_s - RETRY_S <= now_s
+            if is_late or is_sure or not isinstance(error, (StoreUnavailable, StoreFault)):
+                pending.fail(error)
+                continue
+            if error.maybe_done:
+                pending.doubt(lane)
+            lane.again.append(pending)
+            if len(lane.again) == 1:
+                self.context.loop.later(pause_s, lambda: self.put(_Retry(number)))
+        self._watch(number, lane)
+
+    def _moved_s(self, number: int) -> float:
+        return self.context.link.moved_s(self.context.lanes[number].lane.names.lane)
+
+    def _resume(self, number: int) -> None:
+        """Send again what waited for that."""
+        lane = self._lane(number)
+        again, lane.again = lane.again, []
+        if again:  # the first to be late comes first
+            lane.queue = deque(sorted((*again, *lane.queue), key=attrgetter("deadline_s")))
+        self._flush(number)
+        self._send_looks(number)
+
+    def _lost(self, number: int) -> PoolError:
+        """Return what a lane means that does not have the data of the incarnation we named."""
+        if not self.context.lanes[number].lane.incarnation:
+            # We named none: it is still being joined, or joined anew.
+            return StoreUnavailable(problem=f"lane {number} is not joined yet", maybe_done=False)
+        self.context.on_data_lost(number)
+        return StoreLost(pool=self.context.pool)
+
+    def _read(self, item: Admission, word: str, rest: str, seen: Seen) -> Accepted | PoolError:
+        match word:
+            case "OK":
+                if item.delay_s:
+                    self.context.on_due(self.context.lane_of(item.key).number, item.delay_s)
+                return Accepted(item.key, item.id, item.handler, seen)
+            case "ENDED":
+                return Accepted(item.key, item.id, item.handler, None)
+            case "ATTACHED":
+                _, _, job_id, handler = rest.split(" ", 3)
+                return Accepted(item.key, job_id, handler, seen)
+            case "EXISTS":
+                state, owner, job_id, _ = rest.split(" ", 3)
+                return JobExists(
+                    key=item.key,
+                    job_id=job_id,
+                    state=STATES[state],
+                    owner="" if owner == "-" else owner,
+                )
+            case "FULL":
+                most = self.context.settings.queued_jobs_of_lane
+                return PoolFull(queued_jobs=int(rest), queued_jobs_max=most)
+            case "UNKNOWN":
+                return UnknownHandler(handler=item.handler)
+            case _:
+                problem = f"the record of {item.key!r} cannot be read"
+                return StoreFault(problem=problem, maybe_done=False)
+
+    # --- waiters ------------------------------------------------------------------------------
+
+    def _look(self, key: str, job_id: str) -> None:
+        number = self.context.lane_of(key).number
+        self._lane(number).looks[key, job_id] = None
+        self._here(self._send_looks, number)
+
+    def _send_looks(self, number: int) -> None:
+        lane = self._lane(number)
+        if lane.is_looking or not lane.looks:
+            return
+        asked: list[tuple[str, str]] = []
+        while lane.looks and not asked:
+            some = list(islice(lane.looks, BATCH_MAX))
+            for each in some:
+                del lane.looks[each]
+            asked = [each for each in some if self._waits(each[1])]
+        if not asked:
+            return
+        lane.is_looking = True
+        state, frees, lanes = self.context.lanes[number], lane.is_crowded, len(self.context.lanes)
+        call = state.lane.look(asked, node=state.node.name, frees=frees, lines=lanes)
+        asked_s, lane.is_crowded = self.context.seam.clock(), False
+
+        def told(reply: Reply) -> _Looked:
+            return _Looked(number, asked, asked_s, frees, reply)
+
+        try:
+            self.context.link.send(call, lambda reply: self.deliver(told(reply)))
+        except PoolError as error:
+            self.put(told(error))
+
+    def _waits(self, job_id: str) -> bool:
+        """Whether somebody still waits for what becomes of it: it may have been told meanwhile."""
+        return any(waiting.answer is None for waiting in self._waiting.get(job_id, ()))
+
+    def _on_looked(self, looked: _Looked) -> None:
+        reply, state = looked.reply, self.context.lanes[looked.lane]
+        if isinstance(reply, PoolError):
+            if isinstance(reply, StoreLost):
+                self.context.on_data_lost(looked.lane)
+            return  # they are asked again
+        for (key, job_id), found in zip(looked.asked, reply, strict=True):
+            match found:
+                case Record():
+                    if state.node.name not in found.waiters and not looked.frees:
+                        self._lane(looked.lane).is_crowded = True  # at once, and so that we fit
+                        self._look(key, job_id)
+                    self._on_record(job_id, found, state.seen(looked.asked_s, found.accepted))
+                case Outcome() as outcome:
+                    self.on_ended(job_id, outcome)
+                case More():
+                    self._lane(looked.lane).looks[key, job_id] = None  # `handle` asks for it next
+                case Missing():
+                    for waiting in self._waiting.get(job_id, ()):
+                        waiting.end(self.missing(key, job_id, waiting.seen, found))
+
+    def missing(
+        self, key: str, job_id: str, seen: Seen | None, missing: Missing
+    ) -> JobLost | OutcomeExpired:
+        """Return what it means that neither a job nor its outcome is there."""
+        now_s, known_s = self.context.seam.clock(), self.context.settings.known_s
+        if seen is not None and seen.is_lost(missing, now_s, known_s):
+            return JobLost(key=key, job_id=job_id)
+        return OutcomeExpired(key=key, job_id=job_id)
+
+    def _on_record(self, job_id: str, record: Record, seen: Seen | None) -> None:
+        """Note how a job is; whoever starts or ends it tells us."""
+        if record.state == "running":
+            self.on_started(job_id)
+        for waiting in self._waiting.get(job_id, ()):
+            waiting.seen, waiting.record = seen, record
+            waiting.event.set()
+            if record.state == "waiting" and record.error and not waiting.for_end:
+                error = record.error
+                waiting.end(StartFailed(key=waiting.key, job_id=job_id, last_error=error))
+
+    def _ask_again_later(self) -> None:
+        if not self._is_asking and self._waiting:
+            self._is_asking = True
+            self.context.loop.later(ASK_AGAIN_S, lambda: self.put(_AskAgain()))

@@ -1,0 +1,238 @@
+"""A job as its dispatcher holds it: wait for it, look at it, stop it, from any node."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+import attrs
+
+from pool import checks
+from pool.core.codec import decode_value
+from pool.core.job import Outcome, Record
+from pool.errors import (
+    DeadlockRisk,
+    JobCancelled,
+    JobParked,
+    NoSuchJob,
+    NotStarted,
+    NotStopped,
+    PoolError,
+    again,
+)
+from pool.jobs.client.dispatcher import Waiting
+from pool.jobs.context import Seen
+from pool.jobs.job import RUNNING
+
+R = TypeVar("R")
+
+
+@attrs.frozen(kw_only=True)
+class Status:
+    """What is known of a job at one moment.
+
+    `state` is pending, running, waiting, unassigned, done, parked or cancelled; `handler` is empty
+    once it has ended; `owner` the worker that has it, or had it last.  `accepted_us`, `started_ms`
+    (of its present run, or its last), `ended_ms` and `since_ms` (running, or ended, since) are pool
+    time; 0 is what has not been.
+    `crashes` are the worker crashes that it is suspected of, as `Settings.crashes_max` counts them:
+    1 where it was the last suspect to begin, 1/2 where others may have done it as well.
+    `why` says what a job that has not begun waits for.
+    """
+
+    key: str
+    job_id: str
+    state: str
+    handler: str = ""
+    owner: str = ""
+    epoch: int = 0
+    attempt: int = 0
+    crashes: float = 0.0
+    is_stopping: bool = False
+    error: str = ""
+    cause: str = ""
+    why: str = ""
+    accepted_us: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    since_ms: int = 0
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing will happen to it any more."""
+        return self.state in ("done", "parked", "cancelled")
+
+
+def status_of(key: str, job_id: str, found: Record | Outcome, home: Home) -> Status:
+    """Return a record or an outcome as users see it."""
+    if isinstance(found, Outcome):
+        return Status(
+            key=key,
+            job_id=job_id,
+            state=found.word,
+            owner=found.owner,
+            epoch=found.epoch,
+            attempt=found.attempt,
+            cause=found.cause,
+            error=found.body.decode(errors="replace") if found.word == "parked" else "",
+            crashes=found.halves / 2,
+            accepted_us=found.accepted_ms * 1000,
+            started_ms=found.started_ms,
+            ended_ms=found.ended_ms,
+            since_ms=found.ended_ms,
+        )
+    return Status(
+        key=key,
+        job_id=found.id,
+        state=found.state,
+        handler=found.handler,
+        owner=found.owner,
+        epoch=found.epoch,
+        attempt=found.attempt,
+        crashes=found.marks.halves / 2,
+        is_stopping=found.intent.startswith("s"),
+        error=found.error,
+        why=home.why_waits(found),
+        accepted_us=found.accepted,
+        started_ms=found.since_ms if found.state == "running" else 0,
+        since_ms=found.since_ms if found.state == "running" else 0,
+    )
+
+
+class Home(Protocol):
+    """What a reference needs of its node."""
+
+    def check_open(self) -> None: ...
+    async def wait(self, waiting: Waiting, limit_s: float | None) -> None: ...
+    def why_waits(self, record: Record | None) -> str: ...
+    async def look(
+        self, key: str, job_id: str, seen: Seen | None = None
+    ) -> tuple[Record | Outcome, Seen | None]: ...
+    async def request_stop(self, key: str, job_id: str, cause: str) -> str: ...
+
+
+@attrs.define(eq=False)
+class JobRef(Generic[R]):
+    """A reference to one accepted job.  It stays good after restarts of anything.
+
+    A `timeout_s` of 0 asks the store once, and takes the time of a call.
+    """
+
+    key: str = attrs.field(on_setattr=attrs.setters.frozen)
+    job_id: str = attrs.field(on_setattr=attrs.setters.frozen)
+    handler: str = attrs.field(on_setattr=attrs.setters.frozen)
+    _home: Home = attrs.field(repr=False)
+    _seen: Seen | None = attrs.field(default=None, repr=False)  # when it was known to be there
+
+    async def started(self, timeout_s: float | None = None) -> None:
+        """Return once the job's handler has begun, also where it has returned since.
+
+        Raises:
+            InvalidOption: `timeout_s` is no number from 0 to 365 days.
+            StartFailed: Its last attempt failed, and it waits for the next one; that may have been
+                told before.
+            NotStarted: Not within `timeout_s`; `why` says what it waits for.
+            JobParked: It was given up, whether or not it had begun.
+            JobCancelled: It was stopped, likewise.
+            JobLost: It was there, and the store has lost it.
+            OutcomeExpired: It ended so long ago that nothing is known of it, or was lost.
+            StoreLost: The pool's data were lost.
+        """
+        waiting = Waiting(self.key, self.job_id, self._seen, for_end=False)
+        try:
+            await self._wait(waiting, timeout_s)
+        except TimeoutError:
+            assert timeout_s is not None
+            why = self._home.why_waits(waiting.record)
+            raise NotStarted(
+                key=self.key, job_id=self.job_id, waited_s=timeout_s, why=why
+            ) from None
+        if not waiting.is_started and waiting.answer is not None:
+            self._read(waiting.answer)
+
+    async def result(self, timeout_s: float | None = None) -> R:
+        """Return what the handler returned, once it has.
+
+        Raises:
+            InvalidOption: As for `started()`.
+            DeadlockRisk: It is the job whose handler asks.
+            JobParked: It was given up: its attempts were used up, or its handler parked it.
+            JobCancelled: It was stopped, or its handler cancelled it.
+            JobLost: It was there, and the store has lost it.
+            OutcomeExpired: It ended longer than `Settings.result_ttl_s` ago, or was lost.
+            TimeoutError: It has not ended within `timeout_s`; it goes on.
+            StoreLost: The pool's data were lost, and the job with them.
+        """
+        checks.seconds("timeout_s", timeout_s, or_none=True)
+        if RUNNING.get() == self.job_id:
+            raise DeadlockRisk(key=self.key, job_id=self.job_id)
+        waiting = Waiting(self.key, self.job_id, self._seen)
+        await self._wait(waiting, timeout_s)
+        assert waiting.answer is not None, "woken without an answer"
+        value: Any = decode_value(self._read(waiting.answer))
+        return value  # type: ignore[no-any-return]
+
+    def _read(self, answer: Outcome | PoolError) -> bytes:
+        """Return the result of a job that is done; raises what else became of it."""
+        match answer:
+            case Outcome(word="done", body=body):
+                return body
+            case Outcome(word="parked") as outcome:
+                raise JobParked(
+                    key=self.key,
+                    job_id=self.job_id,
+                    cause=outcome.cause,
+                    attempts=outcome.attempt,
+                    last_error=outcome.body.decode(errors="replace"),
+                )
+            case Outcome() as outcome:
+                raise JobCancelled(key=self.key, job_id=self.job_id, cause=outcome.cause)
+            case PoolError() as error:
+                raise again(error)
+
+    async def status(self) -> Status:
+        """Return how the job is now.
+
+        Raises:
+            JobLost: It was there, and the store has lost it.
+            NoSuchJob: Nothing is known of it (any more).
+            StoreUnavailable: The store does not answer.
+        """
+        found, seen = await self._home.look(self.key, self.job_id, self._seen)
+        self._seen = seen
+        return status_of(self.key, self.job_id, found, self._home)
+
+    async def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
+        """Stop the job; return when it has really ended.  A job that has ended stays as it is.
+
+        Its stop stays requested whatever happens to this call, its owner or the caller.  Of `cause`
+        the first 200 characters are kept.
+
+        Raises:
+            InvalidOption: `cause` is no text, or `timeout_s` as for `started()`.
+            NotStopped: Its handler has not ended within `timeout_s`.
+            StoreUnavailable: The store does not answer.
+        """
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
+        checks.text("cause", cause)
+        try:
+            await self._home.request_stop(self.key, self.job_id, cause)
+        except NoSuchJob:
+            return
+        await wait_stopped(self, timeout_s)
+
+    async def _wait(self, waiting: Waiting, timeout_s: float | None) -> None:
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
+        self._home.check_open()  # before a timer is made, which needs a loop
+        try:
+            await self._home.wait(waiting, timeout_s)
+        finally:
+            self._seen = None if isinstance(waiting.answer, Outcome) else waiting.seen
+
+
+async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
+    """Return once a job that was asked to stop has ended; raises NotStopped."""
+    try:
+        await ref._wait(Waiting(ref.key, ref.job_id, ref._seen), timeout_s)
+    except TimeoutError:
+        assert timeout_s is not None
+        raise NotStopped(key=ref.key, job_id=ref.job_id, waited_s=timeout_s) from None

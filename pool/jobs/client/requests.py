@@ -1,0 +1,224 @@
+"""Calls about a key whose owner the caller does not know: notify and stop.
+
+The record is the truth; a script verifies whose it is and answers MOVED_ON with the present owner,
+so a stale guess costs one more round trip and nothing else.  However often it is tried, a request
+has one deadline, and as long again for each answer that came late over a slow line.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+
+from pool.core import job as model
+from pool.errors import (
+    AuthError,
+    InboxFull,
+    NoSuchJob,
+    PoolError,
+    StorageFull,
+    StoreFault,
+    StoreUnavailable,
+    again,
+    unsure,
+)
+from pool.jobs.context import Context
+from pool.jobs.settlement import outcome_ttl_ms, tell_all
+from pool.redis.commands.lane import Edge
+from pool.redis.commands.replies import Said
+from pool.redis.io.system import Reply
+from pool.redis.scripts import ScriptCall
+
+OWNERS_MAX: Final = 10_000  # owners remembered, by key
+NO_JOB: Final = "-"  # the id of none: the script only looks
+TRIES_MAX: Final = 16  # a key that moves faster than this is not reached
+
+
+@attrs.define(eq=False)
+class _Limit:
+    """How long a request may go on.  An answer that comes later has come over a line that moves:
+    then it has as long again; see `Link`."""
+
+    clock: Callable[[], float]
+    op_timeout_s: float
+    deadline_s: float
+    until_s: float
+
+    def left_s(self) -> float:
+        return max(0.0, self.deadline_s - self.clock())
+
+    def go_on(self) -> None:
+        now_s = self.clock()
+        if self.deadline_s <= now_s:
+            self.deadline_s = min(now_s + self.op_timeout_s, self.until_s)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Requests:
+    """Sends them for one node, and remembers who owned what."""
+
+    context: Context
+    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    # key -> owner and job id
+    _owners: OrderedDict[str, tuple[str, str]] = attrs.field(init=False, factory=OrderedDict)
+
+    async def notify(self, key: str, payload: bytes) -> None:
+        """Put a message into the inbox of the key's job.
+
+        Which job that is, is learned before anything is written: what is repeated is for that one,
+        and is looked for in its inbox.  If it is not there any more, the message may have been
+        handled, and nothing that a repeat is told says that it was not.
+
+        Raises:
+            NoSuchJob: The key has no live job.
+            InboxFull: `Settings.messages_max` messages are unhandled.
+            StoreUnavailable: No answer in time.
+        """
+        settings, state = self.context.settings, self.context.lane_of(key)
+        request, limit = self.context.ids.next(), self._limit()
+        (owner, job_id), doubted = self._owners.get(key, ("", NO_JOB)), ""  # the job it was sent to
+        since, skip, tries = state.stamp, 0, 0  # what it is looked for among, a page at a time
+        while tries < TRIES_MAX:
+            tries += not skip
+            named = f"!{request}" if doubted else request  # it may be there already: have it look
+            only_looks = job_id == NO_JOB
+            call = state.lane.notify(
+                key,
+                owner,
+                named,
+                b"" if only_looks else payload,
+                messages_max=settings.messages_max,
+                job_id=job_id,
+                skip=skip,
+                since=since,
+            )
+            failed: PoolError
+            # One that has looked at some before would not see what its own first copy has done.
+            is_sure = only_looks or (bool(doubted) and not skip)
+            try:
+                word, _, rest = await self._call(call, limit, is_sure=is_sure)
+            except (StoreUnavailable, StoreFault) as error:
+                if only_looks:
+                    raise attrs.evolve(error, maybe_done=False) from None
+                is_new = not doubted or skip
+                if is_new and error.maybe_done and limit.left_s() > 0:
+                    doubted, skip = job_id, 0
+                    continue
+                raise (unsure(error) if doubted else error) from None
+            except (StorageFull, AuthError) as error:  # of this try: nothing was written
+                raise (unsure(error) if doubted else error) from None
+            else:
+                match word:
+                    case "OK":
+                        self._remember(key, owner, job_id)
+                        return
+                    case "LOOKED" if int(rest) > skip and limit.left_s() > 0:
+                        skip = int(rest)
+                        continue
+                    case "LOOKED":
+                        failed = StoreUnavailable(
+                            problem="time is up while its message was looked for", maybe_done=True
+                        )
+                    case "MOVED_ON":
+                        present, job_id = rest.split(" ")
+                        owner, skip = "" if present == "-" else present, 0
+                        if doubted in ("", job_id):
+                            continue
+                        failed = NoSuchJob(key=key, job_id=doubted)
+                    case "NOJOB":
+                        self._owners.pop(key, None)
+                        failed = NoSuchJob(key=key)
+                    case "INBOX":
+                        failed = InboxFull(
+                            key=key, messages=int(rest), messages_max=settings.messages_max
+                        )
+                    case _:
+                        failed = _unreadable(key)
+            raise unsure(failed) if doubted else again(failed)
+        raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was notified")
+
+    async def stop(self, key: str, job_id: str, cause: str) -> str:
+        """Write the intent to stop, or end the job at once if nobody owns it; return its id.
+
+        Which job it is for is learned before anything is changed: a second try must not end the
+        next job of the key, nor say that there is none, because the first one was carried out.
+
+        Raises:
+            NoSuchJob: There is no such live job.
+            StoreUnavailable: No answer in time.
+        """
+        settings, state = self.context.settings, self.context.lane_of(key)
+        cause = model.one_line(cause, model.CAUSE_CHARS_MAX)
+        owner = self._owners.get(key, ("", ""))[0] if job_id else ""  # of nobody: it only looks
+        limit, was_live, was_sent = self._limit(), False, False
+        for _ in range(TRIES_MAX):
+            call = state.lane.intend(
+                key, job_id, owner, "s" + cause, again_s=self.context.timing.stop_budget_s
+            )
+            try:
+                told: Said = await self._call(call, limit, is_sure=True)
+            except (StoreUnavailable, StoreFault) as error:  # a former try may be done all the same
+                if not (owner or was_sent):
+                    raise attrs.evolve(error, maybe_done=False) from None
+                raise (unsure(error) if was_sent else error) from None
+            except (StorageFull, AuthError) as error:  # of this try: nothing was written
+                raise (unsure(error) if was_sent else error) from None
+            word, _, rest = told
+            was_sent = was_sent or bool(owner)
+            match word:
+                case "OK":
+                    self._remember(key, owner, job_id)
+                    return rest.split(" ")[0]
+                case "NOJOB" if was_live:
+                    return job_id  # it has ended since, as it should
+                case "NOJOB":
+                    self._owners.pop(key, None)
+                    raise NoSuchJob(key=key, job_id=job_id)
+                case "MOVED_ON":
+                    present, job_id, epoch, handler = rest.split(" ", 3)
+                    was_live = True
+                    owner = "" if present == "-" else present
+                    if not owner:
+                        edge = Edge(model.CANCEL, key, int(epoch), job_id)
+                        edge.ttl_ms, edge.x, edge.handler = outcome_ttl_ms(settings), cause, handler
+                        try:
+                            if await self._cancel(state.number, edge, limit):
+                                return job_id
+                        except (StoreUnavailable, StoreFault, StorageFull, AuthError) as error:
+                            raise (unsure(error) if was_sent else error) from None
+                case _:
+                    raise _unreadable(key)
+        raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was stopped")
+
+    async def _cancel(self, lane: int, edge: Edge, limit: _Limit) -> bool:
+        state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
+        expected_ms = state.expected_ms(self.context.seam.clock())
+        call = state.lane.advance("free", "", [edge], pending_s=pending_s, expected_ms=expected_ms)
+        _, told = await self._call(call, limit, is_sure=True)
+        tell_all(self.context, self.tell_waiters, lane, [edge], told)
+        return told[0][0] in ("OK", "REPEAT")
+
+    def _limit(self) -> _Limit:
+        clock, settings = self.context.seam.clock, self.context.settings
+        now_s, op_timeout_s = clock(), settings.op_timeout_s
+        return _Limit(clock, op_timeout_s, now_s + op_timeout_s, now_s + settings.longest_s)
+
+    async def _call(self, call: ScriptCall, limit: _Limit, *, is_sure: bool) -> Reply:
+        reply = await self.context.link.call(
+            call, repeatable=is_sure, timeout_s=limit.left_s(), until_s=limit.until_s
+        )
+        limit.go_on()
+        return reply
+
+    def _remember(self, key: str, owner: str, job_id: str) -> None:
+        self._owners[key] = owner, job_id
+        self._owners.move_to_end(key)
+        if len(self._owners) > OWNERS_MAX:
+            self._owners.popitem(last=False)
+
+
+def _unreadable(key: str) -> StoreFault:
+    return StoreFault(problem=f"the record of {key!r} cannot be read", maybe_done=False)

@@ -1,0 +1,217 @@
+"""What all actors of one node share: world, store, lanes, and the local copy of who works.
+
+Only the node writes the parts that change (incarnation, lanes); everybody else reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from pool.core.lease import Lease
+from pool.core.placement import Candidates
+from pool.core.pooltime import PoolTime
+from pool.core.timing import Timing
+from pool.errors import PoolError
+from pool.jobs.roster import Roster
+from pool.jobs.trials import Trials
+from pool.names import key_hash, lane_of
+from pool.redis.commands.lane import Lane, Target
+from pool.redis.commands.replies import Clock, Missing
+from pool.redis.io.system import Loop
+from pool.runtime.hang import Door
+from pool.runtime.outages import Outages
+from pool.runtime.session import Access
+
+TARGETS_MAX = 64  # candidates of one key; when all of them are full, the key waits unassigned
+
+
+@attrs.frozen
+class Seen:
+    """When a job was seen alive, by three clocks: the lane's stamp, ours, and the server's.
+
+    It was accepted at that stamp or later.
+    """
+
+    stamp: int
+    at_s: float
+    server_ms: float
+
+    def is_lost(self, missing: Missing, now_s: float, known_s: float) -> bool:
+        """Say whether a job that is not there is surely lost: its outcome would be known by now.
+
+        `known_s` is for how long outcomes are kept at least.  Nodes may differ in that, and it
+        follows the server's clock: half of it, by that clock as well as by ours, is sure.
+        """
+        if missing.stamp < self.stamp:
+            return True  # the lane has gone back to before it was accepted
+        for_s = max(now_s - self.at_s, (missing.now_ms - self.server_ms) / 1000)
+        return for_s < known_s / 2
+
+
+@attrs.define(eq=False)
+class LaneState:
+    """One lane as this node stands in it."""
+
+    number: int
+    lane: Lane
+    node: Target
+    lease: Lease
+    door: Door = attrs.field(factory=Door)
+    is_silent: bool = False  # was asked when somebody left, and has not been heard since
+    stamp: int = 0  # as its last renewal told
+    server_ms: int = 0  # pool time, as of ...
+    server_at_s: float = 0.0  # ... this moment of our own clock
+    clock_ms: float = 0.0  # likewise, the server's own clock: for calls that must not come late
+    clock_at_s: float = 0.0
+    time: PoolTime = attrs.field(factory=PoolTime)
+
+    def tell_time(self, server_ms: int, now_s: float) -> None:
+        """Note what pool time is: to wake in time, never to decide (G-08)."""
+        self.server_ms, self.server_at_s = server_ms, now_s
+
+    def tell_clock(self, clock_ms: float, now_s: float) -> None:
+        """Note what the server's own clock says."""
+        self.clock_ms, self.clock_at_s = clock_ms, now_s
+
+    def hear(self, clock: Clock, asked_s: float, now_s: float) -> float:
+        """Take an answer's time; return by how much the server's clock has stepped, if it tells.
+
+        That is when pool time has been set right: seconds, forward above 0.
+        """
+        before, period_s = self.time, self.lease.timing.renew_s
+        raw_ms, offset_ms, turn = clock.raw_ms, clock.offset_ms, clock.turn
+        self.time = before.heard(
+            raw_ms,
+            offset_ms,
+            turn,
+            asked_s,
+            now_s,
+            period_s,
+            is_astray=clock.is_astray,
+            is_late=clock.is_late,
+            witnessed_ms=clock.witnessed_ms,
+        )
+        self.tell_clock(raw_ms - offset_ms, asked_s)
+        is_news = before.at_ms and turn > before.turn
+        return (before.off_ms or before.offset_ms - offset_ms) / 1000 if is_news else 0.0
+
+    def expected_ms(self, now_s: float) -> int:
+        """Return what pool time should be by what we were told, and our own clock; 0: unknown.
+
+        Below 0: we came to a clock that nobody vouched for, and only know what that says; what
+        others have set right since goes on top of it.
+        """
+        expected_ms = self.time.expected_ms(now_s)
+        return expected_ms if self.time.since_ms else self.time.offset_ms - expected_ms
+
+    def seen(self, asked_s: float, stamp: int = 0) -> Seen:
+        """Return what we know of a job that an answer said is there; `asked_s` when we asked."""
+        server_ms = self.server_ms + 1000 * (asked_s - self.server_at_s)
+        return Seen(stamp or self.stamp, asked_s, server_ms)
+
+    def until_s(self, server_ms: float, now_s: float) -> float:
+        """Return how long it is until the server's clock will say so."""
+        return (server_ms - self.server_ms) / 1000 - (now_s - self.server_at_s)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Context(Access):
+    """The shared part of one node."""
+
+    loop: Loop
+    node_id: str
+    lanes: list[LaneState] = attrs.field(factory=list)
+    roster: Roster = attrs.field(factory=Roster)
+    # key -> run: a key never starts here while an earlier handler of it still runs in this process
+    busy: dict[str, Any] = attrs.field(factory=dict)
+    trials: Trials = attrs.field(factory=Trials)
+    outages: Outages = attrs.field(init=False)
+    # lane -> how many keys are unassigned, where some are, as of the last answer that told
+    unassigned: dict[int, int] = attrs.field(init=False, factory=dict)
+    # a script answered that the data of this lane are not there; it may be an answer of before
+    on_data_lost: Callable[[int], object] = attrs.field(default=lambda _: None)
+    on_interrupt: Callable[[KeyboardInterrupt], object] = attrs.field(default=lambda _: None)
+    on_due: Callable[[int, float], object] = attrs.field(default=lambda *_: None)
+
+    @outages.default
+    def _first_outages(self) -> Outages:
+        return Outages(self.emit, self.seam.clock, is_apart=self.url.kind == "cluster")
+
+    def trouble(self, during: str, lane: int | None, error: PoolError) -> None:
+        """Tell that a call of ours failed, which is tried again; see `Outages`."""
+        self.outages.trouble(during, lane, error)
+
+    def tell_unassigned(self, lane: int, keys: int) -> None:
+        """Note how many keys wait in a lane for a worker with room."""
+        if keys > 0:
+            self.unassigned[lane] = keys
+        elif lane in self.unassigned:
+            del self.unassigned[lane]
+
+    def retime(self) -> float | None:
+        """Go by the shortest TTL of our lanes; return the one of before, None if it is the same.
+
+        Lanes differ while a change is carried out, and after one that did not reach them all.
+        """
+        before, after = self.timing, min((s.lease.timing for s in self.lanes), key=_by_ttl)
+        self.timing = after
+        return before.ttl_s if before != after else None
+
+    @property
+    def candidates(self) -> Candidates:
+        """Who may be given keys."""
+        return self.roster.candidates
+
+    def lane_of(self, key: str) -> LaneState:
+        """Return the lane of a key."""
+        return self.lanes[lane_of(key, len(self.lanes))]
+
+    def targets(
+        self, key: str, handler: str, *, lane: int, limit: int = TARGETS_MAX, but: str = ""
+    ) -> tuple[Target, ...]:
+        """Return the workers for a key, the one that should have it first, without `but`."""
+        ranked = self.candidates.ranked(key_hash(key), handler, limit + bool(but))
+        if but:
+            ranked = tuple([w for w in ranked if w != but][:limit])
+        found = self.as_targets(ranked, lane)
+        return found if len(found) == len(ranked) else self._wider(key, handler, lane, limit, but)
+
+    def _wider(self, key: str, handler: str, lane: int, limit: int, but: str) -> tuple[Target, ...]:
+        """Return the same where some of the first have not joined the lane, which is rare."""
+        asked = limit + bool(but)
+        while True:
+            asked *= 2
+            ranked = self.candidates.ranked(key_hash(key), handler, asked)
+            found = self.as_targets([w for w in ranked if w != but], lane)
+            if len(found) >= limit or len(ranked) < asked:
+                return found[:limit]
+
+    def as_targets(self, workers: Sequence[str], lane: int) -> tuple[Target, ...]:
+        """Return these workers under their names in a lane."""
+        known = self.candidates.workers
+        here = slice(lane, lane + 1)
+        return tuple([Target(w, n) for w in workers for n in known[w].incarnations[here] if n])
+
+
+def _by_ttl(timing: Timing) -> float:
+    return timing.ttl_s
+
+
+class Ranks:
+    """Collects the targets of a batch, so that each is declared once and named by its place."""
+
+    def __init__(self) -> None:
+        self._places: dict[Target, int] = {}
+
+    def of(self, targets: Sequence[Target]) -> tuple[int, ...]:
+        """Return the places of one item's targets, the first choice first."""
+        places = self._places
+        return tuple([places.setdefault(target, len(places) + 1) for target in targets])
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """All targets, in their places."""
+        return tuple(self._places)

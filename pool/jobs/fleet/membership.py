@@ -1,0 +1,707 @@
+r"""Joining, joining again, and leaving: who this node is in each lane, and in the `workers` map.
+
+    join     lanes first (leases, open, streams), then `workers`: none is announced without a lease
+    GONE     the identity was fenced: its number rises, it joins again; its keys are the reaper's
+    lost     see below
+    leave    out of `open`, then (when nothing is owned) out of `workers` and out of the lanes,
+             however far joining came: `give_up` is the one way out, of workers and of the node
+
+Lanes are islands.  What this node wants to be in a lane (itself and its workers) is compared with
+the leases that it has there, and one task per lane, the settler, sees to the difference until there
+is none:
+
+    settled --a worker comes; GONE--> missing --join.lua--> settled
+       |                                 ^
+       +--POOLDATALOST--> doubted -------+   numbers rise, waiters are told, whatever the lane holds
+                             |  \--> settled: it was the answer to a call of before
+                             +--> `config` is another: the pool is lost, all lanes are missing
+
+The control keys are an island too: `control.found` puts back what the pool was made as, or makes it
+anew, and tells which.
+
+    as it was   our entries are written again, then copies are fetched anew; no lane is touched
+    another     the pool is lost, with all lanes
+
+A lane that hangs keeps its settler waiting and nobody else: joining returns with the lanes that
+have answered, and in `workers` its number is 0 until it has.  `workers` is written by one task at a
+time, the announcer, after any settler.
+
+Who writes: a lane's part of `_joined` and its LaneState only its settler, or whoever leaves, one at
+a time (`writing`), numbers only plain functions.  `config` makes the pool, the first to join makes
+the lane: its incarnation is drawn in join.lua, under the pool's, if the lane has none of this pool;
+all others take that over.  So of two nodes at once the second one joins what the first has made.  A
+call of before names the lost incarnation and is refused; a join of before, which names none, may
+make the lane, and those whose lease it brings end and are reaped.  A lane lost again has another
+incarnation again, also by a copy of the same join.
+
+Dying after any step: a lease without an entry in `workers` ends and is reaped; an entry without a
+lease is found by whoever looks for orphans in that lane; a lane made and not announced is found by
+the next to join.  A late copy of a join carries a "not after" on server time and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import anyio
+import attrs
+
+from pool.core.job import Options
+from pool.core.lease import Lease
+from pool.core.pooltime import PoolTime
+from pool.core.retry import refused_delay
+from pool.core.timing import Timing
+from pool.errors import Gone, NotRunning, PoolError, StoreLost, StoreUnavailable
+from pool.events import DataLost, LaneDataLost, LaneJoined, LaneMissing
+from pool.jobs.context import Context, LaneState
+from pool.jobs.roster import WorkerInfo
+from pool.jobs.worker.messages import LaneLost, LeaseBack
+from pool.jobs.worker.worker import Worker
+from pool.maps.deltas import Delete, Set
+from pool.maps.replica import Replica
+from pool.names import Names
+from pool.redis.commands.lane import IS_NODE, Lane, Target, incarnation_of_pool
+from pool.redis.commands.replies import Founded
+from pool.runtime.actor import Actor
+from pool.runtime.pool_config import found
+
+RETRY_S: Final = 0.1
+FORMER_MAX: Final = 256  # identities that a lane has not heard of yet: one for each try to join
+STEPS_MAX: Final = 4  # calls of one try to join, of which each may take op_timeout_s
+
+
+@attrs.frozen
+class IdentityGone:
+    """A script answered GONE to one of our identities."""
+
+    lane: int
+    name: str
+
+
+@attrs.frozen
+class LaneDoubted:
+    """A script answered that the data of its incarnation are not in the lane."""
+
+    lane: int
+
+
+@attrs.frozen
+class PoolLost:
+    """A script answered that the data of its incarnation are not there."""
+
+
+Message: TypeAlias = IdentityGone | LaneDoubted | PoolLost
+
+
+@attrs.define(eq=False)
+class _Settling:
+    """How far joining is in one lane."""
+
+    is_running: bool = False
+    is_doubted: bool = False
+    is_refused: bool = False  # the last join: fenced, or asked for too late
+    is_late: bool = False  # somebody was told that this lane is missing
+    stale: str = ""  # incarnation of another pool that was left in the lane
+    trouble: PoolError | None = None  # why the last try failed
+    writing: anyio.Lock = attrs.field(factory=anyio.Lock)  # who joins or leaves there
+
+
+@attrs.define(eq=False, kw_only=True)
+class Membership(Actor[Message]):
+    """Keeps this node's identities registered."""
+
+    context: Context
+    replica: Replica
+    workers: dict[str, Worker] = attrs.field(factory=dict)
+    on_changed: Callable[[], object]  # identities changed: renew and read others from now on
+    on_lane_lost: Callable[[int], object]  # what it held is gone
+    on_refounded: Callable[[], object]  # the control keys are there again, in `incarnation`
+    renew_now: Callable[[], object]  # a lease was joined whose workers wait to be told to go on
+    confirm: Callable[[], Awaitable[set[int]]]  # tells the lanes now; returns those that are silent
+    has_held: Callable[[LaneState], bool]  # whether our own code kept us from renewing
+    _settling: list[_Settling] = attrs.field(init=False, factory=list)  # by lane
+    _news: anyio.Event = attrs.field(init=False, factory=anyio.Event)  # of the next try to join
+    _is_joining: bool = attrs.field(init=False, default=False)  # else nobody has asked for it yet
+    _is_refounding: bool = attrs.field(init=False, default=False)
+    _is_announcing: bool = attrs.field(init=False, default=False)
+    _announced: set[str] = attrs.field(init=False, factory=set)  # workers that the fleet knows
+    _announcing: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
+    _looked_s: float = attrs.field(init=False, default=0.0)  # whether our entries are there
+    _returning: set[tuple[int, str]] = attrs.field(init=False, factory=set)  # lane and worker
+    # by lane, who our workers were there: no job must be blamed for their deaths
+    _former: dict[int, list[str]] = attrs.field(init=False, factory=dict)
+    # lane and name of all that have a lease: a name may stand in several lanes
+    _joined: set[tuple[int, str]] = attrs.field(init=False, factory=set)
+    _numbers: dict[str, list[int]] = attrs.field(init=False, factory=dict)  # by worker id
+
+    # --- for the node -------------------------------------------------------------------------
+
+    def make_lanes(self, made: Founded) -> None:
+        """Set the lanes up as the pool was found; node numbers rise when it was found anew."""
+        context, timing = self.context, Timing(made.ttl_ms / 1000)
+        context.incarnation, context.timing = made.incarnation, timing
+        self._settling += [_Settling() for _ in range(made.lanes - len(self._settling))]
+        before = {state.number: state.node.number for state in context.lanes}
+        now_s = context.seam.clock()
+        context.unassigned.clear()
+        context.lanes[:] = [
+            LaneState(
+                number=k,
+                lane=Lane(
+                    Names(context.pool, k), "", context.settings.parked_ttl_s, context.seam.pages
+                ),
+                node=Target(context.node_id, before.get(k, 0) + 1),
+                lease=Lease(
+                    timing=timing,
+                    asked_s=now_s,
+                ),
+                server_ms=made.now_ms,
+                server_at_s=now_s,
+                clock_ms=made.now_ms,
+                clock_at_s=now_s,
+            )
+            for k in range(made.lanes)
+        ]
+
+    def identities(self) -> list[dict[str, Callable[[], int]]]:
+        """Return the names to be renewed, lane by lane, and what says how many keys each takes."""
+        found = []
+        for state in self.context.lanes:
+            k = state.number
+            takes: dict[str, Callable[[], int]]
+            takes = {w.target(k).name: partial(w.tell_takes, k) for w in self.workers.values()}
+            takes[state.node.name] = lambda: IS_NODE
+            joined = self._joined
+            found.append({n: t for n, t in takes.items() if (state.number, n) in joined})
+        return found
+
+    def handlers(self) -> dict[str, Options]:
+        """Return all that the workers know."""
+        return {
+            name: options
+            for worker in self.workers.values()
+            for name, options in worker.handlers.options().items()
+        }
+
+    async def join_node(self) -> None:
+        """Register the node itself; see `_join_lanes`."""
+        self._is_joining = True
+        self.on_changed()
+        await self._join_lanes(lambda state: state.node.name)
+
+    async def join_worker(self, worker: Worker) -> None:
+        """Register a worker, see `_join_lanes`, and announce it.
+
+        However this fails, some of it may have been done: `give_up()` is for that.
+
+        Raises:
+            StoreUnavailable, StoreLost, StoreFault: Why.
+            NotRunning: It was given up meanwhile.
+        """
+        self._numbers[worker.id] = [1] * len(self.context.lanes)
+        worker.take_lanes(self._numbers[worker.id])
+        self.workers[worker.id] = worker
+        self.on_changed()
+        await self._join_lanes(lambda state: worker.target(state.number).name)
+        async with self._announcing:
+            if worker.id not in self.workers:
+                raise NotRunning(state="closing")
+            self._announced.add(worker.id)  # however this ends, it may be there
+            await self.announce(worker)
+        self.on_changed()
+        self.announce_soon()  # a lane may have been joined meanwhile
+
+    async def _join_lanes(self, name_in: Callable[[LaneState], str]) -> None:
+        """Return when an identity has joined all lanes, or some of them and the others fail.
+
+        A lane that does not answer does so within `op_timeout_s`.  It goes on being tried.
+
+        Raises:
+            PoolError: None was joined: why the first one was not.
+        """
+        for number, settling in enumerate(self._settling):
+            settling.trouble = None
+            self._settle_soon(number)
+
+        def missing() -> list[int]:
+            names = [(state.number, name_in(state)) for state in self.context.lanes]
+            return [lane for lane, name in names if (lane, name) not in self._joined]
+
+        op_timeout_s = self.context.settings.op_timeout_s
+        for wait_s in (op_timeout_s, STEPS_MAX * op_timeout_s):
+            with anyio.move_on_after(wait_s):
+                while any(self._settling[lane].trouble is None for lane in missing()):
+                    if self.state == "ended":  # nobody is left who could join
+                        raise NotRunning(state="closed")
+                    await self._news.wait()
+            if len(missing()) < len(self.context.lanes):
+                break  # else wait for the error: a try may have several steps
+        lanes = missing()
+        troubles = [self._settling[lane].trouble for lane in lanes]
+        if len(lanes) == len(self.context.lanes):
+            raise troubles[0] or StoreUnavailable(problem="no lane answered", maybe_done=True)
+        for lane, trouble in zip(lanes, troubles, strict=True):
+            if not self._settling[lane].is_late:  # else it was told, and has not been joined since
+                self._settling[lane].is_late = True
+                problem = str(trouble or "it did not answer in time")
+                node = self.context.node_id
+                self.context.emit(LaneMissing(node=node, lane=lane, problem=problem))
+
+    async def announce(self, worker: Worker) -> None:
+        """Write a worker's entry of `workers`, and wait until our own copy has it."""
+        while True:
+            written = await self.replica.write(
+                [Set(worker.id.encode(), self.info(worker).pack())], repeatable=True
+            )
+            self.context.outages.over(None)
+            try:
+                return await self.replica.wait_for(written.at)
+            except StoreLost:
+                continue  # the server lost this write; if it lost the pool, the next one says so
+
+    def info(self, worker: Worker) -> WorkerInfo:
+        """Return what is announced of a worker."""
+        return WorkerInfo(
+            id=worker.id,
+            node=self.context.node_id,
+            handlers=tuple(worker.handlers),
+            capacity=worker.capacity,
+            weight=worker.weight,
+            label=worker.label,
+            version=worker.version,
+            is_draining=worker.is_draining,
+            incarnations=tuple(
+                number if (lane, Target(worker.id, number).name) in self._joined else 0
+                for lane, number in enumerate(self._numbers[worker.id])
+            ),
+        )
+
+    def look_at_entries(self) -> None:
+        """Announce again whoever of ours is missing in `workers`, or stands there otherwise.
+
+        After each renewal, but once a period is enough: with many lanes each of them answers.
+        """
+        now_s, items = self.context.seam.clock(), self.replica.items
+        if now_s - self._looked_s < self.context.timing.renew_s / 2 or self.state != "running":
+            return
+        self._looked_s = now_s
+        mine = [worker for worker in self.workers.values() if worker.id in self._announced]
+        if any(items.get(w.id.encode()) != self.info(w).pack() for w in mine):
+            self.announce_soon()
+
+    async def close_worker(self, worker: Worker) -> None:
+        """Have a worker that drains take no keys in any lane, and announce that it does.
+
+        Lanes that do not answer are silent from here on.
+        """
+
+        async def announce() -> None:
+            async with self._announcing:
+                is_known = worker.id in self._announced
+                if is_known and not await self._tried("close", self.announce, worker):
+                    self._announced.discard(worker.id)  # whoever looks for orphans finds its entry
+
+        self.on_changed()
+        async with anyio.create_task_group() as closing:
+            closing.start_soon(announce)
+            await self.confirm()
+
+    async def give_up(self, who: Worker | None) -> int:
+        """Leave with a worker, or (None) with the node itself; return how many keys it still owns.
+
+        However far its joining came.  First it is renewed no more, nor joins any lane: a renewal
+        that overtakes the answer would find it gone.  Then each lane is asked, once the join that
+        is under way there was answered; but not a silent one, where its lease ends by itself.
+        """
+        lanes, is_known = self.context.lanes, who is not None and who.id in self._announced
+
+        def name_in(lane: int) -> Target:
+            return lanes[lane].node if who is None else who.target(lane)
+
+        if who is None:
+            self._is_joining = False
+        else:
+            self._announced.discard(who.id)
+            self.workers.pop(who.id, None)
+        self._joined.difference_update((s.number, name_in(s.number).name) for s in lanes)
+        self.on_changed()
+        owns: list[int] = []
+
+        async def leave(lane: int) -> None:
+            keys = 0 if who is None else sum(run.lane == lane for run in who.runs.values())
+            has_left = False
+            async with self._settling[lane].writing:
+                state, target = lanes[lane], name_in(lane)
+                self._joined.discard((lane, target.name))
+                if state.lane.incarnation and not state.is_silent:
+                    try:
+                        has_left, keys = await self._leave(state, target)
+                    except PoolError as error:  # its lease ends by itself
+                        self.context.trouble("leave", lane, error)
+            owns.append(keys)
+            if who is not None and not has_left:  # it will be reaped, and this process lives
+                self._note_former(lane, target.name)
+                self._settle_soon(lane)
+
+        async def withdraw(worker: Worker) -> None:
+            async with self._announcing:
+                written = await self.replica.write([Delete(worker.id.encode())], repeatable=True)
+            with anyio.move_on_after(self.context.settings.op_timeout_s):
+                await self.replica.wait_for(written.at)  # our own copy says so too
+
+        async with anyio.create_task_group() as leaving:
+            if who is not None and is_known:
+                leaving.start_soon(self._tried, "leave", withdraw, who)
+            for state in lanes:
+                leaving.start_soon(leave, state.number)
+        return sum(owns)
+
+    async def _tried(
+        self, during: str, step: Callable[..., Awaitable[object]], *args: Any, **options: Any
+    ) -> bool:
+        """Do what concerns the announcements; what fails there is told, and no lane's matter."""
+        try:
+            await step(*args, **options)
+        except PoolError as error:
+            self.context.outages.fault(during, None, error)
+            return False
+        return True
+
+    # --- the actor ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._is_refounding = self._is_announcing = False
+        for number, settling in enumerate(self._settling):
+            settling.is_running = False
+            if self._is_joining:
+                self._settle_soon(number)
+        self.announce_soon()
+
+    def handle(self, message: Message) -> None:
+        match message:
+            case IdentityGone(lane, name) if (lane, name) in self._joined:
+                self._joined.discard((lane, name))
+                self._raise(self.context.lanes[lane], name)
+                self.on_changed()
+                self._settle_soon(lane)
+            case LaneDoubted(lane) if self.context.lanes[lane].lane.incarnation:
+                self._settling[lane].is_doubted = True
+                self._settle_soon(lane)
+            case PoolLost() if not self._is_refounding:
+                self._is_refounding = True
+                self.spawn(self._refound)
+            case _:
+                return  # known already
+
+    def _raise(self, state: LaneState, name: str) -> None:
+        """Take the next number for an identity of ours; its worker lets go of what it ran."""
+        if name == state.node.name:
+            state.node = Target(state.node.id, state.node.number + 1)
+            return
+        if not self.has_held(state):  # else one of its jobs is to blame, as if it had killed us
+            self._note_former(state.number, name)
+        for worker in self.workers.values():
+            if worker.target(state.number).name == name:
+                self._numbers[worker.id][state.number] += 1
+                self._returning.add((state.number, worker.id))
+                worker.lose_lane(LaneLost(state.number, self._numbers[worker.id][state.number]))
+
+    def _note_former(self, lane: int, name: str) -> None:
+        """Note who was a worker of ours in a lane, until it is told that nobody killed it."""
+        self._former[lane] = [*self._former.get(lane, ()), name][-FORMER_MAX:]
+
+    def ended(self, crash: BaseException | None) -> None:  # noqa: ARG002 - its base's signature
+        self._tell_news()  # who waits to join looks whether anybody is left
+
+    def _settle_soon(self, number: int) -> None:
+        settling = self._settling[number]
+        if not settling.is_running:
+            settling.is_running = True
+            self.spawn(self._settle, number, settling)
+
+    def _is_owing(self, state: LaneState) -> bool:
+        """Say whether somebody of ours has to join a lane, or something to tell it."""
+        has_to_tell = bool(state.lane.incarnation and self._former.get(state.number))
+        return has_to_tell or bool(self._missing(state))
+
+    async def _settle(self, number: int, settling: _Settling) -> None:
+        """Join a lane with everyone who has no lease there, and tell it of those who had one.
+
+        It is tried until that is done.  Each step may be done again, so that a failure between two
+        of them leaves nothing behind.
+        """
+        steps, refusals = 0, 0  # since it was last well, or rested
+        try:
+            while settling.is_doubted or self._is_owing(self.context.lanes[number]):
+                state, steps = self.context.lanes[number], steps + 1
+                try:
+                    if settling.is_doubted:
+                        await self._examine(state, settling)
+                    elif self._missing(state):
+                        await self._join_missing(state, settling)
+                        steps = 0
+                    else:
+                        await self._thaw(state)
+                except Gone:
+                    settling.is_refused = True
+                except StoreLost:
+                    settling.is_doubted = True
+                except PoolError as error:
+                    settling.trouble, steps = error, STEPS_MAX
+                    refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
+                    self.context.trouble("join", number, error)
+                    self._tell_news()
+                else:
+                    refusals = 0
+                    self.context.outages.over(number)
+                if steps >= STEPS_MAX:
+                    steps = 0
+                    await anyio.sleep(refused_delay(refusals, RETRY_S))
+        finally:
+            settling.is_running = False
+
+    async def _examine(self, state: LaneState, settling: _Settling) -> None:
+        """Find out what became of a lane of which a script said that our data are not there."""
+        context = self.context
+        text = await context.link.execute("HGET", state.lane.names.lane, "incarnation")
+        there = (text or b"").decode(errors="replace")
+        if there != state.lane.incarnation or not there:
+            made = await found(context)
+            if made.incarnation != context.incarnation:
+                self._begin_anew(made)
+                return
+            if made.was_gone:
+                self.handle(PoolLost())  # with what else was among the control keys
+        if context.lanes[state.number] is not state:
+            return  # the pool was found anew meanwhile
+        settling.is_doubted = False
+        if there == state.lane.incarnation:
+            return  # it was an answer of before
+        settling.stale = "" if incarnation_of_pool(there) == context.incarnation else there
+        if state.lane.incarnation:
+            self._lose(state)
+
+    def _lose(self, state: LaneState) -> None:
+        """A lane's data are gone: nobody has a lease there, and all take the next number."""
+        number, context = state.number, self.context
+        context.emit(
+            LaneDataLost(pool=context.pool, lane=number, incarnation=state.lane.incarnation)
+        )
+        state.lane = attrs.evolve(state.lane, incarnation="")
+        self._joined = {each for each in self._joined if each[0] != number}
+        for name in self._missing(state):
+            self._raise(state, name)
+        self.on_lane_lost(number)
+        self.on_changed()
+
+    async def _refound(self) -> None:
+        """Find the pool anew if it is lost, so that new work is served; try until that is done."""
+        refusals = 0
+        try:
+            while True:
+                try:
+                    made = await found(self.context)
+                    if made.incarnation == self.context.incarnation:
+                        await self._announce_again()
+                except PoolError as error:
+                    self.context.trouble("found", None, error)
+                    refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
+                    await anyio.sleep(refused_delay(refusals, RETRY_S))
+                else:
+                    self.context.outages.over(None)
+                    self._begin_anew(made)
+                    return
+        finally:
+            self._is_refounding = False
+
+    async def _announce_again(self) -> None:
+        """Put our entries back, before our own copy of `workers` is fetched without them."""
+        async with self._announcing:
+            mine = [worker for worker in self.workers.values() if worker.id in self._announced]
+            entries = [Set(worker.id.encode(), self.info(worker).pack()) for worker in mine]
+            if entries:
+                await self.replica.write(entries, repeatable=True)
+
+    def _begin_anew(self, made: Founded) -> None:
+        """The data of before are gone: no lease of ours is left, all take the next number.
+
+        Of those of the control keys alone, nothing but copies of maps needs to be fetched again.
+        """
+        context = self.context
+        if made.incarnation == context.incarnation:
+            self.on_refounded()
+            return
+        context.emit(DataLost(pool=context.pool, incarnation=context.incarnation))
+        self._joined.clear()
+        for state in context.lanes:
+            for worker in self.workers.values():
+                self._raise(state, worker.target(state.number).name)
+        self.make_lanes(made)
+        for state in context.lanes:
+            self.on_lane_lost(state.number)
+        self.on_refounded()
+        self.on_changed()
+        for number, settling in enumerate(self._settling):
+            settling.is_doubted, settling.stale = False, ""
+            self._settle_soon(number)
+
+    def _missing(self, state: LaneState) -> list[str]:
+        """Return the names of ours that have no lease in a lane."""
+        names = [worker.target(state.number).name for worker in self.workers.values()]
+        if self._is_joining:
+            names.append(state.node.name)
+        return [name for name in names if (state.number, name) not in self._joined]
+
+    async def _join_missing(self, state: LaneState, settling: _Settling) -> None:
+        """Join a lane with those that have no lease there; if it was refused, as others.
+
+        Refused means fenced, or asked for too late.  That may be the server's clock, which has
+        jumped: with the time that it told us last we would be too late for ever.
+        """
+        if settling.is_refused:
+            await self._tell_time(state)
+            for name in self._missing(state):
+                self._raise(state, name)
+            self.on_changed()
+            settling.is_refused = False
+        async with settling.writing:
+            missing = set(self._missing(state))
+            workers = {
+                worker.id: worker
+                for worker in self.workers.values()
+                if worker.target(state.number).name in missing
+            }
+            is_new = state.node.name in missing
+            if missing:
+                await self._join(state, workers, is_new=is_new, stale=settling.stale)
+        if self.context.lanes[state.number] is not state:
+            return  # the pool was found anew meanwhile: that lease ends by itself
+        settling.trouble, settling.stale = None, ""
+        if settling.is_late:
+            settling.is_late = False
+            self.context.emit(LaneJoined(node=self.context.node_id, lane=state.number))
+        self.on_changed()
+        if state.lease.phase != "held":
+            self.renew_now()
+        for worker in self.workers.values():
+            if (state.number, worker.id) in self._returning:
+                self._returning.discard((state.number, worker.id))
+                worker.put(LeaseBack(state.number))
+        self._tell_news()
+        self.announce_soon()
+
+    async def _tell_time(self, state: LaneState) -> None:
+        """Ask the lane's own server: those of a cluster have clocks of their own."""
+        asked_s = self.context.seam.clock()
+        clock_ms = await self.context.link.at(state.lane.names.lane).execute("TIME")
+        state.tell_clock(clock_ms, asked_s)
+
+    def _tell_news(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+    def announce_soon(self) -> None:
+        if not self._is_announcing:
+            self._is_announcing = True
+            self.spawn(self._announce_all)
+
+    async def _announce_all(self) -> None:
+        """Announce what has changed, until nothing has that could be announced."""
+        refusals = 0
+        try:
+            while True:
+                try:
+                    if not await self._announce_next():
+                        if not self._is_refounding:  # who could not be announced may have left
+                            self.context.outages.forget(None)
+                        return
+                except PoolError as error:
+                    self.context.trouble("join", None, error)
+                    refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
+                    await anyio.sleep(refused_delay(refusals, RETRY_S))
+        finally:
+            self._is_announcing = False
+
+    async def _announce_next(self) -> bool:
+        async with self._announcing:  # as joining and leaving: what is written last is the latest
+            for worker in self.workers.values():
+                entry = self.replica.items.get(worker.id.encode())
+                if worker.id in self._announced and entry != self.info(worker).pack():
+                    await self.announce(worker)
+                    return True
+        return False
+
+    # --- calls --------------------------------------------------------------------------------
+
+    async def _join(
+        self,
+        state: LaneState,
+        workers: dict[str, Worker],
+        *,
+        is_new: bool = False,
+        stale: str = "",
+    ) -> None:
+        context, settings = self.context, self.context.settings
+        asked_s = context.seam.clock()
+        not_after_ms = round(
+            state.clock_ms + 1000 * (asked_s - state.clock_at_s + settings.op_timeout_s)
+        )
+        targets = {w.target(state.number): w.takes(state.number) for w in workers.values()}
+        options = {}
+        for worker in workers.values():
+            options.update(worker.handlers.options())
+        call = state.lane.join(
+            state.node,
+            targets,
+            options,
+            pool=context.incarnation,
+            is_new=is_new,
+            not_after_ms=not_after_ms,
+            pool_ttl_ms=context.timing.ttl_ms,
+            stale=stale,
+        )
+        now_ms, ttl, incarnation, clock = await context.link.call(call, repeatable=True)
+        if context.lanes[state.number] is not state:
+            return  # the pool was found anew meanwhile: that lease ends by itself
+        state.tell_time(now_ms, asked_s)
+        if state.lane.incarnation != incarnation:
+            state.time = PoolTime()  # made anew, it has a time of its own, and nothing of before
+        state.hear(clock, asked_s, context.seam.clock())
+        state.lane = attrs.evolve(state.lane, incarnation=incarnation)
+        await self._thaw(state)
+        if context.lanes[state.number] is not state:
+            return  # likewise
+        names = (worker.target(state.number).name for worker in self.workers.values())
+        has_others = any((state.number, name) in self._joined for name in names)
+        self._joined.update((state.number, target.name) for target in targets)
+        if is_new:
+            self._joined.add((state.number, state.node.name))
+        # Of workers that did not need to join the lease stands, and ends when it does: this call
+        # has renewed nothing of theirs, however early or late it was answered.
+        if is_new and not has_others:
+            timing = Timing(ttl.ms / 1000)
+            # Whoever was told to stop has to be told to go on, and a renewal does that: so were
+            # those of ours that had not joined.
+            lease = Lease(timing=timing, asked_s=asked_s, term=ttl.term, phase=state.lease.phase)
+            is_late = context.seam.clock() + timing.renew_s >= lease.soft_s
+            if is_late and lease.phase == "held":
+                # It would end before it is renewed.  Nothing begins by it, and nobody runs here.
+                lease = attrs.evolve(lease, phase="fenced")
+            state.lease = lease
+            context.retime()
+
+    async def _thaw(self, state: LaneState) -> None:
+        """Say who our workers were in a lane before: nobody killed them."""
+        former = self._former.get(state.number, [])
+        if former:
+            call = state.lane.thaw(former, known_s=self.context.settings.crash_window_s)
+            await self.context.link.call(call, repeatable=True)
+            self._former[state.number] = [n for n in self._former[state.number] if n not in former]
+
+    async def _leave(self, state: LaneState, who: Target) -> tuple[bool, int]:
+        """Return whether it is gone in peace, and how many keys it owns otherwise."""
+        call = state.lane.leave([who])
+        [(word, _, keys)] = await self.context.link.call(call, repeatable=True)
+        return word == "OK", int(keys) if word == "OWNS" else 0

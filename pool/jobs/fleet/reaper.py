@@ -1,0 +1,336 @@
+"""Takes over what fenced workers owned: the cleanup map's holder, and only the holder.
+
+    earliest lease end (from renewals) + 0..0.3 s --> fence.lua --> a page of claims:
+      ^                                                 |           holder|fence, until
+      +-- at once, where more have ended, if there is --+--> forget.lua: who owns nothing
+          a place for them                              |
+    the others: reap.lua (next page of keys) <----------+
+                  -> decide -> advance.lua "reap" -> ... -> forgotten
+
+Many nodes wake, one gets the claim (SetIfNotExists).  Dying after any step: `until` passes, another
+node takes the claim with a higher fence, and reads what is left; each key was moved in one step.
+A claim that was taken over writes nothing more (POOLGONE).
+
+Of those that are reaped at the same time each must come to its turn before `until`: so they are
+few, and nobody is claimed for whom there is no place.  Who only waits for something takes none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final, TypeAlias
+
+import anyio
+import attrs
+
+from pool.core import job as model
+from pool.core.ids import process_of
+from pool.core.job import Grant
+from pool.errors import Gone, PoolError, StoreFault, StoreLost
+from pool.events import WorkerReaped
+from pool.jobs.context import Context, LaneState, Ranks
+from pool.jobs.fleet.scatter import Scatter
+from pool.jobs.quarantine import quarantine
+from pool.jobs.settlement import edge_of, judgement_of, tell_all
+from pool.redis.commands.lane import Edge, ranking
+from pool.redis.commands.replies import Claim, Holding
+from pool.runtime.actor import Actor
+from pool.runtime.timers import Alarms
+
+SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
+RETRY_S: Final = 0.25
+SUSPECTS_MAX: Final = 500  # looked at by one call
+TOLD_S: Final = 2 * SPREAD_S + 0.5  # after this others have told of the process's other identities
+
+
+@attrs.frozen
+class LeaseEnds:
+    """A renewal told when the earliest lease of the lane ends."""
+
+    lane: int
+    in_s: float
+
+
+@attrs.frozen
+class Suspects:
+    """Identities that are announced or own something: to be claimed if they have no lease."""
+
+    lane: int
+    names: Sequence[str]
+
+
+Message: TypeAlias = LeaseEnds | Suspects
+
+
+@attrs.define(eq=False, kw_only=True)
+class Reaper(Actor[Message]):
+    """Fences and reaps; every node has one, clients too."""
+
+    context: Context
+    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    on_reaped: Callable[[int, str], object]  # lane and identity of which nothing is left
+    _suspects: dict[int, dict[str, None]] = attrs.field(init=False, factory=dict)
+    _reaping: set[tuple[int, str]] = attrs.field(init=False, factory=set)
+    _busy: Counter[int] = attrs.field(init=False, factory=Counter)  # lane -> places taken
+    _alarms: Alarms = attrs.field(init=False)
+
+    @_alarms.default
+    def _no_alarms(self) -> Alarms:
+        return Alarms(self.context.seam.clock)
+
+    # --- for the node -------------------------------------------------------------------------
+
+    def lease_ends(self, lane: int, in_s: float) -> None:
+        """A renewal told when the earliest lease of the lane ends."""
+        self.tell_latest(lane, LeaseEnds(lane, in_s))
+
+    def suspect(self, lane: int, names: Sequence[str]) -> None:
+        """These are announced or own something, and may have no lease."""
+        waiting = self._latest.get(("suspects", lane))
+        before = waiting.names if isinstance(waiting, Suspects) else ()
+        self.tell_latest(
+            ("suspects", lane), Suspects(lane, tuple(dict.fromkeys([*before, *names])))
+        )
+
+    # --- the actor ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._reaping.clear()
+        self._busy.clear()
+        self.spawn(self._alarms.ring, self._fence, self.spawn)
+
+    def handle(self, message: Message) -> None:
+        match message:
+            case LeaseEnds(lane, in_s) if not self._suspects.get(lane):
+                self._alarms.set(lane, max(0.0, in_s) + self._spread())
+            case LeaseEnds(lane, in_s):
+                self._alarms.set_by(lane, in_s)
+            case Suspects(lane, names):
+                self._suspects[lane] = {**self._suspects.get(lane, {}), **dict.fromkeys(names)}
+                self._alarms.set(lane, 0.0)
+
+    def _spread(self) -> float:
+        return self.context.seam.dice.uniform(0.0, SPREAD_S)
+
+    async def doom(self, lane: int, name: str) -> bool:
+        """See to it that an identity ends in a lane: it has a lease there, or one that has ended.
+
+        False when the store could not be told: whoever looks for orphans next comes to it again.
+        """
+        self._suspects[lane] = {**self._suspects.get(lane, {}), name: None}
+        return await self._fence(lane)
+
+    async def _fence(self, lane: int) -> bool:
+        """Claim what has ended in a lane, and reap what was claimed; False if nothing was done."""
+        state, timing = self.context.lanes[lane], self.context.timing
+        if not state.lease.is_good(self.context.seam.clock()):
+            # We have not heard from the store for long: our own lease may have ended with others'.
+            self._alarms.set_by(lane, RETRY_S)
+            return False
+        places = self.context.seam.pages.claims - self._busy[lane]
+        if places <= 0:
+            return False  # who leaves one rings
+        suspects = self._suspects.pop(state.number, {})
+        now_s = self.context.seam.clock()
+        some = dict(islice(suspects.items(), SUSPECTS_MAX))
+        left = {name: None for name in suspects if name not in some}
+        call = state.lane.fence(
+            state.node.name,
+            reap_s=timing.reap_s,
+            claims_max=places,
+            known_s=self.context.settings.crash_window_s,
+            latest_ms=state.time.latest_ms(now_s, timing.margin_s),
+            suspects=tuple(some),
+        )
+        try:
+            earliest_ms, claimed = await self.context.link.call(call)
+        except PoolError as error:
+            self._troubled("fence", lane, error)
+            self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
+            self._alarms.set_by(lane, RETRY_S)
+            return False
+        if left:
+            self._suspects[lane] = {**left, **self._suspects.get(lane, {})}
+        if left or earliest_ms == 0:
+            self._alarms.set_by(lane, 0.0)  # the next page
+        elif earliest_ms is not None:
+            in_s = max(0.0, state.until_s(earliest_ms, self.context.seam.clock()))
+            self._alarms.set_by(lane, in_s + self._spread() + 0.01)
+        for claim in await self._forget(state, claimed):
+            if self.state != "running":
+                return False  # stopped meanwhile: what was claimed is claimed anew, in its time
+            if (state.number, claim.identity) not in self._reaping:
+                self._reaping.add((state.number, claim.identity))
+                self._busy[lane] += 1
+                self.spawn(self._reap, state, claim)
+        return True
+
+    async def _forget(self, state: LaneState, claimed: Sequence[Claim]) -> Sequence[Claim]:
+        """Forget those who own nothing; return the others."""
+        if not claimed:
+            return ()
+        try:
+            told = await self.context.link.call(state.lane.forget(claimed), repeatable=True)
+        except PoolError as error:
+            self._troubled("reap", state.number, error)
+            return claimed  # who reaps them goes on asking
+        left = []
+        for claim, (word, *_) in zip(claimed, told, strict=True):
+            if word == "OK":
+                self._on_over(state, claim, 0)
+            elif word == "OWNS":
+                left.append(claim)
+        return left
+
+    def _on_over(self, state: LaneState, claim: Claim, keys: int) -> None:
+        name, lane, by = claim.identity, state.number, self.context.node_id
+        self.context.emit(WorkerReaped(identity=name, lane=lane, keys=keys, by=by))
+        self.on_reaped(lane, name)
+
+    async def _rest(self, lane: int) -> None:
+        """Wait before trying again; meanwhile others may take the place."""
+        self._leave_place(lane)
+        try:
+            await anyio.sleep(RETRY_S)
+        finally:
+            self._busy[lane] += 1
+
+    def _leave_place(self, lane: int) -> None:
+        if self._busy[lane] == self.context.seam.pages.claims:
+            self._alarms.set_by(lane, 0.0)
+        self._busy[lane] -= 1
+
+    async def _reap(self, state: LaneState, claim: Claim) -> None:
+        """Move everything that a fenced identity owned, then forget it."""
+        link, keys, alone_s = self.context.link, 0, 0.0
+        after, stuck, is_told = 0, 0, False
+        judgement = judgement_of(self.context.settings, self.context.timing)
+        lineup = model.Lineup(judgement, claim.death)
+        scatter = Scatter(self.context, state.number, claim.identity)
+        try:
+            while True:
+                reap_s = self.context.timing.reap_s
+                call = state.lane.reap(claim, reap_s=reap_s, deaths=lineup.deaths, after=after)
+                try:
+                    is_done, upto, held = await link.call(call, repeatable=True)
+                    if is_done:
+                        break
+                    moved = await self._move(state, claim, held, lineup, scatter)
+                    keys += moved
+                    # Where a key of one job or handler is of another type its starts stay: those
+                    # behind them come next, and when there are none, all once more.
+                    stuck += len(held) - moved
+                    is_last = not upto
+                    after = upto if moved < len(held) else 0
+                    if not is_last or not stuck:
+                        continue
+                    is_aside = bool(lineup.aside) and not lineup.is_over
+                    if stuck > is_aside and not moved and not is_told:
+                        is_told = True
+                        problem = f"{stuck - is_aside} keys of {claim.identity} cannot be moved"
+                        self._troubled("reap", state.number, StoreFault(problem=problem))
+                    stuck = 0
+                    if not moved:
+                        await self._rest(state.number)
+                    if is_aside and not moved:
+                        alone_s += RETRY_S
+                        if alone_s > TOLD_S:
+                            lineup.is_over = True
+                            if await self._is_matched(state.number, claim, lineup):
+                                lineup.aside = ""
+                except Gone:
+                    return  # another node holds it now
+                except StoreLost as error:
+                    self._troubled("reap", state.number, error)
+                    return
+                except PoolError as error:
+                    self._troubled("reap", state.number, error)
+                    await self._rest(state.number)
+        finally:
+            self._reaping.discard((state.number, claim.identity))
+            self._leave_place(state.number)
+        self._on_over(state, claim, keys)
+
+    async def _known(self) -> set[str]:
+        """Return the processes of whose death a culprit is known, in whichever lane."""
+        found = set[str]()
+        for state in self.context.lanes:
+            names: list[bytes] = await self.context.link.execute(
+                "ZRANGE", state.lane.names.thawed, 0, -1
+            )
+            found |= {
+                process_of(name[1:].decode(errors="replace")) for name in names if name[:1] == b"!"
+            }
+        return found
+
+    async def _is_matched(self, lane: int, claim: Claim, lineup: model.Lineup) -> bool:
+        """Say whether the one put aside may be innocent, for all that is known of its process."""
+        process, told = process_of(claim.identity), list[bytes]()
+        try:
+            for state in self.context.lanes:
+                found = await self.context.link.execute("HGETALL", state.lane.names.trials)
+                told += [
+                    text
+                    for name, text in zip(found[::2], found[1::2], strict=True)
+                    if process_of(name.decode(errors="replace")) == process
+                    and (state.number, name) != (lane, claim.identity.encode())
+                ]
+        except PoolError as error:
+            self._troubled("reap", lane, error)
+            return True
+        return lineup.matches(told)
+
+    async def _move(
+        self,
+        state: LaneState,
+        claim: Claim,
+        held: Sequence[Holding],
+        lineup: model.Lineup,
+        scatter: Scatter,
+    ) -> int:
+        """Move or park these, but who is put aside; return how many of them could be."""
+        settings, timing, ranks, parked = self.context.settings, self.context.timing, Ranks(), 0
+        edges: list[Edge] = []
+        for holding in held:
+            record, text = holding.record, holding.text
+            if record is None:
+                parked += await quarantine(self.context, state, holding.key, text, claim.identity)
+                continue
+            if lineup.asks(record):
+                lineup.known = await self._known()
+            if lineup.keeps(holding.key, record):
+                continue
+            decision = model.recover(
+                record,
+                holding.options,
+                self.context.seam.dice,
+                judgement=lineup.judgement,
+                death=claim.death,
+                is_most=lineup.is_most(holding.key),
+            )
+            edge = edge_of(holding.key, record, decision, settings)
+            if isinstance(decision, Grant):
+                edge.x = ranking(ranks.of(scatter.targets(holding.key, record, decision)))
+            edges.append(edge)
+        if not edges:
+            return parked
+        call = state.lane.advance(
+            "reap",
+            claim.identity,
+            edges,
+            pending_s=timing.pending_timeout_s,
+            targets=ranks.targets,
+            claim=claim.claim,
+            reap_s=timing.reap_s,
+            expected_ms=state.expected_ms(self.context.seam.clock()),
+        )
+        # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
+        _, told = await self.context.link.call(call, repeatable=True)
+        return parked + tell_all(self.context, self.tell_waiters, state.number, edges, told)
+
+    def _troubled(self, during: str, lane: int, error: PoolError) -> None:
+        if isinstance(error, StoreLost):
+            self.context.on_data_lost(lane)
+        self.context.trouble(during, lane, error)

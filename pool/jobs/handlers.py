@@ -1,0 +1,282 @@
+"""What users register: functions under names, and how their jobs are run.
+
+Names are explicit because they are stored with jobs: renaming a function must not orphan them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from types import FunctionType
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+import attrs
+
+from pool import checks
+from pool.core.job import Options
+from pool.errors import ConfigError, DuplicateHandler, name_of, shown
+from pool.jobs.job import Job
+from pool.names import check_handler
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ATTEMPTS_MAX: Final = 1000
+# The fleet knows a worker, with its handlers' names, by one value of a map (64 KiB): this leaves
+# room for the rest, as long as that may be.
+NAMES_BYTES_MAX: Final = 56 * 1024
+SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
+
+
+@attrs.frozen(eq=False)
+class Handler(Generic[P, R]):
+    """A registered function.  Calling it runs the function itself, as in a unit test."""
+
+    name: str
+    fn: Callable[..., Any]
+    options: Options
+    is_async: bool
+
+    def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.fn(job, *args, **kwargs)
+
+
+class Runner(Protocol):
+    """The object form, for people who manage start and stop themselves.
+
+    `start` returns once what it started runs; it then runs until `stop`.  Both may be plain or
+    async.  An optional `notify(key, payload)` takes the notifications, one after another; without
+    it they are dropped, and `message.unheard` says so.
+    """
+
+    def start(self, job: Job) -> Any:
+        """Start working on `job.key`; raising counts as a failed attempt."""
+
+    def stop(self, key: str) -> Any:
+        """Stop working on the key; called exactly once for each start that returned."""
+
+
+class Handlers:
+    """The handlers of a service.  Make one, decorate functions with it, give it to a node."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Handler[..., Any]] = {}
+        self._names_bytes = 0  # as JSON
+
+    def job(
+        self,
+        name: str,
+        *,
+        timeout_s: float | None = None,
+        attempts_max: int = 5,
+        backoff_s: float = 1.0,
+        backoff_max_s: float = 60.0,
+    ) -> _Decorator:
+        """Register a function whose jobs end with a result.
+
+        It is called with the `Job` and the arguments of the dispatch, at least once, and by one
+        worker at a time (G-02).  A plain function runs in a worker thread.
+
+        Args:
+            name: What the jobs are stored under: 1 to 128 of `A-Z a-z 0-9 _ . : -`.
+            timeout_s: Longest run of one attempt, 0.001 s to 365 days; None is without limit.
+            attempts_max: After so many failed attempts the job is parked, 1 to 1000.
+            backoff_s: The first retry waits up to this, 0.001 s to 365 days, each later one up to
+                twice as much (full jitter).
+            backoff_max_s: No retry waits longer than this.
+
+        Raises:
+            ConfigError: The name or the function cannot be used.
+            InvalidOption: A number is out of bounds.
+            DuplicateHandler: The name is taken.
+        """
+        self._check_name("job", name)
+        base_s, cap_s = _backoff(backoff_s, backoff_max_s)
+        return _Decorator(
+            self,
+            name,
+            Options(
+                kind="job",
+                attempts_max=checks.count("attempts_max", attempts_max, 1, ATTEMPTS_MAX),
+                backoff_s=base_s,
+                backoff_max_s=cap_s,
+                timeout_s=checks.seconds("timeout_s", timeout_s, SECONDS_MIN, or_none=True),
+            ),
+        )
+
+    def service(
+        self,
+        name: str,
+        *,
+        backoff_s: float = 1.0,
+        backoff_max_s: float = 60.0,
+        healthy_s: float = 60.0,
+    ) -> _Decorator:
+        """Register a function that runs until it is stopped: a poller, a subscription, a session.
+
+        It is handed over when workers change, and started again for ever when it fails.  If it
+        returns, it is done.
+
+        Args:
+            name: As for `job()`.
+            backoff_s: As for `job()`.
+            backoff_max_s: As for `job()`.
+            healthy_s: After a run of this length its failures are counted afresh.
+
+        Raises:
+            ConfigError: The name or the function cannot be used.
+            InvalidOption: A number is out of bounds.
+            DuplicateHandler: The name is taken.
+        """
+        self._check_name("service", name)
+        base_s, cap_s = _backoff(backoff_s, backoff_max_s)
+        return _Decorator(
+            self,
+            name,
+            Options(
+                kind="service",
+                attempts_max=0,
+                backoff_s=base_s,
+                backoff_max_s=cap_s,
+                healthy_s=checks.seconds("healthy_s", healthy_s),
+            ),
+        )
+
+    def runner(
+        self, name: str, runner: Runner, *, backoff_s: float = 1.0, backoff_max_s: float = 60.0
+    ) -> Handler[[], None]:
+        """Register an object with `start(job)` and `stop(key)` as a service; see `Runner`.
+
+        Raises:
+            ConfigError: The name cannot be used, or the object lacks one of the two.
+            DuplicateHandler: The name is taken.
+        """
+        registered = self.service(name, backoff_s=backoff_s, backoff_max_s=backoff_max_s)
+        for method in ("start", "stop"):
+            if not _has_method(runner, method):
+                raise ConfigError(
+                    setting="handler", problem=f"{name}: {shown(runner)} has no {method}()"
+                )
+        return cast(Handler[[], None], registered(_as_service(runner)))
+
+    def __getitem__(self, name: str) -> Handler[..., Any]:
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Handler[..., Any] | None:
+        """Return the handler of this name, or None."""
+        return self._by_name.get(name)
+
+    def options(self) -> dict[str, Options]:
+        """Return the options of all, by name."""
+        return {name: handler.options for name, handler in self._by_name.items()}
+
+    def _check_name(self, method: str, name: object) -> None:
+        if type(name) is FunctionType:
+            problem = f"write @handlers.{method}(...) with the name that its jobs are stored under"
+            raise ConfigError(setting="handler", problem=problem)
+        check_handler(name)
+
+    def _add(self, name: str, options: Options, fn: Callable[..., Any]) -> Handler[..., Any]:
+        _check_function(name, fn)
+        if name in self._by_name:
+            raise DuplicateHandler(handler=name)
+        names_bytes = self._names_bytes + len(name) + len('"",')
+        if names_bytes > NAMES_BYTES_MAX:
+            problem = (
+                f"with {name!r} their {len(self) + 1} names take {names_bytes:,} bytes, at most "
+                f"{NAMES_BYTES_MAX:,}: give some to another worker, see Node.add_worker()"
+            )
+            raise ConfigError(setting="handlers", problem=problem)
+        self._names_bytes = names_bytes
+        handler: Handler[..., Any] = Handler(name, fn, options, checks.is_async(fn))
+        self._by_name[name] = handler
+        return handler
+
+
+@attrs.frozen
+class _Decorator:
+    """Registers the function it is applied to; keeps its parameters for the type checker."""
+
+    handlers: Handlers
+    name: str
+    options: Options
+
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], Coroutine[Any, Any, R]]
+    ) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], R]) -> Handler[P, R]: ...
+    def __call__(self, fn: Callable[..., Any]) -> Handler[..., Any]:
+        return self.handlers._add(self.name, self.options, fn)
+
+
+def _as_service(runner: Runner) -> Callable[[Job], Awaitable[None]]:
+    async def run(job: Job) -> None:
+        await _called(runner.start, job)
+        try:
+            notify = getattr(runner, "notify", None)
+            async for payload in job.notifications():
+                if notify is not None:
+                    await _called(notify, job.key, payload)
+                else:
+                    job._note_unheard()
+        finally:
+            with job.ending():
+                await _called(runner.stop, job.key)
+
+    return run
+
+
+async def _called(fn: Callable[..., Any], *args: Any) -> None:
+    answer = fn(*args)
+    if inspect.isawaitable(answer):
+        await answer
+
+
+def _has_method(runner: object, method: str) -> bool:
+    try:
+        return callable(getattr(runner, method, None))
+    except Exception:  # noqa: BLE001 - of the caller's own code
+        return False
+
+
+def _check_function(name: str, fn: object) -> None:
+    try:
+        problem = _problem(fn)
+    except Exception as error:  # of the caller's own code
+        problem = f"{shown(fn)} cannot be looked at: {name_of(type(error))} was raised by it"
+        raise ConfigError(setting="handler", problem=f"{name}: {problem}") from error
+    if problem:
+        raise ConfigError(setting="handler", problem=f"{name}: {problem}")
+
+
+def _problem(fn: object) -> str:
+    if not callable(fn):
+        return f"{shown(fn)} is not callable"
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        return "is a generator; a handler is called, not iterated"
+    try:
+        inspect.signature(fn).bind_partial(None)
+    except TypeError:
+        return "does not take the Job as its first argument"
+    except ValueError:  # a builtin without a signature: its first call will tell
+        pass
+    return ""
+
+
+def _backoff(backoff_s: object, backoff_max_s: object) -> tuple[float, float]:
+    base_s = checks.seconds("backoff_s", backoff_s, SECONDS_MIN)
+    cap_s = checks.seconds("backoff_max_s", backoff_max_s, SECONDS_MIN)
+    if cap_s < base_s:
+        raise checks.option("backoff_max_s", cap_s, f"backoff_s, {base_s:g}, or more")
+    return base_s, cap_s

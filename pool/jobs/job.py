@@ -1,0 +1,230 @@
+"""What a handler is given: its job, the messages for it, and the ways to end it on purpose."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import attrs
+
+from pool import checks
+from pool.core.codec import check_size, decode_value, encode_message
+from pool.core.job import Kind
+from pool.core.timing import Timing
+from pool.errors import InvalidOption, PayloadEncodingError
+
+# The id of the job whose handler runs in this context; what it starts there inherits it.
+RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
+
+
+class Retry(Exception):
+    """Raise in a handler: this attempt failed, run the job again.
+
+    `after_s`, 0 to 365 days, replaces the backoff; the attempt counts.
+
+    Raises:
+        InvalidOption: `after_s` is out of bounds.
+    """
+
+    after_s: float | None = None  # of a subclass whose __init__ is its own alone
+    cause: str = ""
+
+    def __init__(self, *, after_s: float | None = None, cause: str = "") -> None:
+        self.after_s = checks.seconds("after_s", after_s, or_none=True)
+        self.cause = checks.as_text(cause)
+        super().__init__(self.cause)
+
+
+class Cancel(Exception):
+    """Raise in a handler: end the job as cancelled; `result()` raises `JobCancelled`."""
+
+    cause: str = ""
+
+    def __init__(self, cause: str = "") -> None:
+        self.cause = checks.as_text(cause)
+        super().__init__(self.cause)
+
+
+class Park(Exception):
+    """Raise in a handler: give the job up without another attempt; it becomes a dead letter."""
+
+    cause: str = ""
+
+    def __init__(self, cause: str = "") -> None:
+        self.cause = checks.as_text(cause)
+        super().__init__(self.cause)
+
+
+Message = tuple[int, bytes]  # id (a stamp) and payload
+Page = tuple[bool, Sequence[Message]]  # whether there may be more, and what comes next
+ReadInbox = Callable[[int], Awaitable[Page]]  # of those behind a message
+
+
+class Inbox:
+    """The unhandled messages of one running job, in the order in which they were accepted (G-07).
+
+    Redis holds them; a signal only wakes.  A signal that continues what is known is taken as it
+    is; whenever one may be missing, the list is read instead, a page whenever nothing is left of
+    the one before.  Until the last page has been read every signal is for what it will bring.
+    """
+
+    def __init__(self, *, is_behind: bool) -> None:
+        self._queue: deque[Message] = deque()
+        self._last = 0  # the newest id that was queued
+        self._is_behind = is_behind
+        self._is_reading = False
+        self._bell: anyio.Event | None = None
+        self._is_asked = False
+        self.is_unheard = False  # something came, and nobody ever asked for anything
+
+    def offer(self, number: int, before: int, payload: bytes | None) -> None:
+        """Take a signal: message `number` was accepted behind `before` (0: behind none)."""
+        if number <= self._last:
+            return
+        self.is_unheard = not self._is_asked
+        if payload is None or before > self._last or self._is_behind or self._is_reading:
+            self.fall_behind()
+            return
+        self._queue.append((number, payload))
+        self._last = number
+        self._ring()
+
+    def fall_behind(self) -> None:
+        """Have the list read before anything else is delivered."""
+        self._is_behind = True
+        self._ring()
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether nothing was ever queued: whoever learns of messages must have them read."""
+        return self._last == 0
+
+    async def next(self, read: ReadInbox) -> Message:
+        """Return the next message, waiting for it."""
+        self._is_asked, self.is_unheard = True, False
+        while not self._queue:
+            if self._is_behind:
+                self._is_behind, self._is_reading = False, True
+                try:
+                    has_more, messages = await read(self._last)
+                except BaseException:
+                    self._is_behind = True
+                    raise
+                finally:
+                    self._is_reading = False
+                self._is_behind = self._is_behind or has_more
+                for number, payload in messages:
+                    if number > self._last:
+                        self._queue.append((number, payload))
+                        self._last = number
+            else:
+                self._bell = anyio.Event()
+                await self._bell.wait()
+        return self._queue.popleft()
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.set()
+
+
+@attrs.define(eq=False, kw_only=True)
+class Job:
+    """One run of a job, as its handler sees it."""
+
+    key: str
+    id: str
+    handler: str
+    kind: Kind
+    epoch: int  # the fencing token: rises with every owner; give it to external systems (G-03)
+    attempt: int  # 1 is the first
+    node: str
+    worker: str
+    _state: bytes | None = attrs.field(repr=False)
+    _state_bytes_max: int = attrs.field(repr=False)
+    _timing: Callable[[], Timing] = attrs.field(repr=False)
+    _inbox: Inbox = attrs.field(repr=False)
+    _read_inbox: ReadInbox = attrs.field(repr=False)
+    _on_handled: Callable[[int], object] = attrs.field(repr=False)
+    _on_unheard: Callable[[Job], object] = attrs.field(repr=False, default=lambda _: None)
+    _is_stated: bool = attrs.field(repr=False, default=False)
+    _is_listening: bool = attrs.field(init=False, default=False)
+    _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
+
+    @property
+    def state(self) -> Any:
+        """What the former owner handed over, or what was assigned here since; None: nothing.
+
+        Assign to it what the next owner shall find: it is encoded at once (strict JSON or bytes,
+        at most `Settings.state_bytes_max`) and sent with the hand-off.  A crash or a failed
+        attempt loses what was assigned since the last one.
+
+        Raises:
+            PayloadEncodingError: The value cannot be encoded.
+            PayloadTooLarge: It is larger than the limit.
+        """
+        return None if self._state is None else decode_value(self._state)
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        encoded = encode_message(value)
+        check_size("state", encoded, self._state_bytes_max)
+        self._state, self._is_stated = encoded, True
+
+    def notifications(self) -> AsyncIterator[Any]:
+        """Iterate over the messages sent with `notify()`, in order, at least once each (G-07).
+
+        A message counts as handled when the next one is asked for, by this loop or a later one;
+        one that was not is delivered again to the next owner.  One loop at a time.
+        """
+        return _Notifications(self)
+
+    async def _next_message(self) -> Any:
+        if self._is_listening:
+            problem = "one loop over them at a time"
+            raise InvalidOption(option="notifications", value="a second loop", problem=problem)
+        if self._in_hand:
+            self._on_handled(self._in_hand)
+            self._in_hand = 0
+        self._is_listening = True
+        try:
+            number, payload = await self._inbox.next(self._read_inbox)
+        finally:
+            self._is_listening = False
+        try:
+            message = decode_value(payload)
+        except PayloadEncodingError:
+            # Not from `notify()`.  It fails this attempt, and shall not fail every other one.
+            self._on_handled(number)
+            raise
+        self._in_hand = number
+        return message
+
+    def _note_unheard(self) -> None:
+        """Tell, once, that nobody here takes messages; for objects without `notify()`."""
+        on_unheard, self._on_unheard = self._on_unheard, lambda _: None
+        on_unheard(self)
+
+    def ending(self) -> anyio.CancelScope:
+        """Return a scope for clean-up that must await: shielded, within the stop budget."""
+        deadline_s = anyio.current_time() + self._timing().stop_budget_s
+        return anyio.CancelScope(shield=True, deadline=deadline_s)
+
+    def handed_over(self) -> bytes | None:
+        """Return what the next owner shall find, None to leave it as it is."""
+        return self._state if self._is_stated else None
+
+
+@attrs.frozen
+class _Notifications(AsyncIterator[Any]):
+    """Not an async generator: a handler may leave its loop at any time; nothing is left open."""
+
+    _job: Job
+
+    def __aiter__(self) -> _Notifications:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._job._next_message()

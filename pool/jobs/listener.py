@@ -1,0 +1,109 @@
+"""The blocking reads: one `Tail` per lane, over the node's signals and all streams of its workers.
+
+    tail: XREAD from its own positions --Batch--> listener --> worker mailboxes, node's waiters
+
+A position moves on only when the loop has taken what was read: an entry is delivered at least once,
+and (key, epoch) makes repeats drop out.  Starts stay in their stream until the script that ends the
+pending state removes them; signals are trimmed here, once they are routed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+import attrs
+
+from pool.errors import PoolError, StoreUnavailable
+from pool.jobs.context import Context, LaneState
+from pool.runtime.actor import Actor
+from pool.runtime.stream_tailer import FIRST, Batch, Fields, Reading, Tail
+
+READ_MAX: Final = 1000  # entries of one stream in one read
+
+
+@attrs.frozen
+class _Read:
+    """Entries arrived in one lane."""
+
+    lane: int
+    batch: Batch[Reading]
+
+
+@attrs.define(eq=False, kw_only=True)
+class Listener(Actor[_Read]):
+    """Routes what the streams bring; knows neither jobs nor messages."""
+
+    context: Context
+    on_entries: Callable[[int, str, list[tuple[str, Fields]]], bool]  # True: they are signals
+    _tails: list[Tail[Reading]] = attrs.field(init=False, factory=list)  # by number of the lane
+
+    # --- for the node -------------------------------------------------------------------------
+
+    def follow(self, state: LaneState, streams: Iterable[str]) -> None:
+        """Read these streams of a lane from now on, new ones from their beginning.
+
+        A blocked read takes new ones up when joining writes to the node's own signals.  When it is
+        the node itself that joins anew, these are new too, and the read is ended.
+        """
+        while len(self._tails) <= state.number:
+            self._tails.append(self._new_tail(self.context.lanes[len(self._tails)]))
+        tail = self._tails[state.number]
+        known, own = tail.readings, state.lane.names.signal(state.node.name)
+        readings = [known.get(name) or Reading(name, FIRST) for name in streams]
+        tail.follow(readings, at_once=own not in known)
+        if not tail.is_started:
+            tail.start()
+
+    def has_read(self, lane: int, stream: str, epoch: int) -> bool:
+        """Say whether a start is behind what was read of a stream: it does not come any more."""
+        reading = self._tails[lane].readings.get(stream)
+        return reading is None or int(reading.position.partition("-")[0]) >= epoch
+
+    async def aclose(self, budget_s: float) -> None:
+        """Stop reading; twice is fine."""
+        for tail in self._tails:
+            await tail.aclose(budget_s)
+
+    # --- on the loop --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        for tail in self._tails:
+            tail.read_on()
+
+    def handle(self, message: _Read) -> None:
+        tail = self._tails[message.lane]
+        for reading, entries in message.batch.told:
+            if not tail.follows(reading):
+                continue  # of an identity that we no longer are
+            if self.on_entries(message.lane, reading.stream, entries):
+                self._trim(reading.stream, entries[-1][0])
+        # A turn of the loop later: what has just been started shall not wait until we read again.
+        self.context.loop.later(0.0, partial(tail.taken, message.batch))
+
+    def _trim(self, stream: str, last: str) -> None:
+        ms, _, number = last.partition("-")
+        behind = f"{ms}-{int(number) + 1}"
+        try:
+            self.context.link.send(("XTRIM", stream, "MINID", behind), lambda _: None)
+        except PoolError:
+            return  # the next one trims further
+
+    def _new_tail(self, state: LaneState) -> Tail[Reading]:
+        context, lane = self.context, state.number
+        return Tail(
+            name=f"pool-listener-{lane}",
+            seam=context.seam,
+            url=context.url.at(state.lane.names.prefix),
+            timing=context.timing_now,
+            count=READ_MAX,
+            on_batch=lambda batch: self.deliver(_Read(lane, batch)),
+            on_trouble=partial(self._on_trouble, lane),
+            care=context.supervisor,
+        )
+
+    def _on_trouble(self, lane: int, error: PoolError, _: int) -> None:
+        # An absent server is the keep-alive's to tell.
+        if not isinstance(error, StoreUnavailable):
+            self.context.trouble("listen", lane, error)

@@ -1,0 +1,694 @@
+"""A node: what a service embeds.  Assembly and the calls that users make; the work is the actors'.
+
+open    link, found the pool, workers map, join the lanes, listen, join the workers
+close   workers out of `open`; services handed over, finite jobs end within the grace or are
+        released; workers leave, node leaves; keep-alive stops last
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Literal, Self, overload
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from pool import checks
+from pool.core.codec import check_size, encode_call, encode_message
+from pool.core.job import Outcome, Record
+from pool.core.placement import WEIGHT_MAX, WEIGHT_MIN
+from pool.errors import (
+    JobLost,
+    NoSuchJob,
+    NotRunning,
+    PoolError,
+    StoreLost,
+    StoreUnavailable,
+    UnknownHandler,
+    again,
+)
+from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
+from pool.jobs.client.dispatch import Dispatching, DispatchOptions, no_handler
+from pool.jobs.client.dispatcher import Accepted, Dispatcher, Waiting
+from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
+from pool.jobs.context import Context, Seen
+from pool.jobs.handlers import Handler, Handlers
+from pool.jobs.roster import WorkerInfo
+from pool.jobs.wiring import Crew
+from pool.jobs.worker.worker import Worker
+from pool.maps.commands import Life
+from pool.maps.map import ReplicatedMap
+from pool.maps.replica import Replica
+from pool.maps.watch import V
+from pool.names import Control, check_handler, check_key, check_label, check_pool
+from pool.redis.commands.lane import Admission
+from pool.redis.commands.replies import Missing
+from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.io.loops import door
+from pool.redis.io.system import LINEAGE, Host, Seam
+from pool.redis.pipeline import Link
+from pool.redis.url import Url
+from pool.runtime.observers import check_observers, emit_to, log_observer
+from pool.runtime.pool_config import check_ttl, found
+from pool.runtime.session import CLOSE_BUDGET_S, check_settings, serve
+from pool.runtime.supervisor import Supervisor
+from pool.runtime.task_scope import House
+from pool.settings import Settings
+from pool.streams.stream import Stream, make_stream
+
+CAPACITY_MAX: Final = 10_000
+GRACE_MAX_S: Final = 86_400.0
+OPEN_CALLS: Final = 8  # opening takes no longer than so many calls that each come to their deadline
+State = Literal[
+    "new", "opening", "open", "troubled", "draining", "drained", "closing", "closed", "forked"
+]
+
+
+class Node(Dispatching):
+    """One member of a pool, embedded in a service: `async with Node(...) as node`.
+
+    Without handlers it is a client: it dispatches and waits, and recovers the jobs of dead workers
+    like everybody else, but runs none.
+    """
+
+    def __init__(
+        self,
+        pool: str,
+        url: str,
+        *,
+        handlers: Handlers | None = None,
+        settings: Settings | None = None,
+        capacity: int = 100,
+        weight: float = 1.0,
+        label: str = "",
+        version: str = "",
+        observers: Sequence[Observer] = (log_observer,),
+        seam: Seam | None = None,
+    ) -> None:
+        """Describe the node; nothing happens before it is entered.
+
+        Args:
+            pool: The pool's name, `[a-z0-9_-]{1,64}`.
+            url: Where its Redis is, such as `redis://localhost:6379` or `embedded://`.
+            handlers: What its worker runs; None makes it a client.
+            settings: How it behaves.
+            capacity: How many jobs its worker runs at once, 1 to 10,000.
+            weight: Its worker's share of the keys, relative to others, 0.001 to 1000.
+            label: A human name of its worker that outlives restarts: the worker that has it next
+                gets the same keys.
+            version: Shown to people; of the service, not of this library.
+            observers: Plain functions, called with every event; the default writes log lines.  On
+                the event loop, but for `loop.hung`, which comes from the thread that saw it hang.
+            seam: The world outside; for simulations.
+
+        Raises:
+            ConfigError: A name, the address or a number cannot be used.
+        """
+        super().__init__(self, DispatchOptions())
+        check_pool(pool)
+        self.pool = pool
+        self.settings = check_settings(settings)
+        self._given_url = Url.parse(url)
+        self._handlers = handlers if handlers is None else _handlers_of(handlers)
+        self._worker_args = _worker_args(capacity, weight, label, version)
+        self._observers = check_observers(observers)
+        self._seam: Seam = seam or Host()
+        self._state: State = "new"
+        self._server: EmbeddedServer | None = None
+        self._link: Link | None = None
+        self._crew: Crew | None = None
+        self._drained: anyio.Event | None = None
+        self._check_loop: Callable[[], object] = lambda: None  # until it is entered
+        self._generation = LINEAGE.generation
+
+    # --- what it is ---------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """This node's id, new with every start."""
+        return self._open_crew.context.node_id
+
+    @property
+    def url(self) -> str:
+        """Where other processes find the store; for `embedded://` the socket of the server.
+
+        Contains the password if there is one: do not log it.
+        """
+        return self._server.url if self._server is not None else self._given_url.credentials.text
+
+    @property
+    def state(self) -> State:
+        """new, opening, open, troubled, draining, drained, closing, closed or forked.
+
+        `troubled` is open with a part that has crashed and does not run again yet; `forked` is any
+        node in a child of the process that made it.
+        """
+        if self._generation != LINEAGE.generation:
+            return "forked"
+        is_troubled = self._state == "open" and self._crew is not None and self._crew.down
+        return "troubled" if is_troubled else self._state
+
+    @property
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        """The workers of the fleet, from the local copy of the `workers` map."""
+        return self._open_crew.context.roster.workers
+
+    def options(
+        self,
+        *,
+        delay_s: float = 0.0,
+        if_exists: Literal["reject", "attach"] = "reject",
+        allow_unknown: bool = False,
+    ) -> Dispatching:
+        """Return this node's dispatching calls with other options.
+
+        Args:
+            delay_s: Start the job no earlier than this, in seconds, at most 365 days.
+            if_exists: For a key that has a live job: `reject` raises `JobExists`, `attach` returns
+                a reference to that job (its handler may be another one).
+            allow_unknown: Accept a handler name that no node has registered yet.
+
+        Raises:
+            InvalidOption: A value is out of bounds.
+        """
+        return Dispatching(
+            self,
+            DispatchOptions(delay_s=delay_s, if_exists=if_exists, allow_unknown=allow_unknown),
+        )
+
+    # --- jobs ---------------------------------------------------------------------------------
+
+    async def notify(self, key: str, payload: Any) -> None:
+        """Send a message to the live job of a key; return once it is accepted.
+
+        Accepted means that it is handled at least once, after those accepted before it (G-07),
+        unless the job ends first.
+
+        Raises:
+            NoSuchJob: The key has no live job.
+            InboxFull: `Settings.messages_max` messages are unhandled.
+            InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.
+            StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        self.check_open()
+        check_key(key)
+        encoded = encode_message(payload)
+        check_size("message", encoded, self.settings.message_bytes_max)
+        await self._open_crew.requests.notify(key, encoded)
+
+    async def stop(self, key: str, cause: str = "stopped", timeout_s: float | None = None) -> None:
+        """Stop the live job of a key; return when it has really ended.
+
+        Of `cause` the first 200 characters are kept.
+
+        Raises:
+            InvalidOption: `cause` is no text, or `timeout_s` no number from 0 to 365 days.
+            NoSuchJob: The key has no live job.
+            NotStopped: Its handler has not ended within `timeout_s`.
+            InvalidKey, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        self.check_open()
+        check_key(key)
+        checks.text("cause", cause)
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
+        job_id = await self.request_stop(key, "", cause)
+        await wait_stopped(JobRef[Any](key, job_id, "", self), timeout_s)
+
+    async def status(self, key: str) -> Status:
+        """Return how the live job of a key is now.
+
+        Raises:
+            NoSuchJob: The key has no live job.
+            InvalidKey, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        check_key(key)
+        found_now, _ = await self.look(key, "")
+        return status_of(key, "", found_now, self)
+
+    # --- shared parts -------------------------------------------------------------------------
+
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        expires_at: float | None = None,
+    ) -> ReplicatedMap[str]: ...
+
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        values: type[V],
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        expires_at: float | None = None,
+    ) -> ReplicatedMap[V]: ...
+
+    def map(
+        self,
+        name: str,
+        *,
+        values: Any = str,
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        expires_at: float | None = None,
+    ) -> ReplicatedMap[Any]:
+        """Describe a replicated map of this pool; enter it, within the node's block, to use it.
+
+        Holding one map several times costs one copy.  For the arguments see `ReplicatedMap.open`.
+
+        Raises:
+            ConfigError: The name cannot be a map's, or is the pool's own.
+            InvalidOption: A value is out of bounds.
+        """
+
+        @asynccontextmanager
+        async def held() -> AsyncIterator[Replica]:
+            self.check_open()
+            async with self._open_crew.maps.hold(name) as replica:
+                yield replica
+
+        return ReplicatedMap(name, values, Life(ttl_s, is_sliding, expires_at), held)
+
+    # --- streams ------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        name: str,
+        *,
+        length_max: int | None = None,
+        ttl_s: float | None = None,
+        is_sliding: bool = False,
+        ends_at: datetime | int | None = None,
+    ) -> Stream:
+        """Return a stream of this pool, on this node's connection; for the arguments see `Stream`.
+
+        Close its readers and sinks before the node.
+
+        Raises:
+            ConfigError, InvalidOption: An argument cannot be used.
+            NotRunning: The node is not open.
+        """
+        self.check_open()
+        access = self._open_crew.context
+        return make_stream(
+            access,
+            name,
+            length_max=length_max,
+            ttl_s=ttl_s,
+            is_sliding=is_sliding,
+            ends_at=ends_at,
+        )
+
+    # --- workers ------------------------------------------------------------------------------
+
+    async def add_worker(
+        self,
+        handlers: Handlers,
+        *,
+        capacity: int = 100,
+        weight: float = 1.0,
+        label: str = "",
+        version: str = "",
+    ) -> Worker:
+        """Add a worker to this node; return once the fleet knows it.
+
+        It belongs to the node, not to the scope that added it.
+
+        Raises:
+            ConfigError: An argument cannot be used.
+            StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        self.check_open()
+        _handlers_of(handlers)
+        args = _worker_args(capacity, weight, label, version)
+        return await self._open_crew.add_worker(handlers, *args)
+
+    async def remove_worker(self, worker: Worker, *, grace_s: float | None = None) -> None:
+        """Drain a worker and take it away; return when it has left.
+
+        Its services are handed over at once, its finite jobs may end within `grace_s` (default:
+        `Settings.grace_s`) and are released then.  Removing it twice is fine.
+        """
+        crew, grace_s = self._open_crew, self._grace_s(grace_s)
+        self._check_here()
+        checks.instance("worker", worker, Worker)
+        if worker.id in crew.membership.workers:
+            await crew.give_up(worker, grace_s)
+
+    async def drain(self, *, grace_s: float | None = None) -> None:
+        """Take no more jobs, and give up those that run: as when leaving, but stay as a client.
+
+        It goes on if the caller is cancelled, who may be one of those jobs.
+
+        Raises:
+            InvalidOption: `grace_s` is none.
+            NotRunning: The node never opened, or a part of it has ended for good.
+        """
+        crew, grace_s = self._open_crew, self._grace_s(grace_s)
+        self._check_here()
+        if self._state == "open":
+            self._begin_drain(crew, grace_s)
+        await self.wait_closed()
+
+    def suspect(self, job_id: str) -> None:
+        """Note that the signal by which this process shall end came while this job was at work.
+
+        For whoever handles signals, before `drain()`.  When it is given up, the job takes a mark
+        along, as from a death: it ends `crashes_max` + 1 processes in order, and then is parked.
+
+        Raises:
+            InvalidOption: `job_id` is no text.
+        """
+        checks.text("job_id", job_id)
+        crew = self._crew
+        for worker in crew.membership.workers.values() if crew is not None else ():
+            worker.suspect(job_id)
+
+    def _begin_drain(self, crew: Crew, grace_s: float) -> None:
+        crew.context.supervisor.errand("drain", partial(self._drain, crew, grace_s))
+        self._state = "draining"
+
+    async def _drain(self, crew: Crew, grace_s: float) -> None:
+        await crew.give_up_workers(grace_s)
+        if self._state == "draining":
+            self._state = "drained"
+        self._is_drained().set()
+
+    def _grace_s(self, grace_s: object) -> float:
+        if grace_s is None:
+            return self.settings.grace_s
+        taken: float = checks.seconds("grace_s", grace_s, high=GRACE_MAX_S)
+        return taken
+
+    async def wait_closed(self) -> None:
+        """Return once this node has drained, for whatever reason.
+
+        Raises:
+            NotRunning: It was never entered.
+        """
+        if self._state == "new":
+            raise NotRunning(state=self._state)
+        self._check_here()
+        await self._is_drained().wait()
+
+    async def shutdown_pool(self) -> None:
+        """Have every node of the pool drain, this one included; return when this one has.
+
+        Open jobs stay in the store, for the next start.
+        """
+        self.check_open()
+        await self._open_crew.shut_down()
+        await self.drain()
+
+    def _on_shutdown(self) -> None:
+        crew = self._open_crew
+        if crew.is_shut_down and self._state == "open":  # else it looks again when it has opened
+            with suppress(NotRunning):  # it ends by something worse
+                self._begin_drain(crew, self.settings.grace_s)
+
+    # --- start and stop -----------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self.state != "new":
+            raise NotRunning(state=self.state)
+        self._state, self._check_loop = "opening", door()
+        try:
+            self._house = await House.open(self._seam, self.settings, self._emit)
+        except BaseException:
+            self._state = "closed"
+            self._is_drained().set()
+            raise
+        try:
+            await self._open(self._house.supervisor)
+        except BaseException:
+            self._state = "closing"
+            try:
+                with anyio.CancelScope(shield=True):
+                    try:
+                        if self._crew is not None and not self._house.has_crashed:
+                            await self._crew.leave(0.0)  # nobody shall wait for its leases to end
+                    finally:
+                        await self._close()
+            finally:
+                self._state = "closed"
+                self._is_drained().set()
+                await self._house.abandon()
+            raise
+        self._state = "open"
+        self._on_shutdown()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._generation == LINEAGE.generation:
+            self._check_loop()
+        crew, house, abandoned = self._open_crew, self._house, -1
+        self._state = "draining"
+        try:
+            with anyio.CancelScope(shield=True):
+                try:
+                    if not house.has_crashed:
+                        abandoned = await crew.leave(self.settings.grace_s)
+                finally:  # also when whoever waits for us has no patience, and cancels us again
+                    self._state = "closing"
+                    await self._close()
+        finally:
+            self._state = "closed"
+            self._is_drained().set()
+            abandoned = crew.count_runs() if abandoned < 0 else abandoned
+            self._emit(NodeLeft(pool=self.pool, node=self.id, abandoned=abandoned))
+            await house.leave(kind, error, traceback)
+
+    async def _open(self, supervisor: Supervisor) -> None:
+        settings, seam = self.settings, self._seam
+        url, self._server = await serve(self._given_url)
+        control = Control(self.pool)
+        url = url.at(control.prefix)
+        self._link = await Link.open(
+            seam,
+            url,
+            op_timeout_s=settings.op_timeout_s,
+            longest_s=settings.longest_s,
+            care=supervisor,
+        )
+        context = Context(
+            url=url,
+            settings=settings,
+            seam=seam,
+            loop=seam.loop(supervisor),
+            link=self._link,
+            control=control,
+            ids=seam.ids,
+            node_id=seam.ids.next("n"),
+            incarnation="",
+            emit=self._emit,
+            supervisor=supervisor,
+        )
+        open_s = OPEN_CALLS * settings.op_timeout_s
+        try:
+            with anyio.fail_after(open_s):
+                await self._join(context)
+        except TimeoutError:
+            # Each call has a deadline; who waits for a reader without a connection has none.
+            raise StoreUnavailable(
+                problem=f"{url.where}: not joined within {open_s:g} s", maybe_done=True
+            ) from None
+        server = self._link.server
+        name = f"{server.name} {server.version}" if server else ""
+        if self._given_url.is_in_clear:
+            self._emit(PasswordInClear(where=self._given_url.where))
+        if server and not server.policy:
+            self._emit(PolicyUnknown(server=name))
+        self._emit(NodeJoined(pool=self.pool, node=self.id, server=name))
+
+    async def _join(self, context: Context) -> None:
+        """Join the pool, with a worker if there are handlers."""
+        made = await found(context)
+        check_ttl(context, made.ttl_ms)
+        self._crew = Crew(context, made, on_shutdown=self._on_shutdown)
+        await self._crew.start()
+        if self._handlers is not None and len(self._handlers):
+            await self._crew.add_worker(self._handlers, *self._worker_args)
+
+    async def _close(self) -> None:
+        """End the actors, then what runs beside the loop; each step whatever became of the others.
+
+        Handlers that still run, of a node that could not leave, end under a lease.
+        """
+        async with AsyncExitStack() as then:
+            # Last: timers that were taken back end here, not after us.
+            then.push_async_callback(anyio.lowlevel.checkpoint)
+            if self._server is not None:
+                then.push_async_callback(anyio.to_thread.run_sync, self._server.stop)
+            if self._link is not None:
+                then.push_async_callback(self._link.aclose, CLOSE_BUDGET_S)
+            if self._crew is not None:
+                then.push_async_callback(self._crew.close_connections)
+            await self._house.close(CLOSE_BUDGET_S)
+
+    @property
+    def _open_crew(self) -> Crew:
+        if self._crew is None:
+            raise NotRunning(state=self._state)
+        return self._crew
+
+    def _is_drained(self) -> anyio.Event:
+        # Made late: on some event loops an Event belongs to the loop that runs when it is made.
+        if self._drained is None:
+            self._drained = anyio.Event()
+        return self._drained
+
+    def _emit(self, event: Event) -> None:
+        emit_to(self._observers, event)
+
+    # --- for the dispatching calls ------------------------------------------------------------
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The actor that sends admissions."""
+        return self._open_crew.dispatcher
+
+    def check_open(self) -> None:
+        """Refuse a call when the node is not open, or not here.
+
+        Raises:
+            NotRunning: It is not open, or in a forked child.
+            WrongLoop: It is another event loop's.
+        """
+        if self._state not in ("open", "draining", "drained"):
+            raise NotRunning(state=self._state)
+        self._check_here()
+
+    def _check_here(self) -> None:
+        if self._generation != LINEAGE.generation:
+            raise NotRunning(state="forked")
+        self._check_loop()
+
+    def admission(
+        self,
+        handler: Handler[Any, Any] | str,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: DispatchOptions,
+    ) -> Admission:
+        """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
+        mine: Any
+        check_key(key)
+        if type(handler) is str:
+            check_handler(handler)
+            mine = self._handlers.get(handler) if self._handlers is not None else None
+            name, kind = handler, mine.options.kind if mine is not None else None
+        elif issubclass(type(handler), Handler):
+            mine, name, kind = handler, handler.name, handler.options.kind  # type: ignore[union-attr]
+        else:
+            raise no_handler(handler)
+        payload = encode_call(args, kwargs)
+        check_size("payload", payload, self.settings.payload_bytes_max)
+        return Admission(
+            key=key,
+            id=self._open_crew.context.ids.next(),
+            handler=name,
+            kind=kind,
+            payload=payload,
+            delay_s=options.delay_s,
+            attach=options.if_exists == "attach",
+            allow_unknown=options.allow_unknown or mine is not None,
+        )
+
+    def ref(self, accepted: Accepted) -> JobRef[Any]:
+        """Return the reference to an accepted job."""
+        return JobRef(accepted.key, accepted.job_id, accepted.handler, self, accepted.seen)
+
+    async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
+        """Add what only another look tells, in time: names like the one that nobody knows."""
+        if isinstance(error, UnknownHandler):
+            context = self._open_crew.context
+            lane, names = context.lanes[0].lane, list[bytes]()
+            with anyio.move_on_after(deadline_s - self._seam.clock()), suppress(PoolError):
+                names = await context.link.execute("HKEYS", lane.names.handlers)
+            known = sorted(name.decode(errors="replace") for name in names)
+            close = difflib.get_close_matches(error.handler, known)
+            return UnknownHandler(handler=error.handler, close_matches=tuple(close))
+        return error
+
+    async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
+        """Wait for a job of an open node; with 0 for what the store says now.  See `JobRef`."""
+        with anyio.fail_after(self.settings.op_timeout_s if limit_s == 0 else limit_s):
+            await self._open_crew.dispatcher.wait(waiting, limit_s)
+
+    def why_waits(self, record: Record | None) -> str:
+        """Return why a job has not begun, as its record was when it was looked at last."""
+        if record is None:
+            return "its store has not answered"
+        match record.state:
+            case "pending":
+                return f"{record.owner} was given it, and has not begun it"
+            case "waiting":
+                return "its retry is not due" if record.error else "its delay is not over"
+            case "unassigned" if any(record.handler in who.handlers for who in self.workers):
+                return f"all slots for {record.handler!r} are taken"
+            case "unassigned":
+                return f"no worker takes {record.handler!r}"
+        return ""
+
+    async def look(
+        self, key: str, job_id: str, seen: Seen | None = None
+    ) -> tuple[Record | Outcome, Seen | None]:
+        """Fetch a job's record or outcome; and when it was seen alive, by that or before.
+
+        Raises:
+            NoSuchJob, JobLost: Neither is there.
+        """
+        self.check_open()
+        crew = self._open_crew
+        state = crew.context.lane_of(key)
+        call, asked_s = state.lane.look([(key, job_id)]), self._seam.clock()
+        try:
+            [found] = await crew.context.link.call(call, repeatable=True)
+        except StoreLost:
+            crew.context.on_data_lost(state.number)
+            raise StoreLost(pool=self.pool) from None
+        told: Record | Outcome | Missing = found
+        if isinstance(told, Missing):
+            missing = crew.dispatcher.missing(key, job_id, seen, told)
+            if isinstance(missing, JobLost):
+                raise again(missing)
+            raise NoSuchJob(key=key, job_id=job_id)
+        return told, state.seen(asked_s, told.accepted) if isinstance(told, Record) else None
+
+    async def request_stop(self, key: str, job_id: str, cause: str) -> str:
+        """Ask for a stop; see `JobRef.stop`."""
+        self.check_open()
+        return await self._open_crew.requests.stop(key, job_id, cause)
+
+
+def _handlers_of(given: object) -> Handlers:
+    return checks.instance("handlers", given, Handlers, refuse=checks.setting)
+
+
+def _worker_args(
+    capacity: object, weight: object, label: str, version: str
+) -> tuple[int, float, str, str]:
+    taken = (
+        checks.count("capacity", capacity, 1, CAPACITY_MAX, refuse=checks.setting),
+        checks.number("weight", weight, WEIGHT_MIN, WEIGHT_MAX, refuse=checks.setting),
+    )
+    check_label(label)
+    check_label(version, "version")
+    return (*taken, label, version)

@@ -1,0 +1,49 @@
+"""Putting keys back into the indexes where their records say that they stand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from pool.core.job import Options, Record
+from pool.errors import shown
+from pool.events import IndexRestored
+from pool.jobs.context import Context, LaneState
+
+_NOT_RESTORED = ("SOUND", "MOVED_ON", "GONE")
+
+
+async def restore(
+    context: Context,
+    state: LaneState,
+    owner: str,
+    seen: Sequence[tuple[str, bytes, Record]],
+    options: Mapping[str, Options],
+) -> list[bool]:
+    """Put the records of one owner back, as they were seen; say of each if its owner is there.
+
+    Raises:
+        StoreUnavailable, StoreLost, StoreFault: As for every call.
+    """
+    timing, items = context.timing, []
+    for key, text, record in seen:
+        timeout_s = options.get(record.handler, Options()).timeout_s
+        limit_s = timeout_s + timing.stop_budget_s if timeout_s is not None else 0.0
+        items.append((key, text, limit_s))
+    call = state.lane.restore(owner, items, pending_s=timing.pending_timeout_s)
+    answers: list[tuple[str, ...]] = await context.link.call(call, repeatable=True)
+    into: dict[str, list[str]] = defaultdict(list)
+    for item, answer in zip(items, answers, strict=True):
+        for index in answer if answer[0] not in _NOT_RESTORED else ():
+            into[index].append(item[0])
+    for index, keys in into.items():
+        tell_restored(context, state, index, keys)
+    return [answer[0] != "GONE" for answer in answers]
+
+
+def tell_restored(context: Context, state: LaneState, index: str, keys: Iterable[str]) -> None:
+    """Tell of keys that no index led to."""
+    first, *more = keys
+    context.emit(
+        IndexRestored(lane=state.number, index=index, keys=1 + len(more), key=shown(first))
+    )

@@ -1,0 +1,125 @@
+"""Who works in the fleet, as the local copy of the `workers` map says.
+
+    a change --update--> roster ... asked for workers, or candidates --> new entries are read
+
+A deployment changes the map of every node thrice per worker: so a change costs next to nothing, and
+whoever asks pays once for what has changed since, not for the size of the fleet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import attrs
+
+from pool.core.job import DIGITS_MAX
+from pool.core.placement import Candidate, Candidates
+from pool.errors import PoolError
+from pool.maps.deltas import Value
+
+SHUTDOWN_KEY: Final = b"!shutdown"  # in `workers`; no worker id begins like that
+
+
+@attrs.frozen(kw_only=True)
+class WorkerInfo:
+    """A worker of the fleet, as the `workers` map tells it."""
+
+    id: str
+    node: str
+    handlers: tuple[str, ...]
+    capacity: int
+    weight: float
+    label: str
+    version: str
+    is_draining: bool
+    incarnations: tuple[int, ...]
+
+    @cached_property
+    def candidate(self) -> Candidate:
+        """What placement needs of it."""
+        return Candidate(
+            self.id,
+            frozenset(self.handlers),
+            self.weight,
+            self.label,
+            self.is_draining,
+            self.incarnations,
+        )
+
+    def pack(self) -> bytes:
+        """Return what stands in the map."""
+        return json.dumps(attrs.asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def parse(cls, text: Value) -> WorkerInfo | None:
+        """Return the worker, or None when the text is not one; unknown fields are left out."""
+        try:
+            known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
+            fields = {a.name: known[a.name] for a in attrs.fields(cls)}
+            fields["handlers"] = tuple(fields["handlers"])
+            fields["incarnations"] = tuple(fields["incarnations"])
+            info = cls(**fields)
+            is_one = info.is_whole and info.candidate is not None
+        except (ValueError, TypeError, KeyError, RecursionError, PoolError):
+            return None
+        return info if is_one else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its fields are what a node writes: every node reads what any of them wrote."""
+        texts = (self.id, self.node, self.label, self.version, *self.handlers)
+        numbers = (self.capacity, *self.incarnations)
+        checks = [
+            all(type(text) is str for text in texts),
+            self.id,
+            # A lone surrogate cannot be sent, nor hashed: `encode()` raises, as a ValueError.
+            "".join(texts).encode(),
+            all(type(number) is int and 0 <= number < 10**DIGITS_MAX for number in numbers),
+            type(self.weight) in (int, float),
+            type(self.is_draining) is bool,
+        ]
+        return all(checks)
+
+
+@attrs.define(eq=False)
+class Roster:
+    """The workers that a copy of the map names; entries that cannot be read are left out."""
+
+    _items: Mapping[bytes, Value] = attrs.field(factory=dict)
+    _read: dict[bytes, tuple[Value, WorkerInfo | None]] = attrs.field(factory=dict)
+    _workers: tuple[WorkerInfo, ...] | None = None
+    _candidates: Candidates | None = None
+
+    def update(self, items: Mapping[bytes, Value]) -> None:
+        """Take a new copy."""
+        self._items = items
+        self._workers = self._candidates = None
+
+    @property
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        """All workers, in no order."""
+        if self._workers is None:
+            before, self._read = self._read, {}
+            for key, text in self._items.items():
+                if key != SHUTDOWN_KEY:
+                    known = before.get(key)
+                    if known is None or known[0] != text:
+                        known = text, _worker(key, text)
+                    self._read[key] = known
+            self._workers = tuple([info for _, info in self._read.values() if info is not None])
+        return self._workers
+
+    @property
+    def candidates(self) -> Candidates:
+        """The same, for placement."""
+        if self._candidates is None:
+            self._candidates = Candidates([info.candidate for info in self.workers])
+        return self._candidates
+
+
+def _worker(key: bytes, text: Value) -> WorkerInfo | None:
+    info = WorkerInfo.parse(text)
+    return info if info is not None and info.id.encode() == key else None

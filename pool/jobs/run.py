@@ -1,0 +1,238 @@
+"""One run: one epoch of one key, here; and how its handler is called.
+
+What becomes of it is decided by a machine: `core/run.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextvars import Context as LogContext
+from contextvars import copy_context
+from functools import partial
+from types import coroutine
+from typing import Any, Final, TypeAlias
+
+import anyio
+import anyio.to_thread
+import attrs
+
+from pool.core.codec import decode_call
+from pool.core.job import Start
+from pool.core.run import Life, Phase, Why
+from pool.errors import PayloadEncodingError
+from pool.jobs.handlers import Handler
+from pool.jobs.job import RUNNING, Inbox, Job
+from pool.jobs.raised import Raised, read
+from pool.redis.commands.lane import Edge
+from pool.redis.io.loops import Strays, is_asked_for, is_cancellation
+from pool.redis.io.system import LINEAGE
+from pool.redis.reads import NO_TURN
+from pool.runtime.exceptions import has_cancellation, plain
+
+
+@attrs.define(eq=False, slots=False)
+class Run(Life):
+    """The state of one run; only its worker touches it."""
+
+    # What few runs ever set or read stands in the class: each field costs each job its line, but
+    # what is found in the class, or first set later, costs it ten times as much.
+    cause = ""
+    cancelled_s = 0.0  # since when its handler was to end
+    has_overrun = False  # it was told that it did not
+    is_limited = False  # its run-time limit is written into `due`
+    has_old_limit = False  # ... is that of a run before, under the same epoch
+    target = ""  # of a service that moves: to whom
+    is_marked = False  # it may have told its own process to end
+    has_cancelled = False  # its own slot's task
+    then_epoch = 0  # of the last start that waits for its key
+    refusals = 0  # in a row, of what it has to fetch before it begins
+    fetches = 0  # of that, answered with what cannot be it
+    turn = NO_TURN  # to fetch it
+
+    start: Start
+    lane: int
+    queued_s: float
+    phase: Phase = "queued"
+    why: Why = ""
+    handler: Handler[..., Any] | None = None
+    job: Job | None = None
+    inbox: Inbox | None = None
+    scope: anyio.CancelScope | None = None  # of a handler that has ended: it left one open within
+    began_s: float = 0.0
+    is_called: bool = False  # its handler is; until then it can be taken back: see `hang`
+    is_apart: bool = False  # its slot's task was cancelled, it may be by a former run: another one
+    is_acknowledged: bool = False
+    edge: Edge | None = None  # how it shall end, once that is decided
+    payload: bytes | None = None
+    blob: bytes | None = None
+    state: bytes | None = None  # what its handler assigned before it was suspended
+    then: tuple[Callable[[], None], ...] = ()  # called when the key is free here again
+    others: tuple[Callable[[], None], ...] = ()  # ... for workers beside its own
+
+    def gives_way_to(self, start: Start) -> bool:
+        """Whether a start of its key goes before it: a later one, or what it was misread from."""
+        mine = self.start
+        is_misread = mine.epoch == start.epoch and mine.id != start.id
+        return max(mine.epoch - is_misread, self.then_epoch) < start.epoch
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what killed its last worker, and begins alone for that."""
+        start = self.start
+        return "a" in start.flags and start.marks.halves > 0 and not self.is_acknowledged
+
+    key: str = attrs.field(init=False)  # not a property: it is asked for 16 times a job
+
+    @key.default
+    def _(self) -> str:
+        return self.start.key
+
+
+# --- how a handler ended ------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Returned:
+    """It returned."""
+
+    value: Any
+
+
+@attrs.define(eq=False)
+class _Threw:
+    """It raised this, which nobody has read yet."""
+
+    error: BaseException
+
+
+@attrs.define(eq=False)
+class Unreadable:
+    """Its arguments cannot be decoded, so it was not called."""
+
+    problem: str
+
+
+@attrs.define(eq=False)
+class Cancelled:
+    """It was cancelled, or never began."""
+
+
+CANCELLED: Final = Cancelled()
+Ending: TypeAlias = Returned | Raised | Unreadable | Cancelled
+
+
+@coroutine
+def _apart(
+    coro: Any, context: LogContext, run: Run, cancels: Strays
+) -> Generator[Any, Any, Returned | _Threw]:
+    """Await a handler in a context of its own: slots are shared, a tenant bound to it must not be.
+
+    A task per job would do that too, and cost more than most jobs.
+    """
+    step, value, generation = coro.send, None, LINEAGE.generation
+    while True:
+        was_cancelled = cancels.has_any()
+        try:
+            try:
+                waits_for = context.run(step, value)
+            finally:
+                value = None  # an error that we threw into it: its traceback leads back here
+                if LINEAGE.generation != generation:
+                    LINEAGE.end_copy(generation)
+            if not was_cancelled and cancels.has_any():
+                run.has_cancelled = True
+        except StopIteration as end:
+            return Returned(end.value)
+        except GeneratorExit as error:
+            return _Threw(error)  # the handler's own: the end of our coroutine comes in below
+        try:
+            step, value = coro.send, (yield waits_for)
+        except GeneratorExit:
+            context.run(coro.close)
+            raise
+        except BaseException as error:  # noqa: BLE001 - cancellation above all: it is the handler's
+            step, value = coro.throw, error
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _in_thread(call: Callable[[], Any]) -> Returned | _Threw:
+    """Call a plain handler: not every error can be raised across threads as it is."""
+    generation = LINEAGE.generation
+    try:
+        return Returned(call())
+    except BaseException as error:  # noqa: BLE001 - user code: every error is an outcome
+        return _Threw(error)
+    finally:
+        LINEAGE.end_copy(generation)
+
+
+async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> Ending:
+    """Call a run's handler; whatever it does, this returns, unless we are to end ourselves."""
+    handler, job = run.handler, run.job
+    assert handler is not None
+    assert job is not None
+    ending: Ending | _Threw = CANCELLED
+    try:
+        args, kwargs = decode_call(run.payload or b"")
+        context = copy_context()
+        context.run(RUNNING.set, run.start.id)
+    except PayloadEncodingError as error:
+        return Unreadable(str(error))
+    scope = run.scope = anyio.CancelScope()
+    raised: BaseException | None = None
+    is_left_open = False
+    try:
+        with scope:
+            if handler.options.timeout_s is not None:
+                scope.deadline = anyio.current_time() + handler.options.timeout_s
+            try:
+                if handler.is_async:
+                    ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)
+                else:
+                    call = partial(handler.fn, job, *args, **kwargs)
+                    ending = await anyio.to_thread.run_sync(_in_thread, call, limiter=limiter)
+                    if isinstance(ending, Returned) and hasattr(type(ending.value), "__await__"):
+                        # Of a plain function around an async one, as many a decorator makes it.
+                        ending = await _apart(_awaited(ending.value), context, run, cancels)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - user code: every error is an outcome
+                raised, ending = error, _Threw(error)
+            if raised is not None and has_cancellation(raised):
+                ending, raised = CANCELLED, plain(raised)
+                raise raised  # our scope knows its own; of other errors it shall see nothing
+    except GeneratorExit:
+        raise  # our own coroutine is being closed
+    except BaseException as error:
+        # Leaving our scope fails only if the handler has left one open within it.
+        if is_cancellation(error) and is_asked_for():
+            raise
+        if error is not raised and issubclass(type(error), RuntimeError):
+            is_left_open = True
+            error = _open_scope(raised, is_cancelled=scope.cancel_called)
+        ending = _Threw(error)
+    finally:
+        raised = None  # its traceback leads back here
+    if not is_left_open:
+        run.scope = None
+    if scope.cancel_called:
+        run.step("deadline")  # nothing else cancels without a reason
+    is_late = scope.cancel_called and anyio.current_time() >= scope.deadline
+    if isinstance(ending, _Threw):
+        threw, ending = ending, read(ending.error)
+        # Drop the error: its traceback leads back here, and where it was raised in a thread to
+        # what that has returned.
+        del threw.error
+        # A stranger's cancellation came together with ours, or it was raised in a thread.
+        return CANCELLED if ending.is_cancellation and scope.cancel_called else ending
+    # What comes too late does not count, whatever else was asked of it since.
+    return CANCELLED if is_late else ending
+
+
+def _open_scope(raised: BaseException | None, *, is_cancelled: bool) -> BaseException:
+    if raised is not None and (is_cancelled or not is_cancellation(raised)):
+        return raised
+    return RuntimeError("it left a cancel scope or a task group open")

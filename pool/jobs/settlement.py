@@ -1,0 +1,73 @@
+"""Decisions about jobs as edges that `advance` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pool.core import job as model
+from pool.core.job import (
+    CAUSE_CHARS_MAX,
+    ERROR_CHARS_MAX,
+    Decision,
+    Judgement,
+    Record,
+    one_line,
+)
+from pool.core.timing import Timing
+from pool.jobs.context import Context
+from pool.redis.commands.lane import Edge
+from pool.redis.commands.replies import Said
+from pool.settings import Settings
+
+
+def outcome_ttl_ms(settings: Settings) -> int:
+    """Return how long an outcome is kept: a repeated call must be recognised in any case."""
+    return round(max(settings.known_s, settings.result_ttl_s) * 1000)
+
+
+def judgement_of(settings: Settings, timing: Timing) -> Judgement:
+    """Return how jobs are judged whose owners died."""
+    return Judgement(
+        crash_window_s=settings.crash_window_s,
+        crashes_max=settings.crashes_max,
+        hold_s=timing.ttl_s,
+    )
+
+
+def edge_of(key: str, record: Record, decision: Decision, settings: Settings) -> Edge:
+    """Return the edge that carries a decision out; a GRANT still lacks its targets."""
+    edge = Edge(model.GRANT, key, record.epoch, record.id, outcome_ttl_ms(settings))
+    edge.handler = record.handler
+    match decision:
+        case model.Park(cause, error):
+            edge.letter = model.PARK
+            edge.x, edge.y = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
+        case model.Wait(delay_s, attempt, error, mark):
+            edge.letter = model.WAIT
+            edge.x, edge.z = round(delay_s * 1000), error
+            edge.y = f"{attempt} {mark}".strip()
+        case model.Cancel(cause):
+            edge.letter, edge.x = model.CANCEL, cause
+        case model.Grant(mark):
+            edge.y = mark
+    return edge
+
+
+def tell_all(
+    context: Context,
+    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object],
+    lane: int,
+    edges: Sequence[Edge],
+    told: Sequence[Said],
+) -> int:
+    """Tell those who wait for jobs that ended with these edges; they look up how.  What waits for
+    its retry now we come for, too.
+
+    Returns how many of the records could be read.
+    """
+    for edge, (word, _, waiters) in zip(edges, told, strict=True):
+        if word == "OK" and edge.letter == model.WAIT:
+            context.on_due(lane, int(edge.x) / 1000)
+        if word == "OK" and waiters:
+            tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")
+    return sum(word != "MALFORMED" for word, *_ in told)

@@ -1,0 +1,305 @@
+"""A worker's way out of one lane: acknowledgements, edges, one batch at a time.
+
+    send() --------> edges --\
+    acknowledge() --> acks ---+-- some are due, no batch under way --> advance.lua --> Answered
+
+An edge is due at once, or when all have ended that end in the same turn of the loop; an
+acknowledgement 5 ms after its start: who ends before has no need of one.
+But where nothing was under way, and none was sent for so long, all are due as soon as the loop has
+turned, and with it their handlers, which may have ended by then.  What waits while a batch is under
+way forms the next one, so batches grow with the load.  A batch
+whose answer was lost is sent again: the same writer's repeat is answered with what became of it.
+While fenced nothing is sent; what waits goes out when a renewal has succeeded, or is dropped with
+the identity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from pool.core import job as model
+from pool.core.retry import refused_delay
+from pool.errors import PoolError, StoreUnavailable
+from pool.jobs.context import Context, Ranks
+from pool.jobs.run import Run
+from pool.redis import pipeline
+from pool.redis.commands.lane import Edge, Target, ranking
+from pool.redis.commands.replies import Said
+from pool.redis.io.system import Reply
+from pool.redis.scripts import Word
+
+BATCH_MAX: Final = 256  # edges in one call: some 4 ms of the server's time
+BATCH_BYTES_MAX: Final = pipeline.BATCH_BYTES_MAX  # of results and states in one call
+ACK_DELAY_S: Final = 0.005  # from a start to its acknowledgement
+RESEND_S: Final = 0.1  # before a batch that was not answered is sent again; see `refused_delay`
+MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation
+MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
+
+Sent: TypeAlias = tuple[Edge, Run | None]
+
+
+@attrs.frozen(eq=False)
+class Answered:
+    """A batch was answered, or could not be sent."""
+
+    box: Outbox
+    batch: Sequence[Sent]
+    reply: Reply
+
+
+@attrs.frozen(eq=False)
+class FlushDue:
+    """A pause is over: the one after a failed batch, or that of acknowledgements."""
+
+    box: Outbox
+    after_failure: bool = False
+    acks_until_s: float = 0.0  # which of them are due, at least
+
+
+@attrs.define(eq=False)
+class Outbox:
+    """What is on its way out for one identity.  Belongs to its worker's task."""
+
+    context: Context
+    lane: int
+    target: Target
+    put: Callable[[Answered | FlushDue], object]
+    deliver: Callable[[Answered | FlushDue], object]  # likewise, from a callback of the loop
+    says: Callable[[], str]  # how many keys its worker takes here, if that is news
+    is_fenced: bool = False  # nothing may be sent until a renewal succeeds
+    is_flying: bool = False
+    is_held: bool = False  # nothing is under way, and nothing shall be
+    answered_s: float = 0.0  # when Redis last heard from us what we do
+    _acks: OrderedDict[Run, float] = attrs.field(factory=OrderedDict)  # by when they are due
+    _edges: deque[Sent] = attrs.field(factory=deque)
+    _seen: dict[str, Edge] = attrs.field(factory=dict)  # of _edges those of messages, by key
+    _has_ack_timer: bool = False
+    _refusals: int = 0  # in a row: batches that were answered with an error as a whole
+    _acked_s: float = -math.inf  # when some were sent last
+    _on_held: Callable[[], object] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not (self.is_flying or self._acks or self._edges)
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether a settlement waits or is under way."""
+        return self.is_flying or bool(self._edges)
+
+    def send(self, edge: Edge, run: Run | None) -> None:
+        """Send an edge; its status comes back with the run."""
+        self.add(edge, run)
+        self.flush()
+
+    def add(self, edge: Edge, run: Run | None) -> None:
+        """Likewise, at the next `flush()`."""
+        self._edges.append((edge, run))
+
+    def see(self, edge: Edge) -> None:
+        """Send that messages were handled; what waits of the same run goes with it."""
+        waiting = self._seen.get(edge.key)
+        if waiting is not None and waiting.epoch == edge.epoch:
+            waiting.x = max(int(waiting.x), int(edge.x))
+            return
+        self._seen[edge.key] = edge
+        self.send(edge, None)
+
+    def acknowledge(self, run: Run, began_s: float = 0.0) -> None:
+        """Acknowledge a start now, or if possible later than it began: most end before that."""
+        if not began_s:
+            self._acks[run] = 0.0
+            self._acks.move_to_end(run, last=False)
+            self.flush()
+            return
+        due_s = began_s + ACK_DELAY_S
+        if not self._has_ack_timer:
+            is_idle = not (self._acks or self._edges or self.is_flying)
+            if is_idle and self._acked_s < began_s - ACK_DELAY_S:
+                due_s = 0.0
+                self._wake(0.0, math.inf)
+            else:
+                self._wake(ACK_DELAY_S)
+        self._acks[run] = due_s
+
+    def _wake(self, in_s: float, acks_until_s: float = 0.0) -> None:
+        self._has_ack_timer = True
+        due = FlushDue(self, acks_until_s=acks_until_s)
+        self.context.loop.later(in_s, partial(self.put, due))
+
+    def withdraw(self, run: Run) -> None:
+        """Do not acknowledge what is about to be settled, or is not ours."""
+        self._acks.pop(run, None)
+
+    def flush(self, acks_until_s: float = 0.0) -> None:
+        """Send what is due, or would be until then, unless a batch is under way."""
+        if self.is_flying or self.is_held:
+            return
+        if self._on_held is not None:
+            on_held, self._on_held, self.is_held = self._on_held, None, True
+            on_held()
+            return
+        if self.is_fenced or not (self._acks or self._edges):
+            return
+        batch, ranks = self._take(acks_until_s)
+        if self._acks and not self._has_ack_timer:
+            self._wake(ACK_DELAY_S)
+        if not batch:
+            return
+        self.is_flying = True
+        state = self.context.lanes[self.lane]
+        call = state.lane.advance(
+            "own",
+            self.target.name,
+            [edge for edge, _ in batch],
+            pending_s=self.context.timing.pending_timeout_s,
+            targets=ranks.targets,
+            says=self.says(),
+            expected_ms=state.expected_ms(self.context.seam.clock()),
+        )
+        try:
+            self.context.link.send(call, lambda reply: self.deliver(Answered(self, batch, reply)))
+        except PoolError as error:
+            self.put(Answered(self, batch, error))
+
+    def hold(self, on_held: Callable[[], object]) -> None:
+        """Call back once no batch is under way, and send none until `release()`.
+
+        What Redis says we own can be compared with what we do only then: of a batch under way
+        nobody knows which side has heard, and under load there always is one.
+        """
+        self._on_held = on_held
+        self.flush()
+
+    def release(self) -> None:
+        """Go on."""
+        self.is_held = False
+        self.flush()
+
+    def on_due(self, due: FlushDue) -> None:
+        """Go on after a pause."""
+        if due.after_failure:
+            self.is_flying = False
+        else:
+            self._has_ack_timer = False
+        self.flush(due.acks_until_s)
+
+    def on_answer(self, answer: Answered) -> Iterable[tuple[Sent, Said]]:
+        """Take the answer to a batch; return what was sent and what was said of it, each.
+
+        Nothing is returned when the batch failed: then it is sent again after a pause.
+        """
+        self.is_flying = False
+        self.answered_s = self.context.seam.clock()
+        if isinstance(answer.reply, PoolError):
+            is_away = isinstance(answer.reply, StoreUnavailable)
+            self._refusals = 0 if is_away else self._refusals + 1
+            self._take_back(answer.batch)
+            return ()
+        self._refusals = 0
+        left, told = answer.reply
+        self.context.tell_unassigned(self.lane, left)
+        return zip(answer.batch, told, strict=True)
+
+    def _take(self, acks_until_s: float) -> tuple[list[Sent], Ranks]:
+        batch: list[Sent] = []
+        ranks = Ranks()
+        now_s = self.context.seam.clock()
+        until_s = max(now_s, acks_until_s)
+        while self._acks and len(batch) < BATCH_MAX:
+            run, due_s = next(iter(self._acks.items()))
+            if due_s > until_s:
+                break
+            del self._acks[run]
+            self._acked_s, start = now_s, run.start
+            batch.append((Edge(model.ACKNOWLEDGE, run.key, start.epoch, start.id), run))
+        size_bytes = 0
+        while self._edges and len(batch) < BATCH_MAX:
+            size_bytes += _size(self._edges[0][0])
+            if size_bytes > BATCH_BYTES_MAX and batch:
+                break  # one alone may be larger
+            edge, owner = self._edges.popleft()
+            if self._seen.get(edge.key) is edge:
+                del self._seen[edge.key]
+            if edge.letter == model.GRANT:
+                edge.x = ranking(ranks.of(self._targets(edge, owner)))
+            batch.append((edge, owner))
+        return batch, ranks
+
+    def _targets(self, edge: Edge, run: Run | None) -> Sequence[Target]:
+        """Return whom a released key goes to; never back to the releaser."""
+        mine = self.target.id
+        found = self.context.targets(edge.key, edge.handler, lane=self.lane, but=mine)
+        if run is not None and run.target:
+            found = tuple(sorted(found, key=lambda target: target.id != run.target))
+        return found
+
+    def _take_back(self, batch: Sequence[Sent]) -> None:
+        for edge, run in reversed(batch):
+            if edge.letter != model.ACKNOWLEDGE:
+                self._edges.appendleft((edge, run))
+            elif run is not None and run.phase in ("running", "preparing"):
+                self._acks[run] = 0.0
+                self._acks.move_to_end(run, last=False)
+        self.is_flying = True  # until the pause is over
+        pause_s = refused_delay(self._refusals, RESEND_S)
+        self.context.loop.later(pause_s, partial(self.put, FlushDue(self, True)))
+
+
+_FIELDS: Final = tuple(attrs.fields_dict(Edge))
+_X, _Z = _FIELDS.index("x"), _FIELDS.index("z")
+_fields_of: Callable[[Edge], tuple[Any, ...]] = attrgetter(*_FIELDS)
+
+
+@attrs.define(eq=False)
+class Memory:
+    """What a worker settled lately: a settlement that a server lost is sent again, never redone."""
+
+    # An edge's fields and when it was kept: of 10,000 tuples of plain words the collector looks at
+    # none, of 10,000 edges at each.  A plain dict finds its oldest entry by walking over all that
+    # were deleted before it.
+    _kept: OrderedDict[str, tuple[Any, ...]] = attrs.field(factory=OrderedDict)
+    _bytes: int = 0
+
+    def keep(self, edge: Edge, now_s: float, keep_s: float) -> None:
+        """Remember how an epoch of ours ended; what is older than `keep_s` is forgotten."""
+        self._drop(edge.key)
+        self._kept[edge.key] = (*_fields_of(edge), now_s)
+        self._bytes += _size(edge)
+        while self._kept:
+            oldest = next(iter(self._kept))
+            is_young = self._kept[oldest][-1] > now_s - keep_s
+            if is_young and len(self._kept) <= MEMORY_MAX and self._bytes <= MEMORY_BYTES_MAX:
+                return
+            self._drop(oldest)
+
+    def of(self, key: str) -> Edge | None:
+        """Return how the latest epoch of a key ended here."""
+        kept = self._kept.get(key)
+        return Edge(*kept[:-1]) if kept is not None else None
+
+    def clear(self, is_meant: Callable[[str], bool]) -> None:
+        """Forget keys: they are another identity's now."""
+        for key in [key for key in self._kept if is_meant(key)]:
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._bytes -= _size_of(kept[_X], kept[_Z])
+
+
+def _size(edge: Edge) -> int:
+    return _size_of(edge.x, edge.z)
+
+
+def _size_of(*words: Word) -> int:
+    return sum(len(word) for word in words if isinstance(word, (bytes, str)))

@@ -1,0 +1,146 @@
+"""From how a handler ended to the edge that settles its job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from pool.core import job as model
+from pool.core.codec import check_size, encode_value
+from pool.core.job import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, one_line
+from pool.errors import PayloadEncodingError, PayloadTooLarge
+from pool.events import AttemptFailed
+from pool.jobs.context import Context
+from pool.jobs.raised import Raised
+from pool.jobs.run import Ending, Returned, Run, Unreadable
+from pool.jobs.settlement import outcome_ttl_ms
+from pool.redis.commands.lane import Edge
+from pool.runtime.exceptions import told
+
+
+@attrs.frozen
+class Endings:
+    """Decides for one node; the edges it makes still lack the targets of a GRANT."""
+
+    context: Context
+    _ttl_ms: int = attrs.field(init=False)
+
+    @_ttl_ms.default
+    def _(self) -> int:
+        return outcome_ttl_ms(self.context.settings)
+
+    def edge_for(self, run: Run, ending: Ending) -> Edge:
+        """Return what shall become of the job of a run that has ended while it was ours."""
+        if run.why == "timeout":
+            return self.timed_out(run)
+        try:
+            if type(ending) is Returned and not run.why:  # nearly all of them
+                return self._done(run, ending.value)
+            return self._judged(run, ending)
+        except KeyboardInterrupt as error:  # Ctrl-C, for all that can be seen, as out of a handler
+            self.context.on_interrupt(error)
+            return self._failed(run, "failed", told(error))
+        except BaseException as error:  # noqa: BLE001 - what it returns is user code
+            return self._failed(run, "failed", told(error))
+
+    def _judged(self, run: Run, ending: Ending) -> Edge:
+        start = run.start
+        match ending:
+            # A result counts although we wanted the handler to end; a service that returns because
+            # it was cancelled is not done.
+            case Returned(value) if start.kind == "job":
+                return self._done(run, value)
+            case Raised(order="retry", cause=cause, after_s=after_s):
+                return self._failed(run, "retry", cause, after_s=after_s)
+            case Raised(order="cancel", cause=cause):
+                return self._cancelled(run, one_line(cause, CAUSE_CHARS_MAX))
+            case Raised(order="park", cause=cause):
+                return self._parked(run, cause or "parked by its handler", "")
+            case Unreadable(problem):
+                return self._parked(run, "malformed payload", problem)
+            case Raised(text) if run.why in ("", "lease"):
+                return self._failed(run, "failed", text)
+        if run.why == "stop":
+            return self._cancelled(run, run.cause)
+        # Released: it goes elsewhere, and its attempt is not burned.
+        state, mark = run.job.handed_over() if run.job is not None else None, ""
+        if run.is_marked and run.job is not None:
+            marks = start.marks.add(run.job.worker, is_whole=True)
+            if marks.halves > 2 * self.context.settings.crashes_max:
+                times = f"its process was told to end while it was at work, {marks.deaths} times"
+                return self._parked(run, "poison", times)
+            mark = f"a={marks.pack()}"
+        return self.edge(run, model.GRANT, y=mark, z=b"" if state is None else b"=" + state)
+
+    def timed_out(self, run: Run) -> Edge:
+        """Return the end of an attempt that ran too long."""
+        return self._failed(run, "timed out", "ran longer than timeout_s")
+
+    def edge(
+        self,
+        run: Run,
+        letter: str,
+        x: str | bytes | int = b"",
+        y: str | int = "",
+        z: str | bytes = b"",
+    ) -> Edge:
+        """Return an edge of this run's epoch."""
+        start = run.start
+        return Edge(letter, start.key, start.epoch, start.id, self._ttl_ms, x, y, z, start.handler)
+
+    def _done(self, run: Run, value: Any) -> Edge:
+        try:
+            encoded = encode_value(value)
+            check_size("result", encoded, self.context.settings.result_bytes_max)
+        except (PayloadEncodingError, PayloadTooLarge) as error:
+            return self._parked(run, "unusable result", str(error))
+        return self.edge(run, model.DONE, encoded)
+
+    def _parked(self, run: Run, cause: str, error: str) -> Edge:
+        cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
+        return self.edge(run, model.PARK, cause, error, "1" if run.is_called else "")
+
+    def _cancelled(self, run: Run, cause: str) -> Edge:
+        return self.edge(run, model.CANCEL, cause, z="1" if run.is_called else "")
+
+    def _failed(self, run: Run, cause: str, error: str, *, after_s: float | None = None) -> Edge:
+        start, seam = run.start, self.context.seam
+        options = run.handler.options if run.handler is not None else Options()
+        attempt = start.attempt
+        ran_s = seam.clock() - run.began_s if run.began_s else 0.0
+        if options.kind == "service" and ran_s >= options.healthy_s:
+            attempt = 1  # it was well for long enough: this failure is a first one
+        decision = model.after_failure(attempt, options, seam.dice, cause=cause, error=error)
+        if isinstance(decision, model.Park):
+            follows, edge = "parked", self._parked(run, decision.cause, decision.error)
+        else:
+            delay_s = decision.delay_s if after_s is None else after_s
+            follows = f"attempt {decision.attempt} in {delay_s:.3f} s"
+            delay_ms = round(delay_s * 1000)
+            edge = self.edge(run, model.WAIT, delay_ms, decision.attempt, decision.error)
+        self.context.emit(
+            AttemptFailed(
+                key=start.key,
+                handler=start.handler,
+                attempt=start.attempt,
+                error=one_line(error, ERROR_CHARS_MAX),
+                follows=follows,
+            )
+        )
+        return edge
+
+
+def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:
+    """Return the outcome that an edge made, as `result:ID` has it (but for the time); else None."""
+    body, cause = b"", ""
+    match edge.letter:
+        case model.DONE:
+            word, body = "done", edge.x if isinstance(edge.x, bytes) else b""
+        case model.PARK:
+            word, cause, body = "parked", str(edge.x), str(edge.y).encode()
+        case model.CANCEL:
+            word, cause = "cancelled", str(edge.x)
+        case _:
+            return None
+    return f"{word}|{edge.epoch}|{owner}|{attempt}|0|{cause}\n".encode() + body

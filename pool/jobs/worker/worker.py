@@ -1,0 +1,1089 @@
+"""One worker: the starts it was granted, the handlers it runs, and what it says of them.
+
+    stream:W --Granted--> backlog --slot free--> handler --> edge --> outbox --> status --> gone
+                             |
+                             no slot in time: surplus, given back
+
+Who may write: only this actor touches its runs; replies of the link and timers come back as
+messages.  Dying after any step leaves the record with its owner: fencing and reaping take it from
+there.  A repeated start drops out by (key, epoch), a repeated settlement is answered with the
+stored outcome.  What Redis says we own is compared with what we do now and then (`mending`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeAlias
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from pool.core import job as model
+from pool.core.job import DIGITS_MAX, Start
+from pool.core.retry import refused_delay
+from pool.core.run import Effect, Event
+from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
+from pool.events import CommitRefused, MessageUnheard, ReconciliationMended, WorkerFenced
+from pool.jobs.context import Context
+from pool.jobs.handlers import Handlers
+from pool.jobs.job import Inbox, Job, Page
+from pool.jobs.quarantine import quarantine
+from pool.jobs.raised import Raised
+from pool.jobs.restoring import restore
+from pool.jobs.run import CANCELLED, Ending, Run
+from pool.jobs.settlement import edge_of, outcome_ttl_ms
+from pool.jobs.trials import LIVED_S
+from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Slots
+from pool.jobs.worker.messages import (
+    Drain,
+    Granted,
+    LaneLost,
+    LeaseBack,
+    LeaseHard,
+    LeaseSoft,
+    MembershipChanged,
+    Missed,
+    MoveDue,
+    Signalled,
+    Ticked,
+)
+from pool.jobs.worker.outbox import BATCH_MAX, RESEND_S, Answered, FlushDue, Memory, Outbox
+from pool.jobs.worker.rebalance import Mover
+from pool.jobs.worker.reconcile import Audit, Held, Mending, compare
+from pool.jobs.worker.settlement import Endings, outcome_text
+from pool.redis.commands.lane import Edge, Target
+from pool.redis.commands.replies import Owned
+from pool.redis.io.loops import unmoved
+from pool.redis.io.system import Reply
+from pool.redis.scripts import ScriptCall
+from pool.runtime.actor import Actor
+
+ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
+COMING_S: Final = 0.1  # for so long slots are kept for what a lane was asked for; then it hangs
+
+
+@attrs.frozen(eq=False)
+class _Pulled:
+    """A pull was answered."""
+
+    box: Outbox
+    reply: Reply
+
+
+@attrs.frozen(eq=False)
+class _Turned:
+    """What came, or ended, in one turn of the loop is here, and goes on together."""
+
+
+@attrs.frozen(eq=False)
+class _Surplus:
+    """Time to look whether anything has waited for a slot for too long."""
+
+
+@attrs.frozen(eq=False)
+class _Knock:
+    """A slot may be free of which lanes that found us full have not heard."""
+
+
+@attrs.frozen(eq=False)
+class _TrialOver:
+    """A suspect has lived for a while; for long enough, if it need not be suspected any more."""
+
+    run: Run
+    has_lived: bool = False
+
+
+Told: TypeAlias = (
+    Granted
+    | Signalled
+    | Missed
+    | Ticked
+    | LeaseSoft
+    | LeaseHard
+    | LeaseBack
+    | LaneLost
+    | MembershipChanged
+    | MoveDue
+    | Drain
+    | Answered
+    | FlushDue
+    | _Pulled
+    | _Turned
+    | _Surplus
+    | _Knock
+    | _TrialOver
+)
+
+
+def _is_number(text: bytes) -> bool:
+    return text.isdigit() and len(text) <= DIGITS_MAX
+
+
+# --- the actor ----------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class _Lane:
+    """How this worker stands in one lane."""
+
+    box: Outbox
+    is_pulling: bool = False
+    audit: Audit | None = None  # while what Redis says is compared with what we do
+    odd: int = 0  # renewals in a row that counted other jobs than we do
+    asked: set[str] = attrs.field(factory=set)  # keys whose start is overdue, it was said
+    reconciled_s: float = 0.0
+    pulled_s: float = 0.0
+    # Where lanes share our slots:
+    oldest: int = 0  # stamp of what a pull left there
+    renewed: int = 0  # how many keys we take, as the last renewal said ...
+    told: int = 0  # ... or what was said last, which may have come before that renewal
+    has_heard: bool = False  # ... unless that was lost, or a renewal was answered since
+    coming: int = 0  # how many keys a pull may bring, or has brought, that are not here yet
+    come: int = 0  # how many came since it was sent
+
+
+@attrs.define(eq=False, kw_only=True)
+class Worker(Actor[Told]):
+    """A slot-holder of a node.  It belongs to its node, not to the scope that added it."""
+
+    inbox_max: int = 65_536
+    context: Context
+    handlers: Handlers
+    id: str
+    capacity: int
+    weight: float = 1.0
+    label: str = ""
+    version: str = ""
+    on_gone: Callable[[int, str], object]  # lane and identity that a script answered GONE to
+    on_lost: Callable[[int], object]  # lane: handlers there have a stop budget to end
+    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    has_read: Callable[[int, str, int], bool]  # see `Listener`
+    is_draining: bool = attrs.field(init=False, default=False)
+    runs: dict[str, Run] = attrs.field(init=False, factory=dict)
+    _by_lane: dict[int, dict[str, Run]] = attrs.field(
+        init=False, factory=partial(defaultdict, dict)
+    )
+    _settling: list[int] = attrs.field(init=False, factory=list)  # of those, lane by lane
+    _zombies: set[Run] = attrs.field(init=False, factory=set)  # lost, and their handlers go on
+    _endings: Endings = attrs.field(init=False)
+    _memory: Memory = attrs.field(init=False)
+    _mover: Mover = attrs.field(init=False)
+    _lanes: list[_Lane] = attrs.field(init=False, factory=list)
+    _slots: Slots = attrs.field(init=False)
+    _idle_bell: anyio.Event | None = attrs.field(init=False, default=None)
+    _has_begun: bool = attrs.field(init=False, default=False)
+    _is_looking: bool = attrs.field(init=False, default=False)  # for surplus
+    _is_knocking: bool = attrs.field(init=False, default=False)
+    _is_gathering: bool = attrs.field(init=False, default=False)  # until this turn is over
+    _grace_ends_s: float = attrs.field(init=False, default=math.inf)  # when it drains
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._endings = Endings(self.context)
+        self._memory = Memory()
+        self._mover = Mover(self.context, self.id)
+        self._slots = Slots(
+            context=self.context,
+            handlers=self.handlers,
+            capacity=self.capacity,
+            spawn=self.spawn,
+            box_of=self._box,
+            on_launch=self._launch,
+            on_end=self._conclude,
+            on_settle=lambda run: self._perform(run, "settle"),
+            on_trial=self._on_trial,
+            on_lived=self._on_lived,
+            is_over=lambda: self.is_over,
+        )
+
+    # --- for the node -------------------------------------------------------------------------
+
+    def take_lanes(self, numbers: Sequence[int]) -> None:
+        """Learn the incarnation numbers under which it joins, one per lane."""
+        self._lanes = [self._lane(lane, number) for lane, number in enumerate(numbers)]
+        self._settling = [0] * len(numbers)
+
+    def lose_lane(self, lost: LaneLost) -> None:
+        """Take the next number in a lane at once; what ran under the old one is told later."""
+        before = self.target(lost.lane)
+        self._lanes[lost.lane] = self._lane(lost.lane, lost.number, is_fenced=True)
+        self.context.emit(WorkerFenced(worker=before.name, lane=lost.lane))
+        if self.is_crashed:
+            self._lose(lost.lane)  # what ended with it would begin again, and what did not be ours
+        self.put(lost)
+
+    def target(self, lane: int) -> Target:
+        """Return its name in a lane."""
+        return self._lanes[lane].box.target
+
+    def takes(self, number: int) -> int:
+        """Return how many keys it takes in a lane: as many as it has slots, but for other lanes'.
+
+        And but for those that are held by what is nobody's any more.  What it may hold ahead, it
+        pulls itself.  Threads ask, too.
+        """
+        if self.is_draining or self.is_crashed:
+            return 0
+        taken = self._coming(number) + len(self.runs) - len(self._by_lane[number])
+        taken -= sum(self._settling) - self._settling[number]
+        if self._zombies:
+            taken += sum(run.lane == number for run in list(self._zombies))
+        return min(self.capacity, max(0, self.capacity - taken))
+
+    def tell_takes(self, number: int) -> int:
+        """Return the same, for a renewal that says so."""
+        lane = self._lanes[number]
+        lane.renewed = lane.told = takes = self.takes(number)
+        return takes
+
+    def _coming(self, but: int = -1) -> int:
+        """Return how many keys pulls may bring to lanes that are not here yet.
+
+        A lane that is late keeps no slots from the others: what it brings then goes back.
+        """
+        if len(self._lanes) == 1:
+            return 0
+        since_s = self.context.seam.clock() - COMING_S
+        found = 0
+        for number, lane in enumerate(self._lanes):
+            if lane.coming and lane.pulled_s > since_s and number != but:
+                found += lane.coming
+        return found
+
+    def _says(self, number: int) -> str:
+        """Return what a message to a lane says of that beside: nothing if there is only one."""
+        if len(self._lanes) == 1:
+            return ""
+        lane, takes = self._lanes[number], self.takes(number)
+        if (takes == lane.told and lane.has_heard) or self.is_draining or self.is_crashed:
+            return "-"
+        lane.told, lane.has_heard = takes, True
+        return f"{takes}|{self.context.lanes[number].door.opened}"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has neither keys nor anything to say, but to lanes that do not answer.
+
+        One that drains has looked for what it was granted and has not heard of, too.
+        """
+        states = self.context.lanes
+        if self.is_draining and self._grace_ends_s == math.inf:
+            return False
+        for run in self.runs.values():
+            if not states[run.lane].is_silent or run.phase in ("running", "preparing"):
+                return False
+        return not any(
+            (lane.box.has_edges or (self.is_draining and lane.audit is not None))
+            and not states[lane.box.lane].is_silent
+            for lane in self._lanes
+        )
+
+    async def wait_idle(self) -> None:
+        """Return once it is idle, or has ended."""
+        while not self.is_idle and self.state != "ended":
+            if self._idle_bell is None or self._idle_bell.is_set():
+                self._idle_bell = anyio.Event()  # one for all who wait
+            await self._idle_bell.wait()
+
+    def ended(self, crash: BaseException | None) -> None:
+        if crash is None and self._idle_bell is not None:
+            self._idle_bell.set()
+
+    def acknowledgements(self, lane: int) -> list[ScriptCall]:
+        """Return what acknowledges all that has begun in a lane.
+
+        For the thread that renews, while the loop hangs: of a dict it takes a copy in one step.
+        """
+        begun = [
+            Edge(model.ACKNOWLEDGE, run.key, run.start.epoch, run.start.id, x=b"1")
+            for run in list(self.runs.values())
+            if run.lane == lane and run.is_called and not run.is_acknowledged
+        ]
+        name, pending_s = self.target(lane).name, self.context.timing.pending_timeout_s
+        advance = self.context.lanes[lane].lane.advance
+        return [
+            advance("own", name, begun[at : at + BATCH_MAX], pending_s=pending_s)
+            for at in range(0, len(begun), BATCH_MAX)
+        ]
+
+    def suspect(self, job_id: str) -> None:
+        """Mark a run when it is given up: it was at work when its process was told to end."""
+        for run in self.runs.values():
+            if run.start.id == job_id:
+                run.is_marked = True
+
+    def abandon(self) -> None:
+        """Leave its keys to the other workers of this process; it has been stopped for good.
+
+        Where a handler has still not ended, that is done when it has.
+        """
+        for run in self.runs.values():
+            if run.scope is None:
+                self._slots.leave(run)
+
+    def left_over(self) -> list[Run]:
+        """Return the runs whose handlers go on, which keeps their keys from its neighbours."""
+        busy = self.context.busy
+        return [r for r in self.runs.values() if r.phase == "running" and busy.get(r.key) is r]
+
+    def overrunning(self, lane: int) -> list[Run]:
+        """Return the runs that may be another's, and whose handlers were cancelled and go on."""
+        is_fenced = self.context.lanes[lane].lease.phase == "fenced"
+        return [
+            run
+            for run in self._in_lane(lane)
+            if run.phase == "running" and (run.is_lost or (is_fenced and self._has_to_end(run)))
+        ]
+
+    def _has_to_end(self, run: Run) -> bool:
+        return bool(run.why) or self.is_crashed
+
+    def _lane(self, lane: int, number: int, *, is_fenced: bool = False) -> _Lane:
+        target = Target(self.id, number)
+        says = partial(self._says, lane)
+        box = Outbox(self.context, lane, target, self.put, self.deliver, says, is_fenced)
+        return _Lane(box, pulled_s=self.context.seam.clock())
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        # After a crash of this actor its slots are gone: what ran is started again, same epoch.
+        self._slots.reset()
+        self._is_looking = self._is_knocking = self._is_gathering = False
+        for number, lane in enumerate(self._lanes):
+            box = lane.box
+            self._lanes[number] = self._lane(number, box.target.number, is_fenced=box.is_fenced)
+        lost: list[Run] = []
+        for run in list(self.runs.values()):
+            match run.step("crashed"):
+                case "send" if run.edge is not None:
+                    self._box(run).send(run.edge, run)  # a repeat is told what became of it
+                case "send":
+                    self._settle(run, self._endings.edge_for(run, CANCELLED))
+                case "queue":
+                    self._slots.requeue(run)
+                case _:
+                    lost.append(run)
+        for run in lost:
+            self._forget(run)  # last: starts that wait for its key are accepted now
+        self._ring_if_idle()
+        if self._grace_ends_s < math.inf:
+            self._drain()
+        for number in range(len(self._lanes)) if self._has_begun else ():
+            self._reconcile(number)
+        self._has_begun = True
+
+    def handle(self, message: Told) -> None:
+        match message:
+            case Granted(lane, starts):
+                for start in starts:
+                    self._accept(lane, start)
+                if len(self._lanes) > 1:
+                    self._note_come(self._lanes[lane], len(starts))
+                if len(starts) > 1 and self._lanes[lane].is_pulling:
+                    self._gather()  # its answer, too: then what is next can be asked for
+                else:
+                    self._refill()
+            case _Turned():
+                self._is_gathering = False
+                for each in self._lanes:
+                    each.box.flush()
+                self._refill()
+            case Answered(box):
+                if self._lanes[box.lane].box is box:  # else of an identity that we no longer are
+                    self._on_answered(message)
+            case FlushDue(box):
+                if self._lanes[box.lane].box is box:
+                    box.on_due(message)
+            case Signalled(lane, fields):
+                self._on_signal(lane, fields)
+            case Missed(lane):
+                for run in self._in_lane(lane):
+                    if run.inbox is not None:
+                        run.inbox.fall_behind()
+                self._reconcile(lane)
+            case Ticked():
+                self._on_tick(message)
+            case _Pulled(box, reply):
+                if self._lanes[box.lane].box is box:
+                    self._on_pulled(box, reply)
+            case _Surplus():
+                self._is_looking = False
+                self._refill()
+            case _Knock():
+                self._is_knocking = False
+                self._tell_room()
+            case _TrialOver(run, has_lived):
+                if has_lived:
+                    self._on_lived(run)
+                    self.context.trials.lived(run)
+                self._slots.end_trial(run)
+                self._give_back()
+            case LeaseSoft(lane):
+                for run in self._in_lane(lane):
+                    if not self._outlives(run):
+                        self._cancel(run, "lease")
+            case LeaseHard(lane):
+                self._on_hard(lane)
+            case LeaseBack(lane):
+                self._resume(lane)
+            case LaneLost(lane):
+                self._lose(lane)
+            case MembershipChanged(revision):
+                self._mover.revision = revision
+                due, delay_s = MoveDue(revision), self.context.settings.settle_delay_s
+                self.context.loop.later(delay_s, partial(self.put, due))
+            case MoveDue(revision):
+                if revision == self._mover.revision and not self.is_draining:
+                    self.spawn(unmoved, partial(self._move, revision))
+            case Drain(grace_s):
+                now_s = self.context.seam.clock()
+                if self._grace_ends_s == math.inf:
+                    # What was granted just before it took no more may not have been heard of yet.
+                    for number in range(len(self._lanes)):
+                        if self.context.lanes[number].lease.is_good(now_s):  # else `_resume` does
+                            self._reconcile(number)
+                ends_s = now_s + grace_s
+                self._grace_ends_s = min(self._grace_ends_s, ends_s)
+                self._drain()
+
+    def _in_lane(self, lane: int) -> list[Run]:
+        return list(self._by_lane[lane].values())
+
+    def _box(self, run: Run) -> Outbox:
+        return self._lanes[run.lane].box
+
+    # --- starting -----------------------------------------------------------------------------
+
+    def _accept(self, lane: int, start: Start) -> None:
+        settled = self._memory.of(start.key)
+        if settled is not None and settled.is_past(start.epoch, start.id):
+            return  # read twice; if it is still there, reconciliation sends its end again
+        present = self.runs.get(start.key)
+        if present is not None:
+            if present.gives_way_to(start):
+                present.then_epoch = start.epoch
+                # The key came back to us while its former run is still here.
+                present.then = (*present.then, partial(self._accept_later, present, lane, start))
+                self._cancel(present, "lost")
+            return
+        handler = self.handlers.get(start.handler)
+        if handler is not None and handler.options.kind != start.kind:
+            # Dispatched before anybody had registered it: the code knows better.
+            start = attrs.evolve(start, kind=handler.options.kind)
+        run = Run(start, lane, self.context.seam.clock())
+        self.runs[start.key] = self._by_lane[lane][start.key] = run
+        if self.is_draining or handler is None:
+            self._cancel(run, "release")
+        else:
+            self._slots.queue(run)
+
+    def _accept_later(self, former: Run, lane: int, start: Start) -> None:
+        former.then_epoch = 0  # it may be there yet: then this waits again
+        self._accept(lane, start)
+        self._fill()
+
+    def _gather(self) -> None:
+        if not self._is_gathering:
+            self._is_gathering = True
+            self.context.loop.later(0.0, partial(self.deliver, _Turned()))
+
+    def _fill(self) -> None:
+        """Start what is queued, as far as there are slots; ask for more if one is left."""
+        self._slots.fill()
+        if self._slots.has_room():
+            if self.context.unassigned:
+                self._pull_oldest()
+            if len(self._lanes) > 1:
+                self._knock_later()
+
+    def _knock_later(self) -> None:
+        if not self._is_knocking:
+            self._is_knocking = True
+            self.context.loop.later(AHEAD_S, partial(self.put, _Knock()))
+
+    def _refill(self) -> None:
+        """Likewise; give back what is too much, and ask for what may be held ahead.
+
+        Once for many starts, or ends.
+        """
+        self._fill()
+        self._give_back()
+        if self.context.unassigned and self._slots.wants_more():
+            self._pull_oldest()
+
+    def _pull_oldest(self) -> None:
+        """Pull in all lanes where keys are unassigned, first where they have waited longest."""
+        lanes = [lane for lane in self.context.unassigned if not self._lanes[lane].is_pulling]
+        for lane in sorted(lanes, key=lambda lane: self._lanes[lane].oldest):
+            self._pull(lane)
+
+    def _give_back(self) -> None:
+        """Let others have what would wait here for a slot, if there are any."""
+        if not self._slots.is_holding:
+            return
+        if len(self.context.candidates.workers) > 1:
+            for run in self._slots.surplus():
+                self._cancel(run, "release")
+        if not self._is_looking:
+            self._is_looking = True
+            self.context.loop.later(AHEAD_S, partial(self.put, _Surplus()))
+
+    def _launch(self, run: Run) -> None:
+        """Give a run what its handler sees; its slot calls the handler next."""
+        start, settings = run.start, self.context.settings
+        # Its flags say what was there at the grant.  One that was acknowledged before (it goes on
+        # after an outage, or had to be) may have missed since what was told while it had no inbox.
+        run.inbox = Inbox(is_behind="i" in start.flags or run.is_acknowledged)
+        run.job = Job(
+            key=start.key,
+            id=start.id,
+            handler=start.handler,
+            kind=start.kind,
+            epoch=start.epoch,
+            attempt=start.attempt,
+            node=self.context.node_id,
+            worker=self._box(run).target.name,
+            state=run.blob or None if run.state is None else run.state,
+            is_stated=run.state is not None,
+            state_bytes_max=settings.state_bytes_max,
+            timing=self.context.timing_now,
+            inbox=run.inbox,
+            read_inbox=partial(self._read_inbox, run),
+            on_handled=partial(self._on_handled, run),
+            on_unheard=self._on_unheard,
+        )
+        if run.has_old_limit:
+            self._limit_anew(run)
+
+    def _on_trial(self, run: Run, for_s: float) -> None:
+        self.context.loop.later(for_s, partial(self._tell_trial, _TrialOver(run)))
+        if run.phase == "running":
+            self.context.loop.later(LIVED_S, partial(self._tell_trial, _TrialOver(run, True)))
+
+    def _tell_trial(self, over: _TrialOver) -> None:
+        if not self.put(over):  # it has left; the turn is the node's
+            self.context.trials.end(over.run, self.context.seam.clock())
+
+    def _on_lived(self, run: Run) -> None:
+        if self.runs.get(run.key) is run and not run.why and run.is_acknowledged:
+            self._box(run).send(self._endings.edge(run, model.OVER), None)
+
+    # --- ending -------------------------------------------------------------------------------
+
+    def _cancel(self, run: Run, event: Event, cause: str = "") -> None:
+        """Have a run end, if it has not been told to already; a loss overrules all."""
+        was, why = run.phase, run.why
+        effect = run.step(event)
+        if run.why != why:
+            run.cause = cause
+        if not effect:
+            return
+        run.turn.give_up()
+        if was == "preparing" and run.phase != was:
+            self._slots.unprepare(run)
+        if effect in ("end", "lose"):
+            if run.scope is not None:
+                run.scope.cancel()
+            run.cancelled_s = run.cancelled_s or self.context.seam.clock()
+            if effect == "lose":
+                self._zombies.add(run)
+                self.on_lost(run.lane)
+        elif was == "settling":
+            self._forget(run)
+            self._ring_if_idle()
+        elif effect != "give_up":
+            self._perform(run, effect)
+
+    def _conclude(self, run: Run, ending: Ending) -> None:
+        """Decide what becomes of a run whose handler has ended, or never began."""
+        if type(ending) is Raised and ending.interrupt is not None:
+            # First: from here on we drain, and take back nothing.  This attempt counts as any other
+            # error's: a job that does so each time would end one node after another for ever.
+            self.context.on_interrupt(ending.interrupt)
+        # A service that returns because it was cancelled is not done.
+        is_over = ending is not CANCELLED and run.start.kind == "job"
+        self._perform(run, run.step("ended" if is_over else "cancelled"), ending)
+
+    def _perform(self, run: Run, effect: Effect, ending: Ending = CANCELLED) -> None:
+        """Do what ends a run here; its slot, if it had one, is another's."""
+        if effect == "settle":
+            self._settle(run, self._endings.edge_for(run, ending))
+        elif effect == "suspend":
+            self._suspend(run)
+        elif effect:
+            self._forget(run)
+        if self._is_gathering or (self._slots.pace.last and len(self._lanes) == 1):
+            self._slots.fill()  # what is held ahead begins; more of it is asked for once a batch
+        else:
+            self._fill()
+        self._ring_if_idle()
+
+    def _settle(self, run: Run, edge: Edge) -> None:
+        run.edge = edge
+        self._settling[run.lane] += 1
+        if run.inbox is not None and run.inbox.is_unheard and edge.letter in model.ENDS:
+            self._on_unheard(run.start)
+        run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
+        box = self._box(run)
+        box.withdraw(run)
+        self._slots.free(run)
+        box.add(edge, run)
+        if self._slots.called and not box.is_flying:
+            self._gather()  # more end in this turn, and all would wait for the answer to this one
+        elif not self._is_gathering:
+            box.flush()
+
+    def _suspend(self, run: Run) -> None:
+        """Its handler was stopped for the lease's sake; if nobody takes the key, it goes on."""
+        self._slots.free(run)
+        lease = self.context.lanes[run.lane].lease
+        if not self._box(run).is_fenced and lease.is_good(self.context.seam.clock()):
+            run.step("resume")  # the lease came back while it was ending
+            self._slots.requeue(run)
+
+    def _forget(self, run: Run) -> None:
+        """The run is no longer ours, or has ended for good."""
+        if self.runs.get(run.key) is run:
+            del self.runs[run.key], self._by_lane[run.lane][run.key]
+            if run.edge is not None:
+                self._settling[run.lane] -= 1
+            elif run.is_lost:
+                self._zombies.discard(run)
+        self._box(run).withdraw(run)
+        if run.start.kind == "service":
+            self._mover.forget(run)
+        self._slots.free(run)
+
+    # --- what the store says ------------------------------------------------------------------
+
+    def _on_answered(self, answer: Answered) -> None:
+        box = answer.box
+        told = box.on_answer(answer)
+        if isinstance(answer.reply, PoolError):
+            self._troubled(box, answer.reply)
+        for (edge, run), (word, _, rest) in told:
+            if edge.letter == model.ACKNOWLEDGE:
+                assert run is not None
+                self._on_acknowledged(run, word, rest)
+            elif edge.letter == model.SEEN:
+                if word == "MORE":  # than one call takes out
+                    box.see(edge)
+            elif edge.letter not in (model.LIMIT, model.OVER):
+                self._on_settled(box, edge, run, word, rest)
+        box.flush()
+        self._refill()
+        self._ring_if_idle()
+
+    def _troubled(self, box: Outbox, error: PoolError) -> None:
+        self._lanes[box.lane].has_heard = False
+        if isinstance(error, Gone):
+            self.on_gone(box.lane, box.target.name)
+        elif isinstance(error, StoreLost):
+            self.context.on_data_lost(box.lane)
+        elif not isinstance(error, StoreUnavailable):
+            self.context.trouble("advance", box.lane, error)
+
+    def _on_acknowledged(self, run: Run, word: str, rest: str) -> None:
+        if self.runs.get(run.key) is not run or run.phase not in ("running", "preparing"):
+            return
+        if word != "OK":
+            if word != "STOPPED":
+                self._refused(run.key, run.start.epoch, word, rest)
+            self._cancel(run, "stopped" if word == "STOPPED" else "lost", rest)
+            return
+        run.is_acknowledged = True
+        flags, _, waiters = rest.partition(" ")
+        if waiters:
+            self.tell_waiters(run.lane, waiters.split(","), "started", run.start.id, b"")
+        if run.inbox is not None and "i" in flags and run.inbox.is_unread:
+            run.inbox.fall_behind()
+        self._slots.prepared(run)
+
+    def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, word: str, rest: str) -> None:
+        if word == "TIMEDOUT":
+            if run is not None and edge.letter == model.DONE and self._is_within_limit(run):
+                self._limit_anew(run)
+                box.send(edge, run)
+            elif run is not None and run.step("timed_out"):
+                run.edge = self._endings.timed_out(run)
+                box.send(run.edge, run)
+            return  # without a run, reconciliation finds it again, and what it was told
+        if word == "MOVED_ON" and rest != edge.handler:
+            # Nothing was done: its record names another handler than the start did.
+            edge.handler = rest
+            box.send(edge, run)
+            return
+        self._memory.keep(edge, self.context.seam.clock(), 2 * self.context.timing.ttl_s)
+        if word in ("OK", "REPEAT") and edge.letter == model.WAIT:
+            self.context.on_due(box.lane, int(edge.x) / 1000)
+        if word == "OK":
+            if rest:  # it has ended, or failed before it was said to have begun
+                outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
+                self.tell_waiters(box.lane, rest.split(","), "ended", edge.id, outcome or b"")
+        elif word not in ("REPEAT", "GRANTED", "UNASSIGNED") and edge.letter != model.GRANT:
+            self._refused(edge.key, edge.epoch, word, rest)
+        if run is not None and run.step("settled"):
+            self._forget(run)
+
+    def _refused(self, key: str, epoch: int, word: str, rest: str) -> None:
+        answer = f"{word} {rest}".strip()
+        self.context.emit(CommitRefused(key=key, epoch=epoch, answer=answer))
+
+    def _on_signal(self, lane: int, fields: dict[str, bytes]) -> None:
+        run = self.runs.get(fields.get("k", b"").decode(errors="replace"))
+        match fields:
+            case {"t": b"message", "i": number, "b": before}:
+                if run is not None and run.inbox is not None:
+                    if _is_number(number) and _is_number(before):
+                        run.inbox.offer(int(number), int(before), fields.get("p"))
+                    else:
+                        run.inbox.fall_behind()
+            case {"t": b"intent", "e": epoch, "d": intent}:
+                if run is None or epoch != b"%d" % run.start.epoch or not intent:
+                    if len(self._lanes[lane].asked) < ASKED_MAX:
+                        self._lanes[lane].asked.add(fields.get("k", b"").decode(errors="replace"))
+                    self._reconcile(lane)
+                elif intent.startswith(b"s"):
+                    self._cancel(run, "stop", intent[1:].decode(errors="replace"))
+                elif intent == b"t" and self._is_within_limit(run):
+                    self._limit_anew(run)
+                elif intent == b"t":
+                    self._cancel(run, "timeout")
+            case {"t": b"remade"}:
+                self.put(Missed(lane))  # somebody deleted our signals; see `renew.lua`
+
+    async def _read_inbox(self, run: Run, after: int) -> Page:
+        state, refusals = self.context.lanes[run.lane], 0
+        while True:
+            try:
+                call = state.lane.inbox(run.key, after)
+                async with self.context.link.at(state.lane.names.prefix).reads.turn() as turn:
+                    has_more, messages = await self.context.link.call(call, repeatable=True)
+                    turn.size = sum(len(message) for _, message in messages)
+            except StoreLost:
+                self.context.on_data_lost(run.lane)  # which ends this run
+            except (StoreUnavailable, StoreFault) as error:
+                if isinstance(error, StoreFault) and not error.maybe_done:
+                    raise  # there is no inbox in its place
+                refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
+            else:
+                if messages or not has_more:
+                    return has_more, messages
+                # Nothing but what was handled already, or is no message: first that has to go.
+                self._on_handled(run, after)
+            await anyio.sleep(refused_delay(refusals, RESEND_S))
+
+    def _on_handled(self, run: Run, number: int) -> None:
+        if self.runs.get(run.key) is run and not run.is_lost:
+            self._box(run).see(self._endings.edge(run, model.SEEN, number))
+
+    def _on_unheard(self, job: Job | Start) -> None:
+        self.context.emit(MessageUnheard(key=job.key, handler=job.handler, epoch=job.epoch))
+
+    # --- the lease ----------------------------------------------------------------------------
+
+    def _outlives(self, run: Run) -> bool:
+        """Say whether this run goes on without the store (its commits are fenced all the same)."""
+        return self.context.settings.on_store_loss == "continue" and run.start.kind == "service"
+
+    def _on_hard(self, lane: int) -> None:
+        self._lanes[lane].box.is_fenced = True
+
+    def _resume(self, lane: int) -> None:
+        box = self._lanes[lane].box
+        box.is_fenced = False
+        box.flush()  # first the settlements of handlers that had ended
+        for run in self._in_lane(lane):
+            if run.phase == "suspended":  # one that is still ending resumes when it has ended
+                run.step("resume")
+                self._slots.requeue(run)
+        self._reconcile(lane)
+        self._fill()
+
+    def _lose(self, lane: int) -> None:
+        for run in self._in_lane(lane):
+            if run.phase == "settling":
+                self._refused(run.key, run.start.epoch, "GONE", "")
+            run.then, run.then_epoch = (), 0  # starts that were granted to who we were
+            self._cancel(run, "lost")
+        self._memory.clear(lambda key: self.context.lane_of(key).number == lane)
+        self._ring_if_idle()
+
+    def _on_tick(self, tick: Ticked) -> None:
+        """Look after what time alone changes; once per renewal."""
+        lane, timing = self._lanes[tick.lane], self.context.timing
+        lane.told, lane.has_heard = min(lane.told, lane.renewed), False
+        now_s = self.context.seam.clock()
+        self._slots.fill()  # what has waited for its time starts here rather than being released
+        acknowledged = 0
+        for run in self._in_lane(tick.lane):
+            acknowledged += run.is_acknowledged and not run.is_lost
+            if run.phase == "queued" and not lane.box.is_fenced:
+                # Others with a free slot shall have it.  Not what waits for its trial: with each of
+                # them it would wait from the beginning, and for ever while there are suspects.
+                is_late = now_s - run.queued_s > timing.pending_timeout_s / 2
+                if is_late and not run.why and not self._slots.is_kept_back(run):
+                    self._cancel(run, "release")
+            elif not run.turn.has_come and len(self.context.candidates.workers) > 1:
+                # Likewise what others may fetch sooner than we, who have not even begun to.
+                if now_s - run.queued_s > timing.pending_timeout_s / 2 and not run.why:
+                    self._cancel(run, "release")
+            elif run.phase == "running":
+                self._limit(run, now_s)
+        if lane.box.is_empty and lane.box.answered_s < tick.asked_s:
+            lane.odd = lane.odd + 1 if acknowledged != tick.acknowledged else 0
+        overdue = now_s - lane.reconciled_s > 10 * timing.ttl_s
+        is_odd = lane.odd >= 2 or (overdue and bool(self.runs))
+        if tick.was_away or (is_odd and lane.audit is None):
+            self._reconcile(tick.lane)
+        if now_s - lane.pulled_s > 10 * timing.ttl_s:
+            self._pull(tick.lane)  # whatever the lane counts
+        self._fill()
+
+    def _limit(self, run: Run, now_s: float) -> None:
+        """Write the run-time limit into `due` once a job has lasted: then others can enforce it."""
+        assert run.handler is not None
+        timeout_s, timing = run.handler.options.timeout_s, self.context.timing
+        if timeout_s is None or run.is_limited or not run.is_acknowledged:
+            return
+        if now_s - run.began_s >= timing.renew_s / 2:
+            self._send_limit(run, run.began_s + timeout_s - now_s)
+
+    def _send_limit(self, run: Run, left_s: float, anew: str = "") -> None:
+        run.is_limited, run.has_old_limit = True, False
+        left_ms = max(1, round((left_s + self.context.timing.stop_budget_s) * 1000))
+        self._box(run).send(self._endings.edge(run, model.LIMIT, left_ms, anew), None)
+
+    def _is_within_limit(self, run: Run) -> bool:
+        """Whether its limit is not reached, whatever the server's clock made others write.
+
+        A run of before, under the same epoch, may have left its own there.
+        """
+        handler = self.handlers.get(run.start.handler)
+        timeout_s = handler.options.timeout_s if handler is not None else None
+        if timeout_s is None:
+            return False
+        return not run.began_s or self.context.seam.clock() < run.began_s + timeout_s
+
+    def _limit_anew(self, run: Run) -> None:
+        """Write the limit of this run over whatever stands there, and over a time-out, too."""
+        timeout_s = self.handlers[run.start.handler].options.timeout_s or 0.0
+        for_s = self.context.seam.clock() - run.began_s if run.began_s else 0.0
+        self._send_limit(run, timeout_s - for_s, model.ANEW)
+
+    # --- unassigned keys ----------------------------------------------------------------------
+
+    def _pull(self, number: int) -> None:
+        lane, state = self._lanes[number], self.context.lanes[number]
+        if lane.is_pulling or lane.box.is_fenced or self.is_draining:
+            return
+        if not state.lease.is_good(self.context.seam.clock()):
+            return
+        keys_max, ahead = AHEAD_MAX, self._slots.ahead()
+        if len(self._lanes) > 1:
+            # What the others may bring is not free: the oldest is asked for first, and for all.
+            free = self._slots.left() - self._coming()
+            keys_max = min(keys_max, free + ahead)
+            if keys_max <= 0:
+                return
+            lane.coming, lane.come = keys_max, 0
+        lane.is_pulling, lane.pulled_s = True, self.context.seam.clock()
+        box = lane.box
+        call = state.lane.pull(
+            box.target,
+            self.handlers,
+            keys_max=keys_max,
+            pending_s=self.context.timing.pending_timeout_s,
+            ahead=ahead,
+            says=self._says(number),
+        )
+        try:
+            self.context.link.send(call, lambda reply: self.deliver(_Pulled(box, reply)))
+        except PoolError as error:
+            self.put(_Pulled(box, error))
+
+    def _on_pulled(self, box: Outbox, reply: Reply) -> None:
+        lane = self._lanes[box.lane]
+        lane.is_pulling, lane.coming = False, 0
+        if isinstance(reply, Gone):
+            self.on_gone(box.lane, box.target.name)
+        elif isinstance(reply, PoolError):
+            lane.has_heard = False
+        else:
+            left, granted, lane.oldest = reply
+            # If nothing among them is for us, the next renewal tells whether that has changed.
+            self.context.tell_unassigned(box.lane, left if granted else 0)
+            if len(self._lanes) > 1:
+                lane.coming = max(0, granted - lane.come)
+                self._fill()
+                self._tell_room()
+
+    def _note_come(self, lane: _Lane, starts: int) -> None:
+        lane.come += starts
+        if not lane.is_pulling:
+            lane.coming = max(0, lane.coming - starts)
+
+    def _tell_room(self) -> None:
+        """Pull in lanes that were told that we have no room, and have not heard of a slot since.
+
+        One after the other: what one of them may bring is not free for the next, unless it is late.
+        """
+        if self._slots.has_room():
+            if self._coming():
+                self._knock_later()
+            self._pull_oldest()
+            for number, lane in enumerate(self._lanes):
+                if lane.told <= len(self._by_lane[number]) and self.takes(number) > lane.told:
+                    self._pull(number)
+
+    # --- reconciliation -----------------------------------------------------------------------
+
+    def _reconcile(self, number: int) -> None:
+        lane = self._lanes[number]
+        if lane.audit is not None:
+            lane.audit.is_again = True  # some of it may have been compared before this came up
+        elif self.state == "running":
+            lane.audit = Audit.begin(lane.asked, self._in_lane(number))
+            lane.asked = set()
+            lane.box.hold(partial(self.spawn, self._compare, number, lane, lane.audit))
+
+    async def _compare(self, number: int, lane: _Lane, audit: Audit) -> None:
+        """Compare the next page; what waits to be sent goes out before the one after it."""
+        state, runs, is_failed = self.context.lanes[number], self._by_lane[number], True
+        items, known = audit.page(runs, self.context.seam.pages.compared)
+        call = state.lane.reconcile(lane.box.target.name, items, at=audit.at, after=audit.after)
+
+        async def ask() -> Owned:
+            reply = await self.context.link.call(call, repeatable=True)
+            return await self._with_strays(number, lane, reply)
+
+        try:
+            theirs = await unmoved(ask)  # or who cancels all tasks would end the worker with them
+        except PoolError as error:
+            self.context.trouble("reconcile", number, error)
+            if isinstance(error, StoreLost):
+                self.context.on_data_lost(number)
+        else:
+            if self._lanes[number] is lane:
+                audit.list(theirs, runs)
+                mending = self._mend(number, lane.box, theirs, known)
+                stream = state.lane.names.stream(lane.box.target.name)
+                audit.counts.update(mending.counts(partial(self.has_read, number, stream)))
+                self._fill()
+            is_failed = False
+        finally:
+            if self._lanes[number] is lane:
+                lane.box.release()
+                if is_failed or audit.is_over:
+                    self._end_audit(number, lane, audit, is_failed=is_failed)
+                else:
+                    lane.box.hold(partial(self.spawn, self._compare, number, lane, audit))
+
+    def _end_audit(self, number: int, lane: _Lane, audit: Audit, *, is_failed: bool) -> None:
+        lane.audit = None
+        if not is_failed:
+            lane.reconciled_s, lane.odd = self.context.seam.clock(), 0
+        if audit.counts.total():
+            self.context.emit(ReconciliationMended(worker=lane.box.target.name, **audit.counts))
+        if audit.is_again and not is_failed:
+            self._reconcile(number)
+        self._ring_if_idle()
+
+    async def _with_strays(self, number: int, lane: _Lane, theirs: Owned) -> Owned:
+        """Add what is ours and our set of keys lacks: the record decides."""
+        if not theirs.strays:
+            return theirs
+        state, name = self.context.lanes[number], lane.box.target.name
+        answers = await restore(self.context, state, name, theirs.strays, self.handlers.options())
+        running = dict(theirs.running)
+        for (key, _, record), is_there in zip(theirs.strays, answers, strict=True):
+            if is_there:  # one that moved on is seen the next time
+                running[key] = record
+        return attrs.evolve(theirs, running=running)
+
+    def _mend(self, number: int, box: Outbox, theirs: Owned, known: Sequence[Run]) -> Mending:
+        mending = compare(theirs, self._by_lane[number], self._memory, known)
+        for run in mending.acknowledged:
+            run.is_acknowledged = True
+        for run in mending.again:
+            # It would be swept again and again, and behind a hung loop be taken from who runs it.
+            run.is_acknowledged = False
+            if run.phase == "running":
+                self._box(run).acknowledge(run, run.began_s)
+        for run, cause in mending.stop:
+            self._cancel(run, "stop", cause)
+        for run in mending.cancel:
+            self._cancel(run, "lost")
+        for start in mending.adopt:
+            self._accept(number, start)
+        for edge in mending.resend:
+            box.send(edge, None)
+        for key, text in theirs.unreadable.items():
+            self.spawn(unmoved, partial(self._quarantine, number, key, text))
+        for held in mending.release:
+            box.send(self._given_up(held), None)
+        return mending
+
+    def _given_up(self, held: Held) -> Edge:
+        """Return the edge that gives up what we own and do not know."""
+        record = held.record
+        if record is not None and record.intent.startswith("t"):
+            # Granting it is refused (TIMEDOUT): its attempt must end as timed out, and there is
+            # no run of ours that could be told so.
+            handler = self.handlers.get(record.handler)
+            options = handler.options if handler is not None else model.Options()
+            decision = model.after_timeout(record.attempt, options, self.context.seam.dice)
+            return edge_of(held.key, record, decision, self.context.settings)
+        ttl_ms = outcome_ttl_ms(self.context.settings)
+        edge = Edge(model.GRANT, held.key, held.epoch, held.id, ttl_ms)
+        edge.handler = held.handler
+        return edge
+
+    async def _quarantine(self, number: int, key: str, text: bytes) -> None:
+        """Park a job of ours whose record cannot be read; its handler is cancelled then."""
+        state, name = self.context.lanes[number], self.target(number).name
+        try:
+            is_gone = await quarantine(self.context, state, key, text, name)
+        except PoolError as error:
+            self.context.trouble("quarantine", number, error)
+            return
+        if is_gone:
+            self._reconcile(number)
+
+    # --- moving and leaving -------------------------------------------------------------------
+
+    async def _move(self, revision: int) -> None:
+        """Hand services to the workers that are first for them now."""
+        again_s: list[float] = []
+        for run in list(self.runs.values()):
+            if self._mover.revision != revision:
+                return
+            match await self._mover.place_for(run):
+                case float() as in_s:
+                    again_s.append(in_s)
+                case Target() as target if run.phase == "running" and not run.why:
+                    self._mover.go(run, target)
+                    self._cancel(run, "release")
+        if again_s:
+            self.context.loop.later(min(again_s), partial(self.put, MoveDue(revision)))
+
+    def _drain(self) -> None:
+        for run in list(self.runs.values()):
+            if run.phase in ("queued", "suspended") or run.start.kind == "service":
+                self._cancel(run, "release")
+        self.spawn(unmoved, partial(self._end_grace, self._grace_ends_s))
+        self._ring_if_idle()
+
+    def _ring_if_idle(self) -> None:
+        if self._idle_bell is not None and self.is_idle:
+            self._idle_bell.set()
+
+    async def _end_grace(self, at_s: float) -> None:
+        await anyio.sleep(max(0.0, at_s - self.context.seam.clock()))
+        for run in list(self.runs.values()):
+            self._cancel(run, "release")

@@ -1,0 +1,224 @@
+"""The blocking readers of map logs: a `Tail` for each few maps, which feeds their replicas.
+
+    log of map A --\
+    log of map B ----> XREAD from each reader's own position --> one hop --> receive(Deltas)
+    where A, B are --> once per renewal period, and after every reconnect --> receive(Probed)
+
+What was read before a probe is delivered before it.  A loop that hangs fills no memory: the log
+waits in Redis, and what is trimmed there shows as a gap.
+
+Each delta ends a blocked read, and the next one names all its logs anew: 1.2 us of the server's
+time for each of them.  So one Tail reads a few maps, and a process that follows many has several
+connections: what a write costs does not hang on how many maps its followers follow.
+
+A log that cannot be read fails the whole read.  The probe after that says which it is; it is left
+out of the reads until a probe finds it well again, and its map's replica is told.
+
+Probes also end maps whose time is up: the server hands each to one process, and
+they are asked for until none is left.  They say what time should have passed (see rmap_probe.lua).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import anyio
+import attrs
+
+from pool.core.timing import Timing
+from pool.errors import PoolError, StoreLost, again
+from pool.events import Event, MapsReachable, MapsUnreachable
+from pool.maps.commands import (
+    ENDED_MAX,
+    StoredMap,
+    delta_of,
+    entry_of,
+    expire_calls,
+    probe_call,
+    probed,
+)
+from pool.maps.deltas import Deltas, Position, Probed
+from pool.names import Control
+from pool.redis.io.system import Care, Port, Seam
+from pool.redis.url import Url
+from pool.runtime.stream_tailer import Batch, Reading, StreamEntry, Tail
+from pool.settings import Settings
+
+READ_MAX = 256  # deltas of one map in one read; at 64 KiB each that is 16 MiB
+MAPS_MAX = 8  # that one connection reads
+
+
+@attrs.frozen
+class Lost:
+    """The server does not hold the pool of this incarnation any more."""
+
+    incarnation: str
+    error: StoreLost
+
+
+@attrs.frozen
+class Rejoined:
+    """The pool is there again, in the same incarnation or in another."""
+
+
+Told: TypeAlias = Deltas | Probed | Lost | Rejoined
+Receive: TypeAlias = Callable[[Told], object]
+
+
+@attrs.define(eq=False, kw_only=True)
+class _Reading(Reading):
+    """One log; its position is the entry of the delta that was delivered last."""
+
+    stored: StoredMap
+    receive: Receive
+
+
+@attrs.define(eq=False, kw_only=True)
+class Follower:
+    """Reads the logs of all maps that a node follows, and probes them.
+
+    All but `_probe` belongs to the event loop's thread.
+    """
+
+    seam: Seam
+    url: Url
+    control: Control
+    incarnation: str
+    settings: Settings
+    timing: Callable[[], Timing]
+    emit: Callable[[Event], object]
+    care: Care | None  # None: a crash ends it
+    _tails: list[Tail[_Reading]] = attrs.field(init=False)
+    _is_started: bool = attrs.field(init=False, default=False)
+    # The maps' time as the server said last, and when that was by our own clock.
+    _noted: tuple[int, float] | None = attrs.field(init=False, default=None)
+
+    @_tails.default
+    def _first_tail(self) -> list[Tail[_Reading]]:
+        return [self._new_tail()]
+
+    def _new_tail(self) -> Tail[_Reading]:
+        tail: Tail[_Reading] = Tail(
+            name="pool-maps",
+            seam=self.seam,
+            url=self.url,
+            timing=self.timing,
+            count=READ_MAX,
+            decode=_deltas,
+            on_batch=lambda batch: self._on_batch(tail, batch),
+            probe=self._probe,
+            on_probed=lambda told: self._on_probed(tail, told),
+            on_trouble=self._on_trouble,
+            on_back=self._on_back,
+            care=self.care,
+        )
+        return tail
+
+    def start(self) -> None:
+        """Start reading; maps may be followed before."""
+        self._is_started = True
+        for tail in self._tails:
+            tail.start()
+
+    async def aclose(self, budget_s: float) -> None:
+        """Stop reading, within the budget.  Twice is fine."""
+        async with anyio.create_task_group() as tasks:
+            for tail in self._tails:
+                tasks.start_soon(tail.aclose, budget_s)
+
+    def follow(self, stored: StoredMap, at: Position, receive: Receive) -> None:
+        """Read this map's log from behind `at`; what is on its way from elsewhere is dropped."""
+        reading = _Reading(stored.log, entry_of(at), stored=stored, receive=receive)
+        tail = self._tail_of(stored) or self._tail_with_room()
+        tail.follow([*{**tail.readings, stored.log: reading}.values()])
+
+    def unfollow(self, stored: StoredMap) -> None:
+        """Read this map's log no more.  Twice is fine."""
+        tail = self._tail_of(stored)
+        if tail is not None:  # one without maps waits for others, without a connection
+            tail.follow([each for each in tail.readings.values() if each.stored != stored])
+
+    def _tail_of(self, stored: StoredMap) -> Tail[_Reading] | None:
+        return next((tail for tail in self._tails if stored.log in tail.readings), None)
+
+    def _tail_with_room(self) -> Tail[_Reading]:
+        for tail in self._tails:
+            if len(tail.readings) < MAPS_MAX:
+                return tail
+        self._tails.append(self._new_tail())
+        if self._is_started:
+            self._tails[-1].start()
+        return self._tails[-1]
+
+    def rejoin(self, incarnation: str) -> None:
+        """Go on in this incarnation, after a loss: all replicas fetch their maps anew."""
+        self.incarnation = incarnation
+        for reading in list(self._readings.values()):
+            reading.receive(Rejoined())
+
+    @property
+    def _readings(self) -> Mapping[str, _Reading]:
+        return {log: reading for tail in self._tails for log, reading in tail.readings.items()}
+
+    def _on_batch(self, tail: Tail[_Reading], batch: Batch[_Reading]) -> None:
+        self._deliver(tail, batch.told)
+        tail.taken(batch)
+
+    def _on_probed(self, tail: Tail[_Reading], told: Sequence[tuple[_Reading, Told]]) -> None:
+        self._deliver(tail, told)
+        tail.taken()
+
+    def _deliver(self, tail: Tail[_Reading], told: Sequence[tuple[_Reading, Told]]) -> None:
+        for reading, message in told:
+            if tail.follows(reading):
+                if isinstance(message, Probed):
+                    reading.is_off = message.damaged == reading.stream
+                reading.receive(message)
+
+    def _on_trouble(self, error: PoolError, failures: int) -> None:
+        if not failures:
+            self.emit(MapsUnreachable(pool=self.control.pool, problem=str(error)))
+
+    def _on_back(self, failures: int) -> None:
+        self.emit(MapsReachable(pool=self.control.pool, failures=failures))
+
+    # --- beside the loop ----------------------------------------------------------------------
+
+    async def _probe(
+        self, port: Port, readings: Sequence[_Reading], is_fresh: bool
+    ) -> list[tuple[_Reading, Told]]:
+        incarnation, maps = self.incarnation, [reading.stored for reading in readings]
+        timeout_s = self.settings.op_timeout_s
+        told: list[Told] = []
+        logs = is_fresh or any(reading.is_off for reading in readings)
+        ended_count = ENDED_MAX
+        while ended_count == ENDED_MAX:  # there may be more, of whatever maps of the pool
+            expected_ms = self._expected_ms()
+            call = probe_call(self.control, incarnation, maps, expected_ms=expected_ms, logs=logs)
+            [reply] = await port.run([call], timeout_s=timeout_s)
+            if isinstance(reply, StoreLost):
+                self._noted = None
+                lost = Lost(incarnation, StoreLost(pool=self.control.pool))
+                return [(reading, lost) for reading in readings]
+            if isinstance(reply, PoolError):
+                raise again(reply)
+            if reply.now_ms:
+                self._noted = reply.now_ms, self.seam.clock()
+            told = told or [
+                attrs.evolve(each, is_fresh=is_fresh) for each in probed(incarnation, maps, reply)
+            ]
+            ended = expire_calls(self.seam, self.control, incarnation, reply.ended)
+            if ended:  # what fails here is handed to somebody again
+                await port.run(ended, timeout_s=timeout_s)
+            ended_count = len(reply.ended)
+        return [*zip(readings, told, strict=True)]
+
+    def _expected_ms(self) -> int:
+        """Return what the maps' time should be by our own clock; 0: we have heard of none."""
+        noted = self._noted
+        return 0 if noted is None else noted[0] + round((self.seam.clock() - noted[1]) * 1000)
+
+
+def _deltas(_: _Reading, entries: list[StreamEntry]) -> Deltas:
+    return Deltas(tuple(delta_of(*entry) for entry in entries))

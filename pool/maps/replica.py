@@ -1,0 +1,441 @@
+"""The local copy of one replicated map, and those who wait for it or watch it.
+
+    follower --Deltas, Probed--> +---------+ --changes--> watchers (callbacks)
+    link -----snapshot---------> | Replica | --reached--> waiters, each with a channel of its own
+                                 +---------+ --items----> readers, without waiting
+
+What to do about a gap, a silence or a server that went back is decided in `maps/deltas.py`; this
+actor performs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from typing import Final, TypeAlias
+
+import anyio
+import attrs
+
+from pool import events
+from pool.core.retry import reconnect_delay
+from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable, again
+from pool.events import MapDamaged, MapNotFetched, MapResynced
+from pool.maps.commands import ASKED_MAX, DELTAS_MAX, FOR_EVER, Life, StoredMap
+from pool.maps.deltas import (
+    Ask,
+    Change,
+    Changed,
+    Copy,
+    Doubted,
+    Effect,
+    Event,
+    Fetched,
+    Follow,
+    History,
+    ListOp,
+    MapState,
+    Odd,
+    Op,
+    Position,
+    Probed,
+    ResetOp,
+    Resized,
+    Resync,
+    Value,
+    Written,
+)
+from pool.maps.follower import Follower, Lost, Rejoined, Told
+from pool.redis.pipeline import Link
+from pool.runtime.actor import Actor
+
+FAULTS_MAX: Final = 4  # answers in a row that cannot be read, before it is the map that cannot
+
+
+@attrs.define(eq=False)
+class _Waiter:
+    """One caller's own channel: nobody else can fill it, close it, or forget to read it."""
+
+    at: Position
+    event: anyio.Event = attrs.field(factory=anyio.Event)
+    error: PoolError | None = None
+
+    def release(self, error: PoolError | None = None) -> None:
+        self.error = error
+        self.event.set()
+
+
+@attrs.frozen
+class _Found:
+    """The server said what its history has of what we wait for; None if it could not say."""
+
+    asked: tuple[_Waiter, ...]
+    history: History | None
+
+
+Message: TypeAlias = Told | Fetched | _Found
+Watcher: TypeAlias = Callable[[Change | Resync], object]
+
+
+@attrs.define(eq=False, kw_only=True)
+class Replica(Actor[Message]):
+    """A replicated map with local reads.
+
+    A copy follows the map's own history without a break, or is fetched anew (G-10); watchers are
+    told either way.  It is at most two renewal periods behind a server that it can reach, and
+    right after a reconnect it is as the server then was.
+
+    While no snapshot can be had, for whatever reason, the copy stays as it is: an outage of this
+    map alone.  Of one that is no absence of the server those who wait are told, as more time may
+    not help them.
+    """
+
+    stored: StoredMap
+    link: Link
+    follower: Follower
+    emit: Callable[[events.Event], object]
+    on_lost: Callable[[StoreLost], object]  # the pool's data are gone; once until they are back
+    _copy: Copy = attrs.field(init=False)
+    _passed: dict[int, str] = attrs.field(
+        init=False, factory=dict
+    )  # by revision, the latest stamps
+    _waiters: dict[int, set[_Waiter]] = attrs.field(init=False, factory=dict)  # by revision
+    _is_asking: bool = attrs.field(init=False, default=False)  # the server, for what we wait for
+    _damaged: str = attrs.field(init=False, default="")  # which key was told of
+    _watchers: list[Watcher] = attrs.field(init=False, factory=list)
+    _is_lost: bool = attrs.field(init=False, default=False)
+    _is_overflowed: bool = attrs.field(init=False, default=False)
+
+    @_copy.default
+    def _nothing_yet(self) -> Copy:
+        return Copy(MapState(Position(self.follower.incarnation, 0)))
+
+    # --- for everybody ------------------------------------------------------------------------
+
+    @property
+    def items(self) -> Mapping[bytes, Value]:
+        """The map as of `revision`: immutable, and good to keep.  Empty before the first sync."""
+        return self._copy.state.items
+
+    @property
+    def revision(self) -> int:
+        """How far this copy is.  It goes back only with a `Resync`, when the server did."""
+        return self.at.revision
+
+    @property
+    def at(self) -> Position:
+        """Where in the map's history this copy is."""
+        return self._copy.state.at
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the map was ever here; `synced()` waits for it."""
+        return self._copy.is_synced
+
+    async def write(
+        self, ops: Sequence[Op], *, repeatable: bool = False, life: Life = FOR_EVER
+    ) -> Written:
+        """Change the map; return when the store has it.
+
+        The local copy follows later: `wait_for(written.at)`.  For what is promised, for
+        `repeatable` and for errors see `StoredMap.write`.
+        """
+        incarnation = self.follower.incarnation
+        with self._noticing(incarnation):
+            return await self.stored.write(
+                self.link, incarnation, ops, repeatable=repeatable, life=life
+            )
+
+    async def change_list(self, op: ListOp, *, life: Life = FOR_EVER) -> Resized:
+        """Change one list; see `StoredMap.change_list`."""
+        incarnation = self.follower.incarnation
+        with self._noticing(incarnation):
+            return await self.stored.change_list(self.link, incarnation, op, life=life)
+
+    async def reset(self, op: ResetOp) -> Resized:
+        """Remove everything; see `StoredMap.reset`."""
+        incarnation = self.follower.incarnation
+        with self._noticing(incarnation):
+            return await self.stored.reset(self.link, incarnation, op)
+
+    @contextmanager
+    def _noticing(self, incarnation: str) -> Iterator[None]:
+        """Notice that the pool's data are gone, whoever is told first."""
+        try:
+            yield
+        except StoreLost as lost:
+            self._receive(Lost(incarnation, lost))
+            raise
+
+    async def synced(self) -> None:
+        """Wait until the map is here.
+
+        Raises:
+            StoreFault, StoreLost, NotRunning: As for `wait_for()`.
+        """
+        await self._wait(Position(self.follower.incarnation, 0))
+
+    async def wait_for(self, at: Position) -> None:
+        """Wait until the local copy has this write, which somebody has made.
+
+        Raises:
+            StoreLost: The server does not have it: it went back since, or lost the pool.
+            StoreFault: The map cannot be read.
+            NotRunning: The map was closed.
+        """
+        await self._wait(at)
+
+    async def _wait(self, at: Position) -> None:
+        self.link.check_loop()
+        if self._has_passed(at):
+            return
+        if self.state in ("stopping", "ended"):
+            raise NotRunning(state=self.state)
+        waiter = _Waiter(at)
+        self._waiters.setdefault(at.revision, set()).add(waiter)
+        try:
+            self._judge()
+            await waiter.event.wait()
+        finally:
+            self._forget(waiter)
+        if waiter.error is not None:
+            raise again(waiter.error)
+
+    def _has_passed(self, at: Position) -> bool:
+        if not self.is_synced or at.incarnation != self.at.incarnation:
+            return False
+        return at.revision == 0 or self._passed.get(at.revision) == at.stamp
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Call `watcher` for each change from now on, and for each `Resync`; return what ends it.
+
+        It is called on the event loop, when `items` are new already.  It must not wait or raise:
+        who hands changes on to someone slow needs a limit of their own.
+        """
+        self._watchers.append(watcher)
+
+        def unwatch() -> None:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+        return unwatch
+
+    # --- the actor ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._is_overflowed = self._is_asking = False
+        self._step(Doubted("restart" if self.is_synced else "join"))
+
+    def handle(self, message: Message) -> None:
+        match message:
+            case Lost(incarnation=incarnation, error=error):
+                if incarnation == self.follower.incarnation:
+                    self._lose(error)
+            case Rejoined():
+                self._is_lost = False
+                self._step(Doubted("data lost"))
+            case _Found():
+                self._found(message)
+            case Probed():
+                self._is_lost = False  # the server holds our incarnation
+                self._damage(message.damaged)
+                self._step(message)
+                self._judge()
+                self._ask_for([each for each in self._waiting() if self._is_missed(each, message)])
+            case _:
+                self._step(message)
+        if self._is_overflowed:
+            self._is_overflowed = False
+            self._step(Doubted("overflow"))
+
+    def ended(self, crash: BaseException | None) -> None:
+        self.follower.unfollow(self.stored)
+        error = crash if isinstance(crash, PoolError) else NotRunning(state=self.state)
+        self._fail(error)
+
+    def _receive(self, message: Message) -> None:
+        """Be told from outside.  Of what finds no place, only that it was missed is kept."""
+        if not self.tell(message):
+            self._is_overflowed = True
+
+    def _step(self, event: Event) -> None:
+        self._copy, effects = self._copy.step(event)
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Ask(ask=ask):
+                self.spawn(self._fetch, ask)
+            case Changed(changes=changes, passed=passed):
+                self._passed |= {at.revision: at.stamp for at in passed}
+                for old in list(self._passed)[: len(self._passed) - DELTAS_MAX]:
+                    del self._passed[old]
+                for change in changes:
+                    self._notify(change)
+                self._judge()
+            case Resync():
+                self.emit(self._resynced(effect))
+                self._notify(effect)
+            case Odd():
+                self._damage(self.stored.data)
+            case Follow(at=at):
+                self._is_lost = False
+                self.follower.follow(self.stored, at, self._receive)
+                self._passed = {at.revision: at.stamp}  # of what led here the server's log tells
+                self._judge()
+
+    async def _fetch(self, ask: int) -> None:
+        """Bring a snapshot, however long the server is away.
+
+        Its first page comes as any other call does, and is all that there is of most maps.
+        """
+        link, pages = self.link, self.stored.pages(self.follower.incarnation)
+        failures = faults = 0
+        async with AsyncExitStack() as stack:
+            while ask == self._copy.ask:
+                if pages.incarnation != self.follower.incarnation:
+                    pages = self.stored.pages(self.follower.incarnation)
+                try:
+                    if pages.is_begun and link is self.link:
+                        link = await stack.enter_async_context(self.link.apart())
+                    state = await pages.fetch(link)
+                except StoreLost as error:
+                    self._receive(Lost(pages.incarnation, error))
+                except PoolError as error:
+                    faults = 0 if isinstance(error, StoreUnavailable) else faults + 1
+                    if faults >= FAULTS_MAX or (faults and not getattr(error, "maybe_done", False)):
+                        self._fail(error)
+                    if faults <= 1:
+                        self.emit(self._not_fetched(error))
+                else:
+                    failures = 0
+                    if state is not None:
+                        self._receive(Fetched(ask, state, await self._is_ours_there(state.at)))
+                        return
+                    continue
+                failures += 1
+                await anyio.sleep(reconnect_delay(failures, self.follower.seam.dice))
+
+    async def _is_ours_there(self, theirs: Position) -> bool | None:
+        """Ask whether the history that a snapshot is of has our position; None: nobody can say."""
+        ours = self.at
+        if not self.is_synced or ours == theirs or ours.incarnation != theirs.incarnation:
+            return None
+        try:
+            history = await self.stored.find(self.link, ours.incarnation, [ours.revision])
+        except PoolError:
+            return None
+        return history.has(ours)
+
+    def _lose(self, error: StoreLost) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._fail(error)
+            self.on_lost(error)
+
+    # --- waiters and watchers -----------------------------------------------------------------
+
+    def _notify(self, news: Change | Resync) -> None:
+        for watcher in tuple(self._watchers):  # a watcher may end itself, or add another
+            watcher(news)
+
+    def _waiting(self) -> list[_Waiter]:
+        return [waiter for waiters in self._waiters.values() for waiter in waiters]
+
+    def _judge(self) -> None:
+        """Answer who waits for what we have come to, or ask the server where we cannot know."""
+        doubtful = []
+        for revision in [each for each in self._waiters if each <= self.revision]:
+            for waiter in list(self._waiters[revision]):
+                if self._has_passed(waiter.at):
+                    self._answer(waiter)
+                elif self.is_synced and waiter.at.incarnation == self.at.incarnation:
+                    doubtful.append(waiter)
+        for waiter in self._waiting():
+            if waiter.at.incarnation != self.at.incarnation and self._is_newest():
+                self._answer(waiter, is_lost=True)  # of what the pool lost
+        self._ask_for(doubtful)
+
+    def _is_newest(self) -> bool:
+        return self.is_synced and self.at.incarnation == self.follower.incarnation
+
+    def _is_missed(self, waiter: _Waiter, probed: Probed) -> bool:
+        """Say whether the server may have lost a write before this copy had seen it.
+
+        Then its history looks unbroken.  The probe may have been under way before the write, so it
+        is no answer, only a reason to ask.
+        """
+        return probed.at is not None and waiter.at.revision > probed.at.revision
+
+    def _ask_for(self, doubtful: Sequence[_Waiter]) -> None:
+        if doubtful and not self._is_asking and self.state == "running":
+            self._is_asking = True
+            self.spawn(self._find, tuple(doubtful[:ASKED_MAX]))
+
+    async def _find(self, asked: tuple[_Waiter, ...]) -> None:
+        incarnation = self.at.incarnation
+        history = None
+        try:
+            revisions = sorted({waiter.at.revision for waiter in asked})
+            history = await self.stored.find(self.link, incarnation, revisions)
+        except StoreLost as error:
+            self._receive(Lost(incarnation, error))
+        except PoolError:
+            history = None  # the next probe asks again
+        self.put(_Found(asked, history))
+
+    def _found(self, found: _Found) -> None:
+        """Answer those whose writes were lost; the others as soon as this copy has come as far."""
+        self._is_asking = False
+        if found.history is None:
+            return
+        has_ended = found.history.revision == 0 and not self.items  # nothing leads there any more
+        for waiter in found.asked:
+            at = waiter.at
+            if at.incarnation != self.at.incarnation or waiter.event.is_set():
+                continue
+            if not found.history.has(at):
+                self._answer(waiter, is_lost=True)
+            elif at.revision <= self.revision or has_ended:
+                self._answer(waiter)
+        self._judge()
+
+    def _answer(self, waiter: _Waiter, *, is_lost: bool = False) -> None:
+        waiter.release(StoreLost(pool=self.stored.control.pool) if is_lost else None)
+        self._forget(waiter)
+
+    def _fail(self, error: PoolError) -> None:
+        for waiter in self._waiting():
+            waiter.release(attrs.evolve(error))
+        self._waiters.clear()
+
+    def _forget(self, waiter: _Waiter) -> None:
+        waiters = self._waiters.get(waiter.at.revision)
+        if waiters is not None:
+            waiters.discard(waiter)
+            if not waiters:
+                del self._waiters[waiter.at.revision]
+
+    # --- events -------------------------------------------------------------------------------
+
+    def _damage(self, key: str) -> None:
+        """Tell once that a key of ours holds what is none of ours."""
+        if key and key != self._damaged:
+            control = self.stored.control
+            self.emit(MapDamaged(pool=control.pool, map=self.stored.name, key=key))
+        self._damaged = key or (self._damaged if self._copy.is_odd_told else "")
+
+    def _resynced(self, resync: Resync) -> MapResynced:
+        return MapResynced(
+            pool=self.stored.control.pool,
+            map=self.stored.name,
+            reason=resync.reason,
+            revision=resync.revision,
+            revision_before=resync.revision_before,
+        )
+
+    def _not_fetched(self, error: PoolError) -> MapNotFetched:
+        return MapNotFetched(
+            pool=self.stored.control.pool, map=self.stored.name, problem=str(error)
+        )

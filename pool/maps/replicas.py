@@ -1,0 +1,126 @@
+"""The replicas of one node, or of one part without a node: one copy per map, however many hold it.
+
+hold("flags")    the first one starts a replica and waits for its snapshot
+hold("flags")    the second one shares it
+release()        the last one stops it
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import attrs
+
+from pool.errors import NotRunning
+from pool.maps.commands import StoredMap
+from pool.maps.follower import Follower
+from pool.maps.replica import Replica
+from pool.runtime.session import CLOSE_BUDGET_S, Access
+
+
+@attrs.define(eq=False)
+class _Held:
+    replica: Replica
+    holders: int = 0
+
+
+@attrs.define(eq=False, kw_only=True)
+class Maps:
+    """Starts and stops replicas; the one follower reads for them all."""
+
+    access: Access
+    on_lost: Callable[[], object]  # the pool's data are gone
+    follower: Follower = attrs.field(init=False)
+    _held: dict[str, _Held] = attrs.field(init=False, factory=dict)
+    _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
+    _is_closed: bool = attrs.field(init=False, default=False)
+
+    @follower.default
+    def _new_follower(self) -> Follower:
+        access = self.access
+        return Follower(
+            seam=access.seam,
+            url=access.url,
+            control=access.control,
+            incarnation=access.incarnation,
+            settings=access.settings,
+            timing=access.timing_now,
+            emit=access.emit,
+            care=access.supervisor,
+        )
+
+    def start(self) -> None:
+        """Start reading."""
+        self.follower.start()
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[Replica]:
+        """Hold a map's replica; it is synced when this yields.
+
+        Raises:
+            ConfigError: The name cannot be a map's.
+            NotRunning: The node is closing.
+            StoreFault: There are foreign data under the map's keys.
+        """
+        held = await self._take(name)
+        try:
+            await held.replica.synced()
+            yield held.replica
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._release(name, held)
+
+    async def stop(self) -> None:
+        """Stop all replicas, whoever holds them: who waits there is told `NotRunning`."""
+        self._is_closed = True
+        async with self._lock:
+            for held in list(self._held.values()):
+                await self.access.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+
+    async def aclose(self) -> None:
+        """Stop reading, within a budget.  Twice is fine."""
+        await self.follower.aclose(CLOSE_BUDGET_S)
+
+    async def _take(self, name: str) -> _Held:
+        async with self._lock:
+            if self._is_closed:
+                raise NotRunning(state="closing")
+            held = self._held.get(name)
+            if held is None:
+                held = self._held[name] = _Held(self.new_replica(name))
+                try:
+                    failed = partial(self._fail, name, held)
+                    await self.access.supervisor.start(held.replica, failed)
+                except BaseException:
+                    del self._held[name]
+                    held.replica.stop()
+                    raise
+            held.holders += 1
+            return held
+
+    async def _release(self, name: str, held: _Held) -> None:
+        async with self._lock:
+            held.holders -= 1
+            if not held.holders:
+                self._fail(name, held)
+                await self.access.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+
+    def _fail(self, name: str, held: _Held, _: Exception | None = None) -> None:
+        """Its replica is not run again; its holders hear of that, and who comes gets a new one."""
+        if self._held.get(name) is held:
+            del self._held[name]
+
+    def new_replica(self, name: str) -> Replica:
+        """Return a replica that whoever asks for it starts and stops."""
+        access = self.access
+        return Replica(
+            name=f"map/{name}",
+            stored=StoredMap(access.control, name),
+            link=access.link,
+            follower=self.follower,
+            emit=access.emit,
+            on_lost=lambda _: self.on_lost(),
+        )

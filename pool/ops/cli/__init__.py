@@ -1,0 +1,203 @@
+"""The command line: `pool demo | dev | run | status | ttl | acl | explain`.
+
+Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
+cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
+standard error, and never shows a password.  A traceback comes before it only where the user's own
+module failed while it was imported, and holds that module's lines alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn, TypeAlias
+
+from pool.errors import (
+    AuthError,
+    ConfigError,
+    NoHandlers,
+    NoServer,
+    PoolError,
+    StoreUnavailable,
+    UnsupportedServer,
+    UsageError,
+)
+from pool.redis.url import Url
+from pool.settings import Settings
+from pool.version import __version__
+
+OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
+_INTERRUPTED = 128 + 2  # as a shell says of a program that SIGINT ended
+
+_SECRET = re.compile(r"(?<=://)\S+")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        args = _parser().parse_args(argv)
+    except SystemExit as done:  # argparse has said everything
+        return int(done.code or 0)
+    try:
+        _complete(args)
+        code: int = importlib.import_module(args.module).run(args)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # who read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except (PoolError, BaseExceptionGroup) as error:
+        if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
+            return _INTERRUPTED
+        cause = _cause(error)
+        if cause is None:
+            raise
+        if isinstance(cause, NoHandlers) and cause.__cause__ is not None:
+            sys.stderr.writelines(_told(cause.__cause__))
+        return _say(str(cause), _code(cause))
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="pool",
+        description="A dedicated worker pool: jobs by key, one owner per key, state in Redis.",
+        epilog="Exit codes: 0 all is well, 1 a finding, 2 usage, 3 the store cannot be reached.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"pool {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    demo = _command(commands, "demo", "show on real input what the pool promises, and check it")
+    demo.set_defaults(module="pool.demo.demo")
+
+    dev = _command(commands, "dev", "run an embedded server until Ctrl-C, and print its address")
+    dev.add_argument("--dir", help="keep the data here; without it they end with the server")
+    dev.add_argument("--port", type=int, help="listen on this port of 127.0.0.1 too")
+
+    run = _command(commands, "run", "run a worker; SIGTERM drains it, a second one ends it at once")
+    run.add_argument("handlers", metavar="module:attribute", help="where its Handlers are")
+    _add_pool(run)
+    run.add_argument("--capacity", type=int, default=100, help="jobs at once (default: 100)")
+    run.add_argument("--weight", type=float, default=1.0, help="its share of the keys (default: 1)")
+    run.add_argument("--label", default="", help="a name that outlives restarts: keys come back")
+    run.add_argument("--loop", choices=["asyncio", "trio"], default="asyncio")
+    defaults = Settings()
+    run.add_argument("--ttl", type=float, help="lease TTL, seconds (default: the pool's)")
+    run.add_argument(
+        "--grace", type=float, default=defaults.grace_s, help="for finite jobs, seconds"
+    )
+    run.add_argument(
+        "--on-overrun",
+        choices=["exit", "report"],
+        default="exit",
+        help="what happens when a handler outlives its lease (default: exit)",
+    )
+
+    run.add_argument(
+        "--log-format",
+        choices=["json", "console"],
+        help="of log lines, if the application configures no structlog of its own (default: json "
+        "with --json)",
+    )
+
+    status = _command(commands, "status", "show a pool's nodes, workers and jobs")
+    _add_pool(status)
+
+    ttl = _command(commands, "ttl", "change the lease TTL of a pool while its nodes run")
+    ttl.add_argument("seconds", type=float, metavar="SECONDS", help="from 1 to 3,600")
+    _add_pool(ttl)
+
+    acl = _command(commands, "acl", "print the access rules that a user needs to work on a pool")
+    acl.add_argument("name", metavar="NAME", help="the pool's name")
+    acl.add_argument("--db", type=int, default=0, help="the database of its address (default: 0)")
+
+    explain = _command(commands, "explain", "say more about an error")
+    explain.add_argument("error", metavar="CODE", help="as printed in brackets, or the class")
+    return parser
+
+
+def _command(commands: _Commands, name: str, text: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(command=name, module=f"pool.ops.cli.{name}")
+    return command
+
+
+def _add_pool(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--pool", metavar="NAME", help="the pool's name (or set POOL_NAME)")
+    command.add_argument("--url", help="where Redis is (or set POOL_URL, which hides a password)")
+
+
+def _complete(args: argparse.Namespace) -> None:
+    """Fill in what the environment says, and check what argparse cannot."""
+    for name, variable in (("pool", "POOL_NAME"), ("url", "POOL_URL")):
+        if name in args and not getattr(args, name):
+            value = os.environ.get(variable, "")
+            if not value:
+                problem = f"give --{name}, or set {variable}"
+                raise ConfigError(setting=name, problem=problem)
+            setattr(args, name, value)
+    if "url" in args:
+        args.url = Url.parse(args.url)  # which whoever shows the arguments may show
+    if getattr(args, "loop", "asyncio") == "trio" and importlib.util.find_spec("trio") is None:
+        raise ConfigError(setting="loop", problem="trio is not installed: pip install trio")
+
+
+# --- what went wrong ------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # A mistyped option makes an address a stray argument, which argparse would repeat whole.
+        super().error(_SECRET.sub("***", message))
+
+
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # generic for type checkers only
+
+
+def _cause(error: BaseException) -> PoolError | None:
+    """Return the error of ours that is behind it, if there is nothing else."""
+    leaves = list(_leaves(error))
+    ours = [leaf for leaf in leaves if isinstance(leaf, PoolError)]
+    return ours[0] if len(ours) == len(leaves) else None
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+def _told(error: BaseException) -> list[str]:
+    """Return the traceback of a module that failed, from its own first line on."""
+    lines = traceback.TracebackException.from_exception(error)
+    ours = (importlib.__file__, "<frozen importlib", str(Path(__file__).parent))
+    lines.stack[:] = [frame for frame in lines.stack if not frame.filename.startswith(ours)]
+    return list(lines.format(chain=False))
+
+
+def _code(error: PoolError) -> int:
+    match error:
+        case UsageError():
+            return USAGE
+        case StoreUnavailable() | AuthError() | UnsupportedServer() | NoServer():
+            return UNREACHABLE
+        case _:
+            return FINDING
+
+
+def _say(text: str, code: int) -> int:
+    sys.stderr.write(f"pool: {' '.join(text.split())}\n")
+    return code

@@ -1,0 +1,16 @@
+"""`pool acl`: the access rules for a user who may work on one pool and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from pool.redis.acl import rules
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `pool acl`: one line, as ACL SETUSER takes it after a user's name."""
+    words = rules(args.name, db=args.db)
+    sys.stdout.write(f"{json.dumps(words) if args.json else ' '.join(words)}\n")
+    return 0

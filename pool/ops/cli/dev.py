@@ -1,0 +1,39 @@
+"""`pool dev`: an embedded server in the foreground, for programs that are being written."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+from pool.redis.embedded.program import find_server
+from pool.redis.embedded.server import EmbeddedServer
+
+_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `pool dev`: print the address, then wait for SIGINT or SIGTERM."""
+    program = find_server("path")
+    directory = Path(args.dir) if args.dir else None
+    with EmbeddedServer.start(program, directory=directory, tcp_port=args.port) as server:
+        # Blocked, so that one which comes before we wait for it waits for us; only now, because the
+        # server's processes would inherit that.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        facts = {
+            "url": server.url,
+            "server": f"{program.name} {program.version}",
+            "directory": str(server.directory),
+            "keeps_data": not server.is_private,
+        }
+        if args.json:
+            line = json.dumps(facts)
+        else:
+            kept = f"data in {server.directory}" if directory else "data end with it"
+            line = f"{server.url}\n{facts['server']}, {kept}; Ctrl-C ends it"
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+        signal.sigwait(_SIGNALS)
+    return 0

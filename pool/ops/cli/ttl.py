@@ -1,0 +1,145 @@
+"""`pool ttl`: change the lease TTL of a pool while its nodes run.
+
+    config     the new TTL: who joins from here on is held to it
+    each lane  (ttl, term) in one step, all lanes at once
+                 renewals from here on grant the new one, and tell it (`renew.lua`)
+                 each node takes it up by its next renewals (`pool.core.lease`), and says so
+
+Only this writes the TTL of what has one; who founds a pool, or is the first in a lane, writes it
+where there is none.  Dying after any step, or a lane that does not answer: that lane goes by the
+old one, with all that belongs to it, and nodes renew as the shortest of their lanes asks for.
+Nothing finishes it by itself: run it again, as often as you like.  `pool status` tells of lanes
+that differ.  Of two at once the later word in `config` counts: whoever finds another one there
+behind himself brings that to the lanes, so that the last to end has brought the last word.
+
+What a node believes of its leases in a lane, and what the lane holds, by (ttl, term):
+
+    lane          node says    the lane's script                  the node
+    (10, a)       a            lease := now + 10                  believes asked + 10 - margin
+    (2, b)        a            lease := max(lease, now + 2)       is told (2, b), and takes it up:
+                                                                  believes asked + 2 - margin
+    (2, b)        b            lease := now + 2
+    (10, c)       b            lease := max(lease, now + 10)      is told (10, c), takes it up
+
+A reply that is lost changes nothing: the node goes on believing in what it knew, and the lane has
+kept that for it.  A renewal of before, come late, names an older term and shortens nothing.  A
+frozen node says nothing, and its lease ends when it would have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+
+import anyio
+import attrs
+
+from pool.core.timing import Timing
+from pool.errors import ConfigError, PoolError
+from pool.names import Control, check_pool
+from pool.ops import inspect
+from pool.ops.cli.status import reachable
+from pool.ops.inspect import Found
+from pool.redis.io.system import Host
+from pool.redis.pipeline import Link
+from pool.redis.url import Url
+from pool.settings import Settings
+
+
+@attrs.frozen(kw_only=True)
+class Changed:
+    """What became of a change."""
+
+    pool: str
+    ttl_s: float
+    lanes: int
+    before_s: Mapping[int, float]  # by lane, of those that were reached; 0: it had none
+    missed: Mapping[int, str]  # by lane, why
+    overtaken_by_s: float | None = None  # somebody else changed it meanwhile, and that counts
+
+    @property
+    def is_done(self) -> bool:
+        return not self.missed and self.overtaken_by_s is None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `pool ttl`: 0, or 1 if it has to be run again."""
+    check_pool(args.pool)
+    Settings(lease_ttl_s=args.seconds)  # for its bounds
+    with reachable(args.url) as url:
+        changed = anyio.run(_run, args.pool, url, args.seconds)
+    if args.json:
+        text = json.dumps({"ok": changed.is_done, **attrs.asdict(changed)})
+    else:
+        text = "\n".join(_lines(changed))
+    sys.stdout.write(f"{text}\n")
+    return 0 if changed.is_done else 1
+
+
+async def _run(pool: str, url: Url, ttl_s: float) -> Changed:
+    url = url.at(Control(pool).prefix)
+    link = await Link.open(Host(), url, op_timeout_s=Settings().op_timeout_s)
+    try:
+        found = await inspect.find(link, pool)
+        if found is None:
+            problem = f"this server has no pool {pool!r}: no node has ever joined it"
+            raise ConfigError(setting="pool", problem=problem)
+        return await change(link, found, ttl_s)
+    finally:
+        await link.aclose(1.0)
+
+
+async def change(link: Link, found: Found, ttl_s: float) -> Changed:
+    """Have a pool go by another TTL; doing it again resumes what was not finished.
+
+    Raises:
+        ConfigError: It is no TTL.
+        StoreUnavailable, AuthError: Nothing is known to be changed; do it again.
+    """
+    ttl_ms = Timing(Settings(lease_ttl_s=ttl_s).lease_ttl_s or 0.0).ttl_ms
+    config = Control(found.pool).config
+    await link.execute("HSET", config, "ttl", ttl_ms)
+    before_s: dict[int, float] = {}
+    missed: dict[int, str] = {}
+
+    async def visit(number: int, ttl_ms: int) -> None:
+        try:
+            lane = await found.lane(link, number)
+            call = lane.change_ttl(ttl_ms)
+            reply = await link.at(lane.names.prefix).call(call, repeatable=True)
+            before_s.setdefault(number, reply / 1000)
+            missed.pop(number, None)
+        except PoolError as error:
+            missed[number] = str(error)
+
+    brought_ms, stands_ms = 0, ttl_ms
+    while stands_ms != brought_ms:
+        brought_ms = stands_ms
+        async with anyio.create_task_group() as tasks:
+            for number in range(found.lanes):
+                tasks.start_soon(visit, number, brought_ms)
+        stands_ms = inspect.whole(await link.execute("HGET", config, "ttl") or b"") or brought_ms
+    return Changed(
+        pool=found.pool,
+        ttl_s=ttl_ms / 1000,
+        lanes=found.lanes,
+        before_s=dict(sorted(before_s.items())),
+        missed=dict(sorted(missed.items())),
+        overtaken_by_s=None if stands_ms == ttl_ms else stands_ms / 1000,
+    )
+
+
+def _lines(changed: Changed) -> list[str]:
+    before = {s for s in changed.before_s.values() if s not in (0, changed.ttl_s)}
+    was = f", before {', '.join(f'{s:g} s' for s in sorted(before))}" if before else ""
+    reached = f"{len(changed.before_s)} of {changed.lanes} lanes"
+    ttl_s = changed.ttl_s if changed.overtaken_by_s is None else changed.overtaken_by_s
+    lines = [f"pool {changed.pool} goes by a TTL of {ttl_s:g} s in {reached}{was}"]
+    lines += [f"! lane {number} was not reached: {why}" for number, why in changed.missed.items()]
+    if changed.missed:
+        lines.append("! run it again")
+    if changed.overtaken_by_s is not None:
+        lines.append("! somebody else asked for that later than you for yours")
+    return lines

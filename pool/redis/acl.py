@@ -1,0 +1,71 @@
+"""What a pool's user must be allowed on the server, derived from what the code sends.
+
+A script's commands are checked against the rules of the user who calls it, so they count as well:
+they are read from the scripts' sources.  What else is sent stands in `SENT`; a house test compares
+it with the code, and the test suite's nodes have no other right than these.
+
+HELLO and AUTH need no rule.  There is no channel: nothing is published.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final
+
+from pool import checks
+from pool.names import check_pool, key_patterns
+from pool.redis.url import DB_MAX
+
+# SCRIPT LOAD lets its user run any Lua, but that runs under these same rules.  A command without
+# subcommands may be narrowed to one first argument: the other sections of INFO tell of others.
+_WIRE: Final = frozenset(
+    {"ping", "info|memory", "cluster|slots", "script|load", "evalsha", "xread", "xreadgroup"}
+)
+_ACTORS: Final = frozenset({"hget", "hkeys", "scard", "xadd", "xlen", "xtrim"})
+_WALK: Final = frozenset({"hkeys", "hmget", "smismember", "zmscore"})
+# pool status, pool ttl
+_LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "hset", "time", "zcard", "zrange"})
+
+_STREAMS: Final = frozenset({"type", "xack", "xdel", "xlen", "xrange"})
+
+SENT: Final = _WIRE | _ACTORS | _WALK | _LOOKING | _STREAMS
+
+_FAMILIES: Final = frozenset({"XGROUP", "XINFO"})  # each subcommand has a rule of its own
+# At once, or for the whole batch (lib/batch.lua).
+_CALLED: Final = re.compile(r"(?:redis\.p?call|later)\('([A-Z]+)'(?:, '([A-Z]+)')?")
+
+
+def called() -> frozenset[str]:
+    """Return the commands that the scripts call."""
+    directory = files("pool.redis") / "lua"
+    texts = [_text(each) for place in (directory, directory / "lib") for each in place.iterdir()]
+    found = (call for text in texts for call in _CALLED.findall(text))
+    return frozenset(
+        f"{name}|{sub}".lower() if name in _FAMILIES else name.lower() for name, sub in found
+    )
+
+
+def rules(pool: str, *, db: int = 0) -> list[str]:
+    """Return the words of ACL SETUSER that give a user this pool and nothing else.
+
+    They are the same for Redis 7.0 and all that came after it.
+
+    Args:
+        pool: The pool's name; no other pool's keys match its patterns, whatever its name.
+        db: The database of the nodes' address; SELECT is allowed for no other.
+
+    Raises:
+        ConfigError: It cannot be a pool's name, or a database's number.
+    """
+    check_pool(pool)
+    db = checks.count("db", db, 0, DB_MAX, refuse=checks.setting)
+    chosen = {f"select|{db}"} if db else set()
+    allowed = sorted(called() | SENT | chosen)
+    keys = [f"~{pattern}" for pattern in key_patterns(pool)]
+    return ["resetkeys", "resetchannels", *keys, "-@all", *(f"+{name}" for name in allowed)]
+
+
+def _text(found: Traversable) -> str:
+    return found.read_text("utf-8") if found.name.endswith(".lua") else ""

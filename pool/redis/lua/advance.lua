@@ -1,0 +1,302 @@
+--[[
+advance: every change of a job after its dispatch, in batches, under one guard.
+
+KEYS[1] lane       hash    stamp, counters
+KEYS[2] keepalive  zset    identity -> lease end
+KEYS[3] cleanup    hash    identity -> claim; a field here is what fences
+KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
+KEYS[5] jobs       hash    key -> record
+KEYS[6] pending    zset    key -> by when its start must be acknowledged
+KEYS[7] due        zset    k:KEY -> when
+KEYS[8] payloads   hash    key -> payload
+KEYS[9] blobs      hash    key -> hand-off state
+KEYS[10] parked    zset    job id -> when it was parked
+KEYS[11] letters   hash    job id -> dead letter
+KEYS[12] journal   stream  abnormal edges
+KEYS[13] source_owned   set     keys the source runs
+KEYS[14] source_stream  stream  the source's starts
+KEYS[15] trials    hash    identity -> epoch|key of the suspected job that it began last, and that may kill it
+KEYS[16] kept      zset    job ids -> until when their outcomes are remembered
+KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes (see takes)
+ARGV[1] incarnation  str
+ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
+                           free: nobody owns it, or its owner is fenced or unregistered, or hangs and has not
+                           acknowledged the start by its time
+ARGV[3] source       str   identity that must stand as the owner; empty for none
+ARGV[4] claim        str   holder|fence, for reap
+ARGV[5] pending_ms   int   > 0
+ARGV[6] reap_ms      int   > 0; by how much a reap batch moves its deadline on
+ARGV[7] parked_ms    int   > 0; how long dead letters are kept
+ARGV[8] says         str   takes|seq of the source, or nothing: see lib/says.lua
+ARGV[9] expected_ms  int   pool time that the caller expects; 0: it knows none; see lib/expected
+ARGV[10] target_count int   how many targets; (worker id, incarnation number) each follow
+ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
+    a acknowledge  x 1: it has begun          P R -> R, also if a stop was asked for; from R it is a repeat
+    l limit        x in how many ms, y 1: of a run begun anew under its epoch: a time-out of the one before is
+                   taken back           writes the run-time limit into `due`
+    s seen         x message id               removes messages up to it from the inbox
+    o over                                    its trial: it has lived for long enough
+    d done         x result                   P R -> done
+    c cancel       x cause, z 1: it has begun           P R W U -> cancelled
+    x park         x cause, y error, z 1: it has begun  P R W U -> parked
+    w wait         x delay ms, y next attempt[ mark], z error           P R -> W
+    g grant        x ranked targets, y mark, z blob              P R W U -> P or U
+                   mark: letters, then = and its crash marks from now on, or nothing and they stay
+                   r counts a requeue, and asks for acknowledgement before the handler starts; a asks for
+                   that alone; m counts a crash; h (of w): it is held, see record
+                   z: empty keeps the blob, else = then its new bytes
+
+Uses     lane, expected, record, batch, place, keep, finish, hung, says
+Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
+         STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
+         GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
+         SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
+         MORE (some of the messages are taken out) | OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
+         (its record cannot be read, or its inbox or unassigned:H is of another type)
+Errors   POOLDATALOST <lane>, POOLGONE <identity or claim>
+Cost     O(1) per item; settling straight from pending takes 1 command each and 16 a call
+Why Lua  who may, what is, and what shall be are one step: two owners could otherwise both commit.
+]]
+local FROM = { a = 'PR', l = 'R', s = 'PR', o = 'R', d = 'PR', c = 'PRWU', x = 'PRWU', w = 'PR', g = 'PRWU' }
+local SEEN_MAX, SEEN_BYTES_MAX = 500, 1024 * 1024 -- messages taken out by one call
+local seen, seen_bytes = 0, 0
+local TAKES = { a = 0, l = 0, s = 1, o = 0, d = 2, c = 3, x = 3, w = 3, g = 3 }
+
+local fence = source ~= '' and redis.call('HGET', cleanup, source)
+local registered = source ~= '' and redis.call('ZSCORE', keepalive, source)
+if guard == 'own' and (fence or not registered) then
+  return redis.error_reply('POOLGONE ' .. source)
+elseif guard == 'reap' and fence ~= claim then
+  return redis.error_reply('POOLGONE ' .. claim)
+end
+-- Reads that raise on a key of the wrong type must come before the first write.  One that belongs to a
+-- job or a handler fails its own edges alone.
+redis.call('HLEN', jobs)
+redis.call('ZCARD', due)
+redis.call('HLEN', payloads)
+redis.call('HLEN', blobs)
+redis.call('SCARD', source_owned)
+redis.call('XLEN', source_stream)
+local arg, k = read_targets(10, 17)
+local checked, unfit, begins, may_go = k, {}, false, false
+local function check(name, kind)
+  if unfit[name] == nil then
+    local fit, is_there = fits(name, kind)
+    unfit[name] = not fit
+    queues[name] = is_there and kind == 'zset'
+  end
+end
+for a = arg, #ARGV, 8 do
+  local edge = ARGV[a]
+  if edge == 's' then
+    check(KEYS[checked], 'list')
+  elseif edge == 'c' or edge == 'x' or edge == 'g' then
+    check(KEYS[checked + 2], 'zset')
+  end
+  begins = begins or edge == 'a' or edge == 'o'
+  may_go = may_go or string.find('cxwg', edge, 1, true)
+  checked = checked + TAKES[edge]
+end
+if begins then
+  redis.call('HLEN', trials)
+end
+if may_go then
+  redis.call('ZCARD', parked)
+  redis.call('HLEN', letters)
+  redis.call('XLEN', journal)
+end
+-- A full server checks memory until a script's first write only: begin with one that frees.
+redis.call('ZREM', pending, '\n')
+heed(source)
+if guard == 'reap' then
+  redis.call('ZADD', keepalive, now + reap_ms, source)
+end
+
+local function settled(epoch, result)
+  local outcome = redis.pcall('GET', result) -- as a call it would raise on another type
+  local word, by_epoch, by = string.match(type(outcome) == 'string' and outcome or '', '^(%l+)|(%d+)|([^|]*)|')
+  if not word then
+    return 'FENCED'
+  end
+  if by_epoch == epoch and by == source then
+    return 'REPEAT ' .. word
+  end
+  return 'SETTLED ' .. word .. ' ' .. (by ~= '' and by or '-') .. ' ' .. by_epoch
+end
+
+-- What a mark says (see w and g).
+local function take_mark(r, mark)
+  local letters, is_given, marks = string.match(mark, '^(%l*)(=?)(.*)$')
+  if is_given == '=' then
+    r[MARKS] = marks
+  end
+  if string.find(letters, 'r', 1, true) then
+    r[REQUEUES] = text_of(tonumber(r[REQUEUES] ~= '' and r[REQUEUES] or '0') + 1)
+    tally('requeued', 1)
+  end
+  if string.find(letters, '[ra]') then
+    flag(r, 'a', true)
+  end
+  if string.find(letters, 'm', 1, true) then
+    tally('crashed', 1)
+  end
+  flag(r, 'h', string.find(letters, 'h', 1, true) ~= nil)
+end
+
+-- Its worker says that its loop hangs, and begins nothing more that it has not acknowledged before: see
+-- runtime/hang.py.
+local function is_stranded(key, r)
+  local by = r[STATE] == 'P' and is_hung(source) and redis.call('ZSCORE', pending, key)
+  return by and tonumber(by) <= now
+end
+
+local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
+  local text = record_of(key)
+  local r = parse(text)
+  if text and not r then
+    return 'MALFORMED'
+  end
+  if not r or r[ID] ~= id then
+    return TAKES[edge] >= 2 and settled(epoch, KEYS[k]) or 'FENCED'
+  end
+  if guard == 'free' and r[OWNER] ~= ''
+    and (r[OWNER] ~= source or (registered and not fence and not is_stranded(key, r))) then
+    return 'OWNED ' .. r[OWNER]
+  end
+  if r[OWNER] ~= source or r[EPOCH] ~= epoch then
+    return 'FENCED'
+  end
+  if not string.find(FROM[edge], r[STATE], 1, true) then
+    return 'REFUSED ' .. r[STATE]
+  end
+  local result, inbox, unassigned = KEYS[k], KEYS[k + 1], KEYS[k + 2]
+  if (edge == 's' and unfit[KEYS[k]]) or ((edge == 'g' or r[STATE] == 'U') and unfit[unassigned]) then
+    return 'MALFORMED'
+  end
+  if (edge == 'g' or r[STATE] == 'U') and string.sub(unassigned, -#r[HANDLER] - 12) ~= ':unassigned:' .. r[HANDLER] then
+    return 'MOVED_ON ' .. r[HANDLER]
+  end
+  local intent = string.sub(r[INTENT], 1, 1)
+  if intent == 's' and (edge == 'w' or edge == 'g') then
+    return finish(key, r, 'cancelled', ttl_ms, string.sub(r[INTENT], 2), '', result, inbox, unassigned, edge == 'w')
+  elseif intent == 't' and (edge == 'd' or edge == 'g') then
+    return 'TIMEDOUT'
+  end
+
+  if edge == 'd' then
+    return finish(key, r, 'done', ttl_ms, '', x, result, inbox, unassigned, true)
+  elseif edge == 'c' then
+    return finish(key, r, 'cancelled', ttl_ms, x, '', result, inbox, unassigned, z == '1')
+  elseif edge == 'x' then
+    return finish(key, r, 'parked', ttl_ms, x, y, result, inbox, unassigned, z == '1')
+  elseif edge == 'a' then
+    if intent == 's' and x ~= '1' then
+      return 'STOPPED ' .. string.sub(r[INTENT], 2)
+    end
+    if r[STATE] == 'P' then
+      local payload = payload_of(key, r)
+      later('XDEL', source_stream, epoch .. '-0')
+      later('ZREM', pending, key)
+      later('SADD', source_owned, key)
+      if payload then
+        later('HSET', payloads, key, payload)
+      end
+      r[STATE], r[SINCE], r[REQUEUES] = 'R', text_of(now), ''
+      if r[MARKS] ~= '' and has(r, 'a') then
+        redis.call('HSET', trials, source, epoch .. '|' .. key)
+      end
+      flag(r, 'a', false)
+      later('HSET', jobs, key, pack(r))
+    end
+    return 'OK ' .. (r[FLAGS] ~= '' and r[FLAGS] or '-') .. (r[WAITERS] ~= '' and ' ' .. r[WAITERS] or '')
+  elseif edge == 'l' then
+    if intent == 't' and y == '1' then
+      r[INTENT], intent = '', ''
+    end
+    if intent == '' then
+      flag(r, 'd', true)
+      later('ZADD', due, now + tonumber(x), 'k:' .. key)
+      later('HSET', jobs, key, pack(r))
+    end
+    return 'OK'
+  elseif edge == 'o' then
+    if string.match(redis.call('HGET', trials, source) or '', '^%d+') == epoch then
+      redis.call('HDEL', trials, source)
+    end
+    return 'OK'
+  elseif edge == 's' then
+    local upto, gone, answer = tonumber(x), 0, 'OK'
+    while true do
+      local message = redis.call('LINDEX', KEYS[k], gone)
+      if not message or whole(string.match(message, '^(%d+)|')) > upto then
+        break
+      elseif seen >= SEEN_MAX or (seen_bytes > SEEN_BYTES_MAX and seen > 0) then
+        answer = 'MORE'
+        break
+      end
+      gone, seen, seen_bytes = gone + 1, seen + 1, seen_bytes + #message
+    end
+    if gone > 0 then
+      redis.call('LTRIM', KEYS[k], gone, -1)
+    end
+    return answer
+  end
+
+  -- w and g: the key leaves its owner and keeps its payload, inbox, waiters and blob.
+  local payload = payload_of(key, r)
+  if payload == false or (payload == nil and redis.call('HEXISTS', payloads, key) == 0) then
+    return finish(key, r, 'parked', ttl_ms, 'malformed', 'its payload is gone', result, inbox, unassigned)
+  end
+  local was = r[STATE]
+  local on_trial = was == 'R' and r[MARKS] ~= ''
+    and string.match(redis.call('HGET', trials, source) or '', '^%d+') == epoch
+  lift(key, r, unassigned)
+  if edge == 'w' then
+    r[ACCEPTED] = accepted_of(r)
+    local at = text_of(now + tonumber(x))
+    r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
+    local attempt, mark = string.match(y, '^(%d+) ?(.*)$')
+    r[ATTEMPT], r[INTENT], r[ERROR] = attempt or r[ATTEMPT], '', plain(z)
+    take_mark(r, mark or '')
+    flag(r, 'd', true)
+    if payload then
+      later('HSET', payloads, key, payload)
+    end
+    later('HSET', jobs, key, pack(r))
+    later('ZADD', due, at, 'k:' .. key)
+    tally('waiting', 1)
+    tally('retried', 1)
+    journal_add('retried', key, r, z)
+    return was == 'P' and r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK' -- they were not told that it had begun
+  end
+  if string.sub(z, 1, 1) == '=' then
+    later('HSET', blobs, key, string.sub(z, 2))
+    flag(r, 'b', true)
+  end
+  take_mark(r, y)
+  if on_trial then
+    flag(r, 'a', true) -- the next owner has it acknowledge first, and begins it alone, as this one did
+  end
+  if was == 'P' or was == 'R' then
+    journal_add('released', key, r, guard)
+  end
+  local target = first_with_room(x)
+  if not place(key, r, target, payload, unassigned, was == 'R' or r[MARKS] ~= '') then
+    return 'UNASSIGNED'
+  end
+  return 'GRANTED ' .. target.name .. ' ' .. text_of(stamp_last)
+end
+
+local answers = { 0 }
+read_records(arg + 1, 8)
+for a = arg, #ARGV, 8 do
+  local edge = ARGV[a]
+  answers[#answers + 1] = advance(edge, ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5],
+    ARGV[a + 6], ARGV[a + 7], k)
+  k = k + TAKES[edge]
+end
+write_batch()
+close_kept()
+close_lane()
+answers[1] = whole(lane_had[3]) + (tallies['unassigned'] or 0)
+return answers

@@ -1,0 +1,116 @@
+--[[
+fence: claim identities whose lease has ended (SetIfNotExists in the cleanup map), or whose reaper died.
+
+KEYS[1] lane       hash    seen, quiet, offset, begun, stood
+KEYS[2] keepalive  zset    identity -> lease end; of a fenced one: by when its reaper must have gone on
+KEYS[3] cleanup    hash    identity -> claim: holder|fence|alive|culprit, later done
+KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
+KEYS[5] journal    stream  abnormal edges
+KEYS[6] jobs       hash    key -> record
+KEYS[7] trials     hash    identity -> epoch|key of the suspected job that it began last, and that may kill it;
+                           of one that died ! if there is a culprit, or =N, see reap
+KEYS[8] thawed     zset    !identity of whose death the culprit is known -> until when that is known; see thaw
+ARGV[1] incarnation  str
+ARGV[2] reap_ms      int   > 0; how long a claim holds without progress
+ARGV[3] holder       str   identity of the reaper
+ARGV[4] claims_max   int   how many at most
+ARGV[5] known_ms     int   > 0; how long it is known that a death has its culprit
+ARGV[6] latest_ms    int   pool time cannot be later than this, says the caller; 0: it does not know
+ARGV[...] suspects         id.n each that own something, are announced or claimed: claimed when they have no
+                           keep-alive entry at all
+
+Uses     lane, ttl, record
+Returns  earliest lease end (ms; -1: none; 0: more have ended than this call could take), then (identity, claim) per
+         claim now held; when to ask again alone, while nobody vouches for the server's clock
+Errors   POOLDATALOST <lane>
+Cost     O(claims * log n); 8 commands a claim
+Why Lua  the lease has ended, nobody claimed it, now I do: with a gap between them two reapers would both
+         begin, or a renewal would slip in.  From here on every script of that identity is refused, for all
+         its keys at once, before the first key is moved.
+
+A claim says when the identity was surely alive (its last renewal; or, if that was while pool time stood, since when
+it did), and the epoch of the job that probably killed it (0: of none): the suspected one that it began last, unless
+it has said since that this one lives, or has ended it.  Time would be no evidence: what the dead had sent may arrive
+after its death.  Both are lost with
+its lease, so they stand in the claim, also of a successor.  But whom its predecessor has moved a successor
+cannot know: where there was no culprit it is told of one that is no job's (see Lineup in core/job.py).
+]]
+redis.call('HLEN', open)
+redis.call('HLEN', cleanup)
+redis.call('XLEN', journal)
+redis.call('HLEN', jobs)
+redis.call('HLEN', trials)
+redis.call('ZCARD', thawed)
+if is_astray or (latest_ms > 0 and now > latest_ms) then
+  return { text_of(now + period_ms) }
+end
+redis.call('ZREM', keepalive, '\n')
+
+local fields = redis.call('HMGET', lane, 'quiet', 'begun', 'stood')
+local quiet, begun, stood = whole(fields[1]), whole(fields[2]), whole(fields[3])
+local FORGET_TTLS = 10
+local answers = { '-1' }
+local function culprit_of(name)
+  local epoch, key = string.match(redis.call('HGET', trials, name) or '', '^(%d+)|(.*)$')
+  local r = key and parse(redis.call('HGET', jobs, key))
+  redis.call('HDEL', trials, name)
+  return r and r[STATE] == 'R' and r[OWNER] == name and r[EPOCH] == epoch and epoch or '0'
+end
+local UNKNOWN = '1' -- no job's epoch
+local function claim(name, lease_end, had)
+  local alive, culprit = string.match(had or '', '^[^|]*|%d+|(%d+)|(%d+)$')
+  if alive then
+    culprit = culprit == '0' and UNKNOWN or culprit
+  else
+    local renewed = math.max(0, tonumber(lease_end) - ttl_ms)
+    alive, culprit = text_of(renewed == begun and math.min(stood, begun) or renewed), culprit_of(name)
+    if culprit ~= '0' then
+      for _, old in ipairs(redis.call('ZRANGEBYSCORE', thawed, '-inf', now, 'LIMIT', 0, 16)) do
+        redis.call('ZREM', thawed, old)
+      end
+      redis.call('ZADD', thawed, now + known_ms, '!' .. name)
+    end
+  end
+  if culprit ~= '0' then
+    redis.call('HSET', trials, name, '!')
+  end
+  local fence = holder .. '|' .. stamp() .. '|' .. alive .. '|' .. culprit
+  redis.call('HSET', cleanup, name, fence)
+  local id, n = string.match(name, '^(.*)%.(%d+)$')
+  if id and string.match(redis.call('HGET', open, id) or '', '^(%d+)|') == n then
+    redis.call('HDEL', open, id)
+  end
+  redis.call('ZADD', keepalive, now + reap_ms, name)
+  redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', had and 'reaper.succeeded' or 'fenced',
+    'owner', name, 'detail', fence)
+  tally('fenced', had and 0 or 1)
+  answers[#answers + 1] = name
+  answers[#answers + 1] = fence
+end
+-- A suspect gets a lease that has ended: if it cannot be claimed now, it will be by somebody.  What is
+-- done is remembered as long as ever.
+for i = 7, #ARGV do
+  local is_done = redis.call('HGET', cleanup, ARGV[i]) == 'done'
+  redis.call('ZADD', keepalive, 'NX', is_done and now + FORGET_TTLS * ttl_ms or now, ARGV[i])
+end
+if now >= quiet then
+  local ended = redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'WITHSCORES', 'LIMIT', 0, claims_max)
+  for i = 1, #ended, 2 do
+    local name = ended[i]
+    local had = redis.call('HGET', cleanup, name)
+    if had == 'done' then
+      redis.call('HDEL', cleanup, name)
+      redis.call('ZREM', keepalive, name)
+      redis.call('HDEL', trials, name)
+    else
+      claim(name, ended[i + 1], had)
+    end
+  end
+end
+close_lane()
+local head = redis.call('ZRANGE', keepalive, 0, 0, 'WITHSCORES')
+if head[2] then
+  local first = math.max(tonumber(head[2]), quiet)
+  answers[1] = first > now and instant(first) or '0'
+end
+return answers

@@ -1,0 +1,691 @@
+"""The link: one connection, which sends everything that waits as one pipeline.
+
+    send() -> queue --(a batch)--> body: connect, one pipeline --> on_reply, on_reply ...
+
+There are no timers on the way: a call made on an idle link goes out in the loop's next turn, and
+what is asked while a batch is under way forms the next one.  So batches grow with the load by
+themselves, up to a number of calls and of bytes.
+
+    waits ----------> written in part ----> written ----------> answered
+      | time is up       | time is up, lost    | time is up, lost
+      not done           not done, if lost     maybe done
+
+Time is what passes while the line stands still: a call's begins anew whenever the other side has
+taken bytes of ours or sent some, on this connection, since the call was made.  A slow line makes
+calls slow.  That a connection was made, or that the system took what we wrote, is no progress.
+What only drips has another limit, `longest_s`, for all of it.
+
+What is large waits aside, by script, and the scripts take turns; a small call never waits for more
+than one batch of that.  Of one script, calls keep their order: once a large one waits, those made
+later wait behind it, as do those of scripts that go by what it left (`Script.behind`).  How many
+bytes may wait aside is bounded; an empty link takes any call.
+
+Deadlines are kept beside the body, which may hang in a name look-up or wait for a server that does
+not answer: every call is answered when its time is up, whatever happens.  One loop timer per link
+is enough for that; in a busy link it fires about once per time-out.
+
+What is too large for one answer is fetched part by part over a connection of its own, which all
+who do so at the time share (`apart()`): nobody's renewal or dispatch stands behind it.
+
+In a cluster a link has others beside it, made when they are first needed: one for each hash tag,
+with a connection to the primary that has it.  Calls are passed on by their first key.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import chain
+from operator import length_hint
+from typing import Any
+
+import anyio
+import attrs
+
+from pool.errors import (
+    AuthError,
+    NotRunning,
+    PoolError,
+    StorageFull,
+    StoreFault,
+    StoreUnavailable,
+    again,
+    unsure,
+)
+from pool.names import hash_tag
+from pool.redis.connection import Reply, Server
+from pool.redis.io.body import READ_S
+from pool.redis.io.loops import door
+from pool.redis.io.restart import Care, Guard
+from pool.redis.io.system import Beside, Port, Seam, Waiter
+from pool.redis.reads import Reads
+from pool.redis.scripts import Command, Script, ScriptCall, Word
+from pool.redis.url import Url
+
+OnReply = Callable[[Reply], object]
+
+QUEUED_MAX = 10_000  # calls that may wait for the connection; more would only be late
+BATCH_MAX = 1_000  # calls in one pipeline: at 10 us each the first waits 10 ms for the last
+BATCH_BYTES_MAX = 256 * 1024  # in one pipeline, or one call: at 1 MB/s what is small waits 0.3 s
+LARGE_BYTES = 32 * 1024  # of one call that waits aside
+WAITING_BYTES_MAX = 64 * 1024 * 1024  # of what waits aside
+WORD_BYTES = 40  # of a call for each of its arguments: what keys, frames and objects come to
+_LONGEST = 7.5  # times `op_timeout_s`, unless told otherwise: as with the default settings
+_BACKOFF_S = 0.05  # before the second try to connect; doubles with each further one
+_BACKOFF_MAX_S = 1.0
+_RETRY_S = 0.02  # before the second try of a repeatable call; doubles with each further one
+_RETRY_MAX_S = 0.5
+_GIVE_UP_S = 0.2  # for closing a link that could not be opened
+_LATE_S = 0.05  # a timer that fires later than this was held up by the loop, and so were replies
+
+
+@attrs.define(eq=False)
+class _Call:
+    command: Command
+    on_reply: OnReply
+    asked_s: float
+    deadline_s: float
+    until_s: float  # when it is over, however the line moves
+    size: int  # about, in bytes
+    is_sent: bool = False  # or about to be: the body has it
+    is_answered: bool = False
+    is_put_off: bool = False
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether its time is up; if the loop hung meanwhile it has a turn more, once.
+
+        Its reply may lie in the socket since long.  What was not sent is not sent so late: it may
+        be the second try of what nobody remembers any more.
+        """
+        if self.deadline_s > now_s:
+            return False
+        if self.is_put_off or not self.is_sent or now_s < self.deadline_s + _LATE_S:
+            return True
+        self.is_put_off, self.deadline_s = True, now_s + _LATE_S
+        return False
+
+
+class Link:
+    """Calls to the store from the event loop.  Make one with `open()`."""
+
+    def __init__(
+        self,
+        seam: Seam,
+        url: Url,
+        *,
+        op_timeout_s: float,
+        longest_s: float | None = None,
+        queued_max: int,
+        name: str,
+        care: Care | None,
+        is_here: Callable[[], object] | None = None,  # of the link that this one is made beside
+    ) -> None:
+        self.server: Server | None = None
+        self.connections = 0  # made so far: a change means that the server was away
+        self.reads = Reads()  # for whoever asks for what may be large
+        self.pages = Reads()  # of maps: what they weigh says nothing of the others
+        self.seam = seam
+        self._url = url
+        self._where = url.where
+        self._is_of_cluster = url.kind == "cluster"
+        self._others: dict[str, Link] = {}  # by hash tag
+        self._apart: Link | None = None
+        self._apart_users = 0
+        self._op_timeout_s = op_timeout_s
+        self._longest_s = _LONGEST * op_timeout_s if longest_s is None else longest_s
+        # Half of a call's time: what can be repeated after a lost reply must have time left for it.
+        self._reply_s = op_timeout_s / 2
+        self._queued_max = queued_max
+        self._queue: deque[_Call] = deque()
+        self._aside: dict[Script | None, deque[_Call]] = {}  # none of them empty; in turn
+        self._aside_bytes = 0
+        self._port: Port | None = None
+        self._flying: Sequence[_Call] = ()  # what the body took last
+        self._is_idle = False  # the body waits: it must be woken
+        self._is_closing = False
+        self._trouble = "the connection is being made"  # why calls wait, for error texts
+        self._timer_s = float("inf")
+        self._cancel_timer: Callable[[], object] | None = None
+        self._name = name
+        self._care = care
+        self._guard = Guard(f"{name}/reply", care)
+        self._door = is_here or door()
+        self._loop = seam.loop(care)
+        self._opened = self._loop.waiter()
+        self._is_opened = False
+        self._drained = anyio.Event()
+        self._beside: Beside
+
+    @classmethod
+    async def open(
+        cls,
+        seam: Seam,
+        url: Url,
+        *,
+        op_timeout_s: float,
+        longest_s: float | None = None,
+        name: str = "pool-link",
+        queued_max: int = QUEUED_MAX,
+        care: Care | None = None,
+    ) -> Link:
+        """Connect to the server and check it; `op_timeout_s` is the deadline of this and all calls.
+
+        A call may be given another one.  A longer one helps while it waits or repeats: a server
+        whose line has stood still for half of that after sending has lost its connection.  A line
+        that moves has `longest_s` for each call.
+
+        Raises:
+            StoreUnavailable: No connection within `op_timeout_s`.
+            AuthError: The server refuses the credentials.
+            UnsupportedServer: It is too old, no master, may evict keys, or is in cluster mode and
+                the address does not say so.
+            ConfigError: The address cannot work.
+        """
+        link = cls(
+            seam,
+            url,
+            op_timeout_s=op_timeout_s,
+            longest_s=longest_s,
+            queued_max=queued_max,
+            name=name,
+            care=care,
+        )
+        link._start()
+        failed: Reply = StoreUnavailable(
+            problem=f"{url.where} did not answer within {op_timeout_s:g} s", maybe_done=False
+        )
+        try:
+            with anyio.move_on_after(op_timeout_s):
+                failed = await link._opened.wait()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await link.aclose(_GIVE_UP_S)
+            raise
+        if failed is not None:
+            await link.aclose(_GIVE_UP_S)
+            raise again(failed)
+        return link
+
+    def check_loop(self) -> None:
+        """Refuse whoever is not on our event loop; for what is kept beside us.
+
+        Raises:
+            WrongLoop: It is another one, or none.
+            NotRunning: This process is a fork of the one that opened it.
+        """
+        if self._beside.state == "forked":
+            raise NotRunning(state="forked")
+        self._door()
+
+    def _start(self) -> None:
+        self._beside = self.seam.start(
+            self._name, self._url, self._work, care=self._care, on_end=self._on_end
+        )
+
+    def at(self, key: str) -> Link:
+        """Return the link to where this key lives: this one, unless it leads to a cluster.
+
+        Raises:
+            NotRunning: It is closed, and was never used for that place.
+        """
+        tag = hash_tag(key) if self._is_of_cluster else ""
+        if tag in ("", self._url.tag):
+            return self
+        link = self._others.get(tag)
+        if link is None:
+            self._check_open()
+            self._others[tag] = link = self._beside_it(self._url.at(key), tag, self._longest_s)
+        return link
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncIterator[Link]:
+        """Give a link to the same place that has a connection of its own, while somebody uses it.
+
+        A call may take as long there as a read of that size.
+
+        Raises:
+            NotRunning: It is closed.
+        """
+        if self._apart is None:
+            self._check_open()
+            self._apart = self._beside_it(self._url, "apart", max(READ_S, self._longest_s))
+        link = self._apart
+        self._apart_users += 1
+        try:
+            yield link
+        finally:
+            self._apart_users -= 1
+            if not self._apart_users:
+                self._apart = None
+                with anyio.CancelScope(shield=True):
+                    await link.aclose(_GIVE_UP_S)
+
+    def _beside_it(self, url: Url, name: str, longest_s: float) -> Link:
+        link = Link(
+            self.seam,
+            url,
+            op_timeout_s=self._op_timeout_s,
+            longest_s=longest_s,
+            queued_max=self._queued_max,
+            name=f"{self._name}-{name}",
+            care=self._care,
+            is_here=self._door,  # a callback of asyncio's, which may be where we are, has none
+        )
+        link._start()  # what is called meanwhile waits for its connection
+        return link
+
+    def moved_s(self, key: str = "") -> float:
+        """Return when the line to where this key lives has last moved."""
+        port = (self.at(key) if key else self)._port
+        return port.moved_s if port is not None else float("-inf")
+
+    async def call(
+        self,
+        call: ScriptCall,
+        *,
+        repeatable: bool = False,
+        timeout_s: float | None = None,
+        until_s: float | None = None,
+    ) -> Reply:
+        """Run a script and return what its reader makes of the reply.
+
+        `repeatable` says that doing it twice is as good as once (it carries a request id, or only
+        reads): then it is sent again after a failure, until its time is up.  Cancelling the caller
+        does not take the call back.  `timeout_s` is for a line that stands still, `until_s` for all
+        of it, by the seam's clock.
+
+        Raises:
+            StoreUnavailable: Its time is up, the connection was lost, or too much waits already;
+                `maybe_done` says if it may have been done, or may still be.
+            StorageFull, AuthError, StoreLost, Gone: What the server answered.
+            StoreFault: It answered what nobody expects, or can read.
+            NotRunning: The link is closed, or this process is a fork of the one that opened it.
+        """
+        timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
+        if repeatable:
+            return await self._repeat(call, timeout_s, until_s)
+        return await self._once(call, timeout_s, until_s)
+
+    async def execute(self, *command: Word, repeatable: bool = False) -> Reply:
+        """Run one plain command; `repeatable` and errors as for `call()`."""
+        if repeatable:
+            return await self._repeat(command, self._op_timeout_s, None)
+        return await self._once(command, self._op_timeout_s, None)
+
+    async def execute_all(self, commands: Iterable[Command]) -> list[Reply]:
+        """Run plain commands in one round trip, in their order; raises the first error of them."""
+        replies = await self.replies_to(commands)
+        for reply in replies:
+            if isinstance(reply, PoolError):
+                raise again(reply)
+        return replies
+
+    async def replies_to(self, commands: Iterable[Command]) -> list[Reply]:
+        """Run plain commands in one round trip, in their order; a reply may be a PoolError."""
+        waiters, links = [], dict[Link, None]()
+        try:
+            for command in commands:
+                waiters.append(self._loop.waiter())
+                link = self._of(command)
+                link._enqueue(command, waiters[-1].take, self._op_timeout_s, is_bounded=True)
+                links[link] = None
+        finally:  # also what stands before one that is refused, which nobody waits for
+            for link in links:
+                link._ring()
+        return [await waiter.wait() for waiter in waiters]
+
+    def send(
+        self,
+        command: Command,
+        on_reply: OnReply,
+        *,
+        timeout_s: float | None = None,
+        until_s: float | None = None,
+    ) -> None:
+        """Send a command without waiting; `on_reply` gets its reply on the event loop, once.
+
+        A reply is a value or an instance of PoolError.  What `on_reply` raises is told as a crash.
+        For parts of ours, each of which bounds by itself how many bytes it has under way.
+
+        Raises:
+            StoreUnavailable: `queued_max` calls wait already; nothing was sent.
+            NotRunning: The link is closed, or this process is a fork of the one that opened it.
+        """
+        link = self._of(command)
+        timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
+        link._enqueue(command, on_reply, timeout_s, until_s)
+        link._ring()
+
+    async def aclose(self, budget_s: float) -> None:
+        """Close; calls made before may still be answered within the budget.  Twice is fine.
+
+        What has no answer by then gets StoreUnavailable.
+        """
+        self._is_closing = True
+        async with anyio.create_task_group() as closing:
+            for link in (*self._others.values(), *filter(None, [self._apart])):
+                closing.start_soon(link.aclose, budget_s)
+            await self._aclose(budget_s)
+
+    async def _aclose(self, budget_s: float) -> None:
+        started_s = self.seam.clock()
+        if self._beside.state == "running" and self._waiting():
+            with anyio.move_on_after(budget_s, shield=True):
+                await self._drained.wait()
+        await self._beside.aclose(max(0.0, budget_s - (self.seam.clock() - started_s)))
+        self._give_up("the link was closed")
+        self._loop.close()
+
+    # --- on the event loop --------------------------------------------------------------------
+
+    def _of(self, command: Command) -> Link:
+        """Return the link by which a command goes."""
+        if self._is_of_cluster and (key := _key_of(command)):
+            return self.at(key)
+        return self
+
+    def _check_open(self) -> None:
+        state = self._beside.state
+        if self._is_closing or state != "running":
+            raise NotRunning(state="closed" if state != "forked" else state)
+        self._door()
+
+    def _enqueue(
+        self,
+        command: Command,
+        on_reply: OnReply,
+        timeout_s: float,
+        until_s: float | None = None,
+        *,
+        is_bounded: bool = False,
+    ) -> None:
+        self._check_open()
+        if len(self._queue) >= self._queued_max:
+            raise self._too_many(f"{self._queued_max} calls")
+        now_s = self.seam.clock()
+        script, words = _parts(command)
+        size = sum(map(length_hint, words)) + WORD_BYTES * len(words)
+        longest_s = now_s + self._longest_s
+        until_s = longest_s if until_s is None else min(until_s, longest_s)
+        deadline_s = now_s + timeout_s
+        call = _Call(command, on_reply, now_s, deadline_s, until_s, size)
+        if size > LARGE_BYTES or script in self._aside:
+            self._put_aside(script, call, is_bounded=is_bounded)
+        else:
+            self._queue.append(call)
+        if deadline_s < self._timer_s:
+            self._arm(deadline_s, timeout_s)
+
+    def _put_aside(self, script: Script | None, call: _Call, *, is_bounded: bool) -> None:
+        is_large = is_bounded and call.size > LARGE_BYTES
+        if is_large and self._aside and self._aside_bytes + call.size > WAITING_BYTES_MAX:
+            raise self._too_many(f"{self._aside_bytes} bytes")
+        if len(self._aside.get(script, ())) >= self._queued_max:
+            raise self._too_many(f"{self._queued_max} calls")
+        self._aside.setdefault(script, deque()).append(call)
+        self._aside_bytes += call.size
+
+    def _too_many(self, waiting: str) -> StoreUnavailable:
+        return StoreUnavailable(problem=f"not sent: {waiting} wait already", maybe_done=False)
+
+    def _ring(self) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._beside.wake()
+
+    def _once(
+        self, command: Command, timeout_s: float, until_s: float | None
+    ) -> Coroutine[Any, Any, Reply]:
+        """Send; to be awaited.  What is too much to wait is refused before that."""
+        waiter, link = self._loop.waiter(), self._of(command)
+        link._enqueue(command, waiter.take, timeout_s, until_s, is_bounded=True)
+        link._ring()
+        return _answer_of(waiter)
+
+    async def _repeat(self, command: Command, timeout_s: float, until_s: float | None) -> Reply:
+        now_s = self.seam.clock()
+        deadline_s, longest_s = now_s + timeout_s, now_s + self._longest_s
+        until_s = longest_s if until_s is None else min(until_s, longest_s)
+        was_sent, pause_s = False, _RETRY_S
+        while True:
+            left_s = deadline_s - self.seam.clock()
+            try:
+                answer = self._once(command, min(left_s, self._op_timeout_s), until_s)
+            except StoreUnavailable as error:  # too much waits already
+                raise (unsure(error) if was_sent else error) from None
+            try:
+                return await answer
+            except StoreUnavailable as error:
+                rest_s = self.seam.dice.uniform(0.0, pause_s)
+                if self.seam.clock() + rest_s >= deadline_s:
+                    raise (unsure(error) if was_sent else error) from None
+                was_sent = was_sent or error.maybe_done
+            except (StoreFault, StorageFull, AuthError) as error:
+                raise (unsure(error) if was_sent else error) from None
+            await anyio.sleep(rest_s)
+            pause_s = min(2 * pause_s, _RETRY_MAX_S)
+
+    def _arm(self, deadline_s: float, delay_s: float) -> None:
+        if self._cancel_timer is not None:
+            self._cancel_timer()
+        self._timer_s = deadline_s
+        self._cancel_timer = self._loop.later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Answer what is overdue; come back for the earliest of the others."""
+        self._cancel_timer, self._timer_s = None, float("inf")
+        now_s = self.seam.clock()
+        overdue = [c for c in self._unanswered() if self._is_overdue(c, now_s)]
+        if overdue:
+            late = set(overdue)
+            self._queue = deque(call for call in self._queue if call not in late)
+            for script, calls in list(self._aside.items()):
+                self._leave_aside(script, deque(call for call in calls if call not in late))
+        for call in overdue:
+            self._answer(call, self._lost(call, self._trouble))
+        # Whoever was answered may have asked anew, for a shorter time.
+        deadlines = [call.deadline_s for call in self._unanswered()]
+        if deadlines:
+            self._arm(min(deadlines), max(0.0, min(deadlines) - now_s))
+        self._note_drained()
+
+    def _is_overdue(self, call: _Call, now_s: float) -> bool:
+        """Whether its time is up, as far as the line stood still."""
+        if call.deadline_s <= now_s and (moved_s := self.moved_s()) > call.asked_s:
+            call.deadline_s = max(call.deadline_s, min(moved_s + self._op_timeout_s, call.until_s))
+        return call.is_overdue(now_s)
+
+    def _lost(self, call: _Call, why: str) -> StoreUnavailable:
+        if call.is_sent:
+            return StoreUnavailable(
+                problem=f"{self._where} did not answer in time", maybe_done=True
+            )
+        return StoreUnavailable(problem=f"not sent: {why}", maybe_done=False)
+
+    def _waiting(self) -> bool:
+        return bool(self._queue or self._aside) or any(not c.is_answered for c in self._flying)
+
+    def _unanswered(self) -> Iterator[_Call]:
+        flying = (call for call in self._flying if not call.is_answered)
+        return chain(flying, self._queue, *self._aside.values())
+
+    def _unsent(self) -> list[_Call]:
+        """Take all that waits."""
+        unsent = [*chain(self._queue, *self._aside.values())]
+        self._queue.clear()
+        self._aside.clear()
+        self._aside_bytes = 0
+        return unsent
+
+    def _leave_aside(self, script: Script | None, calls: deque[_Call]) -> None:
+        """Have these wait, and nobody else of that script; it is its turn after all others."""
+        self._aside_bytes -= sum(call.size for call in self._aside.pop(script))
+        if calls:
+            self._aside[script] = calls
+            self._aside_bytes += sum(call.size for call in calls)
+
+    def _note_drained(self) -> None:
+        if self._is_closing and not self._waiting():
+            self._drained.set()
+
+    def _deliver(self, batch: Sequence[_Call], replies: Sequence[Reply]) -> None:
+        for call, reply in zip(batch, replies, strict=True):
+            self._answer(call, reply)
+        self._note_drained()
+
+    def _answer(self, call: _Call, reply: Reply) -> None:
+        """Answer once; who raises at his answer keeps nobody else from theirs."""
+        if not call.is_answered:
+            call.is_answered = True
+            try:
+                call.on_reply(reply)
+            except Exception as error:  # noqa: BLE001 - told, whatever it is
+                self._guard.tell(error)
+
+    def _give_up(self, why: str, error: Callable[[_Call], PoolError] | None = None) -> None:
+        """Answer everything that waits."""
+        for call in (*self._flying, *self._unsent()):
+            self._answer(call, self._lost(call, why) if error is None else error(call))
+        if self._cancel_timer is not None:
+            self._cancel_timer()
+            self._cancel_timer, self._timer_s = None, float("inf")
+
+    def _on_connected(self, server: Server | None) -> None:
+        self.server = server
+        self.connections += 1
+        self._settle_open(None)
+
+    def _settle_open(self, error: PoolError | None) -> None:
+        if not self._is_opened:
+            self._is_opened = True
+            self._opened.take(error)
+
+    def _on_refused(self, error: PoolError) -> None:
+        self._settle_open(error)
+        if isinstance(error, AuthError):
+            # No use in waiting: the same credentials will be refused again.
+            for call in self._unsent():
+                self._answer(call, attrs.evolve(error))
+
+    def _on_end(self, error: BaseException | None) -> None:
+        if error is not None:
+            problem = f"the link failed: {type(error).__name__}: {error}"
+            self._settle_open(StoreFault(problem=problem, maybe_done=False))
+            self._give_up("", lambda call: StoreFault(problem=problem, maybe_done=call.is_sent))
+
+    def _expire(self, overdue: Sequence[_Call]) -> None:
+        for call in overdue:
+            self._answer(call, self._lost(call, self._trouble))
+        self._note_drained()
+
+    # --- the body -----------------------------------------------------------------------------
+
+    async def _work(self, port: Port) -> None:
+        self._port = port
+        if self._flying:  # of a life before this one, which has crashed
+            port.post(self._expire, self._flying)
+        self._flying, self._is_idle = (), False
+        failures = 0
+        await self._connect(port)  # at once: open() waits for it
+        while not port.closing:
+            if not (self._queue or self._aside):
+                await self._rest(port)
+            elif port.is_connected() or await self._connect(port):
+                failures = 0
+                if not await self._run_batch(port):
+                    return
+            else:
+                failures += 1
+                await port.sleep(self._pause_s(failures))
+
+    def _pause_s(self, failures: int) -> float:
+        # At most a quarter of a call's time, so that every call sees some tries.
+        most_s = min(_BACKOFF_MAX_S, self._op_timeout_s / 4)
+        return self.seam.dice.uniform(0.0, min(_BACKOFF_S * 2.0 ** min(failures, 10), most_s))
+
+    async def _rest(self, port: Port) -> None:
+        self._is_idle = True
+        await port.wait()
+        self._is_idle = False
+
+    async def _connect(self, port: Port) -> bool:
+        try:
+            await port.connect(timeout_s=self._op_timeout_s)
+        except PoolError as error:
+            self._trouble = str(getattr(error, "problem", error))
+            port.post(self._on_refused, error)
+            return False
+        self._trouble = "the calls before it took too long"
+        return port.post(self._on_connected, port.server)
+
+    async def _run_batch(self, port: Port) -> bool:
+        batch, overdue = self._take()
+        if overdue:
+            port.post(self._expire, overdue)
+        if not batch:
+            return True
+        replies = await port.run(
+            [call.command for call in batch], timeout_s=self._reply_s, longest_s=self._longest_s
+        )
+        return port.post(self._deliver, batch, replies)
+
+    def _take(self) -> tuple[Sequence[_Call], Sequence[_Call]]:
+        """Return what to send now, and what it is too late to send."""
+        batch: list[_Call] = []
+        overdue: list[_Call] = []
+        now_s, left = self.seam.clock(), BATCH_BYTES_MAX
+        while self._queue and len(batch) < BATCH_MAX and left > 0:
+            call = self._queue.popleft()
+            if call.deadline_s <= now_s and self._is_overdue(call, now_s):
+                overdue.append(call)
+            else:
+                call.is_sent = True
+                batch.append(call)
+                left -= call.size
+        if self._aside:
+            self._take_aside(batch, overdue, now_s, left)
+        self._flying = batch
+        return batch, overdue
+
+    def _take_aside(
+        self, batch: list[_Call], overdue: list[_Call], now_s: float, left: int
+    ) -> None:
+        """Take of what waits aside as much as there is room for, but one call in any case."""
+        is_first = True
+        while self._aside and len(batch) < 2 * BATCH_MAX:
+            script, calls = next(iter(self._aside.items()))
+            if calls[0].size > left and not is_first:
+                return
+            call = calls.popleft()
+            del self._aside[script]
+            if calls:
+                self._aside[script] = calls  # behind all others
+            self._aside_bytes -= call.size
+            if self._is_overdue(call, now_s):
+                overdue.append(call)
+                continue
+            call.is_sent, is_first = True, False
+            batch.append(call)
+            left -= call.size
+
+
+async def _answer_of(waiter: Waiter) -> Reply:
+    reply = await waiter.wait()
+    if isinstance(reply, PoolError):
+        raise again(reply)
+    return reply
+
+
+def _parts(command: Command) -> tuple[Script | None, Sequence[Word]]:
+    """Return whose turn it takes, and what may be large."""
+    if type(command) is ScriptCall:
+        return command.script.behind or command.script, command.args
+    return None, command  # type: ignore[return-value]
+
+
+def _key_of(command: Command) -> str:
+    """Return the key that says where a command goes; "" for one that has none, as PING."""
+    if isinstance(command, ScriptCall):
+        return command.keys[0]
+    return str(command[1]) if len(command) > 1 else ""

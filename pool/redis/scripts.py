@@ -1,0 +1,165 @@
+"""Scripts: each one is a `.lua` file whose header is checked against the Python side at import."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+Word: TypeAlias = str | bytes | int | float
+
+# `KEYS[1] owners  hash ...` is one slot; `ARGV[...] items  ...` is any number of them, at the end.
+_SLOT = re.compile(r"^(KEYS|ARGV)\[(\d+|\.\.\.)\] +(\w+)", re.MULTILINE)
+_TYPED = re.compile(r"^(KEYS|ARGV)\[(\d+)\] +(\w+) +(\w+)", re.MULTILINE)
+_USES = re.compile(r"^Uses +(.+)$", re.MULTILINE)
+
+# Around a script's text; an error that a command raised in it has no number.
+NUMBERED_HEAD: Final = "local number = table.remove(ARGV) local function call()\n"
+NUMBERED_TAIL: Final = "\nend return { number, call() }\n"
+
+Reads: TypeAlias = Callable[[Any], Any]
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
+@attrs.frozen(eq=False)
+class Script:
+    """One Lua script and what its KEYS and ARGV are called; a `*name` at the end takes the rest.
+
+    Calling it builds a `ScriptCall`, which a port or a link sends.
+    """
+
+    name: str
+    source: str = attrs.field(repr=False)
+    sha: str
+    keys: tuple[str, ...]
+    args: tuple[str, ...]
+    reads: Reads = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
+    behind: Script | None = attrs.field(default=None, repr=False)  # whose calls it never overtakes
+    # The same, but its last argument is a number that comes back in front of what it returns.
+    numbered: str = attrs.field(init=False, repr=False)
+    numbered_sha: str = attrs.field(init=False, repr=False)
+    _keys_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
+    _args_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
+
+    @numbered.default
+    def _(self) -> str:
+        return NUMBERED_HEAD + self.source + NUMBERED_TAIL
+
+    @numbered_sha.default
+    def _(self) -> str:
+        return _sha(self.numbered)
+
+    @_keys_fit.default
+    def _(self) -> tuple[int, bool]:
+        return _fit(self.keys)
+
+    @_args_fit.default
+    def _(self) -> tuple[int, bool]:
+        return _fit(self.args)
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        *,
+        keys: tuple[str, ...],
+        args: tuple[str, ...],
+        reads: Reads = _as_it_is,
+        behind: Script | None = None,
+        directory: Traversable | None = None,
+    ) -> Script:
+        """Read `lua/{name}.lua` and the parts that its header's `Uses` names from `lua/lib`.
+
+        What the header names in KEYS and ARGV is a local of that name, an `int` as a number.  The
+        parts come next, in the order named, then the script's own text; the sha is that of the
+        whole.  An AssertionError says where header and Python differ: that is a bug of ours.
+        """
+        directory = directory or files("pool.redis") / "lua"
+        text = (directory / f"{name}.lua").read_text("utf-8")
+        header = text[: text.index("]]")]
+        found = _slots(name, header)
+        assert found == (keys, args), f"{name}.lua: header says {found}, Python {keys} / {args}"
+        used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
+        parts = [(directory / "lib" / f"{part}.lua").read_text("utf-8") for part in used]
+        source = "\n".join([_locals(header), *parts, text])
+        return cls(name, source, _sha(source), keys, args, reads, behind)
+
+    def __call__(
+        self, keys: Sequence[str], args: Sequence[Word], parts: int | None = None
+    ) -> ScriptCall:
+        # Spelled out because this runs for every call: as functions the two checks cost 1 us.
+        count = len(keys)
+        fixed, has_more = self._keys_fit
+        assert count == fixed or (has_more and count > fixed), f"{self.name}: {count} keys"
+        count = len(args)
+        fixed, has_more = self._args_fit
+        assert count == fixed or (has_more and count > fixed), f"{self.name}: {count} args"
+        return ScriptCall(self, keys, args, parts)
+
+
+@attrs.define(eq=False)
+class ScriptCall:
+    """One call of a script.  Not frozen only because that doubles what making one costs."""
+
+    script: Script
+    keys: Sequence[str]
+    args: Sequence[Word]
+    parts: int | None = None  # how many the reply has, if that is known
+
+    def read(self, reply: Any) -> Any:
+        """Return what a reply says; whatever this raises, it is no reply of this script."""
+        if self.parts is not None and len(reply) != self.parts:
+            raise ValueError(f"{len(reply)} parts, not {self.parts}")
+        return self.script.reads(reply)
+
+    def words(self) -> tuple[Word, ...]:
+        """Return the command that runs the script if the server still has it."""
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+    def numbered(self, number: bytes) -> tuple[Word, ...]:
+        """Return the same of the numbered script."""
+        sha = self.script.numbered_sha
+        return ("EVALSHA", sha, len(self.keys), *self.keys, *self.args, number)
+
+
+Command: TypeAlias = tuple[Word, ...] | ScriptCall
+
+
+def _sha(source: str) -> str:
+    return hashlib.sha1(source.encode()).hexdigest()
+
+
+def _fit(slots: tuple[str, ...]) -> tuple[int, bool]:
+    """Return how many there must be, and whether there may be more."""
+    has_more = any(slot.startswith("*") for slot in slots[-1:])
+    return len(slots) - has_more, has_more
+
+
+def _locals(header: str) -> str:
+    """Return one line of Lua that gives the header's names to KEYS and ARGV."""
+    lines = []
+    for table, index, slot, kind in _TYPED.findall(header):
+        value = f"{table}[{index}]"
+        lines.append(f"local {slot} = {f'tonumber({value})' if kind == 'int' else value}")
+    return " ".join(lines)
+
+
+def _slots(name: str, header: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    found: dict[str, list[str]] = {"KEYS": [], "ARGV": []}
+    for table, index, slot in _SLOT.findall(header):
+        names = found[table]
+        assert not (names and names[-1].startswith("*")), f"{name}.lua: {table}[...] is not last"
+        if index == "...":
+            names.append(f"*{slot}")
+            continue
+        names.append(slot)
+        assert int(index) == len(names), f"{name}.lua: {table}[{index}] out of order"
+    return tuple(found["KEYS"]), tuple(found["ARGV"])

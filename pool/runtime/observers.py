@@ -1,0 +1,102 @@
+"""Who hears of events: each observer is called with each event; ours writes them to the log.
+
+One emit, many readers (logs, metrics, spans, tests).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final
+
+import attrs
+import structlog
+
+from pool import checks
+from pool.events import (
+    AttemptFailed,
+    CommitRefused,
+    CountersMended,
+    Event,
+    HandlerOverran,
+    IndexRestored,
+    LaneMissing,
+    LeaseLost,
+    LeaseResumed,
+    LoopHung,
+    NodeLeft,
+    Observer,
+    ReconciliationMended,
+    RecordQuarantined,
+    RunDisturbed,
+    ServiceMoved,
+    WorkerFenced,
+    WorkerReaped,
+)
+from pool.redis.io.hush import Hush
+from pool.redis.io.scribe import Scribe
+
+_log = structlog.get_logger("pool")
+_scribe = Scribe(lambda lines: _log.warning("log.dropped", lines=lines))
+_hush = Hush(_scribe.write)
+
+
+def check_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
+    """Return them; refuse what cannot be called plainly: a coroutine would never run."""
+    refuse = checks.setting
+    found = checks.several("observers", observers, "plain functions", refuse=refuse)
+    return tuple(checks.plain_function("observers", each, refuse=refuse) for each in found)
+
+
+def emit_to(observers: Sequence[Observer], event: Event) -> None:
+    """Call every observer.  One that raises is logged; it is user code and ends nobody else."""
+    for observer in observers:
+        try:
+            observer(event)
+        except KeyboardInterrupt:  # Ctrl-C while it ran: for the node
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again next time
+            _scribe.write(partial(_log.error, "observer.failed", of=event.event, exc_info=error))
+
+
+# What may come in floods, and which of its facts make it the same trouble again.  What is told here
+# a minute late, with a count, all other observers see each time.
+_SAME: Final[dict[type, tuple[str, ...]]] = {
+    LeaseLost: ("node",),  # in each lane
+    LeaseResumed: ("node",),
+    WorkerFenced: ("worker",),
+    HandlerOverran: ("handler",),
+    LoopHung: ("node",),
+    CommitRefused: ("answer",),
+    AttemptFailed: ("handler", "error", "follows"),
+    RunDisturbed: ("handler",),
+    WorkerReaped: ("identity",),  # in each lane
+    RecordQuarantined: (),
+    IndexRestored: ("lane", "index"),
+    CountersMended: ("lane",),
+    ServiceMoved: (),
+    LaneMissing: ("node", "problem"),
+    ReconciliationMended: ("worker",),
+}
+
+
+def log_observer(event: Event) -> None:
+    """Write one line per event, and of what is repeated one a minute; see `Hush`.
+
+    It waits for nobody: see `Scribe`.
+    """
+    same = _SAME.get(type(event))
+    if same is None:
+        if isinstance(event, NodeLeft):
+            _hush.end()
+        _scribe.write(partial(_line, event, 1))
+    else:
+        _hush.tell(event.event, tuple(getattr(event, n) for n in same), partial(_line, event))
+
+
+def _line(event: Event, times: int) -> None:
+    facts = attrs.asdict(event)
+    if times > 1:
+        facts["times"] = times
+    # Plain (never `ainfo`): structlog's async twins need asyncio.
+    getattr(_log, event.level)(event.event, **facts)

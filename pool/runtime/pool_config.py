@@ -1,0 +1,176 @@
+r"""The control keys: what a pool was made as, who makes it, and who puts that back.
+
+They belong to the pool as a whole and are in one slot, apart from all lanes: `config`, replicated
+maps (`workers` is one), streams.  `config` says the protocol, the number of lanes, the TTL, and the
+pool's incarnation; a call of a map names that, and is refused where it is another or gone.  The
+lanes know it too: the pool's incarnation is <drawn>.<number of lanes>, a lane's is
+<the pool's>.<when>, and each lane keeps the TTL.
+
+    missing --found.lua: as the lanes say it was--> there   `control.lost`, told by who wrote
+      ^  \----found.lua: drawn, by the settings---> there   a new pool, or another than before
+      |                                               |
+      +--------------------- lost --------------------+
+
+Who finds `config` gone, or without a TTL (opening, joining anew, or a map's call was told), asks
+all lanes before it writes:
+
+    one has our incarnation                       `config` as it was; nobody in a lane is touched
+    else some have any                            as most of these have it: who opens joins that
+                                                  pool; whoever was in another has lost it
+    those that answer have none, one is silent    as it was, if we have an incarnation: each lane
+    or refuses us (as who has rights to maps)     tells its own loss.  Who opens has none: refused,
+                                                  he fails with that; else it is as if none has one
+    none has one                                  a new one: the pool is lost, with all lanes
+    none answers                                  nothing is written; who does not open asks again
+
+Who writes: in `config` found.lua alone, and only what is missing; but the TTL `pool ttl` replaces.
+Of several at once the first decides, and those that put it back write the same.  One that founds
+anew at that moment has seen no lane that knew; if it is first (it opens, and those that knew were
+silent to it for all of a call's time), the pool is another, and lanes of before are taken over with
+what they hold, see `stale` in join.lua.  A late copy finds `config` there; or, after another loss,
+puts an incarnation there whose lanes are gone too, which each lane says by itself.
+
+Dying after any step: until found.lua has written, nothing has changed.  A `config` made new is the
+pool that whoever comes next joins.  One put back and nobody announced is a map that lost its
+entries: each node finds its own missing when its copy is fetched anew, at the latest two probes
+later; only `control.lost` is told by nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import anyio
+import attrs
+
+from pool.core.timing import Timing
+from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
+from pool.events import ControlLost
+from pool.names import Names
+from pool.redis.commands.lane import (
+    FOUND,
+    PROTOCOL,
+    incarnation_of_pool,
+    lanes_of_pool,
+    new_incarnation,
+)
+from pool.redis.commands.replies import Founded
+from pool.runtime.session import Access
+
+
+async def found(access: Access, *, any_lanes: bool = False) -> Founded:
+    """Make the pool, or learn how it was made; `any_lanes` if the caller uses none.
+
+    Raises:
+        ConfigError: It was made with another number of lanes.
+        UnsupportedServer: It was made by an incompatible version of this library.
+        StoreUnavailable: The server does not answer; or `config` is gone, and no lane answers.
+        AuthError, StoreFault: `config` is gone, and who opens may not ask the lanes, see `_kept`.
+    """
+    made = await _found(access)
+    if not made.incarnation or not Timing.is_ttl(made.ttl_ms):
+        lanes = lanes_of_pool(access.incarnation) or access.settings.lanes
+        kept = await _kept(access, lanes)
+        if kept is None:
+            incarnation, ttl_ms = new_incarnation(access.ids.next("i"), lanes), 0
+        else:
+            incarnation, ttl_ms = kept
+        lanes = lanes_of_pool(incarnation)
+        was_gone = kept is not None and not made.incarnation
+        made = await _found(access, lanes, incarnation, ttl_ms or access.timing.ttl_ms)
+        if was_gone:
+            made = attrs.evolve(made, was_gone=True)
+            if made.wrote:  # else another did, or it was a new pool that another has just made
+                access.emit(ControlLost(pool=access.pool, incarnation=incarnation))
+    if made.protocol != PROTOCOL:
+        raise UnsupportedServer(
+            problem=f"pool {access.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
+        )
+    if made.lanes != access.settings.lanes and not any_lanes:
+        raise ConfigError(
+            setting="lanes",
+            problem=f"pool {access.pool!r} was made with {made.lanes}, not {access.settings.lanes}",
+        )
+    return made
+
+
+def check_ttl(access: Access, ttl_ms: int) -> None:
+    """See to it that who names a TTL names the pool's; those who are open go by what it becomes.
+
+    Raises:
+        ConfigError: The settings name another one.
+    """
+    named_s, pool = access.settings.lease_ttl_s, access.pool
+    if named_s is not None and Timing(named_s).ttl_ms != ttl_ms:
+        command = f"pool ttl {named_s:g} --pool {pool} --url ..."
+        raise ConfigError(
+            setting="lease_ttl_s",
+            problem=f"pool {pool!r} goes by {ttl_ms / 1000:g} s, not {named_s:g} s: name none, "
+            f"or change it for all with `{command}`",
+        )
+
+
+async def learn_ttl(access: Access) -> None:
+    """Go by the pool's TTL, if it has one already.
+
+    Raises:
+        ConfigError: The settings name another one.
+        StoreUnavailable: The server does not answer.
+    """
+    made = await _found(access)
+    if made.ttl_ms > 0:
+        check_ttl(access, made.ttl_ms)
+        access.timing = Timing(made.ttl_ms / 1000)
+
+
+async def _found(access: Access, lanes: int = 0, incarnation: str = "", ttl_ms: int = 0) -> Founded:
+    """Write what is missing in `config`, of what is given; return what stands there."""
+    call = FOUND((access.control.config,), (PROTOCOL, lanes, incarnation, ttl_ms))
+    made: Founded = await access.link.call(call, repeatable=True)
+    return made
+
+
+async def _kept(access: Access, lanes: int) -> tuple[str, int] | None:
+    """Ask the lanes as what the pool was made; None if nothing says that it was.
+
+    Our own incarnation if any lane has it, else that of most lanes; and the TTL that was set last
+    (0: not known).  A lane that is silent, or refuses us, may have ours: so then, if no other says
+    anything, ours it is.
+
+    Raises:
+        StoreUnavailable: None of them answers.
+        AuthError, StoreFault: One refuses, no other says anything, and we have no incarnation.
+    """
+    told: list[tuple[str, int, int]] = []
+    silent: list[PoolError] = []
+    refused: list[PoolError] = []
+
+    async def ask(name: str) -> None:
+        asked = ("HMGET", name, "incarnation", "term", "ttl")
+        try:
+            texts = await access.link.execute(*asked, repeatable=True)
+        except StoreUnavailable as error:
+            silent.append(error)
+            return
+        except PoolError as error:  # such as a right that who uses only maps lacks
+            refused.append(error)
+            return
+        pool = incarnation_of_pool((texts[0] or b"").decode(errors="replace"))
+        term, ttl_ms = (int(t) if t and t.isdigit() and len(t) <= 16 else 0 for t in texts[1:])
+        told.append((pool, term, ttl_ms if Timing.is_ttl(ttl_ms) else 0))
+
+    async with anyio.create_task_group() as asking:
+        for number in range(lanes):
+            asking.start_soon(ask, Names(access.pool, number).lane)
+    if not told and not refused:
+        raise again(silent[0])
+    own = access.incarnation
+    named = [pool for pool, _, _ in told if lanes_of_pool(pool)]
+    if not named:
+        if (silent or refused) and lanes_of_pool(own):
+            return own, 0  # what is lost besides, each lane says by itself
+        if refused:
+            raise again(refused[0])
+        return None
+    pool = own if own in named else Counter(named).most_common(1)[0][0]
+    return pool, max((term, ttl_ms) for each, term, ttl_ms in told if each == pool)[1]

@@ -1,0 +1,172 @@
+"""What a map or a stream needs of the world: a node's, or a link of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import attrs
+
+from pool import checks
+from pool.core.ids import Ids
+from pool.core.timing import TTL_DEFAULT_S, Timing
+from pool.events import Event, Observer
+from pool.names import Control, check_pool
+from pool.redis.embedded.program import find_server
+from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.io.system import Host, Seam
+from pool.redis.pipeline import Link
+from pool.redis.url import Url
+from pool.runtime.observers import check_observers, emit_to
+from pool.runtime.supervisor import Supervisor
+from pool.runtime.task_scope import House
+from pool.settings import Settings
+
+CLOSE_BUDGET_S: Final = 5.0  # for each thread and actor, after the grace
+
+
+@attrs.define(eq=False, kw_only=True)
+class Access:
+    """A way to one pool in one store."""
+
+    url: Url  # where the pool's control keys are; for those of a lane see `Url.at`
+    settings: Settings
+    seam: Seam
+    link: Link
+    control: Control
+    ids: Ids
+    emit: Callable[[Event], object]
+    supervisor: Supervisor
+    incarnation: str = ""  # the pool's, as of when it was found
+    timing: Timing = attrs.field()  # by the TTL that counts now: ask at the moment of use
+
+    @timing.default
+    def _first_timing(self) -> Timing:
+        return Timing(self.settings.lease_ttl_s or TTL_DEFAULT_S)
+
+    def check_loop(self) -> None:
+        """Refuse a call on another event loop than this is of; see `Link.check_loop`."""
+        self.link.check_loop()
+
+    def timing_now(self) -> Timing:
+        """Return the times as they are now; for parts that know nothing else of us."""
+        return self.timing
+
+    @property
+    def pool(self) -> str:
+        """Its name."""
+        return self.control.pool
+
+
+def check_settings(given: object) -> Settings:
+    """Take settings; None stands for the defaults."""
+    if given is None:
+        return Settings()
+    return checks.instance("settings", given, Settings, refuse=checks.setting)
+
+
+def accessing(
+    url: Url,
+    pool: str,
+    settings: Settings | None,
+    observers: Sequence[Observer],
+    seam: Seam | None,
+) -> AbstractAsyncContextManager[Access]:
+    """Open a link of one's own; closed at the end, and with it a server of one's own.
+
+    What crashes too often ends the block that is entered, with the cause.
+
+    Raises:
+        ConfigError: At once: the pool's name, the address or something else cannot be used.
+        StoreUnavailable, AuthError, UnsupportedServer, NoServer: As for a node.
+    """
+    check_pool(pool)
+    told, checked = check_observers(observers), check_settings(settings)
+    return _accessing(url, Control(pool), checked, told, seam or Host())
+
+
+@asynccontextmanager
+async def _accessing(
+    url: Url, control: Control, settings: Settings, told: Sequence[Observer], seam: Seam
+) -> AsyncIterator[Access]:
+    address, server = await serve(url)
+    address = address.at(control.prefix)
+    try:
+        async with _housed(await House.open(seam, settings, partial(emit_to, told))) as supervisor:
+            link = await Link.open(
+                seam,
+                address,
+                op_timeout_s=settings.op_timeout_s,
+                longest_s=settings.longest_s,
+                care=supervisor,
+            )
+            try:
+                yield Access(
+                    url=address,
+                    settings=settings,
+                    seam=seam,
+                    link=link,
+                    control=control,
+                    ids=seam.ids,
+                    emit=supervisor.emit,
+                    supervisor=supervisor,
+                )
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await link.aclose(CLOSE_BUDGET_S)
+                    await anyio.lowlevel.checkpoint()  # timers that were taken back end here
+    finally:
+        if server is not None:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(server.stop)
+
+
+@asynccontextmanager
+async def _housed(house: House) -> AsyncIterator[Supervisor]:
+    try:
+        yield house.supervisor
+    except BaseException as error:
+        await house.leave(type(error), error, error.__traceback__)
+        raise
+    await house.leave(None, None, None)
+
+
+async def serve(url: Url) -> tuple[Url, EmbeddedServer | None]:
+    """Return where the store is, after starting it for an `embedded://` address.
+
+    Raises:
+        NoServer: No server program was found.
+    """
+    if url.kind != "embedded":
+        return url, None
+    directory = Path(url.path) if url.path else None
+    start = partial(EmbeddedServer.start, find_server("path"), directory=directory)
+    made: list[EmbeddedServer] = []
+    failed: list[Exception] = []
+
+    async def make() -> None:
+        try:
+            made.append(await anyio.to_thread.run_sync(start))
+        except Exception as error:  # noqa: BLE001 - raised below, and not in a group
+            failed.append(error)
+
+    try:
+        # In a group: whoever cancels our task waits until it is known what there is to be stopped.
+        async with anyio.create_task_group() as making:
+            making.start_soon(make)
+        if failed:
+            raise failed[0]
+        return Url.parse(made[0].url), made[0]
+    except BaseException:
+        for server in made:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(server.stop)
+        raise
+    finally:
+        failed.clear()  # their tracebacks lead back here

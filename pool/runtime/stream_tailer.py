@@ -1,0 +1,257 @@
+"""The one body that reads streams, beside the loop: signals, map logs, and the streams of users.
+
+    stream A --+                           (one batch is under way at a time)
+    stream B --+-> XREAD from each reading's own position --> one hop --> on_batch(Batch)
+    a probe -----> now and then, and after every reconnect ->    "    --> on_probed(answer)
+                                                                            |
+    the next read  <----------------------- taken(batch) <-----------------+
+
+Reading and probing share one connection and one order: what was read before a probe is handed over
+before it.  The body does not read on before `taken()`: a loop that hangs, or a slow reader, fills
+no memory, as what it does not read waits in Redis.  It asks for as many entries as should weigh no
+more than `READ_BYTES_MAX`, and for half as many after a read that failed: its reply is lost, and
+over a line that breaks now and then only what is small enough comes through.  A read that moves on
+is only slow.
+
+Who writes what: the loop writes the readings and their positions, and says what is taken; the body
+only reads them, and says what is under way.  A position moves in `taken()`, so whatever ends
+before that (the connection, the body, the loop, its actor) leads to reading the same again, never
+to reading on behind it.  A late `taken()`, of a batch that was given up, moves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import attrs
+
+from pool.core.retry import reconnect_delay
+from pool.core.timing import Timing
+from pool.errors import PoolError, StoreUnavailable
+from pool.redis.io.system import Beside, Care, Group, Port, Seam
+from pool.redis.reads import Portion
+from pool.redis.url import Url
+
+FIRST: Final = "0-0"
+_BLOCK_MIN_S: Final = 0.001  # what Redis counts in
+_FAULT_STEPS: Final = 3  # of the backoff, ahead: what the server answers will not change so soon
+
+Fields: TypeAlias = dict[str, bytes]
+StreamEntry: TypeAlias = tuple[str, Fields]
+
+
+@attrs.define(eq=False)
+class Reading:
+    """Where the body is in one stream.  Following anew replaces it, so that nothing read for the
+    old one is taken for the new one's."""
+
+    stream: str
+    position: str
+    is_off: bool = attrs.field(default=False, kw_only=True)  # it would fail the read of them all
+
+
+R = TypeVar("R", bound=Reading)
+
+
+@attrs.frozen(eq=False)
+class Batch(Generic[R]):
+    """What one read brought: of each stream the entries, as `Tail.decode` made them."""
+
+    told: Sequence[tuple[R, Any]]
+    ends: Sequence[tuple[R, str]] = attrs.field(repr=False)
+    group: Group | None = None  # as whom it was read
+
+
+def _as_they_are(_: Reading, entries: list[StreamEntry]) -> object:
+    return entries
+
+
+@attrs.define(eq=False, kw_only=True)
+class Tail(Generic[R]):
+    """Reads any number of streams from their own positions.
+
+    All but `_body` and what it calls belongs to the event loop's thread; callbacks run on the
+    loop, but `decode` and `probe`, which run in the body.
+    """
+
+    name: str
+    seam: Seam
+    url: Url
+    timing: Callable[[], Timing]
+    count: int  # entries of one stream in one read, at most
+    portion: Portion = attrs.field(init=False, factory=Portion)
+    on_batch: Callable[[Batch[R]], object]  # someone must call `taken()` for it
+    care: Care | None  # None: a crash ends it
+    on_trouble: Callable[[PoolError, int], object]  # a read failed, after so many before it
+    on_back: Callable[[int], object] = lambda _: None  # reading again, after so many failures
+    decode: Callable[[R, list[StreamEntry]], object] = _as_they_are
+    probe: Callable[[Port, Sequence[R], bool], Awaitable[Any]] | None = None  # True: after failures
+    on_probed: Callable[[Any], object] = lambda _: None
+    on_end: Callable[[BaseException | None], object] = lambda _: None  # for good; None: closed
+    _readings: Mapping[str, R] = attrs.field(init=False, factory=dict)  # by stream
+    _beside: Beside | None = attrs.field(init=False, default=None)
+    group: Group | None = None  # as a consumer of which group; may be changed
+    _has_lost_none: bool = attrs.field(
+        init=False, default=False
+    )  # of a group's entries; the body's
+    _under_way: Batch[R] | None = attrs.field(init=False, default=None)
+    _is_taken: bool = attrs.field(init=False, default=True)
+    _failed: Exception | None = attrs.field(init=False, default=None)  # by a callback of ours
+
+    # --- on the loop --------------------------------------------------------------------------
+
+    @property
+    def readings(self) -> Mapping[str, R]:
+        """What is read, by stream."""
+        return self._readings
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it reads, or has read and was closed or crashed too often."""
+        return self._beside is not None
+
+    def start(self) -> None:
+        """Start reading; streams may be followed before."""
+        assert self._beside is None
+        self._under_way, self._is_taken = None, True
+        self._beside = self.seam.start(
+            self.name,
+            self.url,
+            self._body,
+            care=self.care,
+            on_end=self.on_end,
+        )
+
+    async def aclose(self, budget_s: float) -> None:
+        """Stop reading, within the budget.  Twice is fine."""
+        if self._beside is not None:
+            await self._beside.aclose(budget_s)
+
+    def follow(self, readings: Sequence[R], *, at_once: bool = True) -> None:
+        """Read these streams from now on, and no others.
+
+        With `at_once` a blocked read is ended (and its connection with it); without, it takes new
+        ones up when it returns.
+        """
+        self._readings = {reading.stream: reading for reading in readings}
+        if self._beside is not None:
+            self._beside.wake()
+            if at_once:
+                self._beside.interrupt()
+
+    def follows(self, reading: Reading) -> bool:
+        """Say whether what was read for this is still wanted."""
+        return self._readings.get(reading.stream) is reading
+
+    def taken(self, batch: Batch[R] | None = None) -> None:
+        """Read on, behind this batch; without one, after what the probe brought."""
+        if batch is not self._under_way:
+            return
+        for reading, end in batch.ends if batch is not None else ():
+            reading.position = end
+        self.read_on()
+
+    def read_on(self) -> None:
+        """Forget what is under way: whoever was to take it does not any more.  It is read again."""
+        self._under_way = None
+        self._is_taken = True
+        if self._beside is not None:
+            self._beside.wake()
+
+    def _tell(self, callback: Callable[..., object], *what: object) -> None:
+        """Call whoever is to hear; what he raises ends the body, and it is read again."""
+        try:
+            callback(*what)
+        except Exception as error:  # noqa: BLE001 - the body raises it
+            self._failed = error
+            self.read_on()
+
+    # --- beside the loop ----------------------------------------------------------------------
+
+    async def _body(self, port: Port) -> None:
+        probe_s = self.seam.clock() + self.timing().renew_s
+        failures = 0  # since the connection was last known to be good
+        while not port.closing:
+            if self._failed is not None:
+                failed, self._failed = self._failed, None
+                raise failed
+            readings = tuple(self._readings.values())
+            if not self._is_taken or not readings:
+                await port.wait()
+                continue
+            left_s = probe_s - self.seam.clock() if self.probe is not None else math.inf
+            answer, batch = None, None
+            try:
+                if self.probe is not None and (failures or left_s <= 0):
+                    answer = await self.probe(port, readings, failures > 0)
+                    probe_s = self.seam.clock() + self.timing().renew_s
+                else:
+                    batch = await self._read(port, readings, left_s)
+            except PoolError as error:
+                failures = await self._pause(port, failures, error)
+                continue
+            if failures:
+                port.post(self._tell, self.on_back, failures)
+                failures = 0
+            if not self._hand_over(port, batch, answer):
+                return
+
+    async def _read(self, port: Port, readings: Sequence[R], left_s: float) -> Batch[R]:
+        by_stream = {reading.stream: reading for reading in readings if not reading.is_off}
+        group = self.group
+        is_new = group is not None and (self._has_lost_none or group.is_no_ack)
+        positions = {s: ">" if is_new else reading.position for s, reading in by_stream.items()}
+        timing = self.timing()
+        block_s = max(_BLOCK_MIN_S, min(timing.block_s, left_s))
+        if not by_stream:  # all of them are off, until a probe says otherwise
+            await port.sleep(block_s)
+            return Batch((), ())
+        self._has_lost_none = False
+        timeout_s = timing.socket_timeout_s
+        count = self.portion.of(self.count, len(positions))
+        try:
+            got = await port.read(
+                positions, block_s=block_s, timeout_s=timeout_s, count=count, group=group
+            )
+        except StoreUnavailable:  # it may have been more than the line can carry
+            self.portion.failed(self.count, len(positions))
+            raise
+        got = [(stream, entries) for stream, entries in got if entries]
+        self.portion.came(sum(len(entries) for _, entries in got), port.came_bytes)
+        # New entries came: the reply was not lost.  None of those given to us lie behind our
+        # position: no earlier reply was.  All else is doubtful, as is a read that was interrupted.
+        self._has_lost_none = is_new == bool(got)
+        told: list[tuple[R, Any]] = []
+        ends: list[tuple[R, str]] = []
+        for stream, entries in got:
+            reading = by_stream[stream]
+            told.append((reading, self.decode(reading, entries)))
+            ends.append((reading, entries[-1][0]))
+        return Batch(told, ends, group)
+
+    def _hand_over(self, port: Port, batch: Batch[R] | None, answer: Any) -> bool:
+        """Have the loop take what was read, or the probe's answer; False if there is no loop."""
+        if batch is not None and not batch.told:
+            return True
+        self._under_way, self._is_taken = batch, False
+        if batch is not None:
+            return port.post(self._tell, self.on_batch, batch)
+        return port.post(self._tell, self.on_probed, answer)
+
+    async def _pause(self, port: Port, failures: int, error: PoolError) -> int:
+        if port.closing:
+            return failures
+        readings = self._readings
+        port.post(self._tell, self.on_trouble, error, failures)
+        steps = failures if isinstance(error, StoreUnavailable) else failures + _FAULT_STEPS
+        until_s = self.seam.clock() + reconnect_delay(steps, self.seam.dice)
+        # Something else to read is worth a try at once; the word that a probe's answer was taken,
+        # which may come late, is not.
+        while readings is self._readings and not port.closing:
+            left_s = until_s - self.seam.clock()
+            if left_s <= 0:
+                break
+            await port.sleep(left_s)
+        return failures + 1

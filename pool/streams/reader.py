@@ -1,0 +1,458 @@
+"""A reader: one program's own cursor over streams.
+
+    tail --entries--> on_batch: filter, look for holes --> buffer --> async for event in reader
+    probe (now and then, and after every reconnect) --> did the stream go back?
+
+Where things stand is in the program's memory only: the server knows nothing of a reader, and a
+program that wants to go on after a restart stores `position()`.
+
+What can be lost without a reader noticing by itself, and how it notices:
+
+    trimmed by a cap   events are numbered; a hole that a cap made is told, and the next event says
+                       so; what was removed by hand is no loss
+    foreign value      under one stream's key: that one is set aside, and told, until its place is
+                       free; the others are read on
+    stream went back   destroyed, FLUSHALL, restart without data, failover to an older copy: the id
+                       that the server generated last, or the count of events, is below what we have
+                       seen, or the numbers begin again.  What we have not read of the new stream is
+                       read from its beginning, or we would wait until its ids have passed our
+                       position, which may be for ever; the next event says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from pool.core.ids import order
+from pool.errors import InvalidOption, NotRunning, PoolError, StoreFault, again
+from pool.events import (
+    StreamEnded,
+    StreamMissed,
+    StreamRestarted,
+    StreamsReachable,
+    StreamsUnreachable,
+    StreamTroubled,
+)
+from pool.redis.io.system import Port, Reply
+from pool.runtime.session import CLOSE_BUDGET_S, Access
+from pool.runtime.stream_tailer import Batch, Fields, Reading, StreamEntry, Tail
+from pool.runtime.supervisor import Apart
+from pool.streams.buffer import STREAMS_MAX, Feed, stored_of
+from pool.streams.commands import Facts, StoredStream, probe_call
+from pool.streams.event import (
+    FIRST,
+    NEWEST,
+    After,
+    Filter,
+    Start,
+    StreamEvent,
+    event_of,
+    number_of,
+    position_of,
+)
+from pool.streams.foreign import HASH, STREAM, look_for_foreign
+
+READER_BUFFER_MAX: Final = 1_000
+
+
+@attrs.define(eq=False, kw_only=True)
+class _Cursor(Reading):
+    """Where the reader is in one stream."""
+
+    of: StoredStream
+    given: str  # behind the last event that the program was given
+    number: int | None = None  # of the last event read; 0: none was before; None: not known
+    read_to: str = FIRST  # the last event read
+    last_id: str = FIRST  # as of the last probe
+    added: int = 0
+    after: After = ""  # what the next event has to say
+    born: bytes = b""  # in which life of the stream it is
+    looked: Facts | None = None  # where the stream is, if a hole made us ask
+
+    def is_of_another(self, facts: Facts) -> bool:
+        """Say whether the stream was made anew since we read of it."""
+        return bool(self.born and facts.born and self.born != facts.born)
+
+    def is_ahead_of(self, facts: Facts) -> bool:
+        """Say whether we have seen more of the stream than there ever was in it."""
+        seen = max(order(self.last_id), order(self.read_to))
+        return order(facts.last_id) < seen or facts.added < self.added
+
+
+def _has_hole(cursor: _Cursor, entries: Sequence[StreamEntry]) -> bool:
+    before = cursor.number
+    for _, fields in entries:
+        number = number_of(fields)
+        if before is not None and number not in (None, before + 1):
+            return True
+        before = number
+    return False
+
+
+@attrs.frozen(eq=False)
+class _Item:
+    cursor: _Cursor
+    entry_id: str
+    event: StreamEvent | None  # None: not wanted, but the position moves
+
+
+def _size_of(item: _Item) -> int:
+    return 0 if item.event is None else len(item.event.payload)
+
+
+class Reader:
+    """An independent cursor over one or more streams: `async with stream.reader() as reader`.
+
+    Iterating gives each `StreamEvent` once, in the order of each stream, and waits for new ones.
+    Lost connections are survived without a gap and without a repeat.  At most `buffer_max` events
+    are held (one per stream, if it follows more streams than that), and about 8 MiB: a slow program
+    costs no memory.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        topics: Iterable[str] | None,
+        pattern: str | None,
+        where: Callable[[StreamEvent], object] | None,
+        buffer_max: int,
+    ) -> None:
+        self._access = access
+        self._filter = Filter.of(topics, pattern, where)
+        self._first: list[tuple[StoredStream, Start]] = []
+        self._state = "new"
+        self._aside: dict[str, _Cursor] = {}  # a foreign value stands there
+        self._is_looking = False
+        tail: Tail[_Cursor] = Tail(
+            name="pool-reader",
+            seam=access.seam,
+            url=access.url,
+            timing=access.timing_now,
+            count=1,
+            on_batch=self._on_batch,
+            probe=self._probe,
+            on_probed=self._on_probed,
+            on_trouble=self._on_trouble,
+            on_back=self._on_back,
+            care=Apart(access.supervisor, self._on_failed),
+        )
+        self._tail = tail
+        self._feed: Feed[_Item, _Cursor] = Feed(buffer_max=buffer_max, tail=tail, size_of=_size_of)
+
+    # --- for the program ----------------------------------------------------------------------
+
+    async def add_stream(self, stream: Any, start: Start = "oldest") -> None:
+        """Read this stream too, from `start` on (see `Stream.reader`); adding it twice is refused.
+
+        Raises:
+            InvalidOption: It is read already, `start` is none, or there are 64 streams.
+            StoreUnavailable: The server could not say where the stream is.
+        """
+        self._check_open()
+        await self._add(stored_of(stream), start)
+        self._feed.fit(len(self._tail.readings))
+
+    def remove_stream(self, stream: Any) -> None:
+        """Read this stream no more; what is buffered of it is dropped.  Twice is fine."""
+        self._access.check_loop()
+        key = stored_of(stream).events
+        self._aside.pop(key, None)
+        self._tail.follow([c for c in self._tail.readings.values() if c.stream != key])
+        self._feed.drop(lambda item: item.cursor.stream != key)
+        self._feed.fit(len(self._tail.readings))
+
+    def position(self, stream: Any) -> str:
+        """Return the id behind which the program is in a stream: a `start` for later.
+
+        It is that of the last event that iterating returned, or of a later one that was not wanted.
+
+        Raises:
+            InvalidOption: The stream is not read.
+        """
+        stored = stored_of(stream)
+        cursor = self._tail.readings.get(stored.events) or self._aside.get(stored.events)
+        if cursor is None:
+            raise InvalidOption(option="stream", value=stored.name, problem="it is not read")
+        return cursor.given
+
+    def __aiter__(self) -> AsyncIterator[StreamEvent]:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        """Return the next event that is wanted.
+
+        What the user's own `where` raises comes out here; that event is passed over, and iterating
+        again goes on behind it.
+        """
+        self._check_open(may_be_closed=True)
+        while True:
+            item = await self._feed.next()
+            item.cursor.given = item.entry_id
+            if item.event is not None and self._filter.takes(item.event):
+                return item.event
+
+    async def __aenter__(self) -> Self:
+        self._access.check_loop()
+        if self._state != "new":
+            raise NotRunning(state=self._state)
+        self._state = "open"
+        self._loop = self._access.seam.loop(self._access.supervisor)
+        for stored, start in self._first:
+            await self._add(stored, start)
+        self._feed.fit(len(self._first))
+        self._tail.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop reading; whoever iterates is told that it has ended.  Twice is fine."""
+        self._access.check_loop()
+        self._state = "closed"
+        self._feed.drop()
+        self._feed.end()
+        self._aside.clear()
+        self._loop.close()
+        with anyio.CancelScope(shield=True):
+            await self._tail.aclose(CLOSE_BUDGET_S)
+            await anyio.lowlevel.checkpoint()  # timers that were taken back end here
+
+    # --- where to begin -----------------------------------------------------------------------
+
+    def begin_with(self, stored: StoredStream, start: Start) -> None:
+        """Say what to read when it is entered."""
+        position_of(start)
+        self._first.append((stored, start))
+
+    async def _add(self, stored: StoredStream, start: Start) -> None:
+        position = position_of(start)
+        readings = self._tail.readings
+        is_read = stored.events in readings or stored.events in self._aside
+        if is_read or len(readings) + len(self._aside) >= STREAMS_MAX:
+            problem = "it is read already" if is_read else "too many streams"
+            raise InvalidOption(option="stream", value=stored.name, problem=problem)
+        call = probe_call([(stored, position)])
+        reply = await self._access.link.call(call, repeatable=True)
+        [facts] = reply
+        is_cursor = isinstance(start, str)  # an id, which the program has seen
+        if position == NEWEST:
+            position = facts.last_id
+        cursor = _Cursor(
+            stream=stored.events,
+            position=position,
+            of=stored,
+            given=position,
+            number=facts.number,
+            born=facts.born,
+            read_to=position if is_cursor else FIRST,
+            last_id=facts.last_id,
+            added=facts.added,
+        )
+        if is_cursor and position != FIRST:
+            if cursor.is_ahead_of(facts):
+                cursor = self._restarted(cursor, facts)
+            elif facts.trimmed and order(facts.trimmed) > order(position):
+                self._missed(cursor, 0)
+        # What others read stays as it is: those who wait see the new one when they look again.
+        self._tail.follow([*self._tail.readings.values(), cursor])
+
+    # --- what the tail brings -----------------------------------------------------------------
+
+    def _on_batch(self, batch: Batch[_Cursor]) -> None:
+        holed = [cursor for cursor, entries in batch.told if _has_hole(cursor, entries)]
+        if not holed:
+            self._push(batch)
+            return
+        # Events were removed by hand, or trimmed?  That no other batch comes before the answer, is
+        # the tail's promise; without one, they count as trimmed.
+        call = probe_call([(cursor.of, cursor.position) for cursor in holed])
+        try:
+            self._access.link.send(call, partial(self._on_looked, batch, holed))
+        except PoolError:
+            self._push(batch)
+
+    def _on_looked(self, batch: Batch[_Cursor], holed: Sequence[_Cursor], reply: Reply) -> None:
+        if not isinstance(reply, PoolError):
+            cursors, first = dict(self._tail.readings), dict(batch.told)
+            for cursor, facts in zip(holed, reply, strict=True):
+                cursor.looked = facts
+                is_first = number_of(first[cursor][0][1]) == 1
+                if self._tail.follows(cursor) and cursor.is_of_another(facts) and not is_first:
+                    # What comes before this was taken by a cap, or has ids that lie behind us.
+                    cursors[cursor.stream] = self._restarted(cursor, facts)
+            if any(not self._tail.follows(cursor) for cursor in cursors.values()):
+                self._tail.follow(list(cursors.values()), at_once=False)
+        self._push(batch)
+
+    def _push(self, batch: Batch[_Cursor]) -> None:
+        items: list[_Item] = []
+        for cursor, entries in batch.told:
+            if self._tail.follows(cursor):
+                items.extend(self._items(cursor, entries))
+            cursor.looked = None
+        self._feed.push(items, batch)
+
+    def _items(self, cursor: _Cursor, entries: list[StreamEntry]) -> list[_Item]:
+        items: list[_Item] = []
+        for entry_id, fields in entries:
+            self._count(cursor, entry_id, fields)
+            cursor.read_to = entry_id
+            event = event_of(cursor.of.name, entry_id, fields, after=cursor.after)
+            if self._filter.takes_topic(event.topic):
+                cursor.after = ""
+                items.append(_Item(cursor, entry_id, event))
+        if not items or items[-1].entry_id != cursor.read_to:
+            items.append(_Item(cursor, cursor.read_to, None))
+        return items
+
+    def _count(self, cursor: _Cursor, entry_id: str, fields: Fields) -> None:
+        number, before, facts = number_of(fields), cursor.number, cursor.looked
+        cursor.number = number
+        if number is None or before is None or number == before + 1:
+            return
+        if number == 1:
+            # Another stream by now, which is read from its beginning.
+            has_ended = facts is not None and facts.has_ended
+            self._tell_restart(cursor, entry_id, has_ended=has_ended)
+            cursor.after, cursor.last_id, cursor.added = "restarted", FIRST, 0
+            cursor.born = facts.born if facts is not None else b""
+        elif number > before + 1:
+            # Unless somebody says so it was not removed by hand.
+            if facts is None or order(facts.trimmed or FIRST) > order(cursor.read_to):
+                self._missed(cursor, number - before - 1)
+        elif number <= before:
+            cursor.added = sys.maxsize  # its first events lie behind us: the next probe turns back
+
+    def _missed(self, cursor: _Cursor, events: int) -> None:
+        cursor.after = cursor.after or "missed"
+        pool, stream = self._access.control.pool, cursor.of.name
+        self._access.emit(
+            StreamMissed(pool=pool, stream=stream, behind=cursor.read_to, events=events)
+        )
+
+    def _on_probed(self, answers: Sequence[tuple[_Cursor, Facts]]) -> None:
+        restarted = False
+        cursors = dict(self._tail.readings)
+        for cursor, facts in answers:
+            if facts.exists is None:
+                self._look_for_foreign()
+            if facts.exists is None or not self._tail.follows(cursor):
+                continue
+            if cursor.is_ahead_of(facts):
+                cursors[cursor.stream] = self._restarted(cursor, facts)
+                restarted = True
+            cursor.last_id, cursor.added = facts.last_id, facts.added
+            cursor.born = cursor.born or facts.born
+        if restarted:
+            self._tail.follow(list(cursors.values()), at_once=False)
+        self._tail.taken()
+
+    def _tell_restart(self, cursor: _Cursor, last_id: str, *, has_ended: bool) -> None:
+        pool, stream = self._access.control.pool, cursor.of.name
+        if has_ended:
+            self._access.emit(StreamEnded(pool=pool, stream=stream, position=cursor.read_to))
+            return
+        self._access.emit(
+            StreamRestarted(pool=pool, stream=stream, position=cursor.read_to, last_id=last_id)
+        )
+
+    def _restarted(self, cursor: _Cursor, facts: Facts) -> _Cursor:
+        self._tell_restart(cursor, facts.last_id, has_ended=facts.has_ended)
+        return _Cursor(
+            stream=cursor.stream,
+            position=FIRST,
+            of=cursor.of,
+            given=FIRST,
+            number=0,
+            born=facts.born,
+            last_id=facts.last_id,
+            added=facts.added,
+            after="restarted",
+        )
+
+    def _on_trouble(self, error: PoolError, failures: int) -> None:
+        if not failures:
+            pool = self._access.control.pool
+            self._access.emit(StreamsUnreachable(pool=pool, reader="", problem=str(error)))
+        if isinstance(error, StoreFault):
+            self._look_for_foreign()
+
+    def _on_back(self, failures: int) -> None:
+        pool = self._access.control.pool
+        self._access.emit(StreamsReachable(pool=pool, reader="", failures=failures))
+
+    # --- foreign values -----------------------------------------------------------------------
+
+    def _look_for_foreign(self) -> None:
+        """One foreign value fails the reading of all: set aside what it belongs to."""
+        self._is_looking = False
+        if self._state != "open":
+            return
+        cursors = [*self._tail.readings.values(), *self._aside.values()]
+        events = dict.fromkeys((cursor.of.events for cursor in cursors), STREAM)
+        metas = dict.fromkeys((cursor.of.meta for cursor in cursors), HASH)
+        look_for_foreign(self._access.link, events | metas, self._on_foreign)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        if self._aside and not self._is_looking:
+            self._is_looking = True
+            self._loop.later(self._access.timing.renew_s, self._look_for_foreign)
+
+    def _on_foreign(self, found: dict[str, str]) -> None:
+        cursors = dict(self._tail.readings)
+        for stream, cursor in list(cursors.items()):
+            keys = [key for key in (cursor.of.events, cursor.of.meta) if key in found]
+            if keys:
+                self._aside[stream] = cursors.pop(stream)
+                self._access.emit(
+                    StreamTroubled(
+                        pool=self._access.pool,
+                        stream=cursor.of.name,
+                        key=keys[0],
+                        found=found[keys[0]],
+                    )
+                )
+        for stream, cursor in list(self._aside.items()):
+            if not {cursor.of.events, cursor.of.meta} & {*found}:
+                del self._aside[stream]
+                # Another object: what was on its way for the old one is read again.
+                position = max(cursor.position, cursor.read_to, key=order)
+                cursors[stream] = attrs.evolve(cursor, position=position)
+        if cursors.keys() != self._tail.readings.keys():
+            self._tail.follow(list(cursors.values()), at_once=False)
+        self._look_again()
+
+    def _on_failed(self, error: Exception) -> None:
+        self._feed.end(error)
+
+    def _check_open(self, *, may_be_closed: bool = False) -> None:
+        self._access.check_loop()
+        if self._state != "open" and not (may_be_closed and self._state == "closed"):
+            raise NotRunning(state=self._state)
+
+    # --- beside the loop ----------------------------------------------------------------------
+
+    async def _probe(
+        self, port: Port, cursors: Sequence[_Cursor], _: bool
+    ) -> list[tuple[_Cursor, Facts]]:
+        call = probe_call([(cursor.of, cursor.position) for cursor in cursors])
+        [reply] = await port.run([call], timeout_s=self._access.settings.op_timeout_s)
+        if isinstance(reply, PoolError):
+            raise again(reply)
+        return list(zip(cursors, reply, strict=True))

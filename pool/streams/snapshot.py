@@ -1,0 +1,111 @@
+"""A snapshot: all events of a stream up to the one that was its newest when it was asked for.
+
+    XRANGE (after .. position, so many --> page --> async for --> after = its last one --> ...
+
+Nothing is kept in the store for it, and here one page at most.  A page is of so many events as
+weigh PAGE_BYTES, by what the one before weighed; one that did not come is asked for again, half as
+large, by whoever iterates again.  What a length cap takes meanwhile is told as to a reader.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+from typing import Final, Self
+
+import attrs
+
+from pool.core.ids import order
+from pool.errors import PoolError, StoreLost
+from pool.events import StreamMissed
+from pool.redis.commands.plain import fields
+from pool.runtime.session import Access
+from pool.streams.commands import StoredStream, probe_call
+from pool.streams.event import FIRST, After, StreamEvent, event_of, number_of
+
+PAGE_MAX: Final = 1_000
+PAGE_FIRST: Final = 16  # events, of which nobody knows how large they are
+PAGE_BYTES: Final = 256 * 1024
+_EVENT_BYTES: Final = 64  # of an event beside its text, about
+
+
+@attrs.define(eq=False)
+class Snapshot:
+    """The events of a stream at `position`, in their order: `async for event in snapshot`.
+
+    A reader that begins at `position` goes on behind them.  Iterating goes on where it stopped.
+    """
+
+    _access: Access
+    _of: StoredStream
+    position: str
+    _after: str
+    _number: int | None = None  # of the event at `_after`; None: not known
+    _count: int = PAGE_FIRST
+    _page: deque[StreamEvent] = attrs.field(factory=deque)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        """Return the next event.
+
+        Raises:
+            StoreUnavailable: No answer in time; iterating again asks again.
+            StoreLost: The stream was deleted meanwhile, or its server lost data.
+            NotRunning: The connection was closed.
+        """
+        if not self._page:
+            if order(self._after) >= order(self.position):
+                raise StopAsyncIteration
+            await self._fetch()
+        if not self._page:
+            raise StopAsyncIteration
+        return self._page.popleft()
+
+    async def _fetch(self) -> None:
+        asked = ("XRANGE", self._of.events, f"({self._after}", self.position, "COUNT", self._count)
+        link = self._access.link
+        try:
+            async with link.reads.turn() as turn:
+                found = await link.execute(*asked, repeatable=True)
+                turn.size = sum(_EVENT_BYTES + sum(map(len, flat)) for _, flat in found)
+        except PoolError:
+            self._count = max(1, self._count // 2)
+            raise
+        entries = [(entry_id, fields(flat)) for entry_id, flat in found]
+        numbers = [self._number, *(number_of(held) for _, held in entries)]
+        # Removed by hand, taken by a cap, or another stream by now?
+        is_whole = len(entries) == self._count or (entries and entries[-1][0] == self.position)
+        steps = pairwise(number for number in numbers if number is not None)
+        after: After = ""
+        if not is_whole or any(number != before + 1 for before, number in steps):
+            after = await self._look()
+        for entry_id, held in entries:
+            self._page.append(event_of(self._of.name, entry_id, held, after=after))
+            after = ""
+        self._after = entries[-1][0] if entries else self.position
+        self._number = numbers[-1]
+        if entries:
+            each = max(1, turn.size // len(entries))
+            self._count = max(1, min(PAGE_MAX, PAGE_BYTES // each, 4 * self._count))
+
+    async def _look(self) -> After:
+        """Say what is missing behind what was read, and tell it."""
+        call = probe_call([(self._of, self._after)])
+        [facts] = await self._access.link.call(call, repeatable=True)
+        if order(facts.last_id) < order(self.position):
+            raise StoreLost(pool=self._access.pool)
+        # What a cap took lies before what is there, so nothing of it lies between two of a page.
+        if not facts.trimmed or order(facts.trimmed) <= order(self._after):
+            return ""
+        pool, name = self._access.control.pool, self._of.name
+        self._access.emit(StreamMissed(pool=pool, stream=name, behind=self._after, events=0))
+        return "missed"
+
+
+async def snapshot_of(access: Access, stored: StoredStream, start: str) -> Snapshot:
+    """Return the snapshot as of now, of what comes behind an id."""
+    [facts] = await access.link.call(probe_call([(stored, start)]), repeatable=True)
+    after = facts.last_id if order(start) > order(facts.last_id) else start
+    return Snapshot(access, stored, facts.last_id, after, facts.number if start != FIRST else None)

@@ -1,0 +1,62 @@
+"""Nodes beside a server whose clock steps: by the lane's offset, the same to all scripts."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from pool import Handlers, Job
+from pool.events import ClockStepped, LeaseLost, WorkerFenced
+from pool.names import Names
+from tests.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from tests.nodes import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+HOUR_S = 3600
+SLACK_S = 1.0 + 2 * 0.6  # two periods of the fleet's 3 s, and 1 s
+
+
+def working(diary: Diary) -> Handlers:
+    mine = Handlers()
+
+    @mine.job("work")
+    async def work(job: Job) -> None:
+        diary.note("started", job.key)
+
+    @mine.service("serve")
+    async def serve(job: Job) -> None:
+        diary.note("serving", job.key)
+        await anyio.sleep_forever()
+
+    return mine
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_an_hour_of_the_servers_clock_changes_nothing(
+    fleet: Fleet, diary: Diary, watch: Stopwatch, hours: int, nodes: int
+) -> None:
+    """D5: no delay fires early or waits for the hour, no lease ends, and it is told."""
+    crew = [await fleet.node(working(diary)) for _ in range(nodes)]
+    await crew[0].dispatch("serve", "s")
+    await diary.counts(1)
+    await anyio.sleep(0.7)  # a renewal has vouched for the clock
+    watch.restart()
+    delayed = await crew[0].options(delay_s=5.0).dispatch("work", "delayed")
+    fleet.client.hincrby(Names(fleet.pool, 0).lane, "offset", hours * HOUR_S * 1000)
+    soon = await crew[0].options(delay_s=1.0).dispatch("work", "soon")
+    for node in crew:
+        await fleet.seen(ClockStepped, node=node.id)
+    await soon.result(timeout_s=1.0 + SLACK_S + 2.0)
+    assert watch.took_s() < 1.0 + SLACK_S + 2.0
+    await delayed.result(timeout_s=20.0)
+    assert time.monotonic() - watch.began_s >= 5.0 - SLACK_S
+    assert watch.took_s() <= 5.0 + SLACK_S + 2.0
+    assert [key for word, key, *_ in diary.entries if word == "serving"] == ["s"]
+    assert not [e for e in fleet.events.entries if isinstance(e, LeaseLost | WorkerFenced)]

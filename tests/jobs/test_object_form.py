@@ -1,0 +1,258 @@
+"""The object form: start, stop and notify of one's own, each called as often as it must be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pool import ConfigError, DuplicateHandler, Handlers, Job, JobCancelled
+from pool.events import AttemptFailed, MessageUnheard
+
+if TYPE_CHECKING:
+    from tests.nodes import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+
+class Plain:
+    """Plain functions."""
+
+    def __init__(self, diary: Diary) -> None:
+        self.diary = diary
+
+    def start(self, job: Job) -> None:
+        self.diary.note("start", job.key)
+
+    def stop(self, key: str) -> None:
+        self.diary.note("stop", key)
+
+    def notify(self, key: str, payload: Any) -> None:
+        self.diary.note("notify", key, payload)
+
+
+class Async:
+    """Async ones, which wait."""
+
+    def __init__(self, diary: Diary) -> None:
+        self.diary = diary
+
+    async def start(self, job: Job) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.diary.note("start", job.key)
+
+    async def stop(self, key: str) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.diary.note("stop", key)
+
+    async def notify(self, key: str, payload: Any) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.diary.note("notify", key, payload)
+
+
+class Deaf:
+    """It has no `notify`."""
+
+    def start(self, job: Job) -> None:
+        pass
+
+    def stop(self, key: str) -> None:
+        pass
+
+
+async def test_a_message_that_nobody_can_receive_is_told_once(fleet: Fleet) -> None:
+    """C6: it was accepted and dropped without a word."""
+    handlers = Handlers()
+    handlers.runner("deaf", Deaf())
+    node = await fleet.node(handlers)
+    ref = await node.dispatch("deaf", "k")
+    await ref.started(timeout_s=5)
+    for number in range(3):
+        await node.notify("k", number)
+    told = await fleet.seen(MessageUnheard)
+    assert (told.key, told.handler) == ("k", "deaf")
+    await fleet.until(lambda: not fleet.client.exists(fleet.names.inbox("k")))
+    assert len(fleet.all_seen(MessageUnheard)) == 1
+    await ref.stop(timeout_s=5)
+
+
+async def test_a_message_that_a_handler_never_asked_for_is_told_at_its_end(fleet: Fleet) -> None:
+    """C6: not that of one which asks, though it ends with the message in its hand."""
+    handlers = Handlers()
+
+    @handlers.job("deaf")
+    async def deaf(job: Job) -> None:
+        await go.wait()
+
+    @handlers.job("hears")
+    async def hears(job: Job) -> str:
+        async for message in job.notifications():
+            return str(message)
+        raise AssertionError
+
+    go = anyio.Event()
+    node = await fleet.node(handlers)
+    both = [await node.dispatch(name, name) for name in ("deaf", "hears")]
+    for ref in both:
+        await ref.started(timeout_s=5)
+        await node.notify(ref.key, "hello")
+    assert await both[1].result(timeout_s=5) == "hello"
+    await fleet.until(lambda: fleet.client.exists(fleet.names.inbox("deaf")))
+    run = next(run for worker in fleet.workers(node) for run in worker.runs.values())
+    await fleet.until(lambda: run.inbox is not None and run.inbox.is_unheard)
+    go.set()
+    await both[0].result(timeout_s=5)
+    assert [each.key for each in fleet.all_seen(MessageUnheard)] == ["deaf"]
+
+
+@pytest.mark.parametrize("form", [Plain, Async])
+async def test_an_object_is_started_notified_and_stopped(
+    fleet: Fleet, diary: Diary, form: type[Plain | Async]
+) -> None:
+    handlers = Handlers()
+    handlers.runner("thing", form(diary))
+    node = await fleet.node(handlers)
+    client = await fleet.node()
+    ref = await client.dispatch("thing", "k")
+    await ref.started(timeout_s=5)
+    for n in range(3):
+        await client.notify("k", n)
+    await diary.has("notify", "k", 2)
+    await ref.stop(timeout_s=5)
+    notified = [("notify", "k", n) for n in range(3)]
+    assert diary.entries == [("start", "k"), *notified, ("stop", "k")]
+    with pytest.raises(JobCancelled):
+        await ref.result(timeout_s=5)
+    assert node.state == "open"
+
+
+@pytest.mark.parametrize("form", [Plain, Async])
+async def test_stop_comes_exactly_once_for_each_start_also_when_it_moves(
+    fleet: Fleet, diary: Diary, form: type[Plain | Async]
+) -> None:
+    def handlers() -> Handlers:
+        made = Handlers()
+        made.runner("thing", form(diary))
+        return made
+
+    first = await fleet.node(handlers())
+    client = await fleet.node()
+    keys = [f"k{n}" for n in range(5)]
+    for key in keys:
+        await client.dispatch("thing", key)
+    await diary.counts(5)
+    second = await fleet.node(handlers(), settle_delay_s=60.0)
+    await fleet.leave(first)
+    await diary.counts(15)
+    await fleet.leave(second)
+    for key in keys:
+        words = [word for word, of in diary.entries if of == key]
+        assert words == ["start", "stop", "start", "stop"]
+
+
+async def test_a_start_that_raises_is_tried_again_and_never_stopped(
+    fleet: Fleet, diary: Diary
+) -> None:
+    class Shaky(Async):
+        async def start(self, job: Job) -> None:
+            if job.attempt < 3:
+                self.diary.note("raise", job.key)
+                raise OSError("not yet")
+            await super().start(job)
+
+    handlers = Handlers()
+    handlers.runner("thing", Shaky(diary), backoff_s=0.001, backoff_max_s=0.002)
+    node = await fleet.node(handlers)
+    ref = await node.dispatch("thing", "k")
+    await diary.has("start", "k")
+    await ref.stop(timeout_s=5)
+    words = [word for word, _ in diary.entries]
+    assert words == ["raise", "raise", "start", "stop"]
+
+
+async def test_a_notify_that_raises_stops_the_thing_and_starts_it_again(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """The message in hand is delivered again: at least once (G-07)."""
+
+    class Shaky(Plain):
+        failed = False
+
+        def notify(self, key: str, payload: Any) -> None:
+            super().notify(key, payload)
+            if payload == "bad" and not self.failed:
+                self.failed = True
+                raise ValueError(payload)
+
+    handlers = Handlers()
+    handlers.runner("thing", Shaky(diary), backoff_s=0.001, backoff_max_s=0.002)
+    node = await fleet.node(handlers)
+    ref = await node.dispatch("thing", "k")
+    await node.notify("k", "bad")
+    await diary.has("notify", "k", "bad", times=2)
+    await ref.stop(timeout_s=5)
+    words = [word for word, *_ in diary.entries]
+    assert words == ["start", "notify", "stop", "start", "notify", "stop"]
+    assert len(fleet.all_seen(AttemptFailed)) == 1
+
+
+async def test_an_async_stop_may_wait_although_the_job_is_cancelled(
+    fleet: Fleet, diary: Diary
+) -> None:
+    class Slow(Async):
+        async def stop(self, key: str) -> None:
+            await anyio.lowlevel.checkpoint()
+            await super().stop(key)
+
+    handlers = Handlers()
+    handlers.runner("thing", Slow(diary))
+    node = await fleet.node(handlers)
+    ref = await node.dispatch("thing", "k")
+    await ref.started(timeout_s=5)
+    await diary.counts(1)
+    await ref.stop(timeout_s=5)
+    assert diary.entries == [("start", "k"), ("stop", "k")]
+
+
+async def test_an_object_without_notify_keeps_running_when_notified(
+    fleet: Fleet, diary: Diary
+) -> None:
+    class Deaf:
+        def start(self, job: Job) -> None:
+            diary.note("start", job.key)
+
+        def stop(self, key: str) -> None:
+            diary.note("stop", key)
+
+    handlers = Handlers()
+    handlers.runner("thing", Deaf())
+    node = await fleet.node(handlers)
+    ref = await node.dispatch("thing", "k")
+    await diary.counts(1)
+    for n in range(3):
+        await node.notify("k", n)
+    await fleet.until(lambda: not fleet.client.exists(fleet.names.inbox("k")))
+    await ref.stop(timeout_s=5)
+    assert diary.entries == [("start", "k"), ("stop", "k")]
+
+
+def test_an_object_that_lacks_a_method_is_refused_when_it_is_registered() -> None:
+    """D10."""
+
+    class OnlyStart:
+        def start(self, job: Job) -> None: ...
+
+    handlers = Handlers()
+    with pytest.raises(ConfigError, match="no stop"):
+        handlers.runner("thing", OnlyStart())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no start"):
+        handlers.runner("thing", object())  # type: ignore[arg-type]
+
+
+def test_an_object_under_a_taken_name_is_refused(diary: Diary) -> None:
+    """D9."""
+    handlers = Handlers()
+    handlers.runner("thing", Plain(diary))
+    with pytest.raises(DuplicateHandler):
+        handlers.runner("thing", Plain(diary))

@@ -1,0 +1,198 @@
+"""The TTL belongs to the pool: who names another one is refused, who names none goes by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import pytest
+
+from pool import ConfigError, Handlers, Job, Node, Settings, Stream
+from pool.events import TtlChanged
+from pool.names import Names
+from pool.ops import inspect
+from pool.ops.cli.status import fetch
+from pool.ops.cli.ttl import change
+from pool.redis.url import Url
+
+if TYPE_CHECKING:
+    from pool.ops.cli.ttl import Changed
+    from pool.redis.pipeline import Link
+    from pool.redis.scripts import Word
+    from tests.nodes import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+
+def serving(diary: Diary) -> Handlers:
+    mine = Handlers()
+
+    @mine.service("serve")
+    async def serve(job: Job) -> None:
+        diary.note("started", job.key)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            diary.note("ended", job.key)
+
+    return mine
+
+
+async def go_by(fleet: Fleet, node: Node, ttl_s: float) -> Changed:
+    """Change it as `pool ttl` does, on a node's link."""
+    link = fleet.crew(node).context.link
+    found = await inspect.find(link, fleet.pool)
+    assert found is not None
+    return await change(link, found, ttl_s)
+
+
+async def test_who_names_another_ttl_is_refused(fleet: Fleet) -> None:
+    """D1: a client with 1 s among nodes of 3 s kept the lane quiet; now it does not come in."""
+    await fleet.node()
+    with pytest.raises(ConfigError) as refused:
+        await fleet.node(lease_ttl_s=1.0)
+    assert refused.value.setting == "lease_ttl_s"
+    for part in ("3 s", "1 s", f"pool ttl 1 --pool {fleet.pool}"):
+        assert part in refused.value.problem
+    assert fleet.client.hget(fleet.control.config, "ttl") == b"3000"
+    with pytest.raises(ConfigError):
+        async with Stream.open(fleet.url, "s", pool=fleet.pool, settings=Settings(lease_ttl_s=1.0)):
+            pass
+
+
+async def test_who_names_none_goes_by_the_pools(fleet: Fleet) -> None:
+    first = await fleet.node()
+    later = await fleet.node(lease_ttl_s=None)
+    assert fleet.crew(later).context.timing == fleet.crew(first).context.timing
+    async with Stream.open(
+        fleet.url, "s", pool=fleet.pool, settings=Settings(lease_ttl_s=None)
+    ) as stream:
+        assert stream._access.timing.ttl_s == 3.0
+
+
+async def test_a_pool_founded_without_one_has_ten_seconds(fleet: Fleet) -> None:
+    await fleet.node(lease_ttl_s=None)
+    assert fleet.client.hget(fleet.control.config, "ttl") == b"10000"
+    assert fleet.client.hget(fleet.names.lane, "ttl") == b"10000"
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+async def test_nodes_take_up_what_the_pool_goes_by(fleet: Fleet, diary: Diary, lanes: int) -> None:
+    """13.4: heard of with a renewal, told, and all times derive from it; no handler ends."""
+    nodes = [await fleet.node(serving(diary), lanes=lanes) for _ in range(2)]
+    for n in range(8):
+        await nodes[0].dispatch("serve", f"k{n}")
+    await diary.counts(8)
+    for ttl_s in (2.0, 6.0, 2.5):
+        changed = await go_by(fleet, nodes[0], ttl_s)
+        assert changed.is_done
+        assert len(changed.before_s) == lanes
+        for node in nodes:
+            await fleet.seen(TtlChanged, node=node.id, ttl_s=ttl_s)
+            assert fleet.crew(node).context.timing.ttl_s == ttl_s
+            states = fleet.crew(node).context.lanes
+            assert {state.lease.ttl_s for state in states} == {ttl_s}
+    # Once they have said so, their leases are no longer than that.
+    names = [Names(fleet.pool, lane) for lane in range(lanes)]
+
+    def ends_ms() -> list[float]:
+        client: Any = fleet.client
+        return [
+            end
+            for each in names
+            for _, end in client.zrange(each.keepalive, 0, -1, withscores=True)
+        ]
+
+    def now_ms() -> float:
+        client: Any = fleet.client
+        seconds, us = client.time()
+        return float(1000 * seconds + us / 1000)
+
+    await fleet.until(lambda: max(ends_ms()) <= now_ms() + 2500)
+    assert not [entry for entry in diary.entries if entry[0] == "ended"]
+    assert len(diary.entries) == 8
+
+
+async def test_a_change_that_stopped_half_way_is_found_and_resumed(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """The command died after `config` and two of four lanes: all work on, and it is told."""
+    node = await fleet.node(serving(diary), lanes=4)
+    context = fleet.crew(node).context
+    fleet.client.hset(fleet.control.config, "ttl", 2000)
+    for state in context.lanes[:2]:
+        call = state.lane.change_ttl(2000)
+        await context.link.call(call)
+    await fleet.seen(TtlChanged, ttl_s=2.0)
+    for n in range(8):
+        await node.dispatch("serve", f"k{n}")
+    await diary.counts(8)
+    [finding] = (await fetch(fleet.pool, Url.parse(fleet.url))).findings
+    assert finding.startswith("lanes 2, 3 do not go by the pool's TTL, 2 s")
+    later = await fleet.node(lanes=4, lease_ttl_s=None)
+    assert fleet.crew(later).context.timing.ttl_s == 2.0  # as the shortest of its lanes asks for
+    changed = await go_by(fleet, node, 2.0)
+    assert changed.is_done
+    assert changed.before_s == {0: 2.0, 1: 2.0, 2: 3.0, 3: 3.0}
+    assert not (await fetch(fleet.pool, Url.parse(fleet.url))).findings
+    await fleet.until(lambda: {s.lease.ttl_s for s in context.lanes} == {2.0})
+    assert not [entry for entry in diary.entries if entry[0] == "ended"]
+
+
+async def test_a_lane_that_cannot_be_reached_is_named(fleet: Fleet) -> None:
+    node = await fleet.node(lanes=3)
+    fleet.client.rename(fleet.names.lane, fleet.names.prefix + "aside")
+    fleet.client.set(fleet.names.lane, "of another type")
+    try:
+        changed = await go_by(fleet, node, 2.0)
+    finally:
+        fleet.client.delete(fleet.names.lane)
+        fleet.client.rename(fleet.names.prefix + "aside", fleet.names.lane)
+    assert not changed.is_done
+    assert list(changed.missed) == [0]
+    assert sorted(changed.before_s) == [1, 2]
+    assert (await go_by(fleet, node, 2.0)).is_done
+
+
+async def test_of_two_changes_at_once_the_later_word_counts_in_all_lanes(fleet: Fleet) -> None:
+    """Whoever was held up between his word and the lanes does not bring them what is past."""
+    node = await fleet.node(lanes=4)
+    context = fleet.crew(node).context
+    link = context.link
+    found = cast("inspect.Found", await inspect.find(link, fleet.pool))
+    told: list[Changed] = []
+
+    class Slow:
+        """What is asked for right behind one's own word comes a whole change later."""
+
+        async def execute(self, *words: Word) -> Any:
+            reply = await link.execute(*words)
+            if words[0] == "HSET":
+                told.append(await change(link, found, 5.0))
+            return reply
+
+        def at(self, tag: str) -> Link:
+            return link.at(tag)
+
+    first = await change(cast("Link", Slow()), found, 2.0)
+    assert (first.overtaken_by_s, told[0].overtaken_by_s) == (5.0, None)
+    lanes = [Names(fleet.pool, number).lane for number in range(4)]
+    assert [fleet.client.hget(lane, "ttl") for lane in lanes] == [b"5000"] * 4
+
+
+@pytest.mark.parametrize("ttl_s", [0.5, 3601.0, float("nan")])
+async def test_what_is_no_ttl_changes_nothing(fleet: Fleet, ttl_s: float) -> None:
+    node = await fleet.node()
+    with pytest.raises(ConfigError):
+        await go_by(fleet, node, ttl_s)
+    assert fleet.client.hget(fleet.control.config, "ttl") == b"3000"
+
+
+async def test_a_sink_goes_by_the_pools_ttl(fleet: Fleet) -> None:
+    """Its leases are granted by what stands in `config`, also once that has changed."""
+    node = await fleet.node()
+    stream = node.stream("events")
+    async with stream.sink("billing") as sink:
+        await fleet.until(lambda: sink._timing.ttl_s == 3.0)
+        await go_by(fleet, node, 1.0)
+        await fleet.until(lambda: sink._timing.ttl_s == 1.0)

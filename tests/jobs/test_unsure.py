@@ -1,0 +1,265 @@
+"""Calls that were tried several times: what one try may have done, no later answer denies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import attrs
+import pytest
+
+from pool import Handlers, InboxFull, Job, NoSuchJob, StoreUnavailable
+from pool.errors import AuthError, StorageFull, StoreFault, StoreLost, unsure
+from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, _Admitted
+from pool.redis.commands.lane import INTEND, NOTIFY, Admission
+from pool.redis.pipeline import Link
+from pool.redis.scripts import ScriptCall
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.nodes import Diary, Fleet
+
+SENT = StoreUnavailable(problem="it did not answer in time", maybe_done=True)
+UNSENT = StoreUnavailable(problem=LATE, maybe_done=False)
+
+
+def test_what_was_not_sent_the_last_time_is_not_said_to_be_done_or_not_done_at_once() -> None:
+    """C1: "not sent ..., maybe_done=True" told two things at once."""
+    for error in (UNSENT, StoreFault(problem=LATE, maybe_done=False), AuthError(problem="no")):
+        told = unsure(error)
+        assert told.maybe_done
+        assert told.problem.startswith("an earlier try had no answer")
+    assert unsure(SENT) is not SENT
+    assert unsure(SENT).problem == SENT.problem
+
+
+class _Answers:
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def take(self, value: Any) -> None:
+        self.told.append(value)
+
+    async def wait(self) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("maybe_done", [False, True])
+def test_a_dispatch_tells_the_union_of_its_tries(maybe_done: bool) -> None:
+    waiter: Any = _Answers()
+    item = Admission(key="k", id="1", handler="h", kind=None, payload=b"payload")
+    pending = Pending(item, 0.0, 0.0, waiter, Load())
+    pending.maybe_done = maybe_done
+    pending.fail(UNSENT)
+    [told] = waiter.told
+    assert told.maybe_done == maybe_done
+    assert told.problem.startswith("not sent") != maybe_done
+    lost = Pending(item, 0.0, 0.0, waiter, Load(), maybe_done=True)
+    lost.fail(StoreLost(pool="p"))
+    assert type(waiter.told[-1]) is StoreLost
+
+
+def test_what_was_tried_gets_no_more_time_because_others_move() -> None:
+    """A line that moves gives what waits for it time, up to a limit, and second tries none."""
+    item = Admission(key="k", id="1", handler="h", kind=None, payload=b"payload")
+    waiter: Any = _Answers()
+    pending = Pending(item, 4.0, 9.0, waiter, Load())
+    for moved_s, deadline_s in ((3.0, 5.0), (2.0, 5.0), (6.0, 8.0), (8.0, 9.0)):
+        pending.go_on(moved_s, 2.0)
+        assert pending.deadline_s == deadline_s
+    tried = Pending(item, 4.0, 9.0, waiter, Load(), is_tried=True)
+    tried.go_on(3.0, 2.0)
+    assert tried.deadline_s == 4.0
+
+
+async def _lossy(
+    fleet: Fleet,
+    monkeypatch: pytest.MonkeyPatch,
+    script: object,
+    then: Callable[[], Awaitable[object]],
+) -> list[str]:
+    """Have the answer to the first call of this script that is carried out be lost.
+
+    Then this is done before it is tried again; return what the tries were answered.
+    """
+    real, told = Link._once, list[str]()
+
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        reply = await real(self, command, timeout_s, until_s)
+        if not isinstance(command, ScriptCall) or command.script is not script:
+            return reply
+        told.append(reply[0])
+        if told.count("OK") == 1 and reply[0] == "OK":
+            await then()
+            raise attrs.evolve(SENT)
+        return reply
+
+    monkeypatch.setattr(Link, "_once", once)
+    return told
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("follows", [False, True])
+async def test_a_message_without_an_answer_is_for_the_job_that_it_found(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch, follows: bool
+) -> None:
+    """C2's class: its repeat says neither that there was no job, nor reaches the next one."""
+    mine = Handlers()
+
+    @mine.job("listen")
+    async def listen(job: Job) -> None:
+        async for note in job.notifications():
+            diary.note(job.id, note)
+            if note == "end":
+                return
+
+    node = await fleet.node(mine)
+    first = await node.dispatch(listen, "k")
+    await first.started(timeout_s=5)
+    refs = [first]
+
+    async def then() -> None:
+        await first.result(timeout_s=5)
+        if follows:
+            refs.append(await node.dispatch(listen, "k"))
+            await refs[-1].started(timeout_s=5)
+
+    told = await _lossy(fleet, monkeypatch, NOTIFY, then)
+    with pytest.raises(StoreUnavailable, match="an earlier try had no answer") as unknown:
+        await node.notify("k", "end")
+    assert unknown.value.maybe_done
+    assert told == ["MOVED_ON", "OK", "MOVED_ON" if follows else "NOJOB"]
+    monkeypatch.undo()
+    if follows:
+        await node.notify("k", "other")
+        await diary.has(refs[-1].job_id, "other")
+        await refs[-1].stop(timeout_s=5)
+    assert diary.entries[0] == (first.job_id, "end")
+    assert (refs[-1].job_id, "end") not in diary.entries[1:]
+
+
+@pytest.mark.anyio
+async def test_a_message_that_was_lost_before_it_came_is_sent_again(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, and the job is there: it is found in the inbox, and not twice there."""
+    mine = Handlers()
+
+    @mine.job("deaf")
+    async def deaf(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(mine, messages_max=1)
+    ref = await node.dispatch(deaf, "k")
+    await ref.started(timeout_s=5)
+
+    async def nothing() -> None:
+        pass
+
+    told = await _lossy(fleet, monkeypatch, NOTIFY, nothing)
+    await node.notify("k", "once")
+    assert told == ["MOVED_ON", "OK", "OK"]
+    assert fleet.client.llen(fleet.names.inbox("k")) == 1
+    with pytest.raises(InboxFull):  # surely refused: nothing of this one was ever sent before
+        await node.notify("k", "more")
+    assert told[3:] == ["INBOX"]  # whose job it is was known
+    await ref.stop(timeout_s=5)
+    with pytest.raises(NoSuchJob):
+        await node.notify("k", "late")
+
+
+@pytest.mark.anyio
+async def test_a_server_that_is_full_since_says_nothing_of_an_earlier_try(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I30: what had come, and was handled, was said to be refused."""
+    mine = Handlers()
+
+    @mine.job("deaf")
+    async def deaf(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(mine)
+    await (await node.dispatch(deaf, "k")).started(timeout_s=5)
+    real, is_full = Link._once, False
+
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        nonlocal is_full
+        if is_full:
+            raise StorageFull
+        reply = await real(self, command, timeout_s, until_s)
+        if isinstance(command, ScriptCall) and command.script is NOTIFY and reply[0] == "OK":
+            is_full = True
+            raise attrs.evolve(SENT)
+        return reply
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_once", once)
+        with pytest.raises(StoreUnavailable, match="an earlier try had no answer") as unknown:
+            await node.notify("k", "note")
+        with pytest.raises(StorageFull):  # surely refused: nothing of this one came before
+            await node.notify("k", "more")
+    assert unknown.value.maybe_done
+    assert fleet.client.llen(fleet.names.inbox("k")) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("error", [StorageFull(), AuthError(problem="no")])
+async def test_what_a_link_repeats_is_not_said_to_be_refused(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, error: StorageFull | AuthError
+) -> None:
+    """Its first try had no answer: no later one says that nothing was written."""
+    node = await fleet.node()
+    answers: list[Exception] = [attrs.evolve(SENT), error]
+
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        raise answers.pop(0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_once", once)
+        with pytest.raises(StoreUnavailable) as unknown:
+            await node._open_crew.requests.context.link.execute("SET", "a", "b", repeatable=True)
+    assert unknown.value.maybe_done
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("script", [NOTIFY, INTEND])
+async def test_who_only_looked_has_surely_done_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, script: object
+) -> None:
+    node = await fleet.node(op_timeout_s=0.3)
+
+    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        raise attrs.evolve(SENT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_once", once)
+        with pytest.raises(StoreUnavailable) as failed:
+            await (node.notify("k", 1) if script is NOTIFY else node.stop("k"))
+    assert not failed.value.maybe_done
+
+
+@pytest.mark.anyio
+async def test_a_dispatch_of_which_a_try_had_no_answer_is_not_said_to_be_refused(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key's record cannot be read since: that says nothing of the try before it."""
+    handle, lost = Dispatcher.handle, list[object]()
+
+    def lose(self: Dispatcher, message: Any) -> None:
+        if isinstance(message, _Admitted) and not lost:
+            lost.append(message)
+            message = attrs.evolve(message, reply=SENT)
+        handle(self, message)
+
+    node = await fleet.node(Handlers())
+    fleet.client.hset(fleet.names.jobs, "k", "junk")
+    monkeypatch.setattr(Dispatcher, "handle", lose)
+    with pytest.raises(StoreFault, match="cannot be read") as unknown:
+        await node.options(allow_unknown=True).dispatch("any", "k")
+    assert unknown.value.maybe_done
+    with pytest.raises(StoreFault, match="cannot be read") as refused:
+        await node.options(allow_unknown=True).dispatch("any", "k")
+    assert not refused.value.maybe_done
+    fleet.client.hdel(fleet.names.jobs, "k")

@@ -1,0 +1,82 @@
+"""The auditor finds every kind of damage: a silent one would make all other tests blind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pool.names import Control
+from pool.redis.commands.lane import Target
+from pool.testing.audit import audit
+
+if TYPE_CHECKING:
+    from tests.redis.conftest import Bench
+
+W1 = Target("w1", 1)
+
+Words = tuple[Any, ...]
+
+# What is done to a sound lane, and a word of what must be said about it.
+DAMAGE: dict[str, tuple[Callable[[Bench], Words], str]] = {
+    "pending entry lost": (lambda b: ("DEL", b.names.stream("w1.1")), "no entry"),
+    "pending deadline lost": (lambda b: ("ZREM", b.names.pending, "p"), "not in `pending`"),
+    "pending payload twice": (lambda b: ("HSET", b.names.payloads, "p", "x"), "there twice"),
+    "ownership lost": (lambda b: ("SREM", b.names.owned("w1.1"), "r"), "not in owned:w1.1"),
+    "lease lost": (lambda b: ("ZREM", b.names.keepalive, "w1.1"), "no lease of w1.1"),
+    "reaped too early": (lambda b: ("HSET", b.names.cleanup, "w1.1", "done"), "counts as reaped"),
+    "payload lost": (lambda b: ("HDEL", b.names.payloads, "r"), "not in `payloads`"),
+    "due lost": (lambda b: ("ZREM", b.names.due, "k:w"), "not in `due`"),
+    "unassigned lost": (lambda b: ("ZREM", b.names.unassigned("h"), "u"), "not in unassigned:h"),
+    "blob lost": (lambda b: ("HDEL", b.names.blobs, "r"), "blob"),
+    "record lost": (lambda b: ("HDEL", b.names.jobs, "r"), "owned:w1.1, but is not"),
+    "record spoilt": (lambda b: ("HSET", b.names.jobs, "r", "garbage"), "cannot be read"),
+    "pending orphan": (lambda b: ("ZADD", b.names.pending, 1, "r"), "in `pending`, but is not"),
+    "due orphan": (lambda b: ("ZADD", b.names.due, 1, "k:none"), "without a record"),
+    "due not flagged": (lambda b: ("ZADD", b.names.due, 1, "k:p"), "do not say whether"),
+    "unassigned orphan": (lambda b: ("ZADD", b.names.unassigned("o"), 1, "u"), "unassigned:o"),
+    "owned by two": (lambda b: ("SADD", b.names.owned("w2.1"), "r"), "owned:w2.1, but is not"),
+    "entry orphan": (lambda b: ("XADD", b.names.stream("w2.1"), "5-0", "k", "p"), "starts no job"),
+    "payload orphan": (lambda b: ("HSET", b.names.payloads, "none", "x"), "payloads without"),
+    "blob orphan": (lambda b: ("HSET", b.names.blobs, "none", "x"), "blobs without"),
+    "inbox orphan": (lambda b: ("RPUSH", b.names.inbox("none"), "x"), "inbox without"),
+    "inbox not flagged": (lambda b: ("RPUSH", b.names.inbox("p"), "x"), "has messages"),
+    "half a dead letter": (lambda b: ("ZADD", b.names.parked, 1, "none"), "only one of"),
+    "stamp fell": (lambda b: ("HSET", b.names.lane, "stamp", 5), "above the lane's stamp"),
+    "unassigned counter": (lambda b: ("HINCRBY", b.names.lane, "unassigned", 1), "unassigned keys"),
+    "waiting counter": (lambda b: ("HINCRBY", b.names.lane, "waiting", -1), "waiting keys"),
+    "reaper without deadline": (lambda b: ("HSET", b.names.cleanup, "w9.1", "n|1"), "successor"),
+    "open to a stranger": (
+        lambda b: ("HSET", b.names.open, "w9", "1|5|3"),
+        "not a worker any more",
+    ),
+    "open spoilt": (lambda b: ("HSET", b.names.open, "w1", "garbage"), "`open` says"),
+    "other incarnation": (lambda b: ("HSET", b.names.lane, "incarnation", "i"), "incarnation"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_each_damage_is_found(bench: Bench, name: str) -> None:
+    """G-05: a job that is not exactly where it should be is reported, in words."""
+    bench.do("HSET", Control(bench.pool).config, "incarnation", "inc-1")
+    for key, state in (("p", "P"), ("r", "R"), ("w", "W"), ("dead", "R")):
+        bench.put(key, state)
+    bench.advance("own", "w1.1", bench.edge("x", "dead"))
+    bench.advance("own", "w1.1", bench.edge("g", "r", z=b"=blob"), targets=[W1])
+    bench.advance("own", "w1.1", bench.edge("a", "r"))
+    bench.put("u", "U")  # the last one, as nothing overtakes it
+    assert audit(bench.client, bench.pool) == []
+
+    damage, said = DAMAGE[name]
+    bench.do(*damage(bench))
+    problems = audit(bench.client, bench.pool)
+    assert any(said in problem for problem in problems), problems
+    assert all(problem.startswith("lane 0: ") for problem in problems)
+
+
+def test_a_pool_that_does_not_exist_is_sound(redis_url: str, bench: Bench) -> None:
+    """Nothing is wrong with nothing, and pools whose names begin alike are apart."""
+    assert audit(bench.client, f"{bench.pool}-other") == []
+    bench.do("HSET", bench.names.jobs, "bad", "garbage")
+    assert audit(bench.client, bench.pool[:-1]) == []

@@ -1,0 +1,270 @@
+"""Everything that nodes can do to a lane, at random, against the model's table and the auditor."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from pool.core.job import TABLE, Cancel, Death, Grant, Judgement, Park, Wait, recover
+from pool.redis.commands.lane import Edge, Target
+from pool.redis.commands.replies import Claim, holdings, overdue
+
+if TYPE_CHECKING:
+    from pool.redis.scripts import ScriptCall
+    from tests.redis.conftest import Bench
+
+# Seeds, not hypothesis: the server's own dice and clock take part, so nothing could be shrunk.
+JUDGEMENT = Judgement(crash_window_s=600.0, crashes_max=3, hold_s=10.0)
+LIVES = 25
+STEPS = 100
+
+
+class Life:
+    """Nodes that do anything, in any order, at any time; after each step the lane is sound."""
+
+    KEYS = ("a", "k:a", "b|c", "ключ", "e f", "g")
+    WORKERS = ("w1", "w2", "w3")
+
+    def __init__(self, bench: Bench, dice: random.Random) -> None:
+        self.bench = bench
+        self.dice = dice
+        self.numbers = dict.fromkeys(self.WORKERS, 1)
+        self.stamp = 0
+        self.claims: list[Claim] = []
+        self.ended: dict[str, str] = {}
+        bench.restore({})  # of the bench's own workers nothing is wanted
+        bench.join(dict.fromkeys(self.targets(), 2))
+
+    def targets(self) -> list[Target]:
+        return [Target(worker, number) for worker, number in self.numbers.items()]
+
+    def ranked(self) -> list[int]:
+        return self.dice.sample([1, 2, 3], self.dice.randint(0, 3))
+
+    def step(self) -> str:
+        acts = [self.dispatch] * 3 + [self.own] * 6 + [self.free] * 2
+        acts += [self.pull, self.fence, self.reap, self.reap, self.sweep, self.intend]
+        acts += [self.notify, self.look, self.leave, self.spoil, self.capacity]
+        act = self.dice.choice(acts)
+        did = f"{act.__name__}: {act()}"
+        stamp = self.bench.stamp()
+        assert stamp >= self.stamp, did
+        self.stamp = stamp
+        return did
+
+    def attempt(self, call: ScriptCall) -> Any:
+        """Run what a worker or a reaper asks; None: it is gone, and was refused."""
+        try:
+            return self.bench.run(call)
+        except redis.ResponseError as error:
+            if not str(error).startswith("POOLGONE"):
+                raise
+            return None
+
+    def dispatch(self) -> Any:
+        items = [
+            self.bench.admission(
+                self.dice.choice(self.KEYS),
+                handler=self.dice.choice(["h", "other"]),
+                ranked=self.ranked(),
+                payload=b"x" * self.dice.choice([0, 10, 2000]),
+                delay_s=self.dice.choice([0.0, 0.0, 60.0]),
+                attach=self.dice.random() < 0.2,
+                unassigned=self.dice.random() < 0.7,
+            )
+            for _ in range(self.dice.randint(1, 3))
+        ]
+        return self.bench.dispatch(*items, targets=self.targets())
+
+    def edges(self) -> list[Edge]:
+        """Return edges for some keys, most of them at the present epoch."""
+        made = []
+        for key in self.dice.sample(self.KEYS, self.dice.randint(1, 4)):
+            letter = self.dice.choice("aalsdcxwwggg")
+            edge = self.bench.edge(letter, key)
+            if letter == "g":
+                edge.x = ",".join(map(str, self.ranked()))
+                edge.y = self.dice.choice(["", "r", "1"])
+                edge.z = self.dice.choice([b"", b"", b"=blob"])
+            if self.dice.random() < 0.1:
+                edge.epoch -= 1
+            made.append(edge)
+        return made
+
+    def checked(self, guard: Any, source: str, edges: list[Edge], claim: str = "") -> Any:
+        """Advance, and hold every answer to the model's table."""
+        bench = self.bench
+        befores = {edge.key: bench.text(edge.key) for edge in edges}
+        records = {key: bench.record(key) for key, text in befores.items() if text}
+        call = bench.advance_call(guard, source, *edges, targets=self.targets(), claim=claim)
+        reply = self.attempt(call)
+        if reply is None:
+            return "gone"
+        answers = [answer.decode() for answer in reply[1:]]
+        for edge, answer in zip(edges, answers, strict=True):
+            before = records.get(edge.key)
+            name = edge.letter
+            word = answer.split()[0]
+            if word in ("OK", "GRANTED", "UNASSIGNED"):
+                assert before is not None
+                assert before.owner == source
+                assert before.epoch == edge.epoch
+                may = TABLE[before.state, name]
+                text = bench.text(edge.key)
+                after = bench.record(edge.key).state if text else bench.outcome(before.id).word
+                assert after in may, (before.state, name, after)
+                if not text:
+                    assert before.id not in self.ended, "settled twice"
+                    self.ended[before.id] = after
+            elif word == "REFUSED":
+                assert before is not None
+                assert (before.state, name) not in TABLE
+            else:
+                assert word in ("FENCED", "OWNED", "STOPPED", "TIMEDOUT", "REPEAT", "SETTLED"), word
+                assert bench.text(edge.key) == befores[edge.key]
+        return answers
+
+    def own(self) -> Any:
+        source = self.dice.choice(self.targets()).name
+        return self.checked("own", source, self.edges())
+
+    def free(self) -> Any:
+        source = self.dice.choice(["", "", *(who.name for who in self.targets())])
+        return self.checked("free", source, self.edges())
+
+    def pull(self) -> Any:
+        worker = self.dice.choice(self.targets())
+        handlers = self.dice.sample(["h", "other"], self.dice.randint(1, 2))
+        call = self.bench.lane.pull(worker, handlers, keys_max=2, pending_s=10.0)
+        reply = self.attempt(call)
+        if reply is not None:
+            assert reply[0] == self.bench.counter("unassigned")
+        return reply
+
+    def fence(self) -> Any:
+        who = self.dice.choice(self.targets())
+        self.bench.end_lease(*(claim.identity for claim in self.claims[:1]))
+        if not self.bench.do("HEXISTS", self.bench.names.cleanup, who.name):
+            self.bench.end_lease(who.name)
+        found = self.bench.fence(holder=self.dice.choice(["n1.1", "n2.1"]))
+        for claim in found:
+            self.claims = [old for old in self.claims if old.identity != claim.identity]
+            self.claims.append(claim)
+            worker, _, number = claim.identity.rpartition(".")
+            if self.numbers.get(worker) == int(number):
+                self.numbers[worker] += 1
+                self.bench.join({Target(worker, self.numbers[worker]): 2}, is_new=False)
+        return found
+
+    def reap(self) -> Any:
+        if not self.claims:
+            return None
+        claim = self.dice.choice(self.claims)
+        call = self.bench.lane.reap(claim, reap_s=1.0)
+        is_done, _, found = holdings(self.bench.run(call))
+        if is_done:
+            self.claims.remove(claim)
+            return "forgotten"
+        edges = []
+        for holding in found[: self.dice.randint(1, 3)]:
+            assert holding.record is not None
+            assert holding.record.owner == claim.identity
+            decision = recover(
+                holding.record,
+                holding.options,
+                self.dice,
+                judgement=JUDGEMENT,
+                death=claim.death,
+            )
+            edges.append(self.decided(holding.key, decision))
+        return self.checked("reap", claim.identity, edges, claim.claim)
+
+    def decided(self, key: str, decision: Any) -> Edge:
+        edge = self.bench.edge
+        match decision:
+            case Park(cause=cause, error=error):
+                return edge("x", key, x=cause, y=error)
+            case Wait(delay_s=delay_s, attempt=attempt, error=error, mark=mark):
+                text = f"{attempt} {mark}".strip()
+                return edge("w", key, x=round(delay_s * 1000), y=text, z=error)
+            case Cancel(cause=cause):
+                return edge("c", key, x=cause)
+            case Grant(mark=mark):
+                return edge("g", key, x=",".join(map(str, self.ranked())), y=mark)
+        raise AssertionError(decision)
+
+    def sweep(self) -> Any:
+        bench = self.bench
+        for key in self.dice.sample(self.KEYS, 2):
+            bench.do("ZADD", bench.names.due, "XX", 1, f"k:{key}")
+            bench.do("ZADD", bench.names.pending, "XX", 1, key)
+        swept = overdue(bench.run(bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)))
+        assert swept.is_ours
+        for late in swept.found:
+            assert late.record is not None
+            if late.owner == "live":
+                intent = "t" if late.index == "due" else ""
+                call = bench.lane.intend(late.key, "", late.record.owner, intent, again_s=5.0)
+                bench.run(call)
+            elif late.owner == "none" or late.record.state == "pending":
+                decision = recover(
+                    late.record,
+                    late.options,
+                    self.dice,
+                    judgement=JUDGEMENT,
+                    death=Death(identity=late.record.owner, alive_ms=0, culprit=-1),
+                )
+                if bench.text(late.key) == late.text:
+                    self.checked("free", late.record.owner, [self.decided(late.key, decision)])
+        return [(late.index, late.key, late.owner) for late in swept.found]
+
+    def intend(self) -> Any:
+        key, owner = self.dice.choice(self.KEYS), self.dice.choice(self.targets()).name
+        call = self.bench.lane.intend(
+            key, "", owner, self.dice.choice(["sx", "t", ""]), again_s=1.0
+        )
+        return self.bench.run(call)
+
+    def notify(self) -> Any:
+        key, text = self.dice.choice(self.KEYS), b""
+        text = self.bench.text(key) or b""
+        owner = self.bench.record(key).owner if text else ""
+        return self.bench.run(self.bench.lane.notify(key, owner, "r", b"m", messages_max=3))
+
+    def look(self) -> Any:
+        return self.bench.look(self.dice.choice(self.KEYS), node=f"n{self.dice.randint(1, 20)}.1")
+
+    def leave(self) -> Any:
+        worker = self.dice.choice(self.targets())
+        (answer,) = self.bench.run(self.bench.lane.leave([worker]))
+        if answer == b"OK":
+            self.numbers[worker.id] += 1
+            self.bench.join({Target(worker.id, self.numbers[worker.id]): 2}, is_new=False)
+        return answer
+
+    def capacity(self) -> Any:
+        worker = self.dice.choice(self.targets())
+        return self.bench.run(self.bench.renew_call({worker.name: self.dice.randint(0, 3)}))
+
+    def spoil(self) -> Any:
+        """Let a foreign hand spoil a running job's record; whoever finds it has it parked."""
+        bench, key = self.bench, self.dice.choice(self.KEYS)
+        text = bench.text(key)
+        if text is None or (record := bench.record(key)).state not in ("pending", "running"):
+            return None
+        bench.do("HSET", bench.names.jobs, key, b"garbage")
+        self.ended[record.id] = "parked"
+        return bench.run(bench.lane.quarantine(key, b"garbage", record.owner))
+
+
+@pytest.mark.parametrize("seed", range(LIVES))
+def test_whatever_happens_every_job_is_in_exactly_one_place(bench: Bench, seed: int) -> None:
+    """G-02, G-04, G-05: after each step of a random life the table held and the audit is clean."""
+    life = Life(bench, random.Random(seed))
+    did: list[str] = []
+    for _ in range(STEPS):
+        did.append(life.step())
+        assert bench.audit() == [], did[-5:]

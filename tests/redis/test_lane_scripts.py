@@ -1,0 +1,389 @@
+"""What holds for every script of a lane: it declares, checks first, and survives a full server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from pool.core.job import Options
+from pool.redis.commands import lane as lane_module
+from pool.redis.commands.lane import Target
+from pool.redis.commands.replies import expired, walked
+from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.scripts import Script, ScriptCall
+
+if TYPE_CHECKING:
+    from tests.redis.conftest import Bench
+
+NODE, W1, W2, W3 = Target("n1", 1), Target("w1", 1), Target("w2", 1), Target("w3", 1)
+
+Make = Callable[["Bench"], ScriptCall]
+
+
+def _dispatch(bench: Bench) -> ScriptCall:
+    items = [
+        bench.admission("first"),
+        bench.admission("large", payload=b"x" * 2000),
+        bench.admission("later", delay_s=1.0),
+        bench.admission("nowhere", ranked=[], unassigned=True, handler="other"),
+    ]
+    return bench.dispatch_call(*items, targets=[W1, W2])
+
+
+def _settle(bench: Bench) -> ScriptCall:
+    edges = [bench.edge(*of) for of in (("d", "r1"), ("l", "r2"), ("s", "r2"), ("a", "p"))]
+    return bench.advance_call("own", "w1.1", *edges)
+
+
+def _release(bench: Bench) -> ScriptCall:
+    edges = [
+        bench.edge("c", "r1"),
+        bench.edge("x", "p"),
+        bench.edge("w", "r2"),
+        bench.edge("g", "r3", z=b"=blob", x=""),
+    ]
+    return bench.advance_call("own", "w1.1", *edges, targets=[W2])
+
+
+def _grant(bench: Bench) -> ScriptCall:
+    return bench.advance_call("free", "", bench.edge("g", "u"), bench.edge("g", "w"), targets=[W2])
+
+
+def _reap_grant(bench: Bench) -> ScriptCall:
+    claim = bench.fenced(W1)
+    edges = [bench.edge("g", key) for key in ("p", "r1")]
+    return bench.advance_call("reap", "w1.1", *edges, targets=[W2], claim=claim.claim)
+
+
+def _fence(bench: Bench) -> ScriptCall:
+    bench.end_lease("w1.1")
+    return bench.fence_call(suspects=["w9.1"])
+
+
+def _reap(bench: Bench) -> ScriptCall:
+    return bench.lane.reap(bench.fenced(W1), reap_s=1.0)
+
+
+def _reap_all(bench: Bench) -> ScriptCall:
+    return bench.lane.reap(bench.fenced(W2), reap_s=1.0)
+
+
+def _sweep(bench: Bench) -> ScriptCall:
+    bench.do("ZADD", bench.names.pending, 1, "p")
+    bench.do("ZADD", bench.names.due, 1, "k:w")
+    return bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)
+
+
+def _quarantine(bench: Bench) -> ScriptCall:
+    bench.do("HSET", bench.names.jobs, "p", "garbage")
+    return bench.lane.quarantine("p", b"garbage", "w1.1")
+
+
+def _restore(bench: Bench) -> ScriptCall:
+    bench.do("SREM", bench.names.owned("w1.1"), "r1")
+    text = bench.text("r1")
+    assert text is not None
+    return bench.lane.restore("w1.1", [("r1", text, 0.0)], pending_s=1.0)
+
+
+def _expire(bench: Bench) -> ScriptCall:
+    bench.run(bench.advance_call("own", "w1.1", bench.edge("d", "r2", ttl_ms=1)))
+    while not (items := expired(bench.run(bench.lane.expire([], items_max=9)))):
+        pass  # for a millisecond
+    return bench.lane.expire(items, items_max=9)
+
+
+def walk(bench: Bench, cursor: str = "") -> ScriptCall:
+    at = (cursor, "0", "0")
+    return bench.lane.walk("n1.1", hold_s=9.0, at=at, keys_max=100, names_max=100)
+
+
+def _recount(bench: Bench) -> ScriptCall:
+    changes = walked(bench.run(walk(bench))).changes
+    return bench.lane.recount(["h", "other"], changes=changes, found=1, counted=1)
+
+
+def _join(bench: Bench) -> ScriptCall:
+    return bench.lane.join(
+        NODE,
+        {W3: 10},
+        {"new": Options()},
+        is_new=False,
+        not_after_ms=bench.now_ms() + 60_000,
+        pool_ttl_ms=10_000,
+    )
+
+
+# Each makes a call which writes, in a lane as `busy` makes it.
+ACCEPTING: dict[str, Make] = {
+    "dispatch": _dispatch,
+    "ttl": lambda b: b.lane.change_ttl(2_000),
+    "notify": lambda b: b.lane.notify("r1", "w1.1", "r9", b"m", messages_max=9),
+}
+FREEING: dict[str, Make] = {
+    "join": _join,
+    "signal": lambda b: b.lane.signal("n1.1", ("t", "ended", "i", "j1")),
+    "thaw": lambda b: b.lane.thaw(["w7.1"], known_s=60.0),
+    "wait": lambda b: b.lane.look([("r1", ""), ("none", "j")], node="n7.1"),
+    "settle": _settle,
+    "release": _release,
+    "grant": _grant,
+    "reap grant": _reap_grant,
+    "renew": lambda b: b.renew_call({"n1.1": -1, "w1.1": 5}, down=1),
+    "fence": _fence,
+    "reap": _reap,
+    "reap all": _reap_all,
+    "forget": lambda b: b.lane.forget([b.fenced(W2)]),
+    "expire": _expire,
+    "sweep": _sweep,
+    "stop": lambda b: b.lane.intend("r1", "", "w1.1", "sbecause", again_s=1.0),
+    "pull": lambda b: b.lane.pull(W2, ["h", "other"], keys_max=5, pending_s=1.0),
+    "leave": lambda b: b.lane.leave([W2, NODE]),
+    "quarantine": _quarantine,
+    "restore": _restore,
+    "walk": walk,
+    "recount": _recount,
+}
+READING: dict[str, Make] = {
+    "reconcile": lambda b: b.lane.reconcile("w1.1"),
+    "inbox": lambda b: b.lane.inbox("r1", 0),
+}
+ALL = {**ACCEPTING, **FREEING, **READING}
+
+
+def busy(bench: Bench) -> Bench:
+    """Fill a lane with a job in each state, messages, a blob and a dead letter."""
+    for key, state in (("p", "P"), ("r1", "R"), ("r2", "R"), ("r3", "R"), ("x", "R"), ("w", "W")):
+        bench.put(key, state)
+    bench.put("u", "U", payload=b"x" * 2000)
+    for key in ("r1", "r2"):
+        bench.run(bench.lane.notify(key, "w1.1", "r1", b"m", messages_max=5))
+    bench.advance("own", "w1.1", bench.edge("x", "x"), bench.edge("w", "r3"))
+    bench.advance("free", "", bench.edge("g", "r3", z=b"=blob"), targets=[W1])
+    bench.advance("own", "w1.1", bench.edge("a", "r3"))
+    bench.run(bench.renew_call({"n1.1": -1, "w1.1": 10, "w2.1": 10}))
+    assert bench.audit() == []
+    return bench
+
+
+# --- what it touches ----------------------------------------------------------------------------
+
+
+def test_every_script_of_the_lane_is_held_to_these_rules() -> None:
+    """A script that is added must be added here."""
+    scripts = {value.name for value in vars(lane_module).values() if isinstance(value, Script)}
+    tested = {"settle": "advance", "release": "advance", "grant": "advance", "stop": "intend"}
+    tested |= {"reap grant": "advance", "reap all": "reap"}
+    # `found` has one key, in the control prefix, and a test of its own.
+    assert {tested.get(name, name) for name in ALL} == scripts - {"found"}
+
+
+def test_the_bench_notices_a_key_that_was_not_declared(bench: Bench) -> None:
+    """The check that all these tests rely on: only the call's own KEYS may be touched."""
+    source = f"return redis.call('HGET', '{bench.names.jobs}', 'k')"
+    call = bench.renew_call({"w1.1": 1})
+    rogue = Script("rogue", source, bench.do("SCRIPT", "LOAD", source), call.script.keys, ())
+    with pytest.raises(redis.ResponseError, match=r"No permissions|can't access"):
+        bench.run(ScriptCall(rogue, call.keys, (), None))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_call_carries_two_hash_tags(bench: Bench, name: str) -> None:
+    """Of every script, all keys live on one node of a Redis Cluster."""
+    keys = ALL[name](busy(bench)).keys
+    assert len(keys) > 1
+    assert {key[: key.index("}") + 1] for key in keys} == {bench.names.prefix[:-1]}
+
+
+def _ms(bench: Bench) -> int:
+    seconds, micros = bench.do("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_call_leaves_the_lane_sound(bench: Bench, name: str) -> None:
+    """G-05: the calls of this file, as they are meant to be used."""
+    call = ALL[name](busy(bench))
+    before, began = bench.dump(), _ms(bench)
+    while _ms(bench) == began:
+        pass  # within the same millisecond a reaper's new deadline may be the one that stands there
+    bench.run(call)
+    assert (bench.dump() == before) == (name in READING)
+    assert bench.audit() == []
+
+
+# --- checks come first --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_data_of_another_incarnation_refuse(bench: Bench, name: str) -> None:
+    """G-01: POOLDATALOST, and nothing is written; also when the lane is new or gone."""
+    call = ALL[name](busy(bench))
+    bench.do("HSET", bench.names.lane, "incarnation", "inc-2")
+    assert bench.refused(call) == f"POOLDATALOST {bench.names.lane}"
+    if name != "join":
+        bench.do("DEL", bench.names.lane)
+        assert bench.refused(call) == f"POOLDATALOST {bench.names.lane}"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_key_of_the_wrong_type_is_noticed_before_the_first_write(bench: Bench, name: str) -> None:
+    """Lua has no rollback: each key in turn is of another type, and nothing is written."""
+    call = ALL[name](busy(bench))
+    sound = bench.save()
+    for key in dict.fromkeys(call.keys):
+        bench.restore(sound)
+        bench.do("DEL", key)
+        bench.do("SET", key, "of another type")
+        before = bench.dump()
+        said = ""
+        try:
+            bench.run(call)
+        except redis.ResponseError as error:
+            said = str(error)
+        if said:
+            assert said.startswith("WRONGTYPE"), key
+            assert bench.dump() == before, f"{key}: written before it raised"
+            is_alone = name in ("notify", "inbox")  # of one job
+            assert is_alone or not own(bench, key), (
+                f"{key}: one job's or handler's key fails the whole batch"
+            )
+        else:
+            is_outcome = key.startswith(bench.names.result(""))
+            is_skipped = own(bench, key) or key in {*unused(bench, name), kept(bench, name)}
+            assert is_outcome or is_skipped, f"{key}: nobody noticed"
+
+
+def own(bench: Bench, key: str) -> bool:
+    """Say whether a key is one job's or one handler's, in a call that may be about others too."""
+    return key.startswith((bench.names.inbox(""), bench.names.unassigned("")))
+
+
+def kept(bench: Bench, name: str) -> str:
+    """Without it an answer is remembered for too long, which is nothing to lose a job for."""
+    return "" if name == "expire" else bench.names.kept
+
+
+def unused(bench: Bench, name: str) -> set[str]:
+    """Return the keys of a call whose type does not matter to it; of outcomes it never does.
+
+    An outcome is only looked for (any type is one), or overwritten; an inbox is deleted with its
+    job; `open` is for calls with targets, `trials` for starts that begin or have lived for long
+    enough, dead letters and journal for what is not just done, an unassigned index for keys that
+    go there or stay.  A renewal leaves two indexes alone then: leases must not end for their
+    sake; signals are looked for, and read by others.  A sweep takes who cannot be looked up there
+    for one that does not hang.
+    """
+    n = bench.names
+    inboxes = {n.inbox(key) for key in ("p", "r1", "r2", "r3", "u", "w")}
+    match name:
+        case "settle":
+            return {n.inbox("r1"), n.open, n.trials, n.parked, n.letters, n.journal}
+        case "wait":
+            return {n.thawed}  # for records with marks
+        case "forget":  # whose indexes are of another type owns what the reaper has to see to
+            return {n.owned("w2.1"), n.stream("w2.1"), n.signal("w2.1")}
+        case "release" | "reap grant":
+            return {*inboxes, n.trials}
+        case "grant":
+            return {*inboxes, n.keepalive, n.cleanup, n.trials}
+        case "renew":
+            return {n.open, n.handlers, *map(n.signal, ("n1.1", "w1.1", "w2.1"))}
+        case "sweep":
+            return {n.open}
+        case "quarantine":
+            return {n.owned("w1.1"), n.stream("w1.1")}
+        case _:
+            return set()
+
+
+@pytest.mark.parametrize("name", ["join", "renew", "fence", "reap", "sweep", "pull", "leave"])
+def test_odd_values_in_the_keep_alive_maps_raise_nothing(bench: Bench, name: str) -> None:
+    """What is found in a field is read as text, and what makes no sense counts as absent."""
+    call = ALL[name](busy(bench))
+    for worker in ("w1", "w2", "w3"):
+        bench.do("HSET", bench.names.open, worker, "\x00|")
+    bench.do("HSET", bench.names.cleanup, "sweeper", "garbage")
+    bench.do("HSET", bench.names.cleanup, "w9.1", "garbage")
+    bench.run(call)
+
+
+# --- a full server ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_its_limit(
+    server_to_fill: EmbeddedServer, bench: Bench
+) -> Iterator[Callable[[Make], tuple[Bench, ScriptCall]]]:
+    """Return what prepares a busy lane on a server, and then fills the server."""
+    with redis.Redis.from_url(server_to_fill.url, protocol=2) as client:
+        client.config_set("maxmemory", 0)
+        client.flushall()
+        own = type(bench)(client, bench.pool)
+
+        def fill(make: Make) -> tuple[Bench, ScriptCall]:
+            call = make(busy(own.join()))
+            own.load(call)
+            client.config_set("maxmemory", 1)
+            with pytest.raises(redis.ResponseError, match="command not allowed"):
+                client.set("any", "thing")
+            return own, call
+
+        yield fill
+        client.config_set("maxmemory", 0)
+        own.close()
+
+
+@pytest.mark.parametrize("name", [*FREEING, *READING])
+def test_what_frees_or_keeps_alive_succeeds_on_a_full_server(
+    at_its_limit: Callable[[Make], tuple[Bench, ScriptCall]], name: str
+) -> None:
+    """G-09: leases are renewed, jobs end and are recovered, so that memory can be freed."""
+    full, call = at_its_limit(ALL[name])
+    before = full.dump()
+    full.run(call)
+    assert (full.dump() == before) == (name in READING)
+    full.client.config_set("maxmemory", 0)  # a full Redis 7.0 refuses the auditor's MULTI
+    assert full.audit() == []
+
+
+@pytest.mark.parametrize("name", ACCEPTING)
+def test_what_accepts_is_refused_on_a_full_server(
+    at_its_limit: Callable[[Make], tuple[Bench, ScriptCall]], name: str
+) -> None:
+    """G-09: refused at once, with nothing written."""
+    full, call = at_its_limit(ALL[name])
+    assert "command not allowed when used memory" in full.refused(call)
+
+
+def test_one_can_look_at_a_job_on_a_full_server(
+    at_its_limit: Callable[[Make], tuple[Bench, ScriptCall]],
+) -> None:
+    """G-09: also whoever waits for several, of which one has ended."""
+    full, call = at_its_limit(lambda b: b.lane.look([("r1", ""), ("gone", "j")], node="n7.1"))
+    record, ended = full.run(call)
+    assert record == full.text("r1")
+    assert b"n7.1" in record
+    assert ended.startswith(b"?")
+
+
+def test_a_full_server_answers_each_dispatch_that_needs_no_memory(
+    at_its_limit: Callable[[Make], tuple[Bench, ScriptCall]],
+) -> None:
+    """G-09: asked only to answer, it refuses what is new and nothing else, and writes nothing."""
+
+    def make(b: Bench) -> ScriptCall:
+        b.do("SET", b.names.result("of-ended"), "done|5|w1.1|")
+        items = [b.admission(key) for key in ("first", "r1", "x2", "r2", "second")]
+        items[2].id = "of-ended"
+        items[3].attach = True
+        return b.lane.dispatch(items, [W1], pending_s=1.0, queued_jobs_max=0)
+
+    full, call = at_its_limit(make)
+    before = full.dump()
+    words = [status.partition(b" ")[0] for status in full.run(call)]
+    assert words == [b"FULL", b"EXISTS", b"ENDED", b"ATTACHED", b"FULL"]
+    assert full.dump() == before
