@@ -396,7 +396,7 @@ class Options:
 
 
 @attrs.frozen
-class Park:
+class ParkJob:
     """Give the job up: it becomes a dead letter."""
 
     cause: str
@@ -426,27 +426,27 @@ class Grant:
 
 
 @attrs.frozen
-class Cancel:
+class CancelJob:
     """End it as stopped."""
 
     cause: str
 
 
-Decision: TypeAlias = Park | Wait | Grant | Cancel
+Decision: TypeAlias = ParkJob | Wait | Grant | CancelJob
 
 
 def after_failure(
     attempt: int, options: Options, dice: Dice, *, cause: str, error: str
-) -> Park | Wait:
+) -> ParkJob | Wait:
     """Decide what follows a failed attempt: another one after a full-jitter delay, or the end."""
     error = one_line(error, ERROR_CHARS_MAX)
     if options.attempts_max and attempt >= options.attempts_max:
-        return Park(cause, error)
+        return ParkJob(cause, error)
     delay_s = full_jitter(attempt, options.backoff_s, options.backoff_max_s, dice)
     return Wait(delay_s, attempt + 1, error)
 
 
-def after_timeout(attempt: int, options: Options, dice: Dice) -> Park | Wait:
+def after_timeout(attempt: int, options: Options, dice: Dice) -> ParkJob | Wait:
     """Decide what follows an attempt that ran too long."""
     error = "ran longer than timeout_s"
     return after_failure(attempt, options, dice, cause="timed out", error=error)
@@ -517,7 +517,7 @@ def recover(
     that.
     """
     if record.intent.startswith("s"):
-        return Cancel(record.intent[1:])
+        return CancelJob(record.intent[1:])
     if record.intent.startswith("t"):
         return after_timeout(record.attempt, options, dice)
     if death is None or record.state not in ("pending", "running"):
@@ -602,7 +602,7 @@ def _come_due(record: Record, judgement: Judgement) -> Decision:
         record.marks.halves > 2 * judgement.crashes_max
         or record.marks.deaths >= judgement.deaths_late
     ):
-        return Park("poison", f"suspected of {record.marks.deaths} worker crashes")
+        return ParkJob("poison", f"suspected of {record.marks.deaths} worker crashes")
     # What the sweeper delayed is still the same requeue: it counts when it is granted.
     letter = "r" if "a" in record.flags and not is_held else ""
     return Grant(f"{letter}={record.marks.pack()}")

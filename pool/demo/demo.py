@@ -26,7 +26,7 @@ from pool.core.codec import decode_value
 from pool.core.job import Outcome
 from pool.demo import tzif, zones
 from pool.demo.history import History
-from pool.demo.ledger import CLOCK, ZONE, Ledger, Tail
+from pool.demo.ledger import CLOCK, ZONE, Ledger, LedgerTail
 from pool.demo.play import CLOCKS, NAMES, Cast, Play
 from pool.demo.show import Show
 from pool.demo.verdict import (
@@ -121,14 +121,14 @@ class Conductor:
     _processes: dict[str, subprocess.Popen[bytes]] = attrs.field(init=False, factory=dict)
     _refs: list[JobRef[Any]] = attrs.field(init=False, factory=list)
     _ledger: Ledger = attrs.field(init=False)
-    _tail: Tail = attrs.field(init=False)
+    _tail: LedgerTail = attrs.field(init=False)
     _looked: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     _numbers: dict[str, int] = attrs.field(init=False, factory=dict)  # notifications sent, by key
     _idle_since_s: float = attrs.field(init=False, default=math.inf)
 
     def __attrs_post_init__(self) -> None:
         path = self.directory / "ledger.jsonl"
-        self._ledger, self._tail = Ledger(path), Tail(path)
+        self._ledger, self._tail = Ledger(path), LedgerTail(path)
 
     async def conduct(self) -> Verdict:
         """Play it all and return the verdict."""

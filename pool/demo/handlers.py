@@ -12,7 +12,7 @@ import anyio
 
 from pool.demo import zones
 from pool.demo.ledger import CLOCK, ZONE, Ledger, Running
-from pool.demo.play import Pace
+from pool.demo.play import PlayPace
 from pool.demo.tzif import Change
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
@@ -20,7 +20,7 @@ from pool.jobs.job import Job
 SLICES = 4  # of 17 years each, 1 to 2 ms of work
 
 
-def make(ledger: Ledger, pace: Pace) -> Handlers:
+def make(ledger: Ledger, pace: PlayPace) -> Handlers:
     """Return the handlers of one node."""
     handlers = Handlers()
 

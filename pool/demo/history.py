@@ -16,7 +16,7 @@ from pool.demo.ledger import CLOCK, ZONE, Entry
 
 
 @attrs.define(eq=False, kw_only=True)
-class Run:
+class RunSeen:
     """One start of a handler, and what followed."""
 
     node: str
@@ -34,7 +34,7 @@ class Run:
 
 
 @attrs.define(eq=False)
-class Life:
+class JobLife:
     """One node: when what was done to it."""
 
     joined_s: float = math.inf
@@ -55,13 +55,13 @@ class Life:
 class History:
     """Everything so far."""
 
-    runs: dict[tuple[str, int], Run] = attrs.field(factory=dict)
-    by_key: dict[str, list[Run]] = attrs.field(factory=dict)  # in the order of starts
+    runs: dict[tuple[str, int], RunSeen] = attrs.field(factory=dict)
+    by_key: dict[str, list[RunSeen]] = attrs.field(factory=dict)  # in the order of starts
     accepted: dict[str, Entry] = attrs.field(factory=dict)  # by job id
     notified: dict[str, list[int]] = attrs.field(factory=dict)  # by key: numbers, in order
     heard: dict[str, list[int]] = attrs.field(factory=dict)  # by key, in order, first time only
     outcomes: dict[str, list[Entry]] = attrs.field(factory=dict)  # by job id, as they were seen
-    lives: dict[str, Life] = attrs.field(factory=dict)
+    lives: dict[str, JobLife] = attrs.field(factory=dict)
     mishaps: list[str] = attrs.field(factory=list)
     curtain_s: float = math.inf
 
@@ -77,7 +77,7 @@ class History:
         """Take in one more line.  Lines of several processes may come a little out of order."""
         match entry.what:
             case "start":
-                run = Run(
+                run = RunSeen(
                     node=entry.node,
                     key=entry.key,
                     job=entry.job,
@@ -108,7 +108,7 @@ class History:
             case "outcome":
                 self.outcomes.setdefault(entry.job, []).append(entry)
             case "node":
-                life = self.lives.setdefault(entry.node, Life())
+                life = self.lives.setdefault(entry.node, JobLife())
                 setattr(life, f"{entry.how}_s", entry.at_s)
                 life.exit_code = life.exit_code or entry.count
             case "mishap":
@@ -116,11 +116,11 @@ class History:
             case "curtain":
                 self.curtain_s = entry.at_s
 
-    def end_of(self, run: Run) -> float:
+    def end_of(self, run: RunSeen) -> float:
         """Return when a run ended: by itself or with its process; infinite while it goes on."""
         return min(run.ended_s, self.lives.get(run.node, _FOR_EVER).gone_s)
 
-    def open_runs(self, node: str, handler: str, at_s: float = math.inf) -> list[Run]:
+    def open_runs(self, node: str, handler: str, at_s: float = math.inf) -> list[RunSeen]:
         """Return what ran on a node at a moment, by default now; what died there counts."""
         return [
             run
@@ -135,7 +135,7 @@ class History:
         """Say whether somebody works on the key now."""
         return any(self.end_of(run) == math.inf for run in self.by_key.get(key, ()))
 
-    def started_after(self, run: Run, at_s: float) -> float:
+    def started_after(self, run: RunSeen, at_s: float) -> float:
         """Return when the key of a run was first started on another node after `at_s`."""
         after = (r.began_s for r in self.by_key[run.key] if r.node != run.node)
         return min((began_s for began_s in after if began_s > at_s), default=math.inf)
@@ -144,13 +144,13 @@ class History:
         """Return what was accepted for a handler."""
         return [entry for entry in self.accepted.values() if entry.handler == handler]
 
-    def handoffs(self) -> Iterator[tuple[Run, Run]]:
+    def handoffs(self) -> Iterator[tuple[RunSeen, RunSeen]]:
         """Yield each clock's changes of node in which the former owner had ended it before."""
         for former, latter in self.changes_of_node():
             if former.how == "cancelled" and former.ended_s <= latter.began_s:
                 yield former, latter
 
-    def changes_of_node(self) -> Iterator[tuple[Run, Run]]:
+    def changes_of_node(self) -> Iterator[tuple[RunSeen, RunSeen]]:
         """Yield each clock's changes of node, whatever their reason."""
         for runs in self.by_key.values():
             for former, latter in pairwise(runs):
@@ -162,4 +162,4 @@ class History:
         return [entry for entry in self.jobs(ZONE) if entry.job not in self.outcomes]
 
 
-_FOR_EVER = Life()
+_FOR_EVER = JobLife()

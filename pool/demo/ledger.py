@@ -114,7 +114,7 @@ class Running:
 
 
 @attrs.define(eq=False)
-class Tail:
+class LedgerTail:
     """The reading end: what was appended since the last look."""
 
     path: Path

@@ -20,7 +20,7 @@ CLOCKS: Final = (
 
 
 @attrs.frozen(kw_only=True)
-class Pace:
+class PlayPace:
     """How long the work takes.  Computing one zone is far too quick to be killed in the middle."""
 
     zone_min_s: float = 4.0
@@ -36,7 +36,7 @@ class Play:
     ttl_s: float = 2.0
     grace_s: float = 2.0
     workers: int = 4  # per node: each settles by itself, so that a freeze catches several at it
-    pace: Pace = Pace()
+    pace: PlayPace = PlayPace()
     deadline_s: float = 40.0  # then the curtain falls, whatever is done
     patience_s: float = 8.0  # for one thing to happen that should take seconds
 
@@ -54,7 +54,7 @@ class Cast:
     capacity: int
     ttl_s: float
     grace_s: float
-    pace: Pace
+    pace: PlayPace
 
     def pack(self) -> str:
         """Return it as a word of a command line."""
@@ -64,4 +64,4 @@ class Cast:
     def parse(cls, text: str) -> Cast:
         """Return what `pack()` packed."""
         fields = json.loads(text)
-        return cls(**{**fields, "pace": Pace(**fields["pace"])})
+        return cls(**{**fields, "pace": PlayPace(**fields["pace"])})

@@ -12,7 +12,7 @@ from typing import Final, TextIO
 
 import attrs
 
-from pool.demo.history import History, Life
+from pool.demo.history import History, JobLife
 from pool.demo.ledger import CLOCK, ZONE
 from pool.demo.verdict import Verdict
 
@@ -108,7 +108,7 @@ def _progress(history: History) -> str:
     return f"{jobs - len(history.unfinished_zones())} of {jobs} zones"
 
 
-def _word(life: Life) -> str:
+def _word(life: JobLife) -> str:
     words = {
         life.killed_s: "killed",
         life.left_s: "left",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from pool.demo.history import History, Run
+from pool.demo.history import History, RunSeen
 from pool.demo.ledger import CLOCK, ZONE
 
 KILLED_ZONES_MIN: Final = 20  # fewer running at the kill, and the demo has shown nothing
@@ -196,7 +196,7 @@ def _is_wrong(stored: Stored, expected: Any) -> bool:
     return any(value.get(name) != right for name, right in expected.items())
 
 
-def _overlaps(history: History) -> Iterator[tuple[Run, Run]]:
+def _overlaps(history: History) -> Iterator[tuple[RunSeen, RunSeen]]:
     """Yield pairs of runs of one key that went on at the same time, the older epoch first."""
     for runs in history.by_key.values():
         for i, former in enumerate(runs):
@@ -205,7 +205,7 @@ def _overlaps(history: History) -> Iterator[tuple[Run, Run]]:
                     yield (former, latter) if former.epoch <= latter.epoch else (latter, former)
 
 
-def _is_frozen(history: History, older: Run, younger: Run) -> tuple[str, bool]:
+def _is_frozen(history: History, older: RunSeen, younger: RunSeen) -> tuple[str, bool]:
     """Say whether an overlap is one that freezing explains: G-03 names it as residual."""
     life = history.lives[older.node]
     began_before = older.began_s <= life.continued_s < math.inf

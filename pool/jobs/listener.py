@@ -18,7 +18,7 @@ import attrs
 from pool.errors import PoolError, StoreUnavailable
 from pool.jobs.context import Context, LaneState
 from pool.runtime.actor import Actor
-from pool.runtime.stream_tailer import FIRST, Batch, Fields, Reading, Tail
+from pool.runtime.stream_tailer import FIRST, Batch, Fields, Reading, StreamTailer
 
 READ_MAX: Final = 1000  # entries of one stream in one read
 
@@ -37,7 +37,9 @@ class Listener(Actor[_Read]):
 
     context: Context
     on_entries: Callable[[int, str, list[tuple[str, Fields]]], bool]  # True: they are signals
-    _tails: list[Tail[Reading]] = attrs.field(init=False, factory=list)  # by number of the lane
+    _tails: list[StreamTailer[Reading]] = attrs.field(
+        init=False, factory=list
+    )  # by number of the lane
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -90,9 +92,9 @@ class Listener(Actor[_Read]):
         except PoolError:
             return  # the next one trims further
 
-    def _new_tail(self, state: LaneState) -> Tail[Reading]:
+    def _new_tail(self, state: LaneState) -> StreamTailer[Reading]:
         context, lane = self.context, state.number
-        return Tail(
+        return StreamTailer(
             name=f"pool-listener-{lane}",
             seam=context.seam,
             url=context.url.at(state.lane.names.prefix),

@@ -42,7 +42,7 @@ from pool.jobs.handlers import Handler, Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.wiring import Crew
 from pool.jobs.worker.worker import Worker
-from pool.maps.commands import Life
+from pool.maps.commands import MapLife
 from pool.maps.map import ReplicatedMap
 from pool.maps.replica import Replica
 from pool.maps.watch import V
@@ -278,7 +278,7 @@ class Node(Dispatching):
             async with self._open_crew.maps.hold(name) as replica:
                 yield replica
 
-        return ReplicatedMap(name, values, Life(ttl_s, is_sliding, expires_at), held)
+        return ReplicatedMap(name, values, MapLife(ttl_s, is_sliding, expires_at), held)
 
     # --- streams ------------------------------------------------------------------------------
 

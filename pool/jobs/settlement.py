@@ -39,14 +39,14 @@ def edge_of(key: str, record: Record, decision: Decision, settings: Settings) ->
     edge = Edge(model.GRANT, key, record.epoch, record.id, outcome_ttl_ms(settings))
     edge.handler = record.handler
     match decision:
-        case model.Park(cause, error):
+        case model.ParkJob(cause, error):
             edge.letter = model.PARK
             edge.x, edge.y = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
         case model.Wait(delay_s, attempt, error, mark):
             edge.letter = model.WAIT
             edge.x, edge.z = round(delay_s * 1000), error
             edge.y = f"{attempt} {mark}".strip()
-        case model.Cancel(cause):
+        case model.CancelJob(cause):
             edge.letter, edge.x = model.CANCEL, cause
         case model.Grant(mark):
             edge.y = mark

@@ -44,7 +44,7 @@ from pool.jobs.worker.messages import (
     Ticked,
 )
 from pool.jobs.worker.worker import Worker
-from pool.maps.deltas import Change, CompareAndDelete, Resync, Set
+from pool.maps.deltas import CompareAndDelete, KeyChange, Resync, Set
 from pool.maps.replicas import Maps
 from pool.names import WORKERS
 from pool.redis.commands.replies import Founded, Renewal
@@ -498,7 +498,7 @@ class Crew:
             with suppress(PoolError):
                 self.context.link.send(state.lane.signal(name, fields), lambda _: None)
 
-    def _on_workers_changed(self, news: Change | Resync) -> None:
+    def _on_workers_changed(self, news: KeyChange | Resync) -> None:
         self._on_workers()
         if isinstance(news, Resync):
             self.membership.announce_soon()  # it may have lost our entries

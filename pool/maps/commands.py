@@ -40,16 +40,16 @@ from pool.maps.deltas import (
     ListOp,
     MapState,
     Op,
-    Outcome,
+    OpResult,
     Page,
     Position,
     Probed,
     ResetOp,
-    Resized,
+    ResizeResult,
     Set,
     SetIfNotExists,
     Value,
-    Written,
+    WriteResult,
 )
 from pool.names import Control, check_map
 from pool.redis.commands import plain
@@ -86,9 +86,9 @@ def _stamp(word: object) -> str:
     return stamp
 
 
-def _written(reply: Reply) -> tuple[int, str, tuple[Outcome, ...]]:
+def _written(reply: Reply) -> tuple[int, str, tuple[OpResult, ...]]:
     outcomes = zip(reply[2::2], reply[3::2], strict=True)
-    read = tuple(Outcome(met == b"1", _value_of(old)) for met, old in outcomes)
+    read = tuple(OpResult(met == b"1", _value_of(old)) for met, old in outcomes)
     return int(reply[0]), _stamp(reply[1]), read
 
 
@@ -205,7 +205,7 @@ _DIGITS = 19  # that order the items of a list, see lib/rmap.lua
 
 
 @attrs.frozen
-class Life:
+class MapLife:
     """How long a map lives: for ever; from its first write on; (sliding) from its latest one; or
     until a time, in seconds since 1970 by the server's clock."""
 
@@ -230,7 +230,7 @@ class Life:
         return round((self.ttl_s or 0.0) * 1000), int(self.is_sliding)
 
 
-FOR_EVER = Life()
+FOR_EVER = MapLife()
 
 
 @attrs.frozen
@@ -266,8 +266,8 @@ class StoredMap:
         *,
         repeatable: bool = False,
         items_max: int = MAP_ITEMS_MAX,
-        life: Life = FOR_EVER,
-    ) -> Written:
+        life: MapLife = FOR_EVER,
+    ) -> WriteResult:
         """Do these operations in order, as one revision of the map; return what became of each.
 
         An operation whose condition does not hold changes nothing and keeps no other from it.
@@ -288,7 +288,7 @@ class StoredMap:
         call = WRITE(self.keys(), args, parts=2 + 2 * len(ops))
         reply = await self._call(link, call, repeatable=repeatable)
         revision, stamp, outcomes = reply
-        return Written(Position(incarnation, revision, stamp), outcomes)
+        return WriteResult(Position(incarnation, revision, stamp), outcomes)
 
     async def change_list(
         self,
@@ -297,8 +297,8 @@ class StoredMap:
         op: ListOp,
         *,
         items_max: int = MAP_ITEMS_MAX,
-        life: Life = FOR_EVER,
-    ) -> Resized:
+        life: MapLife = FOR_EVER,
+    ) -> ResizeResult:
         """Append to a list, or remove from it, as one revision of the map.
 
         Costs the logarithm of the list's length for each value, and ships those values alone.
@@ -317,9 +317,9 @@ class StoredMap:
         call = LIST(self.keys(), (incarnation, self.name, *limits, *what))
         revision, stamp, before, now = await self._call(link, call, repeatable=False)
         at = Position(incarnation, revision, stamp)
-        return Resized(at, before != now, before, now)
+        return ResizeResult(at, before != now, before, now)
 
-    async def reset(self, link: Link, incarnation: str, op: ResetOp) -> Resized:
+    async def reset(self, link: Link, incarnation: str, op: ResetOp) -> ResizeResult:
         """Remove everything, as one revision; what is freed is freed beside the server's work.
 
         Raises:
@@ -330,7 +330,7 @@ class StoredMap:
         reply = await self._call(link, call, repeatable=repeatable)
         revision, stamp, is_met, before = reply
         at = Position(incarnation, revision, stamp)
-        return Resized(at, is_met, before, 0 if is_met else before)
+        return ResizeResult(at, is_met, before, 0 if is_met else before)
 
     def reset_call(self, seam: Seam, incarnation: str, op: ResetOp) -> ScriptCall:
         """Return the call that removes everything."""

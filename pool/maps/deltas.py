@@ -84,7 +84,7 @@ Op: TypeAlias = Set | SetIfNotExists | CompareAndSet | Delete | CompareAndDelete
 
 
 @attrs.frozen
-class Outcome:
+class OpResult:
     """What became of one operation: whether its condition held, and the value it found."""
 
     is_met: bool
@@ -144,11 +144,11 @@ class Position:
 
 
 @attrs.frozen
-class Written:
+class WriteResult:
     """The answer to a write: where the map was after it, and what became of each operation."""
 
     at: Position
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[OpResult, ...]
 
     @property
     def revision(self) -> int:
@@ -156,7 +156,7 @@ class Written:
 
 
 @attrs.frozen
-class Resized:
+class ResizeResult:
     """The answer to a write of a list, or of the whole map: how many items before it and after."""
 
     at: Position
@@ -180,7 +180,7 @@ class Delta:
 
 
 @attrs.frozen
-class Change:
+class KeyChange:
     """What one revision did to one key; None stands for absent."""
 
     revision: int
@@ -228,7 +228,7 @@ class Applied:
     """As far as the deltas continued: the new state, its changes in order, and what ended it."""
 
     state: MapState
-    changes: tuple[Change, ...] = ()
+    changes: tuple[KeyChange, ...] = ()
     gap: Gap | None = None
     passed: tuple[Position, ...] = ()  # where each of them led
 
@@ -241,7 +241,7 @@ def apply(state: MapState, deltas: Iterable[Delta]) -> Applied:
     """
     at = state.at
     items: dict[bytes, Value] | None = None
-    changes: list[Change] = []
+    changes: list[KeyChange] = []
     passed: list[Position] = []
     gap = None
     for delta in deltas:
@@ -264,7 +264,7 @@ def apply(state: MapState, deltas: Iterable[Delta]) -> Applied:
     return Applied(state, tuple(changes), gap, tuple(passed))
 
 
-def _revised(items: dict[bytes, Value], delta: Delta) -> list[Change]:
+def _revised(items: dict[bytes, Value], delta: Delta) -> list[KeyChange]:
     """Do one revision's edits, and return one change per key, in the order first touched.
 
     A list is copied once per revision, not once per edit: 256 appends to 10,000 items are one
@@ -306,7 +306,7 @@ def _revised(items: dict[bytes, Value], delta: Delta) -> list[Change]:
         size = moved.get(key, 0) + _size(was) + _size(new)
         if isinstance(was, tuple) and not isinstance(new, tuple):
             size += sum(map(len, was))
-        changes.append(Change(delta.at.revision, key, was, new, size))
+        changes.append(KeyChange(delta.at.revision, key, was, new, size))
     return changes
 
 
@@ -481,7 +481,7 @@ class Ask:
 class Changed:
     """Effect: tell watchers, and who waits for one of these positions."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[KeyChange, ...]
     passed: tuple[Position, ...] = ()
 
 

@@ -42,7 +42,7 @@ from pool.maps.deltas import Deltas, Position, Probed
 from pool.names import Control
 from pool.redis.io.system import Care, Port, Seam
 from pool.redis.url import Url
-from pool.runtime.stream_tailer import Batch, Reading, StreamEntry, Tail
+from pool.runtime.stream_tailer import Batch, Reading, StreamEntry, StreamTailer
 from pool.settings import Settings
 
 READ_MAX = 256  # deltas of one map in one read; at 64 KiB each that is 16 MiB
@@ -50,7 +50,7 @@ MAPS_MAX = 8  # that one connection reads
 
 
 @attrs.frozen
-class Lost:
+class HistoryLost:
     """The server does not hold the pool of this incarnation any more."""
 
     incarnation: str
@@ -62,7 +62,7 @@ class Rejoined:
     """The pool is there again, in the same incarnation or in another."""
 
 
-Told: TypeAlias = Deltas | Probed | Lost | Rejoined
+Told: TypeAlias = Deltas | Probed | HistoryLost | Rejoined
 Receive: TypeAlias = Callable[[Told], object]
 
 
@@ -89,17 +89,17 @@ class Follower:
     timing: Callable[[], Timing]
     emit: Callable[[Event], object]
     care: Care | None  # None: a crash ends it
-    _tails: list[Tail[_Reading]] = attrs.field(init=False)
+    _tails: list[StreamTailer[_Reading]] = attrs.field(init=False)
     _is_started: bool = attrs.field(init=False, default=False)
     # The maps' time as the server said last, and when that was by our own clock.
     _noted: tuple[int, float] | None = attrs.field(init=False, default=None)
 
     @_tails.default
-    def _first_tail(self) -> list[Tail[_Reading]]:
+    def _first_tail(self) -> list[StreamTailer[_Reading]]:
         return [self._new_tail()]
 
-    def _new_tail(self) -> Tail[_Reading]:
-        tail: Tail[_Reading] = Tail(
+    def _new_tail(self) -> StreamTailer[_Reading]:
+        tail: StreamTailer[_Reading] = StreamTailer(
             name="pool-maps",
             seam=self.seam,
             url=self.url,
@@ -139,10 +139,10 @@ class Follower:
         if tail is not None:  # one without maps waits for others, without a connection
             tail.follow([each for each in tail.readings.values() if each.stored != stored])
 
-    def _tail_of(self, stored: StoredMap) -> Tail[_Reading] | None:
+    def _tail_of(self, stored: StoredMap) -> StreamTailer[_Reading] | None:
         return next((tail for tail in self._tails if stored.log in tail.readings), None)
 
-    def _tail_with_room(self) -> Tail[_Reading]:
+    def _tail_with_room(self) -> StreamTailer[_Reading]:
         for tail in self._tails:
             if len(tail.readings) < MAPS_MAX:
                 return tail
@@ -161,15 +161,17 @@ class Follower:
     def _readings(self) -> Mapping[str, _Reading]:
         return {log: reading for tail in self._tails for log, reading in tail.readings.items()}
 
-    def _on_batch(self, tail: Tail[_Reading], batch: Batch[_Reading]) -> None:
+    def _on_batch(self, tail: StreamTailer[_Reading], batch: Batch[_Reading]) -> None:
         self._deliver(tail, batch.told)
         tail.taken(batch)
 
-    def _on_probed(self, tail: Tail[_Reading], told: Sequence[tuple[_Reading, Told]]) -> None:
+    def _on_probed(
+        self, tail: StreamTailer[_Reading], told: Sequence[tuple[_Reading, Told]]
+    ) -> None:
         self._deliver(tail, told)
         tail.taken()
 
-    def _deliver(self, tail: Tail[_Reading], told: Sequence[tuple[_Reading, Told]]) -> None:
+    def _deliver(self, tail: StreamTailer[_Reading], told: Sequence[tuple[_Reading, Told]]) -> None:
         for reading, message in told:
             if tail.follows(reading):
                 if isinstance(message, Probed):
@@ -199,7 +201,7 @@ class Follower:
             [reply] = await port.run([call], timeout_s=timeout_s)
             if isinstance(reply, StoreLost):
                 self._noted = None
-                lost = Lost(incarnation, StoreLost(pool=self.control.pool))
+                lost = HistoryLost(incarnation, StoreLost(pool=self.control.pool))
                 return [(reading, lost) for reading in readings]
             if isinstance(reply, PoolError):
                 raise again(reply)

@@ -24,7 +24,7 @@ from pool import checks
 from pool.errors import ConfigError, InvalidOption, NotRunning, WrongValue, shown
 from pool.events import Observer
 from pool.maps import deltas as model
-from pool.maps.commands import OPS_MAX, Life
+from pool.maps.commands import OPS_MAX, MapLife
 from pool.maps.deltas import Position
 from pool.maps.replica import Replica
 from pool.maps.standalone import Alone
@@ -39,7 +39,7 @@ WHOLE_MAX: Final = 2**53 - 1  # what `increment` counts to, on both sides of 0
 
 _WHOLE: Final = re.compile(rb"-?[0-9]{1,4000}")  # leading zeroes are fine; `int()` reads 4,300
 
-Held: TypeAlias = Callable[[], AbstractAsyncContextManager[Replica]]
+ReplicaHolder: TypeAlias = Callable[[], AbstractAsyncContextManager[Replica]]
 
 
 @attrs.frozen
@@ -106,7 +106,7 @@ class ReplicatedMap(Generic[V]):
     keys and list items together; use a database for more.
     """
 
-    def __init__(self, name: str, values: type[V], life: Life, held: Held) -> None:
+    def __init__(self, name: str, values: type[V], life: MapLife, held: ReplicaHolder) -> None:
         check_map(name)
         if name == WORKERS:
             raise ConfigError(setting="map", problem=f"{name!r} is the pool's own")
@@ -186,7 +186,7 @@ class ReplicatedMap(Generic[V]):
             ConfigError: A name or the address cannot be used.
             InvalidOption: A value is out of bounds.
         """
-        life = Life(ttl_s, is_sliding, expires_at)
+        life = MapLife(ttl_s, is_sliding, expires_at)
         address = Url.parse(url)  # `url` itself, with a password in it, is not kept
         access = Alone(pool, address, settings=settings, observers=observers)
 
@@ -479,7 +479,7 @@ class ReplicatedMap(Generic[V]):
         return _resized(await self._open.change_list(op, life=self._life))
 
 
-def _resized(resized: model.Resized) -> Resized:
+def _resized(resized: model.ResizeResult) -> Resized:
     return Resized(resized.at, resized.is_met, resized.size_before, resized.size)
 
 

@@ -21,10 +21,9 @@ from pool import events
 from pool.core.retry import reconnect_delay
 from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable, again
 from pool.events import MapDamaged, MapNotFetched, MapResynced
-from pool.maps.commands import ASKED_MAX, DELTAS_MAX, FOR_EVER, Life, StoredMap
+from pool.maps.commands import ASKED_MAX, DELTAS_MAX, FOR_EVER, MapLife, StoredMap
 from pool.maps.deltas import (
     Ask,
-    Change,
     Changed,
     Copy,
     Doubted,
@@ -33,6 +32,7 @@ from pool.maps.deltas import (
     Fetched,
     Follow,
     History,
+    KeyChange,
     ListOp,
     MapState,
     Odd,
@@ -40,12 +40,12 @@ from pool.maps.deltas import (
     Position,
     Probed,
     ResetOp,
-    Resized,
+    ResizeResult,
     Resync,
     Value,
-    Written,
+    WriteResult,
 )
-from pool.maps.follower import Follower, Lost, Rejoined, Told
+from pool.maps.follower import Follower, HistoryLost, Rejoined, Told
 from pool.redis.pipeline import Link
 from pool.runtime.actor import Actor
 
@@ -74,7 +74,7 @@ class _Found:
 
 
 Message: TypeAlias = Told | Fetched | _Found
-Watcher: TypeAlias = Callable[[Change | Resync], object]
+Watcher: TypeAlias = Callable[[KeyChange | Resync], object]
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -133,8 +133,8 @@ class Replica(Actor[Message]):
         return self._copy.is_synced
 
     async def write(
-        self, ops: Sequence[Op], *, repeatable: bool = False, life: Life = FOR_EVER
-    ) -> Written:
+        self, ops: Sequence[Op], *, repeatable: bool = False, life: MapLife = FOR_EVER
+    ) -> WriteResult:
         """Change the map; return when the store has it.
 
         The local copy follows later: `wait_for(written.at)`.  For what is promised, for
@@ -146,13 +146,13 @@ class Replica(Actor[Message]):
                 self.link, incarnation, ops, repeatable=repeatable, life=life
             )
 
-    async def change_list(self, op: ListOp, *, life: Life = FOR_EVER) -> Resized:
+    async def change_list(self, op: ListOp, *, life: MapLife = FOR_EVER) -> ResizeResult:
         """Change one list; see `StoredMap.change_list`."""
         incarnation = self.follower.incarnation
         with self._noticing(incarnation):
             return await self.stored.change_list(self.link, incarnation, op, life=life)
 
-    async def reset(self, op: ResetOp) -> Resized:
+    async def reset(self, op: ResetOp) -> ResizeResult:
         """Remove everything; see `StoredMap.reset`."""
         incarnation = self.follower.incarnation
         with self._noticing(incarnation):
@@ -164,7 +164,7 @@ class Replica(Actor[Message]):
         try:
             yield
         except StoreLost as lost:
-            self._receive(Lost(incarnation, lost))
+            self._receive(HistoryLost(incarnation, lost))
             raise
 
     async def synced(self) -> None:
@@ -228,7 +228,7 @@ class Replica(Actor[Message]):
 
     def handle(self, message: Message) -> None:
         match message:
-            case Lost(incarnation=incarnation, error=error):
+            case HistoryLost(incarnation=incarnation, error=error):
                 if incarnation == self.follower.incarnation:
                     self._lose(error)
             case Rejoined():
@@ -301,7 +301,7 @@ class Replica(Actor[Message]):
                         link = await stack.enter_async_context(self.link.apart())
                     state = await pages.fetch(link)
                 except StoreLost as error:
-                    self._receive(Lost(pages.incarnation, error))
+                    self._receive(HistoryLost(pages.incarnation, error))
                 except PoolError as error:
                     faults = 0 if isinstance(error, StoreUnavailable) else faults + 1
                     if faults >= FAULTS_MAX or (faults and not getattr(error, "maybe_done", False)):
@@ -336,7 +336,7 @@ class Replica(Actor[Message]):
 
     # --- waiters and watchers -----------------------------------------------------------------
 
-    def _notify(self, news: Change | Resync) -> None:
+    def _notify(self, news: KeyChange | Resync) -> None:
         for watcher in tuple(self._watchers):  # a watcher may end itself, or add another
             watcher(news)
 
@@ -380,7 +380,7 @@ class Replica(Actor[Message]):
             revisions = sorted({waiter.at.revision for waiter in asked})
             history = await self.stored.find(self.link, incarnation, revisions)
         except StoreLost as error:
-            self._receive(Lost(incarnation, error))
+            self._receive(HistoryLost(incarnation, error))
         except PoolError:
             history = None  # the next probe asks again
         self.put(_Found(asked, history))

@@ -22,7 +22,7 @@ from pool.runtime.session import CLOSE_BUDGET_S, Access
 
 
 @attrs.define(eq=False)
-class _Held:
+class _HeldReplica:
     replica: Replica
     holders: int = 0
 
@@ -34,7 +34,7 @@ class Maps:
     access: Access
     on_lost: Callable[[], object]  # the pool's data are gone
     follower: Follower = attrs.field(init=False)
-    _held: dict[str, _Held] = attrs.field(init=False, factory=dict)
+    _held: dict[str, _HeldReplica] = attrs.field(init=False, factory=dict)
     _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
     _is_closed: bool = attrs.field(init=False, default=False)
 
@@ -84,13 +84,13 @@ class Maps:
         """Stop reading, within a budget.  Twice is fine."""
         await self.follower.aclose(CLOSE_BUDGET_S)
 
-    async def _take(self, name: str) -> _Held:
+    async def _take(self, name: str) -> _HeldReplica:
         async with self._lock:
             if self._is_closed:
                 raise NotRunning(state="closing")
             held = self._held.get(name)
             if held is None:
-                held = self._held[name] = _Held(self.new_replica(name))
+                held = self._held[name] = _HeldReplica(self.new_replica(name))
                 try:
                     failed = partial(self._fail, name, held)
                     await self.access.supervisor.start(held.replica, failed)
@@ -101,14 +101,14 @@ class Maps:
             held.holders += 1
             return held
 
-    async def _release(self, name: str, held: _Held) -> None:
+    async def _release(self, name: str, held: _HeldReplica) -> None:
         async with self._lock:
             held.holders -= 1
             if not held.holders:
                 self._fail(name, held)
                 await self.access.supervisor.stop(held.replica, CLOSE_BUDGET_S)
 
-    def _fail(self, name: str, held: _Held, _: Exception | None = None) -> None:
+    def _fail(self, name: str, held: _HeldReplica, _: Exception | None = None) -> None:
         """Its replica is not run again; its holders hear of that, and who comes gets a new one."""
         if self._held.get(name) is held:
             del self._held[name]

@@ -40,7 +40,7 @@ class Watch(Generic[V]):
     def __init__(self, replica: Replica, values: type[V], buffer_max: int) -> None:
         self._replica = replica
         self._value_of = reader_of(values)
-        self._buffer: deque[model.Change | Resync] = deque()
+        self._buffer: deque[model.KeyChange | Resync] = deque()
         self._buffer_max = buffer_max
         self._bytes = 0  # of what is in the buffer
         self._revision = replica.revision  # of the last change that was read
@@ -93,9 +93,9 @@ class Watch(Generic[V]):
         old, new = self._value_of(news.old), self._value_of(news.new)
         return Change(news.revision, text_of(news.key), old, new)
 
-    def _hear(self, news: model.Change | Resync) -> None:
+    def _hear(self, news: model.KeyChange | Resync) -> None:
         self._buffer.append(news)
-        if isinstance(news, model.Change):
+        if isinstance(news, model.KeyChange):
             self._bytes += news.size
         held = len(self._buffer)
         is_heavy = self._bytes > WATCH_BYTES_MAX and held > 1

@@ -75,7 +75,7 @@ class Server:
     policy: str = "noeviction"  # its maxmemory-policy; "": it does not tell
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection broke during an exchange; `replies` had arrived before.
 
     Of what was packed `sent_bytes` had left: a command of which any byte had not is not done.
@@ -217,7 +217,7 @@ class Wire:
         self._poll = self._poll_of(found)
         try:
             return await self._greet(deadline_s - self._clock())
-        except Lost as lost:
+        except ConnectionLost as lost:
             self.close()
             raise attrs.evolve(lost.error, maybe_done=False) from None
         except PoolError:
@@ -243,7 +243,7 @@ class Wire:
         if found is None or timeout_s <= 0:
             # Lost, or too late, before anything was sent: between two exchanges of one operation.
             late = TimeoutError() if found else ConnectionError()
-            raise Lost(from_host(late, self._url.where, maybe_done=False), replies)
+            raise ConnectionLost(from_host(late, self._url.where, maybe_done=False), replies)
         try:
             await self._send(found, packed)
             while True:
@@ -270,7 +270,7 @@ class Wire:
             # What comes too late may have been ended by shutting the socket.
             cause = TimeoutError() if self._clock() >= self._ends_s else _as_lost(error)
             why = from_host(cause, self._url.where, maybe_done=self._sent_bytes > 0)
-            raise Lost(why, replies, self._sent_bytes) from None
+            raise ConnectionLost(why, replies, self._sent_bytes) from None
 
     def disown(self) -> StoreUnavailable:
         """Close the connection: a reply was another call's; return what that means to its own."""

@@ -69,7 +69,7 @@ def _as_they_are(_: Reading, entries: list[StreamEntry]) -> object:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Tail(Generic[R]):
+class StreamTailer(Generic[R]):
     """Reads any number of streams from their own positions.
 
     All but `_body` and what it calls belongs to the event loop's thread; callbacks run on the

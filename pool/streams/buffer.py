@@ -19,7 +19,7 @@ import anyio.lowlevel
 import attrs
 
 from pool import checks
-from pool.runtime.stream_tailer import Batch, Reading, Tail
+from pool.runtime.stream_tailer import Batch, Reading, StreamTailer
 from pool.streams.commands import StoredStream
 
 BUFFER_MAX: Final = 100_000
@@ -55,7 +55,7 @@ class Feed(Generic[I, R]):
     """The buffer, and the back-pressure that it means for a tail.  Everything is on the loop."""
 
     buffer_max: int
-    tail: Tail[R]
+    tail: StreamTailer[R]
     size_of: Callable[[I], int]  # what an item weighs, in bytes
     _bytes: int = attrs.field(init=False, default=0)  # of all items
     _items: deque[I] = attrs.field(init=False, factory=deque)

@@ -100,7 +100,7 @@ def joined(reply: Reply) -> Joined:
 
 
 @attrs.frozen
-class Lease:
+class ConsumerLease:
     """What a renewal was answered."""
 
     is_holder: bool  # we are the one that cleans
@@ -109,12 +109,12 @@ class Lease:
     doubtful: int  # likewise, of those who may have ended their last holder
 
 
-def renewed(reply: Reply) -> Lease:
+def renewed(reply: Reply) -> ConsumerLease:
     """Return what a renewal was answered."""
     is_holder, ttl_ms, released, doubtful = reply
     if count(ttl_ms) < 1:
         raise ValueError(ttl_ms)
-    return Lease(count(is_holder) > 0, ttl_ms, typed(released, int), count(doubtful))
+    return ConsumerLease(count(is_holder) > 0, ttl_ms, typed(released, int), count(doubtful))
 
 
 @attrs.frozen
@@ -154,16 +154,16 @@ def handed(reply: Reply) -> list[bool]:
 
 
 @attrs.frozen
-class Returned:
+class GivenBack:
     """How many of the events that were given back wait for others now, and how many are parked."""
 
     released: int
     parked: int
 
 
-def returned(reply: Reply) -> Returned:
+def returned(reply: Reply) -> GivenBack:
     released, parked = reply
-    return Returned(count(released), count(parked))
+    return GivenBack(count(released), count(parked))
 
 
 # --- the scripts ------------------------------------------------------------------------------

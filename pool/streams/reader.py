@@ -43,7 +43,7 @@ from pool.events import (
 )
 from pool.redis.io.system import Port, Reply
 from pool.runtime.session import CLOSE_BUDGET_S, Access
-from pool.runtime.stream_tailer import Batch, Fields, Reading, StreamEntry, Tail
+from pool.runtime.stream_tailer import Batch, Fields, Reading, StreamEntry, StreamTailer
 from pool.runtime.supervisor import Apart
 from pool.streams.buffer import STREAMS_MAX, Feed, stored_of
 from pool.streams.commands import Facts, StoredStream, probe_call
@@ -132,7 +132,7 @@ class Reader:
         self._state = "new"
         self._aside: dict[str, _Cursor] = {}  # a foreign value stands there
         self._is_looking = False
-        tail: Tail[_Cursor] = Tail(
+        tail: StreamTailer[_Cursor] = StreamTailer(
             name="pool-reader",
             seam=access.seam,
             url=access.url,

@@ -86,14 +86,14 @@ from pool.names import check_stream
 from pool.redis.io.system import Group, Reply
 from pool.redis.reads import Portion
 from pool.runtime.session import CLOSE_BUDGET_S, Access
-from pool.runtime.stream_tailer import Batch, Tail
+from pool.runtime.stream_tailer import Batch, StreamTailer
 from pool.runtime.supervisor import Apart
 from pool.streams.buffer import STREAMS_MAX, Feed, stored_of
 from pool.streams.commands import (
     BATCH_MAX,
+    ConsumerLease,
     Given,
     Joined,
-    Lease,
     Mended,
     Parked,
     StoredSink,
@@ -156,7 +156,7 @@ class Sink:
         self._acks: dict[str, Acks] = {}  # by the stream's name
         self._timing = access.timing  # by the TTL that was granted last
         self._cancel_tick: Callable[[], object] = lambda: None
-        tail: Tail[Source] = Tail(
+        tail: StreamTailer[Source] = StreamTailer(
             name="pool-sink",
             seam=access.seam,
             url=access.url,
@@ -529,7 +529,7 @@ class Sink:
     def _on_renewed(self, source: Source, consumer: str, asked_s: float, reply: Reply) -> None:
         if consumer != self.consumer or source.joined_as != consumer:
             return
-        told: Lease = reply
+        told: ConsumerLease = reply
         source.renewed_s, source.is_troubled = max(source.renewed_s, asked_s), False
         if told.ttl_ms != self._timing.ttl_ms:
             self._timing = Timing(told.ttl_ms / 1000)

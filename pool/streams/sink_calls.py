@@ -11,7 +11,7 @@ from pool.errors import Gone, NotRunning, PoolError, StoreUnavailable
 from pool.redis.io.system import Reply
 from pool.redis.pipeline import Link
 from pool.redis.scripts import Command, ScriptCall
-from pool.streams.commands import BATCH_MAX, Returned
+from pool.streams.commands import BATCH_MAX, GivenBack
 from pool.streams.foreign import look_for_foreign
 from pool.streams.sink_source import Item, Source
 from pool.streams.sink_told import Told
@@ -78,7 +78,7 @@ class Calls:
             self.send(call, partial(self._on_released, source, is_late), source)
 
     def _on_released(self, source: Source, is_late: bool, reply: Reply) -> None:
-        did: Returned = reply
+        did: GivenBack = reply
         if did.released and is_late:
             self.told.freed(source, did.released)
         source.has_released = source.has_released or did.released > 0

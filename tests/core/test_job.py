@@ -22,7 +22,7 @@ from pool.core.job import (
     Marks,
     Options,
     Outcome,
-    Park,
+    ParkJob,
     Record,
     Start,
     Wait,
@@ -121,7 +121,7 @@ def test_attempts_are_counted_to_the_end_and_no_further(
     options = Options(attempts_max=attempts_max, backoff_s=0.5, backoff_max_s=8.0)
     decision = after_failure(attempt, options, random.Random(seed), cause="failed", error="boom")
     if attempts_max and attempt >= attempts_max:
-        assert decision == Park("failed", "boom")
+        assert decision == ParkJob("failed", "boom")
     else:
         assert isinstance(decision, Wait)
         assert decision.attempt == attempt + 1
@@ -231,7 +231,7 @@ def test_nobody_is_held_who_is_not_alone_or_beside_a_culprit() -> None:
 def test_what_was_held_for_most_deaths_is_parked_while_there_are_as_many() -> None:
     """One of those died was only frozen: then it was not one too many."""
     held = attrs.evolve(suspected(5), state="waiting", flags="h", owner="")
-    assert due(held) == Park("poison", "suspected of 5 worker crashes")
+    assert due(held) == ParkJob("poison", "suspected of 5 worker crashes")
     assert isinstance(due(attrs.evolve(held, marks=suspected(4).marks)), Grant)
     assert isinstance(due(attrs.evolve(held, flags="")), Grant)
 
@@ -240,7 +240,7 @@ def test_what_is_held_is_parked_unless_its_marks_have_become_too_few() -> None:
     """The scripts hand it out without the marks of those who came back (`lua/lib/marks.lua`)."""
     held = record(state="waiting", flags="ah", owner="")
     parked = due(attrs.evolve(held, marks=Marks(("w.7-", "w.8", "w.9", "w.1"))))
-    assert isinstance(parked, Park)
+    assert isinstance(parked, ParkJob)
     assert (parked.cause, parked.error) == ("poison", "suspected of 4 worker crashes")
     assert due(attrs.evolve(held, marks=Marks(("w.8", "w.9", "w.1")))) == Grant("=w.8,w.9,w.1")
     # Not held, it only waits for its next attempt: others were the culprits of its deaths.
@@ -299,9 +299,9 @@ def test_marks_survive_a_record_and_old_ones_lose_only_their_names(
 
 def test_intents_outlive_their_owner() -> None:
     """A stop ends it, a time-out is a failed attempt, whoever finds the record."""
-    assert decide(record(intent="sbecause")) == job.Cancel("because")
+    assert decide(record(intent="sbecause")) == job.CancelJob("because")
     timed_out = decide(record(intent="t", attempt=5), Options(attempts_max=5))
-    assert isinstance(timed_out, Park)
+    assert isinstance(timed_out, ParkJob)
     assert timed_out.cause == "timed out"
     assert isinstance(decide(record(intent="t")), Wait)
 

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from pool.demo.history import History
-from pool.demo.ledger import CLOCK, ZONE, Entry, Ledger, Tail
+from pool.demo.ledger import CLOCK, ZONE, Entry, Ledger, LedgerTail
 from pool.demo.show import Show
 from pool.jobs.job import Job
 
@@ -43,7 +43,7 @@ def ledger(path: Path) -> Iterator[Ledger]:
 
 
 def test_what_is_written_is_read_once(path: Path, ledger: Ledger) -> None:
-    tail = Tail(path)
+    tail = LedgerTail(path)
     at_s = ledger.write("accepted", key="Zone/1", job="j1", handler=ZONE)
     expected = Entry(at_s=at_s, what="accepted", node="north", key="Zone/1", job="j1", handler=ZONE)
     assert tail.read() == [expected]
@@ -51,7 +51,7 @@ def test_what_is_written_is_read_once(path: Path, ledger: Ledger) -> None:
 
 
 def test_a_line_that_is_being_written_is_left_for_later(path: Path, ledger: Ledger) -> None:
-    tail = Tail(path)
+    tail = LedgerTail(path)
     ledger.write("curtain")
     with path.open("ab") as other:
         other.write(b'{"at_s":1.0,"wh')
@@ -70,14 +70,14 @@ async def test_every_way_to_end_is_written(path: Path, ledger: Ledger) -> None:
     with anyio.CancelScope() as scope, ledger.running(WORK):
         scope.cancel()
         await anyio.sleep_forever()
-    entries = Tail(path).read()
+    entries = LedgerTail(path).read()
     ends = [(entry.run, entry.how, entry.count) for entry in entries if entry.what == "end"]
     assert ends == [(1, "returned", 4), (2, "failed", 0), (3, "cancelled", 0)]
     assert {(entry.key, entry.job, entry.epoch) for entry in entries} == {("Zone/1", "j1", 7)}
 
 
 def test_a_history_is_the_same_however_it_is_read(path: Path, ledger: Ledger) -> None:
-    tail, growing = Tail(path), History()
+    tail, growing = LedgerTail(path), History()
     other = Ledger(path, "east")
     for i in range(20):
         with (ledger if i % 2 else other).running(cast(Job, Work(epoch=i))):
@@ -86,7 +86,7 @@ def test_a_history_is_the_same_however_it_is_read(path: Path, ledger: Ledger) ->
     for entry in tail.read():
         growing.add(entry)
     other.close()
-    whole = History.of(Tail(path).read())
+    whole = History.of(LedgerTail(path).read())
     shown = [attrs.asdict(run) for run in growing.runs.values()]
     assert shown == [attrs.asdict(run) for run in whole.runs.values()]
     assert len(shown) == 20

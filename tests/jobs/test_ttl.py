@@ -16,7 +16,7 @@ from pool.ops.cli.ttl import change
 from pool.redis.url import Url
 
 if TYPE_CHECKING:
-    from pool.ops.cli.ttl import Changed
+    from pool.ops.cli.ttl import TtlSet
     from pool.redis.pipeline import Link
     from pool.redis.scripts import Word
     from tests.nodes import Diary, Fleet
@@ -38,7 +38,7 @@ def serving(diary: Diary) -> Handlers:
     return mine
 
 
-async def go_by(fleet: Fleet, node: Node, ttl_s: float) -> Changed:
+async def go_by(fleet: Fleet, node: Node, ttl_s: float) -> TtlSet:
     """Change it as `pool ttl` does, on a node's link."""
     link = fleet.crew(node).context.link
     found = await inspect.find(link, fleet.pool)
@@ -160,7 +160,7 @@ async def test_of_two_changes_at_once_the_later_word_counts_in_all_lanes(fleet: 
     context = fleet.crew(node).context
     link = context.link
     found = cast("inspect.Found", await inspect.find(link, fleet.pool))
-    told: list[Changed] = []
+    told: list[TtlSet] = []
 
     class Slow:
         """What is asked for right behind one's own word comes a whole change later."""

@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pool.errors import InvalidOption
 from pool.maps.deltas import (
     Ask,
-    Change,
     Changed,
     Copy,
     Delta,
@@ -24,6 +23,7 @@ from pool.maps.deltas import (
     Fetched,
     Follow,
     History,
+    KeyChange,
     MapState,
     Odd,
     Position,
@@ -47,7 +47,7 @@ edit: st.SearchStrategy[Edit] = st.one_of(
 edits = st.lists(edit, min_size=1, max_size=3).map(tuple)
 
 
-def place(change: Change) -> tuple[int, bytes]:
+def place(change: KeyChange) -> tuple[int, bytes]:
     return change.revision, change.key  # the keys of one revision come in any order
 
 
@@ -66,7 +66,7 @@ class Truth:
     floors: dict[Position, int] = attrs.field(factory=lambda: {START: 0})
     log: list[Delta] = attrs.field(factory=list)
     states: dict[Position, dict[bytes, Value]] = attrs.field(factory=lambda: {START: {}})
-    changes: list[Change] = attrs.field(factory=list)
+    changes: list[KeyChange] = attrs.field(factory=list)
 
     def write(self, wanted: Edits) -> Delta:
         self.drawn += 1
@@ -79,7 +79,7 @@ class Truth:
         for each in wanted:
             touched |= dict.fromkeys(self._edit(*each))
         self.changes += [
-            Change(at.revision, key, before.get(key), self.items.get(key)) for key in touched
+            KeyChange(at.revision, key, before.get(key), self.items.get(key)) for key in touched
         ]
         self.log.append(delta)
         self.states[at] = dict(self.items)
@@ -212,7 +212,7 @@ def test_a_probe_that_differs_once_is_only_a_doubt() -> None:
     copy, effects = copy.step(Probed(truth.at))
     assert effects == ()
     copy, effects = copy.step(Deltas((delta,)))
-    assert effects == (Changed((Change(1, b"a", None, b"1"),), (delta.at,)),)
+    assert effects == (Changed((KeyChange(1, b"a", None, b"1"),), (delta.at,)),)
     assert copy.step(Probed(truth.at))[1] == ()
 
 
@@ -318,7 +318,7 @@ def test_an_end_that_was_seen_is_no_news_whenever_it_is_forgotten() -> None:
     assert effects == (Follow(copy.state.at),)
     delta = truth.write((put(b"b", b"2"),))
     _, effects = copy.step(Deltas((delta,)))
-    assert effects == (Changed((Change(delta.at.revision, b"b", None, b"2"),), (delta.at,)),)
+    assert effects == (Changed((KeyChange(delta.at.revision, b"b", None, b"2"),), (delta.at,)),)
 
 
 def test_an_end_that_was_missed_is_told_from_a_server_that_went_back() -> None:

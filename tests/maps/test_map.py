@@ -436,7 +436,7 @@ async def test_a_watch_that_is_not_read_is_bounded_in_bytes(flags: ReplicatedMap
     for n in range(150):
         last = await flags.append("l", str(n))
         await flags.wait_for(last.at)
-        held = [change for change in idle._buffer if isinstance(change, model.Change)]
+        held = [change for change in idle._buffer if isinstance(change, model.KeyChange)]
         kept = {id(value): value for change in held for value in (change.old, change.new)}
         most = max(most, sum(map(sys.getsizeof, kept.values())))
         heard += isinstance(await anext(busy), Change)

@@ -19,10 +19,10 @@ from pool.errors import NotRunning, StoreFault, StoreLost, StoreUnavailable
 from pool.events import MapNotFetched, MapResynced, MapsReachable, MapsUnreachable
 from pool.maps.commands import WRITE, StoredMap, entry_of
 from pool.maps.deltas import (
-    Change,
     Delete,
     Deltas,
     History,
+    KeyChange,
     Position,
     Probed,
     Resync,
@@ -55,12 +55,12 @@ class Watch:
     """A watcher that keeps all it hears, and can be waited for."""
 
     def __init__(self, replica: Replica) -> None:
-        self.heard: list[Change | Resync] = []
+        self.heard: list[KeyChange | Resync] = []
         self.replica = replica
         self._bell = anyio.Event()
         replica.watch(self._hear)
 
-    def _hear(self, news: Change | Resync) -> None:
+    def _hear(self, news: KeyChange | Resync) -> None:
         self.heard.append(news)
         self._bell.set()
 
@@ -185,11 +185,11 @@ async def test_a_watcher_sees_every_revision_and_the_map_is_fetched_once(
         await watch.until(lambda: b"n" not in replica.items and replica.revision > 0)
         first = written[0].revision
         values = [None, *(b"%d" % n for n in range(200))]
-        changes = [Change(first + n, b"n", values[n], values[n + 1]) for n in range(200)]
+        changes = [KeyChange(first + n, b"n", values[n], values[n + 1]) for n in range(200)]
         changes += [
-            Change(first + 200, b"a", None, b"1"),
-            Change(first + 200, b"b", None, b"2"),
-            Change(first + 200, b"n", b"199", None),
+            KeyChange(first + 200, b"a", None, b"1"),
+            KeyChange(first + 200, b"b", None, b"2"),
+            KeyChange(first + 200, b"n", b"199", None),
         ]
         assert watch.heard == changes
         assert dict(replica.items) == {b"a": b"1", b"b": b"2"} == fleet.truth(replica)
@@ -605,10 +605,10 @@ async def test_a_watcher_that_never_reads_blocks_nobody(open_fleet: Callable[[],
     """The historical deadlock: a shared notification channel that one subscriber fills."""
     async with open_fleet() as fleet:
         replica = await fleet.join()
-        send, receive = anyio.create_memory_object_stream[Change | Resync](1)
-        missed: list[Change | Resync] = []
+        send, receive = anyio.create_memory_object_stream[KeyChange | Resync](1)
+        missed: list[KeyChange | Resync] = []
 
-        def hand_on(news: Change | Resync) -> None:
+        def hand_on(news: KeyChange | Resync) -> None:
             try:
                 send.send_nowait(news)
             except anyio.WouldBlock:
@@ -633,7 +633,7 @@ async def test_a_watcher_may_end_itself_or_add_another(open_fleet: Callable[[], 
         replica = await fleet.join()
         heard: list[str] = []
 
-        def once(_: Change | Resync) -> None:
+        def once(_: KeyChange | Resync) -> None:
             heard.append("once")
             unwatch()
             replica.watch(lambda _: heard.append("other"))

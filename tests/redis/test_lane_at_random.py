@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from pool.core.job import TABLE, Cancel, Death, Grant, Judgement, Park, Wait, recover
+from pool.core.job import TABLE, CancelJob, Death, Grant, Judgement, ParkJob, Wait, recover
 from pool.redis.commands.lane import Edge, Target
 from pool.redis.commands.replies import Claim, holdings, overdue
 
@@ -185,12 +185,12 @@ class Life:
     def decided(self, key: str, decision: Any) -> Edge:
         edge = self.bench.edge
         match decision:
-            case Park(cause=cause, error=error):
+            case ParkJob(cause=cause, error=error):
                 return edge("x", key, x=cause, y=error)
             case Wait(delay_s=delay_s, attempt=attempt, error=error, mark=mark):
                 text = f"{attempt} {mark}".strip()
                 return edge("w", key, x=round(delay_s * 1000), y=text, z=error)
-            case Cancel(cause=cause):
+            case CancelJob(cause=cause):
                 return edge("c", key, x=cause)
             case Grant(mark=mark):
                 return edge("g", key, x=",".join(map(str, self.ranked())), y=mark)

@@ -32,7 +32,7 @@ from pool.maps.commands import (
     OPS_MAX,
     READING_S,
     WRITE,
-    Life,
+    MapLife,
     Probe,
     StoredMap,
     delta_of,
@@ -50,15 +50,15 @@ from pool.maps.deltas import (
     ListOp,
     MapState,
     Op,
-    Outcome,
+    OpResult,
     Position,
     Probed,
     ResetOp,
-    Resized,
+    ResizeResult,
     Set,
     SetIfNotExists,
     Value,
-    Written,
+    WriteResult,
     apply,
 )
 from pool.names import WORKERS, Control
@@ -81,7 +81,7 @@ class Store:
     client: Any
     map: StoredMap
 
-    async def write(self, *ops: Op, **limits: Any) -> Written:
+    async def write(self, *ops: Op, **limits: Any) -> WriteResult:
         return await self.map.write(self.link, INCARNATION, ops, **limits)
 
     async def change(
@@ -90,15 +90,15 @@ class Store:
         key: bytes,
         *values: bytes,
         **o: Any,
-    ) -> Resized:
+    ) -> ResizeResult:
         return await self.map.change_list(
             self.link, INCARNATION, ListOp(kind, key, tuple(values)), **o
         )
 
-    async def reset(self, *expected: tuple[bytes, bytes]) -> Resized:
+    async def reset(self, *expected: tuple[bytes, bytes]) -> ResizeResult:
         return await self.map.reset(self.link, INCARNATION, ResetOp("reset", expected))
 
-    async def destroy(self) -> Resized:
+    async def destroy(self) -> ResizeResult:
         return await self.map.reset(self.link, INCARNATION, ResetOp("destroy"))
 
     async def expire(self) -> list[bytes]:
@@ -186,17 +186,17 @@ async def store(
 @pytest.mark.parametrize(
     ("op", "outcome", "value"),
     [
-        (Set(b"k", b"new"), Outcome(True, b"old"), b"new"),
-        (SetIfNotExists(b"k", b"new"), Outcome(False, b"old"), b"old"),
-        (CompareAndSet(b"k", b"old", b"new"), Outcome(True, b"old"), b"new"),
-        (CompareAndSet(b"k", b"other", b"new"), Outcome(False, b"old"), b"old"),
-        (Delete(b"k"), Outcome(True, b"old"), None),
-        (CompareAndDelete(b"k", b"old"), Outcome(True, b"old"), None),
-        (CompareAndDelete(b"k", b"other"), Outcome(False, b"old"), b"old"),
+        (Set(b"k", b"new"), OpResult(True, b"old"), b"new"),
+        (SetIfNotExists(b"k", b"new"), OpResult(False, b"old"), b"old"),
+        (CompareAndSet(b"k", b"old", b"new"), OpResult(True, b"old"), b"new"),
+        (CompareAndSet(b"k", b"other", b"new"), OpResult(False, b"old"), b"old"),
+        (Delete(b"k"), OpResult(True, b"old"), None),
+        (CompareAndDelete(b"k", b"old"), OpResult(True, b"old"), None),
+        (CompareAndDelete(b"k", b"other"), OpResult(False, b"old"), b"old"),
     ],
 )
 async def test_an_operation_on_a_key_that_is_there(
-    store: Store, op: Op, outcome: Outcome, value: bytes | None
+    store: Store, op: Op, outcome: OpResult, value: bytes | None
 ) -> None:
     before = await store.write(Set(b"k", b"old"))
     written = await store.write(op)
@@ -222,7 +222,7 @@ async def test_an_operation_on_a_key_that_is_absent(
     """An absent key is not an empty one."""
     before = await store.write(Set(b"other", b"1"))
     written = await store.write(op)
-    assert written.outcomes == (Outcome(is_met, None),)
+    assert written.outcomes == (OpResult(is_met, None),)
     assert (await store.items()).get(b"k") == value
     assert written.revision == before.revision + (value is not None)
 
@@ -247,12 +247,12 @@ async def test_several_operations_are_one_revision_and_see_each_other(store: Sto
         SetIfNotExists(b"c", b"4"),
     )
     assert written.outcomes == (
-        Outcome(True, None),
-        Outcome(True, b"1"),
-        Outcome(False, b"2"),
-        Outcome(True, None),
-        Outcome(True, b"1"),
-        Outcome(True, None),
+        OpResult(True, None),
+        OpResult(True, b"1"),
+        OpResult(False, b"2"),
+        OpResult(True, None),
+        OpResult(True, b"1"),
+        OpResult(True, None),
     )
     assert await store.items() == {b"a": b"2", b"c": b"4"}
     [delta] = store.log()
@@ -337,7 +337,7 @@ async def test_a_plain_write_does_what_any_other_does(store: Store, name: str) -
         words = ("set", "a", "2") * times
         call = WRITE(stored.keys(), (INCARNATION, name, "same", 10, 0, 0, *words))
         revision, stamp, outcomes = await store.link.call(call)
-        assert outcomes[0] == Outcome(True, b"1")
+        assert outcomes[0] == OpResult(True, b"1")
         log = store.client.xrange(stored.log)
         found.append((revision, stamp, store.client.hgetall(stored.data), log))
     assert found[0] == found[1]
@@ -369,7 +369,7 @@ async def test_any_bytes_are_keys_and_values(store: Store) -> None:
     expected = dict(zip(AWKWARD, reversed(AWKWARD), strict=True))
     assert await store.items() == expected
     assert dict(store.followed().items) == expected
-    assert all(outcome == Outcome(True, None) for outcome in written.outcomes)
+    assert all(outcome == OpResult(True, None) for outcome in written.outcomes)
     await store.write(*[Delete(key) for key in AWKWARD])
     assert await store.items() == {}
 
@@ -576,14 +576,14 @@ async def test_a_list_operation_that_changes_nothing_writes_nothing(store: Store
 async def test_a_string_replaces_a_list_and_tells_what_it_was(store: Store) -> None:
     await store.change("append", b"l", b"1", b"2")
     assert (await store.write(SetIfNotExists(b"l", b"x"))).outcomes == (
-        Outcome(False, (b"1", b"2")),
+        OpResult(False, (b"1", b"2")),
     )
     assert (await store.write(CompareAndSet(b"l", b"1", b"x"))).outcomes[0].is_met is False
-    assert (await store.write(Set(b"l", b"x"))).outcomes == (Outcome(True, (b"1", b"2")),)
+    assert (await store.write(Set(b"l", b"x"))).outcomes == (OpResult(True, (b"1", b"2")),)
     assert await store.items() == {b"l": b"x"}
     await refused_list_op(store, WrongValue, ListOp("append", b"l", (b"1",)))
     await store.change("append", b"m", b"1")
-    assert (await store.write(Delete(b"m"))).outcomes == (Outcome(True, (b"1",)),)
+    assert (await store.write(Delete(b"m"))).outcomes == (OpResult(True, (b"1",)),)
     assert await store.items() == {b"l": b"x"}
     assert not store.client.exists(store.map.lists)
 
@@ -653,7 +653,7 @@ async def test_compare_and_reset_wants_all_it_expects(store: Store) -> None:
 
 async def test_destroy_leaves_nothing_but_the_log_and_that_not_for_long(store: Store) -> None:
     await store.change("append", b"l", b"1")
-    written = await store.write(Set(b"a", b"1"), life=Life(60.0))
+    written = await store.write(Set(b"a", b"1"), life=MapLife(60.0))
     gone = await store.destroy()
     stored = store.map
     assert gone.at.revision == written.revision + 1
@@ -679,7 +679,7 @@ async def test_no_map_begins_below_where_one_has_ended(store: Store) -> None:
 
 
 async def test_an_absolute_life_counts_from_the_first_write(store: Store) -> None:
-    life = Life(60.0)
+    life = MapLife(60.0)
     await store.write(Set(b"a", b"1"), life=life)
     until = store.client.zscore(store.map.control.map_due, "flags")
     await store.write(Set(b"a", b"2"), life=life)
@@ -692,17 +692,17 @@ async def test_an_absolute_life_counts_from_the_first_write(store: Store) -> Non
 async def test_an_emptied_map_has_no_end_left(store: Store) -> None:
     """What is written into it much later does not die with what was."""
     due = store.map.control.map_due
-    await store.write(Set(b"a", b"1"), life=Life(60.0))
-    await store.change("append", b"l", b"1", life=Life(60.0))
-    await store.write(Delete(b"a"), life=Life(60.0))
+    await store.write(Set(b"a", b"1"), life=MapLife(60.0))
+    await store.change("append", b"l", b"1", life=MapLife(60.0))
+    await store.write(Delete(b"a"), life=MapLife(60.0))
     assert store.client.zscore(due, "flags") is not None
-    await store.change("remove", b"l", b"1", life=Life(60.0))
+    await store.change("remove", b"l", b"1", life=MapLife(60.0))
     assert store.client.zscore(due, "flags") is None
 
 
 async def test_a_sliding_life_counts_from_the_latest_write(store: Store) -> None:
     due = store.map.control.map_due
-    life = Life(60.0, is_sliding=True)
+    life = MapLife(60.0, is_sliding=True)
     await store.write(Set(b"a", b"1"), life=life)
     early = store.client.zscore(due, "flags")
     await store.look(expected_ms=int(early) - 55_000)
@@ -715,21 +715,21 @@ async def test_a_life_until_a_time_ends_then_whoever_wrote(store: Store) -> None
     seconds, _ = store.client.time()
     now = await store.look_at_time()
     for ahead_s in (600, 60):  # each write says it anew
-        await store.write(Set(b"a", b"1"), life=Life(expires_at=seconds + ahead_s))
+        await store.write(Set(b"a", b"1"), life=MapLife(expires_at=seconds + ahead_s))
         ends = store.client.zscore(store.map.control.map_due, "flags")
         assert abs(ends - now - 1000 * ahead_s) < 10_000
-    await store.write(Set(b"b", b"1"), life=Life(expires_at=seconds - 60.0))
+    await store.write(Set(b"b", b"1"), life=MapLife(expires_at=seconds - 60.0))
     assert await store.items() == {}
 
 
 async def ended(store: Store) -> None:
-    await store.write(Set(b"a", b"1"), life=Life(60.0))
+    await store.write(Set(b"a", b"1"), life=MapLife(60.0))
     await store.change("append", b"l", b"1")
     store.end_now()
 
 
 async def test_an_end_has_come_when_its_millisecond_has(store: Store) -> None:
-    await store.write(Set(b"a", b"1"), life=Life(60.0))
+    await store.write(Set(b"a", b"1"), life=MapLife(60.0))
     assert await store.expire() == []
     now = await store.look_at_time()
     due = store.map.control.map_due
@@ -757,7 +757,7 @@ async def test_each_ended_map_is_handed_to_one_and_to_another_if_he_dies(store: 
     for n in range(300):
         stored = StoredMap(store.map.control, f"m{n}")
         at = attrs.evolve(store, map=stored)
-        await at.write(Set(b"a", b"1"), life=Life(60.0))
+        await at.write(Set(b"a", b"1"), life=MapLife(60.0))
         at.end_now()
     call = probe_call(store.map.control, INCARNATION, [])
     first, second, third, fourth = [await store.link.call(call) for _ in range(4)]
@@ -812,7 +812,7 @@ async def test_foreign_data_under_the_shared_keys_stop_only_ends(store: Store) -
         store.client.set(key, "foreign")
         written = await store.write(Set(b"a", key.encode()))
         assert await store.probe() == [written.at]
-        await refused(store, StoreFault, Set(b"b", b"1"), life=Life(60.0))
+        await refused(store, StoreFault, Set(b"b", b"1"), life=MapLife(60.0))
         await store.change("append", b"l", b"1")
         with pytest.raises(StoreFault):
             await store.destroy()
@@ -825,8 +825,8 @@ async def test_foreign_data_under_the_shared_keys_stop_only_ends(store: Store) -
 
 async def test_who_writes_to_an_ended_map_finds_it_empty(store: Store) -> None:
     await ended(store)
-    written = await store.write(SetIfNotExists(b"a", b"2"), life=Life(60.0))
-    assert written.outcomes == (Outcome(True, None),)
+    written = await store.write(SetIfNotExists(b"a", b"2"), life=MapLife(60.0))
+    assert written.outcomes == (OpResult(True, None),)
     assert store.log()[-1].edits == (("*", b"", b""), ("+", b"a", b"2"))
     assert await store.items() == {b"a": b"2"} == dict(store.followed().items)
     assert store.client.zscore(store.map.control.map_due, "flags") > 1
@@ -842,7 +842,7 @@ async def test_who_joins_an_ended_map_finds_it_empty(store: Store) -> None:
 
 
 async def test_a_late_expiry_of_a_map_that_lives_again_does_nothing(store: Store) -> None:
-    await store.write(Set(b"a", b"1"), life=Life(60.0))
+    await store.write(Set(b"a", b"1"), life=MapLife(60.0))
     resized = await store.map.reset(store.link, INCARNATION, ResetOp("expire"))
     assert not resized.is_met
     assert await store.items() == {b"a": b"1"}
@@ -851,7 +851,7 @@ async def test_a_late_expiry_of_a_map_that_lives_again_does_nothing(store: Store
 @pytest.mark.parametrize("life", [(0.0, False), (-1.0, False), (float("nan"), True), (None, True)])
 async def test_a_life_out_of_bounds_is_refused(life: tuple[float | None, bool]) -> None:
     with pytest.raises(InvalidOption):
-        Life(*life)
+        MapLife(*life)
 
 
 @pytest.mark.parametrize("key", ["data", "lists", "log"])
@@ -933,7 +933,7 @@ list_ops = st.builds(
 )
 
 
-def expected(items: dict[bytes, Value], ops: Sequence[Op]) -> list[Outcome]:
+def expected(items: dict[bytes, Value], ops: Sequence[Op]) -> list[OpResult]:
     """Do to a plain dict what the script does to the map."""
     outcomes = []
     for op in ops:
@@ -943,7 +943,7 @@ def expected(items: dict[bytes, Value], ops: Sequence[Op]) -> list[Outcome]:
                 is_met = now is None
             case CompareAndSet(expected=wanted) | CompareAndDelete(expected=wanted):
                 is_met = now == wanted
-        outcomes.append(Outcome(is_met, now))
+        outcomes.append(OpResult(is_met, now))
         if not is_met:
             continue
         match op:

@@ -16,7 +16,7 @@ from pool.redis.commands.plain import fields as read_fields
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import (
     HELD_MAX,
-    Lease,
+    ConsumerLease,
     Mended,
     StoredSink,
     StoredStream,
@@ -353,13 +353,13 @@ def test_joining_twice_renews_and_a_group_is_made_once(shop: Shop) -> None:
     assert shop.bench.run(shop.sink.join(ME, "", "newest")) == 0
     assert [shop.bench.run(second.join(ME, "", "0-0")) for _ in range(2)] == [1, 0]
     assert shop.pending()[shop.ids[2]] == (ME, 1)
-    assert renewed(shop.bench.run(shop.sink.renew(ME))) == Lease(True, TTL_MS, 2, 0)
-    assert renewed(shop.bench.run(second.renew(ME))) == Lease(True, TTL_MS, 0, 0)
+    assert renewed(shop.bench.run(shop.sink.renew(ME))) == ConsumerLease(True, TTL_MS, 2, 0)
+    assert renewed(shop.bench.run(second.renew(ME))) == ConsumerLease(True, TTL_MS, 0, 0)
     shop.bench.do("XGROUP", "DESTROY", second.stream.events, second.name)
-    assert renewed(shop.bench.run(second.renew(ME))) == Lease(True, TTL_MS, -1, 0)
+    assert renewed(shop.bench.run(second.renew(ME))) == ConsumerLease(True, TTL_MS, -1, 0)
     assert mended(shop.bench.run(second.mend(ME, 0, 0, b""))).freed == -2
     shop.mend()
-    assert renewed(shop.bench.run(shop.sink.renew(ME))) == Lease(True, TTL_MS, 2, 4)
+    assert renewed(shop.bench.run(shop.sink.renew(ME))) == ConsumerLease(True, TTL_MS, 2, 4)
 
 
 def test_a_sink_cleans_its_own_stream_only(shop: Shop) -> None:

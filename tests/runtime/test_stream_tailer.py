@@ -16,7 +16,7 @@ from pool.core.timing import Timing
 from pool.errors import PoolError, StoreFault, StoreUnavailable
 from pool.redis.io.system import Host, Port
 from pool.redis.url import Url
-from pool.runtime.stream_tailer import FIRST, Batch, Reading, Tail
+from pool.runtime.stream_tailer import FIRST, Batch, Reading, StreamTailer
 from pool.testing.proxy import fault_proxy
 from tests.servers import connect
 
@@ -62,7 +62,7 @@ async def tailing(
     url: str, *streams: str, count: int = 10, timing: Timing = TIMING, **options: Any
 ) -> AsyncIterator[Any]:
     heard, ends = Heard(), list[BaseException | None]()
-    tail = Tail[Reading](
+    tail = StreamTailer[Reading](
         name="pool-tail",
         seam=Host(),
         url=Url.parse(url),

@@ -27,7 +27,7 @@ from pool.events import (
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.pipeline import Link
 from pool.redis.scripts import ScriptCall
-from pool.streams.commands import HAND, Lease
+from pool.streams.commands import HAND, ConsumerLease
 from pool.testing.proxy import fault_proxy
 from tests.streams.mortal import Life, MortalSeam
 
@@ -722,7 +722,7 @@ async def test_one_that_was_cleaned_while_it_lived_joins_again(bench: Bench) -> 
         assert sink.consumer != before
         # A renewal of the name before says nothing of this one, however late its answer comes.
         [source] = sink._sources.values()
-        sink._on_renewed(source, before, float("inf"), Lease(False, 1000, 0, 0))
+        sink._on_renewed(source, before, float("inf"), ConsumerLease(False, 1000, 0, 0))
         assert source.renewed_s < float("inf")
 
 
@@ -995,7 +995,7 @@ async def test_a_ttl_that_has_changed_leaves_one_timer(bench: Bench) -> None:
             cancel()
 
         sink._cancel_tick = noted
-        told = Lease(is_holder=False, ttl_ms=60_000, released=0, doubtful=0)
+        told = ConsumerLease(is_holder=False, ttl_ms=60_000, released=0, doubtful=0)
         sink._on_renewed(source, sink.consumer, sink._access.seam.clock(), told)
         assert cancelled == [1]
         assert sink._timing.ttl_ms == 60_000

@@ -112,7 +112,7 @@ def _no_calls(given: object, problem: str) -> InvalidOption:
     return InvalidOption(option="calls", value=shown(given), problem=problem)
 
 
-class Home(Protocol):
+class DispatchOwner(Protocol):
     """What the dispatching calls need of their node."""
 
     @property
@@ -133,10 +133,10 @@ class Home(Protocol):
 class Dispatching:
     """The dispatching calls, with options already chosen; `Node` is one, `Node.options` others."""
 
-    _home: Home
+    _home: DispatchOwner
     _options: DispatchOptions
 
-    def __init__(self, home: Home, options: DispatchOptions) -> None:
+    def __init__(self, home: DispatchOwner, options: DispatchOptions) -> None:
         self._home = home
         self._options = options
 

@@ -62,7 +62,7 @@ class Status:
         return self.state in ("done", "parked", "cancelled")
 
 
-def status_of(key: str, job_id: str, found: Record | Outcome, home: Home) -> Status:
+def status_of(key: str, job_id: str, found: Record | Outcome, home: RefOwner) -> Status:
     """Return a record or an outcome as users see it."""
     if isinstance(found, Outcome):
         return Status(
@@ -98,7 +98,7 @@ def status_of(key: str, job_id: str, found: Record | Outcome, home: Home) -> Sta
     )
 
 
-class Home(Protocol):
+class RefOwner(Protocol):
     """What a reference needs of its node."""
 
     def check_open(self) -> None: ...
@@ -120,7 +120,7 @@ class JobRef(Generic[R]):
     key: str = attrs.field(on_setattr=attrs.setters.frozen)
     job_id: str = attrs.field(on_setattr=attrs.setters.frozen)
     handler: str = attrs.field(on_setattr=attrs.setters.frozen)
-    _home: Home = attrs.field(repr=False)
+    _home: RefOwner = attrs.field(repr=False)
     _seen: Seen | None = attrs.field(default=None, repr=False)  # when it was known to be there
 
     async def started(self, timeout_s: float | None = None) -> None:

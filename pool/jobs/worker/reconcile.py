@@ -27,7 +27,7 @@ from pool.redis.commands.replies import Owned
 
 
 @attrs.frozen
-class Held:
+class HeldKey:
     """What a record says we own, as far as giving it up needs it."""
 
     key: str
@@ -43,7 +43,7 @@ class Mending:
 
     adopt: list[Start] = attrs.field(factory=list)  # ours, and not begun here
     resend: list[Edge] = attrs.field(factory=list)  # settled here; the server lost it
-    release: list[Held] = attrs.field(factory=list)  # ours by the record, and unknown here
+    release: list[HeldKey] = attrs.field(factory=list)  # ours by the record, and unknown here
     acknowledged: list[Run] = attrs.field(factory=list)
     again: list[Run] = attrs.field(factory=list)  # acknowledged, and the server lost that
     stop: list[tuple[Run, str]] = attrs.field(factory=list)  # an intent whose signal was lost
@@ -141,7 +141,7 @@ def compare(
         elif settled is None or settled.epoch <= start.epoch:
             mending.adopt.append(start)
         else:  # the server went back to before what we settled last
-            mending.release.append(Held(start.key, start.epoch, start.id, start.handler))
+            mending.release.append(HeldKey(start.key, start.epoch, start.id, start.handler))
     for key, record in theirs.running.items():
         this = meant[key] = _run_of(record)
         run, settled = runs.get(key), memory.of(key)
@@ -152,7 +152,7 @@ def compare(
         elif settled is not None and _run_of(settled) == this:
             mending.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:
-            mending.release.append(Held(key, record.epoch, record.id, record.handler, record))
+            mending.release.append(HeldKey(key, record.epoch, record.id, record.handler, record))
     for key, record in theirs.lost.items():
         # Its start cannot be read from our stream any more.  Whether its payload still can is seen
         # by the script that takes it from us.
@@ -164,7 +164,7 @@ def compare(
         if settled is not None and _run_of(settled) == this:
             mending.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:  # else first that has to end
-            mending.release.append(Held(key, record.epoch, record.id, record.handler, record))
+            mending.release.append(HeldKey(key, record.epoch, record.id, record.handler, record))
     for run in known:
         # Another epoch is not ours either: a service would go on for ever under one that is lost.
         is_theirs = meant.get(run.key) == _run_of(run.start) or run.key in theirs.unreadable

@@ -112,7 +112,7 @@ class Endings:
         if options.kind == "service" and ran_s >= options.healthy_s:
             attempt = 1  # it was well for long enough: this failure is a first one
         decision = model.after_failure(attempt, options, seam.dice, cause=cause, error=error)
-        if isinstance(decision, model.Park):
+        if isinstance(decision, model.ParkJob):
             follows, edge = "parked", self._parked(run, decision.cause, decision.error)
         else:
             delay_s = decision.delay_s if after_s is None else after_s

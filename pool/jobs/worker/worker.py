@@ -53,7 +53,7 @@ from pool.jobs.worker.messages import (
 )
 from pool.jobs.worker.outbox import BATCH_MAX, RESEND_S, Answered, FlushDue, Memory, Outbox
 from pool.jobs.worker.rebalance import Mover
-from pool.jobs.worker.reconcile import Audit, Held, Mending, compare
+from pool.jobs.worker.reconcile import Audit, HeldKey, Mending, compare
 from pool.jobs.worker.settlement import Endings, outcome_text
 from pool.redis.commands.lane import Edge, Target
 from pool.redis.commands.replies import Owned
@@ -1029,7 +1029,7 @@ class Worker(Actor[Told]):
             box.send(self._given_up(held), None)
         return mending
 
-    def _given_up(self, held: Held) -> Edge:
+    def _given_up(self, held: HeldKey) -> Edge:
         """Return the edge that gives up what we own and do not know."""
         record = held.record
         if record is not None and record.intent.startswith("t"):

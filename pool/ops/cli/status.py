@@ -30,7 +30,7 @@ _WORKERS_SHOWN = 50  # as text; JSON holds them all
 
 
 @attrs.frozen(kw_only=True)
-class Status:
+class PoolStatus:
     """What was found, ready to be printed."""
 
     pool: str
@@ -75,7 +75,7 @@ def reachable(url: Url) -> Iterator[Url]:
         yield Url.parse(server.url)
 
 
-async def fetch(pool: str, url: Url) -> Status:
+async def fetch(pool: str, url: Url) -> PoolStatus:
     """Return the status of a pool.
 
     Raises:
@@ -107,8 +107,8 @@ async def _workers(link: Link, found: Found) -> dict[str, WorkerInfo]:
     return {info.id: info for info in parsed if info is not None}
 
 
-def _unknown(pool: str, server: str) -> Status:
-    return Status(
+def _unknown(pool: str, server: str) -> PoolStatus:
+    return PoolStatus(
         pool=pool,
         server=server,
         lanes=0,
@@ -121,7 +121,7 @@ def _unknown(pool: str, server: str) -> Status:
     )
 
 
-def _status(found: Found, server: str, view: View, workers: dict[str, WorkerInfo]) -> Status:
+def _status(found: Found, server: str, view: View, workers: dict[str, WorkerInfo]) -> PoolStatus:
     alive = {each.id: each for each in view.identities}
     nodes: dict[str, dict[str, Any]] = {
         each.id: {"id": each.id, "lease_s": each.lease_s, "workers": []}
@@ -131,7 +131,7 @@ def _status(found: Found, server: str, view: View, workers: dict[str, WorkerInfo
     for info in sorted(workers.values(), key=lambda info: (info.label, info.id)):
         node = nodes.setdefault(info.node, {"id": info.node, "lease_s": None, "workers": []})
         node["workers"].append(_worker(info, alive.get(info.id)))
-    return Status(
+    return PoolStatus(
         pool=found.pool,
         server=server,
         lanes=found.lanes,
@@ -194,7 +194,7 @@ def _findings(view: View, workers: dict[str, WorkerInfo]) -> Iterator[str]:
 # --- as text --------------------------------------------------------------------------------
 
 
-def _lines(status: Status) -> Iterator[str]:
+def _lines(status: PoolStatus) -> Iterator[str]:
     lanes = f"{status.lanes} lane{'s' if status.lanes != 1 else ''}"
     yield f"pool {status.pool} on {status.server}, {lanes}"
     if status.jobs:

@@ -49,7 +49,7 @@ from pool.settings import Settings
 
 
 @attrs.frozen(kw_only=True)
-class Changed:
+class TtlSet:
     """What became of a change."""
 
     pool: str
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if changed.is_done else 1
 
 
-async def _run(pool: str, url: Url, ttl_s: float) -> Changed:
+async def _run(pool: str, url: Url, ttl_s: float) -> TtlSet:
     url = url.at(Control(pool).prefix)
     link = await Link.open(Host(), url, op_timeout_s=Settings().op_timeout_s)
     try:
@@ -91,7 +91,7 @@ async def _run(pool: str, url: Url, ttl_s: float) -> Changed:
         await link.aclose(1.0)
 
 
-async def change(link: Link, found: Found, ttl_s: float) -> Changed:
+async def change(link: Link, found: Found, ttl_s: float) -> TtlSet:
     """Have a pool go by another TTL; doing it again resumes what was not finished.
 
     Raises:
@@ -121,7 +121,7 @@ async def change(link: Link, found: Found, ttl_s: float) -> Changed:
             for number in range(found.lanes):
                 tasks.start_soon(visit, number, brought_ms)
         stands_ms = inspect.whole(await link.execute("HGET", config, "ttl") or b"") or brought_ms
-    return Changed(
+    return TtlSet(
         pool=found.pool,
         ttl_s=ttl_ms / 1000,
         lanes=found.lanes,
@@ -131,7 +131,7 @@ async def change(link: Link, found: Found, ttl_s: float) -> Changed:
     )
 
 
-def _lines(changed: Changed) -> list[str]:
+def _lines(changed: TtlSet) -> list[str]:
     before = {s for s in changed.before_s.values() if s not in (0, changed.ttl_s)}
     was = f", before {', '.join(f'{s:g} s' for s in sorted(before))}" if before else ""
     reached = f"{len(changed.before_s)} of {changed.lanes} lanes"

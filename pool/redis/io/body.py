@@ -22,7 +22,7 @@ import attrs
 from pool.errors import AuthError, PoolError, StoreFault, StoreUnavailable, again, shown
 from pool.redis.commands import plain
 from pool.redis.commands.plain import Entries
-from pool.redis.connection import Lost, Reply, Server, pack
+from pool.redis.connection import ConnectionLost, Reply, Server, pack
 from pool.redis.errors import Moved, NoScript, from_words
 from pool.redis.scripts import Command, Script, ScriptCall, Word
 
@@ -218,11 +218,11 @@ class WirePort:
             words = (*words, *positions.keys(), *positions.values())
             until_s = self._clock() + max(READ_S, timeout_s)
             [reply] = await self.wire.exchange(pack(words), 1, timeout_s=timeout_s, until_s=until_s)
-        except (Lost, StoreUnavailable) as error:
+        except (ConnectionLost, StoreUnavailable) as error:
             self._is_good = False
             if self._interrupted:
                 return []
-            raise (error.error if isinstance(error, Lost) else error) from None
+            raise (error.error if isinstance(error, ConnectionLost) else error) from None
         finally:
             self._interrupted = False
         found = _read(words, _final(reply))
@@ -278,7 +278,7 @@ class WirePort:
                 timeout_s=min(timeout_s, until_s - self._clock()),
                 until_s=until_s,
             )
-        except Lost as lost:
+        except ConnectionLost as lost:
             got, failed = lost.replies, lost.error
             left = _begun(packed, lost.sent_bytes)
         loads, replies = got[: len(scripts)], got[len(scripts) :]
@@ -313,7 +313,7 @@ class WirePort:
             [reply] = await self.wire.exchange(
                 pack(("PING", number)), 1, timeout_s=left_s, until_s=until_s
             )
-        except Lost:
+        except ConnectionLost:
             return False
         return reply == number or _says_as(reply, last)
 

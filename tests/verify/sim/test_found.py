@@ -13,10 +13,10 @@ from pool.core.job import NO_MARKS, Start
 from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.run import Run
 from pool.jobs.worker.outbox import Memory
-from pool.jobs.worker.reconcile import Held, compare
+from pool.jobs.worker.reconcile import HeldKey, compare
 from pool.redis.commands.lane import Edge
 from pool.redis.commands.replies import Owned
-from pool.runtime.stream_tailer import Tail
+from pool.runtime.stream_tailer import StreamTailer
 from tests.verify.sim.campaign import told
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Window
@@ -76,12 +76,12 @@ def test_a_node_ends_with_the_cause_when_its_reader_failed(
 ) -> None:
     """It never reports itself healthy while its maps stand still."""
 
-    body = Tail._body
+    body = StreamTailer._body
 
-    async def fail(self: Tail[Any], port: Any) -> None:
+    async def fail(self: StreamTailer[Any], port: Any) -> None:
         await body(self, _Failing(port) if self.name == "pool-maps" else port)
 
-    monkeypatch.setattr(Tail, "_body", fail)
+    monkeypatch.setattr(StreamTailer, "_body", fail)
     simulation = Simulation(_quiet(loops))
     simulation.fleet.start("n0")
     process = simulation.fleet.process("n0")
@@ -148,7 +148,7 @@ def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
     memory.keep(Edge(model.DONE, "k", 7, "j2"), 0.0, 10.0)
     theirs = Owned(running={}, starts=[_start(5)], unreadable={}, lost={})
     mending = compare(theirs, {}, memory, ())
-    assert mending.release == [Held("k", 5, "j1", "h")]
+    assert mending.release == [HeldKey("k", 5, "j1", "h")]
     assert not mending.adopt
     assert not mending.resend
 

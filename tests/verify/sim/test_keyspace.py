@@ -364,7 +364,7 @@ def _random_map_call(
     stored, key = dice.choice(maps), b"k%d" % dice.randrange(4)
     value = b"%d" % dice.randrange(3)
     life = dice.choice(
-        (commands.FOR_EVER, commands.FOR_EVER, commands.Life(2.0), commands.Life(2.0, True))
+        (commands.FOR_EVER, commands.FOR_EVER, commands.MapLife(2.0), commands.MapLife(2.0, True))
     )
     head = ("i", stored.name, f"{dice.getrandbits(64):016x}", 9, *life.words())
     match dice.choice(("write", "write", "list", "list", "reset", "snapshot", "probe")):
