@@ -26,8 +26,8 @@ from benchmarks.member import Answer, main
 from benchmarks.openloop import offer
 from pool import ReplicatedMap, Resync, StoreUnavailable, Watch
 from pool.names import Control
-from pool.redis.io.system import Host
-from pool.redis.pipeline import Link
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 
 MAP: Final = "flags"
@@ -123,12 +123,12 @@ class Process:
         return {"revision": at.revision}
 
     async def latency(self, samples: int) -> dict[str, Any]:
-        """Write one after another, each kind in turn, and a bare HSET through such a link."""
+        """Write one after another, each kind in turn, and a bare HSET through such a pipeline."""
         target = self.copies[0].map
-        link = await Link.open(Host(), Url.parse(self.url), op_timeout_s=2.0)
+        pipeline = await Pipeline.open(SystemIO(), Url.parse(self.url), op_timeout_s=2.0)
         raw = Control(self.pool).map_data("raw")
         kinds: dict[str, Callable[[int], Awaitable[Any]]] = {
-            "hset": lambda i: link.execute("HSET", raw, "switch", f"value {i:010}"),
+            "hset": lambda i: pipeline.execute("HSET", raw, "switch", f"value {i:010}"),
             "set": lambda i: target.set("switch", f"value {i:010}"),
             "set_and_wait": lambda i: target.set_and_wait("switch", f"value {i:010}"),
             "increment": lambda _: target.increment("counter"),
@@ -141,7 +141,7 @@ class Process:
                 began_s = time.perf_counter()
                 await write(i)
                 spent_s[name].append(time.perf_counter() - began_s)
-        await link.aclose(1.0)
+        await pipeline.aclose(1.0)
         return {"spent_s": spent_s}
 
     async def paced(self, writes: int, rate_per_s: float) -> dict[str, Any]:

@@ -46,8 +46,8 @@ _KINDS: Final = (
 TABLE: Final = Table(
     "HSET",
     (
-        (_HSET, "bare HSET through a link, p50 us", ""),
-        ("hset_p99_us", "bare HSET through a link, p99 us", ""),
+        (_HSET, "bare HSET through a pipeline, p50 us", ""),
+        ("hset_p99_us", "bare HSET through a pipeline, p99 us", ""),
         *((f"{kind}_p50_us", f"{title}, p50 us", _HSET) for kind, title in _KINDS),
         *((f"{kind}_p99_us", f"{title}, p99 us", "hset_p99_us") for kind, title in _KINDS),
         *(

@@ -158,10 +158,10 @@ async def leases(bench: Bench) -> None:
     count = bench.many(IDENTITIES)
     async with bench.node() as node:
         names = {f"client{n}.1": 1 for n in range(count)}
-        assert node._crew is not None
+        assert node._wiring is not None
         async with bench.measure(f"{count:,} keyless leases end at once"):
             bench.client.zadd(bench.names.keepalive, names)
-            node._crew._reaper.lease_ends(0, 0.0)  # as its next renewal would tell
+            node._wiring._reaper.lease_ends(0, 0.0)  # as its next renewal would tell
             await _until(
                 lambda: sum(v == b"done" for v in bench.client.hvals(bench.names.cleanup)) >= count
             )
@@ -172,8 +172,8 @@ async def reconcile(bench: Bench) -> None:
     count = bench.many(KEYS)
     async with bench.node(_services(), capacity=count) as node:
         await _hold(bench, node, count)
-        assert node._crew is not None
-        (worker,) = node._crew.membership.workers.values()
+        assert node._wiring is not None
+        (worker,) = node._wiring.membership.workers.values()
         lane = worker._lanes[0]
         await _until(lambda: lane.box.is_empty)
         before_s = lane.reconciled_s
@@ -251,16 +251,16 @@ async def inbox(bench: Bench) -> None:
 
 async def _doubtful(node: Node) -> None:
     """Send one that was never sent before as if its first answer had been lost."""
-    assert node._crew is not None
-    context = node._crew.context
+    assert node._wiring is not None
+    context = node._wiring.context
     state = context.lanes[0]
     call = state.lane.notify("reader", "", "!again", b"-1", messages_max=1_000_000)
-    word, _, rest = await context.link.call(call)
+    word, _, rest = await context.pipeline.call(call)
     while word == "LOOKED":
         call = state.lane.notify(
             "reader", "", "!again", b"-1", messages_max=1_000_000, skip=int(rest)
         )
-        word, _, rest = await context.link.call(call)
+        word, _, rest = await context.pipeline.call(call)
     assert word == "OK"
 
 
@@ -277,9 +277,9 @@ async def due(bench: Bench) -> None:
             "for _, member in ipairs(all) do redis.call('ZADD', KEYS[1], 1, member) end"
         )
         bench.client.execute_command("EVAL", script, 1, bench.names.due)
-        assert node._crew is not None
+        assert node._wiring is not None
         async with bench.measure(f"{count:,} keys are due at once"):
-            node._crew.context.on_due(0, 0.0)
+            node._wiring.context.on_due(0, 0.0)
             await _until(lambda: bench.client.zcard(bench.names.due) == 0, 600.0)
 
 

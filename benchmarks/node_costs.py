@@ -1,6 +1,6 @@
 """What nodes send for each operation, what they send at rest, and how much Python a job runs.
 
-Real nodes on a real server, in one process.  Each has a seam of its own that notes what its bodies
+Real nodes on a real server, in one process.  Each has a IO of its own that notes what its bodies
 send; an operation is over when each node's link has answered a last PING, which comes behind all
 that the operation had sent.  Where two nodes could overtake each other a handler waits, so that
 the same calls are made on a slow machine and on a fast one, on asyncio and on trio.
@@ -27,8 +27,8 @@ from pool.names import Control
 from pool.ops.cli.ttl import change
 from pool.ops.inspect import find
 from pool.redis.connection import Server
-from pool.redis.io.system import Beside, Body, Entries, Group, Host, Port, Reply
-from pool.redis.pipeline import Link
+from pool.redis.io.system import Body, BodyIO, Entries, Group, Reply, RunningBody, SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Command, ScriptCall
 from pool.redis.url import Url
 
@@ -49,8 +49,8 @@ LOOK_AGAIN_S: Final = 0.002
 # --- what is sent ---------------------------------------------------------------------------------
 
 
-class Counting(Host):
-    """The production seam; it notes the name of every call, and every read that brought something.
+class Counting(SystemIO):
+    """The production IO; it notes the name of every call, and every read that brought something.
 
     With `is_resting` it notes reads that brought nothing too.
     """
@@ -60,22 +60,22 @@ class Counting(Host):
         self.is_resting = is_resting
         self.noted: list[str] = []  # by all bodies; appending is one step
 
-    def start(self, name: str, url: Url, body: Body, **options: Any) -> Beside:
+    def start(self, name: str, url: Url, body: Body, **options: Any) -> RunningBody:
         """Start the body on a port that notes."""
 
-        async def counted(port: Port) -> None:
-            await body(_CountingPort(port, name, self))
+        async def counted(body_io: BodyIO) -> None:
+            await body(_CountingBodyIO(body_io, name, self))
 
         return super().start(name, url, counted, **options)
 
 
 @attrs.define(eq=False)
-class _CountingPort:
+class _CountingBodyIO:
     """A port that notes what goes through it."""
 
-    port: Port
+    port: BodyIO
     name: str
-    seam: Counting
+    io: Counting
 
     @property
     def closing(self) -> bool:
@@ -107,7 +107,7 @@ class _CountingPort:
     async def run(
         self, calls: Sequence[Command], *, timeout_s: float, longest_s: float | None = None
     ) -> list[Reply]:
-        self.seam.noted += [_name(call) for call in calls]
+        self.io.noted += [_name(call) for call in calls]
         return await self.port.run(calls, timeout_s=timeout_s, longest_s=longest_s)
 
     async def read(
@@ -122,8 +122,8 @@ class _CountingPort:
         got = await self.port.read(
             positions, block_s=block_s, timeout_s=timeout_s, count=count, group=group
         )
-        if got or self.seam.is_resting:
-            self.seam.noted.append(f"read by {self.name}")
+        if got or self.io.is_resting:
+            self.io.noted.append(f"read by {self.name}")
         return got
 
     async def sleep(self, seconds: float) -> None:
@@ -161,15 +161,15 @@ class _Stage:
 
     @property
     def worker(self) -> Worker:
-        assert self.workshop._crew is not None
-        [worker] = self.workshop._crew.membership.workers.values()
+        assert self.workshop._wiring is not None
+        [worker] = self.workshop._wiring.membership.workers.values()
         return worker
 
     async def settle_down(self) -> None:
         """Return once both nodes have sent all that they had to send."""
         for node in (self.client, self.workshop):
-            assert node._link is not None
-            await node._link.execute("PING")
+            assert node._pipeline is not None
+            await node._pipeline.execute("PING")
 
     async def measure(
         self,
@@ -189,7 +189,7 @@ class _Stage:
             await operation()
             await self.settle_down()
             seams = {"client": self.sent, "worker": self.done}
-            found.append({side: _counted(seam.noted) for side, seam in seams.items()})
+            found.append({side: _counted(io.noted) for side, io in seams.items()})
         for side in of:
             whose = "caller" if side == "client" else "worker"
             noted = min((each[side] for each in found), key=Counter.total)
@@ -223,7 +223,7 @@ class _Stage:
         await self.until(lambda: self.is_acknowledged("held-1"))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ref.result)
-            await self.until(lambda: "wait" in self.sent.noted)
+            await self.until(lambda: "look" in self.sent.noted)
             await self.settle_down()
             self.gate.set()
         await self.worker.wait_idle()
@@ -239,7 +239,7 @@ class _Stage:
         self.gate = anyio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.client.stop, "service-1")
-            await self.until(lambda: "wait" in self.sent.noted)
+            await self.until(lambda: "look" in self.sent.noted)
             await self.settle_down()
             self.gate.set()
         await self.worker.wait_idle()
@@ -283,9 +283,9 @@ async def _staged(url: str, pool: str) -> AsyncIterator[_Stage]:
             handlers=_handlers(lambda: stages[0]),
             settings=QUIET,
             observers=(),
-            seam=done,
+            io=done,
         ) as workshop,
-        Node(pool, url, settings=QUIET, observers=(), seam=sent) as client,
+        Node(pool, url, settings=QUIET, observers=(), io=sent) as client,
     ):
         stage = _Stage(client, workshop, sent, done)
         stages.append(stage)
@@ -350,20 +350,20 @@ async def _maps_and_streams(stage: _Stage) -> None:
 async def _go_by(url: str, pool: str, ttl_s: float) -> None:
     """Have the pool of another measurement go by the TTL of this one."""
     address = Url.parse(url).at(Control(pool).prefix)
-    link = await Link.open(Host(), address, op_timeout_s=PATIENCE_S)
+    pipeline = await Pipeline.open(SystemIO(), address, op_timeout_s=PATIENCE_S)
     try:
-        found = await find(link, pool)
+        found = await find(pipeline, pool)
         if found is not None:
-            await change(link, found, ttl_s)
+            await change(pipeline, found, ttl_s)
     finally:
-        await link.aclose(1.0)
+        await pipeline.aclose(1.0)
 
 
 async def rest_costs(url: str, pool: str) -> dict[str, Figure]:
     """Measure what a node with a worker sends between two of its renewals: the median of each."""
     await _go_by(url, pool, SHORT_TTL_S)
     handlers = _handlers(_nobody)
-    seam = Counting(is_resting=True)
+    io = Counting(is_resting=True)
     with anyio.fail_after(PATIENCE_S):
         async with Node(
             pool,
@@ -371,12 +371,12 @@ async def rest_costs(url: str, pool: str) -> dict[str, Figure]:
             handlers=handlers,
             settings=Settings(lease_ttl_s=SHORT_TTL_S),
             observers=(),
-            seam=seam,
+            io=io,
         ):
-            seam.noted.clear()
+            io.noted.clear()
             while True:
                 await anyio.sleep(SHORT_RENEW_S / 2)
-                noted = list(seam.noted)
+                noted = list(io.noted)
                 if noted.count("renew") >= PERIODS + 2:
                     break
     periods: list[Counter[str]] = []

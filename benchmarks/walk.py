@@ -93,8 +93,8 @@ async def measure(url: str, client: redis.Redis, records: int) -> Iterator[str]:
     # With so long a lease the node's own walk does not begin meanwhile.
     async with Node(POOL, url, settings=Settings(lease_ttl_s=3600.0), observers=()) as node:
         fill(client, records)
-        assert node._crew is not None
-        context, suspects = node._crew.context, list[str]()
+        assert node._wiring is not None
+        context, suspects = node._wiring.context, list[str]()
         walker = Walker(
             context=context,
             move=lambda *_: anyio.lowlevel.checkpoint(),

@@ -72,7 +72,7 @@ class Names:
     cleanup: str = _fixed("cleanup")
     parked: str = _fixed("parked")
     letters: str = _fixed("letters")
-    blobs: str = _fixed("blobs")
+    checkpoints: str = _fixed("blobs")
     journal: str = _fixed("journal")
     trials: str = _fixed("trials")  # the suspected job that each worker began last
     thawed: str = _fixed("thawed")  # who was fenced, and lives

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from pool import Handlers, Node, Settings
 from pool.core.job import Record
-from pool.jobs.wiring import Crew
+from pool.jobs.wiring import Wiring
 from pool.jobs.worker.worker import Worker
 from pool.names import Control, Names
 from pool.testing.audit import audit
@@ -166,14 +166,14 @@ class Fleet:
                     raise TimeoutError(f"not within {within_s} s")
                 await anyio.sleep(LOOK_AGAIN_S)
 
-    def crew(self, node: Node) -> Crew:
+    def wiring(self, node: Node) -> Wiring:
         """Return a node's actors, for tests that look behind the calls."""
-        assert node._crew is not None
-        return node._crew
+        assert node._wiring is not None
+        return node._wiring
 
     def workers(self, node: Node) -> list[Worker]:
         """Return a node's own workers."""
-        return list(self.crew(node).membership.workers.values())
+        return list(self.wiring(node).membership.workers.values())
 
     async def knows(self, node: Node, workers: int) -> None:
         """Wait until a node's copy of the map has so many workers."""

@@ -1,7 +1,7 @@
 """What mkdocs is told beside mkdocs.yml: links that lead out of docs/.
 
 They work where the repository is browsed.  On the site there is nothing to lead to while the
-project has no public address: there a link becomes the name of the file.
+project has no public address: there a pipeline becomes the name of the file.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     8z4k0qv1xt 2f        a job: prefix (50 bits) and counter (hexadecimal), written together
     w 8z4k0qv1xt 3       a worker; `n` for a node
-    w8z4k0qv1xt3.2       the worker's second incarnation in some lane
+    w8z4k0qv1xt3.2       the worker's name in some lane, its second there
 
 Random per process and not per id, because a counter is ten times cheaper than a `uuid4`.
 """
@@ -48,16 +48,16 @@ def _prefix(seed: bytes) -> str:
 
 
 def process_of(name: str) -> str:
-    """Return the prefix of a worker's or node's process, by its id or incarnation."""
+    """Return the prefix of a worker's or node's process, by its id or its name in a lane."""
     return name[1 : 1 + _PREFIX_CHARS]
 
 
-def incarnation(identity: str, number: int) -> str:
+def member_name(identity: str, number: int) -> str:
     """Return the name under which an identity acts in one lane."""
     return f"{identity}.{number}"
 
 
-def split_incarnation(name: str) -> tuple[str, int]:
+def split_member_name(name: str) -> tuple[str, int]:
     """Return identity and number of an incarnation.
 
     Raises:

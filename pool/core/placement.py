@@ -25,7 +25,7 @@ from typing import Final
 
 import attrs
 
-from pool.core.ids import incarnation
+from pool.core.ids import member_name
 from pool.errors import ConfigError
 from pool.names import key_hash as hash_of
 
@@ -68,7 +68,7 @@ class Candidate:
 
     def name_in(self, lane: int) -> str:
         """Return the name under which the worker acts in that lane."""
-        return incarnation(self.id, self.incarnations[lane])
+        return member_name(self.id, self.incarnations[lane])
 
 
 class Candidates:

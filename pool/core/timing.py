@@ -7,7 +7,7 @@
 Three renewals may fail before handlers are stopped; true for every TTL by derivation.
 
 The TTL of a pool may change while nodes run, so none of these is kept: whoever needs one asks the
-node's (`Access.timing`) at that moment, or is handed it.
+node's (`Session.timing`) at that moment, or is handed it.
 """
 
 from __future__ import annotations

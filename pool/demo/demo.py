@@ -44,8 +44,8 @@ from pool.ops import inspect
 from pool.ops.logs import configure
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
-from pool.redis.io.system import Host
-from pool.redis.pipeline import Link
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.settings import Settings
 
@@ -413,14 +413,14 @@ class Conductor:
 
     async def _stored(self) -> dict[str, Stored]:
         """Fetch how all jobs ended, straight from Redis."""
-        link = await Link.open(Host(), Url.parse(self.url), op_timeout_s=5.0)
+        pipeline = await Pipeline.open(SystemIO(), Url.parse(self.url), op_timeout_s=5.0)
         try:
-            found = await inspect.find(link, self.pool)
+            found = await inspect.find(pipeline, self.pool)
             assert found is not None
             jobs = [(ref.key, ref.job_id) for ref in self._refs]
-            outcomes = await inspect.outcomes(link, found, jobs)
+            outcomes = await inspect.outcomes(pipeline, found, jobs)
         finally:
-            await link.aclose(1.0)
+            await pipeline.aclose(1.0)
         return {
             job_id: Stored(
                 word=outcome.word,

@@ -23,7 +23,7 @@ from pool.redis.commands.replies import Clock, Missing
 from pool.redis.io.system import Loop
 from pool.runtime.hang import Door
 from pool.runtime.outages import Outages
-from pool.runtime.session import Access
+from pool.runtime.session import Session
 
 TARGETS_MAX = 64  # candidates of one key; when all of them are full, the key waits unassigned
 
@@ -118,7 +118,7 @@ class LaneState:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Context(Access):
+class Context(Session):
     """The shared part of one node."""
 
     loop: Loop
@@ -138,7 +138,7 @@ class Context(Access):
 
     @outages.default
     def _first_outages(self) -> Outages:
-        return Outages(self.emit, self.seam.clock, is_apart=self.url.kind == "cluster")
+        return Outages(self.emit, self.io.clock, is_apart=self.url.kind == "cluster")
 
     def trouble(self, during: str, lane: int | None, error: PoolError) -> None:
         """Tell that a call of ours failed, which is tried again; see `Outages`."""

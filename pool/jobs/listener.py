@@ -1,4 +1,5 @@
-"""The blocking reads: one `Tail` per lane, over the node's signals and all streams of its workers.
+"""The blocking reads: one `StreamTailer` per lane, over the node's signals and all streams of its
+workers.
 
     tail: XREAD from its own positions --Batch--> listener --> worker mailboxes, node's waiters
 
@@ -50,7 +51,7 @@ class Listener(Actor[_Read]):
         the node itself that joins anew, these are new too, and the read is ended.
         """
         while len(self._tails) <= state.number:
-            self._tails.append(self._new_tail(self.context.lanes[len(self._tails)]))
+            self._tails.append(self._new_tailer(self.context.lanes[len(self._tails)]))
         tail = self._tails[state.number]
         known, own = tail.readings, state.lane.names.signal(state.node.name)
         readings = [known.get(name) or Reading(name, FIRST) for name in streams]
@@ -88,15 +89,15 @@ class Listener(Actor[_Read]):
         ms, _, number = last.partition("-")
         behind = f"{ms}-{int(number) + 1}"
         try:
-            self.context.link.send(("XTRIM", stream, "MINID", behind), lambda _: None)
+            self.context.pipeline.send(("XTRIM", stream, "MINID", behind), lambda _: None)
         except PoolError:
             return  # the next one trims further
 
-    def _new_tail(self, state: LaneState) -> StreamTailer[Reading]:
+    def _new_tailer(self, state: LaneState) -> StreamTailer[Reading]:
         context, lane = self.context, state.number
         return StreamTailer(
             name=f"pool-listener-{lane}",
-            seam=context.seam,
+            io=context.io,
             url=context.url.at(state.lane.names.prefix),
             timing=context.timing_now,
             count=READ_MAX,

@@ -1,6 +1,6 @@
 """A node: what a service embeds.  Assembly and the calls that users make; the work is the actors'.
 
-open    link, found the pool, workers map, join the lanes, listen, join the workers
+open    pipeline, the pool's `config`, workers map, join the lanes, listen, join the workers
 close   workers out of `open`; services handed over, finite jobs end within the grace or are
         released; workers leave, node leaves; keep-alive stops last
 """
@@ -40,7 +40,7 @@ from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.context import Context, Seen
 from pool.jobs.handlers import Handler, Handlers
 from pool.jobs.roster import WorkerInfo
-from pool.jobs.wiring import Crew
+from pool.jobs.wiring import Wiring
 from pool.jobs.worker.worker import Worker
 from pool.maps.commands import MapLife
 from pool.maps.map import ReplicatedMap
@@ -51,14 +51,14 @@ from pool.redis.commands.lane import Admission
 from pool.redis.commands.replies import Missing
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.loops import door
-from pool.redis.io.system import LINEAGE, Host, Seam
-from pool.redis.pipeline import Link
+from pool.redis.io.system import IO, LINEAGE, SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.runtime.observers import check_observers, emit_to, log_observer
-from pool.runtime.pool_config import check_ttl, found
+from pool.runtime.pool_config import check_ttl, open_pool
 from pool.runtime.session import CLOSE_BUDGET_S, check_settings, serve
 from pool.runtime.supervisor import Supervisor
-from pool.runtime.task_scope import House
+from pool.runtime.task_scope import TaskScope
 from pool.settings import Settings
 from pool.streams.stream import Stream, make_stream
 
@@ -89,7 +89,7 @@ class Node(Dispatching):
         label: str = "",
         version: str = "",
         observers: Sequence[Observer] = (log_observer,),
-        seam: Seam | None = None,
+        io: IO | None = None,
     ) -> None:
         """Describe the node; nothing happens before it is entered.
 
@@ -105,7 +105,7 @@ class Node(Dispatching):
             version: Shown to people; of the service, not of this library.
             observers: Plain functions, called with every event; the default writes log lines.  On
                 the event loop, but for `loop.hung`, which comes from the thread that saw it hang.
-            seam: The world outside; for simulations.
+            io: The world outside; for simulations.
 
         Raises:
             ConfigError: A name, the address or a number cannot be used.
@@ -118,11 +118,11 @@ class Node(Dispatching):
         self._handlers = handlers if handlers is None else _handlers_of(handlers)
         self._worker_args = _worker_args(capacity, weight, label, version)
         self._observers = check_observers(observers)
-        self._seam: Seam = seam or Host()
+        self._io: IO = io or SystemIO()
         self._state: State = "new"
         self._server: EmbeddedServer | None = None
-        self._link: Link | None = None
-        self._crew: Crew | None = None
+        self._pipeline: Pipeline | None = None
+        self._wiring: Wiring | None = None
         self._drained: anyio.Event | None = None
         self._check_loop: Callable[[], object] = lambda: None  # until it is entered
         self._generation = LINEAGE.generation
@@ -132,7 +132,7 @@ class Node(Dispatching):
     @property
     def id(self) -> str:
         """This node's id, new with every start."""
-        return self._open_crew.context.node_id
+        return self._open_wiring.context.node_id
 
     @property
     def url(self) -> str:
@@ -151,13 +151,13 @@ class Node(Dispatching):
         """
         if self._generation != LINEAGE.generation:
             return "forked"
-        is_troubled = self._state == "open" and self._crew is not None and self._crew.down
+        is_troubled = self._state == "open" and self._wiring is not None and self._wiring.down
         return "troubled" if is_troubled else self._state
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
         """The workers of the fleet, from the local copy of the `workers` map."""
-        return self._open_crew.context.roster.workers
+        return self._open_wiring.context.roster.workers
 
     def options(
         self,
@@ -200,7 +200,7 @@ class Node(Dispatching):
         check_key(key)
         encoded = encode_message(payload)
         check_size("message", encoded, self.settings.message_bytes_max)
-        await self._open_crew.requests.notify(key, encoded)
+        await self._open_wiring.requests.notify(key, encoded)
 
     async def stop(self, key: str, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the live job of a key; return when it has really ended.
@@ -275,7 +275,7 @@ class Node(Dispatching):
         @asynccontextmanager
         async def held() -> AsyncIterator[Replica]:
             self.check_open()
-            async with self._open_crew.maps.hold(name) as replica:
+            async with self._open_wiring.maps.hold(name) as replica:
                 yield replica
 
         return ReplicatedMap(name, values, MapLife(ttl_s, is_sliding, expires_at), held)
@@ -300,9 +300,9 @@ class Node(Dispatching):
             NotRunning: The node is not open.
         """
         self.check_open()
-        access = self._open_crew.context
+        session = self._open_wiring.context
         return make_stream(
-            access,
+            session,
             name,
             length_max=length_max,
             ttl_s=ttl_s,
@@ -332,7 +332,7 @@ class Node(Dispatching):
         self.check_open()
         _handlers_of(handlers)
         args = _worker_args(capacity, weight, label, version)
-        return await self._open_crew.add_worker(handlers, *args)
+        return await self._open_wiring.add_worker(handlers, *args)
 
     async def remove_worker(self, worker: Worker, *, grace_s: float | None = None) -> None:
         """Drain a worker and take it away; return when it has left.
@@ -340,11 +340,11 @@ class Node(Dispatching):
         Its services are handed over at once, its finite jobs may end within `grace_s` (default:
         `Settings.grace_s`) and are released then.  Removing it twice is fine.
         """
-        crew, grace_s = self._open_crew, self._grace_s(grace_s)
+        wiring, grace_s = self._open_wiring, self._grace_s(grace_s)
         self._check_here()
         checks.instance("worker", worker, Worker)
-        if worker.id in crew.membership.workers:
-            await crew.give_up(worker, grace_s)
+        if worker.id in wiring.membership.workers:
+            await wiring.give_up(worker, grace_s)
 
     async def drain(self, *, grace_s: float | None = None) -> None:
         """Take no more jobs, and give up those that run: as when leaving, but stay as a client.
@@ -355,10 +355,10 @@ class Node(Dispatching):
             InvalidOption: `grace_s` is none.
             NotRunning: The node never opened, or a part of it has ended for good.
         """
-        crew, grace_s = self._open_crew, self._grace_s(grace_s)
+        wiring, grace_s = self._open_wiring, self._grace_s(grace_s)
         self._check_here()
         if self._state == "open":
-            self._begin_drain(crew, grace_s)
+            self._begin_drain(wiring, grace_s)
         await self.wait_closed()
 
     def suspect(self, job_id: str) -> None:
@@ -371,16 +371,16 @@ class Node(Dispatching):
             InvalidOption: `job_id` is no text.
         """
         checks.text("job_id", job_id)
-        crew = self._crew
-        for worker in crew.membership.workers.values() if crew is not None else ():
+        wiring = self._wiring
+        for worker in wiring.membership.workers.values() if wiring is not None else ():
             worker.suspect(job_id)
 
-    def _begin_drain(self, crew: Crew, grace_s: float) -> None:
-        crew.context.supervisor.errand("drain", partial(self._drain, crew, grace_s))
+    def _begin_drain(self, wiring: Wiring, grace_s: float) -> None:
+        wiring.context.supervisor.errand("drain", partial(self._drain, wiring, grace_s))
         self._state = "draining"
 
-    async def _drain(self, crew: Crew, grace_s: float) -> None:
-        await crew.give_up_workers(grace_s)
+    async def _drain(self, wiring: Wiring, grace_s: float) -> None:
+        await wiring.give_up_workers(grace_s)
         if self._state == "draining":
             self._state = "drained"
         self._is_drained().set()
@@ -408,14 +408,14 @@ class Node(Dispatching):
         Open jobs stay in the store, for the next start.
         """
         self.check_open()
-        await self._open_crew.shut_down()
+        await self._open_wiring.shut_down()
         await self.drain()
 
     def _on_shutdown(self) -> None:
-        crew = self._open_crew
-        if crew.is_shut_down and self._state == "open":  # else it looks again when it has opened
+        wiring = self._open_wiring
+        if wiring.is_shut_down and self._state == "open":  # else it looks again when it has opened
             with suppress(NotRunning):  # it ends by something worse
-                self._begin_drain(crew, self.settings.grace_s)
+                self._begin_drain(wiring, self.settings.grace_s)
 
     # --- start and stop -----------------------------------------------------------------------
 
@@ -424,26 +424,26 @@ class Node(Dispatching):
             raise NotRunning(state=self.state)
         self._state, self._check_loop = "opening", door()
         try:
-            self._house = await House.open(self._seam, self.settings, self._emit)
+            self._task_scope = await TaskScope.open(self._io, self.settings, self._emit)
         except BaseException:
             self._state = "closed"
             self._is_drained().set()
             raise
         try:
-            await self._open(self._house.supervisor)
+            await self._open(self._task_scope.supervisor)
         except BaseException:
             self._state = "closing"
             try:
                 with anyio.CancelScope(shield=True):
                     try:
-                        if self._crew is not None and not self._house.has_crashed:
-                            await self._crew.leave(0.0)  # nobody shall wait for its leases to end
+                        if self._wiring is not None and not self._task_scope.has_crashed:
+                            await self._wiring.leave(0.0)  # nobody shall wait for its leases to end
                     finally:
                         await self._close()
             finally:
                 self._state = "closed"
                 self._is_drained().set()
-                await self._house.abandon()
+                await self._task_scope.abandon()
             raise
         self._state = "open"
         self._on_shutdown()
@@ -457,30 +457,30 @@ class Node(Dispatching):
     ) -> None:
         if self._generation == LINEAGE.generation:
             self._check_loop()
-        crew, house, abandoned = self._open_crew, self._house, -1
+        wiring, task_scope, abandoned = self._open_wiring, self._task_scope, -1
         self._state = "draining"
         try:
             with anyio.CancelScope(shield=True):
                 try:
-                    if not house.has_crashed:
-                        abandoned = await crew.leave(self.settings.grace_s)
+                    if not task_scope.has_crashed:
+                        abandoned = await wiring.leave(self.settings.grace_s)
                 finally:  # also when whoever waits for us has no patience, and cancels us again
                     self._state = "closing"
                     await self._close()
         finally:
             self._state = "closed"
             self._is_drained().set()
-            abandoned = crew.count_runs() if abandoned < 0 else abandoned
+            abandoned = wiring.count_runs() if abandoned < 0 else abandoned
             self._emit(NodeLeft(pool=self.pool, node=self.id, abandoned=abandoned))
-            await house.leave(kind, error, traceback)
+            await task_scope.leave(kind, error, traceback)
 
     async def _open(self, supervisor: Supervisor) -> None:
-        settings, seam = self.settings, self._seam
+        settings, io = self.settings, self._io
         url, self._server = await serve(self._given_url)
         control = Control(self.pool)
         url = url.at(control.prefix)
-        self._link = await Link.open(
-            seam,
+        self._pipeline = await Pipeline.open(
+            io,
             url,
             op_timeout_s=settings.op_timeout_s,
             longest_s=settings.longest_s,
@@ -489,12 +489,12 @@ class Node(Dispatching):
         context = Context(
             url=url,
             settings=settings,
-            seam=seam,
-            loop=seam.loop(supervisor),
-            link=self._link,
+            io=io,
+            loop=io.loop(supervisor),
+            pipeline=self._pipeline,
             control=control,
-            ids=seam.ids,
-            node_id=seam.ids.next("n"),
+            ids=io.ids,
+            node_id=io.ids.next("n"),
             incarnation="",
             emit=self._emit,
             supervisor=supervisor,
@@ -508,7 +508,7 @@ class Node(Dispatching):
             raise StoreUnavailable(
                 problem=f"{url.where}: not joined within {open_s:g} s", maybe_done=True
             ) from None
-        server = self._link.server
+        server = self._pipeline.server
         name = f"{server.name} {server.version}" if server else ""
         if self._given_url.is_in_clear:
             self._emit(PasswordInClear(where=self._given_url.where))
@@ -518,12 +518,12 @@ class Node(Dispatching):
 
     async def _join(self, context: Context) -> None:
         """Join the pool, with a worker if there are handlers."""
-        made = await found(context)
+        made = await open_pool(context)
         check_ttl(context, made.ttl_ms)
-        self._crew = Crew(context, made, on_shutdown=self._on_shutdown)
-        await self._crew.start()
+        self._wiring = Wiring(context, made, on_shutdown=self._on_shutdown)
+        await self._wiring.start()
         if self._handlers is not None and len(self._handlers):
-            await self._crew.add_worker(self._handlers, *self._worker_args)
+            await self._wiring.add_worker(self._handlers, *self._worker_args)
 
     async def _close(self) -> None:
         """End the actors, then what runs beside the loop; each step whatever became of the others.
@@ -535,17 +535,17 @@ class Node(Dispatching):
             then.push_async_callback(anyio.lowlevel.checkpoint)
             if self._server is not None:
                 then.push_async_callback(anyio.to_thread.run_sync, self._server.stop)
-            if self._link is not None:
-                then.push_async_callback(self._link.aclose, CLOSE_BUDGET_S)
-            if self._crew is not None:
-                then.push_async_callback(self._crew.close_connections)
-            await self._house.close(CLOSE_BUDGET_S)
+            if self._pipeline is not None:
+                then.push_async_callback(self._pipeline.aclose, CLOSE_BUDGET_S)
+            if self._wiring is not None:
+                then.push_async_callback(self._wiring.close_connections)
+            await self._task_scope.close(CLOSE_BUDGET_S)
 
     @property
-    def _open_crew(self) -> Crew:
-        if self._crew is None:
+    def _open_wiring(self) -> Wiring:
+        if self._wiring is None:
             raise NotRunning(state=self._state)
-        return self._crew
+        return self._wiring
 
     def _is_drained(self) -> anyio.Event:
         # Made late: on some event loops an Event belongs to the loop that runs when it is made.
@@ -561,7 +561,7 @@ class Node(Dispatching):
     @property
     def dispatcher(self) -> Dispatcher:
         """The actor that sends admissions."""
-        return self._open_crew.dispatcher
+        return self._open_wiring.dispatcher
 
     def check_open(self) -> None:
         """Refuse a call when the node is not open, or not here.
@@ -602,7 +602,7 @@ class Node(Dispatching):
         check_size("payload", payload, self.settings.payload_bytes_max)
         return Admission(
             key=key,
-            id=self._open_crew.context.ids.next(),
+            id=self._open_wiring.context.ids.next(),
             handler=name,
             kind=kind,
             payload=payload,
@@ -618,10 +618,10 @@ class Node(Dispatching):
     async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
         """Add what only another look tells, in time: names like the one that nobody knows."""
         if isinstance(error, UnknownHandler):
-            context = self._open_crew.context
+            context = self._open_wiring.context
             lane, names = context.lanes[0].lane, list[bytes]()
-            with anyio.move_on_after(deadline_s - self._seam.clock()), suppress(PoolError):
-                names = await context.link.execute("HKEYS", lane.names.handlers)
+            with anyio.move_on_after(deadline_s - self._io.clock()), suppress(PoolError):
+                names = await context.pipeline.execute("HKEYS", lane.names.handlers)
             known = sorted(name.decode(errors="replace") for name in names)
             close = difflib.get_close_matches(error.handler, known)
             return UnknownHandler(handler=error.handler, close_matches=tuple(close))
@@ -630,7 +630,7 @@ class Node(Dispatching):
     async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
         """Wait for a job of an open node; with 0 for what the store says now.  See `JobRef`."""
         with anyio.fail_after(self.settings.op_timeout_s if limit_s == 0 else limit_s):
-            await self._open_crew.dispatcher.wait(waiting, limit_s)
+            await self._open_wiring.dispatcher.wait(waiting, limit_s)
 
     def why_waits(self, record: Record | None) -> str:
         """Return why a job has not begun, as its record was when it was looked at last."""
@@ -656,17 +656,17 @@ class Node(Dispatching):
             NoSuchJob, JobLost: Neither is there.
         """
         self.check_open()
-        crew = self._open_crew
-        state = crew.context.lane_of(key)
-        call, asked_s = state.lane.look([(key, job_id)]), self._seam.clock()
+        wiring = self._open_wiring
+        state = wiring.context.lane_of(key)
+        call, asked_s = state.lane.look([(key, job_id)]), self._io.clock()
         try:
-            [found] = await crew.context.link.call(call, repeatable=True)
+            [found] = await wiring.context.pipeline.call(call, repeatable=True)
         except StoreLost:
-            crew.context.on_data_lost(state.number)
+            wiring.context.on_data_lost(state.number)
             raise StoreLost(pool=self.pool) from None
         told: Record | Outcome | Missing = found
         if isinstance(told, Missing):
-            missing = crew.dispatcher.missing(key, job_id, seen, told)
+            missing = wiring.dispatcher.missing(key, job_id, seen, told)
             if isinstance(missing, JobLost):
                 raise again(missing)
             raise NoSuchJob(key=key, job_id=job_id)
@@ -675,7 +675,7 @@ class Node(Dispatching):
     async def request_stop(self, key: str, job_id: str, cause: str) -> str:
         """Ask for a stop; see `JobRef.stop`."""
         self.check_open()
-        return await self._open_crew.requests.stop(key, job_id, cause)
+        return await self._open_wiring.requests.stop(key, job_id, cause)
 
 
 def _handlers_of(given: object) -> Handlers:

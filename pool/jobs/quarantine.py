@@ -30,7 +30,7 @@ async def quarantine(
     try:
         while word == "LOOKED":  # for its start, in so large a stream
             call = state.lane.quarantine(key, text, holder, after)
-            word, _, after = await context.link.call(call, repeatable=True)
+            word, _, after = await context.pipeline.call(call, repeatable=True)
     except StoreFault as error:  # a key of the wrong type: that must not hold up the others
         context.trouble("quarantine", state.number, error)
         return False

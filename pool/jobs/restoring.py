@@ -31,7 +31,7 @@ async def restore(
         limit_s = timeout_s + timing.stop_budget_s if timeout_s is not None else 0.0
         items.append((key, text, limit_s))
     call = state.lane.restore(owner, items, pending_s=timing.pending_timeout_s)
-    answers: list[tuple[str, ...]] = await context.link.call(call, repeatable=True)
+    answers: list[tuple[str, ...]] = await context.pipeline.call(call, repeatable=True)
     into: dict[str, list[str]] = defaultdict(list)
     for item, answer in zip(items, answers, strict=True):
         for index in answer if answer[0] not in _NOT_RESTORED else ():

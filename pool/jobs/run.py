@@ -64,7 +64,7 @@ class Run(Life):
     is_acknowledged: bool = False
     edge: Edge | None = None  # how it shall end, once that is decided
     payload: bytes | None = None
-    blob: bytes | None = None
+    checkpoint: bytes | None = None
     state: bytes | None = None  # what its handler assigned before it was suspended
     then: tuple[Callable[[], None], ...] = ()  # called when the key is free here again
     others: tuple[Callable[[], None], ...] = ()  # ... for workers beside its own

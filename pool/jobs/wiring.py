@@ -47,7 +47,7 @@ from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import CompareAndDelete, KeyChange, Resync, Set
 from pool.maps.replicas import Maps
 from pool.names import WORKERS
-from pool.redis.commands.replies import Founded, Renewal
+from pool.redis.commands.replies import PoolConfig, Renewal
 from pool.redis.io.system import Reply
 from pool.redis.scripts import ScriptCall, Word
 from pool.runtime.actor import Actor
@@ -72,13 +72,13 @@ class _Going:
     owns: int = 0  # keys left to the reapers
 
 
-class Crew:
+class Wiring:
     """Makes, starts, connects and stops the actors of one node."""
 
     def __init__(
         self,
         context: Context,
-        made: Founded,
+        made: PoolConfig,
         *,
         on_shutdown: Callable[[], object],
     ) -> None:
@@ -96,7 +96,7 @@ class Crew:
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
         context.incarnation = made.incarnation
         self.maps = Maps(
-            access=context,
+            session=context,
             on_lost=self._on_pool_lost,
         )
         self.replica = self.maps.new_replica(WORKERS)
@@ -216,7 +216,7 @@ class Crew:
                 if worker.state == "new":
                     worker.stop()
                 else:
-                    with suppress(NotRunning):  # the house has ended, and says why to others
+                    with suppress(NotRunning):  # the task scope has ended, and says why to others
                         self._begin_giving_up(worker, 0.0)
                 raise
             finally:
@@ -328,7 +328,7 @@ class Crew:
         counts: dict[str, int],
         was_away: bool,
     ) -> None:
-        now_s = self.context.seam.clock()
+        now_s = self.context.io.clock()
         if told.lease_end_ms is not None:
             self._reaper.lease_ends(state.number, state.until_s(told.lease_end_ms, now_s))
         for deadline_ms in (told.pending_ms, told.due_ms):
@@ -349,7 +349,7 @@ class Crew:
         self._tell_workers(LeaseHard(state.number))
         # Who comes so late stood still, and so did they: told before or only now, they have their
         # time to end when all goes on.
-        if self.context.seam.clock() - state.lease.hard_s < FROZEN_S:
+        if self.context.io.clock() - state.lease.hard_s < FROZEN_S:
             self._overran([run for run in self._overrunning(state.number) if not run.is_lost])
         self._judge_later(state.number)
 
@@ -364,7 +364,7 @@ class Crew:
     def _judge(self, lane: int) -> None:
         """Find handlers that have had their time to end since they lost their lease."""
         self._judging.discard(lane)
-        now_s, budget_s = self.context.seam.clock(), self.context.timing.stop_budget_s
+        now_s, budget_s = self.context.io.clock(), self.context.timing.stop_budget_s
         runs = self._overrunning(lane)
         late = [run for run in runs if now_s - run.cancelled_s >= budget_s / 2]
         if len(late) < len(runs):
@@ -376,7 +376,7 @@ class Crew:
         ends_s = [self.context.lanes[run.lane].lease.hard_s for run in worker.left_over()]
         if not ends_s:
             return 0.0
-        in_s = max(0.0, min(ends_s) - self.context.seam.clock())
+        in_s = max(0.0, min(ends_s) - self.context.io.clock())
         self.context.loop.later(in_s, lambda: self._overran(worker.left_over()))
         return in_s
 
@@ -387,7 +387,7 @@ class Crew:
                 name, epoch = run.start.handler, run.start.epoch
                 self.context.emit(HandlerOverran(key=run.key, handler=name, epoch=epoch))
         if runs and self.context.settings.on_overrun == "exit":
-            self.context.seam.end_process(EXIT_CODE)
+            self.context.io.end_process(EXIT_CODE)
 
     def _on_gone(self, lane: int, names: Sequence[str]) -> None:
         """Join again; what they owned is reaped, even if they have no lease that could end."""
@@ -486,7 +486,7 @@ class Crew:
                 fields_of = (*fields_of, "o", outcome)
             again = partial(self._signal_when_full, state, name, fields_of)
             try:
-                self.context.link.send((*signal, *bounds, *fields_of), again)
+                self.context.pipeline.send((*signal, *bounds, *fields_of), again)
             except PoolError:
                 return  # they ask again
 
@@ -496,7 +496,7 @@ class Crew:
         """Send a signal that was refused once more, in a script: those free before they write."""
         if isinstance(reply, StorageFull):
             with suppress(PoolError):
-                self.context.link.send(state.lane.signal(name, fields), lambda _: None)
+                self.context.pipeline.send(state.lane.signal(name, fields), lambda _: None)
 
     def _on_workers_changed(self, news: KeyChange | Resync) -> None:
         self._on_workers()
@@ -520,7 +520,7 @@ class Crew:
 
     async def shut_down(self) -> None:
         """Have every node that is open now drain."""
-        now_ms: int = await self.context.link.at(self.context.control.config).execute("TIME")
+        now_ms: int = await self.context.pipeline.at(self.context.control.config).execute("TIME")
         stamp = max(now_ms, self._shutdown_seen + 1)
         await self.replica.write([Set(SHUTDOWN_KEY, b"%d" % stamp)], repeatable=True)
 

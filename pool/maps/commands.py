@@ -54,8 +54,8 @@ from pool.maps.deltas import (
 from pool.names import Control, check_map
 from pool.redis.commands import plain
 from pool.redis.connection import Reply
-from pool.redis.io.system import Seam
-from pool.redis.pipeline import Link
+from pool.redis.io.system import IO
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Script, ScriptCall, Word
 
 OPS_MAX = 256  # in one write: it holds the server for about 1 us each
@@ -260,7 +260,7 @@ class StoredMap:
 
     async def write(
         self,
-        link: Link,
+        pipeline: Pipeline,
         incarnation: str,
         ops: Sequence[Op],
         *,
@@ -271,7 +271,7 @@ class StoredMap:
         """Do these operations in order, as one revision of the map; return what became of each.
 
         An operation whose condition does not hold changes nothing and keeps no other from it.
-        With `repeatable` the link tries again after a lost connection: only for operations that
+        With `repeatable` the pipeline tries again after a lost connection: only for operations that
         may be done twice, such as setting keys which nobody else writes.
 
         Raises:
@@ -283,16 +283,16 @@ class StoredMap:
             StorageFull: The server is full, and a key would be set; nothing was written.
             StoreUnavailable: No answer in time; `maybe_done` says whether it may have been done.
         """
-        limits = (nonce(link.seam), items_max, *life.words())
+        limits = (nonce(pipeline.io), items_max, *life.words())
         args = (incarnation, self.name, *limits, *_words(ops))
         call = WRITE(self.keys(), args, parts=2 + 2 * len(ops))
-        reply = await self._call(link, call, repeatable=repeatable)
+        reply = await self._call(pipeline, call, repeatable=repeatable)
         revision, stamp, outcomes = reply
         return WriteResult(Position(incarnation, revision, stamp), outcomes)
 
     async def change_list(
         self,
-        link: Link,
+        pipeline: Pipeline,
         incarnation: str,
         op: ListOp,
         *,
@@ -312,32 +312,32 @@ class StoredMap:
             raise InvalidOption(
                 option="values", value=str(len(op.values)), problem=f"1 to {OPS_MAX} at once"
             )
-        limits = (nonce(link.seam), items_max, *life.words())
+        limits = (nonce(pipeline.io), items_max, *life.words())
         what = (op.kind, _key(op.key), *map(_value, op.values))
         call = LIST(self.keys(), (incarnation, self.name, *limits, *what))
-        revision, stamp, before, now = await self._call(link, call, repeatable=False)
+        revision, stamp, before, now = await self._call(pipeline, call, repeatable=False)
         at = Position(incarnation, revision, stamp)
         return ResizeResult(at, before != now, before, now)
 
-    async def reset(self, link: Link, incarnation: str, op: ResetOp) -> ResizeResult:
+    async def reset(self, pipeline: Pipeline, incarnation: str, op: ResetOp) -> ResizeResult:
         """Remove everything, as one revision; what is freed is freed beside the server's work.
 
         Raises:
             StoreLost, StoreUnavailable: As for `write()`.
         """
-        call = self.reset_call(link.seam, incarnation, op)
+        call = self.reset_call(pipeline.io, incarnation, op)
         repeatable = not op.expected  # what is empty then is empty, whoever did it
-        reply = await self._call(link, call, repeatable=repeatable)
+        reply = await self._call(pipeline, call, repeatable=repeatable)
         revision, stamp, is_met, before = reply
         at = Position(incarnation, revision, stamp)
         return ResizeResult(at, is_met, before, 0 if is_met else before)
 
-    def reset_call(self, seam: Seam, incarnation: str, op: ResetOp) -> ScriptCall:
+    def reset_call(self, io: IO, incarnation: str, op: ResetOp) -> ScriptCall:
         """Return the call that removes everything."""
         expected = [word for key, value in op.expected for word in (_key(key), _value(value))]
-        return RESET(self.keys(), (incarnation, self.name, nonce(seam), op.kind, *expected))
+        return RESET(self.keys(), (incarnation, self.name, nonce(io), op.kind, *expected))
 
-    async def find(self, link: Link, incarnation: str, revisions: Sequence[int]) -> History:
+    async def find(self, pipeline: Pipeline, incarnation: str, revisions: Sequence[int]) -> History:
         """Return how far the map's history came, and which of these revisions it has.
 
         Raises:
@@ -345,7 +345,7 @@ class StoredMap:
         """
         keys = (self.control.config, self.control.maps, self.data, self.log)
         call = FIND(keys, (incarnation, *revisions), parts=2 + len(revisions))
-        revision, floor, stamps = await self._call(link, call, repeatable=True)
+        revision, floor, stamps = await self._call(pipeline, call, repeatable=True)
         known = {of: stamp for of, stamp in zip(revisions, stamps, strict=True) if stamp}
         return History(revision, floor, known)
 
@@ -353,10 +353,10 @@ class StoredMap:
         """Return what fetches the whole map, page by page."""
         return Pages(self, incarnation)
 
-    async def snapshot(self, link: Link, incarnation: str) -> MapState:
+    async def snapshot(self, pipeline: Pipeline, incarnation: str) -> MapState:
         """Fetch the whole map; for errors see `Pages.fetch`."""
         pages = self.pages(incarnation)
-        while (state := await pages.fetch(link)) is None:
+        while (state := await pages.fetch(pipeline)) is None:
             continue
         return state
 
@@ -365,16 +365,16 @@ class StoredMap:
         control = self.control
         return (control.config, control.maps, self.data, self.lists, self.log, control.map_due)
 
-    async def _call(self, link: Link, call: ScriptCall, *, repeatable: bool) -> Reply:
+    async def _call(self, pipeline: Pipeline, call: ScriptCall, *, repeatable: bool) -> Reply:
         try:
-            return await link.call(call, repeatable=repeatable)
+            return await pipeline.call(call, repeatable=repeatable)
         except StoreLost:  # the script can name only the key where it looked
             raise StoreLost(pool=self.control.pool) from None
 
 
-def nonce(seam: Seam) -> str:
+def nonce(io: IO) -> str:
     """Draw what makes the stamps of one call's writes unlike all others."""
-    return f"{seam.dice.getrandbits(64):016x}"
+    return f"{io.dice.getrandbits(64):016x}"
 
 
 @attrs.define(eq=False)
@@ -396,7 +396,7 @@ class Pages:
     _odd: set[bytes] = attrs.field(init=False, factory=set)  # fields that are none of ours
     _bytes_max: int = attrs.field(init=False, default=PAGE_BYTES_MAX)
 
-    async def fetch(self, link: Link) -> MapState | None:
+    async def fetch(self, pipeline: Pipeline) -> MapState | None:
         """Fetch the next page, when it is its turn; return the map if that was the last.
 
         Costs what the page holds on the server.
@@ -411,16 +411,16 @@ class Pages:
         at = self._gathering.at
         reached = "" if at is None else at.revision
         where = (self._bytes_max, reached, self._strings_at, self._lists_at)
-        call = PAGE(keys, (self.incarnation, nonce(link.seam), *where))
-        async with link.pages.turn() as turn:
+        call = PAGE(keys, (self.incarnation, nonce(pipeline.io), *where))
+        async with pipeline.pages.turn() as turn:
             try:
-                paged = await stored._call(link, call, repeatable=True)
+                paged = await stored._call(pipeline, call, repeatable=True)
             except StoreUnavailable:
                 self._bytes_max = max(self._bytes_max // 2, PAGE_BYTES_MIN)
                 raise
             turn.size = 0 if paged is None else paged.size
         if paged is None:
-            await stored.reset(link, self.incarnation, ResetOp("expire"))
+            await stored.reset(pipeline, self.incarnation, ResetOp("expire"))
             self._begin_anew()
             return None
         self._bytes_max = min(2 * self._bytes_max, PAGE_BYTES_MAX)
@@ -490,7 +490,7 @@ def probed(incarnation: str, maps: Sequence[StoredMap], probe: Probe) -> list[Pr
 
 
 def expire_calls(
-    seam: Seam, control: Control, incarnation: str, names: Sequence[bytes]
+    io: IO, control: Control, incarnation: str, names: Sequence[bytes]
 ) -> list[ScriptCall]:
     """Return the calls that end those maps whose time a probe found to be up."""
     calls = []
@@ -499,7 +499,7 @@ def expire_calls(
             stored = StoredMap(control, name.decode())
         except (UnicodeDecodeError, ConfigError):
             continue  # foreign: no map of ours can have this name
-        calls.append(stored.reset_call(seam, incarnation, ResetOp("expire")))
+        calls.append(stored.reset_call(io, incarnation, ResetOp("expire")))
     return calls
 
 

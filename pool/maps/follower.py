@@ -1,4 +1,4 @@
-"""The blocking readers of map logs: a `Tail` for each few maps, which feeds their replicas.
+"""The blocking readers of map logs: a `StreamTailer` for each few maps, which feeds their replicas.
 
     log of map A --\
     log of map B ----> XREAD from each reader's own position --> one hop --> receive(Deltas)
@@ -40,7 +40,7 @@ from pool.maps.commands import (
 )
 from pool.maps.deltas import Deltas, Position, Probed
 from pool.names import Control
-from pool.redis.io.system import Care, Port, Seam
+from pool.redis.io.system import IO, BodyIO, Care
 from pool.redis.url import Url
 from pool.runtime.stream_tailer import Batch, Reading, StreamEntry, StreamTailer
 from pool.settings import Settings
@@ -81,7 +81,7 @@ class Follower:
     All but `_probe` belongs to the event loop's thread.
     """
 
-    seam: Seam
+    io: IO
     url: Url
     control: Control
     incarnation: str
@@ -96,12 +96,12 @@ class Follower:
 
     @_tails.default
     def _first_tail(self) -> list[StreamTailer[_Reading]]:
-        return [self._new_tail()]
+        return [self._new_tailer()]
 
-    def _new_tail(self) -> StreamTailer[_Reading]:
+    def _new_tailer(self) -> StreamTailer[_Reading]:
         tail: StreamTailer[_Reading] = StreamTailer(
             name="pool-maps",
-            seam=self.seam,
+            io=self.io,
             url=self.url,
             timing=self.timing,
             count=READ_MAX,
@@ -146,7 +146,7 @@ class Follower:
         for tail in self._tails:
             if len(tail.readings) < MAPS_MAX:
                 return tail
-        self._tails.append(self._new_tail())
+        self._tails.append(self._new_tailer())
         if self._is_started:
             self._tails[-1].start()
         return self._tails[-1]
@@ -188,7 +188,7 @@ class Follower:
     # --- beside the loop ----------------------------------------------------------------------
 
     async def _probe(
-        self, port: Port, readings: Sequence[_Reading], is_fresh: bool
+        self, body_io: BodyIO, readings: Sequence[_Reading], is_fresh: bool
     ) -> list[tuple[_Reading, Told]]:
         incarnation, maps = self.incarnation, [reading.stored for reading in readings]
         timeout_s = self.settings.op_timeout_s
@@ -198,7 +198,7 @@ class Follower:
         while ended_count == ENDED_MAX:  # there may be more, of whatever maps of the pool
             expected_ms = self._expected_ms()
             call = probe_call(self.control, incarnation, maps, expected_ms=expected_ms, logs=logs)
-            [reply] = await port.run([call], timeout_s=timeout_s)
+            [reply] = await body_io.run([call], timeout_s=timeout_s)
             if isinstance(reply, StoreLost):
                 self._noted = None
                 lost = HistoryLost(incarnation, StoreLost(pool=self.control.pool))
@@ -206,20 +206,20 @@ class Follower:
             if isinstance(reply, PoolError):
                 raise again(reply)
             if reply.now_ms:
-                self._noted = reply.now_ms, self.seam.clock()
+                self._noted = reply.now_ms, self.io.clock()
             told = told or [
                 attrs.evolve(each, is_fresh=is_fresh) for each in probed(incarnation, maps, reply)
             ]
-            ended = expire_calls(self.seam, self.control, incarnation, reply.ended)
+            ended = expire_calls(self.io, self.control, incarnation, reply.ended)
             if ended:  # what fails here is handed to somebody again
-                await port.run(ended, timeout_s=timeout_s)
+                await body_io.run(ended, timeout_s=timeout_s)
             ended_count = len(reply.ended)
         return [*zip(readings, told, strict=True)]
 
     def _expected_ms(self) -> int:
         """Return what the maps' time should be by our own clock; 0: we have heard of none."""
         noted = self._noted
-        return 0 if noted is None else noted[0] + round((self.seam.clock() - noted[1]) * 1000)
+        return 0 if noted is None else noted[0] + round((self.io.clock() - noted[1]) * 1000)
 
 
 def _deltas(_: _Reading, entries: list[StreamEntry]) -> Deltas:

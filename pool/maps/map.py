@@ -27,7 +27,7 @@ from pool.maps import deltas as model
 from pool.maps.commands import OPS_MAX, MapLife
 from pool.maps.deltas import Position
 from pool.maps.replica import Replica
-from pool.maps.standalone import Alone
+from pool.maps.standalone import Standalone
 from pool.maps.watch import WATCH_MAX, V, Watch, reader_of, text_of
 from pool.names import WORKERS, check_map
 from pool.redis.url import Url
@@ -179,7 +179,7 @@ class ReplicatedMap(Generic[V]):
             is_sliding: Count `ttl_s` from the latest write that changed something instead.
             expires_at: Instead of `ttl_s`: when the map ends, in seconds since 1970, as
                 `datetime.timestamp()` returns; said with each write, by the server's clock then.
-            settings: Those of the link and the renewal period count.
+            settings: Those of the pipeline and the renewal period count.
             observers: Called with every event, plainly; the default writes log lines.
 
         Raises:
@@ -188,11 +188,11 @@ class ReplicatedMap(Generic[V]):
         """
         life = MapLife(ttl_s, is_sliding, expires_at)
         address = Url.parse(url)  # `url` itself, with a password in it, is not kept
-        access = Alone(pool, address, settings=settings, observers=observers)
+        session = Standalone(pool, address, settings=settings, observers=observers)
 
         @asynccontextmanager
         async def held() -> AsyncIterator[Replica]:
-            async with access as alone, alone.maps.hold(name) as replica:
+            async with session as standalone, standalone.maps.hold(name) as replica:
                 yield replica
 
         return ReplicatedMap(name, values, life, held)
@@ -218,7 +218,7 @@ class ReplicatedMap(Generic[V]):
         traceback: TracebackType | None,
     ) -> None:
         if self._replica is not None:
-            self._replica.link.check_loop()
+            self._replica.pipeline.check_loop()
         self._state = "closed"
         for watch in self._watches:
             watch.close()
@@ -319,7 +319,7 @@ class ReplicatedMap(Generic[V]):
         """
         buffer_max = checks.count("buffer_max", buffer_max, 1, BUFFER_MAX)
         self._watches = [each for each in self._watches if not each.is_closed]
-        self._open.link.check_loop()
+        self._open.pipeline.check_loop()
         watch = Watch(self._open, self._values, buffer_max)
         self._watches.append(watch)
         return watch

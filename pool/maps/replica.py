@@ -1,7 +1,7 @@
 """The local copy of one replicated map, and those who wait for it or watch it.
 
     follower --Deltas, Probed--> +---------+ --changes--> watchers (callbacks)
-    link -----snapshot---------> | Replica | --reached--> waiters, each with a channel of its own
+    pipeline -snapshot---------> | Replica | --reached--> waiters, each with a channel of its own
                                  +---------+ --items----> readers, without waiting
 
 What to do about a gap, a silence or a server that went back is decided in `maps/deltas.py`; this
@@ -46,7 +46,7 @@ from pool.maps.deltas import (
     WriteResult,
 )
 from pool.maps.follower import Follower, HistoryLost, Rejoined, Told
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.runtime.actor import Actor
 
 FAULTS_MAX: Final = 4  # answers in a row that cannot be read, before it is the map that cannot
@@ -91,7 +91,7 @@ class Replica(Actor[Message]):
     """
 
     stored: StoredMap
-    link: Link
+    pipeline: Pipeline
     follower: Follower
     emit: Callable[[events.Event], object]
     on_lost: Callable[[StoreLost], object]  # the pool's data are gone; once until they are back
@@ -143,20 +143,20 @@ class Replica(Actor[Message]):
         incarnation = self.follower.incarnation
         with self._noticing(incarnation):
             return await self.stored.write(
-                self.link, incarnation, ops, repeatable=repeatable, life=life
+                self.pipeline, incarnation, ops, repeatable=repeatable, life=life
             )
 
     async def change_list(self, op: ListOp, *, life: MapLife = FOR_EVER) -> ResizeResult:
         """Change one list; see `StoredMap.change_list`."""
         incarnation = self.follower.incarnation
         with self._noticing(incarnation):
-            return await self.stored.change_list(self.link, incarnation, op, life=life)
+            return await self.stored.change_list(self.pipeline, incarnation, op, life=life)
 
     async def reset(self, op: ResetOp) -> ResizeResult:
         """Remove everything; see `StoredMap.reset`."""
         incarnation = self.follower.incarnation
         with self._noticing(incarnation):
-            return await self.stored.reset(self.link, incarnation, op)
+            return await self.stored.reset(self.pipeline, incarnation, op)
 
     @contextmanager
     def _noticing(self, incarnation: str) -> Iterator[None]:
@@ -186,7 +186,7 @@ class Replica(Actor[Message]):
         await self._wait(at)
 
     async def _wait(self, at: Position) -> None:
-        self.link.check_loop()
+        self.pipeline.check_loop()
         if self._has_passed(at):
             return
         if self.state in ("stopping", "ended"):
@@ -290,16 +290,16 @@ class Replica(Actor[Message]):
 
         Its first page comes as any other call does, and is all that there is of most maps.
         """
-        link, pages = self.link, self.stored.pages(self.follower.incarnation)
+        pipeline, pages = self.pipeline, self.stored.pages(self.follower.incarnation)
         failures = faults = 0
         async with AsyncExitStack() as stack:
             while ask == self._copy.ask:
                 if pages.incarnation != self.follower.incarnation:
                     pages = self.stored.pages(self.follower.incarnation)
                 try:
-                    if pages.is_begun and link is self.link:
-                        link = await stack.enter_async_context(self.link.apart())
-                    state = await pages.fetch(link)
+                    if pages.is_begun and pipeline is self.pipeline:
+                        pipeline = await stack.enter_async_context(self.pipeline.apart())
+                    state = await pages.fetch(pipeline)
                 except StoreLost as error:
                     self._receive(HistoryLost(pages.incarnation, error))
                 except PoolError as error:
@@ -315,7 +315,7 @@ class Replica(Actor[Message]):
                         return
                     continue
                 failures += 1
-                await anyio.sleep(reconnect_delay(failures, self.follower.seam.dice))
+                await anyio.sleep(reconnect_delay(failures, self.follower.io.dice))
 
     async def _is_ours_there(self, theirs: Position) -> bool | None:
         """Ask whether the history that a snapshot is of has our position; None: nobody can say."""
@@ -323,7 +323,7 @@ class Replica(Actor[Message]):
         if not self.is_synced or ours == theirs or ours.incarnation != theirs.incarnation:
             return None
         try:
-            history = await self.stored.find(self.link, ours.incarnation, [ours.revision])
+            history = await self.stored.find(self.pipeline, ours.incarnation, [ours.revision])
         except PoolError:
             return None
         return history.has(ours)
@@ -378,7 +378,7 @@ class Replica(Actor[Message]):
         history = None
         try:
             revisions = sorted({waiter.at.revision for waiter in asked})
-            history = await self.stored.find(self.link, incarnation, revisions)
+            history = await self.stored.find(self.pipeline, incarnation, revisions)
         except StoreLost as error:
             self._receive(HistoryLost(incarnation, error))
         except PoolError:

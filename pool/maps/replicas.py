@@ -18,7 +18,7 @@ from pool.errors import NotRunning
 from pool.maps.commands import StoredMap
 from pool.maps.follower import Follower
 from pool.maps.replica import Replica
-from pool.runtime.session import CLOSE_BUDGET_S, Access
+from pool.runtime.session import CLOSE_BUDGET_S, Session
 
 
 @attrs.define(eq=False)
@@ -31,7 +31,7 @@ class _HeldReplica:
 class Maps:
     """Starts and stops replicas; the one follower reads for them all."""
 
-    access: Access
+    session: Session
     on_lost: Callable[[], object]  # the pool's data are gone
     follower: Follower = attrs.field(init=False)
     _held: dict[str, _HeldReplica] = attrs.field(init=False, factory=dict)
@@ -40,16 +40,16 @@ class Maps:
 
     @follower.default
     def _new_follower(self) -> Follower:
-        access = self.access
+        session = self.session
         return Follower(
-            seam=access.seam,
-            url=access.url,
-            control=access.control,
-            incarnation=access.incarnation,
-            settings=access.settings,
-            timing=access.timing_now,
-            emit=access.emit,
-            care=access.supervisor,
+            io=session.io,
+            url=session.url,
+            control=session.control,
+            incarnation=session.incarnation,
+            settings=session.settings,
+            timing=session.timing_now,
+            emit=session.emit,
+            care=session.supervisor,
         )
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class Maps:
         self._is_closed = True
         async with self._lock:
             for held in list(self._held.values()):
-                await self.access.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+                await self.session.supervisor.stop(held.replica, CLOSE_BUDGET_S)
 
     async def aclose(self) -> None:
         """Stop reading, within a budget.  Twice is fine."""
@@ -93,7 +93,7 @@ class Maps:
                 held = self._held[name] = _HeldReplica(self.new_replica(name))
                 try:
                     failed = partial(self._fail, name, held)
-                    await self.access.supervisor.start(held.replica, failed)
+                    await self.session.supervisor.start(held.replica, failed)
                 except BaseException:
                     del self._held[name]
                     held.replica.stop()
@@ -106,7 +106,7 @@ class Maps:
             held.holders -= 1
             if not held.holders:
                 self._fail(name, held)
-                await self.access.supervisor.stop(held.replica, CLOSE_BUDGET_S)
+                await self.session.supervisor.stop(held.replica, CLOSE_BUDGET_S)
 
     def _fail(self, name: str, held: _HeldReplica, _: Exception | None = None) -> None:
         """Its replica is not run again; its holders hear of that, and who comes gets a new one."""
@@ -115,12 +115,12 @@ class Maps:
 
     def new_replica(self, name: str) -> Replica:
         """Return a replica that whoever asks for it starts and stops."""
-        access = self.access
+        session = self.session
         return Replica(
             name=f"map/{name}",
-            stored=StoredMap(access.control, name),
-            link=access.link,
+            stored=StoredMap(session.control, name),
+            pipeline=session.pipeline,
             follower=self.follower,
-            emit=access.emit,
+            emit=session.emit,
             on_lost=lambda _: self.on_lost(),
         )

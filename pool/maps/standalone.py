@@ -1,4 +1,4 @@
-"""What a replicated map needs that is used without a node: a link, and whoever keeps actors.
+"""What a replicated map needs that is used without a node: a pipeline, and whoever keeps actors.
 
 It joins nothing, renews nothing and reaps nothing: it is no member of the pool, and the pool need
 not have any.
@@ -18,15 +18,16 @@ from pool.core.timing import Timing
 from pool.errors import NotRunning, PoolError
 from pool.events import DataLost, Observer
 from pool.maps.replicas import Maps
-from pool.redis.io.system import Seam
+from pool.redis.io.system import IO
 from pool.redis.url import Url
-from pool.runtime.pool_config import check_ttl, found
-from pool.runtime.session import Access, accessing
+from pool.runtime.pool_config import check_ttl, open_pool
+from pool.runtime.session import Session, open_session
 from pool.settings import Settings
 
 
-class Alone:
-    """`async with Alone(...) as alone`: then `alone.maps` holds maps of that pool."""
+class Standalone:
+    """`async with Standalone(...) as standalone`: then `standalone.maps` holds maps of that
+    pool."""
 
     maps: Maps
 
@@ -37,16 +38,16 @@ class Alone:
         *,
         settings: Settings | None,
         observers: Sequence[Observer],
-        seam: Seam | None = None,
+        io: IO | None = None,
     ) -> None:
-        self._accessing = accessing(Url.parse(url), pool, settings, observers, seam)
+        self._opening_session = open_session(Url.parse(url), pool, settings, observers, io)
         self._stack = AsyncExitStack()
-        self._is_refounding = False
+        self._is_opening = False
 
     async def __aenter__(self) -> Self:
-        access = await self._stack.enter_async_context(self._accessing)
+        session = await self._stack.enter_async_context(self._opening_session)
         try:
-            await self._open(access)
+            await self._open(session)
         except BaseException as error:
             await self._stack.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -65,32 +66,32 @@ class Alone:
         finally:
             await self._stack.__aexit__(kind, error, traceback)
 
-    async def _open(self, access: Access) -> None:
-        self._access = access
-        made = await found(access, any_lanes=True)
-        check_ttl(access, made.ttl_ms)
-        access.incarnation, access.timing = made.incarnation, Timing(made.ttl_ms / 1000)
-        self.maps = Maps(access=access, on_lost=self._on_lost)
+    async def _open(self, session: Session) -> None:
+        self._session = session
+        made = await open_pool(session, any_lanes=True)
+        check_ttl(session, made.ttl_ms)
+        session.incarnation, session.timing = made.incarnation, Timing(made.ttl_ms / 1000)
+        self.maps = Maps(session=session, on_lost=self._on_lost)
         self.maps.start()
 
     def _on_lost(self) -> None:
-        if not self._is_refounding:
-            self._is_refounding = True
+        if not self._is_opening:
+            self._is_opening = True
             with suppress(NotRunning):  # it ends just now
-                self._access.supervisor.errand("refound", self._refound)
+                self._session.supervisor.errand("refound", self._open_again)
 
-    async def _refound(self) -> None:
+    async def _open_again(self) -> None:
         """Make the pool anew, however long that takes, or learn who has."""
-        access, failures = self._access, 0
-        while self._is_refounding:
+        session, failures = self._session, 0
+        while self._is_opening:
             try:
-                made = await found(access, any_lanes=True)
+                made = await open_pool(session, any_lanes=True)
             except PoolError:  # the follower says that the store is away
                 failures += 1
-                await anyio.sleep(reconnect_delay(failures, access.seam.dice))
+                await anyio.sleep(reconnect_delay(failures, session.io.dice))
             else:
-                self._is_refounding = False
-                if made.incarnation != access.incarnation:
-                    access.emit(DataLost(pool=access.pool, incarnation=access.incarnation))
-                access.incarnation, access.timing = made.incarnation, Timing(made.ttl_ms / 1000)
+                self._is_opening = False
+                if made.incarnation != session.incarnation:
+                    session.emit(DataLost(pool=session.pool, incarnation=session.incarnation))
+                session.incarnation, session.timing = made.incarnation, Timing(made.ttl_ms / 1000)
                 self.maps.follower.rejoin(made.incarnation)

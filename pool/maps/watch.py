@@ -57,13 +57,13 @@ class Watch(Generic[V]):
             WrongLoop: On another event loop than the map's, or on none.
             NotRunning: This process is a fork of the map's.
         """
-        self._replica.link.check_loop()
+        self._replica.pipeline.check_loop()
         self._unwatch()
         self.is_closed = True
         self._bell.set()
 
     def __enter__(self) -> Self:
-        self._replica.link.check_loop()
+        self._replica.pipeline.check_loop()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,7 +73,7 @@ class Watch(Generic[V]):
         return self
 
     async def __anext__(self) -> Change[V] | Resync:
-        self._replica.link.check_loop()
+        self._replica.pipeline.check_loop()
         while not self._buffer and not self._is_behind:
             if self.is_closed:
                 raise StopAsyncIteration

@@ -20,7 +20,7 @@ from pool.names import Control, Names, lane_of
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.replies import Looked, More, Opening
 from pool.redis.io.system import Reply
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Word
 
 IDENTITIES_MAX: Final = 2_000  # nodes and workers looked at, the longest silent first
@@ -44,10 +44,10 @@ class Found:
     incarnation: str
     ttl_s: float
 
-    async def lane(self, link: Link, number: int) -> Lane:
+    async def lane(self, pipeline: Pipeline, number: int) -> Lane:
         """Return what builds the calls of one lane."""
         names = Names(self.pool, number)
-        told = await link.execute("HGET", names.lane, "incarnation")
+        told = await pipeline.execute("HGET", names.lane, "incarnation")
         return Lane(names, (told or b"").decode(errors="replace"))
 
 
@@ -93,10 +93,12 @@ class View:
     unread: tuple[str, ...] = ()  # lanes that did not answer and keys of another type, and why
 
 
-async def find(link: Link, pool: str) -> Found | None:
+async def find(pipeline: Pipeline, pool: str) -> Found | None:
     """Return how the pool was made, or None if this server has none of that name."""
     control = Control(pool)
-    fields = await link.execute("HMGET", control.config, "protocol", "lanes", "incarnation", "ttl")
+    fields = await pipeline.execute(
+        "HMGET", control.config, "protocol", "lanes", "incarnation", "ttl"
+    )
     *named, ttl = fields
     if None in named:
         return None
@@ -112,7 +114,7 @@ async def find(link: Link, pool: str) -> Found | None:
     )
 
 
-async def view(link: Link, found: Found) -> View:
+async def view(pipeline: Pipeline, found: Found) -> View:
     """Return what the pool looks like now.
 
     Raises:
@@ -123,7 +125,7 @@ async def view(link: Link, found: Found) -> View:
 
     async def look(number: int) -> None:
         try:
-            views[number] = await _lane(link, Names(found.pool, number))
+            views[number] = await _lane(pipeline, Names(found.pool, number))
         except PoolError as error:
             troubles[number] = error
 
@@ -172,7 +174,7 @@ async def view(link: Link, found: Found) -> View:
 
 
 async def outcomes(
-    link: Link, found: Found, jobs: Sequence[tuple[str, str]]
+    pipeline: Pipeline, found: Found, jobs: Sequence[tuple[str, str]]
 ) -> list[Outcome | Record | None]:
     """Return how these jobs (key, id) are or ended, in their order; None: nothing is known."""
     answers: dict[tuple[str, str], Looked] = {}
@@ -180,8 +182,8 @@ async def outcomes(
         mine = [job for job in jobs if lane_of(job[0], found.lanes) == number]
         while mine:
             some = mine[:_LOOKS]
-            call = (await found.lane(link, number)).look(some)
-            reply = await link.call(call, repeatable=True)
+            call = (await found.lane(pipeline, number)).look(some)
+            reply = await pipeline.call(call, repeatable=True)
             answers.update(zip(some, reply, strict=True))
             mine = [job for job in some if type(answers[job]) is More] + mine[_LOOKS:]
     told = [answers[job] for job in jobs]
@@ -191,11 +193,11 @@ async def outcomes(
 # --- one lane -------------------------------------------------------------------------------
 
 
-async def _lane(link: Link, n: Names) -> View:
-    link = link.at(n.prefix)  # its clock, above all: TIME has no key
+async def _lane(pipeline: Pipeline, n: Names) -> View:
+    pipeline = pipeline.at(n.prefix)  # its clock, above all: TIME has no key
     unread: list[str] = []
     now_ms, fields, total, pending, parked, names, identities, heads = await _all(
-        link,
+        pipeline,
         unread,
         [
             ("TIME",),
@@ -208,18 +210,18 @@ async def _lane(link: Link, n: Names) -> View:
             ("ZRANGE", n.pending, 0, 0, "WITHSCORES"),
         ],
     )
-    [due] = await _all(link, unread, [("ZRANGE", n.due, 0, 0, "WITHSCORES")])
+    [due] = await _all(pipeline, unread, [("ZRANGE", n.due, 0, 0, "WITHSCORES")])
     facts = _pairs(fields)
     now_ms += whole(facts.get("offset", b"0"))  # pool time
     waiting, unassigned = (whole(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
     handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
-    backlogs = await _all(link, unread, [("ZCARD", n.unassigned(name)) for name in handlers])
+    backlogs = await _all(pipeline, unread, [("ZCARD", n.unassigned(name)) for name in handlers])
     firsts = await _all(
-        link, [], [("ZRANGE", n.unassigned(name), 0, 0) for name in handlers if unassigned]
+        pipeline, [], [("ZRANGE", n.unassigned(name), 0, 0) for name in handlers if unassigned]
     )
     late_ms = [now_ms - float(head[1]) for head in (heads, due) if head]
     return View(
-        identities=tuple(await _identities(link, n, identities, now_ms, unread)),
+        identities=tuple(await _identities(pipeline, n, identities, now_ms, unread)),
         states={
             "pending": pending,
             "running": max(0, total - pending - waiting - unassigned),
@@ -228,7 +230,7 @@ async def _lane(link: Link, n: Names) -> View:
         },
         waiting_for=_backlogs(handlers, backlogs, unassigned, is_all=len(names) <= HANDLERS_MAX),
         oldest=await _oldest(
-            link, n, [head[0] for head in (heads, *firsts) if head], now_ms, unread
+            pipeline, n, [head[0] for head in (heads, *firsts) if head], now_ms, unread
         ),
         overdue_s=max(0.0, *late_ms, 0.0) / 1000,
         astray=whole(facts.get("astray", b"0")),
@@ -249,16 +251,16 @@ def _backlogs(
 
 
 async def _identities(
-    link: Link, n: Names, flat: Sequence[bytes], now_ms: int, unread: list[str]
+    pipeline: Pipeline, n: Names, flat: Sequence[bytes], now_ms: int, unread: list[str]
 ) -> Iterable[Identity]:
     names = [name.decode(errors="replace") for name in flat[::2]]
     leases_s = [(float(end_ms) - now_ms) / 1000 for end_ms in flat[1::2]]
-    running = await _all(link, unread, [("SCARD", n.owned(name)) for name in names])
-    pending = await _all(link, unread, [("XLEN", n.stream(name)) for name in names])
+    running = await _all(pipeline, unread, [("SCARD", n.owned(name)) for name in names])
+    pending = await _all(pipeline, unread, [("XLEN", n.stream(name)) for name in names])
     ids = [name.rpartition(".")[0] for name in names]
-    texts = await _fields(link, unread, n.open, ids)
+    texts = await _fields(pipeline, unread, n.open, ids)
     openings = [Opening.parse(text or b"") for text in texts]
-    claims = await _fields(link, unread, n.cleanup, flat[::2])
+    claims = await _fields(pipeline, unread, n.cleanup, flat[::2])
     return [
         Identity(
             id=name.rpartition(".")[0],
@@ -277,10 +279,10 @@ async def _identities(
 
 
 async def _oldest(
-    link: Link, n: Names, keys: Sequence[bytes], now_ms: int, unread: list[str]
+    pipeline: Pipeline, n: Names, keys: Sequence[bytes], now_ms: int, unread: list[str]
 ) -> Oldest | None:
     """Return the oldest of the jobs at the heads of the queues."""
-    texts = await _fields(link, unread, n.jobs, keys)
+    texts = await _fields(pipeline, unread, n.jobs, keys)
     records = [
         (key.decode(errors="replace"), record)
         for key, text in zip(keys, texts, strict=True)
@@ -298,9 +300,11 @@ async def _oldest(
     )
 
 
-async def _all(link: Link, unread: list[str], commands: Sequence[tuple[Word, ...]]) -> list[Reply]:
+async def _all(
+    pipeline: Pipeline, unread: list[str], commands: Sequence[tuple[Word, ...]]
+) -> list[Reply]:
     """Run commands in one round trip; what is of another type is empty, and noted in `unread`."""
-    replies = await link.replies_to(commands)
+    replies = await pipeline.replies_to(commands)
     for i, (command, reply) in enumerate(zip(commands, replies, strict=True)):
         if isinstance(reply, StoreFault):
             unread.append(f"{command[1]!s}: {reply.problem}")
@@ -311,10 +315,10 @@ async def _all(link: Link, unread: list[str], commands: Sequence[tuple[Word, ...
 
 
 async def _fields(
-    link: Link, unread: list[str], name: str, fields: Sequence[Word]
+    pipeline: Pipeline, unread: list[str], name: str, fields: Sequence[Word]
 ) -> Sequence[bytes | None]:
     """Return some fields of a hash, in their order."""
-    [texts] = await _all(link, unread, [("HMGET", name, *fields)]) if fields else [[]]
+    [texts] = await _all(pipeline, unread, [("HMGET", name, *fields)]) if fields else [[]]
     return texts or [None] * len(fields)
 
 

@@ -88,7 +88,7 @@ class ConnectionLost(Exception):
         self.sent_bytes = sent_bytes
 
 
-class Wire:
+class Connection:
     """A connection that can be opened again and again.  One thread uses it, and it blocks that.
 
     Only `shut()` may be called from another thread, and `abandon()` in a forked child.
@@ -297,7 +297,8 @@ class Wire:
         if found is not None:
             found.close()
 
-    # --- what blocks; another kind of wire has its own way to wait -----------------------------
+    # --- what blocks; another kind of connection has its own way to wait
+    # -----------------------------
 
     def _poll_of(self, found: socket.socket) -> select.poll | None:
         """Return what says whether there is something to read."""

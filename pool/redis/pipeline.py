@@ -1,9 +1,9 @@
-"""The link: one connection, which sends everything that waits as one pipeline.
+"""The pipeline: one connection, which sends everything that waits as one batch.
 
     send() -> queue --(a batch)--> body: connect, one pipeline --> on_reply, on_reply ...
 
-There are no timers on the way: a call made on an idle link goes out in the loop's next turn, and
-what is asked while a batch is under way forms the next one.  So batches grow with the load by
+There are no timers on the way: a call made on an idle pipeline goes out in the loop's next turn,
+and what is asked while a batch is under way forms the next one.  So batches grow with the load by
 themselves, up to a number of calls and of bytes.
 
     waits ----------> written in part ----> written ----------> answered
@@ -18,17 +18,17 @@ What only drips has another limit, `longest_s`, for all of it.
 What is large waits aside, by script, and the scripts take turns; a small call never waits for more
 than one batch of that.  Of one script, calls keep their order: once a large one waits, those made
 later wait behind it, as do those of scripts that go by what it left (`Script.behind`).  How many
-bytes may wait aside is bounded; an empty link takes any call.
+bytes may wait aside is bounded; an empty pipeline takes any call.
 
 Deadlines are kept beside the body, which may hang in a name look-up or wait for a server that does
-not answer: every call is answered when its time is up, whatever happens.  One loop timer per link
-is enough for that; in a busy link it fires about once per time-out.
+not answer: every call is answered when its time is up, whatever happens.  One loop timer per
+pipeline is enough for that; in a busy pipeline it fires about once per time-out.
 
 What is too large for one answer is fetched part by part over a connection of its own, which all
 who do so at the time share (`apart()`): nobody's renewal or dispatch stands behind it.
 
-In a cluster a link has others beside it, made when they are first needed: one for each hash tag,
-with a connection to the primary that has it.  Calls are passed on by their first key.
+In a cluster a pipeline has others beside it, made when they are first needed: one for each hash
+tag, with a connection to the primary that has it.  Calls are passed on by their first key.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from pool.redis.connection import Reply, Server
 from pool.redis.io.body import READ_S
 from pool.redis.io.loops import door
 from pool.redis.io.restart import Care, Guard
-from pool.redis.io.system import Beside, Port, Seam, Waiter
+from pool.redis.io.system import IO, BodyIO, RunningBody, Waiter
 from pool.redis.reads import Reads
 from pool.redis.scripts import Command, Script, ScriptCall, Word
 from pool.redis.url import Url
@@ -76,7 +76,7 @@ _BACKOFF_S = 0.05  # before the second try to connect; doubles with each further
 _BACKOFF_MAX_S = 1.0
 _RETRY_S = 0.02  # before the second try of a repeatable call; doubles with each further one
 _RETRY_MAX_S = 0.5
-_GIVE_UP_S = 0.2  # for closing a link that could not be opened
+_GIVE_UP_S = 0.2  # for closing a pipeline that could not be opened
 _LATE_S = 0.05  # a timer that fires later than this was held up by the loop, and so were replies
 
 
@@ -106,12 +106,12 @@ class _Call:
         return False
 
 
-class Link:
+class Pipeline:
     """Calls to the store from the event loop.  Make one with `open()`."""
 
     def __init__(
         self,
-        seam: Seam,
+        io: IO,
         url: Url,
         *,
         op_timeout_s: float,
@@ -119,18 +119,18 @@ class Link:
         queued_max: int,
         name: str,
         care: Care | None,
-        is_here: Callable[[], object] | None = None,  # of the link that this one is made beside
+        is_here: Callable[[], object] | None = None,  # of the pipeline that this one is made beside
     ) -> None:
         self.server: Server | None = None
         self.connections = 0  # made so far: a change means that the server was away
         self.reads = Reads()  # for whoever asks for what may be large
         self.pages = Reads()  # of maps: what they weigh says nothing of the others
-        self.seam = seam
+        self.io = io
         self._url = url
         self._where = url.where
         self._is_of_cluster = url.kind == "cluster"
-        self._others: dict[str, Link] = {}  # by hash tag
-        self._apart: Link | None = None
+        self._others: dict[str, Pipeline] = {}  # by hash tag
+        self._apart: Pipeline | None = None
         self._apart_users = 0
         self._op_timeout_s = op_timeout_s
         self._longest_s = _LONGEST * op_timeout_s if longest_s is None else longest_s
@@ -140,7 +140,7 @@ class Link:
         self._queue: deque[_Call] = deque()
         self._aside: dict[Script | None, deque[_Call]] = {}  # none of them empty; in turn
         self._aside_bytes = 0
-        self._port: Port | None = None
+        self._port: BodyIO | None = None
         self._flying: Sequence[_Call] = ()  # what the body took last
         self._is_idle = False  # the body waits: it must be woken
         self._is_closing = False
@@ -151,16 +151,16 @@ class Link:
         self._care = care
         self._guard = Guard(f"{name}/reply", care)
         self._door = is_here or door()
-        self._loop = seam.loop(care)
+        self._loop = io.loop(care)
         self._opened = self._loop.waiter()
         self._is_opened = False
         self._drained = anyio.Event()
-        self._beside: Beside
+        self._running_body: RunningBody
 
     @classmethod
     async def open(
         cls,
-        seam: Seam,
+        io: IO,
         url: Url,
         *,
         op_timeout_s: float,
@@ -168,7 +168,7 @@ class Link:
         name: str = "pool-link",
         queued_max: int = QUEUED_MAX,
         care: Care | None = None,
-    ) -> Link:
+    ) -> Pipeline:
         """Connect to the server and check it; `op_timeout_s` is the deadline of this and all calls.
 
         A call may be given another one.  A longer one helps while it waits or repeats: a server
@@ -182,8 +182,8 @@ class Link:
                 the address does not say so.
             ConfigError: The address cannot work.
         """
-        link = cls(
-            seam,
+        pipeline = cls(
+            io,
             url,
             op_timeout_s=op_timeout_s,
             longest_s=longest_s,
@@ -191,21 +191,21 @@ class Link:
             name=name,
             care=care,
         )
-        link._start()
+        pipeline._start()
         failed: Reply = StoreUnavailable(
             problem=f"{url.where} did not answer within {op_timeout_s:g} s", maybe_done=False
         )
         try:
             with anyio.move_on_after(op_timeout_s):
-                failed = await link._opened.wait()
+                failed = await pipeline._opened.wait()
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await link.aclose(_GIVE_UP_S)
+                await pipeline.aclose(_GIVE_UP_S)
             raise
         if failed is not None:
-            await link.aclose(_GIVE_UP_S)
+            await pipeline.aclose(_GIVE_UP_S)
             raise again(failed)
-        return link
+        return pipeline
 
     def check_loop(self) -> None:
         """Refuse whoever is not on our event loop; for what is kept beside us.
@@ -214,17 +214,17 @@ class Link:
             WrongLoop: It is another one, or none.
             NotRunning: This process is a fork of the one that opened it.
         """
-        if self._beside.state == "forked":
+        if self._running_body.state == "forked":
             raise NotRunning(state="forked")
         self._door()
 
     def _start(self) -> None:
-        self._beside = self.seam.start(
+        self._running_body = self.io.start(
             self._name, self._url, self._work, care=self._care, on_end=self._on_end
         )
 
-    def at(self, key: str) -> Link:
-        """Return the link to where this key lives: this one, unless it leads to a cluster.
+    def at(self, key: str) -> Pipeline:
+        """Return the pipeline to where this key lives: this one, unless it leads to a cluster.
 
         Raises:
             NotRunning: It is closed, and was never used for that place.
@@ -232,15 +232,16 @@ class Link:
         tag = hash_tag(key) if self._is_of_cluster else ""
         if tag in ("", self._url.tag):
             return self
-        link = self._others.get(tag)
-        if link is None:
+        pipeline = self._others.get(tag)
+        if pipeline is None:
             self._check_open()
-            self._others[tag] = link = self._beside_it(self._url.at(key), tag, self._longest_s)
-        return link
+            self._others[tag] = pipeline = self._beside_it(self._url.at(key), tag, self._longest_s)
+        return pipeline
 
     @asynccontextmanager
-    async def apart(self) -> AsyncIterator[Link]:
-        """Give a link to the same place that has a connection of its own, while somebody uses it.
+    async def apart(self) -> AsyncIterator[Pipeline]:
+        """Give a pipeline to the same place that has a connection of its own, while somebody uses
+        it.
 
         A call may take as long there as a read of that size.
 
@@ -250,20 +251,20 @@ class Link:
         if self._apart is None:
             self._check_open()
             self._apart = self._beside_it(self._url, "apart", max(READ_S, self._longest_s))
-        link = self._apart
+        pipeline = self._apart
         self._apart_users += 1
         try:
-            yield link
+            yield pipeline
         finally:
             self._apart_users -= 1
             if not self._apart_users:
                 self._apart = None
                 with anyio.CancelScope(shield=True):
-                    await link.aclose(_GIVE_UP_S)
+                    await pipeline.aclose(_GIVE_UP_S)
 
-    def _beside_it(self, url: Url, name: str, longest_s: float) -> Link:
-        link = Link(
-            self.seam,
+    def _beside_it(self, url: Url, name: str, longest_s: float) -> Pipeline:
+        pipeline = Pipeline(
+            self.io,
             url,
             op_timeout_s=self._op_timeout_s,
             longest_s=longest_s,
@@ -272,8 +273,8 @@ class Link:
             care=self._care,
             is_here=self._door,  # a callback of asyncio's, which may be where we are, has none
         )
-        link._start()  # what is called meanwhile waits for its connection
-        return link
+        pipeline._start()  # what is called meanwhile waits for its connection
+        return pipeline
 
     def moved_s(self, key: str = "") -> float:
         """Return when the line to where this key lives has last moved."""
@@ -293,14 +294,14 @@ class Link:
         `repeatable` says that doing it twice is as good as once (it carries a request id, or only
         reads): then it is sent again after a failure, until its time is up.  Cancelling the caller
         does not take the call back.  `timeout_s` is for a line that stands still, `until_s` for all
-        of it, by the seam's clock.
+        of it, by the IO's clock.
 
         Raises:
             StoreUnavailable: Its time is up, the connection was lost, or too much waits already;
                 `maybe_done` says if it may have been done, or may still be.
             StorageFull, AuthError, StoreLost, Gone: What the server answered.
             StoreFault: It answered what nobody expects, or can read.
-            NotRunning: The link is closed, or this process is a fork of the one that opened it.
+            NotRunning: The pipeline is closed, or this process is a fork of the one that opened it.
         """
         timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
         if repeatable:
@@ -323,16 +324,16 @@ class Link:
 
     async def replies_to(self, commands: Iterable[Command]) -> list[Reply]:
         """Run plain commands in one round trip, in their order; a reply may be a PoolError."""
-        waiters, links = [], dict[Link, None]()
+        waiters, pipelines = [], dict[Pipeline, None]()
         try:
             for command in commands:
                 waiters.append(self._loop.waiter())
-                link = self._of(command)
-                link._enqueue(command, waiters[-1].take, self._op_timeout_s, is_bounded=True)
-                links[link] = None
+                pipeline = self._of(command)
+                pipeline._enqueue(command, waiters[-1].take, self._op_timeout_s, is_bounded=True)
+                pipelines[pipeline] = None
         finally:  # also what stands before one that is refused, which nobody waits for
-            for link in links:
-                link._ring()
+            for pipeline in pipelines:
+                pipeline._ring()
         return [await waiter.wait() for waiter in waiters]
 
     def send(
@@ -350,12 +351,12 @@ class Link:
 
         Raises:
             StoreUnavailable: `queued_max` calls wait already; nothing was sent.
-            NotRunning: The link is closed, or this process is a fork of the one that opened it.
+            NotRunning: The pipeline is closed, or this process is a fork of the one that opened it.
         """
-        link = self._of(command)
+        pipeline = self._of(command)
         timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
-        link._enqueue(command, on_reply, timeout_s, until_s)
-        link._ring()
+        pipeline._enqueue(command, on_reply, timeout_s, until_s)
+        pipeline._ring()
 
     async def aclose(self, budget_s: float) -> None:
         """Close; calls made before may still be answered within the budget.  Twice is fine.
@@ -364,29 +365,29 @@ class Link:
         """
         self._is_closing = True
         async with anyio.create_task_group() as closing:
-            for link in (*self._others.values(), *filter(None, [self._apart])):
-                closing.start_soon(link.aclose, budget_s)
+            for pipeline in (*self._others.values(), *filter(None, [self._apart])):
+                closing.start_soon(pipeline.aclose, budget_s)
             await self._aclose(budget_s)
 
     async def _aclose(self, budget_s: float) -> None:
-        started_s = self.seam.clock()
-        if self._beside.state == "running" and self._waiting():
+        started_s = self.io.clock()
+        if self._running_body.state == "running" and self._waiting():
             with anyio.move_on_after(budget_s, shield=True):
                 await self._drained.wait()
-        await self._beside.aclose(max(0.0, budget_s - (self.seam.clock() - started_s)))
-        self._give_up("the link was closed")
+        await self._running_body.aclose(max(0.0, budget_s - (self.io.clock() - started_s)))
+        self._give_up("the pipeline was closed")
         self._loop.close()
 
     # --- on the event loop --------------------------------------------------------------------
 
-    def _of(self, command: Command) -> Link:
-        """Return the link by which a command goes."""
+    def _of(self, command: Command) -> Pipeline:
+        """Return the pipeline by which a command goes."""
         if self._is_of_cluster and (key := _key_of(command)):
             return self.at(key)
         return self
 
     def _check_open(self) -> None:
-        state = self._beside.state
+        state = self._running_body.state
         if self._is_closing or state != "running":
             raise NotRunning(state="closed" if state != "forked" else state)
         self._door()
@@ -403,7 +404,7 @@ class Link:
         self._check_open()
         if len(self._queue) >= self._queued_max:
             raise self._too_many(f"{self._queued_max} calls")
-        now_s = self.seam.clock()
+        now_s = self.io.clock()
         script, words = _parts(command)
         size = sum(map(length_hint, words)) + WORD_BYTES * len(words)
         longest_s = now_s + self._longest_s
@@ -432,24 +433,24 @@ class Link:
     def _ring(self) -> None:
         if self._is_idle:
             self._is_idle = False
-            self._beside.wake()
+            self._running_body.wake()
 
     def _once(
         self, command: Command, timeout_s: float, until_s: float | None
     ) -> Coroutine[Any, Any, Reply]:
         """Send; to be awaited.  What is too much to wait is refused before that."""
-        waiter, link = self._loop.waiter(), self._of(command)
-        link._enqueue(command, waiter.take, timeout_s, until_s, is_bounded=True)
-        link._ring()
+        waiter, pipeline = self._loop.waiter(), self._of(command)
+        pipeline._enqueue(command, waiter.take, timeout_s, until_s, is_bounded=True)
+        pipeline._ring()
         return _answer_of(waiter)
 
     async def _repeat(self, command: Command, timeout_s: float, until_s: float | None) -> Reply:
-        now_s = self.seam.clock()
+        now_s = self.io.clock()
         deadline_s, longest_s = now_s + timeout_s, now_s + self._longest_s
         until_s = longest_s if until_s is None else min(until_s, longest_s)
         was_sent, pause_s = False, _RETRY_S
         while True:
-            left_s = deadline_s - self.seam.clock()
+            left_s = deadline_s - self.io.clock()
             try:
                 answer = self._once(command, min(left_s, self._op_timeout_s), until_s)
             except StoreUnavailable as error:  # too much waits already
@@ -457,8 +458,8 @@ class Link:
             try:
                 return await answer
             except StoreUnavailable as error:
-                rest_s = self.seam.dice.uniform(0.0, pause_s)
-                if self.seam.clock() + rest_s >= deadline_s:
+                rest_s = self.io.dice.uniform(0.0, pause_s)
+                if self.io.clock() + rest_s >= deadline_s:
                     raise (unsure(error) if was_sent else error) from None
                 was_sent = was_sent or error.maybe_done
             except (StoreFault, StorageFull, AuthError) as error:
@@ -475,7 +476,7 @@ class Link:
     def _on_timer(self) -> None:
         """Answer what is overdue; come back for the earliest of the others."""
         self._cancel_timer, self._timer_s = None, float("inf")
-        now_s = self.seam.clock()
+        now_s = self.io.clock()
         overdue = [c for c in self._unanswered() if self._is_overdue(c, now_s)]
         if overdue:
             late = set(overdue)
@@ -570,7 +571,7 @@ class Link:
 
     def _on_end(self, error: BaseException | None) -> None:
         if error is not None:
-            problem = f"the link failed: {type(error).__name__}: {error}"
+            problem = f"the pipeline failed: {type(error).__name__}: {error}"
             self._settle_open(StoreFault(problem=problem, maybe_done=False))
             self._give_up("", lambda call: StoreFault(problem=problem, maybe_done=call.is_sent))
 
@@ -581,60 +582,60 @@ class Link:
 
     # --- the body -----------------------------------------------------------------------------
 
-    async def _work(self, port: Port) -> None:
-        self._port = port
+    async def _work(self, body_io: BodyIO) -> None:
+        self._port = body_io
         if self._flying:  # of a life before this one, which has crashed
-            port.post(self._expire, self._flying)
+            body_io.post(self._expire, self._flying)
         self._flying, self._is_idle = (), False
         failures = 0
-        await self._connect(port)  # at once: open() waits for it
-        while not port.closing:
+        await self._connect(body_io)  # at once: open() waits for it
+        while not body_io.closing:
             if not (self._queue or self._aside):
-                await self._rest(port)
-            elif port.is_connected() or await self._connect(port):
+                await self._rest(body_io)
+            elif body_io.is_connected() or await self._connect(body_io):
                 failures = 0
-                if not await self._run_batch(port):
+                if not await self._run_batch(body_io):
                     return
             else:
                 failures += 1
-                await port.sleep(self._pause_s(failures))
+                await body_io.sleep(self._pause_s(failures))
 
     def _pause_s(self, failures: int) -> float:
         # At most a quarter of a call's time, so that every call sees some tries.
         most_s = min(_BACKOFF_MAX_S, self._op_timeout_s / 4)
-        return self.seam.dice.uniform(0.0, min(_BACKOFF_S * 2.0 ** min(failures, 10), most_s))
+        return self.io.dice.uniform(0.0, min(_BACKOFF_S * 2.0 ** min(failures, 10), most_s))
 
-    async def _rest(self, port: Port) -> None:
+    async def _rest(self, body_io: BodyIO) -> None:
         self._is_idle = True
-        await port.wait()
+        await body_io.wait()
         self._is_idle = False
 
-    async def _connect(self, port: Port) -> bool:
+    async def _connect(self, body_io: BodyIO) -> bool:
         try:
-            await port.connect(timeout_s=self._op_timeout_s)
+            await body_io.connect(timeout_s=self._op_timeout_s)
         except PoolError as error:
             self._trouble = str(getattr(error, "problem", error))
-            port.post(self._on_refused, error)
+            body_io.post(self._on_refused, error)
             return False
         self._trouble = "the calls before it took too long"
-        return port.post(self._on_connected, port.server)
+        return body_io.post(self._on_connected, body_io.server)
 
-    async def _run_batch(self, port: Port) -> bool:
+    async def _run_batch(self, body_io: BodyIO) -> bool:
         batch, overdue = self._take()
         if overdue:
-            port.post(self._expire, overdue)
+            body_io.post(self._expire, overdue)
         if not batch:
             return True
-        replies = await port.run(
+        replies = await body_io.run(
             [call.command for call in batch], timeout_s=self._reply_s, longest_s=self._longest_s
         )
-        return port.post(self._deliver, batch, replies)
+        return body_io.post(self._deliver, batch, replies)
 
     def _take(self) -> tuple[Sequence[_Call], Sequence[_Call]]:
         """Return what to send now, and what it is too late to send."""
         batch: list[_Call] = []
         overdue: list[_Call] = []
-        now_s, left = self.seam.clock(), BATCH_BYTES_MAX
+        now_s, left = self.io.clock(), BATCH_BYTES_MAX
         while self._queue and len(batch) < BATCH_MAX and left > 0:
             call = self._queue.popleft()
             if call.deadline_s <= now_s and self._is_overdue(call, now_s):

@@ -64,7 +64,7 @@ class Turn:
 
 @attrs.define(eq=False)
 class Reads:
-    """The turns of one link; they come in their order."""
+    """The turns of one pipeline; they come in their order."""
 
     _expected: float = READ_BYTES_MAX  # of one answer, in bytes
     _is_known: bool = False  # or is that of the first of all, of which nothing is

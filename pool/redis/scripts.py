@@ -33,7 +33,7 @@ def _as_it_is(reply: Any) -> Any:
 class Script:
     """One Lua script and what its KEYS and ARGV are called; a `*name` at the end takes the rest.
 
-    Calling it builds a `ScriptCall`, which a port or a link sends.
+    Calling it builds a `ScriptCall`, which a body or a pipeline sends.
     """
 
     name: str

@@ -6,8 +6,8 @@ pool's incarnation; a call of a map names that, and is refused where it is anoth
 lanes know it too: the pool's incarnation is <drawn>.<number of lanes>, a lane's is
 <the pool's>.<when>, and each lane keeps the TTL.
 
-    missing --found.lua: as the lanes say it was--> there   `control.lost`, told by who wrote
-      ^  \----found.lua: drawn, by the settings---> there   a new pool, or another than before
+    missing --open_pool.lua: as the lanes say it was--> there   `control.lost`, told by who wrote
+      ^  \----open_pool.lua: drawn, by the settings---> there   a new pool, or another than before
       |                                               |
       +--------------------- lost --------------------+
 
@@ -23,15 +23,15 @@ all lanes before it writes:
     none has one                                  a new one: the pool is lost, with all lanes
     none answers                                  nothing is written; who does not open asks again
 
-Who writes: in `config` found.lua alone, and only what is missing; but the TTL `pool ttl` replaces.
-Of several at once the first decides, and those that put it back write the same.  One that founds
-anew at that moment has seen no lane that knew; if it is first (it opens, and those that knew were
-silent to it for all of a call's time), the pool is another, and lanes of before are taken over with
-what they hold, see `stale` in join.lua.  A late copy finds `config` there; or, after another loss,
-puts an incarnation there whose lanes are gone too, which each lane says by itself.
+Who writes: in `config` open_pool.lua alone, and only what is missing; but the TTL `pool ttl`
+replaces. Of several at once the first decides, and those that put it back write the same.  One that
+founds anew at that moment has seen no lane that knew; if it is first (it opens, and those that knew
+were silent to it for all of a call's time), the pool is another, and lanes of before are taken over
+with what they hold, see `stale` in join.lua.  A late copy finds `config` there; or, after another
+loss, puts an incarnation there whose lanes are gone too, which each lane says by itself.
 
-Dying after any step: until found.lua has written, nothing has changed.  A `config` made new is the
-pool that whoever comes next joins.  One put back and nobody announced is a map that lost its
+Dying after any step: until open_pool.lua has written, nothing has changed.  A `config` made new is
+the pool that whoever comes next joins.  One put back and nobody announced is a map that lost its
 entries: each node finds its own missing when its copy is fetched anew, at the latest two probes
 later; only `control.lost` is told by nobody.
 """
@@ -48,17 +48,17 @@ from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedSer
 from pool.events import ControlLost
 from pool.names import Names
 from pool.redis.commands.lane import (
-    FOUND,
+    OPEN_POOL,
     PROTOCOL,
     incarnation_of_pool,
     lanes_of_pool,
     new_incarnation,
 )
-from pool.redis.commands.replies import Founded
-from pool.runtime.session import Access
+from pool.redis.commands.replies import PoolConfig
+from pool.runtime.session import Session
 
 
-async def found(access: Access, *, any_lanes: bool = False) -> Founded:
+async def open_pool(session: Session, *, any_lanes: bool = False) -> PoolConfig:
     """Make the pool, or learn how it was made; `any_lanes` if the caller uses none.
 
     Raises:
@@ -67,40 +67,41 @@ async def found(access: Access, *, any_lanes: bool = False) -> Founded:
         StoreUnavailable: The server does not answer; or `config` is gone, and no lane answers.
         AuthError, StoreFault: `config` is gone, and who opens may not ask the lanes, see `_kept`.
     """
-    made = await _found(access)
+    made = await _open_pool(session)
     if not made.incarnation or not Timing.is_ttl(made.ttl_ms):
-        lanes = lanes_of_pool(access.incarnation) or access.settings.lanes
-        kept = await _kept(access, lanes)
+        lanes = lanes_of_pool(session.incarnation) or session.settings.lanes
+        kept = await _kept(session, lanes)
         if kept is None:
-            incarnation, ttl_ms = new_incarnation(access.ids.next("i"), lanes), 0
+            incarnation, ttl_ms = new_incarnation(session.ids.next("i"), lanes), 0
         else:
             incarnation, ttl_ms = kept
         lanes = lanes_of_pool(incarnation)
         was_gone = kept is not None and not made.incarnation
-        made = await _found(access, lanes, incarnation, ttl_ms or access.timing.ttl_ms)
+        made = await _open_pool(session, lanes, incarnation, ttl_ms or session.timing.ttl_ms)
         if was_gone:
             made = attrs.evolve(made, was_gone=True)
             if made.wrote:  # else another did, or it was a new pool that another has just made
-                access.emit(ControlLost(pool=access.pool, incarnation=incarnation))
+                session.emit(ControlLost(pool=session.pool, incarnation=incarnation))
     if made.protocol != PROTOCOL:
         raise UnsupportedServer(
-            problem=f"pool {access.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
+            problem=f"pool {session.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
         )
-    if made.lanes != access.settings.lanes and not any_lanes:
+    if made.lanes != session.settings.lanes and not any_lanes:
         raise ConfigError(
             setting="lanes",
-            problem=f"pool {access.pool!r} was made with {made.lanes}, not {access.settings.lanes}",
+            problem=f"pool {session.pool!r} was made with {made.lanes}, "
+            f"not {session.settings.lanes}",
         )
     return made
 
 
-def check_ttl(access: Access, ttl_ms: int) -> None:
+def check_ttl(session: Session, ttl_ms: int) -> None:
     """See to it that who names a TTL names the pool's; those who are open go by what it becomes.
 
     Raises:
         ConfigError: The settings name another one.
     """
-    named_s, pool = access.settings.lease_ttl_s, access.pool
+    named_s, pool = session.settings.lease_ttl_s, session.pool
     if named_s is not None and Timing(named_s).ttl_ms != ttl_ms:
         command = f"pool ttl {named_s:g} --pool {pool} --url ..."
         raise ConfigError(
@@ -110,27 +111,29 @@ def check_ttl(access: Access, ttl_ms: int) -> None:
         )
 
 
-async def learn_ttl(access: Access) -> None:
+async def learn_ttl(session: Session) -> None:
     """Go by the pool's TTL, if it has one already.
 
     Raises:
         ConfigError: The settings name another one.
         StoreUnavailable: The server does not answer.
     """
-    made = await _found(access)
+    made = await _open_pool(session)
     if made.ttl_ms > 0:
-        check_ttl(access, made.ttl_ms)
-        access.timing = Timing(made.ttl_ms / 1000)
+        check_ttl(session, made.ttl_ms)
+        session.timing = Timing(made.ttl_ms / 1000)
 
 
-async def _found(access: Access, lanes: int = 0, incarnation: str = "", ttl_ms: int = 0) -> Founded:
+async def _open_pool(
+    session: Session, lanes: int = 0, incarnation: str = "", ttl_ms: int = 0
+) -> PoolConfig:
     """Write what is missing in `config`, of what is given; return what stands there."""
-    call = FOUND((access.control.config,), (PROTOCOL, lanes, incarnation, ttl_ms))
-    made: Founded = await access.link.call(call, repeatable=True)
+    call = OPEN_POOL((session.control.config,), (PROTOCOL, lanes, incarnation, ttl_ms))
+    made: PoolConfig = await session.pipeline.call(call, repeatable=True)
     return made
 
 
-async def _kept(access: Access, lanes: int) -> tuple[str, int] | None:
+async def _kept(session: Session, lanes: int) -> tuple[str, int] | None:
     """Ask the lanes as what the pool was made; None if nothing says that it was.
 
     Our own incarnation if any lane has it, else that of most lanes; and the TTL that was set last
@@ -148,7 +151,7 @@ async def _kept(access: Access, lanes: int) -> tuple[str, int] | None:
     async def ask(name: str) -> None:
         asked = ("HMGET", name, "incarnation", "term", "ttl")
         try:
-            texts = await access.link.execute(*asked, repeatable=True)
+            texts = await session.pipeline.execute(*asked, repeatable=True)
         except StoreUnavailable as error:
             silent.append(error)
             return
@@ -161,10 +164,10 @@ async def _kept(access: Access, lanes: int) -> tuple[str, int] | None:
 
     async with anyio.create_task_group() as asking:
         for number in range(lanes):
-            asking.start_soon(ask, Names(access.pool, number).lane)
+            asking.start_soon(ask, Names(session.pool, number).lane)
     if not told and not refused:
         raise again(silent[0])
-    own = access.incarnation
+    own = session.incarnation
     named = [pool for pool, _, _ in told if lanes_of_pool(pool)]
     if not named:
         if (silent or refused) and lanes_of_pool(own):

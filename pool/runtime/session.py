@@ -1,4 +1,4 @@
-"""What a map or a stream needs of the world: a node's, or a link of its own."""
+"""What a map or a stream needs of the world: a node's, or a pipeline of its own."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from pool.events import Event, Observer
 from pool.names import Control, check_pool
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
-from pool.redis.io.system import Host, Seam
-from pool.redis.pipeline import Link
+from pool.redis.io.system import IO, SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.runtime.observers import check_observers, emit_to
 from pool.runtime.supervisor import Supervisor
-from pool.runtime.task_scope import House
+from pool.runtime.task_scope import TaskScope
 from pool.settings import Settings
 
 CLOSE_BUDGET_S: Final = 5.0  # for each thread and actor, after the grace
 
 
 @attrs.define(eq=False, kw_only=True)
-class Access:
+class Session:
     """A way to one pool in one store."""
 
     url: Url  # where the pool's control keys are; for those of a lane see `Url.at`
     settings: Settings
-    seam: Seam
-    link: Link
+    io: IO
+    pipeline: Pipeline
     control: Control
     ids: Ids
     emit: Callable[[Event], object]
@@ -51,8 +51,8 @@ class Access:
         return Timing(self.settings.lease_ttl_s or TTL_DEFAULT_S)
 
     def check_loop(self) -> None:
-        """Refuse a call on another event loop than this is of; see `Link.check_loop`."""
-        self.link.check_loop()
+        """Refuse a call on another event loop than this is of; see `Pipeline.check_loop`."""
+        self.pipeline.check_loop()
 
     def timing_now(self) -> Timing:
         """Return the times as they are now; for parts that know nothing else of us."""
@@ -71,14 +71,14 @@ def check_settings(given: object) -> Settings:
     return checks.instance("settings", given, Settings, refuse=checks.setting)
 
 
-def accessing(
+def open_session(
     url: Url,
     pool: str,
     settings: Settings | None,
     observers: Sequence[Observer],
-    seam: Seam | None,
-) -> AbstractAsyncContextManager[Access]:
-    """Open a link of one's own; closed at the end, and with it a server of one's own.
+    io: IO | None,
+) -> AbstractAsyncContextManager[Session]:
+    """Open a pipeline of one's own; closed at the end, and with it a server of one's own.
 
     What crashes too often ends the block that is entered, with the cause.
 
@@ -88,38 +88,40 @@ def accessing(
     """
     check_pool(pool)
     told, checked = check_observers(observers), check_settings(settings)
-    return _accessing(url, Control(pool), checked, told, seam or Host())
+    return _opening_session(url, Control(pool), checked, told, io or SystemIO())
 
 
 @asynccontextmanager
-async def _accessing(
-    url: Url, control: Control, settings: Settings, told: Sequence[Observer], seam: Seam
-) -> AsyncIterator[Access]:
+async def _opening_session(
+    url: Url, control: Control, settings: Settings, told: Sequence[Observer], io: IO
+) -> AsyncIterator[Session]:
     address, server = await serve(url)
     address = address.at(control.prefix)
     try:
-        async with _housed(await House.open(seam, settings, partial(emit_to, told))) as supervisor:
-            link = await Link.open(
-                seam,
+        async with _in_task_scope(
+            await TaskScope.open(io, settings, partial(emit_to, told))
+        ) as supervisor:
+            pipeline = await Pipeline.open(
+                io,
                 address,
                 op_timeout_s=settings.op_timeout_s,
                 longest_s=settings.longest_s,
                 care=supervisor,
             )
             try:
-                yield Access(
+                yield Session(
                     url=address,
                     settings=settings,
-                    seam=seam,
-                    link=link,
+                    io=io,
+                    pipeline=pipeline,
                     control=control,
-                    ids=seam.ids,
+                    ids=io.ids,
                     emit=supervisor.emit,
                     supervisor=supervisor,
                 )
             finally:
                 with anyio.CancelScope(shield=True):
-                    await link.aclose(CLOSE_BUDGET_S)
+                    await pipeline.aclose(CLOSE_BUDGET_S)
                     await anyio.lowlevel.checkpoint()  # timers that were taken back end here
     finally:
         if server is not None:
@@ -128,13 +130,13 @@ async def _accessing(
 
 
 @asynccontextmanager
-async def _housed(house: House) -> AsyncIterator[Supervisor]:
+async def _in_task_scope(task_scope: TaskScope) -> AsyncIterator[Supervisor]:
     try:
-        yield house.supervisor
+        yield task_scope.supervisor
     except BaseException as error:
-        await house.leave(type(error), error, error.__traceback__)
+        await task_scope.leave(type(error), error, error.__traceback__)
         raise
-    await house.leave(None, None, None)
+    await task_scope.leave(None, None, None)
 
 
 async def serve(url: Url) -> tuple[Url, EmbeddedServer | None]:

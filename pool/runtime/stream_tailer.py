@@ -30,7 +30,7 @@ import attrs
 from pool.core.retry import reconnect_delay
 from pool.core.timing import Timing
 from pool.errors import PoolError, StoreUnavailable
-from pool.redis.io.system import Beside, Care, Group, Port, Seam
+from pool.redis.io.system import IO, BodyIO, Care, Group, RunningBody
 from pool.redis.reads import Portion
 from pool.redis.url import Url
 
@@ -57,7 +57,7 @@ R = TypeVar("R", bound=Reading)
 
 @attrs.frozen(eq=False)
 class Batch(Generic[R]):
-    """What one read brought: of each stream the entries, as `Tail.decode` made them."""
+    """What one read brought: of each stream the entries, as `StreamTailer.decode` made them."""
 
     told: Sequence[tuple[R, Any]]
     ends: Sequence[tuple[R, str]] = attrs.field(repr=False)
@@ -77,7 +77,7 @@ class StreamTailer(Generic[R]):
     """
 
     name: str
-    seam: Seam
+    io: IO
     url: Url
     timing: Callable[[], Timing]
     count: int  # entries of one stream in one read, at most
@@ -87,11 +87,13 @@ class StreamTailer(Generic[R]):
     on_trouble: Callable[[PoolError, int], object]  # a read failed, after so many before it
     on_back: Callable[[int], object] = lambda _: None  # reading again, after so many failures
     decode: Callable[[R, list[StreamEntry]], object] = _as_they_are
-    probe: Callable[[Port, Sequence[R], bool], Awaitable[Any]] | None = None  # True: after failures
+    probe: Callable[[BodyIO, Sequence[R], bool], Awaitable[Any]] | None = (
+        None  # True: after failures
+    )
     on_probed: Callable[[Any], object] = lambda _: None
     on_end: Callable[[BaseException | None], object] = lambda _: None  # for good; None: closed
     _readings: Mapping[str, R] = attrs.field(init=False, factory=dict)  # by stream
-    _beside: Beside | None = attrs.field(init=False, default=None)
+    _running_body: RunningBody | None = attrs.field(init=False, default=None)
     group: Group | None = None  # as a consumer of which group; may be changed
     _has_lost_none: bool = attrs.field(
         init=False, default=False
@@ -110,13 +112,13 @@ class StreamTailer(Generic[R]):
     @property
     def is_started(self) -> bool:
         """Whether it reads, or has read and was closed or crashed too often."""
-        return self._beside is not None
+        return self._running_body is not None
 
     def start(self) -> None:
         """Start reading; streams may be followed before."""
-        assert self._beside is None
+        assert self._running_body is None
         self._under_way, self._is_taken = None, True
-        self._beside = self.seam.start(
+        self._running_body = self.io.start(
             self.name,
             self.url,
             self._body,
@@ -126,8 +128,8 @@ class StreamTailer(Generic[R]):
 
     async def aclose(self, budget_s: float) -> None:
         """Stop reading, within the budget.  Twice is fine."""
-        if self._beside is not None:
-            await self._beside.aclose(budget_s)
+        if self._running_body is not None:
+            await self._running_body.aclose(budget_s)
 
     def follow(self, readings: Sequence[R], *, at_once: bool = True) -> None:
         """Read these streams from now on, and no others.
@@ -136,10 +138,10 @@ class StreamTailer(Generic[R]):
         ones up when it returns.
         """
         self._readings = {reading.stream: reading for reading in readings}
-        if self._beside is not None:
-            self._beside.wake()
+        if self._running_body is not None:
+            self._running_body.wake()
             if at_once:
-                self._beside.interrupt()
+                self._running_body.interrupt()
 
     def follows(self, reading: Reading) -> bool:
         """Say whether what was read for this is still wanted."""
@@ -157,8 +159,8 @@ class StreamTailer(Generic[R]):
         """Forget what is under way: whoever was to take it does not any more.  It is read again."""
         self._under_way = None
         self._is_taken = True
-        if self._beside is not None:
-            self._beside.wake()
+        if self._running_body is not None:
+            self._running_body.wake()
 
     def _tell(self, callback: Callable[..., object], *what: object) -> None:
         """Call whoever is to hear; what he raises ends the body, and it is read again."""
@@ -170,35 +172,35 @@ class StreamTailer(Generic[R]):
 
     # --- beside the loop ----------------------------------------------------------------------
 
-    async def _body(self, port: Port) -> None:
-        probe_s = self.seam.clock() + self.timing().renew_s
+    async def _body(self, body_io: BodyIO) -> None:
+        probe_s = self.io.clock() + self.timing().renew_s
         failures = 0  # since the connection was last known to be good
-        while not port.closing:
+        while not body_io.closing:
             if self._failed is not None:
                 failed, self._failed = self._failed, None
                 raise failed
             readings = tuple(self._readings.values())
             if not self._is_taken or not readings:
-                await port.wait()
+                await body_io.wait()
                 continue
-            left_s = probe_s - self.seam.clock() if self.probe is not None else math.inf
+            left_s = probe_s - self.io.clock() if self.probe is not None else math.inf
             answer, batch = None, None
             try:
                 if self.probe is not None and (failures or left_s <= 0):
-                    answer = await self.probe(port, readings, failures > 0)
-                    probe_s = self.seam.clock() + self.timing().renew_s
+                    answer = await self.probe(body_io, readings, failures > 0)
+                    probe_s = self.io.clock() + self.timing().renew_s
                 else:
-                    batch = await self._read(port, readings, left_s)
+                    batch = await self._read(body_io, readings, left_s)
             except PoolError as error:
-                failures = await self._pause(port, failures, error)
+                failures = await self._pause(body_io, failures, error)
                 continue
             if failures:
-                port.post(self._tell, self.on_back, failures)
+                body_io.post(self._tell, self.on_back, failures)
                 failures = 0
-            if not self._hand_over(port, batch, answer):
+            if not self._hand_over(body_io, batch, answer):
                 return
 
-    async def _read(self, port: Port, readings: Sequence[R], left_s: float) -> Batch[R]:
+    async def _read(self, body_io: BodyIO, readings: Sequence[R], left_s: float) -> Batch[R]:
         by_stream = {reading.stream: reading for reading in readings if not reading.is_off}
         group = self.group
         is_new = group is not None and (self._has_lost_none or group.is_no_ack)
@@ -206,20 +208,20 @@ class StreamTailer(Generic[R]):
         timing = self.timing()
         block_s = max(_BLOCK_MIN_S, min(timing.block_s, left_s))
         if not by_stream:  # all of them are off, until a probe says otherwise
-            await port.sleep(block_s)
+            await body_io.sleep(block_s)
             return Batch((), ())
         self._has_lost_none = False
         timeout_s = timing.socket_timeout_s
         count = self.portion.of(self.count, len(positions))
         try:
-            got = await port.read(
+            got = await body_io.read(
                 positions, block_s=block_s, timeout_s=timeout_s, count=count, group=group
             )
         except StoreUnavailable:  # it may have been more than the line can carry
             self.portion.failed(self.count, len(positions))
             raise
         got = [(stream, entries) for stream, entries in got if entries]
-        self.portion.came(sum(len(entries) for _, entries in got), port.came_bytes)
+        self.portion.came(sum(len(entries) for _, entries in got), body_io.came_bytes)
         # New entries came: the reply was not lost.  None of those given to us lie behind our
         # position: no earlier reply was.  All else is doubtful, as is a read that was interrupted.
         self._has_lost_none = is_new == bool(got)
@@ -231,27 +233,27 @@ class StreamTailer(Generic[R]):
             ends.append((reading, entries[-1][0]))
         return Batch(told, ends, group)
 
-    def _hand_over(self, port: Port, batch: Batch[R] | None, answer: Any) -> bool:
+    def _hand_over(self, body_io: BodyIO, batch: Batch[R] | None, answer: Any) -> bool:
         """Have the loop take what was read, or the probe's answer; False if there is no loop."""
         if batch is not None and not batch.told:
             return True
         self._under_way, self._is_taken = batch, False
         if batch is not None:
-            return port.post(self._tell, self.on_batch, batch)
-        return port.post(self._tell, self.on_probed, answer)
+            return body_io.post(self._tell, self.on_batch, batch)
+        return body_io.post(self._tell, self.on_probed, answer)
 
-    async def _pause(self, port: Port, failures: int, error: PoolError) -> int:
-        if port.closing:
+    async def _pause(self, body_io: BodyIO, failures: int, error: PoolError) -> int:
+        if body_io.closing:
             return failures
         readings = self._readings
-        port.post(self._tell, self.on_trouble, error, failures)
+        body_io.post(self._tell, self.on_trouble, error, failures)
         steps = failures if isinstance(error, StoreUnavailable) else failures + _FAULT_STEPS
-        until_s = self.seam.clock() + reconnect_delay(steps, self.seam.dice)
+        until_s = self.io.clock() + reconnect_delay(steps, self.io.dice)
         # Something else to read is worth a try at once; the word that a probe's answer was taken,
         # which may come late, is not.
-        while readings is self._readings and not port.closing:
-            left_s = until_s - self.seam.clock()
+        while readings is self._readings and not body_io.closing:
+            left_s = until_s - self.io.clock()
             if left_s <= 0:
                 break
-            await port.sleep(left_s)
+            await body_io.sleep(left_s)
         return failures + 1

@@ -9,8 +9,8 @@ A crash is a bug of ours or foreign data; so is an end that nobody asked for, su
 cancellation of one of its tasks.  From the crash on, however long what the part had begun takes to
 end, the part is down, and the node says so (`down`): it never reports itself healthy with a dead
 loop.  Whoever keeps other parts (bodies beside the loop) counts their crashes likewise:
-`restarts()`, `fell()`, `rose()`, and `fail()` at the end.  Those bodies end with it: when the house
-has ended, however that was, nothing of it may run on and renew leases.
+`restarts()`, `fell()`, `rose()`, and `fail()` at the end.  Those bodies end with it: when the task
+scope has ended, however that was, nothing of it may run on and renew leases.
 
 An errand is a part that ends by itself: it is done anew after a crash, until it returns.
 """
@@ -51,7 +51,7 @@ class Supervisor:
     clock: Callable[[], float]
     on_interrupt: Callable[[KeyboardInterrupt], object]  # has the node leave in order
     on_down: Callable[[], object] = lambda: None  # a part is down, or is not any more
-    struck_s: Callable[[], float]  # when a stranger cancelled the house last: maybe all tasks
+    struck_s: Callable[[], float]  # when a stranger cancelled the task scope last: maybe all tasks
     _ended: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)
     _down: dict[Restarts, str] = attrs.field(init=False, factory=dict)  # names may be shared
     # In the order of their beginning, as sets are not: simulations are to be played again.
@@ -111,7 +111,7 @@ class Supervisor:
             body.end()
 
     def end(self) -> None:
-        """The house has ended: so do the bodies, and nothing begins any more."""
+        """The task scope has ended: so do the bodies, and nothing begins any more."""
         self._is_over = True
         for body in list(self._bodies):
             with suppress(RuntimeError):  # the loop may be closed, and its tasks with it

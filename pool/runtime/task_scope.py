@@ -1,13 +1,13 @@
 """Where actors live: a task group beside the body of an `async with`, not inside it.
 
-outer group:  the body, and the house      cancelling the body does not end the actors before
-house:        the actors, shielded         they have left; an actor that ends for good cancels
+outer group:  the body, and the task scope      cancelling the body does not end the actors before
+task scope:   the actors, shielded         they have left; an actor that ends for good cancels
                                            the body, and its error comes out of the block; so does
                                            KeyboardInterrupt, once all have left in order
 
-A stranger's cancellation of the house ends nothing: whoever leaves, leaves in order.  But it may be
-the end of the loop, with the task that opened the house; once that has ended nobody can leave, and
-the house ends by that.  However it ends, what runs beside the loop ends with it.
+A stranger's cancellation of the task scope ends nothing: whoever leaves, leaves in order.  But it
+may be the end of the loop, with the task that opened the task scope; once that has ended nobody can
+leave, and the task scope ends by that.  However it ends, what runs beside the loop ends with it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pool.core.retry import Restarts
 from pool.errors import PartEnded
 from pool.events import Event
 from pool.redis.io.loops import Strays, after_task, is_asked_for, is_cancellation, strays
-from pool.redis.io.system import Seam
+from pool.redis.io.system import IO
 from pool.runtime.supervisor import Supervisor
 from pool.settings import Settings
 
-_NAME = "house"
+_NAME = "task scope"
 
 
 @attrs.define(eq=False)
-class House:
+class TaskScope:
     """Opened, then closed, then left; each once, by the task that opened it."""
 
     _outer: TaskGroup
@@ -51,11 +51,11 @@ class House:
     _struck_s: float = attrs.field(init=False, default=-math.inf)
 
     @classmethod
-    async def open(cls, seam: Seam, settings: Settings, emit: Callable[[Event], object]) -> Self:
+    async def open(cls, io: IO, settings: Settings, emit: Callable[[Event], object]) -> Self:
         """Begin.  Whoever opened it must close and leave it."""
         outer = anyio.create_task_group()
         await outer.__aenter__()
-        house, log_context = cls(outer, seam.clock, after_task()), copy_context()
+        task_scope, log_context = cls(outer, io.clock, after_task()), copy_context()
         try:
 
             def supervisor(actors: TaskGroup) -> Supervisor:
@@ -63,20 +63,20 @@ class House:
                     tasks=actors,
                     log_context=log_context,
                     emit=emit,
-                    dice=seam.dice,
+                    dice=io.dice,
                     restarts_max=settings.restarts_max,
-                    clock=seam.clock,
-                    on_interrupt=house.interrupt,
-                    struck_s=house.struck_s,
+                    clock=io.clock,
+                    on_interrupt=task_scope.interrupt,
+                    struck_s=task_scope.struck_s,
                 )
 
             # Not `outer.start`: whoever is cancelled in there waits until what he began has ended,
-            # and a house ends for nobody but who closes it.
-            outer.start_soon(house._live, supervisor)
-            await house._begun.wait()
-            return house
+            # and a task scope ends for nobody but who closes it.
+            outer.start_soon(task_scope._live, supervisor)
+            await task_scope._begun.wait()
+            return task_scope
         except BaseException as error:
-            house._closed.set()
+            task_scope._closed.set()
             await outer.__aexit__(type(error), error, error.__traceback__)
             raise
 

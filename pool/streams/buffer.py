@@ -1,4 +1,5 @@
-"""What a reader and a sink have in common: a bounded buffer between a `Tail` and `async for`.
+"""What a reader and a sink have in common: a bounded buffer between a `StreamTailer` and `async
+for`.
 
     tail --Batch--> push() --> buffer --> next() --> the program
          <--taken-- _look_for_room() <------+
@@ -51,7 +52,7 @@ def stored_of(stream: object) -> StoredStream:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Feed(Generic[I, R]):
+class EventBuffer(Generic[I, R]):
     """The buffer, and the back-pressure that it means for a tail.  Everything is on the loop."""
 
     buffer_max: int

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 
 from pool.errors import PoolError
 from pool.redis.io.system import Reply
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 
 STREAM = b"stream"
 HASH = b"hash"
 
 
 def look_for_foreign(
-    link: Link, kinds: Mapping[str, bytes], on_found: Callable[[dict[str, str]], object]
+    pipeline: Pipeline, kinds: Mapping[str, bytes], on_found: Callable[[dict[str, str]], object]
 ) -> None:
     """Ask of what type these keys are; `on_found` gets those of another one, with what they are.
 
@@ -42,6 +42,6 @@ def look_for_foreign(
             on_reply(key, reply)
 
         try:
-            link.send(("TYPE", key), take)
+            pipeline.send(("TYPE", key), take)
         except PoolError:
             return

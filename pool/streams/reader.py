@@ -41,11 +41,11 @@ from pool.events import (
     StreamsUnreachable,
     StreamTroubled,
 )
-from pool.redis.io.system import Port, Reply
-from pool.runtime.session import CLOSE_BUDGET_S, Access
+from pool.redis.io.system import BodyIO, Reply
+from pool.runtime.session import CLOSE_BUDGET_S, Session
 from pool.runtime.stream_tailer import Batch, Fields, Reading, StreamEntry, StreamTailer
 from pool.runtime.supervisor import Apart
-from pool.streams.buffer import STREAMS_MAX, Feed, stored_of
+from pool.streams.buffer import STREAMS_MAX, EventBuffer, stored_of
 from pool.streams.commands import Facts, StoredStream, probe_call
 from pool.streams.event import (
     FIRST,
@@ -119,14 +119,14 @@ class Reader:
 
     def __init__(
         self,
-        access: Access,
+        session: Session,
         *,
         topics: Iterable[str] | None,
         pattern: str | None,
         where: Callable[[StreamEvent], object] | None,
         buffer_max: int,
     ) -> None:
-        self._access = access
+        self._session = session
         self._filter = Filter.of(topics, pattern, where)
         self._first: list[tuple[StoredStream, Start]] = []
         self._state = "new"
@@ -134,19 +134,21 @@ class Reader:
         self._is_looking = False
         tail: StreamTailer[_Cursor] = StreamTailer(
             name="pool-reader",
-            seam=access.seam,
-            url=access.url,
-            timing=access.timing_now,
+            io=session.io,
+            url=session.url,
+            timing=session.timing_now,
             count=1,
             on_batch=self._on_batch,
             probe=self._probe,
             on_probed=self._on_probed,
             on_trouble=self._on_trouble,
             on_back=self._on_back,
-            care=Apart(access.supervisor, self._on_failed),
+            care=Apart(session.supervisor, self._on_failed),
         )
-        self._tail = tail
-        self._feed: Feed[_Item, _Cursor] = Feed(buffer_max=buffer_max, tail=tail, size_of=_size_of)
+        self._tailer = tail
+        self._buffer: EventBuffer[_Item, _Cursor] = EventBuffer(
+            buffer_max=buffer_max, tail=tail, size_of=_size_of
+        )
 
     # --- for the program ----------------------------------------------------------------------
 
@@ -159,16 +161,16 @@ class Reader:
         """
         self._check_open()
         await self._add(stored_of(stream), start)
-        self._feed.fit(len(self._tail.readings))
+        self._buffer.fit(len(self._tailer.readings))
 
     def remove_stream(self, stream: Any) -> None:
         """Read this stream no more; what is buffered of it is dropped.  Twice is fine."""
-        self._access.check_loop()
+        self._session.check_loop()
         key = stored_of(stream).events
         self._aside.pop(key, None)
-        self._tail.follow([c for c in self._tail.readings.values() if c.stream != key])
-        self._feed.drop(lambda item: item.cursor.stream != key)
-        self._feed.fit(len(self._tail.readings))
+        self._tailer.follow([c for c in self._tailer.readings.values() if c.stream != key])
+        self._buffer.drop(lambda item: item.cursor.stream != key)
+        self._buffer.fit(len(self._tailer.readings))
 
     def position(self, stream: Any) -> str:
         """Return the id behind which the program is in a stream: a `start` for later.
@@ -179,7 +181,7 @@ class Reader:
             InvalidOption: The stream is not read.
         """
         stored = stored_of(stream)
-        cursor = self._tail.readings.get(stored.events) or self._aside.get(stored.events)
+        cursor = self._tailer.readings.get(stored.events) or self._aside.get(stored.events)
         if cursor is None:
             raise InvalidOption(option="stream", value=stored.name, problem="it is not read")
         return cursor.given
@@ -195,21 +197,21 @@ class Reader:
         """
         self._check_open(may_be_closed=True)
         while True:
-            item = await self._feed.next()
+            item = await self._buffer.next()
             item.cursor.given = item.entry_id
             if item.event is not None and self._filter.takes(item.event):
                 return item.event
 
     async def __aenter__(self) -> Self:
-        self._access.check_loop()
+        self._session.check_loop()
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._state = "open"
-        self._loop = self._access.seam.loop(self._access.supervisor)
+        self._loop = self._session.io.loop(self._session.supervisor)
         for stored, start in self._first:
             await self._add(stored, start)
-        self._feed.fit(len(self._first))
-        self._tail.start()
+        self._buffer.fit(len(self._first))
+        self._tailer.start()
         return self
 
     async def __aexit__(
@@ -222,14 +224,14 @@ class Reader:
 
     async def aclose(self) -> None:
         """Stop reading; whoever iterates is told that it has ended.  Twice is fine."""
-        self._access.check_loop()
+        self._session.check_loop()
         self._state = "closed"
-        self._feed.drop()
-        self._feed.end()
+        self._buffer.drop()
+        self._buffer.end()
         self._aside.clear()
         self._loop.close()
         with anyio.CancelScope(shield=True):
-            await self._tail.aclose(CLOSE_BUDGET_S)
+            await self._tailer.aclose(CLOSE_BUDGET_S)
             await anyio.lowlevel.checkpoint()  # timers that were taken back end here
 
     # --- where to begin -----------------------------------------------------------------------
@@ -241,13 +243,13 @@ class Reader:
 
     async def _add(self, stored: StoredStream, start: Start) -> None:
         position = position_of(start)
-        readings = self._tail.readings
+        readings = self._tailer.readings
         is_read = stored.events in readings or stored.events in self._aside
         if is_read or len(readings) + len(self._aside) >= STREAMS_MAX:
             problem = "it is read already" if is_read else "too many streams"
             raise InvalidOption(option="stream", value=stored.name, problem=problem)
         call = probe_call([(stored, position)])
-        reply = await self._access.link.call(call, repeatable=True)
+        reply = await self._session.pipeline.call(call, repeatable=True)
         [facts] = reply
         is_cursor = isinstance(start, str)  # an id, which the program has seen
         if position == NEWEST:
@@ -269,7 +271,7 @@ class Reader:
             elif facts.trimmed and order(facts.trimmed) > order(position):
                 self._missed(cursor, 0)
         # What others read stays as it is: those who wait see the new one when they look again.
-        self._tail.follow([*self._tail.readings.values(), cursor])
+        self._tailer.follow([*self._tailer.readings.values(), cursor])
 
     # --- what the tail brings -----------------------------------------------------------------
 
@@ -282,30 +284,30 @@ class Reader:
         # the tail's promise; without one, they count as trimmed.
         call = probe_call([(cursor.of, cursor.position) for cursor in holed])
         try:
-            self._access.link.send(call, partial(self._on_looked, batch, holed))
+            self._session.pipeline.send(call, partial(self._on_looked, batch, holed))
         except PoolError:
             self._push(batch)
 
     def _on_looked(self, batch: Batch[_Cursor], holed: Sequence[_Cursor], reply: Reply) -> None:
         if not isinstance(reply, PoolError):
-            cursors, first = dict(self._tail.readings), dict(batch.told)
+            cursors, first = dict(self._tailer.readings), dict(batch.told)
             for cursor, facts in zip(holed, reply, strict=True):
                 cursor.looked = facts
                 is_first = number_of(first[cursor][0][1]) == 1
-                if self._tail.follows(cursor) and cursor.is_of_another(facts) and not is_first:
+                if self._tailer.follows(cursor) and cursor.is_of_another(facts) and not is_first:
                     # What comes before this was taken by a cap, or has ids that lie behind us.
                     cursors[cursor.stream] = self._restarted(cursor, facts)
-            if any(not self._tail.follows(cursor) for cursor in cursors.values()):
-                self._tail.follow(list(cursors.values()), at_once=False)
+            if any(not self._tailer.follows(cursor) for cursor in cursors.values()):
+                self._tailer.follow(list(cursors.values()), at_once=False)
         self._push(batch)
 
     def _push(self, batch: Batch[_Cursor]) -> None:
         items: list[_Item] = []
         for cursor, entries in batch.told:
-            if self._tail.follows(cursor):
+            if self._tailer.follows(cursor):
                 items.extend(self._items(cursor, entries))
             cursor.looked = None
-        self._feed.push(items, batch)
+        self._buffer.push(items, batch)
 
     def _items(self, cursor: _Cursor, entries: list[StreamEntry]) -> list[_Item]:
         items: list[_Item] = []
@@ -340,18 +342,18 @@ class Reader:
 
     def _missed(self, cursor: _Cursor, events: int) -> None:
         cursor.after = cursor.after or "missed"
-        pool, stream = self._access.control.pool, cursor.of.name
-        self._access.emit(
+        pool, stream = self._session.control.pool, cursor.of.name
+        self._session.emit(
             StreamMissed(pool=pool, stream=stream, behind=cursor.read_to, events=events)
         )
 
     def _on_probed(self, answers: Sequence[tuple[_Cursor, Facts]]) -> None:
         restarted = False
-        cursors = dict(self._tail.readings)
+        cursors = dict(self._tailer.readings)
         for cursor, facts in answers:
             if facts.exists is None:
                 self._look_for_foreign()
-            if facts.exists is None or not self._tail.follows(cursor):
+            if facts.exists is None or not self._tailer.follows(cursor):
                 continue
             if cursor.is_ahead_of(facts):
                 cursors[cursor.stream] = self._restarted(cursor, facts)
@@ -359,15 +361,15 @@ class Reader:
             cursor.last_id, cursor.added = facts.last_id, facts.added
             cursor.born = cursor.born or facts.born
         if restarted:
-            self._tail.follow(list(cursors.values()), at_once=False)
-        self._tail.taken()
+            self._tailer.follow(list(cursors.values()), at_once=False)
+        self._tailer.taken()
 
     def _tell_restart(self, cursor: _Cursor, last_id: str, *, has_ended: bool) -> None:
-        pool, stream = self._access.control.pool, cursor.of.name
+        pool, stream = self._session.control.pool, cursor.of.name
         if has_ended:
-            self._access.emit(StreamEnded(pool=pool, stream=stream, position=cursor.read_to))
+            self._session.emit(StreamEnded(pool=pool, stream=stream, position=cursor.read_to))
             return
-        self._access.emit(
+        self._session.emit(
             StreamRestarted(pool=pool, stream=stream, position=cursor.read_to, last_id=last_id)
         )
 
@@ -387,14 +389,14 @@ class Reader:
 
     def _on_trouble(self, error: PoolError, failures: int) -> None:
         if not failures:
-            pool = self._access.control.pool
-            self._access.emit(StreamsUnreachable(pool=pool, reader="", problem=str(error)))
+            pool = self._session.control.pool
+            self._session.emit(StreamsUnreachable(pool=pool, reader="", problem=str(error)))
         if isinstance(error, StoreFault):
             self._look_for_foreign()
 
     def _on_back(self, failures: int) -> None:
-        pool = self._access.control.pool
-        self._access.emit(StreamsReachable(pool=pool, reader="", failures=failures))
+        pool = self._session.control.pool
+        self._session.emit(StreamsReachable(pool=pool, reader="", failures=failures))
 
     # --- foreign values -----------------------------------------------------------------------
 
@@ -403,26 +405,26 @@ class Reader:
         self._is_looking = False
         if self._state != "open":
             return
-        cursors = [*self._tail.readings.values(), *self._aside.values()]
+        cursors = [*self._tailer.readings.values(), *self._aside.values()]
         events = dict.fromkeys((cursor.of.events for cursor in cursors), STREAM)
         metas = dict.fromkeys((cursor.of.meta for cursor in cursors), HASH)
-        look_for_foreign(self._access.link, events | metas, self._on_foreign)
+        look_for_foreign(self._session.pipeline, events | metas, self._on_foreign)
         self._look_again()
 
     def _look_again(self) -> None:
         if self._aside and not self._is_looking:
             self._is_looking = True
-            self._loop.later(self._access.timing.renew_s, self._look_for_foreign)
+            self._loop.later(self._session.timing.renew_s, self._look_for_foreign)
 
     def _on_foreign(self, found: dict[str, str]) -> None:
-        cursors = dict(self._tail.readings)
+        cursors = dict(self._tailer.readings)
         for stream, cursor in list(cursors.items()):
             keys = [key for key in (cursor.of.events, cursor.of.meta) if key in found]
             if keys:
                 self._aside[stream] = cursors.pop(stream)
-                self._access.emit(
+                self._session.emit(
                     StreamTroubled(
-                        pool=self._access.pool,
+                        pool=self._session.pool,
                         stream=cursor.of.name,
                         key=keys[0],
                         found=found[keys[0]],
@@ -434,25 +436,25 @@ class Reader:
                 # Another object: what was on its way for the old one is read again.
                 position = max(cursor.position, cursor.read_to, key=order)
                 cursors[stream] = attrs.evolve(cursor, position=position)
-        if cursors.keys() != self._tail.readings.keys():
-            self._tail.follow(list(cursors.values()), at_once=False)
+        if cursors.keys() != self._tailer.readings.keys():
+            self._tailer.follow(list(cursors.values()), at_once=False)
         self._look_again()
 
     def _on_failed(self, error: Exception) -> None:
-        self._feed.end(error)
+        self._buffer.end(error)
 
     def _check_open(self, *, may_be_closed: bool = False) -> None:
-        self._access.check_loop()
+        self._session.check_loop()
         if self._state != "open" and not (may_be_closed and self._state == "closed"):
             raise NotRunning(state=self._state)
 
     # --- beside the loop ----------------------------------------------------------------------
 
     async def _probe(
-        self, port: Port, cursors: Sequence[_Cursor], _: bool
+        self, body_io: BodyIO, cursors: Sequence[_Cursor], _: bool
     ) -> list[tuple[_Cursor, Facts]]:
         call = probe_call([(cursor.of, cursor.position) for cursor in cursors])
-        [reply] = await port.run([call], timeout_s=self._access.settings.op_timeout_s)
+        [reply] = await body_io.run([call], timeout_s=self._session.settings.op_timeout_s)
         if isinstance(reply, PoolError):
             raise again(reply)
         return list(zip(cursors, reply, strict=True))

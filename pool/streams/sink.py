@@ -71,7 +71,7 @@ import anyio
 import anyio.lowlevel
 
 from pool import checks
-from pool.core.ids import incarnation, order
+from pool.core.ids import member_name, order
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, NotRunning, PoolError, StoreUnavailable
 from pool.events import (
@@ -85,10 +85,10 @@ from pool.events import (
 from pool.names import check_stream
 from pool.redis.io.system import Group, Reply
 from pool.redis.reads import Portion
-from pool.runtime.session import CLOSE_BUDGET_S, Access
+from pool.runtime.session import CLOSE_BUDGET_S, Session
 from pool.runtime.stream_tailer import Batch, StreamTailer
 from pool.runtime.supervisor import Apart
-from pool.streams.buffer import STREAMS_MAX, Feed, stored_of
+from pool.streams.buffer import STREAMS_MAX, EventBuffer, stored_of
 from pool.streams.commands import (
     BATCH_MAX,
     ConsumerLease,
@@ -128,7 +128,7 @@ class Sink:
 
     def __init__(
         self,
-        access: Access,
+        session: Session,
         name: str,
         *,
         no_ack: bool,
@@ -143,35 +143,37 @@ class Sink:
         self._grace_s = checks.seconds("grace_s", grace_s, GRACE_MIN_S, GRACE_MAX_S)
         self._deliveries_max = checks.count("deliveries_max", deliveries_max, 1, DELIVERIES_HIGH)
         self.name = name
-        self._access = access
+        self._session = session
         self._filter = Filter.of(topics, pattern, where)
         self._is_no_ack = checks.flag("no_ack", no_ack)
         self._first: list[tuple[StoredStream, Start]] = []
         self._sources: dict[str, Source] = {}
         self._left: dict[str, Source] = {}  # read no more; what was handed out may be in hand
-        self._id = access.ids.next("c")
+        self._id = session.ids.next("c")
         self._number = 1
         self._before = ""  # our name before this one, until joined
         self._state = "new"
         self._acks: dict[str, Acks] = {}  # by the stream's name
-        self._timing = access.timing  # by the TTL that was granted last
+        self._timing = session.timing  # by the TTL that was granted last
         self._cancel_tick: Callable[[], object] = lambda: None
         tail: StreamTailer[Source] = StreamTailer(
             name="pool-sink",
-            seam=access.seam,
-            url=access.url,
+            io=session.io,
+            url=session.url,
             timing=lambda: self._timing,
             count=1,
             on_batch=self._on_batch,
             on_trouble=self._on_trouble,
             on_back=self._on_back,
-            care=Apart(access.supervisor, self._on_failed),
+            care=Apart(session.supervisor, self._on_failed),
         )
-        self._tail = tail
-        self._feed: Feed[Item, Source] = Feed(buffer_max=buffer_max, tail=tail, size_of=size_of)
-        self._told = Told(name, access.seam.clock, access.emit)
+        self._tailer = tail
+        self._buffer: EventBuffer[Item, Source] = EventBuffer(
+            buffer_max=buffer_max, tail=tail, size_of=size_of
+        )
+        self._told = Told(name, session.io.clock, session.emit)
         self._calls = Calls(
-            link=access.link,
+            pipeline=session.pipeline,
             told=self._told,
             is_no_ack=self._is_no_ack,
             consumer=lambda: self.consumer,
@@ -181,10 +183,10 @@ class Sink:
         )
         self._hands = Hands(
             calls=self._calls,
-            feed=self._feed,
-            buffer_max=self._feed.buffer_max,
+            buffer=self._buffer,
+            buffer_max=self._buffer.buffer_max,
             grace_s=self._grace_s,
-            clock=access.seam.clock,
+            clock=session.io.clock,
             renew_s=lambda: self._timing.renew_s,
             is_open=lambda: self._state == "open",
             is_ours=self._is_ours,
@@ -197,7 +199,7 @@ class Sink:
     @property
     def consumer(self) -> str:
         """This consumer's name in the groups; another one after its lease was lost."""
-        return incarnation(self._id, self._number)
+        return member_name(self._id, self._number)
 
     async def add_stream(self, stream: Any, start: Start = "oldest") -> None:
         """Read this stream too; `start` counts where the sink has no group yet.
@@ -209,16 +211,16 @@ class Sink:
         self._check_open()
         source = self._source(stored_of(stream), start)
         consumer = self.consumer
-        asked_s, call = self._access.seam.clock(), source.of.join(consumer, "", source.start)
+        asked_s, call = self._session.io.clock(), source.of.join(consumer, "", source.start)
         had = self._left.pop(source.stream, None)  # else a tick may leave it behind our join
         try:
-            await self._access.link.call(call, repeatable=True)
+            await self._session.pipeline.call(call, repeatable=True)
         except BaseException:
             if had is not None and consumer == self.consumer:
                 self._left[source.stream] = had
             raise
         self._sources[source.stream] = source
-        self._feed.fit(len(self._sources))
+        self._buffer.fit(len(self._sources))
         if consumer == self.consumer:  # else the next tick joins
             self._joined(source, asked_s)
             self._follow()
@@ -228,16 +230,16 @@ class Sink:
 
         What was handed out and not acknowledged can still be, within its grace.
         """
-        self._access.check_loop()
+        self._session.check_loop()
         source = self._sources.pop(stored_of(stream).events, None)
         if source is None:
             return
         self._left[source.stream] = source
         self._follow()
         await self._calls.finish(
-            self._calls.returns(self._feed.drop(lambda item: item.source is not source))
+            self._calls.returns(self._buffer.drop(lambda item: item.source is not source))
         )
-        self._feed.fit(len(self._sources))
+        self._buffer.fit(len(self._sources))
 
     async def ack(self, event: StreamEvent) -> bool:
         """Say that an event is done; False if it was already, by others or by an earlier try.
@@ -254,9 +256,9 @@ class Sink:
         event = _checked(event)
         acks = self._acks.get(event.stream)
         if acks is None:
-            stored = self._stored(StoredStream(self._access.control, event.stream))
+            stored = self._stored(StoredStream(self._session.control, event.stream))
             acks = Acks(
-                self._access.link,
+                self._session.pipeline,
                 lambda ids: stored.ack_each(self.consumer, ids),
                 partial(self._hands.on_acknowledged, stored.stream.events),
             )
@@ -275,8 +277,8 @@ class Sink:
             by_stream.setdefault(event.stream, []).append(event.id)
         done = 0
         for name, ids in by_stream.items():
-            stored = self._stored(StoredStream(self._access.control, name))
-            done += await self._access.link.execute(*stored.ack(ids))
+            stored = self._stored(StoredStream(self._session.control, name))
+            done += await self._session.pipeline.execute(*stored.ack(ids))
             self._hands.on_acknowledged(stored.stream.events, ids)
         return done
 
@@ -297,13 +299,13 @@ class Sink:
 
     async def _fetch_parked(self, source: Source, count: int) -> list[Parked]:
         """Fetch them piece by piece: they may be large, and others' calls go between."""
-        link, portion = self._access.link, Portion()
+        pipeline, portion = self._session.pipeline, Portion()
         found: list[Parked] = []
         first = "-"
         while True:
             wanted = portion.of(count - len(found))
             command = ("XRANGE", source.of.parked, first, "+", "COUNT", wanted)
-            reply = await link.execute(*command)
+            reply = await pipeline.execute(*command)
             portion.came(len(reply), sum(len(text) for _, flat in reply for text in flat))
             each = (parked_of(entry_id, flat) for entry_id, flat in reply)
             found += [parked for parked in each if parked is not None]  # else it is foreign
@@ -321,8 +323,8 @@ class Sink:
             by_stream.setdefault(_checked(each.event).stream, []).append(each.entry)
         dropped = 0
         for name, entries in by_stream.items():
-            key = self._stored(StoredStream(self._access.control, name)).parked
-            dropped += await self._access.link.execute("XDEL", key, *entries)
+            key = self._stored(StoredStream(self._session.control, name)).parked
+            dropped += await self._session.pipeline.execute("XDEL", key, *entries)
         return dropped
 
     def __aiter__(self) -> AsyncIterator[StreamEvent]:
@@ -336,11 +338,11 @@ class Sink:
         """
         self._check_open(may_be_closed=True)
         while True:
-            if not len(self._feed):
+            if not len(self._buffer):
                 self._hands.hold(
-                    2 * self._feed.buffer_max
+                    2 * self._buffer.buffer_max
                 )  # it is done with what it held, and waits
-            item = await self._feed.next()
+            item = await self._buffer.next()
             self._look_for_freed()
             if not self._is_ours(item) or not await self._hands.hand_out(item):
                 continue
@@ -349,21 +351,21 @@ class Sink:
             self._acknowledge(item.source, [item])
 
     async def __aenter__(self) -> Self:
-        self._access.check_loop()
+        self._session.check_loop()
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._state = "opening"
         for stored, start in self._first:
             source = self._source(stored, start)
             self._sources[source.stream] = source
-        self._feed.fit(len(self._sources))
-        asked_s = self._access.seam.clock()
-        self._loop = self._access.seam.loop(self._access.supervisor)
+        self._buffer.fit(len(self._sources))
+        asked_s = self._session.io.clock()
+        self._loop = self._session.io.loop(self._session.supervisor)
         self._hands.begin(self._loop)
         try:
             for source in self._sources.values():
                 call = source.of.join(self.consumer, "", source.start)
-                await self._access.link.call(call, repeatable=True)
+                await self._session.pipeline.call(call, repeatable=True)
         except BaseException:
             self._state = "closed"
             raise
@@ -371,7 +373,7 @@ class Sink:
         for source in self._sources.values():
             self._joined(source, asked_s)
         self._follow()
-        self._tail.start()
+        self._tailer.start()
         self._arm()
         return self
 
@@ -388,15 +390,15 @@ class Sink:
 
         What was handed out and not acknowledged goes to others with the next cleaning.
         """
-        self._access.check_loop()
+        self._session.check_loop()
         was_open, self._state = self._state == "open", "closed"
         if not was_open:
             return
         self._cancel_tick()
         with anyio.CancelScope(shield=True):
-            await self._tail.aclose(CLOSE_BUDGET_S)
-            unseen = self._feed.drop()
-            self._feed.end()
+            await self._tailer.aclose(CLOSE_BUDGET_S)
+            unseen = self._buffer.drop()
+            self._buffer.end()
             await self._calls.finish(self._hands.goodbyes(unseen))
             self._loop.close()
             await anyio.lowlevel.checkpoint()  # timers that were taken back end here
@@ -407,7 +409,7 @@ class Sink:
         self._first.append((stored, start))
 
     def _stored(self, stream: StoredStream) -> StoredSink:
-        named_ms = round(1000 * (self._access.settings.lease_ttl_s or 0))
+        named_ms = round(1000 * (self._session.settings.lease_ttl_s or 0))
         return StoredSink(
             stream=stream,
             name=self.name,
@@ -430,7 +432,7 @@ class Sink:
         return [*self._sources.values(), *self._left.values()]
 
     def _check_open(self, *, may_be_closed: bool = False) -> None:
-        self._access.check_loop()
+        self._session.check_loop()
         if self._state != "open" and not (may_be_closed and self._state == "closed"):
             raise NotRunning(state=self._state)
 
@@ -450,7 +452,7 @@ class Sink:
 
     def _is_ours(self, item: Item) -> bool:
         if item.consumer == self.consumer and not self._is_good(
-            item.source, self._access.seam.clock()
+            item.source, self._session.io.clock()
         ):
             self._lapse()
         return item.consumer == self.consumer
@@ -462,7 +464,7 @@ class Sink:
         if self._state != "open":
             return
         self._arm()
-        now_s = self._access.seam.clock()
+        now_s = self._session.io.clock()
         if any(each.joined_as and not self._is_good(each, now_s) for each in self._all()):
             self._lapse()
         self._hands.pace()
@@ -488,10 +490,10 @@ class Sink:
             source.forget()
         self._calls.trial = None
         self._follow()
-        self._feed.forget_batch()
-        dropped = self._feed.drop()
+        self._buffer.forget_batch()
+        dropped = self._buffer.drop()
         lapsed = SinkLapsed(sink=self.name, consumer=self._before, dropped=len(dropped))
-        self._access.emit(lapsed)
+        self._session.emit(lapsed)
 
     def _on_gone(self) -> None:
         self._lapse()
@@ -499,20 +501,20 @@ class Sink:
             self._join(source)
 
     def _follow(self) -> None:
-        self._tail.group = Group(self.name, self.consumer, self._is_no_ack)
+        self._tailer.group = Group(self.name, self.consumer, self._is_no_ack)
         for source in self._sources.values():
             source.is_doubted = True  # a read that is ended here may have given something to us
-        self._tail.follow([source for source in self._sources.values() if source.joined_as])
+        self._tailer.follow([source for source in self._sources.values() if source.joined_as])
 
     def _join(self, source: Source) -> None:
-        answer = partial(self._on_joined, source, self.consumer, self._access.seam.clock())
+        answer = partial(self._on_joined, source, self.consumer, self._session.io.clock())
         self._calls.send(source.of.join(self.consumer, self._before, source.start), answer, source)
 
     def _on_joined(self, source: Source, consumer: str, asked_s: float, found: Reply) -> None:
         if found is Joined.MADE:
-            self._access.emit(SinkRemade(sink=self.name, stream=source.name))
+            self._session.emit(SinkRemade(sink=self.name, stream=source.name))
         elif found is Joined.ENDED:
-            self._access.emit(SinkBeganAnew(sink=self.name, stream=source.name))
+            self._session.emit(SinkBeganAnew(sink=self.name, stream=source.name))
         if consumer == self.consumer and self._sources.get(source.stream) is source:
             self._joined(source, asked_s)
             self._follow()
@@ -523,7 +525,7 @@ class Sink:
         self._renew(source)
 
     def _renew(self, source: Source) -> None:
-        answer = partial(self._on_renewed, source, self.consumer, self._access.seam.clock())
+        answer = partial(self._on_renewed, source, self.consumer, self._session.io.clock())
         self._calls.send(source.of.renew(self.consumer), answer, source)
 
     def _on_renewed(self, source: Source, consumer: str, asked_s: float, reply: Reply) -> None:
@@ -569,7 +571,7 @@ class Sink:
         missed = did.missed - max(did.told, source.told if is_same else 0)
         parks = did.parks - max(did.parks_told, source.parks_told if is_same else 0)
         if missed > 0:
-            self._access.emit(SinkMissed(sink=self.name, stream=source.name, events=missed))
+            self._session.emit(SinkMissed(sink=self.name, stream=source.name, events=missed))
         if parks > 0:
             self._told.parked(source, parks)
         source.told, source.parks_told, source.born = did.missed, did.parks, did.born
@@ -582,7 +584,7 @@ class Sink:
 
     def _look_for_freed(self) -> None:
         for source in self._sources.values():
-            room, may_try = self._feed.room, source.has_doubtful and self._calls.trial is None
+            room, may_try = self._buffer.room, source.has_doubtful and self._calls.trial is None
             is_asked = (source.has_released or may_try) and room and source.joined_as
             if not is_asked or source.is_taking:
                 continue
@@ -590,7 +592,7 @@ class Sink:
             source.brought.clear()
             if may_try:
                 self._calls.trial = source
-            count = self._tail.portion.of(min(room, BATCH_MAX))  # by the node's own link
+            count = self._tailer.portion.of(min(room, BATCH_MAX))  # by the node's own link
             call = source.of.take(self.consumer, count, may_try=may_try)
             answer = partial(self._on_taken, source, self.consumer, count, may_try)
             self._calls.send(call, answer, source)
@@ -603,7 +605,7 @@ class Sink:
         source.is_taking = False
         got: Taken = reply
         size = sum(len(text) for each in got.events for text in each.fields.values())
-        self._tail.portion.came(len(got.events), size)
+        self._tailer.portion.came(len(got.events), size)
         source.has_released = 0 < got.released == count - got.doubtful
         if may_try:
             source.has_doubtful = got.doubtful > 0
@@ -611,20 +613,20 @@ class Sink:
         source.claimed.update(each.id for each in got.events if order(each.id) > behind)
         # What the tail has brought meanwhile it brought without its count, and its doubt.
         brought = source.brought & {each.id for each in got.events}
-        known = {i.event.id for i in self._feed if i.source is source and i.event.id in brought}
-        self._feed.drop(lambda item: item.source is not source or item.event.id not in known)
+        known = {i.event.id for i in self._buffer if i.source is source and i.event.id in brought}
+        self._buffer.drop(lambda item: item.source is not source or item.event.id not in known)
         gone = brought - known
         items = self._items(source, [each for each in got.events if each.id not in gone])
         if may_try:
             self._calls.trial = next((item for item in items if item.is_doubtful), None)
-        self._feed.push(items, is_first=True)  # the oldest; nor shall they wait behind our own
+        self._buffer.push(items, is_first=True)  # the oldest; nor shall they wait behind our own
         self._look_for_freed()
 
     # --- what the tail brings -----------------------------------------------------------------
 
     def _on_batch(self, batch: Batch[Source]) -> None:
         if batch.group is None or batch.group.consumer != self.consumer:
-            self._tail.taken(batch)  # of an earlier name: it is being freed for others
+            self._tailer.taken(batch)  # of an earlier name: it is being freed for others
             return
         items: list[Item] = []
         for source, entries in batch.told:
@@ -638,12 +640,12 @@ class Sink:
                 items.extend(found)
             else:
                 self._calls.release(found)
-        self._feed.push(items, batch)
+        self._buffer.push(items, batch)
 
     def _items(self, source: Source, got: Iterable[Given]) -> list[Item]:
         items: list[Item] = []
         unwanted: list[Item] = []
-        now_s = self._access.seam.clock()
+        now_s = self._session.io.clock()
         for each in got:
             event = event_of(source.name, each.id, each.fields, deliveries=each.times + 1)
             item = Item(source, self.consumer, now_s, event, each.is_doubtful)
@@ -657,7 +659,7 @@ class Sink:
             return
         ids = [item.event.id for item in items]
         for item in items:
-            item.handed_s = item.handed_s or self._access.seam.clock()
+            item.handed_s = item.handed_s or self._session.io.clock()
             source.hands[item.event.id] = item
             source.fresh.pop(item.event.id, None)
         self._calls.send(
@@ -670,18 +672,18 @@ class Sink:
                 if source.joined_as:
                     self._renew(source)  # which tells of which of them it is
         if not failures and not str(getattr(error, "problem", "")).startswith("NOGROUP"):
-            pool = self._access.control.pool
+            pool = self._session.control.pool
             told = StreamsUnreachable(pool=pool, reader=self.name, problem=str(error))
-            self._access.emit(told)
+            self._session.emit(told)
 
     def _on_back(self, failures: int) -> None:
         for source in self._all():
             source.is_doubted = True  # a server that went back may have undone what we acknowledged
-        pool = self._access.control.pool
-        self._access.emit(StreamsReachable(pool=pool, reader=self.name, failures=failures))
+        pool = self._session.control.pool
+        self._session.emit(StreamsReachable(pool=pool, reader=self.name, failures=failures))
 
     def _on_failed(self, error: Exception) -> None:
-        self._feed.end(error)
+        self._buffer.end(error)
 
 
 def _checked(given: object) -> StreamEvent:

@@ -18,7 +18,7 @@ import attrs
 
 from pool.errors import PoolError, again
 from pool.redis.io.system import Loop, Reply, Waiter
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Command
 
 ACKS_MAX: Final = 256  # in one call
@@ -28,7 +28,7 @@ ACKS_MAX: Final = 256  # in one call
 class Acks:
     """The single acknowledgements of one sink in one stream."""
 
-    link: Link
+    pipeline: Pipeline
     call_for: Callable[[Sequence[str]], Command]  # one event: XACK; several: `sink_ack`
     on_done: Callable[[Sequence[str]], object]
     _waiting: dict[str, list[Waiter]] = attrs.field(init=False, factory=dict)  # by event's id
@@ -54,7 +54,7 @@ class Acks:
         waiters = {event_id: self._waiting.pop(event_id) for event_id in ids}
         self._is_under_way = True
         try:
-            self.link.send(self.call_for(ids), partial(self._on_reply, waiters))
+            self.pipeline.send(self.call_for(ids), partial(self._on_reply, waiters))
         except PoolError as error:
             self._on_reply(waiters, error)
 

@@ -9,7 +9,7 @@ import attrs
 
 from pool.errors import Gone, NotRunning, PoolError, StoreUnavailable
 from pool.redis.io.system import Reply
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Command, ScriptCall
 from pool.streams.commands import BATCH_MAX, GivenBack
 from pool.streams.foreign import look_for_foreign
@@ -21,7 +21,7 @@ from pool.streams.sink_told import Told
 class Calls:
     """The calls of one consumer; nobody waits for them."""
 
-    link: Link
+    pipeline: Pipeline
     told: Told
     is_no_ack: bool
     consumer: Callable[[], str]  # its name now
@@ -52,7 +52,7 @@ class Calls:
             self.refused(reply, source)
 
         try:
-            self.link.send(call, answer)
+            self.pipeline.send(call, answer)
         except PoolError as error:
             answer(error)
 
@@ -66,7 +66,7 @@ class Calls:
             else:
                 if not source.is_troubled:
                     look_for_foreign(
-                        self.link,
+                        self.pipeline,
                         source.of.kinds,
                         partial(self.told.troubled, source, error),
                     )
@@ -112,7 +112,7 @@ class Calls:
         """Do these as far as they can be done: whoever cleans next does the rest otherwise."""
         for source, call in calls:
             try:
-                await self.link.call(call, repeatable=True)
+                await self.pipeline.call(call, repeatable=True)
             except PoolError as error:
                 self.refused(error, source)
                 if isinstance(error, StoreUnavailable):

@@ -20,7 +20,7 @@ import attrs
 from pool.errors import PoolError, StoreUnavailable
 from pool.redis.io.system import Loop, Reply
 from pool.redis.scripts import ScriptCall
-from pool.streams.buffer import Feed
+from pool.streams.buffer import EventBuffer
 from pool.streams.commands import BATCH_MAX, HELD_MAX
 from pool.streams.sink_calls import Calls
 from pool.streams.sink_source import Item, Source
@@ -35,7 +35,7 @@ class Hands:
     """The events that one consumer's program has."""
 
     _calls: Calls
-    _feed: Feed[Item, Source]
+    _buffer: EventBuffer[Item, Source]
     _buffer_max: int
     _grace_s: float
     _clock: Callable[[], float]
@@ -77,7 +77,7 @@ class Hands:
         try:
             while self._is_ours(item) and self._is_open():
                 try:
-                    [is_ours] = await self._calls.link.call(call, repeatable=True)
+                    [is_ours] = await self._calls.pipeline.call(call, repeatable=True)
                 except StoreUnavailable:
                     await anyio.sleep(RESEND_S)
                 except PoolError as error:
@@ -87,7 +87,7 @@ class Hands:
                     # Our lease may have ended while we waited for this answer.
                     return bool(is_ours) and self._is_ours(item)
         except BaseException:
-            self._feed.push([item], is_first=True)  # whoever waited for it was cancelled
+            self._buffer.push([item], is_first=True)  # whoever waited for it was cancelled
             raise
         self._end_trial(item)
         return False
@@ -162,9 +162,9 @@ class Hands:
     def hold(self, most: int) -> None:
         """Hold so many events ahead of the program."""
         most = max(1, min(most, self._buffer_max))
-        if most != self._feed.buffer_max:
-            self._feed.buffer_max = most
-            self._feed.fit(self._streams())
+        if most != self._buffer.buffer_max:
+            self._buffer.buffer_max = most
+            self._buffer.fit(self._streams())
 
     def pace(self) -> None:
         """Hold ahead what is handed out within a quarter of the grace, by what was handed out.
@@ -175,11 +175,11 @@ class Hands:
         per_s = self._handed / max(now_s - self._paced_s, self._renew_s())
         self._handed, self._paced_s = 0, now_s
         most, since_s = int(per_s * self._grace_s / 4), now_s - self._grace_s / 2
-        if not self._calls.is_no_ack and any(item.got_s <= since_s for item in self._feed):
+        if not self._calls.is_no_ack and any(item.got_s <= since_s for item in self._buffer):
             self.hold(most)
-            self._calls.release(self._feed.drop(lambda item: item.got_s > since_s))
-        elif most > self._feed.buffer_max:
-            self.hold(2 * self._feed.buffer_max)
+            self._calls.release(self._buffer.drop(lambda item: item.got_s > since_s))
+        elif most > self._buffer.buffer_max:
+            self.hold(2 * self._buffer.buffer_max)
 
     def look_for_unknown(self, source: Source, after: str, unknown: frozenset[str]) -> None:
         """List what waits under our name; what we do not know, and did not the last time, goes."""
@@ -192,7 +192,7 @@ class Hands:
         if consumer != self._calls.consumer():
             return
         ids: list[str] = reply
-        known = {item.event.id for item in self._feed if item.source is source}
+        known = {item.event.id for item in self._buffer if item.source is source}
         unknown |= {each for each in ids if each not in known and each not in source.hands}
         if len(ids) == HELD_MAX:
             self.look_for_unknown(source, ids[-1], unknown)

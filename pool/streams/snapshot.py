@@ -19,7 +19,7 @@ from pool.core.ids import order
 from pool.errors import PoolError, StoreLost
 from pool.events import StreamMissed
 from pool.redis.commands.plain import fields
-from pool.runtime.session import Access
+from pool.runtime.session import Session
 from pool.streams.commands import StoredStream, probe_call
 from pool.streams.event import FIRST, After, StreamEvent, event_of, number_of
 
@@ -36,7 +36,7 @@ class Snapshot:
     A reader that begins at `position` goes on behind them.  Iterating goes on where it stopped.
     """
 
-    _access: Access
+    _session: Session
     _of: StoredStream
     position: str
     _after: str
@@ -65,10 +65,10 @@ class Snapshot:
 
     async def _fetch(self) -> None:
         asked = ("XRANGE", self._of.events, f"({self._after}", self.position, "COUNT", self._count)
-        link = self._access.link
+        pipeline = self._session.pipeline
         try:
-            async with link.reads.turn() as turn:
-                found = await link.execute(*asked, repeatable=True)
+            async with pipeline.reads.turn() as turn:
+                found = await pipeline.execute(*asked, repeatable=True)
                 turn.size = sum(_EVENT_BYTES + sum(map(len, flat)) for _, flat in found)
         except PoolError:
             self._count = max(1, self._count // 2)
@@ -93,19 +93,19 @@ class Snapshot:
     async def _look(self) -> After:
         """Say what is missing behind what was read, and tell it."""
         call = probe_call([(self._of, self._after)])
-        [facts] = await self._access.link.call(call, repeatable=True)
+        [facts] = await self._session.pipeline.call(call, repeatable=True)
         if order(facts.last_id) < order(self.position):
-            raise StoreLost(pool=self._access.pool)
+            raise StoreLost(pool=self._session.pool)
         # What a cap took lies before what is there, so nothing of it lies between two of a page.
         if not facts.trimmed or order(facts.trimmed) <= order(self._after):
             return ""
-        pool, name = self._access.control.pool, self._of.name
-        self._access.emit(StreamMissed(pool=pool, stream=name, behind=self._after, events=0))
+        pool, name = self._session.control.pool, self._of.name
+        self._session.emit(StreamMissed(pool=pool, stream=name, behind=self._after, events=0))
         return "missed"
 
 
-async def snapshot_of(access: Access, stored: StoredStream, start: str) -> Snapshot:
+async def snapshot_of(session: Session, stored: StoredStream, start: str) -> Snapshot:
     """Return the snapshot as of now, of what comes behind an id."""
-    [facts] = await access.link.call(probe_call([(stored, start)]), repeatable=True)
+    [facts] = await session.pipeline.call(probe_call([(stored, start)]), repeatable=True)
     after = facts.last_id if order(start) > order(facts.last_id) else start
-    return Snapshot(access, stored, facts.last_id, after, facts.number if start != FIRST else None)
+    return Snapshot(session, stored, facts.last_id, after, facts.number if start != FIRST else None)

@@ -14,11 +14,11 @@ from pool.core.codec import check_size
 from pool.errors import InvalidOption, shown
 from pool.events import Observer
 from pool.names import check_stream
-from pool.redis.io.system import Seam
+from pool.redis.io.system import IO
 from pool.redis.url import Url
 from pool.runtime.observers import log_observer
 from pool.runtime.pool_config import learn_ttl
-from pool.runtime.session import Access, accessing
+from pool.runtime.session import Session, open_session
 from pool.settings import Settings
 from pool.streams.buffer import HasEvents
 from pool.streams.commands import StoredStream
@@ -60,7 +60,7 @@ class Stream(HasEvents):
     ttl_s: float | None = None
     is_sliding: bool = False
     ends_at: datetime | int | None = None
-    _access: Access
+    _session: Session
     _ends: _Ends = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Stream(HasEvents):
         ends_at: datetime | int | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (log_observer,),
-        seam: Seam | None = None,
+        io: IO | None = None,
     ) -> AbstractAsyncContextManager[Stream]:
         """Open a stream without a node, on a connection of its own: `async with Stream.open(...)`.
 
@@ -99,7 +99,7 @@ class Stream(HasEvents):
                 milliseconds; instead of a `ttl_s`.
             settings: Lease TTL and time-outs, as for a node.
             observers: Called with everything notable, plainly; the default writes log lines.
-            seam: The world outside; for simulations.
+            IO: The world outside; for simulations.
 
         Raises:
             ConfigError, InvalidOption: At once: an argument cannot be used.
@@ -107,14 +107,14 @@ class Stream(HasEvents):
         """
         check_stream(name)
         _limits(length_max, ttl_s, is_sliding, ends_at)
-        opening = accessing(Url.parse(url), pool, settings, observers, seam)
+        opening = open_session(Url.parse(url), pool, settings, observers, io)
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[Stream]:
-            async with opening as access:
-                await learn_ttl(access)
+            async with opening as session:
+                await learn_ttl(session)
                 yield make_stream(
-                    access,
+                    session,
                     name,
                     length_max=length_max,
                     ttl_s=ttl_s,
@@ -145,7 +145,7 @@ class Stream(HasEvents):
             ConfigError, InvalidOption: An argument cannot be used.
         """
         return make_stream(
-            self._access,
+            self._session,
             name,
             length_max=length_max,
             ttl_s=ttl_s,
@@ -196,7 +196,7 @@ class Stream(HasEvents):
         subject = None if topic is None else encoded_name("topic", topic, TOPIC_BYTES_MAX)
         body = checks.utf8("payload", payload, or_bytes=True)
         checks.flag("only_if_exists", only_if_exists)
-        check_size("payload", body, self._access.settings.payload_bytes_max)
+        check_size("payload", body, self._session.settings.payload_bytes_max)
         once = None if once_id is None else encoded_name("once_id", once_id, ONCE_BYTES_MAX)
         window_s = checks.seconds("once_for_s", once_for_s, ONCE_MIN_S, ONCE_MAX_S)
         call = self.stored.add(
@@ -209,7 +209,7 @@ class Stream(HasEvents):
             once_id=once,
             window_ms=round(1000 * window_s),
         )
-        added: str | None = await self._access.link.call(call, repeatable=once is not None)
+        added: str | None = await self._session.pipeline.call(call, repeatable=once is not None)
         return added
 
     async def remove(self, *event_ids: str) -> int:
@@ -223,7 +223,7 @@ class Stream(HasEvents):
             check_id("id", event_id)
         if not event_ids:
             return 0
-        removed: int = await self._access.link.execute("XDEL", self.stored.events, *event_ids)
+        removed: int = await self._session.pipeline.execute("XDEL", self.stored.events, *event_ids)
         return removed
 
     async def destroy(self) -> bool:
@@ -234,7 +234,7 @@ class Stream(HasEvents):
         Raises:
             StoreUnavailable, NotRunning: As for `add()`.
         """
-        found: int = await self._access.link.call(self.stored.end(), repeatable=False)
+        found: int = await self._session.pipeline.call(self.stored.end(), repeatable=False)
         return found > 0
 
     async def fetch_length(self) -> int:
@@ -243,7 +243,7 @@ class Stream(HasEvents):
         Raises:
             StoreUnavailable, StoreFault, NotRunning: As for `add()`.
         """
-        length: int = await self._access.link.execute("XLEN", self.stored.events)
+        length: int = await self._session.pipeline.execute("XLEN", self.stored.events)
         return length
 
     # --- reading ------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Stream(HasEvents):
             InvalidOption: `start` is none; see `reader()`.
             StoreUnavailable, StoreFault, NotRunning: As for `add()`.
         """
-        return await snapshot_of(self._access, self.stored, position_of(start))
+        return await snapshot_of(self._session, self.stored, position_of(start))
 
     def reader(
         self,
@@ -283,7 +283,7 @@ class Stream(HasEvents):
             InvalidOption: An argument cannot be used.
         """
         reader = Reader(
-            self._access, topics=topics, pattern=pattern, where=where, buffer_max=buffer_max
+            self._session, topics=topics, pattern=pattern, where=where, buffer_max=buffer_max
         )
         reader.begin_with(self.stored, start)
         return reader
@@ -322,7 +322,7 @@ class Stream(HasEvents):
             ConfigError, InvalidOption: An argument cannot be used.
         """
         sink = Sink(
-            self._access,
+            self._session,
             name,
             no_ack=no_ack,
             grace_s=grace_s,
@@ -361,7 +361,7 @@ def _limits(
 
 
 def make_stream(
-    access: Access,
+    session: Session,
     name: str,
     *,
     length_max: int | None,
@@ -375,10 +375,10 @@ def make_stream(
         ConfigError, InvalidOption: An argument cannot be used.
     """
     return Stream(
-        stored=StoredStream(access.control, name),
+        stored=StoredStream(session.control, name),
         length_max=length_max,
         ttl_s=ttl_s,
         is_sliding=is_sliding,
         ends_at=ends_at,
-        access=access,
+        session=session,
     )

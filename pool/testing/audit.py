@@ -8,7 +8,7 @@
     unassigned  unassigned:HANDLER                in `payloads`
 
 A payload with flag p stays in `payloads` in every state.  Flags b, d and i say that the key stands
-in `blobs`, `due` and its inbox; the lane's counters are the sizes of what they count.
+in `checkpoints`, `due` and its inbox; the lane's counters are the sizes of what they count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 import redis
 
-from pool.core.ids import incarnation
+from pool.core.ids import member_name
 from pool.core.job import Record, Start
 from pool.names import Control, Names
 from pool.redis.commands.lane import incarnation_of_pool
@@ -75,7 +75,7 @@ class _Lane:
     pending: dict[str, float]
     due: dict[str, float]
     payloads: set[str]
-    blobs: set[str]
+    checkpoints: set[str]
     parked: set[str]
     letters: set[str]
     unassigned: dict[str, dict[str, float]]
@@ -95,7 +95,7 @@ class _Lane:
                 pipe.hgetall(name)
             for name in (n.keepalive, n.pending, n.due, *map(n.unassigned, handlers)):
                 pipe.zrange(name, 0, -1, withscores=True)
-            for name in (n.payloads, n.blobs, n.letters):
+            for name in (n.payloads, n.checkpoints, n.letters):
                 pipe.hkeys(name)
             pipe.zrange(n.parked, 0, -1)
             for worker in workers:
@@ -110,7 +110,7 @@ class _Lane:
         jobs = {_text(key): text for key, text in next(replies).items()}
         keepalive, pending, due = (_scores(next(replies)) for _ in range(3))
         unassigned = {handler: _scores(next(replies)) for handler in handlers}
-        payloads, blobs, letters, parked = (set(map(_text, next(replies))) for _ in range(4))
+        payloads, checkpoints, letters, parked = (set(map(_text, next(replies))) for _ in range(4))
         return cls(
             lane=lane,
             keepalive=keepalive,
@@ -120,7 +120,7 @@ class _Lane:
             pending=pending,
             due=due,
             payloads=payloads,
-            blobs=blobs,
+            checkpoints=checkpoints,
             parked=parked,
             letters=letters,
             unassigned=unassigned,
@@ -173,8 +173,8 @@ class _Lane:
             yield "its payload is not in `payloads`" if is_apart else "its payload is there twice"
         if ("d" in record.flags) != (f"k:{key}" in self.due):
             yield f"flags {record.flags!r} do not say whether it is in `due`"
-        if ("b" in record.flags) != (key in self.blobs):
-            yield f"flags {record.flags!r} do not say whether it has a blob"
+        if ("b" in record.flags) != (key in self.checkpoints):
+            yield f"flags {record.flags!r} do not say whether it has a checkpoint"
         if "i" not in record.flags and key in self.inboxes:
             yield f"flags {record.flags!r} do not say that it has messages"
 
@@ -224,7 +224,7 @@ class _Lane:
                     yield f"{key!r}: entry {entry_id} in stream:{worker} starts no job"
         for name, keys_of in (
             ("payloads", self.payloads),
-            ("blobs", self.blobs),
+            ("checkpoints", self.checkpoints),
             ("inbox", set(self.inboxes)),
         ):
             yield from (f"{key!r}: {name} without a record" for key in keys_of - set(records))
@@ -241,7 +241,7 @@ class _Lane:
             if told is None:
                 yield f"{worker}: `open` says {text!r}"
                 continue
-            identity = incarnation(worker, told.number)
+            identity = member_name(worker, told.number)
             if identity in self.cleanup or identity not in self.keepalive:
                 yield f"{identity}: in `open`, but is not a worker any more"
 

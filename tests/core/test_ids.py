@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pool.core.ids import SEED_BYTES, Ids, incarnation, split_incarnation
+from pool.core.ids import SEED_BYTES, Ids, member_name, split_member_name
 from pool.errors import StoreFault
 
 SEED = st.binary(min_size=SEED_BYTES, max_size=SEED_BYTES)
@@ -47,10 +47,10 @@ def test_a_fork_makes_other_ids() -> None:
 @given(SEED, st.integers(0, 2**63))
 def test_an_incarnation_can_be_taken_apart(seed: bytes, number: int) -> None:
     worker = Ids(seed).next("w")
-    assert split_incarnation(incarnation(worker, number)) == (worker, number)
+    assert split_member_name(member_name(worker, number)) == (worker, number)
 
 
 @pytest.mark.parametrize("name", ["", ".", "w1", "w1.", ".1", "w1.x", "w1.-1", "w1.٣", "w1. 1"])
 def test_foreign_names_are_refused(name: str) -> None:
     with pytest.raises(StoreFault):
-        split_incarnation(name)
+        split_member_name(name)

@@ -19,7 +19,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 ANYTHING = st.one_of(st.text(st.characters()), st.binary(), st.integers(), st.none(), st.floats())
 FIXED = (
     *("lane", "keepalive", "open", "handlers", "jobs", "pending", "due", "payloads"),
-    *("cleanup", "parked", "letters", "blobs", "journal"),
+    *("cleanup", "parked", "letters", "checkpoints", "journal"),
 )
 WITH_PART = ("unassigned", "owned", "stream", "inbox", "next", "result", "signal")
 CHECKS: tuple[Callable[[object], None], ...] = (

@@ -749,7 +749,7 @@ async def test_a_workers_entry_that_cannot_be_read_is_left_out(fleet: Fleet) -> 
     node = await fleet.node(handlers)
 
     ops: list[Op] = [Set(b"w-bad", b"junk"), Set(b"w-odd", b"{}"), Set(b"\xff", b"[1]")]
-    replica = fleet.crew(node).replica
+    replica = fleet.wiring(node).replica
     await replica.write(ops, repeatable=True)
     await fleet.until(lambda: len(replica.items) == 4)
     assert len(node.workers) == 1

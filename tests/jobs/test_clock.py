@@ -43,15 +43,15 @@ async def test_an_hour_of_the_servers_clock_changes_nothing(
     fleet: Fleet, diary: Diary, watch: Stopwatch, hours: int, nodes: int
 ) -> None:
     """D5: no delay fires early or waits for the hour, no lease ends, and it is told."""
-    crew = [await fleet.node(working(diary)) for _ in range(nodes)]
-    await crew[0].dispatch("serve", "s")
+    wiring = [await fleet.node(working(diary)) for _ in range(nodes)]
+    await wiring[0].dispatch("serve", "s")
     await diary.counts(1)
     await anyio.sleep(0.7)  # a renewal has vouched for the clock
     watch.restart()
-    delayed = await crew[0].options(delay_s=5.0).dispatch("work", "delayed")
+    delayed = await wiring[0].options(delay_s=5.0).dispatch("work", "delayed")
     fleet.client.hincrby(Names(fleet.pool, 0).lane, "offset", hours * HOUR_S * 1000)
-    soon = await crew[0].options(delay_s=1.0).dispatch("work", "soon")
-    for node in crew:
+    soon = await wiring[0].options(delay_s=1.0).dispatch("work", "soon")
+    for node in wiring:
         await fleet.seen(ClockStepped, node=node.id)
     await soon.result(timeout_s=1.0 + SLACK_S + 2.0)
     assert watch.took_s() < 1.0 + SLACK_S + 2.0

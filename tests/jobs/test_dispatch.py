@@ -28,7 +28,7 @@ from pool import (
 )
 from pool.jobs.client.dispatcher import BATCH_MAX, Dispatcher
 from pool.redis.commands.lane import ADVANCE, DISPATCH, INTEND, NOTIFY
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall, Word
 from pool.testing.proxy import fault_proxy
 from tests.stopwatch import stopwatch
@@ -368,7 +368,7 @@ async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
         client = await fleet.node(url=proxy.url, op_timeout_s=2.0, lease_ttl_s=10.0)
         # At rest: what waits for an answer would keep the dispatch from being sent.
         signals = fleet.names.signal(f"{client.id}.1")
-        lane = fleet.crew(client).context.lanes[0]
+        lane = fleet.wiring(client).context.lanes[0]
         joined = lane.lease
         await fleet.until(lambda: lane.lease is not joined)  # renewed for the first time
         await fleet.until(lambda: not fleet.client.xlen(signals))
@@ -379,7 +379,7 @@ async def test_a_dispatch_whose_answer_was_lost_is_repeated_and_runs_once(
         async def dispatch() -> None:
             refs.append(await client.dispatch(once, "k"))
 
-        await fleet.until(lambda: fleet.crew(client).context.link._is_idle)
+        await fleet.until(lambda: fleet.wiring(client).context.pipeline._is_idle)
         proxy.drop_replies = True
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dispatch)
@@ -395,7 +395,7 @@ async def test_a_stop_of_a_key_whose_answer_was_lost_is_for_the_job_that_it_foun
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, follows: bool
 ) -> None:
     """It was carried out: its repeat neither says that there is no job nor ends the next one."""
-    real = Link._once
+    real = Pipeline._once
     mine, repeated = Handlers(), list[ScriptCall]()
 
     @mine.job("long")
@@ -407,7 +407,7 @@ async def test_a_stop_of_a_key_whose_answer_was_lost_is_for_the_job_that_it_foun
     await first.started(timeout_s=5)
     await node.notify("k", "so that it knows the owner")
 
-    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+    async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         reply = await real(self, command, timeout_s, until_s)
         is_stop = isinstance(command, ScriptCall) and command.script is INTEND
         if repeated or not is_stop or reply[0] != "OK":
@@ -418,7 +418,7 @@ async def test_a_stop_of_a_key_whose_answer_was_lost_is_for_the_job_that_it_foun
             await node.dispatch(long, "k")
         return await real(self, command, timeout_s, until_s)
 
-    monkeypatch.setattr(Link, "_once", once)
+    monkeypatch.setattr(Pipeline, "_once", once)
     await node.stop("k", timeout_s=5)
     assert repeated
     with pytest.raises(JobCancelled):
@@ -433,7 +433,7 @@ async def test_who_had_a_key_last_is_asked_first(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Whose it is costs a round trip; from then on the next request costs one in all."""
-    real, mine, told = Link._once, Handlers(), list[str]()
+    real, mine, told = Pipeline._once, Handlers(), list[str]()
     may_end = anyio.Event()
 
     @mine.job("stubborn")
@@ -444,7 +444,7 @@ async def test_who_had_a_key_last_is_asked_first(
             with anyio.CancelScope(shield=True):
                 await may_end.wait()
 
-    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+    async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         reply = await real(self, command, timeout_s, until_s)
         if isinstance(command, ScriptCall) and command.script in (NOTIFY, INTEND):
             told.append(reply[0])
@@ -454,7 +454,7 @@ async def test_who_had_a_key_last_is_asked_first(
     ref = await node.dispatch(stubborn, "k")
     await ref.started(timeout_s=5)
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "_once", once)
+        patched.setattr(Pipeline, "_once", once)
         if first == "notify":
             await node.notify("k", 1)
         else:
@@ -469,9 +469,9 @@ async def test_a_stop_of_what_nobody_owns_whose_answer_was_lost_is_asked_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Doing it again changes nothing, and says what became of the first time."""
-    real, lost = Link._once, list[Any]()
+    real, lost = Pipeline._once, list[Any]()
 
-    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+    async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         reply = await real(self, command, timeout_s, until_s)
         if isinstance(command, ScriptCall) and command.script is ADVANCE and not lost:
             lost.append(reply)
@@ -480,7 +480,7 @@ async def test_a_stop_of_what_nobody_owns_whose_answer_was_lost_is_asked_again(
 
     node = await fleet.node(handlers)
     ref = await node.options(delay_s=60).dispatch(echo, "k")
-    monkeypatch.setattr(Link, "_once", once)
+    monkeypatch.setattr(Pipeline, "_once", once)
     await node.stop("k", timeout_s=5)
     assert lost
     with pytest.raises(JobCancelled):
@@ -490,16 +490,16 @@ async def test_a_stop_of_what_nobody_owns_whose_answer_was_lost_is_asked_again(
 async def test_a_batch_that_could_not_even_be_sent_is_sent_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, refused = Link.send, list[Any]()
+    real, refused = Pipeline.send, list[Any]()
 
-    def send(self: Link, command: Any, *args: Any, **options: Any) -> None:
+    def send(self: Pipeline, command: Any, *args: Any, **options: Any) -> None:
         if isinstance(command, ScriptCall) and command.script is DISPATCH and not refused:
             refused.append(command)
             raise StoreUnavailable(problem="too many calls wait", maybe_done=False)
         real(self, command, *args, **options)
 
     node = await fleet.node(handlers)
-    monkeypatch.setattr(Link, "send", send)
+    monkeypatch.setattr(Pipeline, "send", send)
     with anyio.fail_after(5):
         ref = await node.dispatch(echo, "k", 7)
         assert await ref.result() == 7
@@ -517,7 +517,7 @@ async def test_all_tries_to_reach_a_key_that_moves_share_one_deadline(
     error: Any,
 ) -> None:
     """Each is given what is left, and when nothing is, the caller has an answer."""
-    real, lefts, moved = Link._once, list[float](), list[Any]()
+    real, lefts, moved = Pipeline._once, list[float](), list[Any]()
     mine = Handlers()
 
     @mine.service("long")
@@ -528,7 +528,7 @@ async def test_all_tries_to_reach_a_key_that_moves_share_one_deadline(
     ref = await node.dispatch(long, "k")
     await ref.started(timeout_s=5)
 
-    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+    async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         if not isinstance(command, ScriptCall) or command.script not in (NOTIFY, INTEND):
             return await real(self, command, timeout_s, until_s)
         lefts.append(timeout_s)
@@ -539,7 +539,7 @@ async def test_all_tries_to_reach_a_key_that_moves_share_one_deadline(
         return moved[0]
 
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "_once", once)
+        patched.setattr(Pipeline, "_once", once)
         with pytest.raises(error) as refused:
             await (node.notify("k", 1) if name == "notify" else node.stop("k"))
     assert moved[0][0] == "MOVED_ON"

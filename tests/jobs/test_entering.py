@@ -22,7 +22,7 @@ import pytest
 from pool import Handlers, Job, Node, NotRunning, ReplicatedMap, Stream
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.loops import current_loop
-from pool.runtime.task_scope import House
+from pool.runtime.task_scope import TaskScope
 from tests.jobs.test_leaving import leases
 from tests.nodes import SETTINGS
 
@@ -82,9 +82,9 @@ def opening(kind: Kind, fleet: Fleet) -> AbstractAsyncContextManager[Any]:
 
 
 def release_all() -> None:
-    """Have every house end, so that a test which has failed ends too."""
-    for house in [each for each in gc.get_objects() if type(each) is House]:
-        house._closed.set()
+    """Have every task scope end, so that a test which has failed ends too."""
+    for task_scope in [each for each in gc.get_objects() if type(each) is TaskScope]:
+        task_scope._closed.set()
 
 
 def others() -> list[Any]:

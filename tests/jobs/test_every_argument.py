@@ -2,7 +2,7 @@
 
 The calls are enumerated from `pool.__all__` and from what those return: a new one, or a new
 argument of one, fails here until its row says what it takes.  At once means in the call's first
-step, before it could wait for anything; and nothing was given to a link to send.
+step, before it could wait for anything; and nothing was given to a pipeline to send.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pool import (
 )
 from pool.events import ActorCrashed
 from pool.jobs.client.dispatch import Dispatching
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.streams.commands import Parked
 from pool.testing import make_job
 
@@ -139,7 +139,7 @@ def arguments() -> dict[str, list[inspect.Parameter]]:
         call: [
             each
             for each in inspect.signature(member).parameters.values()
-            if each.name not in ("self", "cls", "seam")  # of the simulation
+            if each.name not in ("self", "cls", "io")  # of the simulation
         ]
         for call, member in calls.items()
         if call not in INNER | OF_A_DICT
@@ -599,14 +599,14 @@ def bound(
 def counting() -> Iterator[list[Any]]:
     """What was given to links to send."""
     sent: list[Any] = []
-    enqueue = Link._enqueue
+    enqueue = Pipeline._enqueue
 
-    def counted(self: Link, command: Any, on_reply: Any, *limits: Any, **kinds: Any) -> None:
+    def counted(self: Pipeline, command: Any, on_reply: Any, *limits: Any, **kinds: Any) -> None:
         enqueue(self, command, on_reply, *limits, **kinds)
         sent.append(command)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Link, "_enqueue", counted)
+        patch.setattr(Pipeline, "_enqueue", counted)
         yield sent
 
 

@@ -16,7 +16,7 @@ from pool.events import ActorCrashed
 from pool.jobs.client.dispatcher import FLIGHTS_MAX
 from pool.redis.commands.lane import DISPATCH
 from pool.redis.embedded.server import EmbeddedServer
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
 from pool.testing import fault_proxy
 from tests.nodes import SETTINGS
@@ -123,7 +123,7 @@ async def test_whatever_is_under_way_when_a_node_ends_is_answered(
         if end == "leave":
             await fleet.leave(node)
         else:
-            fleet.crew(node).membership.spawn(crashing)
+            fleet.wiring(node).membership.spawn(crashing)
             await fleet.ended(node)
         with anyio.move_on_after(OP_S + 1.0) as late:
             await fleet.until(lambda: len(told) == len(names))
@@ -169,7 +169,7 @@ async def test_a_dispatcher_that_crashes_in_flight_sends_again_what_it_had(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await fleet.node(handlers_of())
-    dispatcher = fleet.crew(node).dispatcher
+    dispatcher = fleet.wiring(node).dispatcher
     read, left = type(dispatcher)._read, [2]
 
     def failing(self: Any, *args: Any) -> Any:
@@ -199,7 +199,7 @@ async def test_a_dispatcher_that_crashes_too_often_answers_whoever_waits(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made, "result", lambda _: ref.result(), node, told)
         await ref.started(timeout_s=5)
-        monkeypatch.setattr(type(fleet.crew(node).dispatcher), "_read", failing)
+        monkeypatch.setattr(type(fleet.wiring(node).dispatcher), "_read", failing)
         tasks.start_soon(made, "dispatch", lambda n: n.dispatch("quick", "q"), node, told)
         assert isinstance(await fleet.ended(node), KeyError)
         with anyio.fail_after(OP_S + 1.0):
@@ -214,9 +214,9 @@ async def test_what_an_earlier_try_may_have_done_no_later_error_denies(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, last: PoolError
 ) -> None:
     """C1: who believed the last one ran the job twice."""
-    real, tries = Link.send, list[float]()
+    real, tries = Pipeline.send, list[float]()
 
-    def send(self: Link, command: Any, on_reply: Any, **limits: float) -> None:
+    def send(self: Pipeline, command: Any, on_reply: Any, **limits: float) -> None:
         if not isinstance(command, ScriptCall) or command.script is not DISPATCH:
             return real(self, command, on_reply, **limits)
         tries.append(limits["timeout_s"])
@@ -224,7 +224,7 @@ async def test_what_an_earlier_try_may_have_done_no_later_error_denies(
         return None
 
     node = await fleet.node(handlers_of())
-    monkeypatch.setattr(Link, "send", send)
+    monkeypatch.setattr(Pipeline, "send", send)
     with pytest.raises(StoreUnavailable) as told:
         await node.dispatch("quick", "k")
     assert told.value.maybe_done
@@ -240,16 +240,16 @@ async def test_who_waits_for_the_calls_before_it_is_answered_in_time(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while these are not: nothing of it was sent, and nothing is when its time is up."""
-    real, answers = Link.send, list[Callable[[PoolError], object]]()
+    real, answers = Pipeline.send, list[Callable[[PoolError], object]]()
 
-    def send(self: Link, command: Any, on_reply: Any, **limits: float) -> None:
+    def send(self: Pipeline, command: Any, on_reply: Any, **limits: float) -> None:
         if not isinstance(command, ScriptCall) or command.script is not DISPATCH:
             return real(self, command, on_reply, **limits)
         return answers.append(on_reply)
 
     node = await fleet.node(handlers_of(), op_timeout_s=0.1)
     told = dict[str, Any]()
-    monkeypatch.setattr(Link, "send", send)
+    monkeypatch.setattr(Pipeline, "send", send)
     async with anyio.create_task_group() as tasks:
         for i in range(FLIGHTS_MAX + 1):
             name, count = f"k{i}", min(i + 1, FLIGHTS_MAX)
@@ -269,11 +269,11 @@ async def test_many_lanes_at_the_shortest_ttl_overflow_no_mailbox(a_fleet: Fleet
     """A5: 256 lanes told 256 lease ends at once; a mailbox for 256 ended the node."""
     async with a_fleet.running():
         node = await a_fleet.node(handlers_of(), lanes=256, lease_ttl_s=1.0, op_timeout_s=4.0)
-        crew = a_fleet.crew(node)
+        wiring = a_fleet.wiring(node)
         for lane in range(256):
-            crew._reaper.lease_ends(lane, 1.0)
-            crew._reaper.suspect(lane, (f"nobody-{lane}.1",))
-            crew._sweeper.due(lane, 1.0)
+            wiring._reaper.lease_ends(lane, 1.0)
+            wiring._reaper.suspect(lane, (f"nobody-{lane}.1",))
+            wiring._sweeper.due(lane, 1.0)
         await anyio.sleep(1.2)  # some rounds of renewals
         assert node.state == "open"
         assert not a_fleet.all_seen(ActorCrashed)

@@ -294,7 +294,7 @@ async def test_an_actor_that_crashes_is_restarted_and_the_node_goes_on(
 ) -> None:
     """I25: said loudly, and nothing that was asked for is lost."""
     node = await fleet.node(handlers, lease_ttl_s=1.0)
-    actor = getattr(fleet.crew(node), name)
+    actor = getattr(fleet.wiring(node), name)
     break_it(actor, 1)
     actor.tell(Foreign())
     crashed = await fleet.seen(ActorCrashed)
@@ -358,7 +358,7 @@ async def test_an_actor_that_crashes_too_often_ends_the_node_with_the_cause(
     other = await fleet.node(lease_ttl_s=1.0)
     ref = await other.dispatch("serve", "k")
     await diary.has("started")
-    reaper = fleet.crew(node)._reaper
+    reaper = fleet.wiring(node)._reaper
     break_it(reaper, 100)
     reaper.tell(Foreign())  # type: ignore[arg-type]
     await fleet.seen(ActorCrashed)
@@ -407,7 +407,7 @@ async def test_a_full_pipe_behind_the_log_holds_up_no_node(fleet: Fleet) -> None
             node = await fleet.node(handlers, observers=(log_observer, fleet.events.note))
             for i in range(20):
                 assert await (await node.dispatch("echo", f"e{i}", 1)).result(timeout_s=5) == 1
-                fleet.crew(node).context.emit(
+                fleet.wiring(node).context.emit(
                     StoreTroubled(during="test", lane=0, problem="x" * 5000)
                 )
             await fleet.leave(node)

@@ -31,7 +31,7 @@ from pool.events import (
 from pool.jobs.client.dispatcher import BATCH_MAX
 from pool.jobs.fleet.membership import Membership
 from pool.names import Control, Names, lane_of
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.runtime import pool_config
 from tests.nodes import PATIENCE_S, SETTINGS, Diary, Fleet
 from tests.servers import Cluster, admin, connect, freeze, thaw
@@ -160,7 +160,7 @@ async def test_nodes_and_workers_join_without_a_lane_that_hangs(
             assert await serves(second, lane)
             assert await serves(first, lane)
         # For longer than a lease lasts: there never was one that could end.
-        state, clock = islands.crew(second).context.lanes[LAST], second._seam.clock
+        state, clock = islands.wiring(second).context.lanes[LAST], second._io.clock
         await islands.until(lambda: not state.lease.is_good(clock()))
     await islands.seen(LaneJoined, lane=LAST, node=second.id)
     await islands.until(lambda: all(min(each) > 0 for each in numbers(first)))
@@ -424,9 +424,13 @@ def replies_lost(
     monkeypatch: pytest.MonkeyPatch, lanes: tuple[int, ...], times: int
 ) -> Iterator[Counter[int]]:
     """Of those to the question what the pool was made as; yield how many each lane lost."""
-    names, lost, real = {Names(POOL, lane).lane: lane for lane in lanes}, Counter[int](), Link._once
+    names, lost, real = (
+        {Names(POOL, lane).lane: lane for lane in lanes},
+        Counter[int](),
+        Pipeline._once,
+    )
 
-    async def once(self: Link, command: Any, *limits: Any) -> Any:
+    async def once(self: Pipeline, command: Any, *limits: Any) -> Any:
         reply = await real(self, command, *limits)
         if isinstance(command, tuple) and command[0] == "HMGET" and command[1] in names:
             lane = names[command[1]]
@@ -436,7 +440,7 @@ def replies_lost(
         return reply
 
     with monkeypatch.context() as patch:
-        patch.setattr(Link, "_once", once)
+        patch.setattr(Pipeline, "_once", once)
         yield lost
 
 
@@ -509,9 +513,9 @@ async def test_lanes_have_clocks_of_their_own(
     node = await islands.node()
     asked: list[str] = []
     late = {1, 2}
-    real_at, real_join = Link.at, Membership._join
+    real_at, real_join = Pipeline.at, Membership._join
 
-    def at(self: Link, key: str) -> Link:
+    def at(self: Pipeline, key: str) -> Pipeline:
         asked.append(key)
         return real_at(self, key)
 
@@ -521,7 +525,7 @@ async def test_lanes_have_clocks_of_their_own(
             state.clock_ms -= 3_600_000
         await real_join(self, state, workers, **more)
 
-    monkeypatch.setattr(Link, "at", at)
+    monkeypatch.setattr(Pipeline, "at", at)
     monkeypatch.setattr(Membership, "_join", join)
     worker: Any = await node.add_worker(made(diary))
     assert [worker.target(lane).number for lane in range(LANES)] == [1, 2, 2]

@@ -27,7 +27,7 @@ from pool.jobs.fleet.keepalive import KeepAlive, _Due
 from pool.jobs.listener import Listener
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.run import Run
-from pool.jobs.wiring import Crew
+from pool.jobs.wiring import Wiring
 from pool.jobs.worker.outbox import Outbox
 from pool.names import WORKERS
 from pool.redis.commands.replies import Opening
@@ -438,9 +438,9 @@ async def test_what_was_to_start_behind_a_handler_that_outlasted_the_lease_does_
     async with fault_proxy(fleet.url) as proxy:
 
         def has_lease() -> bool:
-            assert node._crew is not None
-            context = node._crew.context
-            return context.lanes[0].lease.is_good(context.seam.clock())
+            assert node._wiring is not None
+            context = node._wiring.context
+            return context.lanes[0].lease.is_good(context.io.clock())
 
         @handlers.job("block")
         async def block_the_loop(job: Job) -> None:
@@ -544,15 +544,15 @@ async def test_a_start_that_was_never_heard_of_is_found_by_reconciliation(
 ) -> None:
     """G-05: Redis says that we own it, and we know nothing of it."""
     lost: list[str] = []
-    route = Crew._route_starts
+    route = Wiring._route_starts
 
-    def lose_one(self: Crew, lane: int, worker: Worker, entries: list[Any]) -> bool:
+    def lose_one(self: Wiring, lane: int, worker: Worker, entries: list[Any]) -> bool:
         if not lost:
             lost.append(worker.id)
             return False  # its position moves on, as if it had been taken
         return route(self, lane, worker, entries)
 
-    monkeypatch.setattr(Crew, "_route_starts", lose_one)
+    monkeypatch.setattr(Wiring, "_route_starts", lose_one)
     node = await fleet.node(timed(diary), lease_ttl_s=TTL_S)
     ref = await node.dispatch("serve", "k")
     mended = await fleet.seen(ReconciliationMended)
@@ -577,7 +577,7 @@ async def test_a_start_that_is_still_to_be_read_is_found_and_was_not_lost(
     await fleet.until(lambda: worker._lanes[0].audit is None)
     monkeypatch.setattr(Listener, "handle", handle)
     for message in held:
-        fleet.crew(node)._listener.handle(message)
+        fleet.wiring(node)._listener.handle(message)
     assert await (await node.dispatch("echo", "other", 3)).result(timeout_s=PATIENCE_S) == 3
     await diary.counts(1)
     assert not fleet.all_seen(ReconciliationMended)
@@ -677,7 +677,7 @@ async def test_nothing_that_an_observer_of_a_hang_does_stops_renewals(
     node = await fleet.node(blocking(0.0), lease_ttl_s=TTL_S, observers=(observe,))
     try:
         assert called.wait(PATIENCE_S)  # on the loop: it hangs until that has been told
-        assert await fleet.crew(node)._keepalive.confirm(TTL_S / 2) == set()
+        assert await fleet.wiring(node)._keepalive.confirm(TTL_S / 2) == set()
     finally:
         go_on.set()
 
@@ -825,7 +825,7 @@ async def test_an_answer_that_is_there_counts_before_a_lease_is_given_up(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may stand behind the word that the lease is due, in a mailbox that was not read."""
-    keepalive = fleet.crew(await fleet.node(lease_ttl_s=60.0))._keepalive
+    keepalive = fleet.wiring(await fleet.node(lease_ttl_s=60.0))._keepalive
     done, answer = list[Any](), object()
     monkeypatch.setattr(KeepAlive, "_take_leases", lambda _, taken: done.append(taken))
     monkeypatch.setattr(KeepAlive, "_step", lambda *_: done.append("step"))

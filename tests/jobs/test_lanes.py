@@ -149,7 +149,7 @@ async def test_a_pool_that_lost_its_data_is_joined_anew_in_all_lanes(
 async def test_an_orphan_is_found_in_whichever_lane_it_is(fleet: Fleet) -> None:
     """G-05: its lease in lane 0 is good, in lane 1 it never was, in lane 2 it is gone."""
     node = await fleet.node(lanes=LANES, lease_ttl_s=1.0)
-    crew = fleet.crew(node)
+    wiring = fleet.wiring(node)
     fleet.client.zadd(Names(fleet.pool, 0).keepalive, {"ghost.1": 9e12})
     ghost = WorkerInfo(
         id="ghost",
@@ -162,7 +162,7 @@ async def test_an_orphan_is_found_in_whichever_lane_it_is(fleet: Fleet) -> None:
         is_draining=False,
         incarnations=(1, 0, 1),
     )
-    await crew.replica.write([Set(b"ghost", ghost.pack())])
+    await wiring.replica.write([Set(b"ghost", ghost.pack())])
     await fleet.seen(WorkerReaped, identity="ghost.1")
     await fleet.until(lambda: not node.workers)
     fleet.client.zadd(Names(fleet.pool, 0).keepalive, {"ghost.1": 1})
@@ -173,7 +173,7 @@ async def test_an_orphan_is_found_in_whichever_lane_it_is(fleet: Fleet) -> None:
 async def test_a_worker_that_has_not_joined_a_lane_is_nobodys_target_there(fleet: Fleet) -> None:
     """It announces 0 for that lane; the next in rank is first there."""
     node = await fleet.node(lanes=LANES)
-    context = fleet.crew(node).context
+    context = fleet.wiring(node).context
     of = partial(Candidate, handlers=frozenset(["h"]))
     context.roster._candidates = Candidates(
         [of(f"w{n}", incarnations=(1, 0 if n else 1, 1)) for n in range(20)]
@@ -212,11 +212,11 @@ async def test_how_jobs_of_all_lanes_are_or_ended_is_told_in_their_order(
     refs.append(await node.dispatch("listen", "service"))
     for ref in refs[:-1]:
         await ref.result(timeout_s=10)
-    link = fleet.crew(node).context.link
-    found = await inspect.find(link, fleet.pool)
+    pipeline = fleet.wiring(node).context.pipeline
+    found = await inspect.find(pipeline, fleet.pool)
     assert found is not None
     asked = [(ref.key, ref.job_id) for ref in refs]
-    told = await inspect.outcomes(link, found, [*asked, ("k0", "unknown")])
+    told = await inspect.outcomes(pipeline, found, [*asked, ("k0", "unknown")])
     assert [type(each) for each in told] == [*[Outcome] * 24, Record, NoneType]
     assert [each.body for each in told if isinstance(each, Outcome)] == [
         str(4 * n).encode() for n in range(24)

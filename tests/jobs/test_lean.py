@@ -56,7 +56,7 @@ def of_ours() -> list[str]:
     ]
 
 
-class Endings:
+class Settlement:
     """Handlers that end in every way, and their locals."""
 
     def __init__(self) -> None:
@@ -125,8 +125,8 @@ class Endings:
 )
 async def test_an_attempt_that_has_ended_is_no_cycle(fleet: Fleet, how: str) -> None:
     """Its locals were kept, by its traceback, until the collector came."""
-    endings = Endings()
-    node = await fleet.node(endings.handlers)
+    settlement = Settlement()
+    node = await fleet.node(settlement.handlers)
 
     async def one(key: str) -> None:
         ref = await node.dispatch(how, key)
@@ -143,8 +143,8 @@ async def test_an_attempt_that_has_ended_is_no_cycle(fleet: Fleet, how: str) -> 
     of_ours()
     for i in range(TIMES):
         await one(f"k{i}")
-    assert len(endings.refs) == (TIMES + 1) * (2 if how == "retry" else 1)
-    await fleet.until(lambda: endings.alive == 0)
+    assert len(settlement.refs) == (TIMES + 1) * (2 if how == "retry" else 1)
+    await fleet.until(lambda: settlement.alive == 0)
     assert of_ours() == []
 
 
@@ -157,8 +157,8 @@ async def test_an_attempt_that_has_ended_is_no_cycle(fleet: Fleet, how: str) -> 
 async def test_a_call_that_failed_is_no_cycle(
     fleet: Fleet, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endings = Endings()
-    node = await fleet.node(endings.handlers)
+    settlement = Settlement()
+    node = await fleet.node(settlement.handlers)
     held = await node.dispatch("held", "held")
     await held.started(timeout_s=10)
     monkeypatch.setattr(fleet, "url", "")  # nothing of it is needed any more
@@ -187,11 +187,11 @@ async def test_a_call_that_failed_is_no_cycle(
                 assert all(isinstance(each, PoolError) for each in errors)
                 raise errors[0]  # type: ignore[misc]
             case _:
-                return await fleet.crew(node).context.link.execute("HGET", "pool:{x}:one")
+                return await fleet.wiring(node).context.pipeline.execute("HGET", "pool:{x}:one")
         return None
 
     async def one(key: str) -> None:
-        mine = endings.local()
+        mine = settlement.local()
         try:
             await bare(node, key)
         except (PoolError, TimeoutError) as error:
@@ -206,7 +206,7 @@ async def test_a_call_that_failed_is_no_cycle(
     of_ours()
     for i in range(TIMES):
         await one(f"k{i}")
-    left = [ref for ref in endings.refs[2:] if ref() is not None]  # of `held`, and of the first
+    left = [ref for ref in settlement.refs[2:] if ref() is not None]  # of `held`, and of the first
     assert len(left) <= (1 if call == "parked" else 0)
     assert of_ours() == []
     await held.stop(timeout_s=10)

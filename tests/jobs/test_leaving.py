@@ -31,7 +31,7 @@ from pool.jobs.worker.messages import Granted
 from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import Position
 from pool.maps.replica import Replica
-from pool.redis.io.system import Host
+from pool.redis.io.system import SystemIO
 from pool.testing.proxy import fault_proxy
 from tests.nodes import SETTINGS
 
@@ -67,8 +67,8 @@ def leases(fleet: Fleet) -> set[str]:
 
 def mine(fleet: Fleet, *nodes: Node) -> set[str]:
     """Return who of these nodes has a lease by what they know themselves."""
-    crews = [fleet.crew(node) for node in nodes]
-    return {name for crew in crews for lane in crew.membership.identities() for name in lane}
+    crews = [fleet.wiring(node) for node in nodes]
+    return {name for wiring in crews for lane in wiring.membership.identities() for name in lane}
 
 
 def takes(fleet: Fleet, worker: Worker) -> int:
@@ -106,7 +106,7 @@ async def test_a_worker_whose_joining_is_cancelled_is_not_there(
     """It is in `workers` and `open` by then: whoever was granted to it would wait for a lease."""
     fleet.settings = attrs.evolve(SETTINGS, lease_ttl_s=LONG_S)
     client, other = await fleet.node(), await fleet.node(handlers_of(diary))
-    announced.append(fleet.crew(client).replica)
+    announced.append(fleet.wiring(client).replica)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.add_worker, handlers_of(diary))
         await fleet.knows(other, 2)
@@ -152,7 +152,7 @@ async def test_what_ended_a_join_is_told_though_the_house_ends_meanwhile(
     node = await fleet.node()
 
     async def join(self: Membership, worker: Worker) -> None:
-        fleet.crew(node)._supervisor.fail(KeyError("the cause"))
+        fleet.wiring(node)._supervisor.fail(KeyError("the cause"))
         raise StoreUnavailable(problem="as asked", maybe_done=True)
 
     monkeypatch.setattr(Membership, "join_worker", join)
@@ -165,7 +165,7 @@ async def test_a_worker_that_joins_while_its_node_leaves_is_not_there(
     fleet: Fleet, diary: Diary, announced: list[Replica]
 ) -> None:
     keeper, node = await fleet.node(), await fleet.node()
-    announced.append(fleet.crew(node).replica)
+    announced.append(fleet.wiring(node).replica)
     errors: list[BaseException] = []
 
     async def add() -> None:
@@ -287,7 +287,7 @@ async def test_a_lane_that_was_silent_once_is_left_when_it_has_been_heard(
 ) -> None:
     async with fault_proxy(fleet.url) as proxy:
         node = await fleet.node(handlers_of(diary), url=proxy.url)
-        keepalive = fleet.crew(node)._keepalive
+        keepalive = fleet.wiring(node)._keepalive
         proxy.go_silent()
         await node.remove_worker(fleet.workers(node)[0])
         await proxy.heal()
@@ -359,10 +359,10 @@ async def test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_ove
                 await release.wait()
         return job.node
 
-    def end_process(self: Host, code: int) -> None:
+    def end_process(self: SystemIO, code: int) -> None:
         diary.note("ends", code)
 
-    monkeypatch.setattr(Host, "end_process", end_process)
+    monkeypatch.setattr(SystemIO, "end_process", end_process)
     fleet.settings = attrs.evolve(
         SETTINGS, lease_ttl_s=1.0, op_timeout_s=0.3, grace_s=0.0, on_overrun="exit"
     )
@@ -481,7 +481,7 @@ async def test_a_worker_is_down_from_its_crash_on_however_long_its_handlers_take
         await (await node.dispatch("plain", "p")).started(timeout_s=SOON_S)
         worker.spawn(crashing)
         await fleet.seen(ActorCrashed, actor=worker.name)
-        assert (node.state, fleet.crew(node).down) == ("troubled", (worker.name,))
+        assert (node.state, fleet.wiring(node).down) == ("troubled", (worker.name,))
         await fleet.until(lambda: takes(fleet, worker) == 0)
         other = await fleet.node(handlers)
         for n in range(20):
@@ -532,7 +532,7 @@ async def test_a_trial_ends_though_its_worker_has_left(fleet: Fleet, diary: Diar
     node = await fleet.node(handlers_of(diary))
     [worker] = fleet.workers(node)
     await node.remove_worker(worker)
-    context = fleet.crew(node).context
+    context = fleet.wiring(node).context
     start = Start(
         key="k",
         id="i",
@@ -546,6 +546,6 @@ async def test_a_trial_ends_though_its_worker_has_left(fleet: Fleet, diary: Diar
         payload=b"",
     )
     run = Run(start, 0, 0.0)
-    for_s = context.trials.take(run, (0, "w"), lambda: None, context.seam.clock())
+    for_s = context.trials.take(run, (0, "w"), lambda: None, context.io.clock())
     worker._on_trial(run, for_s)
     await fleet.until(lambda: not context.trials.has(run))

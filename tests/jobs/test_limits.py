@@ -39,12 +39,12 @@ async def test_the_limit_of_a_run_before_strikes_nobody(
 
     record = fleet.record("k")
     assert record is not None
-    state, link = fleet.crew(node).context.lanes[0], fleet.crew(node).context.link
+    state, pipeline = fleet.wiring(node).context.lanes[0], fleet.wiring(node).context.pipeline
     told = state.lane.intend("k", ref.job_id, record.owner, "t", again_s=60.0, epoch=record.epoch)
     worker.put(LeaseSoft(0))  # it is good all the same: what was ended goes on at once
     if when == "while it runs":
         await diary.counts(2)
-    assert (await link.call(told))[0] == "OK"  # as a sweeper would
+    assert (await pipeline.call(told))[0] == "OK"  # as a sweeper would
     await diary.counts(2)
     await fleet.until(lambda: (found := fleet.record("k")) is not None and not found.intent)
     struck.set()

@@ -83,13 +83,13 @@ async def test_who_waits_is_told_that_it_was_lost(fleet: Fleet) -> None:
             assert await asked(ref.result) == "JobLost"
 
         tasks.start_soon(wait)
-        waiting = fleet.crew(node).dispatcher._waiting
+        waiting = fleet.wiring(node).dispatcher._waiting
         await fleet.until(lambda: waiting.get(ref.job_id))
         [one] = waiting[ref.job_id]
         before = one.seen
         await fleet.until(lambda: one.seen is not before)
         fleet.client.hdel(fleet.names.jobs, "k")
-        fleet.crew(node).dispatcher.look_again()
+        fleet.wiring(node).dispatcher.look_again()
 
 
 @pytest.mark.anyio
@@ -97,7 +97,7 @@ async def test_a_lane_back_with_older_data_has_lost_what_it_had_not_then(fleet: 
     """B6: an old RDB was restored; the stamp tells, though the job was last seen an hour ago."""
     node = await fleet.node()
     await later(fleet, node, "before")
-    [state] = fleet.crew(node).context.lanes
+    [state] = fleet.wiring(node).context.lanes
     await fleet.until(lambda: state.stamp)  # a renewal told it
     ref = await later(fleet, node)
     long_ago(ref)

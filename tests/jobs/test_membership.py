@@ -15,7 +15,7 @@ from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.fleet.membership import IdentityGone, Membership
 from pool.maps.deltas import Doubted
 from pool.maps.replica import Replica
-from pool.runtime.pool_config import found
+from pool.runtime.pool_config import open_pool
 from pool.testing.proxy import fault_proxy
 from tests.nodes import PATIENCE_S
 from tests.servers import with_user
@@ -62,7 +62,7 @@ async def test_a_failure_between_joining_and_announcing_is_made_good(
     node = await fleet.node(handlers, lease_ttl_s=1.0)
     worker = fleet.workers(node)[0]
     announce_fails_once.clear()
-    fleet.crew(node).membership.tell(IdentityGone(0, worker.target(0).name))
+    fleet.wiring(node).membership.tell(IdentityGone(0, worker.target(0).name))
     assert (await fleet.seen(WorkerFenced)).worker == f"{worker.id}.1"
     await fleet.seen(StoreTroubled, during="join")
     await fleet.until(lambda: serves(node))
@@ -94,7 +94,7 @@ def maps_url(fleet: Fleet, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> I
     async def refound(_: Membership) -> None:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(Membership, "_refound", refound)
+    monkeypatch.setattr(Membership, "_open_again", refound)
     user, keys = f"bad-{fleet.pool}", [f"{fleet.control.prefix}*"]
     fleet.client.acl_setuser(
         user, enabled=True, passwords=["+right"], categories=["+@all"], keys=keys
@@ -138,7 +138,7 @@ async def test_who_has_joined_anew_hears_at_once_of_what_it_is_given(fleet: Flee
     node = await fleet.node(handlers, lease_ttl_s=60.0)  # a read blocks for 15 s
     ref = await node.dispatch(echo, "before", 1)
     assert await ref.result(timeout_s=5) == 1  # it reads
-    worker, membership = fleet.workers(node)[0], fleet.crew(node).membership
+    worker, membership = fleet.workers(node)[0], fleet.wiring(node).membership
     for name in (f"{node.id}.1", f"{worker.id}.1"):
         membership.tell(IdentityGone(0, name))
     await fleet.until(lambda: [w.incarnations for w in node.workers] == [(2,)])
@@ -166,12 +166,12 @@ async def test_who_was_stopped_with_the_lease_before_goes_on_with_the_next(
 
     node = await fleet.node(both, lease_ttl_s=60.0)  # no renewal comes by itself meanwhile
     await (await node.dispatch("stay", "s")).started(timeout_s=5)
-    crew = fleet.crew(node)
-    state = crew.context.lanes[0]
-    crew._keepalive._step(state, Tick(state.lease.hard_s))
+    wiring = fleet.wiring(node)
+    state = wiring.context.lanes[0]
+    wiring._keepalive._step(state, Tick(state.lease.hard_s))
     if joins_too:  # as if it had not joined yet when it was told to stop
-        crew.membership._joined.discard((0, fleet.workers(node)[0].target(0).name))
-    crew.membership.tell(IdentityGone(0, state.node.name))
+        wiring.membership._joined.discard((0, fleet.workers(node)[0].target(0).name))
+    wiring.membership.tell(IdentityGone(0, state.node.name))
     await fleet.until(lambda: len(began) == 2)
     assert began[0] == began[1]
     assert await serves(node)
@@ -185,8 +185,8 @@ async def test_who_joins_anew_renews_nobody_else(
     """G-03: the lease of the worker, which did not join, was counted from when its node asked."""
     node = await fleet.node(handlers, lease_ttl_s=60.0)
     monkeypatch.setattr(KeepAlive, "_take_lease", lambda *_: None)
-    membership = fleet.crew(node).membership
-    state = fleet.crew(node).context.lanes[0]
+    membership = fleet.wiring(node).membership
+    state = fleet.wiring(node).context.lanes[0]
     lease = state.lease
     membership.tell(IdentityGone(0, state.node.name))
     await fleet.until(lambda: state.node.number == 2 and (0, state.node.name) in membership._joined)
@@ -212,12 +212,12 @@ async def test_a_join_that_was_answered_late_leaves_who_runs_on_the_end_of_its_l
     async with fault_proxy(fleet.url) as proxy:
         node = await fleet.node(service, url=proxy.url, lease_ttl_s=1.0, op_timeout_s=2.0)
         await (await node.dispatch("stay", "s")).started(timeout_s=5)
-        context = fleet.crew(node).context
+        context = fleet.wiring(node).context
 
         async def late(_: Membership, state: LaneState) -> None:
             """Have the join take so long that its lease ends before the next renewal."""
-            until_s = context.seam.clock() + state.lease.timing.ttl_s * 0.6
-            await fleet.until(lambda: context.seam.clock() > until_s)
+            until_s = context.io.clock() + state.lease.timing.ttl_s * 0.6
+            await fleet.until(lambda: context.io.clock() > until_s)
             await proxy.refuse()
 
         monkeypatch.setattr(Membership, "_thaw", late)
@@ -318,11 +318,11 @@ async def test_a_pool_that_cannot_be_found_anew_is_a_trouble(
         if not refused:
             refused.append(StoreUnavailable(problem="not yet", maybe_done=False))
             raise refused[0]
-        return await found(context)
+        return await open_pool(context)
 
     node = await fleet.node()
     monkeypatch.setattr("pool.jobs.fleet.membership.found", found_late)
-    await fleet.crew(node).membership._refound()
+    await fleet.wiring(node).membership._open_again()
     assert "not yet" in (await fleet.seen(StoreTroubled, during="found")).problem
 
 

@@ -19,7 +19,7 @@ from pool.core.job import Grant, Record
 from pool.jobs.context import Context
 from pool.jobs.fleet.scatter import Scatter
 from pool.jobs.roster import WorkerInfo
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from tests.nodes import Fleet
 
 pytestmark = pytest.mark.anyio
@@ -102,14 +102,14 @@ async def test_who_was_aboard_at_fewer_deaths_explains_nothing(fleet: Fleet) -> 
 async def test_only_lost_data_puts_a_lane_in_doubt(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, error: PoolError, doubted: list[int]
 ) -> None:
-    reaper, told = fleet.crew(await fleet.node())._reaper, list[int]()
+    reaper, told = fleet.wiring(await fleet.node())._reaper, list[int]()
 
-    async def fails(self: Link, *args: Any, **kwargs: Any) -> Any:
+    async def fails(self: Pipeline, *args: Any, **kwargs: Any) -> Any:
         raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(reaper.context, "on_data_lost", told.append)
-        patched.setattr(Link, "call", fails)
+        patched.setattr(Pipeline, "call", fails)
         assert not await reaper.doom(0, DIED)
         assert told == doubted
 
@@ -135,7 +135,7 @@ async def test_who_stood_together_is_dealt_out_to_different_processes() -> None:
         SimpleNamespace(
             roster=SimpleNamespace(workers=infos),
             candidates=SimpleNamespace(workers={info.id: info for info in infos}),
-            seam=SimpleNamespace(dice=random.Random(1)),
+            io=SimpleNamespace(dice=random.Random(1)),
         ),
     )
     context.as_targets = partial(Context.as_targets, context)  # type: ignore[method-assign]

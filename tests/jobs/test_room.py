@@ -143,7 +143,7 @@ async def test_a_lane_that_hangs_keeps_no_slot_from_the_others(fleet: Fleet, dia
     await fleet.knows(client, 1)
     key = next(f"k{n}" for n in range(99) if lane_of(f"k{n}", 2) == 1)
     hung = worker._lanes[0]
-    hung.is_pulling, hung.coming, hung.pulled_s = True, 1, worker.context.seam.clock()
+    hung.is_pulling, hung.coming, hung.pulled_s = True, 1, worker.context.io.clock()
     with anyio.fail_after(SOON_S):
         await (await client.dispatch("hold", key, "quick")).result()  # with its end, it is told
         await client.dispatch("hold", key)
@@ -175,13 +175,13 @@ async def test_who_is_alone_gives_nothing_back(
     client = await fleet.node(lease_ttl_s=LONG_TTL_S)
     node = await fleet.node(holding(diary, release), capacity=1, lease_ttl_s=LONG_TTL_S)
     [worker] = fleet.workers(node)
-    worker._slots.pace.last = 3
-    worker._slots.pace.since_s = math.inf  # what was measured stands
+    worker._executor.pace.last = 3
+    worker._executor.pace.since_s = math.inf  # what was measured stands
     looked, give_back = 0, Worker._give_back
 
     def counted(worker: Worker) -> None:
         nonlocal looked
-        looked += worker._slots.is_holding
+        looked += worker._executor.is_holding
         give_back(worker)
 
     monkeypatch.setattr(Worker, "_give_back", counted)

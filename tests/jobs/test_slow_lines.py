@@ -13,7 +13,7 @@ from pool import Call, Handlers, Job, JobRef, Node
 from pool.errors import PoolError, StoreUnavailable
 from pool.events import StoreTroubled
 from pool.jobs.client import dispatcher
-from pool.redis import pipeline as links
+from pool.redis import pipeline as pipelines
 from pool.testing.proxy import FaultProxy, fault_proxy
 from tests.nodes import Fleet
 from tests.stopwatch import Stopwatch
@@ -139,7 +139,7 @@ async def test_a_wide_burst_is_done_or_refused_at_once(
     fleet: Fleet, kind: str, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1,000 events of 256 KiB at once: all failed as maybe done, and 65 were stored."""
-    monkeypatch.setattr(links, "WAITING_BYTES_MAX", 16 * len(PAYLOAD))
+    monkeypatch.setattr(pipelines, "WAITING_BYTES_MAX", 16 * len(PAYLOAD))
     monkeypatch.setattr(dispatcher, "WAITING_BYTES_MAX", 16 * len(PAYLOAD))
     async with slow(fleet, 0.0) as (node, proxy):
         waits = node.options(allow_unknown=True, delay_s=1000)

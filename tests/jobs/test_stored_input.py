@@ -21,10 +21,10 @@ from pool.events import (
 )
 from pool.jobs.fleet.reaper import Suspects
 from pool.jobs.fleet.sweeper import RETRY_S
-from pool.jobs.worker.executor import Slots
+from pool.jobs.worker.executor import Executor
 from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import Op, Set
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.runtime.outages import Outages
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ async def test_a_field_whose_name_is_no_text_ends_no_reader(fleet: Fleet) -> Non
 async def test_a_workers_entry_full_of_oddities_ends_no_node(fleet: Fleet) -> None:
     """D36: every node reads the map, so one such entry would have ended the fleet."""
     node = await fleet.node(handlers)
-    [entry] = fleet.crew(node).replica.items.values()
+    [entry] = fleet.wiring(node).replica.items.values()
     assert isinstance(entry, bytes)
     good = entry.decode()
     oddities = [
@@ -105,7 +105,7 @@ async def test_a_workers_entry_full_of_oddities_ends_no_node(fleet: Fleet) -> No
         good.replace("[1]", "[-1]"),
     ]
     ops: list[Op] = [Set(b"odd-%d" % n, text.encode()) for n, text in enumerate(oddities)]
-    replica = fleet.crew(node).replica
+    replica = fleet.wiring(node).replica
     await replica.write(ops, repeatable=True)
     await fleet.until(lambda: len(replica.items) == 1 + len(oddities))
     assert len(node.workers) == 1
@@ -115,7 +115,7 @@ async def test_a_workers_entry_full_of_oddities_ends_no_node(fleet: Fleet) -> No
 def hold_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have workers take a start more than they have slots, and keep it."""
     monkeypatch.setattr(Worker, "takes", lambda worker, _: worker.capacity + 1)
-    monkeypatch.setattr(Slots, "surplus", lambda _: [])
+    monkeypatch.setattr(Executor, "surplus", lambda _: [])
 
 
 async def test_an_older_record_that_names_another_handler_goes_to_who_has_that(
@@ -139,13 +139,13 @@ async def test_an_older_record_that_names_another_handler_goes_to_who_has_that(
 
     mine.job("echo")(echo.fn)
     node = await fleet.node(mine, capacity=1, lease_ttl_s=1.0)
-    [worker] = fleet.crew(node).membership.workers.values()
+    [worker] = fleet.wiring(node).membership.workers.values()
     await (await node.dispatch(hold, "h")).started(timeout_s=5)
     ref = await node.dispatch(echo, "k", "v")
     await fleet.until(lambda: "k" in worker.runs)
     text: Any = fleet.client.hget(fleet.names.jobs, "k")
     second = await fleet.node(others, lease_ttl_s=1.0)
-    [lent] = fleet.crew(second).membership.workers.values()
+    [lent] = fleet.wiring(second).membership.workers.values()
     worker._cancel(worker.runs["k"], "release")
     await fleet.until(lambda: (r := fleet.record("k")) and r.state == "running")
     fields = text.replace(b"|echo|", b"|other|").split(b"|")
@@ -166,9 +166,9 @@ async def test_a_payload_garbled_on_its_way_is_read_again(
 ) -> None:
     """G-01: a job was parked, or begun without its arguments, for one reply of another shape."""
     garbled: list[Any] = []
-    execute_all = Link.execute_all
+    execute_all = Pipeline.execute_all
 
-    async def answer(self: Link, commands: Any) -> list[Any]:
+    async def answer(self: Pipeline, commands: Any) -> list[Any]:
         asked = [*commands]
         replies = await execute_all(self, asked)
         if not garbled and asked[0][1:] == (fleet.names.payloads, "k"):
@@ -176,7 +176,7 @@ async def test_a_payload_garbled_on_its_way_is_read_again(
             replies[0] = garbage
         return replies
 
-    monkeypatch.setattr(Link, "execute_all", answer)
+    monkeypatch.setattr(Pipeline, "execute_all", answer)
     node = await fleet.node(handlers)
     ref = await node.dispatch(echo, "k", "v" * 5_000)
     assert await ref.result(timeout_s=5) == "v" * 5_000
@@ -259,7 +259,7 @@ async def test_a_stored_start_of_another_id_than_its_record_is_granted_anew(flee
 async def test_a_lost_start_is_found_however_busy_its_owner_is(fleet: Fleet) -> None:
     """G-05: while one batch followed another, what Redis said we own was never looked at."""
     node = await fleet.node(handlers, lease_ttl_s=1.0)
-    [worker] = fleet.crew(node).membership.workers.values()
+    [worker] = fleet.wiring(node).membership.workers.values()
     await is_well(fleet, node)
     stamp: Any = fleet.client.hget(fleet.names.lane, "stamp")
 
@@ -298,11 +298,11 @@ async def test_what_cannot_even_be_parked_is_not_tried_in_a_circle(
     await fleet.until(lambda: (r := fleet.record("k")) and r.state == "running")
     fleet.client.hset(fleet.names.jobs, "k", "junk")
     fleet.client.set(fleet.names.parked, "foreign")
-    [worker] = fleet.crew(node).membership.workers.values()
+    [worker] = fleet.wiring(node).membership.workers.values()
     worker._reconcile(0)
     await fleet.seen(StoreTroubled, during="quarantine")
     for _ in range(100):  # round trips, of which a circle would take two each time
-        await worker.context.link.execute("PING")
+        await worker.context.pipeline.execute("PING")
     assert len(fleet.all_seen(StoreTroubled, during="quarantine")) < 3
     fleet.client.delete(fleet.names.parked)
     worker._reconcile(0)
@@ -366,12 +366,12 @@ async def test_a_key_that_cannot_be_moved_is_not_reaped_in_a_circle(
     name, names = f"{node.workers[0].id}.1", fleet.names
     fleet.client.set(names.unassigned("serve"), "foreign")
     fleet.client.zrem(names.keepalive, name)
-    reaper = fleet.crew(other)._reaper
+    reaper = fleet.wiring(other)._reaper
     reaper.tell(Suspects(0, (name,)))
     await fleet.until(lambda: b"|" in (fleet.client.hget(names.cleanup, name) or b""))
     before = fleet.client.info("commandstats")["cmdstat_evalsha"]["calls"]
     for _ in range(100):  # round trips, of which a circle would take two each time
-        await reaper.context.link.execute("PING")
+        await reaper.context.pipeline.execute("PING")
     assert fleet.client.info("commandstats")["cmdstat_evalsha"]["calls"] - before < 30
     fleet.client.delete(names.unassigned("serve"))
     await diary.counts(2)
@@ -395,7 +395,7 @@ async def test_a_start_from_before_a_loss_is_not_given_another_jobs_payload(
         diary.note(payload[:1])
 
     node = await fleet.node(mine, capacity=1)
-    [worker] = fleet.crew(node).membership.workers.values()
+    [worker] = fleet.wiring(node).membership.workers.values()
     held = await node.dispatch(hold, "h")
     await held.started(timeout_s=5)
     await node.dispatch(size, "k", b"x" * 2000)
@@ -433,7 +433,7 @@ async def test_what_was_granted_to_a_lost_incarnation_does_not_start_under_the_n
         await anyio.sleep_forever()
 
     node = await fleet.node(mine)
-    [worker] = fleet.crew(node).membership.workers.values()
+    [worker] = fleet.wiring(node).membership.workers.values()
     await node.dispatch(deaf, "k")
     await diary.counts(1)
     run = worker.runs["k"]

@@ -25,9 +25,9 @@ def server_s(fleet: Fleet) -> float:
 
 async def somebody_sweeps(fleet: Fleet, node: Node) -> float:
     """Have another node take the lock of the only lane; return until when it holds at least."""
-    since_s, context = server_s(fleet), fleet.crew(node).context
+    since_s, context = server_s(fleet), fleet.wiring(node).context
     call = context.lanes[0].lane.sweep("n9.1", lock_s=LOCK_S, keys_max=9)
-    await context.link.call(call, repeatable=True)
+    await context.pipeline.call(call, repeatable=True)
     return since_s + LOCK_S
 
 
@@ -86,7 +86,7 @@ async def test_who_said_nothing_does_not_sweep_for_others(
         diary.note(job.key)
 
     nodes = [await fleet.node(handlers, lease_ttl_s=60.0) for _ in range(6)]
-    names = [fleet.crew(node).context.lanes[0].node.name for node in nodes]
+    names = [fleet.wiring(node).context.lanes[0].node.name for node in nodes]
     sweeps.clear()
     for i in range(10):
         await nodes[i % 2].options(delay_s=DELAY_S * (i + 1)).dispatch(note, f"k{i}")

@@ -17,7 +17,7 @@ from pool.redis.url import Url
 
 if TYPE_CHECKING:
     from pool.ops.cli.ttl import TtlSet
-    from pool.redis.pipeline import Link
+    from pool.redis.pipeline import Pipeline
     from pool.redis.scripts import Word
     from tests.nodes import Diary, Fleet
 
@@ -40,10 +40,10 @@ def serving(diary: Diary) -> Handlers:
 
 async def go_by(fleet: Fleet, node: Node, ttl_s: float) -> TtlSet:
     """Change it as `pool ttl` does, on a node's link."""
-    link = fleet.crew(node).context.link
-    found = await inspect.find(link, fleet.pool)
+    pipeline = fleet.wiring(node).context.pipeline
+    found = await inspect.find(pipeline, fleet.pool)
     assert found is not None
-    return await change(link, found, ttl_s)
+    return await change(pipeline, found, ttl_s)
 
 
 async def test_who_names_another_ttl_is_refused(fleet: Fleet) -> None:
@@ -63,11 +63,11 @@ async def test_who_names_another_ttl_is_refused(fleet: Fleet) -> None:
 async def test_who_names_none_goes_by_the_pools(fleet: Fleet) -> None:
     first = await fleet.node()
     later = await fleet.node(lease_ttl_s=None)
-    assert fleet.crew(later).context.timing == fleet.crew(first).context.timing
+    assert fleet.wiring(later).context.timing == fleet.wiring(first).context.timing
     async with Stream.open(
         fleet.url, "s", pool=fleet.pool, settings=Settings(lease_ttl_s=None)
     ) as stream:
-        assert stream._access.timing.ttl_s == 3.0
+        assert stream._session.timing.ttl_s == 3.0
 
 
 async def test_a_pool_founded_without_one_has_ten_seconds(fleet: Fleet) -> None:
@@ -89,8 +89,8 @@ async def test_nodes_take_up_what_the_pool_goes_by(fleet: Fleet, diary: Diary, l
         assert len(changed.before_s) == lanes
         for node in nodes:
             await fleet.seen(TtlChanged, node=node.id, ttl_s=ttl_s)
-            assert fleet.crew(node).context.timing.ttl_s == ttl_s
-            states = fleet.crew(node).context.lanes
+            assert fleet.wiring(node).context.timing.ttl_s == ttl_s
+            states = fleet.wiring(node).context.lanes
             assert {state.lease.ttl_s for state in states} == {ttl_s}
     # Once they have said so, their leases are no longer than that.
     names = [Names(fleet.pool, lane) for lane in range(lanes)]
@@ -118,11 +118,11 @@ async def test_a_change_that_stopped_half_way_is_found_and_resumed(
 ) -> None:
     """The command died after `config` and two of four lanes: all work on, and it is told."""
     node = await fleet.node(serving(diary), lanes=4)
-    context = fleet.crew(node).context
+    context = fleet.wiring(node).context
     fleet.client.hset(fleet.control.config, "ttl", 2000)
     for state in context.lanes[:2]:
         call = state.lane.change_ttl(2000)
-        await context.link.call(call)
+        await context.pipeline.call(call)
     await fleet.seen(TtlChanged, ttl_s=2.0)
     for n in range(8):
         await node.dispatch("serve", f"k{n}")
@@ -130,7 +130,7 @@ async def test_a_change_that_stopped_half_way_is_found_and_resumed(
     [finding] = (await fetch(fleet.pool, Url.parse(fleet.url))).findings
     assert finding.startswith("lanes 2, 3 do not go by the pool's TTL, 2 s")
     later = await fleet.node(lanes=4, lease_ttl_s=None)
-    assert fleet.crew(later).context.timing.ttl_s == 2.0  # as the shortest of its lanes asks for
+    assert fleet.wiring(later).context.timing.ttl_s == 2.0  # as the shortest of its lanes asks for
     changed = await go_by(fleet, node, 2.0)
     assert changed.is_done
     assert changed.before_s == {0: 2.0, 1: 2.0, 2: 3.0, 3: 3.0}
@@ -157,24 +157,24 @@ async def test_a_lane_that_cannot_be_reached_is_named(fleet: Fleet) -> None:
 async def test_of_two_changes_at_once_the_later_word_counts_in_all_lanes(fleet: Fleet) -> None:
     """Whoever was held up between his word and the lanes does not bring them what is past."""
     node = await fleet.node(lanes=4)
-    context = fleet.crew(node).context
-    link = context.link
-    found = cast("inspect.Found", await inspect.find(link, fleet.pool))
+    context = fleet.wiring(node).context
+    pipeline = context.pipeline
+    found = cast("inspect.Found", await inspect.find(pipeline, fleet.pool))
     told: list[TtlSet] = []
 
     class Slow:
         """What is asked for right behind one's own word comes a whole change later."""
 
         async def execute(self, *words: Word) -> Any:
-            reply = await link.execute(*words)
+            reply = await pipeline.execute(*words)
             if words[0] == "HSET":
-                told.append(await change(link, found, 5.0))
+                told.append(await change(pipeline, found, 5.0))
             return reply
 
-        def at(self, tag: str) -> Link:
-            return link.at(tag)
+        def at(self, tag: str) -> Pipeline:
+            return pipeline.at(tag)
 
-    first = await change(cast("Link", Slow()), found, 2.0)
+    first = await change(cast("Pipeline", Slow()), found, 2.0)
     assert (first.overtaken_by_s, told[0].overtaken_by_s) == (5.0, None)
     lanes = [Names(fleet.pool, number).lane for number in range(4)]
     assert [fleet.client.hget(lane, "ttl") for lane in lanes] == [b"5000"] * 4

@@ -12,7 +12,7 @@ from pool import Handlers, InboxFull, Job, NoSuchJob, StoreUnavailable
 from pool.errors import AuthError, StorageFull, StoreFault, StoreLost, unsure
 from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, _Admitted
 from pool.redis.commands.lane import INTEND, NOTIFY, Admission
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ async def _lossy(
 
     Then this is done before it is tried again; return what the tries were answered.
     """
-    real, told = Link._once, list[str]()
+    real, told = Pipeline._once, list[str]()
 
-    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+    async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         reply = await real(self, command, timeout_s, until_s)
         if not isinstance(command, ScriptCall) or command.script is not script:
             return reply
@@ -95,7 +95,7 @@ async def _lossy(
             raise attrs.evolve(SENT)
         return reply
 
-    monkeypatch.setattr(Link, "_once", once)
+    monkeypatch.setattr(Pipeline, "_once", once)
     return told
 
 
@@ -182,9 +182,9 @@ async def test_a_server_that_is_full_since_says_nothing_of_an_earlier_try(
 
     node = await fleet.node(mine)
     await (await node.dispatch(deaf, "k")).started(timeout_s=5)
-    real, is_full = Link._once, False
+    real, is_full = Pipeline._once, False
 
-    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+    async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         nonlocal is_full
         if is_full:
             raise StorageFull
@@ -195,7 +195,7 @@ async def test_a_server_that_is_full_since_says_nothing_of_an_earlier_try(
         return reply
 
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "_once", once)
+        patched.setattr(Pipeline, "_once", once)
         with pytest.raises(StoreUnavailable, match="an earlier try had no answer") as unknown:
             await node.notify("k", "note")
         with pytest.raises(StorageFull):  # surely refused: nothing of this one came before
@@ -213,13 +213,15 @@ async def test_what_a_link_repeats_is_not_said_to_be_refused(
     node = await fleet.node()
     answers: list[Exception] = [attrs.evolve(SENT), error]
 
-    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+    async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         raise answers.pop(0)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "_once", once)
+        patched.setattr(Pipeline, "_once", once)
         with pytest.raises(StoreUnavailable) as unknown:
-            await node._open_crew.requests.context.link.execute("SET", "a", "b", repeatable=True)
+            await node._open_wiring.requests.context.pipeline.execute(
+                "SET", "a", "b", repeatable=True
+            )
     assert unknown.value.maybe_done
 
 
@@ -230,11 +232,11 @@ async def test_who_only_looked_has_surely_done_nothing(
 ) -> None:
     node = await fleet.node(op_timeout_s=0.3)
 
-    async def once(self: Link, command: Any, timeout_s: float, until_s: float | None) -> Any:
+    async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         raise attrs.evolve(SENT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "_once", once)
+        patched.setattr(Pipeline, "_once", once)
         with pytest.raises(StoreUnavailable) as failed:
             await (node.notify("k", 1) if script is NOTIFY else node.stop("k"))
     assert not failed.value.maybe_done

@@ -83,7 +83,7 @@ class Ghost:
         return f"{self.id}.1"
 
     def each(self) -> list[Lane]:
-        return [state.lane for state in self.fleet.crew(self.node).context.lanes]
+        return [state.lane for state in self.fleet.wiring(self.node).context.lanes]
 
     def run(self, call: ScriptCall) -> Any:
         client: Any = self.fleet.client

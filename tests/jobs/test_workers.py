@@ -15,10 +15,10 @@ from pool.errors import PartEnded
 from pool.events import ServiceMoved
 from pool.jobs.run import Run
 from pool.jobs.trials import TIMER_S, TRIAL_S, Trials
-from pool.jobs.worker.executor import Slots, _Slot
+from pool.jobs.worker.executor import Executor, _Slot
 from pool.jobs.worker.messages import Ticked
 from pool.jobs.worker.outbox import Outbox
-from pool.jobs.worker.rebalance import Mover
+from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.worker import Worker, _TrialOver
 from pool.names import Names, lane_of
 from pool.redis.commands.lane import Edge, Target
@@ -204,13 +204,13 @@ async def test_a_key_whose_start_was_being_prepared_outlives_its_removed_worker(
     async def size(job: Job, payload: bytes) -> list[Any]:
         return [job.worker, len(payload)]
 
-    async def fetch_for_ever(self: Slots, run: Run) -> None:
+    async def fetch_for_ever(self: Executor, run: Run) -> None:
         await anyio.sleep_forever()
 
     node = await fleet.node(handlers, op_timeout_s=1.0)
     [first] = fleet.workers(node)
     with monkeypatch.context() as patch:
-        patch.setattr(Slots, "_fetch", fetch_for_ever)
+        patch.setattr(Executor, "_fetch", fetch_for_ever)
         ref = await node.dispatch(size, "k", b"x" * 2000)
         await fleet.until(lambda: "k" in first.runs and first.runs["k"].phase == "preparing")
     second = await node.add_worker(handlers)
@@ -228,10 +228,10 @@ async def test_a_stop_that_overtakes_the_answer_to_an_acknowledgement_ends_the_j
     async def never(job: Job, payload: bytes) -> None:
         raise AssertionError
 
-    async def fetch_for_ever(self: Slots, run: Run) -> None:
+    async def fetch_for_ever(self: Executor, run: Run) -> None:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(Slots, "_fetch", fetch_for_ever)
+    monkeypatch.setattr(Executor, "_fetch", fetch_for_ever)
     node = await fleet.node(handlers)
     [worker] = fleet.workers(node)
     ref = await node.dispatch(never, "k", b"x" * 2000)
@@ -646,7 +646,9 @@ async def test_suspects_that_wait_for_a_slot_go_where_one_is_free(
     fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that stays took the only slot: the others do not wait there for half of a TTL."""
-    monkeypatch.setattr(Slots, "ahead", lambda self: 2 if self.capacity == 1 else 0)  # as lanes do
+    monkeypatch.setattr(
+        Executor, "ahead", lambda self: 2 if self.capacity == 1 else 0
+    )  # as lanes do
     client = await fleet.node()
     keys = [f"k{n}" for n in range(3)]
     for key in keys:
@@ -675,18 +677,18 @@ async def test_a_slot_that_was_to_be_prepared_for_a_job_that_is_lost_is_free_at_
     node = await fleet.node(handlers, capacity=1)
     [worker] = fleet.workers(node)
 
-    async def fetch(_: Slots, run: Run) -> None:
+    async def fetch(_: Executor, run: Run) -> None:
         asked.set()
         await come.wait()
 
-    monkeypatch.setattr(Slots, "_fetch", fetch)
+    monkeypatch.setattr(Executor, "_fetch", fetch)
     await node.dispatch("size", "large", b"p" * 200_000)
     with anyio.fail_after(5):
         await asked.wait()
     monkeypatch.undo()
-    assert worker._slots.left() == 0
+    assert worker._executor.left() == 0
     worker._cancel(worker.runs["large"], "lost")
-    assert (worker.runs, worker._slots.left()) == ({}, 1)
+    assert (worker.runs, worker._executor.left()) == ({}, 1)
     come.set()
 
 
@@ -738,7 +740,7 @@ async def test_a_worker_whose_lane_counts_otherwise_twice_in_a_row_compares(
     node = await fleet.node(Handlers(), lease_ttl_s=60.0)
     node_worker = await node.add_worker(Handlers())
     worker = next(w for w in fleet.workers(node) if w.id == node_worker.id)
-    compared, asked_s = list[int](), worker.context.seam.clock() + 60
+    compared, asked_s = list[int](), worker.context.io.clock() + 60
     monkeypatch.setattr(Worker, "_reconcile", lambda _, lane: compared.append(lane))
     for counted, times in ((1, 0), (0, 0), (1, 0), (1, 1)):
         worker._on_tick(Ticked(0, asked_s, counted, was_away=False))
@@ -749,15 +751,15 @@ async def test_what_is_handed_over_because_its_worker_drains_is_not_moved_as_wel
     fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker was asking whether there is room when it was told to drain."""
-    has_room, asked, may_go_on = Mover._has_room, list[str](), anyio.Event()
+    has_room, asked, may_go_on = Rebalancer._has_room, list[str](), anyio.Event()
 
-    async def waits(self: Mover, lane: int, target: Target) -> bool:
+    async def waits(self: Rebalancer, lane: int, target: Target) -> bool:
         answer = await has_room(self, lane, target)
         asked.append(target.id)
         await may_go_on.wait()
         return answer
 
-    monkeypatch.setattr(Mover, "_has_room", waits)
+    monkeypatch.setattr(Rebalancer, "_has_room", waits)
     node = await fleet.node(begun)
     keys = [f"k{n}" for n in range(8)]
     for key in keys:
@@ -816,7 +818,7 @@ async def test_suspects_that_wait_no_longer_take_no_share_of_the_others_time(
     await diary.counts(1)
     [worker] = fleet.workers(node)
     assert worker.context.trials._count == 3
-    worker._slots._forget_suspects()
+    worker._executor._forget_suspects()
     assert worker.context.trials._count == 0
 
 
@@ -838,7 +840,7 @@ async def test_a_worker_pulls_at_last_whatever_its_lane_counts(
     node = await fleet.node(Handlers(), lease_ttl_s=60.0)
     await node.add_worker(Handlers())
     worker, pulled = fleet.workers(node)[0], list[int]()
-    now_s = worker.context.seam.clock()
+    now_s = worker.context.io.clock()
     monkeypatch.setattr(Worker, "_pull", lambda _, lane: pulled.append(lane))
     for ago_s, lanes in ((590.0, []), (601.0, [0])):
         worker._lanes[0].pulled_s = now_s - ago_s
@@ -869,7 +871,7 @@ async def test_a_slot_that_ends_unasked_is_a_crash_of_its_worker(fleet: Fleet) -
     """What a stranger has cancelled would be a slot less, and nobody told."""
     node = await fleet.node(Handlers())
     await node.add_worker(Handlers())
-    slots, slot = fleet.workers(node)[0]._slots, _Slot(None)
+    slots, slot = fleet.workers(node)[0]._executor, _Slot(None)
     with pytest.raises(PartEnded, match="stranger"):
         await slots._keep(slot)
     slot.over.set()
@@ -885,8 +887,8 @@ async def test_when_a_key_is_free_who_waits_for_it_is_called_once(
     [worker], called = fleet.workers(node), list[str]()
     run = worker.runs["k"]
     run.then = (lambda: called.append("then"), lambda: called.append("then"))
-    worker._slots.free(run)
-    worker._slots.free(run)
+    worker._executor.free(run)
+    worker._executor.free(run)
     assert called == ["then"] * 2
     monkeypatch.setattr(Worker, "_give_back", lambda _: called.append("given back"))
     worker.handle(_TrialOver(run, False))

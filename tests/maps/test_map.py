@@ -332,13 +332,13 @@ async def test_a_nodes_map_is_the_same_as_one_without_a_node(
     async with (
         Node(pool_name, redis_url, settings=SETTINGS) as node,
         node.map("flags") as ours,
-        open_map() as alone,
+        open_map() as standalone,
     ):
-        await alone.wait_for((await ours.set("a", "1")).at)
-        last = (await alone.append("l", "1")).at
+        await standalone.wait_for((await ours.set("a", "1")).at)
+        last = (await standalone.append("l", "1")).at
         await ours.wait_for(last)
-        await alone.wait_for(last)
-        assert ours.snapshot() == alone.snapshot() == {"a": "1", "l": ("1",)}
+        await standalone.wait_for(last)
+        assert ours.snapshot() == standalone.snapshot() == {"a": "1", "l": ("1",)}
 
 
 async def test_a_map_held_twice_is_one_copy(

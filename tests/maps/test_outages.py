@@ -114,7 +114,7 @@ async def test_a_users_map_that_crashes_too_often_is_its_holders_matter(fleet: F
         raise KeyError("bug")
 
     async with node.map("flags") as flags:
-        replica = fleet.crew(node).maps._held["flags"].replica
+        replica = fleet.wiring(node).maps._held["flags"].replica
         replica.watch(fail)
         while replica.state != "ended":
             with suppress(NotRunning):
@@ -128,7 +128,7 @@ async def test_a_users_map_that_crashes_too_often_is_its_holders_matter(fleet: F
 
 async def probed(fleet: Fleet, node: Node, times: int) -> None:
     """Wait until each of the node's connections has probed its maps so often from now on."""
-    tails = [tail for tail in fleet.crew(node).maps.follower._tails if tail.readings]
+    tails = [tail for tail in fleet.wiring(node).maps.follower._tails if tail.readings]
     counts = dict.fromkeys(map(id, tails), -1)  # one may have been under way
 
     def count(tail: Any, hear: Any, told: Any) -> None:
@@ -235,7 +235,7 @@ async def test_what_no_snapshot_can_mend_is_told_once(fleet: Fleet) -> None:
 async def test_many_maps_are_read_a_few_by_each_connection(fleet: Fleet) -> None:
     """G10: each delta names all logs of its connection anew; 200 of them cost 230 us a write."""
     node = await fleet.node(lease_ttl_s=TTL_S)
-    follower = fleet.crew(node).maps.follower
+    follower = fleet.wiring(node).maps.follower
     names = [f"m{n}" for n in range(30)]
     async with opened(node, *names) as maps:
         assert [len(tail.readings) for tail in follower._tails] == [8, 8, 8, 7]  # `workers` too

@@ -34,8 +34,8 @@ from pool.maps.follower import Follower
 from pool.maps.replica import Replica, _Found
 from pool.names import Control
 from pool.redis.embedded.server import EmbeddedServer
-from pool.redis.io.system import Host
-from pool.redis.pipeline import Link
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.settings import Settings
 from tests.servers import connect
@@ -85,7 +85,7 @@ class Fleet:
     url: str
     control: Control
     client: Any
-    link: Link
+    pipeline: Pipeline
     follower: Follower
     tasks: TaskGroup
     events: list[object]
@@ -96,7 +96,7 @@ class Fleet:
         replica = Replica(
             name=f"replica/{name}",
             stored=StoredMap(self.control, name),
-            link=self.link,
+            pipeline=self.pipeline,
             follower=self.follower,
             emit=self.events.append,
             on_lost=self.lost.append,
@@ -131,14 +131,14 @@ class Fleet:
 async def joined(
     url: str, pool: str, settings: Settings = SETTINGS, *, admin_url: str = ""
 ) -> AsyncIterator[Fleet]:
-    control, seam = Control(pool), Host()
+    control, io = Control(pool), SystemIO()
     address = Url.parse(url).at(control.prefix)
     events: list[object] = []
     with connect(admin_url or url) as client:
         client.hset(control.config, "incarnation", "i1")
-        link = await Link.open(seam, address, op_timeout_s=settings.op_timeout_s)
+        pipeline = await Pipeline.open(io, address, op_timeout_s=settings.op_timeout_s)
         follower = Follower(
-            seam=seam,
+            io=io,
             url=address,
             control=control,
             incarnation="i1",
@@ -150,14 +150,14 @@ async def joined(
         follower.start()
         try:
             async with anyio.create_task_group() as tasks:
-                fleet = Fleet(url, control, client, link, follower, tasks, events)
+                fleet = Fleet(url, control, client, pipeline, follower, tasks, events)
                 yield fleet
                 for replica in fleet.replicas:
                     replica.stop()
         finally:
             await follower.aclose(1.0)
             await follower.aclose(1.0)
-            await link.aclose(1.0)
+            await pipeline.aclose(1.0)
 
 
 @pytest.fixture

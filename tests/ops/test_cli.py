@@ -471,8 +471,8 @@ async def test_a_part_that_is_down_is_a_finding(
 ) -> None:
     """No node looks healthy over a dead part."""
     async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as node:
-        assert node._crew is not None
-        supervisor = node._crew._supervisor
+        assert node._wiring is not None
+        supervisor = node._wiring._supervisor
         restarts = supervisor.restarts()
         supervisor.fell("sweeper", KeyError("k"), restarts)
         assert node.state == "troubled"

@@ -19,8 +19,8 @@ import pytest
 import redis
 
 from pool.names import Control, Names, lane_of
-from pool.redis.io.system import Host
-from pool.redis.pipeline import Link
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from tests.process.conftest import BACK_S, POOL, Fleet, fleet_users
 from tests.servers import (
@@ -290,20 +290,21 @@ def _move_by_key(
                 tell("CLUSTER SETSLOT", slot, "NODE", names[target.tcp_port])
 
 
-# --- the link, by hand ----------------------------------------------------------------------------
+# --- the pipeline, by hand
+# ----------------------------------------------------------------------------
 
 
 def _appended(url: str, key: str, *, meanwhile: Callable[[], object] = lambda: None) -> Any:
     """Append to a list twice, by calls that are never repeated; returns the second reply."""
 
     async def append() -> Any:
-        link = await Link.open(Host(), Url.parse(url).at(key), op_timeout_s=2.0)
+        pipeline = await Pipeline.open(SystemIO(), Url.parse(url).at(key), op_timeout_s=2.0)
         try:
-            assert await link.execute("RPUSH", key, "one") == 1
+            assert await pipeline.execute("RPUSH", key, "one") == 1
             await anyio.to_thread.run_sync(meanwhile)
-            return await link.execute("RPUSH", key, "two")
+            return await pipeline.execute("RPUSH", key, "two")
         finally:
-            await link.aclose(1.0)
+            await pipeline.aclose(1.0)
 
     return anyio.run(append)
 
@@ -345,11 +346,13 @@ def test_a_primary_that_needs_more_than_its_share_of_the_time_is_asked_once_more
     key, op_timeout_s = "pool:{p:0}:list", 3.0  # of which it has a third as one of three
 
     async def push(url: str) -> object:
-        link = await Link.open(Host(), Url.parse(url).at(key), op_timeout_s=op_timeout_s)
+        pipeline = await Pipeline.open(
+            SystemIO(), Url.parse(url).at(key), op_timeout_s=op_timeout_s
+        )
         try:
-            return await link.execute("RPUSH", key, "x")
+            return await pipeline.execute("RPUSH", key, "x")
         finally:
-            await link.aclose(1.0)
+            await pipeline.aclose(1.0)
 
     with Cluster.start(program) as place:
         slow = place.primary(key)

@@ -57,19 +57,19 @@ def test_every_edge_does_what_the_table_says(bench: Bench, state: str, letter: s
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("size", [7, 2000])
 def test_a_grant_carries_everything_along(bench: Bench, state: str, size: int) -> None:
-    """G-01, G-07: payload, messages, waiters and blob stay with the job wherever it goes."""
+    """G-01, G-07: payload, messages, waiters and checkpoint stay with the job wherever it goes."""
     payload = b"x" * size
     put = bench.put("k", state, payload=payload)
     bench.run(bench.lane.notify("k", put.owner, "r1", b"hello", messages_max=5))
     bench.look("k", node="n1.1")
-    (answer,) = go(bench, state, bench.edge("g", "k", z=b"=the blob"))
+    (answer,) = go(bench, state, bench.edge("g", "k", z=b"=the checkpoint"))
 
     moved = bench.record("k")
     assert answer == f"GRANTED w2.1 {moved.epoch}"
     assert moved.epoch > put.epoch
     assert (moved.accepted, moved.waiters) == (put.accepted, ("n1.1",))
     assert {"b", "i"} <= set(moved.flags)
-    assert bench.do("HGET", bench.names.blobs, "k") == b"the blob"
+    assert bench.do("HGET", bench.names.checkpoints, "k") == b"the checkpoint"
     assert bench.do("LLEN", bench.names.inbox("k")) == 1
     (fields,) = bench.entries(bench.names.stream(W2.name))
     if "p" in fields:

@@ -29,7 +29,7 @@ DAMAGE: dict[str, tuple[Callable[[Bench], Words], str]] = {
     "payload lost": (lambda b: ("HDEL", b.names.payloads, "r"), "not in `payloads`"),
     "due lost": (lambda b: ("ZREM", b.names.due, "k:w"), "not in `due`"),
     "unassigned lost": (lambda b: ("ZREM", b.names.unassigned("h"), "u"), "not in unassigned:h"),
-    "blob lost": (lambda b: ("HDEL", b.names.blobs, "r"), "blob"),
+    "checkpoint lost": (lambda b: ("HDEL", b.names.checkpoints, "r"), "checkpoint"),
     "record lost": (lambda b: ("HDEL", b.names.jobs, "r"), "owned:w1.1, but is not"),
     "record spoilt": (lambda b: ("HSET", b.names.jobs, "r", "garbage"), "cannot be read"),
     "pending orphan": (lambda b: ("ZADD", b.names.pending, 1, "r"), "in `pending`, but is not"),
@@ -39,7 +39,10 @@ DAMAGE: dict[str, tuple[Callable[[Bench], Words], str]] = {
     "owned by two": (lambda b: ("SADD", b.names.owned("w2.1"), "r"), "owned:w2.1, but is not"),
     "entry orphan": (lambda b: ("XADD", b.names.stream("w2.1"), "5-0", "k", "p"), "starts no job"),
     "payload orphan": (lambda b: ("HSET", b.names.payloads, "none", "x"), "payloads without"),
-    "blob orphan": (lambda b: ("HSET", b.names.blobs, "none", "x"), "blobs without"),
+    "checkpoint orphan": (
+        lambda b: ("HSET", b.names.checkpoints, "none", "x"),
+        "checkpoints without",
+    ),
     "inbox orphan": (lambda b: ("RPUSH", b.names.inbox("none"), "x"), "inbox without"),
     "inbox not flagged": (lambda b: ("RPUSH", b.names.inbox("p"), "x"), "has messages"),
     "half a dead letter": (lambda b: ("ZADD", b.names.parked, 1, "none"), "only one of"),
@@ -63,7 +66,7 @@ def test_each_damage_is_found(bench: Bench, name: str) -> None:
     for key, state in (("p", "P"), ("r", "R"), ("w", "W"), ("dead", "R")):
         bench.put(key, state)
     bench.advance("own", "w1.1", bench.edge("x", "dead"))
-    bench.advance("own", "w1.1", bench.edge("g", "r", z=b"=blob"), targets=[W1])
+    bench.advance("own", "w1.1", bench.edge("g", "r", z=b"=checkpoint"), targets=[W1])
     bench.advance("own", "w1.1", bench.edge("a", "r"))
     bench.put("u", "U")  # the last one, as nothing overtakes it
     assert audit(bench.client, bench.pool) == []

@@ -19,8 +19,8 @@ from pool.core.retry import Restarts
 from pool.errors import PoolError, StoreFault, StoreUnavailable
 from pool.redis.commands.lane import RENEW
 from pool.redis.commands.plain import read
-from pool.redis.io.system import Host, Port
-from pool.redis.pipeline import Link
+from pool.redis.io.system import BodyIO, SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
 from pool.redis.url import Url
 
@@ -129,12 +129,12 @@ def answering(*connections: list[bytes]) -> Iterator[str]:
         yield url
 
 
-async def recovered(link: Link) -> None:
+async def recovered(pipeline: Pipeline) -> None:
     """Wait until calls are answered again."""
     with anyio.fail_after(PATIENCE_S):
         while True:
             with suppress(PoolError):
-                assert await link.execute("PING") == b"PONG"
+                assert await pipeline.execute("PING") == b"PONG"
                 return
 
 
@@ -144,15 +144,17 @@ async def test_at_a_greeting(bad: bytes) -> None:
     """A3: of the first connection, and of a later one."""
     with answering([bad + POLICY]) as url, pytest.raises(PoolError):
         with anyio.fail_after(PATIENCE_S):
-            await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S)
+            await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S)
     care, lost = Care(), [HELLO + POLICY, GARBAGE["no type"]]
     with answering(lost, [bad + POLICY], [HELLO + bad]) as url:
-        link = await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care)
+        pipeline = await Pipeline.open(
+            SystemIO(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care
+        )
         with pytest.raises(StoreUnavailable) as failed:
-            await link.execute("PING")
+            await pipeline.execute("PING")
         assert failed.value.maybe_done
-        await recovered(link)
-        await link.aclose(1.0)
+        await recovered(pipeline)
+        await pipeline.aclose(1.0)
     assert not care.crashes
 
 
@@ -161,14 +163,16 @@ async def test_at_a_greeting(bad: bytes) -> None:
 async def test_garbage_in_a_batch_loses_what_has_no_reply_yet(bad: bytes) -> None:
     care = Care()
     with answering([HELLO + POLICY, PONG + bad + PONG]) as url:
-        link = await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care)
+        pipeline = await Pipeline.open(
+            SystemIO(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care
+        )
         with anyio.fail_after(PATIENCE_S):
-            first, second, third = await link.replies_to([("PING",)] * 3)
+            first, second, third = await pipeline.replies_to([("PING",)] * 3)
         for lost in (first, second, third):  # nothing vouches for the first
             assert isinstance(lost, StoreUnavailable)
             assert lost.maybe_done
-        await recovered(link)
-        await link.aclose(1.0)
+        await recovered(pipeline)
+        await pipeline.aclose(1.0)
     assert not care.crashes
 
 
@@ -178,16 +182,18 @@ async def test_a_strange_reply_is_its_calls_alone(bad: bytes) -> None:
     care = Care()
     ours = b"*2\r\n$1\r\n1\r\n" + bad if bad[:1] != b"-" else bad
     with answering([HELLO + POLICY, b"+sha\r\n" + PONG + ours + PONG + bulk(b"2")]) as url:
-        link = await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care)
+        pipeline = await Pipeline.open(
+            SystemIO(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care
+        )
         keys = ["{t}"] * len(RENEW.keys)
         call = RENEW(keys, ["0"] * len(RENEW.args))
         with anyio.fail_after(PATIENCE_S):
-            first, strange, last = await link.replies_to([("PING",), call, ("PING",)])
+            first, strange, last = await pipeline.replies_to([("PING",), call, ("PING",)])
         assert (first, last) == (b"PONG", b"PONG")
         assert isinstance(strange, StoreFault)
         assert strange.maybe_done  # it does not say that nothing was done
-        assert link.connections == 1
-        await link.aclose(1.0)
+        assert pipeline.connections == 1
+        await pipeline.aclose(1.0)
     assert not care.crashes
 
 
@@ -197,20 +203,22 @@ async def test_at_a_blocking_read(bad: bytes) -> None:
     """It fails, or says that there is nothing; the next one reads on another connection."""
     care, told, done = Care(), list[object](), anyio.Event()
 
-    async def body(port: Port) -> None:
+    async def body(body_io: BodyIO) -> None:
         for _ in range(2):
             try:
-                read = await port.read({"s": "0-0"}, block_s=0.1, timeout_s=OP_TIMEOUT_S, count=1)
+                read = await body_io.read(
+                    {"s": "0-0"}, block_s=0.1, timeout_s=OP_TIMEOUT_S, count=1
+                )
                 told.append(read)
             except PoolError as error:
                 told.append(error)
-        port.post(done.set)
-        await port.wait()
+        body_io.post(done.set)
+        await body_io.wait()
 
     entry = b"*1\r\n*2\r\n$1\r\ns\r\n*1\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\nn\r\n$1\r\n1\r\n"
     again = [HELLO + POLICY, entry]
     with answering([HELLO + POLICY, bad, entry], again) as url:
-        beside = Host().start("pool-test", Url.parse(url), body, care=care)
+        beside = SystemIO().start("pool-test", Url.parse(url), body, care=care)
         with anyio.fail_after(PATIENCE_S):
             await done.wait()
         assert await beside.aclose(1.0)
@@ -255,14 +263,14 @@ async def test_no_mutated_reply_ends_a_link() -> None:
         for n in range(60)
     ]
     with answering([HELLO + POLICY], *connections) as url:
-        link = await Link.open(Host(), Url.parse(url), op_timeout_s=0.2, care=care)
+        pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=0.2, care=care)
         with anyio.fail_after(4 * PATIENCE_S):
             for _ in connections:
-                replies = await link.replies_to([("PING",)] * 3)
+                replies = await pipeline.replies_to([("PING",)] * 3)
                 assert len(replies) == 3
-                link._beside.interrupt()  # the next one
-        await recovered(link)
-        await link.aclose(1.0)
+                pipeline._running_body.interrupt()  # the next one
+        await recovered(pipeline)
+        await pipeline.aclose(1.0)
     assert not care.crashes
 
 
@@ -327,15 +335,15 @@ async def test_whatever_byte_is_damaged_nobody_is_given_anothers_reply() -> None
     link works again."""
     care = Care()
     with echoing() as (url, echoes):
-        link = await Link.open(Host(), Url.parse(url), op_timeout_s=0.1, care=care)
+        pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=0.1, care=care)
         for echoes.data, echoes.is_end in damages():
             with anyio.fail_after(PATIENCE_S):
-                replies = await link.replies_to([("ECHO", token) for token in TOKENS])
+                replies = await pipeline.replies_to([("ECHO", token) for token in TOKENS])
             for token, reply in zip(TOKENS, replies, strict=True):
                 others = {each for each in TOKENS if each != token}
                 assert isinstance(reply, PoolError) or reply not in others, echoes.data
-            await recovered(link)
-        await link.aclose(1.0)
+            await recovered(pipeline)
+        await pipeline.aclose(1.0)
     assert not care.crashes
 
 
@@ -345,16 +353,18 @@ async def test_what_is_said_unasked_answers_nobody(late: bytes) -> None:
     """Of an idle connection: the next call goes over another one, and is surely its own."""
     care = Care()
     with echoing() as (url, echoes):
-        link = await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care)
-        assert await link.execute("PING") == b"PONG"
+        pipeline = await Pipeline.open(
+            SystemIO(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care
+        )
+        assert await pipeline.execute("PING") == b"PONG"
         assert echoes.client is not None
         echoes.client.sendall(late)
-        wire: Any = link._beside.port.wire  # type: ignore[attr-defined]
+        connection: Any = pipeline._running_body.port.connection  # type: ignore[attr-defined]
         with anyio.fail_after(PATIENCE_S):
-            await anyio.wait_readable(wire._socket)
-        assert await link.execute("PING") == b"PONG"
-        assert link.connections == 2
-        await link.aclose(1.0)
+            await anyio.wait_readable(connection._socket)
+        assert await pipeline.execute("PING") == b"PONG"
+        assert pipeline.connections == 2
+        await pipeline.aclose(1.0)
     assert not care.crashes
 
 
@@ -426,13 +436,15 @@ async def test_a_reply_between_a_call_and_its_own_answers_nobody(stray: bytes, c
     script = attrs.evolve(RENEW, reads=lambda reply: reply)
     for at in range(2, 2 + count):
         with shifting(stray, at) as url:
-            link = await Link.open(Host(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care)
+            pipeline = await Pipeline.open(
+                SystemIO(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care
+            )
 
             def call(word: str) -> ScriptCall:
                 return script(["{t}"] * len(RENEW.keys), ["0"] * (len(RENEW.args) - 1) + [word])
 
             with anyio.fail_after(PATIENCE_S):
-                assert await link.call(call("first")) == b"first"
+                assert await pipeline.call(call("first")) == b"first"
                 words = [f"word {n}" for n in range(count)]
                 told: list[Any] = [None] * count
                 done = anyio.Event()
@@ -443,14 +455,14 @@ async def test_a_reply_between_a_call_and_its_own_answers_nobody(stray: bytes, c
                         done.set()
 
                 for n, word in enumerate(words):
-                    link.send(call(word), partial(tell, n, told=told, done=done))
+                    pipeline.send(call(word), partial(tell, n, told=told, done=done))
                 await done.wait()
             for word, reply in zip(words, told, strict=True):
                 assert reply == word.encode() or isinstance(reply, StoreUnavailable), reply
                 assert not isinstance(reply, StoreUnavailable) or reply.maybe_done
             assert isinstance(told[-1], StoreUnavailable)
             with anyio.fail_after(PATIENCE_S):
-                assert await link.call(call("later")) == b"later"
-            assert link.connections == 2
-            await link.aclose(1.0)
+                assert await pipeline.call(call("later")) == b"later"
+            assert pipeline.connections == 2
+            await pipeline.aclose(1.0)
     assert not care.crashes

@@ -88,7 +88,7 @@ class Life:
             if letter == "g":
                 edge.x = ",".join(map(str, self.ranked()))
                 edge.y = self.dice.choice(["", "r", "1"])
-                edge.z = self.dice.choice([b"", b"", b"=blob"])
+                edge.z = self.dice.choice([b"", b"", b"=checkpoint"])
             if self.dice.random() < 0.1:
                 edge.epoch -= 1
             made.append(edge)

@@ -43,7 +43,7 @@ def _release(bench: Bench) -> ScriptCall:
         bench.edge("c", "r1"),
         bench.edge("x", "p"),
         bench.edge("w", "r2"),
-        bench.edge("g", "r3", z=b"=blob", x=""),
+        bench.edge("g", "r3", z=b"=checkpoint", x=""),
     ]
     return bench.advance_call("own", "w1.1", *edges, targets=[W2])
 
@@ -127,7 +127,7 @@ FREEING: dict[str, Make] = {
     "join": _join,
     "signal": lambda b: b.lane.signal("n1.1", ("t", "ended", "i", "j1")),
     "thaw": lambda b: b.lane.thaw(["w7.1"], known_s=60.0),
-    "wait": lambda b: b.lane.look([("r1", ""), ("none", "j")], node="n7.1"),
+    "look": lambda b: b.lane.look([("r1", ""), ("none", "j")], node="n7.1"),
     "settle": _settle,
     "release": _release,
     "grant": _grant,
@@ -155,14 +155,14 @@ ALL = {**ACCEPTING, **FREEING, **READING}
 
 
 def busy(bench: Bench) -> Bench:
-    """Fill a lane with a job in each state, messages, a blob and a dead letter."""
+    """Fill a lane with a job in each state, messages, a checkpoint and a dead letter."""
     for key, state in (("p", "P"), ("r1", "R"), ("r2", "R"), ("r3", "R"), ("x", "R"), ("w", "W")):
         bench.put(key, state)
     bench.put("u", "U", payload=b"x" * 2000)
     for key in ("r1", "r2"):
         bench.run(bench.lane.notify(key, "w1.1", "r1", b"m", messages_max=5))
     bench.advance("own", "w1.1", bench.edge("x", "x"), bench.edge("w", "r3"))
-    bench.advance("free", "", bench.edge("g", "r3", z=b"=blob"), targets=[W1])
+    bench.advance("free", "", bench.edge("g", "r3", z=b"=checkpoint"), targets=[W1])
     bench.advance("own", "w1.1", bench.edge("a", "r3"))
     bench.run(bench.renew_call({"n1.1": -1, "w1.1": 10, "w2.1": 10}))
     assert bench.audit() == []
@@ -178,7 +178,7 @@ def test_every_script_of_the_lane_is_held_to_these_rules() -> None:
     tested = {"settle": "advance", "release": "advance", "grant": "advance", "stop": "intend"}
     tested |= {"reap grant": "advance", "reap all": "reap"}
     # `found` has one key, in the control prefix, and a test of its own.
-    assert {tested.get(name, name) for name in ALL} == scripts - {"found"}
+    assert {tested.get(name, name) for name in ALL} == scripts - {"open_pool"}
 
 
 def test_the_bench_notices_a_key_that_was_not_declared(bench: Bench) -> None:
@@ -282,7 +282,7 @@ def unused(bench: Bench, name: str) -> set[str]:
     match name:
         case "settle":
             return {n.inbox("r1"), n.open, n.trials, n.parked, n.letters, n.journal}
-        case "wait":
+        case "look":
             return {n.thawed}  # for records with marks
         case "forget":  # whose indexes are of another type owns what the reaper has to see to
             return {n.owned("w2.1"), n.stream("w2.1"), n.signal("w2.1")}

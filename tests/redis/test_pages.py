@@ -21,8 +21,8 @@ from pool.maps.commands import (
 )
 from pool.maps.deltas import Delete, ListOp, MapState, Op, Position, ResetOp, Set, Value, apply
 from pool.names import Control
-from pool.redis.io.system import Host
-from pool.redis.pipeline import Link
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from tests.servers import connect
 
@@ -34,39 +34,39 @@ KEYS = [b"%d" % n * (1 + n % 3) for n in range(40)] + [b"", b"3:abc", b"\xff\xff
 
 @attrs.frozen
 class Bench:
-    """A map on a server, a link to it, a plain client beside it, and the sizes of pages."""
+    """A map on a server, a pipeline to it, a plain client beside it, and the sizes of pages."""
 
-    link: Link
+    pipeline: Pipeline
     client: Any
     map: StoredMap
     sizes: list[tuple[int, int]]  # of each page: bytes and items
 
     async def set(self, *pairs: tuple[bytes, bytes]) -> None:
         ops: list[Op] = [Set(key, value) for key, value in pairs]
-        await self.map.write(self.link, INCARNATION, ops)
+        await self.map.write(self.pipeline, INCARNATION, ops)
 
     async def append(self, key: bytes, *values: bytes) -> None:
         op = ListOp("append", key, values)
-        await self.map.change_list(self.link, INCARNATION, op)
+        await self.map.change_list(self.pipeline, INCARNATION, op)
 
     async def write_something(self, dice: random.Random, n: int) -> None:
         key, value = dice.choice(KEYS), b"%d" % n * dice.choice([1, 1, 40])
         is_string = self.client.hexists(self.map.data, b"=" + key)
         match dice.choice("++-aaaaar" if dice.random() > 0.01 else "*"):
             case "*":
-                await self.map.reset(self.link, INCARNATION, ResetOp())
+                await self.map.reset(self.pipeline, INCARNATION, ResetOp())
             case "+":
                 await self.set((key, value))
             case "-":
-                await self.map.write(self.link, INCARNATION, [Delete(key)])
+                await self.map.write(self.pipeline, INCARNATION, [Delete(key)])
             case "a" if not is_string:
                 await self.append(key, value, value, b"same")
             case "r" if not is_string:
                 op = ListOp("remove", key, (b"same",))
-                await self.map.change_list(self.link, INCARNATION, op)
+                await self.map.change_list(self.pipeline, INCARNATION, op)
 
     async def fetched(self, pages: Pages) -> MapState:
-        while (state := await pages.fetch(self.link)) is None:
+        while (state := await pages.fetch(self.pipeline)) is None:
             continue
         return state
 
@@ -102,13 +102,13 @@ async def bench(
         return page(self, paged)
 
     monkeypatch.setattr(Pages, "_page", noted)
-    link = await Link.open(Host(), Url.parse(pool_url), op_timeout_s=10.0)
+    pipeline = await Pipeline.open(SystemIO(), Url.parse(pool_url), op_timeout_s=10.0)
     try:
         with connect(redis_url) as client:
             client.hset(control.config, mapping={"incarnation": INCARNATION, "protocol": 1})
-            yield Bench(link, client, StoredMap(control, "flags"), sizes)
+            yield Bench(pipeline, client, StoredMap(control, "flags"), sizes)
     finally:
-        await link.aclose(1.0)
+        await pipeline.aclose(1.0)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -122,7 +122,7 @@ async def test_what_is_fetched_in_small_pages_is_the_map_as_it_once_was(
         await bench.write_something(dice, n)
     pages, n = bench.map.pages(INCARNATION), 150
     pages._bytes_max = 300
-    while (state := await pages.fetch(bench.link)) is None:
+    while (state := await pages.fetch(bench.pipeline)) is None:
         for _ in range(dice.choice([0, 1, 2])):
             n += 1
             await bench.write_something(dice, n)
@@ -164,19 +164,19 @@ async def test_a_page_of_what_is_small_is_bounded_in_number(bench: Bench) -> Non
 async def test_a_small_map_is_one_page(bench: Bench) -> None:
     await bench.set(*[(b"%d" % n, b"x" * 100) for n in range(200)])
     await bench.append(b"list", *[b"x"] * 100)
-    assert await bench.map.pages(INCARNATION).fetch(bench.link) is not None
+    assert await bench.map.pages(INCARNATION).fetch(bench.pipeline) is not None
 
 
 async def test_what_its_log_does_not_lead_on_from_is_begun_anew_and_told(bench: Bench) -> None:
     for n in range(20):
         await bench.set((b"%d" % n, b"x" * MAP_VALUE_BYTES_MAX))
     pages = bench.map.pages(INCARNATION)
-    assert await pages.fetch(bench.link) is None
+    assert await pages.fetch(bench.pipeline) is None
     await bench.set((b"new", b"1"))
     await bench.set((b"newer", b"1"))
     bench.client.xtrim(bench.map.log, maxlen=1, approximate=False)
     with pytest.raises(StoreUnavailable, match="does not continue"):
-        await pages.fetch(bench.link)
+        await pages.fetch(bench.pipeline)
     state = await bench.fetched(pages)
     assert len(state.items) == 22
 
@@ -186,7 +186,7 @@ async def test_what_other_hands_take_away_meanwhile_is_begun_anew(bench: Bench) 
     for n in range(20):
         await bench.set((b"%d" % n, b"x" * MAP_VALUE_BYTES_MAX))
     pages = bench.map.pages(INCARNATION)
-    assert await pages.fetch(bench.link) is None
+    assert await pages.fetch(bench.pipeline) is None
     bench.client.hdel(bench.map.data, *[b"=" + key for key in pages._gathering._strings])
     with pytest.raises(StoreUnavailable, match="does not continue"):
         await bench.fetched(pages)
@@ -198,7 +198,7 @@ async def test_the_largest_change_there_may_be_comes_between_two_pages(bench: Be
     for n in range(20):
         await bench.set((b"%d" % n, b"x" * MAP_VALUE_BYTES_MAX))
     pages = bench.map.pages(INCARNATION)
-    assert await pages.fetch(bench.link) is None
+    assert await pages.fetch(bench.pipeline) is None
     await bench.set(*[(b"%d" % n, b"y" * MAP_VALUE_BYTES_MAX) for n in range(OPS_MAX)])
     await bench.set((b"0", b"z"))
     state = await bench.fetched(pages)

@@ -1,4 +1,4 @@
-"""The link keeps its promises on a bad network: deadlines, one effect, replies that match."""
+"""The pipeline keeps its promises on a bad network: deadlines, one effect, replies that match."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from pool.errors import (
     StoreUnavailable,
     UnsupportedServer,
 )
-from pool.redis import connection as wire
-from pool.redis import pipeline as links
+from pool.redis import connection
+from pool.redis import pipeline as pipelines
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.loops import current_loop
-from pool.redis.io.system import Beside, Host, Port
-from pool.redis.pipeline import LARGE_BYTES, Link
+from pool.redis.io.system import BodyIO, RunningBody, SystemIO
+from pool.redis.pipeline import LARGE_BYTES, Pipeline
 from pool.redis.scripts import Script
 from pool.redis.url import Url
 from pool.testing.proxy import FaultProxy, fault_proxy
@@ -82,21 +82,21 @@ def key(pool_name: str) -> str:
 
 
 @asynccontextmanager
-async def linked(url: str, **options: Any) -> AsyncIterator[Link]:
+async def linked(url: str, **options: Any) -> AsyncIterator[Pipeline]:
     options = {"op_timeout_s": OP_TIMEOUT_S, **options}
     with anyio.fail_after(PATIENCE_S):
-        link = await Link.open(Host(), Url.parse(url), **options)
+        pipeline = await Pipeline.open(SystemIO(), Url.parse(url), **options)
         try:
-            yield link
+            yield pipeline
         finally:
-            await link.aclose(PATIENCE_S)
+            await pipeline.aclose(PATIENCE_S)
 
 
 @asynccontextmanager
-async def proxied(url: str, **options: Any) -> AsyncIterator[tuple[Link, FaultProxy]]:
+async def proxied(url: str, **options: Any) -> AsyncIterator[tuple[Pipeline, FaultProxy]]:
     with anyio.fail_after(PATIENCE_S):
-        async with fault_proxy(url) as proxy, linked(proxy.url, **options) as link:
-            yield link, proxy
+        async with fault_proxy(url) as proxy, linked(proxy.url, **options) as pipeline:
+            yield pipeline, proxy
 
 
 def count(url: str, key: str) -> int:
@@ -109,41 +109,41 @@ async def test_many_callers_each_get_their_own_reply(redis_url: str, key: str, a
     """1,200 calls at once are more than one batch."""
     got: dict[int, bytes] = {}
 
-    async with linked(redis_url, op_timeout_s=PATIENCE_S) as link:
+    async with linked(redis_url, op_timeout_s=PATIENCE_S) as pipeline:
 
         async def ask(n: int) -> None:
-            got[n] = await link.call(add([key], [n]))
+            got[n] = await pipeline.call(add([key], [n]))
 
         async with anyio.create_task_group() as callers:
             for n in range(1200):
                 callers.start_soon(ask, n)
-        assert link.connections == 1
-        assert link.server is not None
-        assert link.server.name in ("redis", "valkey")
+        assert pipeline.connections == 1
+        assert pipeline.server is not None
+        assert pipeline.server.name in ("redis", "valkey")
     assert got == {n: b"%d" % n for n in range(1200)}
     assert count(redis_url, key) == 1200
 
 
 @pytest.mark.anyio
 async def test_replies_are_bytes_numbers_lists_or_nothing(redis_url: str, key: str) -> None:
-    async with linked(redis_url) as link:
-        assert await link.execute("HSET", key, "f", 1.5) == 1
-        assert await link.execute("HGETALL", key) == [b"f", b"1.5"]
-        assert await link.execute("HGET", key, b"none") is None
+    async with linked(redis_url) as pipeline:
+        assert await pipeline.execute("HSET", key, "f", 1.5) == 1
+        assert await pipeline.execute("HGETALL", key) == [b"f", b"1.5"]
+        assert await pipeline.execute("HGET", key, b"none") is None
 
 
 @pytest.mark.anyio
 async def test_commands_sent_together_are_one_round_trip(redis_url: str) -> None:
-    async with linked(redis_url) as link:
-        wire, counts = link._beside.port.wire, list[int]()  # type: ignore[attr-defined]
-        exchange = wire.exchange
+    async with linked(redis_url) as pipeline:
+        connection, counts = pipeline._running_body.port.connection, list[int]()  # type: ignore[attr-defined]
+        exchange = connection.exchange
 
         async def counted(packed: bytes, count: int, **options: Any) -> Any:
             counts.append(count)
             return await exchange(packed, count, **options)
 
-        wire.exchange = counted
-        assert await link.execute_all([("ECHO", n) for n in range(3)]) == [b"0", b"1", b"2"]
+        connection.exchange = counted
+        assert await pipeline.execute_all([("ECHO", n) for n in range(3)]) == [b"0", b"1", b"2"]
         assert counts == [4]  # a PING behind what brings no number back
 
 
@@ -152,12 +152,12 @@ async def test_send_answers_in_order_with_values_and_errors(
     redis_url: str, key: str, add: Script, refuse: Script
 ) -> None:
     replies: list[Any] = []
-    async with linked(redis_url) as link:
-        link.send(("PING",), replies.append)
-        link.send(refuse([key], ["POOLGONE w1.2"]), replies.append)
-        link.send(add([key], ["x"]), replies.append)
-        link.send(("INCR", object()), replies.append)  # type: ignore[arg-type]
-        await link.execute("PING")
+    async with linked(redis_url) as pipeline:
+        pipeline.send(("PING",), replies.append)
+        pipeline.send(refuse([key], ["POOLGONE w1.2"]), replies.append)
+        pipeline.send(add([key], ["x"]), replies.append)
+        pipeline.send(("INCR", object()), replies.append)  # type: ignore[arg-type]
+        await pipeline.execute("PING")
     pong, gone, word, unfit = replies
     assert (pong, word) == (b"PONG", b"x")
     assert isinstance(gone, Gone)
@@ -170,11 +170,11 @@ async def test_send_answers_in_order_with_values_and_errors(
 async def test_a_call_raises_what_the_server_answered(
     redis_url: str, key: str, refuse: Script
 ) -> None:
-    async with linked(redis_url) as link:
+    async with linked(redis_url) as pipeline:
         with pytest.raises(StorageFull):
-            await link.call(refuse([key], ["OOM command not allowed"]))
+            await pipeline.call(refuse([key], ["OOM command not allowed"]))
         with pytest.raises(StoreFault, match="WRONGTYPE"):
-            await link.call(refuse([key], ["WRONGTYPE of value"]))
+            await pipeline.call(refuse([key], ["WRONGTYPE of value"]))
 
 
 # --- deadlines ---------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ async def test_a_call_raises_what_the_server_answered(
 @pytest.mark.anyio
 async def test_a_dead_host_answers_every_call_within_its_time(redis_url: str) -> None:
     """The machine is gone: nobody says no.  Calls that follow are not late either."""
-    async with proxied(redis_url) as (link, proxy):
+    async with proxied(redis_url) as (pipeline, proxy):
         proxy.go_silent()
         late_s: list[float] = []
 
@@ -191,7 +191,7 @@ async def test_a_dead_host_answers_every_call_within_its_time(redis_url: str) ->
             await anyio.sleep(after_s)
             asked_s = time.monotonic()
             with pytest.raises(StoreUnavailable):
-                await link.execute("PING")
+                await pipeline.execute("PING")
             late_s.append(watch.took_s(asked_s) - OP_TIMEOUT_S)
             # What was sent is given up after half of its time, so that a repeat has time left.
             assert time.monotonic() - asked_s > OP_TIMEOUT_S / 2 - 0.1
@@ -209,11 +209,11 @@ async def test_a_call_whose_time_is_up_already_is_answered_and_ends_nothing(
     redis_url: str, add: Script, key: str
 ) -> None:
     """As when the pause before a repeat took longer than planned."""
-    async with linked(redis_url) as link:
+    async with linked(redis_url) as pipeline:
         with anyio.fail_after(PATIENCE_S), pytest.raises(StoreUnavailable) as late:
-            await link.call(add([key], ["x"]), timeout_s=-0.01)
+            await pipeline.call(add([key], ["x"]), timeout_s=-0.01)
         assert not late.value.maybe_done
-        assert await link.call(add([key], ["y"])) == b"y"
+        assert await pipeline.call(add([key], ["y"])) == b"y"
 
 
 @pytest.mark.anyio
@@ -224,17 +224,17 @@ async def test_opening_to_a_dead_host_ends_in_time(redis_url: str) -> None:
             with pytest.raises(
                 StoreUnavailable, match=r"127\.0\.0\.1:\d+ did not answer"
             ) as failed:
-                await Link.open(Host(), Url.parse(proxy.url), op_timeout_s=OP_TIMEOUT_S)
+                await Pipeline.open(SystemIO(), Url.parse(proxy.url), op_timeout_s=OP_TIMEOUT_S)
     assert not failed.value.maybe_done
 
 
 @pytest.mark.anyio
 async def test_a_call_may_have_a_shorter_time_than_those_before(redis_url: str) -> None:
-    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
+    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (pipeline, proxy):
         proxy.go_silent()
-        link.send(("PING",), lambda _: None)
+        pipeline.send(("PING",), lambda _: None)
         answered = anyio.Event()
-        link.send(("PING",), lambda _: answered.set(), timeout_s=0.05)
+        pipeline.send(("PING",), lambda _: answered.set(), timeout_s=0.05)
         with anyio.fail_after(SLACK_S + 0.05):
             await answered.wait()
         await proxy.cut()
@@ -245,15 +245,15 @@ async def test_who_is_answered_may_ask_anew_for_a_shorter_time_than_others_have(
     redis_url: str,
 ) -> None:
     """Found by simulation (seed 420): it waited until the next of the others was overdue."""
-    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
+    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (pipeline, proxy):
         proxy.go_silent()
         others, answered = list[Any](), anyio.Event()
-        link.send(("PING",), others.append)
+        pipeline.send(("PING",), others.append)
 
         def ask_anew(_: object) -> None:
-            link.send(("PING",), lambda _: answered.set(), timeout_s=0.05)
+            pipeline.send(("PING",), lambda _: answered.set(), timeout_s=0.05)
 
-        link.send(("PING",), ask_anew, timeout_s=0.05)
+        pipeline.send(("PING",), ask_anew, timeout_s=0.05)
         with anyio.fail_after(PATIENCE_S):
             await answered.wait()
         assert not others
@@ -265,15 +265,15 @@ async def test_a_dropped_reply_is_an_unknown_outcome_and_one_effect(
     redis_url: str, key: str, add: Script
 ) -> None:
     """By itself redis-py would have sent this ten times."""
-    async with proxied(redis_url) as (link, proxy):
-        await link.call(add([key], ["warm"]))
+    async with proxied(redis_url) as (pipeline, proxy):
+        await pipeline.call(add([key], ["warm"]))
         proxy.drop_replies = True
         with anyio.fail_after(OP_TIMEOUT_S + SLACK_S), pytest.raises(StoreUnavailable) as failed:
-            await link.call(add([key], ["x"]))
+            await pipeline.call(add([key], ["x"]))
         assert failed.value.maybe_done
         await proxy.heal()
-        assert await link.call(add([key], ["y"])) == b"y"
-        assert link.connections == 2
+        assert await pipeline.call(add([key], ["y"])) == b"y"
+        assert pipeline.connections == 2
     assert count(redis_url, key) == 3
 
 
@@ -282,13 +282,13 @@ async def test_a_lost_connection_answers_its_whole_batch_at_once(
     redis_url: str, key: str, add: Script
 ) -> None:
     replies: list[Any] = []
-    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
-        await link.call(add([key], ["warm"]))
+    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (pipeline, proxy):
+        await pipeline.call(add([key], ["warm"]))
         proxy.drop_requests = True
         all_in = anyio.Event()
         for n in range(10):
-            link.send(add([key], [n]), replies.append)
-        link.send(("PING",), lambda _: all_in.set())
+            pipeline.send(add([key], [n]), replies.append)
+        pipeline.send(("PING",), lambda _: all_in.set())
         while not proxy.dropped_bytes:
             await anyio.lowlevel.checkpoint()
         proxy.drop_requests = False
@@ -305,14 +305,14 @@ async def test_what_was_answered_before_the_cut_stands(
     redis_url: str, key: str, add: Script
 ) -> None:
     replies: list[Any] = []
-    async with proxied(redis_url) as (link, proxy):
-        await link.call(add([key], ["warm"]))
+    async with proxied(redis_url) as (pipeline, proxy):
+        await pipeline.call(add([key], ["warm"]))
         first = b"*2\r\n$1\r\n2\r\n$2\r\nab\r\n"  # with its number
         proxy.cut_after_bytes = len(first) + 3  # inside the second reply
         done = anyio.Event()
         for word in ("ab", "cd"):
-            link.send(add([key], [word]), replies.append)
-        link.send(("PING",), lambda _: done.set())
+            pipeline.send(add([key], [word]), replies.append)
+        pipeline.send(("PING",), lambda _: done.set())
         await done.wait()
     assert replies[0] == b"ab"
     assert isinstance(replies[1], StoreUnavailable)
@@ -323,14 +323,14 @@ async def test_what_was_answered_before_the_cut_stands(
 async def test_while_disconnected_calls_wait_and_are_not_sent_late(
     redis_url: str, key: str, add: Script
 ) -> None:
-    async with proxied(redis_url) as (link, proxy):
+    async with proxied(redis_url) as (pipeline, proxy):
         await proxy.refuse()
         with anyio.fail_after(OP_TIMEOUT_S + SLACK_S), pytest.raises(StoreUnavailable) as failed:
-            await link.call(add([key], ["x"]))
+            await pipeline.call(add([key], ["x"]))
         assert not failed.value.maybe_done
         assert "refused" in failed.value.problem
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(link.call, add([key], ["y"]))
+            tasks.start_soon(pipeline.call, add([key], ["y"]))
             await anyio.lowlevel.checkpoint()
             await proxy.listen()
     assert count(redis_url, key) == 1
@@ -340,18 +340,18 @@ async def test_while_disconnected_calls_wait_and_are_not_sent_late(
 async def test_what_waits_aside_as_it_is_large_is_neither_sent_late_nor_in_the_way(
     redis_url: str, key: str, add: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "WAITING_BYTES_MAX", 3 * LARGE_BYTES)
+    monkeypatch.setattr(pipelines, "WAITING_BYTES_MAX", 3 * LARGE_BYTES)
     large = b"x" * 2 * LARGE_BYTES  # two of them are too much to wait
-    async with proxied(redis_url) as (link, proxy):
+    async with proxied(redis_url) as (pipeline, proxy):
         await proxy.refuse()
         for _ in range(2):
             with anyio.fail_after(OP_TIMEOUT_S + SLACK_S), pytest.raises(StoreUnavailable) as late:
-                await link.call(add([key], [large]))
+                await pipeline.call(add([key], [large]))
             assert not late.value.maybe_done
             assert "wait already" not in late.value.problem
         await proxy.listen()
-        await link.call(add([key], ["y"]))
-        await link.call(add([key], [large]))  # behind whatever waits aside
+        await pipeline.call(add([key], ["y"]))
+        await pipeline.call(add([key], [large]))  # behind whatever waits aside
     assert count(redis_url, key) == 2
 
 
@@ -359,17 +359,17 @@ async def test_what_waits_aside_as_it_is_large_is_neither_sent_late_nor_in_the_w
 async def test_a_repeatable_call_goes_on_until_its_time_is_up(
     redis_url: str, key: str, add: Script
 ) -> None:
-    async with proxied(redis_url, op_timeout_s=0.1) as (link, proxy):
+    async with proxied(redis_url, op_timeout_s=0.1) as (pipeline, proxy):
         proxy.drop_replies = True
         with pytest.raises(StoreUnavailable) as failed:
-            await link.call(add([key], ["x"]), repeatable=True, timeout_s=0.5)
+            await pipeline.call(add([key], ["x"]), repeatable=True, timeout_s=0.5)
         assert failed.value.maybe_done
         tries = count(redis_url, key)
         assert tries <= 5
         async with anyio.create_task_group() as tasks:
             proxy.drop_replies = True
             tasks.start_soon(heal_when_tried_twice, proxy)
-            reply = await link.call(add([key], ["y"]), repeatable=True, timeout_s=PATIENCE_S)
+            reply = await pipeline.call(add([key], ["y"]), repeatable=True, timeout_s=PATIENCE_S)
     assert reply == b"y"
 
 
@@ -383,15 +383,15 @@ async def heal_when_tried_twice(proxy: FaultProxy) -> None:
 @pytest.mark.anyio
 async def test_more_calls_than_may_wait_are_refused(redis_url: str) -> None:
     replies: list[Any] = []
-    async with proxied(redis_url, queued_max=3) as (link, proxy):
+    async with proxied(redis_url, queued_max=3) as (pipeline, proxy):
         proxy.go_silent()
-        link.send(("PING",), replies.append)
+        pipeline.send(("PING",), replies.append)
         while not proxy.dropped_bytes:
             await anyio.lowlevel.checkpoint()
         for _ in range(3):
-            link.send(("PING",), replies.append)
+            pipeline.send(("PING",), replies.append)
         with pytest.raises(StoreUnavailable, match="3 calls wait already") as refused:
-            link.send(("PING",), replies.append)
+            pipeline.send(("PING",), replies.append)
         assert not refused.value.maybe_done
         await proxy.heal()
     assert len(replies) == 4
@@ -405,22 +405,22 @@ async def test_a_killed_connection_is_noticed_before_the_next_call(
     redis_url: str, key: str, add: Script
 ) -> None:
     """An idle connection that the server closed costs nobody an error."""
-    async with linked(redis_url, name="pool-victim") as link:
-        await link.call(add([key], ["x"]))
+    async with linked(redis_url, name="pool-victim") as pipeline:
+        await pipeline.call(add([key], ["x"]))
         with redis.Redis.from_url(redis_url) as client:
             [victim] = [c["id"] for c in client.client_list() if c["name"] == "pool-victim"]
             client.client_kill_filter(_id=victim)
-        assert await link.call(add([key], ["y"])) == b"y"
-        assert link.connections == 2
+        assert await pipeline.call(add([key], ["y"])) == b"y"
+        assert pipeline.connections == 2
     assert count(redis_url, key) == 2
 
 
 @pytest.mark.anyio
 async def test_flushed_scripts_are_loaded_again_once(redis_url: str, key: str, add: Script) -> None:
-    async with linked(redis_url) as link:
-        await link.call(add([key], ["x"]))
-        await link.execute("SCRIPT", "FLUSH")
-        assert await link.call(add([key], ["y"])) == b"y"
+    async with linked(redis_url) as pipeline:
+        await pipeline.call(add([key], ["x"]))
+        await pipeline.execute("SCRIPT", "FLUSH")
+        assert await pipeline.call(add([key], ["y"])) == b"y"
     assert count(redis_url, key) == 2
 
 
@@ -428,66 +428,66 @@ async def test_flushed_scripts_are_loaded_again_once(redis_url: str, key: str, a
 async def test_a_stopped_server_does_late_what_it_was_sent(
     own_server: EmbeddedServer, add: Script
 ) -> None:
-    async with linked(own_server.url) as link:
-        await link.call(add(["{a}"], ["warm"]))
+    async with linked(own_server.url) as pipeline:
+        await pipeline.call(add(["{a}"], ["warm"]))
         os.kill(own_server.pid, signal.SIGSTOP)
         try:
             with pytest.raises(StoreUnavailable) as failed:
-                await link.call(add(["{a}"], ["x"]))
+                await pipeline.call(add(["{a}"], ["x"]))
             with pytest.raises(StoreUnavailable) as unsent:
-                await link.call(add(["{a}"], ["y"]))
+                await pipeline.call(add(["{a}"], ["y"]))
         finally:
             os.kill(own_server.pid, signal.SIGCONT)
         assert failed.value.maybe_done
         assert not unsent.value.maybe_done
-        assert await link.call(add(["{a}"], ["z"])) == b"z"
-        assert await link.execute("GET", "{a}") == b"3"
+        assert await pipeline.call(add(["{a}"], ["z"])) == b"z"
+        assert await pipeline.execute("GET", "{a}") == b"3"
 
 
 @pytest.mark.anyio
 async def test_a_restarted_server_is_found_again(own_server: EmbeddedServer, add: Script) -> None:
-    async with linked(own_server.url, op_timeout_s=PATIENCE_S) as link:
-        await link.call(add(["{a}"], ["x"]))
+    async with linked(own_server.url, op_timeout_s=PATIENCE_S) as pipeline:
+        await pipeline.call(add(["{a}"], ["x"]))
         own_server.kill()
         own_server.restart()
-        assert await link.call(add(["{a}"], ["y"])) == b"y"
-        assert link.connections == 2
+        assert await pipeline.call(add(["{a}"], ["y"])) == b"y"
+        assert pipeline.connections == 2
 
 
 @pytest.mark.anyio
 async def test_a_demoted_master_is_left(own_server: EmbeddedServer, add: Script) -> None:
     """D28: a replica is refused with its role; the words of LOADING are in test_replies."""
-    async with linked(own_server.url) as link:
+    async with linked(own_server.url) as pipeline:
         with redis.Redis.from_url(own_server.url) as client:
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(StoreUnavailable, match="READONLY"):
-                await link.call(add(["{a}"], ["x"]))
+                await pipeline.call(add(["{a}"], ["x"]))
             with pytest.raises(StoreUnavailable, match="not a master"):
-                await link.call(add(["{a}"], ["x"]))
+                await pipeline.call(add(["{a}"], ["x"]))
             with pytest.raises(UnsupportedServer, match="not a master"):
-                await Link.open(Host(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
+                await Pipeline.open(SystemIO(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
             client.execute_command("REPLICAOF", "NO", "ONE")
-        assert await link.call(add(["{a}"], ["y"])) == b"y"
+        assert await pipeline.call(add(["{a}"], ["y"])) == b"y"
 
 
 @pytest.mark.anyio
 async def test_replies_in_single_bytes_are_the_same(redis_url: str, key: str) -> None:
-    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
-        await link.execute("HSET", key, "text", "é" * 20, "number", 17)
-        whole = await link.execute("HGETALL", key)
+    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (pipeline, proxy):
+        await pipeline.execute("HSET", key, "text", "é" * 20, "number", 17)
+        whole = await pipeline.execute("HGETALL", key)
         proxy.slice_bytes = 1
-        assert await link.execute("HGETALL", key) == whole
+        assert await pipeline.execute("HGETALL", key) == whole
         await proxy.cut()
-        assert await link.execute("HGETALL", key) == whole  # the greeting was sliced as well
-        assert link.connections == 2
+        assert await pipeline.execute("HGETALL", key) == whole  # the greeting was sliced as well
+        assert pipeline.connections == 2
 
 
 @pytest.mark.anyio
 async def test_a_slow_network_is_only_slow(redis_url: str, key: str, add: Script) -> None:
-    async with proxied(redis_url) as (link, proxy):
+    async with proxied(redis_url) as (pipeline, proxy):
         proxy.delay_s = 0.02
-        assert await link.call(add([key], ["x"])) == b"x"
-        assert link.connections == 1
+        assert await pipeline.call(add([key], ["x"])) == b"x"
+        assert pipeline.connections == 1
 
 
 # --- callers -----------------------------------------------------------------------------------
@@ -497,34 +497,34 @@ async def test_a_slow_network_is_only_slow(redis_url: str, key: str, add: Script
 async def test_a_cancelled_caller_leaves_the_connection_alone(
     redis_url: str, key: str, add: Script
 ) -> None:
-    async with proxied(redis_url) as (link, proxy):
-        await link.call(add([key], ["warm"]))
+    async with proxied(redis_url) as (pipeline, proxy):
+        await pipeline.call(add([key], ["warm"]))
         proxy.delay_s = 0.05
         with anyio.move_on_after(0.02) as scope:
-            await link.call(add([key], ["abandoned"]))
+            await pipeline.call(add([key], ["abandoned"]))
         assert scope.cancelled_caught
         proxy.delay_s = 0.0
-        assert [await link.call(add([key], [n])) for n in range(3)] == [b"0", b"1", b"2"]
-        assert link.connections == 1
+        assert [await pipeline.call(add([key], [n])) for n in range(3)] == [b"0", b"1", b"2"]
+        assert pipeline.connections == 1
     assert count(redis_url, key) == 5
 
 
 @pytest.mark.anyio
 async def test_close_lets_calls_end_and_answers_the_others(redis_url: str) -> None:
     replies: list[Any] = []
-    async with proxied(redis_url) as (link, proxy):
-        link.send(("PING",), replies.append)
-        await link.aclose(PATIENCE_S)
+    async with proxied(redis_url) as (pipeline, proxy):
+        pipeline.send(("PING",), replies.append)
+        await pipeline.aclose(PATIENCE_S)
         assert replies == [b"PONG"]
-        await link.aclose(PATIENCE_S)
+        await pipeline.aclose(PATIENCE_S)
         with pytest.raises(NotRunning, match="closed"):
-            await link.execute("PING")
-    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (link, proxy):
+            await pipeline.execute("PING")
+    async with proxied(redis_url, op_timeout_s=PATIENCE_S) as (pipeline, proxy):
         proxy.go_silent()
-        link.send(("PING",), replies.append)
+        pipeline.send(("PING",), replies.append)
         while not proxy.dropped_bytes:
             await anyio.lowlevel.checkpoint()
-        await link.aclose(0.01)
+        await pipeline.aclose(0.01)
         [unknown] = replies[1:]
         assert isinstance(unknown, StoreUnavailable)
         assert unknown.maybe_done
@@ -532,11 +532,13 @@ async def test_close_lets_calls_end_and_answers_the_others(redis_url: str) -> No
 
 @pytest.mark.anyio
 async def test_a_link_in_a_forked_child_refuses(redis_url: str) -> None:
-    async with linked(redis_url) as link:
-        link._beside.state = "forked"  # what the fork handler does in the child; see test_seam
+    async with linked(redis_url) as pipeline:
+        pipeline._running_body.state = (
+            "forked"  # what the fork handler does in the child; see test_seam
+        )
         with pytest.raises(NotRunning, match="forked"):
-            await link.execute("PING")
-        link._beside.state = "running"
+            await pipeline.execute("PING")
+        pipeline._running_body.state = "running"
 
 
 # --- who may come in ---------------------------------------------------------------------------
@@ -556,14 +558,14 @@ async def test_wrong_credentials_are_refused_without_showing_them(
             (f"unix://:canary-3@{path}", "WRONGPASS"),
         ):
             with pytest.raises(AuthError, match=said) as refused:
-                await Link.open(Host(), Url.parse(address), op_timeout_s=PATIENCE_S)
+                await Pipeline.open(SystemIO(), Url.parse(address), op_timeout_s=PATIENCE_S)
             assert "canary" not in str(refused.value)
-        async with linked(f"unix://:canary-2@{path}") as link:
-            assert await link.execute("PING") == b"PONG"
-        async with linked(f"unix://ann:canary-1@{path}") as link:  # INFO is forbidden to her
-            assert await link.execute("GET", "a") is None
+        async with linked(f"unix://:canary-2@{path}") as pipeline:
+            assert await pipeline.execute("PING") == b"PONG"
+        async with linked(f"unix://ann:canary-1@{path}") as pipeline:  # INFO is forbidden to her
+            assert await pipeline.execute("GET", "a") is None
             with pytest.raises(AuthError, match="'set'"):
-                await link.execute("SET", "a", 1)
+                await pipeline.execute("SET", "a", 1)
         client.execute_command("AUTH", "canary-2")
         client.config_set("requirepass", "")
 
@@ -577,9 +579,9 @@ def test_a_server_that_lacks_what_scripts_use_is_refused(version: str, *, is_old
     url = Url.parse("redis://h")
     if is_old:
         with pytest.raises(UnsupportedServer, match="older than Redis 7"):
-            wire._check(facts, b"", url)
+            connection._check(facts, b"", url)
     else:
-        assert wire._check(facts, b"", url).version == version
+        assert connection._check(facts, b"", url).version == version
 
 
 @pytest.mark.anyio
@@ -587,7 +589,7 @@ async def test_a_server_that_may_evict_jobs_is_refused(own_server: EmbeddedServe
     with redis.Redis.from_url(own_server.url) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
     with pytest.raises(UnsupportedServer, match="allkeys-lru"):
-        await Link.open(Host(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
+        await Pipeline.open(SystemIO(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
 
 
 @pytest.mark.anyio
@@ -605,7 +607,7 @@ async def test_an_address_that_leads_nowhere_says_why(
     address: str, kind: type[PoolError], said: str
 ) -> None:
     with anyio.fail_after(PATIENCE_S), pytest.raises(kind) as failed:
-        await Link.open(Host(), Url.parse(address), op_timeout_s=PATIENCE_S)
+        await Pipeline.open(SystemIO(), Url.parse(address), op_timeout_s=PATIENCE_S)
     assert said in str(failed.value)
 
 
@@ -618,19 +620,21 @@ async def test_a_place_that_no_socket_takes_cannot_be_reached(
     named: tuple[str, int], has_thread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Named by a sentinel; it crashed whoever asked, six times, and then the node."""
-    monkeypatch.setattr(wire, "_ask_sentinel", lambda *_: named)
+    monkeypatch.setattr(connection, "_ask_sentinel", lambda *_: named)
     replies: list[Any] = []
 
-    async def ask(port: Port) -> None:
-        replies.extend(await port.run([("PING",)], timeout_s=PATIENCE_S))
-        port.post(over.set)
-        while not port.closing:
-            await port.wait()
+    async def ask(body_io: BodyIO) -> None:
+        replies.extend(await body_io.run([("PING",)], timeout_s=PATIENCE_S))
+        body_io.post(over.set)
+        while not body_io.closing:
+            await body_io.wait()
 
     over = anyio.Event()
     url = Url.parse("redis+sentinel://127.0.0.1:1/main")
     with anyio.fail_after(PATIENCE_S):
-        beside = Host().start("ask", url, ask, has_thread=has_thread, on_end=lambda _: over.set())
+        beside = SystemIO().start(
+            "ask", url, ask, has_thread=has_thread, on_end=lambda _: over.set()
+        )
         await over.wait()
         assert await beside.aclose(PATIENCE_S)
     assert [type(reply) for reply in replies] == [StoreUnavailable]
@@ -660,11 +664,11 @@ async def test_an_address_that_drops_packets_leaves_time_for_the_others(
     look_up, dropped = socket.getaddrinfo, (socket.AF_INET, socket.SOCK_STREAM, 6, "", hole)
     replies: list[Any] = []
 
-    async def ask(port: Port) -> None:
-        replies.extend(await port.run([("PING",)], timeout_s=4 * OP_TIMEOUT_S))
-        port.post(over.set)
-        while not port.closing:
-            await port.wait()
+    async def ask(body_io: BodyIO) -> None:
+        replies.extend(await body_io.run([("PING",)], timeout_s=4 * OP_TIMEOUT_S))
+        body_io.post(over.set)
+        while not body_io.closing:
+            await body_io.wait()
 
     async with fault_proxy(redis_url) as proxy:
         of_proxy = Url.parse(proxy.url)
@@ -672,7 +676,7 @@ async def test_an_address_that_drops_packets_leaves_time_for_the_others(
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [dropped, dropped, *found])
         over = anyio.Event()
         with anyio.fail_after(PATIENCE_S):
-            beside = Host().start("ask", of_proxy, ask, has_thread=has_thread)
+            beside = SystemIO().start("ask", of_proxy, ask, has_thread=has_thread)
             await over.wait()
             assert await beside.aclose(PATIENCE_S)
     assert replies == [b"PONG"]
@@ -683,34 +687,36 @@ async def test_a_database_that_is_not_there_is_a_mistake_in_the_address(
     own_server: EmbeddedServer,
 ) -> None:
     with pytest.raises(ConfigError, match="no database of this number"):
-        await Link.open(Host(), Url.parse(f"{own_server.url}?db=99"), op_timeout_s=PATIENCE_S)
-    async with linked(f"{own_server.url}?db=1") as link:
-        await link.execute("SET", "a", 1)
-    async with linked(own_server.url) as link:
-        assert await link.execute("GET", "a") is None
+        await Pipeline.open(
+            SystemIO(), Url.parse(f"{own_server.url}?db=99"), op_timeout_s=PATIENCE_S
+        )
+    async with linked(f"{own_server.url}?db=1") as pipeline:
+        await pipeline.execute("SET", "a", 1)
+    async with linked(own_server.url) as pipeline:
+        assert await pipeline.execute("GET", "a") is None
 
 
 @pytest.mark.anyio
 async def test_a_closed_link_of_a_cluster_opens_no_other() -> None:
-    """Each place has a link, under its own name; none is begun for a place not seen before."""
-    seam, names = Host(), list[str]()
-    start = seam.start
+    """Each place has a pipeline, under its own name; none is begun for a place not seen before."""
+    io, names = SystemIO(), list[str]()
+    start = io.start
 
-    def noted(name: str, *args: Any, **options: Any) -> Beside:
+    def noted(name: str, *args: Any, **options: Any) -> RunningBody:
         names.append(name)
         return start(name, *args, **options)
 
-    seam.start = noted  # type: ignore[method-assign]
+    io.start = noted  # type: ignore[method-assign]
     url = Url.parse("redis+cluster://127.0.0.1:1").at("pool:{p}:config")
-    link = Link(seam, url, op_timeout_s=0.5, queued_max=10, name="pool-link", care=None)
-    link._start()
-    link.at("pool:{p:0}:lane")
-    link.at("pool:{p:0}:jobs")
+    pipeline = Pipeline(io, url, op_timeout_s=0.5, queued_max=10, name="pool-link", care=None)
+    pipeline._start()
+    pipeline.at("pool:{p:0}:lane")
+    pipeline.at("pool:{p:0}:jobs")
     assert names == ["pool-link", "pool-link-pool:{p:0}"]
-    await link.aclose(0.2)
+    await pipeline.aclose(0.2)
     for key in ("pool:{p}:config", "pool:{p:0}:lane", "pool:{p:1}:lane"):
         with pytest.raises(NotRunning):
-            await link.execute("GET", key)
+            await pipeline.execute("GET", key)
     assert len(names) == 2
 
 
@@ -718,8 +724,10 @@ async def test_a_closed_link_of_a_cluster_opens_no_other() -> None:
 async def test_a_callback_may_be_the_first_that_calls_for_a_place_of_a_cluster() -> None:
     """As a timer of ours; on asyncio it could not say where it runs, and was refused for that."""
     url = Url.parse("redis+cluster://127.0.0.1:1").at("pool:{p}:config")
-    link = Link(Host(), url, op_timeout_s=0.5, queued_max=10, name="pool-link", care=None)
-    link._start()
+    pipeline = Pipeline(
+        SystemIO(), url, op_timeout_s=0.5, queued_max=10, name="pool-link", care=None
+    )
+    pipeline._start()
     found, heard, loop = list[object](), anyio.Event(), current_loop()
 
     def hear(reply: object) -> None:
@@ -728,14 +736,14 @@ async def test_a_callback_may_be_the_first_that_calls_for_a_place_of_a_cluster()
 
     def call() -> None:
         try:
-            link.send(("HGET", "pool:{p:0}:lane", "stamp"), hear)
+            pipeline.send(("HGET", "pool:{p:0}:lane", "stamp"), hear)
         except BaseException as error:  # noqa: BLE001 - whatever it is
             hear(error)
 
     threading.Thread(target=partial(loop.post, call)).start()  # no task's context comes along
     with anyio.fail_after(PATIENCE_S):
         await heard.wait()
-    await link.aclose(0.2)
+    await pipeline.aclose(0.2)
     assert [type(each) for each in found] == [StoreUnavailable]
 
 
@@ -746,7 +754,7 @@ def test_who_hangs_up_is_gone_for_the_other_side_whoever_has_a_copy_of_the_socke
     """
     ours, theirs = socket.socketpair()
     with ours.dup(), theirs:
-        wire._hang_up(ours)
+        connection._hang_up(ours)
         theirs.settimeout(5)
         assert theirs.recv(1) == b""
 
@@ -764,9 +772,9 @@ async def test_a_body_whose_event_loop_is_gone_does_nothing_more() -> None:
         return len(batches) < 3  # nobody is there who would take a reply
 
     port: Any = SimpleNamespace(closing=False, is_connected=lambda: True)
-    link: Any = SimpleNamespace(
+    pipeline: Any = SimpleNamespace(
         _flying=(), _queue=[1], _aside=[], _connect=connect, _run_batch=run_batch
     )
     with anyio.fail_after(5):
-        await Link._work(link, port)
+        await Pipeline._work(pipeline, port)
     assert batches == [port] * 3

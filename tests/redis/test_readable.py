@@ -18,8 +18,8 @@ import trio  # noqa: TID251
 
 from pool.errors import StoreUnavailable
 from pool.redis.io.loops import current_loop
-from pool.redis.io.system import Host
-from pool.redis.pipeline import Link
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from tests.redis.test_bad_replies import echoing
 from tests.redis.test_task import PATIENCE_S, Caring
@@ -190,25 +190,26 @@ async def test_a_wait_that_a_stranger_cancelled_takes_nothing(anyio_backend_name
         readable.close()
 
 
-# --- the connection of a link ---------------------------------------------------------------------
+# --- the connection of a pipeline
+# ---------------------------------------------------------------------
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_end", [False, True])
 async def test_an_idle_connection_on_which_something_comes_costs_nothing(is_end: bool) -> None:
     with echoing() as (url, echoes), anyio.fail_after(PATIENCE_S):
-        link = await Link.open(Host(), Url.parse(url), op_timeout_s=PATIENCE_S)
-        assert await link.execute("PING") == b"PONG"
+        pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=PATIENCE_S)
+        assert await pipeline.execute("PING") == b"PONG"
         assert echoes.client is not None
         if is_end:
             echoes.client.shutdown(socket.SHUT_RDWR)
         else:
             echoes.client.sendall(b"+stray\r\n")
         assert await is_quiet()
-        assert await link.execute("PING") == b"PONG"
-        assert link.connections == 2
+        assert await pipeline.execute("PING") == b"PONG"
+        assert pipeline.connections == 2
         assert await is_quiet()
-        await link.aclose(1.0)
+        await pipeline.aclose(1.0)
 
 
 @pytest.mark.anyio
@@ -216,25 +217,25 @@ async def test_an_idle_connection_on_which_something_comes_costs_nothing(is_end:
 async def test_a_connection_gets_the_number_of_the_one_before(
     redis_url: str, is_idle: bool
 ) -> None:
-    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=PATIENCE_S)
-    wire: Any = link._beside.port.wire  # type: ignore[attr-defined]
+    pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=PATIENCE_S)
+    connection: Any = pipeline._running_body.port.connection  # type: ignore[attr-defined]
     numbers: list[int] = []
     with redis.Redis.from_url(redis_url) as client, anyio.fail_after(PATIENCE_S):
         for turn in range(5):
-            me = await link.execute("CLIENT", "ID")
-            numbers.append(wire._socket.fileno())
-            assert link.connections == turn + 1
+            me = await pipeline.execute("CLIENT", "ID")
+            numbers.append(connection._socket.fileno())
+            assert pipeline.connections == turn + 1
             answers: list[object] = []
             if not is_idle:
-                link.send(("BLPOP", "nothing", "0"), answers.append)
-                while link._queue:
+                pipeline.send(("BLPOP", "nothing", "0"), answers.append)
+                while pipeline._queue:
                     await anyio.lowlevel.checkpoint()
             client.client_kill_filter(_id=str(me))
             while not (is_idle or answers):
                 await anyio.lowlevel.checkpoint()
             assert await is_quiet()
     assert len(set(numbers)) < len(numbers)
-    await link.aclose(1.0)
+    await pipeline.aclose(1.0)
 
 
 @pytest.mark.anyio
@@ -244,25 +245,25 @@ async def test_a_stranger_who_cancels_a_wait_for_replies_ends_the_connection_alo
     if anyio_backend_name == "trio":
         pytest.skip("tasks that anybody may cancel are asyncio's")
     care = Caring()
-    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=1.0, care=care)
-    beside: Any = link._beside
+    pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=1.0, care=care)
+    beside: Any = pipeline._running_body
     try:
         for turn in range(1, 4):
             answers: list[object] = []
-            link.send(("BLPOP", "nothing", "0"), answers.append)
-            while link._queue:
+            pipeline.send(("BLPOP", "nothing", "0"), answers.append)
+            while pipeline._queue:
                 await anyio.lowlevel.checkpoint()
             beside._task.cancel()
             while not answers:
                 await anyio.lowlevel.checkpoint()
             assert isinstance(answers[0], StoreUnavailable)
             assert answers[0].maybe_done
-            assert await link.execute("PING") == b"PONG"  # by the number of the one before
+            assert await pipeline.execute("PING") == b"PONG"  # by the number of the one before
             assert len(care.crashes) == turn
         assert await is_quiet()
-        assert link.connections == 4
+        assert pipeline.connections == 4
     finally:
-        await link.aclose(1.0)
+        await pipeline.aclose(1.0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -270,17 +271,17 @@ async def test_a_stranger_who_cancels_a_wait_for_replies_ends_the_connection_alo
 @pytest.mark.anyio
 async def test_a_forked_child_takes_no_reader_away_from_its_parent(redis_url: str) -> None:
     """They share what the selector watches, and the child closes its copy of the connection."""
-    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=1.0)
-    assert await link.execute("PING") == b"PONG"
+    pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=1.0)
+    assert await pipeline.execute("PING") == b"PONG"
     child = os.fork()
     if child == 0:
         try:
-            wire: Any = link._beside.port.wire  # type: ignore[attr-defined]
-            wire.end()  # as when the copy of the body is thrown away
+            connection: Any = pipeline._running_body.port.connection  # type: ignore[attr-defined]
+            connection.end()  # as when the copy of the body is thrown away
         finally:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222 - it ends at once
     with anyio.fail_after(PATIENCE_S):
-        assert await link.execute("PING") == b"PONG"
-    assert link.connections == 1
-    await link.aclose(1.0)
+        assert await pipeline.execute("PING") == b"PONG"
+    assert pipeline.connections == 1
+    await pipeline.aclose(1.0)

@@ -63,8 +63,8 @@ from pool.maps.deltas import (
 )
 from pool.names import WORKERS, Control
 from pool.redis.embedded.server import EmbeddedServer
-from pool.redis.io.system import Host
-from pool.redis.pipeline import Link
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 
 pytestmark = pytest.mark.anyio
@@ -75,14 +75,14 @@ AWKWARD = [b"", b"=", b",", b":", b"-", b"+", b"\0\r\n", b"3:ab", "\N{SNOWMAN}".
 
 @attrs.frozen
 class Store:
-    """A map on a server, a link to it, and a plain client beside it."""
+    """A map on a server, a pipeline to it, and a plain client beside it."""
 
-    link: Link
+    pipeline: Pipeline
     client: Any
     map: StoredMap
 
     async def write(self, *ops: Op, **limits: Any) -> WriteResult:
-        return await self.map.write(self.link, INCARNATION, ops, **limits)
+        return await self.map.write(self.pipeline, INCARNATION, ops, **limits)
 
     async def change(
         self,
@@ -92,21 +92,21 @@ class Store:
         **o: Any,
     ) -> ResizeResult:
         return await self.map.change_list(
-            self.link, INCARNATION, ListOp(kind, key, tuple(values)), **o
+            self.pipeline, INCARNATION, ListOp(kind, key, tuple(values)), **o
         )
 
     async def reset(self, *expected: tuple[bytes, bytes]) -> ResizeResult:
-        return await self.map.reset(self.link, INCARNATION, ResetOp("reset", expected))
+        return await self.map.reset(self.pipeline, INCARNATION, ResetOp("reset", expected))
 
     async def destroy(self) -> ResizeResult:
-        return await self.map.reset(self.link, INCARNATION, ResetOp("destroy"))
+        return await self.map.reset(self.pipeline, INCARNATION, ResetOp("destroy"))
 
     async def expire(self) -> list[bytes]:
         """Do what a follower does once per period; return which maps it found ended."""
         call = probe_call(self.map.control, INCARNATION, [])
-        reply = await self.link.call(call)
-        for each in expire_calls(self.link.seam, self.map.control, INCARNATION, reply.ended):
-            await self.link.call(each)
+        reply = await self.pipeline.call(call)
+        for each in expire_calls(self.pipeline.io, self.map.control, INCARNATION, reply.ended):
+            await self.pipeline.call(each)
         return list(reply.ended)
 
     def followed(self) -> MapState:
@@ -114,7 +114,7 @@ class Store:
         return apply(MapState(Position(INCARNATION, 0)), self.log()).state
 
     async def state(self) -> MapState:
-        return await self.map.snapshot(self.link, INCARNATION)
+        return await self.map.snapshot(self.pipeline, INCARNATION)
 
     async def items(self) -> dict[bytes, Value]:
         return dict((await self.state()).items)
@@ -126,7 +126,7 @@ class Store:
         asked = maps or (self.map,)
         control = self.map.control
         call = probe_call(control, INCARNATION, asked, expected_ms=expected_ms, logs=True)
-        return probed(INCARNATION, asked, await self.link.call(call))
+        return probed(INCARNATION, asked, await self.pipeline.call(call))
 
     def place(self) -> list[str]:
         """Where the map is: incarnation, revision, stamp, ends."""
@@ -141,7 +141,7 @@ class Store:
 
     async def look_at_time(self, expected_ms: int = 0) -> int:
         call = probe_call(self.map.control, INCARNATION, [], expected_ms=expected_ms)
-        probe: Probe = await self.link.call(call)
+        probe: Probe = await self.pipeline.call(call)
         return probe.now_ms
 
     def all_keys(self) -> list[bytes]:
@@ -163,13 +163,13 @@ class Store:
 @asynccontextmanager
 async def opened(url: str, pool: str, *, admin_url: str = "") -> AsyncIterator[Store]:
     control = Control(pool)
-    link = await Link.open(Host(), Url.parse(url), op_timeout_s=5.0)
+    pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=5.0)
     try:
         with redis.Redis.from_url(admin_url or url) as client:
             client.hset(control.config, mapping={"incarnation": INCARNATION, "protocol": 1})
-            yield Store(link, client, StoredMap(control, "flags"))
+            yield Store(pipeline, client, StoredMap(control, "flags"))
     finally:
-        await link.aclose(1.0)
+        await pipeline.aclose(1.0)
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ async def test_a_stamp_names_a_whole_history(store: Store) -> None:
             store.client.restore(key, 0, dump, replace=True)
         found = [(await store.write(Set(b"a", value))).at]
         for _ in range(2):
-            revision, stamp, _ = await store.link.call(call)
+            revision, stamp, _ = await store.pipeline.call(call)
             found.append(Position(INCARNATION, revision, stamp))
         return found
 
@@ -327,7 +327,7 @@ async def test_a_stamp_names_a_whole_history(store: Store) -> None:
 async def test_a_plain_write_does_what_any_other_does(store: Store, name: str) -> None:
     """It is written a second time, straight on: answer, items, place and log are the same."""
     stored = StoredMap(store.map.control, name)
-    await stored.write(store.link, INCARNATION, [Set(b"a", b"1")])
+    await stored.write(store.pipeline, INCARNATION, [Set(b"a", b"1")])
     keys = (stored.data, stored.log)
     before = {key: store.client.dump(key) for key in keys}
     found = []
@@ -336,7 +336,7 @@ async def test_a_plain_write_does_what_any_other_does(store: Store, name: str) -
             store.client.restore(key, 0, dump, replace=True)
         words = ("set", "a", "2") * times
         call = WRITE(stored.keys(), (INCARNATION, name, "same", 10, 0, 0, *words))
-        revision, stamp, outcomes = await store.link.call(call)
+        revision, stamp, outcomes = await store.pipeline.call(call)
         assert outcomes[0] == OpResult(True, b"1")
         log = store.client.xrange(stored.log)
         found.append((revision, stamp, store.client.hgetall(stored.data), log))
@@ -397,7 +397,7 @@ async def test_a_position_is_found_in_the_log_or_known_to_be_lost(store: Store) 
     first, middle, last = (at.revision for at in written)
 
     async def find(*revisions: int) -> History:
-        return await store.map.find(store.link, INCARNATION, revisions)
+        return await store.map.find(store.pipeline, INCARNATION, revisions)
 
     stamps = {at.revision: at.stamp for at in written}
     assert await find(first, middle, last, last + 1) == History(last, 0, stamps)
@@ -405,7 +405,7 @@ async def test_a_position_is_found_in_the_log_or_known_to_be_lost(store: Store) 
     assert await find(middle, last) == History(last, 0, {last: written[-1].stamp})
     ended = (await store.destroy()).at
     other = StoredMap(store.map.control, "other")
-    found = await other.find(store.link, INCARNATION, [first])
+    found = await other.find(store.pipeline, INCARNATION, [first])
     assert found == History(0, ended.revision, {})
 
 
@@ -760,15 +760,15 @@ async def test_each_ended_map_is_handed_to_one_and_to_another_if_he_dies(store: 
         await at.write(Set(b"a", b"1"), life=MapLife(60.0))
         at.end_now()
     call = probe_call(store.map.control, INCARNATION, [])
-    first, second, third, fourth = [await store.link.call(call) for _ in range(4)]
+    first, second, third, fourth = [await store.pipeline.call(call) for _ in range(4)]
     assert [len(each.ended) for each in (first, second, third, fourth)] == [128, 128, 44, 0]
     assert len({*first.ended, *second.ended, *third.ended}) == 300
     late = probe_call(store.map.control, INCARNATION, [], expected_ms=first.now_ms + LATE_MS + 1000)
-    again = await store.link.call(late)  # the first three have died
+    again = await store.pipeline.call(late)  # the first three have died
     assert len(again.ended) == 128
     for names in (first.ended, second.ended, third.ended):
-        for each in expire_calls(store.link.seam, store.map.control, INCARNATION, names):
-            await store.link.call(each)
+        for each in expire_calls(store.pipeline.io, store.map.control, INCARNATION, names):
+            await store.pipeline.call(each)
     kinds = {key.decode().split("}:")[1].split(":")[0] for key in store.all_keys()}
     assert kinds == {"config", "maps", "map-log"}
 
@@ -843,7 +843,7 @@ async def test_who_joins_an_ended_map_finds_it_empty(store: Store) -> None:
 
 async def test_a_late_expiry_of_a_map_that_lives_again_does_nothing(store: Store) -> None:
     await store.write(Set(b"a", b"1"), life=MapLife(60.0))
-    resized = await store.map.reset(store.link, INCARNATION, ResetOp("expire"))
+    resized = await store.map.reset(store.pipeline, INCARNATION, ResetOp("expire"))
     assert not resized.is_met
     assert await store.items() == {b"a": b"1"}
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pool.core.job import Start
-from pool.redis import pipeline as links
-from pool.redis.io.system import Host
-from pool.redis.pipeline import Link
+from pool.redis import pipeline as pipelines
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from tests.redis.conftest import W1, W2, Bench
 from tests.redis.test_dispatch_script import starts
@@ -172,16 +172,16 @@ def test_a_worker_says_with_a_message_how_many_it_takes(bench: Bench) -> None:
 async def test_a_pull_does_not_overtake_the_ends_that_free_its_slots(
     bench: Bench, redis_url: str
 ) -> None:
-    """What is large waits aside in a link: the pull behind it found all slots taken."""
+    """What is large waits aside in a pipeline: the pull behind it found all slots taken."""
     full(bench, 10)
     bench.take(W1, 10)
     bench.dispatch(*(bench.admission(f"k{n}", unassigned=True) for n in range(20)))
-    large = b"x" * (links.LARGE_BYTES // 10)
+    large = b"x" * (pipelines.LARGE_BYTES // 10)
     edges = [bench.edge("d", start.key, x=large) for start in starts(bench, W1)]
-    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=5.0)
+    pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=5.0)
     said: list[Any] = []
-    link.send(bench.advance_call("own", W1.name, *edges), said.append)
-    link.send(bench.lane.pull(W1, ["h"], keys_max=100, pending_s=1.0), said.append)
-    await link.execute("PING")
-    await link.aclose(5.0)
+    pipeline.send(bench.advance_call("own", W1.name, *edges), said.append)
+    pipeline.send(bench.lane.pull(W1, ["h"], keys_max=100, pending_s=1.0), said.append)
+    await pipeline.execute("PING")
+    await pipeline.aclose(5.0)
     assert said[1] == (0, 10, 0)

@@ -351,7 +351,7 @@ def test_an_unreadable_record_is_parked_with_all_it_had(bench: Bench, state: str
     else:
         bench.do("HSET", n.payloads, raw, b"x" * 2000)
         bench.do("SADD", n.owned("w1.1"), raw)
-    bench.do("HSET", n.blobs, raw, "a blob")
+    bench.do("HSET", n.checkpoints, raw, "a checkpoint")
     bench.do("HSET", n.jobs, raw, b"garbage")
     assert bench.run(bench.lane.quarantine(key, b"garbage", "w1.1")) == b"OK"
 

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from pool.errors import Gone, NotRunning, PoolError, StoreUnavailable
-from pool.redis.io.system import Beside, Body, Entries, Host, Port
+from pool.redis.io.system import Body, BodyIO, Entries, RunningBody, SystemIO
 from pool.redis.url import Url
 from pool.testing.proxy import fault_proxy
 
@@ -23,8 +23,8 @@ PATIENCE_S = 30.0
 
 
 @asynccontextmanager
-async def running(url: str, body: Body) -> AsyncIterator[Beside]:
-    beside = Host().start("pool-test", Url.parse(url), body)
+async def running(url: str, body: Body) -> AsyncIterator[RunningBody]:
+    beside = SystemIO().start("pool-test", Url.parse(url), body)
     try:
         yield beside
     finally:
@@ -40,9 +40,9 @@ async def test_a_body_runs_beside_the_loop_and_comes_back_to_it(redis_url: str) 
         heard.extend(what)
         arrived.set()
 
-    async def body(port: Port) -> None:
-        replies = await port.run([("PING",), ("ECHO", "x")], timeout_s=PATIENCE_S)
-        assert port.post(hear, *replies)
+    async def body(body_io: BodyIO) -> None:
+        replies = await body_io.run([("PING",), ("ECHO", "x")], timeout_s=PATIENCE_S)
+        assert body_io.post(hear, *replies)
 
     with anyio.fail_after(PATIENCE_S):
         async with running(redis_url, body):
@@ -55,12 +55,12 @@ async def test_a_wake_up_before_the_wait_counts(redis_url: str) -> None:
     woken = anyio.Event()
     ready = anyio.Event()
 
-    async def body(port: Port) -> None:
-        port.post(ready.set)
-        await port.wait()
-        await port.sleep(PATIENCE_S)
-        port.post(woken.set)
-        await port.wait()  # ended by close
+    async def body(body_io: BodyIO) -> None:
+        body_io.post(ready.set)
+        await body_io.wait()
+        await body_io.sleep(PATIENCE_S)
+        body_io.post(woken.set)
+        await body_io.wait()  # ended by close
 
     with anyio.fail_after(PATIENCE_S / 2):
         async with running(redis_url, body) as beside:
@@ -77,13 +77,13 @@ async def test_a_blocked_read_is_ended_by_interrupt(redis_url: str, pool_name: s
     seen: list[Entries] = []
     step = [anyio.Event() for _ in range(3)]
 
-    async def body(port: Port) -> None:
+    async def body(body_io: BodyIO) -> None:
         for done in step:
-            entries = await port.read(
+            entries = await body_io.read(
                 {stream: "0-0"}, block_s=PATIENCE_S / 2, timeout_s=PATIENCE_S, count=10
             )
-            port.post(seen.append, entries)
-            port.post(done.set)
+            body_io.post(seen.append, entries)
+            body_io.post(done.set)
 
     with anyio.fail_after(PATIENCE_S / 3), redis.Redis.from_url(redis_url) as client:
         async with running(redis_url, body) as beside:
@@ -103,12 +103,14 @@ async def test_a_quiet_read_ends_with_nothing(redis_url: str, pool_name: str) ->
     seen: list[Entries] = []
     done = anyio.Event()
 
-    async def body(port: Port) -> None:
-        port.post(
+    async def body(body_io: BodyIO) -> None:
+        body_io.post(
             seen.append,
-            await port.read({f"pool:{{{pool_name}}}:s": "0"}, block_s=0.01, timeout_s=5.0, count=1),
+            await body_io.read(
+                {f"pool:{{{pool_name}}}:s": "0"}, block_s=0.01, timeout_s=5.0, count=1
+            ),
         )
-        port.post(done.set)
+        body_io.post(done.set)
 
     with anyio.fail_after(PATIENCE_S):
         async with running(redis_url, body):
@@ -121,12 +123,14 @@ async def test_a_read_that_loses_its_server_says_so(redis_url: str, pool_name: s
     failed: list[PoolError] = []
     done = anyio.Event()
 
-    async def body(port: Port) -> None:
+    async def body(body_io: BodyIO) -> None:
         try:
-            await port.read({f"pool:{{{pool_name}}}:s": "0"}, block_s=0.5, timeout_s=1.0, count=1)
+            await body_io.read(
+                {f"pool:{{{pool_name}}}:s": "0"}, block_s=0.5, timeout_s=1.0, count=1
+            )
         except StoreUnavailable as error:
-            port.post(failed.append, error)
-        port.post(done.set)
+            body_io.post(failed.append, error)
+        body_io.post(done.set)
 
     with anyio.fail_after(PATIENCE_S):
         async with fault_proxy(redis_url) as proxy:
@@ -141,7 +145,7 @@ async def test_a_body_that_fails_tells_the_loop(redis_url: str) -> None:
     ended = anyio.Event()
     told: list[BaseException | None] = []
 
-    async def body(port: Port) -> None:
+    async def body(body_io: BodyIO) -> None:
         raise Gone(identity="w1")
 
     def on_end(error: BaseException | None) -> None:
@@ -149,7 +153,7 @@ async def test_a_body_that_fails_tells_the_loop(redis_url: str) -> None:
         ended.set()
 
     with anyio.fail_after(PATIENCE_S):
-        beside = Host().start("pool-test", Url.parse(redis_url), body, on_end=on_end)
+        beside = SystemIO().start("pool-test", Url.parse(redis_url), body, on_end=on_end)
         await ended.wait()
         assert await beside.aclose(PATIENCE_S)
     assert [type(error) for error in told] == [Gone]
@@ -158,27 +162,27 @@ async def test_a_body_that_fails_tells_the_loop(redis_url: str) -> None:
 
 @pytest.mark.anyio
 async def test_close_ends_a_body_in_any_wait_and_twice_is_fine(redis_url: str) -> None:
-    async def waits(port: Port) -> None:
-        await port.wait()
+    async def waits(body_io: BodyIO) -> None:
+        await body_io.wait()
 
-    async def sleeps(port: Port) -> None:
-        await port.sleep(60.0)
+    async def sleeps(body_io: BodyIO) -> None:
+        await body_io.sleep(60.0)
 
-    async def reads(port: Port) -> None:
-        await port.read({"pool:{t}:none": "0"}, block_s=4.0, timeout_s=5.0, count=1)
+    async def reads(body_io: BodyIO) -> None:
+        await body_io.read({"pool:{t}:none": "0"}, block_s=4.0, timeout_s=5.0, count=1)
 
     with anyio.fail_after(PATIENCE_S / 3):
         for body in (waits, sleeps, reads):
-            beside = Host().start("pool-test", Url.parse(redis_url), body)
+            beside = SystemIO().start("pool-test", Url.parse(redis_url), body)
             assert await beside.aclose(PATIENCE_S)
             assert await beside.aclose(PATIENCE_S)
 
 
 def test_post_to_a_closed_loop_is_refused(redis_url: str, anyio_backend: str) -> None:
-    kept: list[Port] = []
+    kept: list[BodyIO] = []
 
-    async def body(port: Port) -> None:
-        kept.append(port)
+    async def body(body_io: BodyIO) -> None:
+        kept.append(body_io)
 
     async def main() -> None:
         async with running(redis_url, body):
@@ -190,7 +194,7 @@ def test_post_to_a_closed_loop_is_refused(redis_url: str, anyio_backend: str) ->
 
 
 def test_the_clock_counts_a_suspended_machine() -> None:
-    clock = Host().clock
+    clock = SystemIO().clock
     assert clock() <= clock()
     if sys.platform == "linux":
         up_s = float(Path("/proc/uptime").read_text().split()[0])
@@ -204,18 +208,18 @@ async def test_in_a_forked_child_everything_is_dead(redis_url: str) -> None:
     """The child says nothing on the wire, starts nothing, and makes other ids."""
     connected = anyio.Event()
 
-    async def body(port: Port) -> None:
-        await port.connect(timeout_s=PATIENCE_S)
-        port.post(connected.set)
-        await port.wait()
+    async def body(body_io: BodyIO) -> None:
+        await body_io.connect(timeout_s=PATIENCE_S)
+        body_io.post(connected.set)
+        await body_io.wait()
 
     with redis.Redis.from_url(redis_url) as client:
-        seam = Host()
-        number = seam.ids.next()
-        beside = seam.start("pool-test", Url.parse(redis_url), body)
+        io = SystemIO()
+        number = io.ids.next()
+        beside = io.start("pool-test", Url.parse(redis_url), body)
         await connected.wait()
         before = _named(client)
-        said = _in_child(lambda: _what_a_child_sees(seam, beside, number, redis_url))
+        said = _in_child(lambda: _what_a_child_sees(io, beside, number, redis_url))
         assert said == "forked True forked"
         assert len(before) == 1
         assert _named(client) == before  # still open, and nothing was sent
@@ -226,7 +230,7 @@ async def test_in_a_forked_child_everything_is_dead(redis_url: str) -> None:
 @pytest.mark.parametrize("delay_s", [-1.0, 0.0, 0.001])
 async def test_what_is_overdue_runs_at_once(delay_s: float) -> None:
     """Under load a deadline may have passed before its timer is set."""
-    loop, rang = Host().loop(), anyio.Event()
+    loop, rang = SystemIO().loop(), anyio.Event()
     loop.later(delay_s, rang.set)
     with anyio.fail_after(PATIENCE_S):
         await rang.wait()
@@ -234,15 +238,15 @@ async def test_what_is_overdue_runs_at_once(delay_s: float) -> None:
     await anyio.lowlevel.checkpoint()
 
 
-def _what_a_child_sees(seam: Host, beside: Beside, number: str, url: str) -> str:
-    async def body(port: Port) -> None:
+def _what_a_child_sees(io: SystemIO, beside: RunningBody, number: str, url: str) -> str:
+    async def body(body_io: BodyIO) -> None:
         raise AssertionError("started")
 
     beside.wake()
     beside.interrupt()
-    has_other_ids = seam.ids.next()[:10] != number[:10]
+    has_other_ids = io.ids.next()[:10] != number[:10]
     try:
-        seam.start("pool-test", Url.parse(url), body)
+        io.start("pool-test", Url.parse(url), body)
     except NotRunning as error:
         return f"{beside.state} {has_other_ids} {error.state}"
     return "it started"

@@ -11,8 +11,8 @@ import redis
 from pool.core.job import Outcome, Record
 from pool.core.pages import Pages
 from pool.names import Control
-from pool.redis.commands.lane import FOUND, Target
-from pool.redis.commands.replies import Founded, Missing, More, founded, looked, messages
+from pool.redis.commands.lane import OPEN_POOL, Target
+from pool.redis.commands.replies import Missing, More, PoolConfig, looked, messages, pool_config
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -323,7 +323,7 @@ def test_records_survive_the_way_through_python(bench: Bench) -> None:
 
 
 def found(client: redis.Redis, pool: str, incarnation: str, *, lanes: int = 1) -> Any:
-    call = FOUND([Control(pool).config], [1, lanes, incarnation, 10_000])
+    call = OPEN_POOL([Control(pool).config], [1, lanes, incarnation, 10_000])
     words = ("EVAL", call.script.source, *call.words()[2:])
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
@@ -331,9 +331,9 @@ def found(client: redis.Redis, pool: str, incarnation: str, *, lanes: int = 1) -
 def test_the_first_to_join_decides_for_all(redis_url: str, pool_name: str) -> None:
     """One incarnation and one number of lanes, whoever comes later."""
     with redis.Redis.from_url(redis_url) as client:
-        first = founded(found(client, pool_name, "inc-a", lanes=4))
-        second = founded(found(client, pool_name, "inc-b", lanes=8))
-    assert isinstance(first, Founded)
+        first = pool_config(found(client, pool_name, "inc-a", lanes=4))
+        second = pool_config(found(client, pool_name, "inc-b", lanes=8))
+    assert isinstance(first, PoolConfig)
     assert (first.protocol, first.lanes, first.incarnation) == (1, 4, "inc-a")
     assert (second.lanes, second.incarnation) == (4, "inc-a")
     assert second.now_ms >= first.now_ms
@@ -348,5 +348,5 @@ def test_of_all_who_saw_the_data_vanish_one_makes_the_pool_anew(
         found(client, pool_name, "inc-a")
         client.delete(Control(pool_name).config)
         found(client, pool_name, "inc-b")
-        late = founded(found(client, pool_name, "inc-c"))
+        late = pool_config(found(client, pool_name, "inc-c"))
     assert late.incarnation == "inc-b"

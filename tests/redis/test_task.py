@@ -18,8 +18,8 @@ from pool.core.retry import Restarts
 from pool.errors import StoreUnavailable
 from pool.redis import connection
 from pool.redis.io import loops
-from pool.redis.io.system import Beside, Body, Host, Port
-from pool.redis.pipeline import Link
+from pool.redis.io.system import Body, BodyIO, RunningBody, SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.testing.proxy import fault_proxy
 from tests.stopwatch import stopwatch
@@ -29,8 +29,8 @@ SLACK_S = 0.35  # of a busy machine, on top of a deadline
 LARGE = b"x" * 3_000_000  # more than the buffers of two sockets hold
 
 
-def start(url: str, body: Body) -> Beside:
-    return Host().start("pool-test", Url.parse(url), body)
+def start(url: str, body: Body) -> RunningBody:
+    return SystemIO().start("pool-test", Url.parse(url), body)
 
 
 @pytest.mark.anyio
@@ -38,13 +38,15 @@ async def test_what_no_buffer_holds_goes_out_and_comes_back(redis_url: str) -> N
     """Sending and reading in parts, while a server that takes its time holds nobody up."""
     with anyio.fail_after(PATIENCE_S):
         async with fault_proxy(redis_url) as proxy:
-            link = await Link.open(Host(), Url.parse(proxy.url), op_timeout_s=PATIENCE_S)
+            pipeline = await Pipeline.open(
+                SystemIO(), Url.parse(proxy.url), op_timeout_s=PATIENCE_S
+            )
             proxy.delay_s = 0.002
             turns, done = 0, False
 
             async def ask() -> None:
                 nonlocal done
-                assert await link.execute("ECHO", LARGE) == LARGE
+                assert await pipeline.execute("ECHO", LARGE) == LARGE
                 done = True
 
             async with anyio.create_task_group() as tasks:
@@ -53,8 +55,8 @@ async def test_what_no_buffer_holds_goes_out_and_comes_back(redis_url: str) -> N
                     await anyio.sleep(0.001)
                     turns += 1
             assert turns > 10
-            assert await link.execute("ECHO", b"y") == b"y"
-            await link.aclose(1.0)
+            assert await pipeline.execute("ECHO", b"y") == b"y"
+            await pipeline.aclose(1.0)
 
 
 @pytest.mark.anyio
@@ -63,15 +65,15 @@ async def test_a_server_that_reads_nothing_costs_a_call_its_time_and_no_more(
 ) -> None:
     with anyio.fail_after(PATIENCE_S):
         async with fault_proxy(redis_url) as proxy:
-            link = await Link.open(Host(), Url.parse(proxy.url), op_timeout_s=0.4)
+            pipeline = await Pipeline.open(SystemIO(), Url.parse(proxy.url), op_timeout_s=0.4)
             proxy.delay_s = 60.0
             with stopwatch() as watch:
                 with pytest.raises(StoreUnavailable):  # maybe done, if the system takes all of it
-                    await link.execute("ECHO", LARGE)
+                    await pipeline.execute("ECHO", LARGE)
                 assert watch.took_s() < 0.4 + SLACK_S
             proxy.delay_s = 0.0
-            assert await link.execute("PING") == b"PONG"  # on another connection
-            await link.aclose(1.0)
+            assert await pipeline.execute("PING") == b"PONG"  # on another connection
+            await pipeline.aclose(1.0)
 
 
 @pytest.mark.anyio
@@ -80,12 +82,12 @@ async def test_who_rings_hears_nothing_before_he_has_rung(redis_url: str) -> Non
     heard: list[str] = []
     waits = anyio.Event()
 
-    async def body(port: Port) -> None:
-        port.post(waits.set)
-        await port.wait()
-        port.post(heard.append, "first")
-        await port.run([("PING",)], timeout_s=PATIENCE_S)
-        port.post(heard.append, "second")
+    async def body(body_io: BodyIO) -> None:
+        body_io.post(waits.set)
+        await body_io.wait()
+        body_io.post(heard.append, "first")
+        await body_io.run([("PING",)], timeout_s=PATIENCE_S)
+        body_io.post(heard.append, "second")
 
     beside = start(redis_url, body)
     with anyio.fail_after(PATIENCE_S):
@@ -104,12 +106,12 @@ async def test_a_post_runs_in_the_context_of_who_started(redis_url: str) -> None
     seen: list[str] = []
     waits = anyio.Event()
 
-    async def body(port: Port) -> None:
-        port.post(waits.set)
-        await port.wait()
-        port.post(lambda: seen.append(request.get()))
-        await port.run([("PING",)], timeout_s=PATIENCE_S)
-        port.post(lambda: seen.append(request.get()))
+    async def body(body_io: BodyIO) -> None:
+        body_io.post(waits.set)
+        await body_io.wait()
+        body_io.post(lambda: seen.append(request.get()))
+        await body_io.run([("PING",)], timeout_s=PATIENCE_S)
+        body_io.post(lambda: seen.append(request.get()))
 
     token = request.set("opener")
     beside = start(redis_url, body)
@@ -129,18 +131,18 @@ async def test_a_post_runs_in_the_context_of_who_started(redis_url: str) -> None
 async def test_a_nap_ends_in_time_also_behind_a_later_deadline(redis_url: str) -> None:
     """One timer serves all waits: an earlier one arms it anew, and a late one is taken up again."""
     spans: list[tuple[float, float, float]] = []
-    seam = Host()
+    io = SystemIO()
 
-    async def body(port: Port) -> None:
+    async def body(body_io: BodyIO) -> None:
         for nap_s in (0.05, 0.2, 0.05):
-            await port.run([("PING",)], timeout_s=0.1)
+            await body_io.run([("PING",)], timeout_s=0.1)
             began_s = time.monotonic()
-            await port.sleep(nap_s)
+            await body_io.sleep(nap_s)
             spans.append((began_s, time.monotonic(), nap_s))
 
     over = anyio.Event()
     with stopwatch() as watch:
-        seam.start("pool-test", Url.parse(redis_url), body, on_end=lambda _: over.set())
+        io.start("pool-test", Url.parse(redis_url), body, on_end=lambda _: over.set())
         with anyio.fail_after(PATIENCE_S):
             await over.wait()
     assert len(spans) == 3
@@ -170,7 +172,7 @@ async def test_a_look_up_that_hangs_holds_up_neither_the_loop_nor_the_end(
     monkeypatch.setattr(connection, "_dial", hang)
     with anyio.fail_after(PATIENCE_S), stopwatch() as watch:
         with pytest.raises(StoreUnavailable):
-            await Link.open(Host(), Url.parse(redis_url), op_timeout_s=0.2)
+            await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=0.2)
         assert watch.took_s() < 0.4 + SLACK_S  # its time, and that for closing
         going_on.set()
         await discarded.wait()
@@ -182,12 +184,12 @@ async def test_an_error_of_a_body_ends_it_and_is_told_once(redis_url: str) -> No
     told: list[BaseException | None] = []
     waits = anyio.Event()
 
-    async def body(port: Port) -> None:
-        port.post(waits.set)
-        await port.wait()
+    async def body(body_io: BodyIO) -> None:
+        body_io.post(waits.set)
+        await body_io.wait()
         raise ZeroDivisionError
 
-    beside = Host().start("pool-test", Url.parse(redis_url), body, on_end=told.append)
+    beside = SystemIO().start("pool-test", Url.parse(redis_url), body, on_end=told.append)
     with anyio.fail_after(PATIENCE_S):
         await waits.wait()
         beside.wake()
@@ -211,45 +213,45 @@ async def test_a_reply_that_came_while_the_loop_hung_is_in_time(
     redis_url: str, hung_s: float
 ) -> None:
     """Reply and deadline are found in the same turn: the socket is read first."""
-    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=1.0)
+    pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=1.0)
     for _ in range(6):  # trio takes what is ready in any order
         answers: list[object] = []
-        link.send(("PING",), answers.append)
-        while link._queue:
+        pipeline.send(("PING",), answers.append)
+        while pipeline._queue:
             await anyio.lowlevel.checkpoint()
         time.sleep(hung_s)  # noqa: ASYNC251, TID251 - what a careless handler does
         while not answers:
             await anyio.lowlevel.checkpoint()
         assert answers == [b"PONG"]
-    assert link.connections == 1
-    await link.aclose(1.0)
+    assert pipeline.connections == 1
+    await pipeline.aclose(1.0)
 
 
 @pytest.mark.anyio
 async def test_what_was_not_sent_before_the_loop_hung_is_not_sent_so_late(redis_url: str) -> None:
     """It may be the second try of what nobody remembers any more."""
-    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=0.2)
+    pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=0.2)
     answers: list[object] = []
-    link.send(("PING",), answers.append)
+    pipeline.send(("PING",), answers.append)
     time.sleep(0.4)  # noqa: ASYNC251, TID251 - what a careless handler does
     while not answers:
         await anyio.lowlevel.checkpoint()
     assert isinstance(answers[0], StoreUnavailable)
     assert not answers[0].maybe_done
-    await link.aclose(1.0)
+    await pipeline.aclose(1.0)
 
 
 @pytest.mark.anyio
 async def test_a_loop_that_hangs_again_and_again_stretches_a_deadline_once(redis_url: str) -> None:
     """Each turn is late then; who waits hears of it all the same, by the timer that was put off."""
-    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=0.2)
+    pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=0.2)
     answers: list[object] = []
-    link.send(("BLPOP", "nothing", "0"), answers.append)
+    pipeline.send(("BLPOP", "nothing", "0"), answers.append)
     while not answers:
         await anyio.lowlevel.checkpoint()
         time.sleep(0.15)  # noqa: ASYNC251, TID251 - what a careless handler does
     assert isinstance(answers[0], StoreUnavailable)
-    await link.aclose(1.0)
+    await pipeline.aclose(1.0)
 
 
 @pytest.mark.anyio
@@ -275,14 +277,14 @@ async def test_bytes_without_end_stretch_no_deadline_and_leave_others_their_turn
     thread.start()
     url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
     with anyio.fail_after(PATIENCE_S), stopwatch() as watch:
-        link = await Link.open(Host(), Url.parse(url), op_timeout_s=0.4, longest_s=0.4)
+        pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=0.4, longest_s=0.4)
         watch.restart()
         turns = 0
         async with anyio.create_task_group() as tasks:
 
             async def ask() -> None:
                 with pytest.raises(StoreUnavailable) as lost:
-                    await link.execute("GET", "x")
+                    await pipeline.execute("GET", "x")
                 assert lost.value.maybe_done
                 assert watch.took_s() < 0.4 + SLACK_S
                 tasks.cancel_scope.cancel()
@@ -292,7 +294,7 @@ async def test_bytes_without_end_stretch_no_deadline_and_leave_others_their_turn
                 await anyio.sleep(0.001)
                 turns += 1
         assert turns > 5
-        await link.aclose(0.2)
+        await pipeline.aclose(0.2)
     thread.join(PATIENCE_S)
 
 
@@ -307,18 +309,18 @@ async def test_no_thread_to_be_had_is_a_server_that_cannot_be_reached(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=0.4)
+    pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=0.4)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        link._beside.interrupt()
+        pipeline._running_body.interrupt()
         with pytest.raises(StoreUnavailable):
-            await link.execute("PING")
+            await pipeline.execute("PING")
     with anyio.fail_after(PATIENCE_S):
         while True:
             with suppress(StoreUnavailable):
-                assert await link.execute("PING") == b"PONG"
+                assert await pipeline.execute("PING") == b"PONG"
                 break
-    await link.aclose(1.0)
+    await pipeline.aclose(1.0)
 
 
 @pytest.mark.anyio
@@ -332,12 +334,12 @@ async def test_a_body_that_a_stranger_cancels_before_its_first_step_is_told(
     ended: list[BaseException | None] = []
     begun, care = anyio.Event(), Caring()
 
-    async def body(port: Port) -> None:
-        port.post(begun.set)
-        while not port.closing:
-            await port.wait()
+    async def body(body_io: BodyIO) -> None:
+        body_io.post(begun.set)
+        while not body_io.closing:
+            await body_io.wait()
 
-    beside: Any = Host().start(
+    beside: Any = SystemIO().start(
         "pool-test",
         Url.parse(redis_url),
         body,
@@ -399,11 +401,11 @@ async def test_a_socket_that_came_as_a_stranger_cancelled_is_closed(
     monkeypatch.setattr(connection, "_dial", dial)
     monkeypatch.setattr(loops._AsyncioWaiter, "take", take)
 
-    async def body(port: Port) -> None:
-        await port.connect(timeout_s=PATIENCE_S)
+    async def body(body_io: BodyIO) -> None:
+        await body_io.connect(timeout_s=PATIENCE_S)
 
     ended = anyio.Event()
-    beside: Any = Host().start(
+    beside: Any = SystemIO().start(
         "pool-test", Url.parse(redis_url), body, care=None, on_end=lambda _: ended.set()
     )
     with anyio.fail_after(PATIENCE_S):

@@ -15,9 +15,9 @@ import pytest
 from pool import Handlers, Job, Node, Settings, Stream
 from pool.errors import PartEnded, StoreUnavailable
 from pool.events import ActorCrashed
-from pool.maps.standalone import Alone
-from pool.redis.io.system import Beside, Body, Host
-from pool.redis.pipeline import Link
+from pool.maps.standalone import Standalone
+from pool.redis.io.system import Body, RunningBody, SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 
 PATIENCE_S = 30.0
@@ -29,8 +29,8 @@ class _Return(Exception):
     """Has the body return."""
 
 
-class Crashing(Host):
-    """A seam whose bodies end at their next word to the server, as often as they are told."""
+class Crashing(SystemIO):
+    """A IO whose bodies end at their next word to the server, as often as they are told."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Crashing(Host):
     def crash(self, name: str, times: float, how: How = "raises") -> None:
         self.left[name], self.how = times, how
 
-    def start(self, name: str, url: Url, body: Body, **options: Any) -> Beside:
+    def start(self, name: str, url: Url, body: Body, **options: Any) -> RunningBody:
         async def crashing(port: Any) -> None:
             def breaking(method: Callable[..., Any]) -> Callable[..., Any]:
                 async def broken(*args: Any, **more: Any) -> Any:
@@ -96,13 +96,11 @@ async def test_a_part_that_crashes_is_told_and_goes_on(
     redis_url: str, pool_name: str, part: str, how: How
 ) -> None:
     """13.1: whether it raised or returned unasked."""
-    seam, told = Crashing(), Told()
+    io, told = Crashing(), Told()
     settings = Settings(lease_ttl_s=1.0)
-    node = Node(
-        pool_name, redis_url, handlers=handlers, settings=settings, seam=seam, observers=[told]
-    )
+    node = Node(pool_name, redis_url, handlers=handlers, settings=settings, io=io, observers=[told])
     async with node:
-        seam.crash(part, 2, how)
+        io.crash(part, 2, how)
         with anyio.fail_after(PATIENCE_S):
             while len(told.crashes) < 2:
                 try:  # so that every part has something to say
@@ -123,17 +121,15 @@ async def test_a_part_that_crashes_is_told_and_goes_on(
 async def test_a_part_that_crashes_too_often_ends_the_node_with_the_cause(
     redis_url: str, pool_name: str, part: str, how: How
 ) -> None:
-    seam, told = Crashing(), Told()
+    io, told = Crashing(), Told()
     settings = Settings(lease_ttl_s=1.0, restarts_max=2)
-    node = Node(
-        pool_name, redis_url, handlers=handlers, settings=settings, seam=seam, observers=[told]
-    )
+    node = Node(pool_name, redis_url, handlers=handlers, settings=settings, io=io, observers=[told])
     with anyio.fail_after(PATIENCE_S):
         with pytest.raises(  # noqa: PT012 - it comes out of the block, or of a call in it
             ZeroDivisionError if how == "raises" else PartEnded
         ):
             async with node:
-                seam.crash(part, math.inf, how)
+                io.crash(part, math.inf, how)
                 while True:  # so that every part has something to say
                     await (await node.dispatch(double, "k", 1)).result()
     assert node.state == "closed"
@@ -146,23 +142,23 @@ async def test_a_map_and_a_stream_without_a_node_end_with_the_cause_too(
 ) -> None:
     settings = Settings(lease_ttl_s=1.0, restarts_max=1)
     with anyio.fail_after(PATIENCE_S):
-        seam, told = Crashing(), Told()
+        io, told = Crashing(), Told()
         with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with (
-                Alone(
-                    pool_name, redis_url, settings=settings, observers=[told], seam=seam
+                Standalone(
+                    pool_name, redis_url, settings=settings, observers=[told], io=io
                 ) as alone,
                 alone.maps.hold("m"),
             ):
-                seam.crash("pool-maps", math.inf)
+                io.crash("pool-maps", math.inf)
                 await anyio.sleep_forever()
-        seam, told = Crashing(), Told()
+        io, told = Crashing(), Told()
         stream = Stream.open(
-            redis_url, "s", pool=pool_name, settings=settings, seam=seam, observers=[told]
+            redis_url, "s", pool=pool_name, settings=settings, io=io, observers=[told]
         )
         with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with stream as events:
-                seam.crash("pool-link", math.inf)
+                io.crash("pool-link", math.inf)
                 while True:
                     with suppress(StoreUnavailable):  # what was in flight
                         await events.fetch_length()
@@ -173,16 +169,14 @@ async def test_a_reader_that_crashes_too_often_gives_its_program_the_cause_and_e
     redis_url: str, pool_name: str
 ) -> None:
     settings = Settings(lease_ttl_s=1.0, restarts_max=1)
-    seam, told = Crashing(), Told()
+    io, told = Crashing(), Told()
     with anyio.fail_after(PATIENCE_S):
-        async with Node(
-            pool_name, redis_url, settings=settings, seam=seam, observers=[told]
-        ) as node:
+        async with Node(pool_name, redis_url, settings=settings, io=io, observers=[told]) as node:
             stream = node.stream("s")
             async with stream.reader() as reader:
                 await stream.add("e", b"")
                 assert (await anext(reader)).event == "e"
-                seam.crash("pool-reader", math.inf)
+                io.crash("pool-reader", math.inf)
                 with pytest.raises(ZeroDivisionError):
                     await anext(reader)
             assert node.state == "open"
@@ -193,14 +187,14 @@ async def test_a_reader_that_crashes_too_often_gives_its_program_the_cause_and_e
 async def test_what_a_crashed_link_held_is_answered_and_what_waits_goes_out(
     redis_url: str, pool_name: str
 ) -> None:
-    seam, told = Crashing(), Told()
-    async with Node(pool_name, redis_url, seam=seam, observers=[told]) as node:
-        link = node._open_crew.context.link
+    io, told = Crashing(), Told()
+    async with Node(pool_name, redis_url, io=io, observers=[told]) as node:
+        pipeline = node._open_wiring.context.pipeline
         answers: list[Any] = []
-        seam.crash("pool-link", 1)
-        link.send(("PING",), answers.append)  # goes out at once, and the body crashes with it
+        io.crash("pool-link", 1)
+        pipeline.send(("PING",), answers.append)  # goes out at once, and the body crashes with it
         await told.until(lambda: bool(told.crashes))
-        assert await link.execute("PING") == b"PONG"
+        assert await pipeline.execute("PING") == b"PONG"
         [lost] = answers
         assert isinstance(lost, StoreUnavailable)
         assert lost.maybe_done
@@ -217,12 +211,12 @@ async def test_who_raises_at_his_reply_keeps_nobody_else_from_theirs(
 
     told = Told()
     async with Node(pool_name, redis_url, observers=[told]) as node:
-        context = node._open_crew.context
+        context = node._open_wiring.context
         answers: list[Any] = []
         for on_reply in (answers.append, fail, answers.append):
-            context.link.send(("PING",), on_reply)
+            context.pipeline.send(("PING",), on_reply)
         await told.until(lambda: bool(told.crashes))
-        assert await context.link.execute("PING") == b"PONG"
+        assert await context.pipeline.execute("PING") == b"PONG"
         assert answers == [b"PONG", b"PONG"]
         assert [crash.actor for crash in told.crashes] == ["pool-link/reply"]
         context.loop.later(0.0, fail)
@@ -235,15 +229,17 @@ async def test_who_raises_at_his_reply_keeps_nobody_else_from_theirs(
 async def test_what_stands_before_a_refused_call_goes_out(redis_url: str, pool_name: str) -> None:
     """A6: of several plain calls, the queue had room for some."""
     with anyio.fail_after(PATIENCE_S):
-        link = await Link.open(Host(), Url.parse(redis_url), op_timeout_s=2.0, queued_max=2)
+        pipeline = await Pipeline.open(
+            SystemIO(), Url.parse(redis_url), op_timeout_s=2.0, queued_max=2
+        )
         key = f"pool:{{{pool_name}}}:n"
         with pytest.raises(StoreUnavailable, match="wait already"):
-            await link.execute_all([("INCR", key)] * 3)
-        while link._queue:
+            await pipeline.execute_all([("INCR", key)] * 3)
+        while pipeline._queue:
             await anyio.lowlevel.checkpoint()
-        assert await link.execute("GET", key) == b"2"
-        await link.execute("DEL", key)
-        await link.aclose(1.0)
+        assert await pipeline.execute("GET", key) == b"2"
+        await pipeline.execute("DEL", key)
+        await pipeline.aclose(1.0)
 
 
 @pytest.mark.anyio
@@ -254,10 +250,10 @@ async def test_a_strangers_cancellation_of_a_body_is_a_crash_like_any_other(
         pytest.skip("tasks that anybody may cancel are asyncio's")
     told = Told()
     async with Node(pool_name, redis_url, observers=[told]) as node:
-        link = node._open_crew.context.link
-        link._beside._task.cancel()  # type: ignore[attr-defined]
+        pipeline = node._open_wiring.context.pipeline
+        pipeline._running_body._task.cancel()  # type: ignore[attr-defined]
         await told.until(lambda: bool(told.crashes))
-        assert await link.execute("PING") == b"PONG"
+        assert await pipeline.execute("PING") == b"PONG"
     assert [crash.actor for crash in told.crashes] == ["pool-link"]
 
 
@@ -269,9 +265,9 @@ async def test_a_stranger_who_never_rests_kills_no_body(
         pytest.skip("tasks that anybody may cancel are asyncio's")
     told = Told()
     async with Node(pool_name, redis_url, handlers=handlers, observers=[told]) as node:
-        context = node._open_crew.context
-        listener = node._open_crew._listener._tails[0]._beside
-        for beside in (context.link._beside, listener):
+        context = node._open_wiring.context
+        listener = node._open_wiring._listener._tails[0]._running_body
+        for beside in (context.pipeline._running_body, listener):
             for _ in range(4):
                 beside._task.cancel()  # type: ignore[union-attr]
                 await anyio.sleep(0.01)
@@ -288,16 +284,16 @@ async def test_a_body_ends_with_whoever_cares_for_it(
     redis_url: str, pool_name: str, part: str
 ) -> None:
     """However that ended, and though nobody closed the body."""
-    seam, bodies = Crashing(), dict[str, Beside]()
-    start = seam.start
+    io, bodies = Crashing(), dict[str, RunningBody]()
+    start = io.start
 
-    def noted(name: str, *args: Any, **options: Any) -> Beside:
+    def noted(name: str, *args: Any, **options: Any) -> RunningBody:
         bodies[name] = start(name, *args, **options)
         return bodies[name]
 
-    seam.start = noted  # type: ignore[method-assign]
-    async with Node(pool_name, redis_url, seam=seam, observers=[]) as node:
-        node._open_crew._supervisor.end()
+    io.start = noted  # type: ignore[method-assign]
+    async with Node(pool_name, redis_url, io=io, observers=[]) as node:
+        node._open_wiring._supervisor.end()
         with anyio.fail_after(PATIENCE_S):
             while bodies[part].state != "ended":  # noqa: ASYNC110 - nothing tells it
                 await anyio.sleep(0.001)

@@ -14,7 +14,7 @@ import pytest
 from pool.core.retry import reconnect_delay
 from pool.core.timing import Timing
 from pool.errors import PoolError, StoreFault, StoreUnavailable
-from pool.redis.io.system import Host, Port
+from pool.redis.io.system import BodyIO, SystemIO
 from pool.redis.url import Url
 from pool.runtime.stream_tailer import FIRST, Batch, Reading, StreamTailer
 from pool.testing.proxy import fault_proxy
@@ -64,7 +64,7 @@ async def tailing(
     heard, ends = Heard(), list[BaseException | None]()
     tail = StreamTailer[Reading](
         name="pool-tail",
-        seam=Host(),
+        io=SystemIO(),
         url=Url.parse(url),
         timing=lambda: timing,
         count=count,
@@ -86,9 +86,9 @@ async def tailing(
         assert ends == [None]
 
 
-async def ask(port: Port, readings: Any, after_failures: bool) -> bool:
+async def ask(body_io: BodyIO, readings: Any, after_failures: bool) -> bool:
     """Probe the server, as an owner would; say whether that was after failures."""
-    [reply] = await port.run([("PING",)], timeout_s=1.0)
+    [reply] = await body_io.run([("PING",)], timeout_s=1.0)
     if isinstance(reply, PoolError):
         raise reply
     return after_failures
@@ -153,7 +153,7 @@ async def test_a_read_that_the_server_refuses_is_repeated_slowly(
     """A key of another type does not change in a round trip: nothing spins on it."""
     stream, good = f"pool:{{{pool_name}}}:s", f"pool:{{{pool_name}}}:good"
     client.set(stream, "of another type")
-    clock = Host.clock
+    clock = SystemIO.clock
 
     async with tailing(redis_url, stream, probe=ask, timing=SELDOM) as (tail, heard):
         began_s = clock()

@@ -73,7 +73,7 @@ async def test_whatever_a_part_raises_restarts_it_and_the_node_goes_on(
     async def work() -> None:
         raise error
 
-    membership = fleet.crew(node).membership
+    membership = fleet.wiring(node).membership
     membership.spawn(work)
     await fleet.seen(ActorCrashed, actor="membership")
     assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
@@ -90,12 +90,12 @@ async def test_while_a_part_is_down_the_node_does_not_say_open(
     def observe(event: Event) -> None:
         a_fleet.events.note(event)
         if isinstance(event, ActorCrashed):
-            states.append((nodes[0].state, a_fleet.crew(nodes[0]).down))
+            states.append((nodes[0].state, a_fleet.wiring(nodes[0]).down))
 
     async with a_fleet.running():
         nodes.append(await a_fleet.node(handlers_of(diary), observers=(observe,)))
         [node] = nodes
-        membership = a_fleet.crew(node).membership
+        membership = a_fleet.wiring(node).membership
         for times in (1, 2):
             membership.spawn(crashing)
             await a_fleet.seen(ActorCrashed, times)
@@ -113,7 +113,7 @@ async def test_a_part_that_ends_too_often_ends_the_node_with_the_cause(
 ) -> None:
     """Bare SystemExit would end the program that the node lives in."""
     node = await fleet.node(handlers_of(diary), restarts_max=1)
-    membership = fleet.crew(node).membership
+    membership = fleet.wiring(node).membership
     membership.spawn(crashing)
     await fleet.seen(ActorCrashed)
     await fleet.until(lambda: not membership.is_crashed)
@@ -128,7 +128,7 @@ async def test_a_part_that_ends_too_often_ends_the_node_with_the_cause(
 
 
 async def test_who_stops_a_part_waits_for_its_end_and_may_do_so_twice(fleet: Fleet) -> None:
-    supervisor = fleet.crew(await fleet.node())._supervisor
+    supervisor = fleet.wiring(await fleet.node())._supervisor
     actor = Callee(name="a")
     await supervisor.start(actor)
     for _ in range(2):
@@ -141,8 +141,8 @@ async def test_a_failure_told_from_a_callback_of_the_loop_ends_the_node(
 ) -> None:
     """Bodies beside the loop end in callbacks, where no task can be started."""
     node = await fleet.node(handlers_of(diary))
-    crew = fleet.crew(node)
-    crew.context.loop.later(0.0, lambda: crew._supervisor.fail(KeyError("k")))
+    wiring = fleet.wiring(node)
+    wiring.context.loop.later(0.0, lambda: wiring._supervisor.fail(KeyError("k")))
     assert isinstance(await fleet.ended(node), KeyError)
     assert node.state == "closed"
     fleet.is_audited = False
@@ -168,7 +168,7 @@ async def test_an_interrupt_within_a_part_ends_the_node_in_order(
         async with node:
             await node.dispatch("serve", "s")
             await diary.has("serving")
-            fleet.crew(node).membership.spawn(interrupted)
+            fleet.wiring(node).membership.spawn(interrupted)
             try:
                 await anyio.sleep_forever()
             finally:
@@ -190,7 +190,7 @@ async def test_a_stranger_may_cancel_any_task_of_ours_and_all_goes_on(
         pytest.skip("tasks that anybody may cancel are asyncio's")
     before = asyncio.all_tasks()
     node = await fleet.node(handlers_of(diary))
-    crew = fleet.crew(node)
+    wiring = fleet.wiring(node)
     await node.dispatch("serve", "s")
     await diary.has("serving")
     ours = [task for task in asyncio.all_tasks() - before if "_keep" in repr(task)]
@@ -207,7 +207,7 @@ async def test_a_stranger_may_cancel_any_task_of_ours_and_all_goes_on(
     watch.cancel()
     crashed = await fleet.seen(ActorCrashed, actor="keepalive")
     assert "stranger" in crashed.error
-    await fleet.until(lambda: crew._keepalive.state == "running")
+    await fleet.until(lambda: wiring._keepalive.state == "running")
     await fleet.until(lambda: node.state == "open")
     assert diary.entries == ["serving"]
     assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
@@ -221,7 +221,7 @@ async def test_who_starts_a_part_that_never_gets_ready_is_told_so(fleet: Fleet) 
         def begin(self) -> None:
             raise ValueError("never")
 
-    supervisor = fleet.crew(await fleet.node(restarts_max=1))._supervisor
+    supervisor = fleet.wiring(await fleet.node(restarts_max=1))._supervisor
     failed = list[Exception]()
     with anyio.fail_after(5):
         await supervisor.start(Unready(name="unready"), failed.append)

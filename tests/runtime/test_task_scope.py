@@ -1,4 +1,4 @@
-"""The house: however it ends, all that lives in it ends; and a stranger ends nothing."""
+"""The task scope: however it ends, all that lives in it ends; and a stranger ends nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 from pool import Handlers, Job, Node, NotRunning, Settings
 from pool.events import ActorCrashed, NodeLeft, RunDisturbed, WorkerReaped
 from pool.maps.deltas import Set
-from pool.maps.standalone import Alone
-from pool.redis.io.system import Host
+from pool.maps.standalone import Standalone
+from pool.redis.io.system import SystemIO
 from pool.runtime.supervisor import Supervisor
-from pool.runtime.task_scope import House
+from pool.runtime.task_scope import TaskScope
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -121,7 +121,7 @@ async def test_an_error_while_leaving_ends_the_node_and_tells_what_it_leaves(
         async with node:
             await node.dispatch("held", "k")
             await diary.has("begun", 1)
-            monkeypatch.setattr(fleet_crew(node), "leave", fail)
+            monkeypatch.setattr(fleet_wiring(node), "leave", fail)
     assert node.state == "closed"
     assert ours() == before
     [left] = fleet.all_seen(NodeLeft)
@@ -129,8 +129,8 @@ async def test_an_error_while_leaving_ends_the_node_and_tells_what_it_leaves(
     fleet.is_audited = False  # its leases have not ended yet
 
 
-def fleet_crew(node: Node) -> Any:
-    return node._crew
+def fleet_wiring(node: Node) -> Any:
+    return node._wiring
 
 
 async def test_a_node_that_a_part_has_ended_tells_what_it_leaves(
@@ -146,7 +146,7 @@ async def test_a_node_that_a_part_has_ended_tells_what_it_leaves(
         async with node:
             await node.dispatch("held", "k")
             await diary.has("begun", 1)
-            fleet_crew(node).membership.spawn(crash)
+            fleet_wiring(node).membership.spawn(crash)
             await anyio.sleep_forever()
     [left] = fleet.all_seen(NodeLeft)
     assert left.abandoned == 1
@@ -159,7 +159,7 @@ async def test_a_strangers_cancellation_of_the_house_ends_nothing(
 ) -> None:
     leaver = Leaver(fleet, diary)
     task = await leaver.begun()
-    for name in ("House._live", "_wait_for_failure"):
+    for name in ("TaskScope._live", "_wait_for_failure"):
         for _ in range(2):
             task_of(name).cancel()
             await anyio.sleep(0.01)
@@ -201,9 +201,9 @@ async def test_a_house_that_nobody_will_leave_ends_with_its_loop(
     await asyncio.wait([opener])
     await node.dispatch("held", "k")
     await diary.has("begun", 1)
-    assert fleet_crew(node).down == ()  # a shell runs each line in a task of its own
-    task_of("House._live").cancel()
-    crash = await fleet.seen(ActorCrashed, actor="house")
+    assert fleet_wiring(node).down == ()  # a shell runs each line in a task of its own
+    task_of("TaskScope._live").cancel()
+    crash = await fleet.seen(ActorCrashed, actor="task scope")
     assert "did not leave" in crash.error
     assert node.state == "troubled"
     await fleet.until(lambda: ours() == before)
@@ -220,24 +220,24 @@ async def test_a_house_that_ends_unasked_ends_the_block_with_the_cause(
     """A task that is cancelled before it begins ends its group, and that without a word."""
     leaver = Leaver(fleet, diary)
     task = await leaver.begun()
-    supervisor, over = fleet_crew(leaver.node)._supervisor, list[int]()
+    supervisor, over = fleet_wiring(leaver.node)._supervisor, list[int]()
     supervisor.errand("never", anyio.sleep_forever, lambda: over.append(1))
     task_of("never").cancel()
     error = await ended(task)
     gc.collect()  # what never began is an unraisable warning, of this test
-    assert "part='house'" in str(error)
+    assert "part='task scope'" in str(error)
     assert over == [1]
     fleet.is_audited = False
 
 
 @asynccontextmanager
 async def housed(heard: list[Any]) -> AsyncIterator[Supervisor]:
-    house = await House.open(Host(), Settings(), heard.append)
+    task_scope = await TaskScope.open(SystemIO(), Settings(), heard.append)
     try:
         with anyio.fail_after(PATIENCE_S):
-            yield house.supervisor
+            yield task_scope.supervisor
     finally:
-        await house.leave(None, None, None)
+        await task_scope.leave(None, None, None)
 
 
 async def test_an_errand_is_done_anew_after_a_crash_and_ends_nobody() -> None:
@@ -301,10 +301,10 @@ async def test_nothing_begins_in_a_house_that_has_ended(fleet: Fleet, diary: Dia
 
     with pytest.raises(ZeroDivisionError), anyio.fail_after(PATIENCE_S):  # noqa: PT012
         async with node:
-            fleet_crew(node).membership.spawn(crash)
+            fleet_wiring(node).membership.spawn(crash)
             with anyio.CancelScope(shield=True):
                 await fleet.seen(ActorCrashed)
-                await fleet.until(lambda: node._house.has_crashed)
+                await fleet.until(lambda: node._task_scope.has_crashed)
                 for call in (node.add_worker(handlers_of(diary)), node.map("m").__aenter__()):
                     try:
                         await call
@@ -331,7 +331,7 @@ async def test_an_entry_that_names_more_lanes_than_there_are_ends_nobody(
         "incarnations": [1, 1, 1],
     }
     text = json.dumps(entry, separators=(",", ":")).encode()
-    replica = fleet.crew(node).replica
+    replica = fleet.wiring(node).replica
     await replica.write([Set(worker.encode(), text)], repeatable=True)
     await fleet.seen(WorkerReaped, identity=f"{worker}.1")
     await fleet.until(lambda: worker.encode() not in replica.items)
@@ -344,11 +344,11 @@ async def test_a_map_without_a_node_finds_its_pool_anew_whoever_is_cancelled(
     redis_url: str, pool_name: str
 ) -> None:
     told: list[Any] = []
-    async with Alone(pool_name, redis_url, settings=None, observers=(told.append,)) as alone:
+    async with Standalone(pool_name, redis_url, settings=None, observers=(told.append,)) as alone:
         alone._on_lost()
         await anyio.lowlevel.checkpoint()
         task_of("refound").cancel()
         with anyio.fail_after(PATIENCE_S):
-            while alone._is_refounding:  # noqa: ASYNC110 - nothing tells it
+            while alone._is_opening:  # noqa: ASYNC110 - nothing tells it
                 await anyio.sleep(0.01)
     assert [event.actor for event in told if isinstance(event, ActorCrashed)] == ["refound"]

@@ -41,7 +41,7 @@ class Bench:
         settings: Settings | None = None,
         **options: Any,
     ) -> AsyncIterator[Stream]:
-        """Open a stream on a link of its own, as another process would."""
+        """Open a stream on a pipeline of its own, as another process would."""
         opened = Stream.open(
             url or self.url,
             name,

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from pool.errors import StoreUnavailable
-from pool.redis.io.system import Beside, Body, Entries, Group, Host, Port, Reply
+from pool.redis.io.system import Body, BodyIO, Entries, Group, Reply, RunningBody, SystemIO
 from pool.redis.scripts import Command, ScriptCall
 from pool.redis.url import Url
 
@@ -26,10 +26,10 @@ class Life:
 
 
 @attrs.define(eq=False)
-class MortalPort:
+class MortalBodyIO:
     """A port of a process that may die: each command is a step of its own."""
 
-    port: Port
+    port: BodyIO
     life: Life
 
     def __getattr__(self, name: str) -> Any:
@@ -82,13 +82,13 @@ class MortalPort:
             raise StoreUnavailable(problem="dead", maybe_done=True)
 
 
-class MortalSeam(Host):
+class MortalIO(SystemIO):
     """The world of that process."""
 
     def __init__(self, life: Life) -> None:
         super().__init__()
         self._life = life
 
-    def start(self, name: str, url: Url, body: Body, **options: Any) -> Beside:
+    def start(self, name: str, url: Url, body: Body, **options: Any) -> RunningBody:
         life = self._life
-        return super().start(name, url, lambda port: body(MortalPort(port, life)), **options)
+        return super().start(name, url, lambda port: body(MortalBodyIO(port, life)), **options)

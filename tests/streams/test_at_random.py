@@ -32,7 +32,7 @@ from pool.events import (
     StreamMissed,
     StreamRestarted,
 )
-from tests.streams.mortal import Life, MortalSeam
+from tests.streams.mortal import Life, MortalIO
 
 if TYPE_CHECKING:
     from tests.streams.conftest import Bench
@@ -88,7 +88,7 @@ class Seen:
 
 @attrs.define(eq=False)
 class Member:
-    """A process with a consumer: a link of its own, some handlers, and a life that may end."""
+    """A process with a consumer: a pipeline of its own, some handlers, and a life that may end."""
 
     world: World
     name: str
@@ -106,9 +106,7 @@ class Member:
         bench, seen = self.world.bench, self.world.seen
         try:
             async with (
-                bench.stream(
-                    self.streams[0], seam=MortalSeam(self.life), settings=SETTINGS
-                ) as first,
+                bench.stream(self.streams[0], io=MortalIO(self.life), settings=SETTINGS) as first,
                 first.sink(
                     self.name, grace_s=GRACE_S, deliveries_max=DELIVERIES_MAX, buffer_max=6
                 ) as sink,
@@ -193,7 +191,7 @@ class World:
 
     def now_s(self) -> float:
         """Return the time by the clock that sinks go by."""
-        return self.writers["orders"]._access.seam.clock()
+        return self.writers["orders"]._session.io.clock()
 
     # --- parts ---
 

@@ -113,7 +113,7 @@ async def test_topics_patterns_and_functions_choose_events(bench: Bench) -> None
                 assert await bench.take_numbers(reader, len(expected)) == expected, options
                 [last] = await bench.add(stream, 6, topic="a.b")
                 if not expected:
-                    await bench.until(lambda: reader._tail.readings[bench.key].position == last)  # noqa: B023
+                    await bench.until(lambda: reader._tailer.readings[bench.key].position == last)  # noqa: B023
                 await stream.remove(last)
 
 
@@ -167,7 +167,7 @@ async def test_streams_are_added_and_removed_while_it_reads(bench: Bench) -> Non
             with pytest.raises(InvalidOption):
                 await reader.add_stream(second)
             await bench.add(second, 103)
-            await bench.until(lambda: len(reader._feed) == 1)
+            await bench.until(lambda: len(reader._buffer) == 1)
             reader.remove_stream(second)
             reader.remove_stream(second)
             with pytest.raises(InvalidOption):
@@ -203,10 +203,10 @@ async def test_a_slow_program_costs_no_memory_and_loses_nothing(
             for n in range(300):
                 [event] = await bench.take(reader, 1)
                 seen.append(int(event.payload))
-                assert len(reader._feed) <= buffer_max
+                assert len(reader._buffer) <= buffer_max
                 if n % 20 == 0:
                     await anyio.wait_all_tasks_blocked()
-                    assert len(reader._feed) <= buffer_max
+                    assert len(reader._buffer) <= buffer_max
             assert seen == [*range(300)]
 
 
@@ -295,7 +295,7 @@ async def test_a_length_cap_that_overtakes_a_reader_is_told(bench: Bench) -> Non
         await bench.add(stream, *range(5))
         async with stream.reader(buffer_max=4) as reader:
             assert await bench.take_numbers(reader, 1) == [0]
-            await bench.until(lambda: len(reader._feed) >= 3)
+            await bench.until(lambda: len(reader._buffer) >= 3)
             await bench.add(stream, *range(5, 60))
             events = [await anext(reader)]
             while int(events[-1].payload) < 59:
@@ -371,7 +371,7 @@ async def test_a_stream_made_again_before_anyone_looked_is_read_whole_and_once(
             (b"11", ""),
         ]
         # A probe finds nothing that would have to be read again.
-        await bench.until(lambda: reader._tail.readings[bench.key].added == 2)
+        await bench.until(lambda: reader._tailer.readings[bench.key].added == 2)
         await bench.add(stream, 12)
         [event] = await bench.take(reader, 1)
         assert event.payload == b"12"
@@ -489,7 +489,7 @@ async def test_damaged_facts_about_one_stream_do_not_hide_the_others(bench: Benc
         await bench.add(stream, 0)
         bench.client.hset(stream.stored.meta, mapping={"trimmed": "?", "n": "many"})
         assert await bench.take_numbers(reader, 1) == [0]
-        probed = reader._tail.readings[bench.key]
+        probed = reader._tailer.readings[bench.key]
         await bench.until(lambda: probed.added == 1)
         await bench.add(stream, 1)
         assert await bench.take_numbers(reader, 1) == [1]
@@ -543,7 +543,7 @@ async def test_what_a_cap_took_of_a_streams_new_life_is_told(bench: Bench, befor
         await bench.add(stream, *range(before))
         async with stream.reader(buffer_max=1) as reader:
             assert await bench.take_numbers(reader, 2) == [0, 1]
-            await bench.until(lambda: len(reader._feed))  # and reads no further
+            await bench.until(lambda: len(reader._buffer))  # and reads no further
             bench.client.delete(bench.key)
             await bench.add(capped, *range(200, 212))
             assert await bench.take_numbers(reader, 1) == [2]
@@ -560,8 +560,8 @@ async def test_a_reader_is_closed_by_who_is_cancelled_too(bench: Bench) -> None:
             scope.cancel()
             await reader.aclose()
         assert not scope.cancelled_caught
-        assert reader._tail._beside is not None
-        assert reader._tail._beside.state != "running"
+        assert reader._tailer._running_body is not None
+        assert reader._tailer._running_body.state != "running"
 
 
 @pytest.mark.parametrize(
@@ -584,8 +584,8 @@ async def test_a_new_life_that_begins_behind_our_position_is_read_whole(bench: B
         meta = stream.stored.meta
         async with stream.reader(buffer_max=1) as reader:
             assert await bench.take_numbers(reader, 2) == [0, 1]
-            await bench.until(lambda: len(reader._feed))  # and reads no further
-            [position] = [each.position for each in reader._tail.readings.values()]
+            await bench.until(lambda: len(reader._buffer))  # and reads no further
+            [position] = [each.position for each in reader._tailer.readings.values()]
             newest = bench.client.xrevrange(bench.key, count=1)[0][0].decode()
             with bench.client.pipeline(transaction=True) as pipe:
                 pipe.delete(bench.key, meta)

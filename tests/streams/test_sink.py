@@ -25,11 +25,11 @@ from pool.events import (
     SinkTroubled,
 )
 from pool.redis.embedded.server import EmbeddedServer
-from pool.redis.pipeline import Link
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import HAND, ConsumerLease
 from pool.testing.proxy import fault_proxy
-from tests.streams.mortal import Life, MortalSeam
+from tests.streams.mortal import Life, MortalIO
 
 if TYPE_CHECKING:
     from tests.streams.conftest import Bench
@@ -226,7 +226,7 @@ async def test_a_slow_consumer_holds_no_more_than_it_may(bench: Bench, buffer_ma
         for _ in range(50):
             [event] = await bench.take(sink, 1)
             await anyio.wait_all_tasks_blocked()
-            assert len(sink._feed) <= buffer_max
+            assert len(sink._buffer) <= buffer_max
             assert len(bench.pending()) <= 1 + 2 * buffer_max
             assert await sink.ack(event)
 
@@ -305,7 +305,7 @@ async def test_what_waits_in_a_buffer_is_not_delivered(bench: Bench) -> None:
             assert await sink.ack(event)
             got.append(event)
             if len(got) == 30:
-                assert len(sink._feed) < 10  # it holds ahead what it hands out in time
+                assert len(sink._buffer) < 10  # it holds ahead what it hands out in time
         assert sorted(bench.numbers(got)) == [*range(60)]
         assert {event.deliveries for event in got} == {1}
         assert not bench.all_seen(SinkParked)
@@ -314,9 +314,9 @@ async def test_what_waits_in_a_buffer_is_not_delivered(bench: Bench) -> None:
 async def test_one_that_is_fast_again_holds_more_again(bench: Bench) -> None:
     async with bench.stream() as stream, stream.sink("billing", grace_s=2) as sink:
         await bench.add(stream, *range(60))
-        await bench.until(lambda: sink._feed.buffer_max < 50)  # nobody takes any
+        await bench.until(lambda: sink._buffer.buffer_max < 50)  # nobody takes any
         with anyio.fail_after(10):
-            while sink._feed.buffer_max < 100:
+            while sink._buffer.buffer_max < 100:
                 await bench.add(stream, *range(20))
                 for _ in range(20):
                     await sink.ack(*await bench.take(sink, 1))
@@ -347,7 +347,7 @@ async def test_suspects_come_one_at_a_time(bench: Bench, monkeypatch: pytest.Mon
         async with stream.sink("billing", grace_s=60) as sink:
             for left in range(12, 0, -1):
                 [event] = await bench.take(sink, 1)
-                assert len(sink._feed) == 0
+                assert len(sink._buffer) == 0
                 holders = Counter(name for name, _ in bench.pending().values())
                 assert holders == Counter({sink.consumer: 1, "?": left - 1})
                 # Noted before it was handed out; a reader that looks for lost replies adds ones.
@@ -500,7 +500,7 @@ async def test_one_that_leaves_gives_back_what_it_did_not_hand_out(bench: Bench)
             [event] = await bench.take(stays, 1)
             got.append(event)
             await stays.ack(event)
-            assert len(stays._feed) <= 2  # one that was read, and one that was taken
+            assert len(stays._buffer) <= 2  # one that was read, and one that was taken
         assert sorted(bench.numbers(got)) == [*range(40)]
         again = {e.id for e in got if e.deliveries > 1}
         assert again == {handed_out.id}
@@ -597,7 +597,7 @@ async def test_a_consumer_without_answers_drops_what_it_holds_and_comes_back(ben
     ):
         before = sink.consumer
         await bench.add(writer, *range(10))
-        await bench.until(lambda: len(sink._feed) == 10)
+        await bench.until(lambda: len(sink._buffer) == 10)
         proxy.go_silent()
         lapsed = await bench.seen(SinkLapsed)
         assert (lapsed.consumer, lapsed.dropped) == (before, 10)
@@ -693,14 +693,14 @@ async def test_a_lone_consumer_that_is_started_again_and_again_gets_what_is_pend
         for _ in range(60):
             life = Life(10**6)
             async with (
-                bench.stream(seam=MortalSeam(life)) as mortal,
+                bench.stream(io=MortalIO(life)) as mortal,
                 mortal.sink("billing") as sink,
             ):
                 with anyio.move_on_after(0.15):
                     got.append(await anext(sink))
                 life.left = 0
                 sink._state = "closed"  # as one that is killed: nothing is said
-                await sink._tail.aclose(1.0)
+                await sink._tailer.aclose(1.0)
                 sink._loop.close()
             if len(got) > 1:
                 break
@@ -926,7 +926,7 @@ async def test_leaving_a_dead_server_is_bounded(bench: Bench) -> None:
         async with bench.stream(url=proxy.url) as stream:
             async with stream.sink("billing", buffer_max=1000) as sink:
                 await bench.add(writer, *range(300))
-                await bench.until(lambda: len(sink._feed) == 300)
+                await bench.until(lambda: len(sink._buffer) == 300)
                 proxy.go_silent()
                 began_s = anyio.current_time()
             assert anyio.current_time() - began_s < 4 * bench.settings.op_timeout_s
@@ -961,9 +961,9 @@ async def test_what_could_not_be_noted_is_noted_with_the_next_tick(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what was acknowledged before is not: that would cost a call."""
-    real, refused = Link.send, list[Any]()
+    real, refused = Pipeline.send, list[Any]()
 
-    def send(self: Link, command: Any, on_reply: Any, **options: Any) -> None:
+    def send(self: Pipeline, command: Any, on_reply: Any, **options: Any) -> None:
         if isinstance(command, ScriptCall) and command.script is HAND and not refused:
             refused.append(command)
             on_reply(StoreUnavailable(problem="lost", maybe_done=True))
@@ -971,7 +971,7 @@ async def test_what_could_not_be_noted_is_noted_with_the_next_tick(
             real(self, command, on_reply, **options)
 
     async with bench.stream() as stream, stream.sink("billing", grace_s=60) as sink:
-        monkeypatch.setattr(Link, "send", send)
+        monkeypatch.setattr(Pipeline, "send", send)
         await bench.add(stream, 0)
         [event] = await bench.take(sink, 1)
         await bench.until(lambda: bench.pending()[event.id][1] // 1000 == 1)
@@ -996,7 +996,7 @@ async def test_a_ttl_that_has_changed_leaves_one_timer(bench: Bench) -> None:
 
         sink._cancel_tick = noted
         told = ConsumerLease(is_holder=False, ttl_ms=60_000, released=0, doubtful=0)
-        sink._on_renewed(source, sink.consumer, sink._access.seam.clock(), told)
+        sink._on_renewed(source, sink.consumer, sink._session.io.clock(), told)
         assert cancelled == [1]
         assert sink._timing.ttl_ms == 60_000
 

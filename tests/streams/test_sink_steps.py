@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from pool import PoolError, Settings, Sink, StreamEvent
-from tests.streams.mortal import Life, MortalSeam
+from tests.streams.mortal import Life, MortalIO
 
 if TYPE_CHECKING:
     from tests.streams.conftest import Bench
@@ -27,7 +27,7 @@ async def live(bench: Bench, life: Life, done: list[str]) -> bool:
     """
     try:
         async with (
-            bench.stream(settings=QUICK, seam=MortalSeam(life)) as stream,
+            bench.stream(settings=QUICK, io=MortalIO(life)) as stream,
             stream.sink("billing", buffer_max=8, grace_s=60) as sink,
         ):
             for n in range(14):
@@ -39,7 +39,7 @@ async def live(bench: Bench, life: Life, done: list[str]) -> bool:
                 await sink.ack(event)
                 done.append(event.id)
             # There is something to give back.
-            await bench.until(lambda: len(sink._feed) or life.left <= 0)
+            await bench.until(lambda: len(sink._buffer) or life.left <= 0)
     except PoolError:
         return False
     return life.left > 0
@@ -80,7 +80,7 @@ async def test_a_consumer_may_die_after_any_single_step(bench: Bench) -> None:
                 got = await bench.take(survivor, len(unacknowledged))
                 assert await survivor.ack_many(got) == len(got), life.steps
                 await bench.until(lambda: bench.consumers() == {survivor.consumer})
-                assert len(survivor._feed) == 0
+                assert len(survivor._buffer) == 0
             assert sorted(event.id for event in got) == sorted(unacknowledged), life.steps
             # The steps add up: what the dead one's acknowledgements reached is all that is missing.
             acknowledged = set(ids) - unacknowledged

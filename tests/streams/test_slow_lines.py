@@ -106,9 +106,9 @@ async def test_a_buffer_is_bounded_in_bytes(bench: Bench, kind: str) -> None:
     most = feeds.BUFFER_BYTES_MAX // (256 * KIB)
     async with slow(bench, 0.0) as proxy, opened(bench, proxy, kind, buffer_max=1_000) as events:
         event = await anext(events)
-        await bench.until(lambda: len(events._feed) >= most // 2)
+        await bench.until(lambda: len(events._buffer) >= most // 2)
         for _ in range(20):
             await anyio.sleep(0.005)
-            assert len(events._feed) <= most
+            assert len(events._buffer) <= most
         rest = await take(events, count - 1)
         assert len({each.id for each in [event, *rest]}) == count

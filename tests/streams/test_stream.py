@@ -64,7 +64,7 @@ async def test_what_cannot_be_added_is_refused_before_anything_is_sent(bench: Be
         for payload in (None, 3, ["x"], "\ud800"):
             with pytest.raises(InvalidOption):
                 await stream.add("e", payload)  # type: ignore[arg-type]
-        edge = stream._access.settings.payload_bytes_max
+        edge = stream._session.settings.payload_bytes_max
         with pytest.raises(PayloadTooLarge):
             await stream.add("e", b"x" * (edge + 1))
         with pytest.raises(PayloadTooLarge):

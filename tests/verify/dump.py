@@ -19,7 +19,7 @@ ASTRAY_S: Final = 0.8  # two renewal periods of a campaign: it has a lease of 2 
 TOGETHER: Final = 500  # keys read in one round trip
 # What a pool without nodes may have: histories and indexes of what is still to be done.
 LASTING: Final = {
-    *("lane", "jobs", "handlers", "payloads", "blobs", "due", "parked", "letters", "journal"),
+    *("lane", "jobs", "handlers", "payloads", "checkpoints", "due", "parked", "letters", "journal"),
     *("keepalive", "cleanup", "trials", "thawed", "kept", "result", "inbox", "unassigned"),
 }
 

@@ -285,7 +285,7 @@ async def partition_all(w: World, name: str) -> None:
 @fault("cut-reply", weight=3)
 async def cut_reply(w: World, name: str) -> None:
     """Connections are reset in the middle of a reply, again and again; producers' too."""
-    with w.link() as member:
+    with w.pipeline() as member:
         if member:
             with w.fault(name, "cut", member.name, weight=8):
                 for _ in range(8):
@@ -297,7 +297,7 @@ async def cut_reply(w: World, name: str) -> None:
 @fault("slice", weight=2)
 async def slices(w: World, name: str) -> None:
     """Replies come in pieces of a byte or a few."""
-    with w.link() as member:
+    with w.pipeline() as member:
         if member:
             # A byte at a time may be too slow for a lease.
             with w.fault(name, "cut", member.name):
@@ -309,7 +309,7 @@ async def slices(w: World, name: str) -> None:
 @fault("delay", "throttle", weight=2)
 async def delay(w: World, name: str) -> None:
     """A slow link: each piece of bytes waits, both ways; or little passes at a time."""
-    with w.link() as member:
+    with w.pipeline() as member:
         if member:
             with w.fault(name, "cut", member.name, weight=3):
                 if name == "throttle":
@@ -323,7 +323,7 @@ async def delay(w: World, name: str) -> None:
 
 @fault("flapping", weight=2)
 async def flapping(w: World, name: str) -> None:
-    """A link that is there and gone every 200 ms."""
+    """A pipeline that is there and gone every 200 ms."""
     with w.victim() as victim:
         if victim:
             with w.fault(name, "cut", victim.name, weight=15):

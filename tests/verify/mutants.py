@@ -77,7 +77,7 @@ MUTANTS: Final = (
         "it begins, so settling early is the nearest thing)",
         path="pool/jobs/worker/worker.py",
         old="        if run.has_old_limit:\n            self._limit_anew(run)",
-        new='        self._box(run).send(self._endings.edge(run, model.DONE, b"null"), None)',
+        new='        self._box(run).send(self._settlement.edge(run, model.DONE, b"null"), None)',
     ),
     Mutant(
         name="lock without expiry",
@@ -328,7 +328,7 @@ MUTANTS: Final = (
         name="what has begun is taken back",
         breaks="the thread says that the loop hangs, and does not acknowledge what has begun",
         path="pool/jobs/fleet/keepalive.py",
-        old="known = await self._acknowledge(sent, port) if sent.is_hung else set()",
+        old="known = await self._acknowledge(sent, body_io) if sent.is_hung else set()",
         new="known = {state.number for state in sent.plan.states} if sent.is_hung else set()",
         needs=("blocks",),
     ),
@@ -619,8 +619,8 @@ MUTANTS: Final = (
         name="a page speaks for all others",
         breaks="what a page of a reconciliation does not name is taken for what is not ours",
         path="pool/jobs/worker/worker.py",
-        old="mending = self._mend(number, lane.box, theirs, known)",
-        new="mending = self._mend(number, lane.box, theirs, [*runs.values()])",
+        old="reconciliation = self._mend(number, lane.box, theirs, known)",
+        new="reconciliation = self._mend(number, lane.box, theirs, [*runs.values()])",
         by=("tests/jobs/test_pages.py::test_a_worker_compares_what_it_owns_page_by_page",),
     ),
     Mutant(
@@ -660,7 +660,7 @@ MUTANTS: Final = (
     Mutant(
         name="the dead keep their places",
         breaks="sixteen waiters that died keep others from hearing of a job's end (D6)",
-        path="pool/redis/lua/wait.lua",
+        path="pool/redis/lua/look.lua",
         old="claim == 0",
         new="claim == 0 or true",
         by=(
@@ -1028,7 +1028,7 @@ MUTANTS: Final = (
     Mutant(
         name="all outcomes are told at once",
         breaks="who waits for large results over a slow line gets none, and asks for all again",
-        path="pool/redis/lua/wait.lua",
+        path="pool/redis/lua/look.lua",
         old="  elseif bytes > bytes_max then",
         new="  elseif bytes > bytes_max and false then",
         by=("tests/redis/test_talk_scripts.py::test_a_look_tells_outcomes_up_to_so_many_bytes",),
@@ -1063,7 +1063,7 @@ MUTANTS: Final = (
         name="the first end goes alone",
         breaks="of many that end at once all but one wait for a round trip more",
         path="pool/jobs/worker/worker.py",
-        old="        if self._slots.called and not box.is_flying:",
+        old="        if self._executor.called and not box.is_flying:",
         new="        if False:",
         by=(
             "tests/jobs/test_room.py::test_what_ends_in_one_turn_of_the_loop_goes_out_as_one_batch",
@@ -1169,18 +1169,18 @@ MUTANTS: Final = (
         name="a body that returned is not missed",
         breaks="a connection's body that ends without an error is not run again (13.1)",
         path="pool/redis/io/restart.py",
-        old="            if _is_closing(port):\n                return\n"
-        "            port.wire.close()",
-        new='            if _is_closing(port) or "returned" in str(crash):\n'
-        "                return\n            port.wire.close()",
+        old="            if _is_closing(body_io):\n                return\n"
+        "            body_io.connection.close()",
+        new='            if _is_closing(body_io) or "returned" in str(crash):\n'
+        "                return\n            body_io.connection.close()",
         by=("tests/runtime/test_bodies.py::test_a_part_that_crashes_is_told_and_goes_on",),
     ),
     Mutant(
         name="a stranger ends a body's pause",
         breaks="a body that is cancelled between two lives is gone, and nobody told (13.1)",
         path="pool/redis/io/restart.py",
-        old="            await unmoved(partial(port.pause, sum(filter(None, told))))",
-        new="            await port.pause(sum(filter(None, told)))",
+        old="            await unmoved(partial(body_io.pause, sum(filter(None, told))))",
+        new="            await body_io.pause(sum(filter(None, told)))",
         by=("tests/runtime/test_bodies.py::test_a_stranger_who_never_rests_kills_no_body",),
     ),
     Mutant(
@@ -1241,7 +1241,7 @@ MUTANTS: Final = (
         name="who opened a house waits for it",
         breaks="a node that is cancelled while it is entered never ends (13.2)",
         path="pool/runtime/task_scope.py",
-        old="            house._closed.set()\n            await outer",
+        old="            task_scope._closed.set()\n            await outer",
         new="            await outer",
         by=(
             "tests/jobs/test_entering.py::test_who_is_cancelled_while_entering_ends_at_every_step",
@@ -1614,7 +1614,7 @@ MUTANTS: Final = (
         name="what waits too long in a buffer stays there",
         breaks="events wait behind a slow program while others have room (G1)",
         path="pool/streams/sink_hands.py",
-        old="            self._calls.release(self._feed.drop(lambda item: item.got_s > since_s))",
+        old="            self._calls.release(self._buffer.drop(lambda item: item.got_s > since_s))",
         new="            pass",
         by=("tests/streams/test_sink.py::test_what_waits_in_a_buffer_is_not_delivered",),
     ),

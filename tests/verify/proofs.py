@@ -252,8 +252,8 @@ async def _retries(stage: Stage, url: str, pid: int, jobs: int = 20) -> None:
 
 @proof("dispatch and settle once, though replies are lost")
 def reply_loss(stage: Stage) -> None:
-    """The link of dispatcher and worker loses replies again and again: one job a call, run once,
-    settled once.
+    """The pipeline of dispatcher and worker loses replies again and again: one job a call, run
+    once, settled once.
     """
     _run(stage, _reply_loss, stage.server().url)
 
@@ -299,7 +299,7 @@ async def _reply_loss(stage: Stage, url: str, jobs: int = 25) -> None:
 
 @asynccontextmanager
 async def _losing(*proxies: FaultProxy) -> AsyncIterator[None]:
-    """Swallow replies, then cut the connection, on each link in turn, while the body runs."""
+    """Swallow replies, then cut the connection, on each pipeline in turn, while the body runs."""
 
     async def lose() -> None:
         while True:

@@ -76,8 +76,8 @@ _GONE: Final = re.compile(r"^ERROR: not found: \S*?(tests/.*)$", re.MULTILINE)
 _TOOK: Final = re.compile(r"^([0-9.]+)s (?:call|setup) +(tests/\S.*)$", re.MULTILINE)
 
 EXCUSED: Final[Mapping[str, str]] = {
-    "pool/jobs/worker/worker.py: free = self._slots.left() - self._coming() -> "
-    "free = (self._slots.left() + self._coming())": (
+    "pool/jobs/worker/worker.py: free = self._executor.left() - self._coming() -> "
+    "free = (self._executor.left() + self._coming())": (
         "a pull brings no more than `says` names, and that has what comes taken off"
     ),
     "pool/jobs/client/ref.py: return -> pass": (
@@ -90,7 +90,7 @@ EXCUSED: Final[Mapping[str, str]] = {
     'self._troubled("reap", state.number, error) -> pass': (
         "that the data are lost renewals and fences tell as well"
     ),
-    "pool/jobs/worker/worker.py: if not self._slots.is_holding: / return -> pass": (
+    "pool/jobs/worker/worker.py: if not self._executor.is_holding: / return -> pass": (
         "where there is room nothing waits but suspects for their turn, and `surplus` leaves those"
     ),
     "pool/jobs/fleet/membership.py: state, steps = self.context.lanes[number], steps + 1 -> "

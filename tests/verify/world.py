@@ -259,7 +259,7 @@ class World:
             yield chosen
 
     @contextmanager
-    def link(self) -> Iterator[Member | None]:
+    def pipeline(self) -> Iterator[Member | None]:
         """Yield a member, maybe a producer, whose link nothing else hurts now."""
         well = [member for member in self.members.values() if not member.is_hurt]
         if not well:

@@ -282,7 +282,7 @@ class Dispatching:
                 turns.count += len(taken)
                 if turns.count >= turns.most:
                     turns.count = 0
-                    await anyio.lowlevel.checkpoint()  # the link sends what there is
+                    await anyio.lowlevel.checkpoint()  # the pipeline sends what there is
             is_late = await self._tell(under_way, share.places[done:first], answers)
             under_way, done, is_silent = taken, first, is_silent or is_late
             first += len(taken)
@@ -317,7 +317,7 @@ class Dispatching:
         for place, each in zip(places, asked, strict=True):
             answer = each if isinstance(each, PoolError) else await each.waiter.wait()
             answers[place] = self._home.ref(answer) if isinstance(answer, Accepted) else answer
-        now_s = self._home.dispatcher.context.seam.clock()
+        now_s = self._home.dispatcher.context.io.clock()
         for place, each in zip(reversed(places), reversed(asked), strict=True):
             if isinstance(each, Pending):  # the last that was sent
                 is_late = each.deadline_s - RETRY_S <= now_s

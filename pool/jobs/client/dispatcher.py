@@ -9,8 +9,8 @@ leave to stay unassigned in the second.  Repeating an admission is safe: its id 
 Each waiter has a channel of its own, so one that never reads blocks nobody.
 
 What waits is bounded in bytes, and refused at once.  An admission's time is what passes while the
-line of its lane stands still, as any call's (see `Link`), until it has been tried once: what was
-refused or lost does not wait longer because something else moves.
+line of its lane stands still, as any call's (see `Pipeline`), until it has been tried once: what
+was refused or lost does not wait longer because something else moves.
 
 A full server refuses a whole call at its first write.  The call is sent once more, only to be
 answered: repeats, jobs that exist or have ended get their answers, all others StorageFull.
@@ -221,7 +221,7 @@ class Dispatcher(Actor[Message]):
 
         Unless whoever asks bounds by itself how much waits, what is too much is refused.
         """
-        now_s, settings, load = self.context.seam.clock(), self.context.settings, self._load
+        now_s, settings, load = self.context.io.clock(), self.context.settings, self._load
         deadline_s, until_s = now_s + settings.op_timeout_s, now_s + settings.longest_s
         waiter, before = self.context.loop.waiter, load.bytes
         taken = [Pending(item, deadline_s, until_s, waiter(), load) for item in items]
@@ -402,11 +402,11 @@ class Dispatcher(Actor[Message]):
             due_s = min(firsts)
             if due_s < lane.due_s:
                 lane.due_s = due_s
-                left_s = due_s - self.context.seam.clock()
+                left_s = due_s - self.context.io.clock()
                 self.context.loop.later(max(RETRY_S, left_s), lambda: self.put(_Due(number)))
 
     def _on_due(self, number: int) -> None:
-        lane, now_s = self._lane(number), self.context.seam.clock()
+        lane, now_s = self._lane(number), self.context.io.clock()
         moved_s = self._moved_s(number)
         for pending in lane.queue:
             pending.go_on(moved_s, self.context.settings.op_timeout_s)
@@ -424,7 +424,7 @@ class Dispatcher(Actor[Message]):
         lane.flying.append(batch)  # first: whatever happens now, somebody knows of it
         context, settings = self.context, self.context.settings
         ranks, items = Ranks(), []
-        now_s = self.context.seam.clock()
+        now_s = self.context.io.clock()
         for pending in batch:
             item = pending.item
             if not item.delay_s:
@@ -454,7 +454,7 @@ class Dispatcher(Actor[Message]):
         left_s = max(0.0, min(pending.deadline_s for pending in ends) - now_s)
         until_s = min(pending.until_s for pending in ends)
         try:
-            context.link.send(
+            context.pipeline.send(
                 call, lambda reply: self.deliver(told(reply)), timeout_s=left_s, until_s=until_s
             )
         except PoolError as error:
@@ -478,7 +478,7 @@ class Dispatcher(Actor[Message]):
                 pending.item.allow_unknown = True
                 again.append(pending)
             elif word == "NOROOM":
-                self._saturated[pending.item.handler] = self.context.seam.clock() + SATURATED_S
+                self._saturated[pending.item.handler] = self.context.io.clock() + SATURATED_S
                 pending.item.unassigned = True
                 again.append(pending)
             elif admitted.only_answered or word == "MALFORMED":  # nothing of that is remembered
@@ -507,7 +507,7 @@ class Dispatcher(Actor[Message]):
         """Try again what can be tried again: an admission carries its id."""
         if isinstance(error, StoreLost):
             error = self._lost(number)
-        now_s, lane = self.context.seam.clock(), self._lane(number)
+        now_s, lane = self.context.io.clock(), self._lane(number)
         lane.failures += 1
         pause_s = refused_delay(lane.failures, RETRY_S)
         for pending in batch:
@@ -525,7 +525,7 @@ class Dispatcher(Actor[Message]):
         self._watch(number, lane)
 
     def _moved_s(self, number: int) -> float:
-        return self.context.link.moved_s(self.context.lanes[number].lane.names.lane)
+        return self.context.pipeline.moved_s(self.context.lanes[number].lane.names.lane)
 
     def _resume(self, number: int) -> None:
         """Send again what waited for that."""
@@ -594,13 +594,13 @@ class Dispatcher(Actor[Message]):
         lane.is_looking = True
         state, frees, lanes = self.context.lanes[number], lane.is_crowded, len(self.context.lanes)
         call = state.lane.look(asked, node=state.node.name, frees=frees, lines=lanes)
-        asked_s, lane.is_crowded = self.context.seam.clock(), False
+        asked_s, lane.is_crowded = self.context.io.clock(), False
 
         def told(reply: Reply) -> _Looked:
             return _Looked(number, asked, asked_s, frees, reply)
 
         try:
-            self.context.link.send(call, lambda reply: self.deliver(told(reply)))
+            self.context.pipeline.send(call, lambda reply: self.deliver(told(reply)))
         except PoolError as error:
             self.put(told(error))
 
@@ -633,7 +633,7 @@ class Dispatcher(Actor[Message]):
         self, key: str, job_id: str, seen: Seen | None, missing: Missing
     ) -> JobLost | OutcomeExpired:
         """Return what it means that neither a job nor its outcome is there."""
-        now_s, known_s = self.context.seam.clock(), self.context.settings.known_s
+        now_s, known_s = self.context.io.clock(), self.context.settings.known_s
         if seen is not None and seen.is_lost(missing, now_s, known_s):
             return JobLost(key=key, job_id=job_id)
         return OutcomeExpired(key=key, job_id=job_id)

@@ -40,7 +40,7 @@ TRIES_MAX: Final = 16  # a key that moves faster than this is not reached
 @attrs.define(eq=False)
 class _Limit:
     """How long a request may go on.  An answer that comes later has come over a line that moves:
-    then it has as long again; see `Link`."""
+    then it has as long again; see `Pipeline`."""
 
     clock: Callable[[], float]
     op_timeout_s: float
@@ -195,19 +195,19 @@ class Requests:
 
     async def _cancel(self, lane: int, edge: Edge, limit: _Limit) -> bool:
         state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
-        expected_ms = state.expected_ms(self.context.seam.clock())
+        expected_ms = state.expected_ms(self.context.io.clock())
         call = state.lane.advance("free", "", [edge], pending_s=pending_s, expected_ms=expected_ms)
         _, told = await self._call(call, limit, is_sure=True)
         tell_all(self.context, self.tell_waiters, lane, [edge], told)
         return told[0][0] in ("OK", "REPEAT")
 
     def _limit(self) -> _Limit:
-        clock, settings = self.context.seam.clock, self.context.settings
+        clock, settings = self.context.io.clock, self.context.settings
         now_s, op_timeout_s = clock(), settings.op_timeout_s
         return _Limit(clock, op_timeout_s, now_s + op_timeout_s, now_s + settings.longest_s)
 
     async def _call(self, call: ScriptCall, limit: _Limit, *, is_sure: bool) -> Reply:
-        reply = await self.context.link.call(
+        reply = await self.context.pipeline.call(
             call, repeatable=is_sure, timeout_s=limit.left_s(), until_s=limit.until_s
         )
         limit.go_on()

@@ -42,7 +42,7 @@ from pool.errors import Gone, PoolError, StoreLost
 from pool.events import ClockStepped, LeaseLost, LeaseResumed, LoopHung, TtlChanged
 from pool.jobs.context import Context, LaneState
 from pool.redis.commands.replies import Renewal
-from pool.redis.io.system import Beside, Port, Reply
+from pool.redis.io.system import BodyIO, Reply, RunningBody
 from pool.redis.scripts import ScriptCall
 from pool.redis.url import Url
 from pool.runtime.actor import Actor
@@ -112,7 +112,7 @@ class KeepAlive(Actor[Message]):
     down: Callable[[], int] = lambda: 0  # by threads: how many parts of the node are down
     # One thread for each place where lanes are: one in all, but in a cluster one per lane.
     _plans: dict[Url, _Plan] = attrs.field(init=False, factory=dict)
-    _threads: dict[Url, Beside] = attrs.field(init=False, factory=dict)
+    _threads: dict[Url, RunningBody] = attrs.field(init=False, factory=dict)
     _wake: anyio.Event = attrs.field(init=False, factory=anyio.Event)
     _newest: dict[Url, _Answer] = attrs.field(init=False, factory=dict)  # by the threads
     _pulses: dict[Url, Pulse] = attrs.field(init=False, factory=dict)
@@ -205,7 +205,7 @@ class KeepAlive(Actor[Message]):
         return found
 
     def _start_thread(self, url: Url) -> None:
-        self._threads[url] = self.context.seam.start(
+        self._threads[url] = self.context.io.start(
             f"pool-keepalive-{url.tag}" if len(self._urls()) > 1 else "pool-keepalive",
             url,
             partial(self._body, url),
@@ -220,7 +220,7 @@ class KeepAlive(Actor[Message]):
             case _Answer():
                 self._on_answer(message)
             case _Due():
-                now_s = self.context.seam.clock()
+                now_s = self.context.io.clock()
                 for state in self._with_lease():
                     self._step(state, Tick(now_s))
         self._wake.set()
@@ -232,7 +232,7 @@ class KeepAlive(Actor[Message]):
     async def _watch(self) -> None:
         """Wake when the next lease needs a decision."""
         while True:
-            now_s = self.context.seam.clock()
+            now_s = self.context.io.clock()
             due_s = min((s.lease.deadline_s for s in self._with_lease()), default=float("inf"))
             if due_s <= now_s:
                 self.tell_latest("due", _Due())
@@ -241,7 +241,7 @@ class KeepAlive(Actor[Message]):
                 await self._wake.wait()
 
     def _on_answer(self, answer: _Answer) -> None:
-        now_s, sent = self.context.seam.clock(), answer.round
+        now_s, sent = self.context.io.clock(), answer.round
         for state, takes, is_said, reply in zip(
             sent.plan.states, sent.plan.takes, sent.said, answer.replies, strict=True
         ):
@@ -306,7 +306,7 @@ class KeepAlive(Actor[Message]):
     def _take_lease(self, state: LaneState, told: Renewal, asked_s: float) -> None:
         if any(count >= 0 for count in told.counts):
             # Else nobody has a lease: joining again begins a new one.
-            timing, now_s = Timing(told.ttl.ms / 1000), self.context.seam.clock()
+            timing, now_s = Timing(told.ttl.ms / 1000), self.context.io.clock()
             self._granted(state, Renewed(asked_s, now_s, timing, told.ttl.term))
 
     def _granted(self, state: LaneState, event: Renewed) -> None:
@@ -351,37 +351,37 @@ class KeepAlive(Actor[Message]):
 
     # --- in the thread ------------------------------------------------------------------------
 
-    async def _body(self, url: Url, port: Port) -> None:
+    async def _body(self, url: Url, body_io: BodyIO) -> None:
         context = self.context
-        while not port.closing:
+        while not body_io.closing:
             self._asked.discard(url)  # first: what is asked for from here on is not in the plan
             sent = self._next_round(url)
             if sent.is_hung:
                 self._tell_hang(url)
             replies: Sequence[Reply] = ()
             if sent.plan.states:
-                known = await self._acknowledge(sent, port) if sent.is_hung else set()
-                sent_s = context.seam.clock()
+                known = await self._acknowledge(sent, body_io) if sent.is_hung else set()
+                sent_s = context.io.clock()
                 calls = self._calls(sent, known, sent_s)
-                replies = await port.run(calls, timeout_s=context.timing.renew_timeout_s)
+                replies = await body_io.run(calls, timeout_s=context.timing.renew_timeout_s)
                 self._look(url)
-                answer = _Answer(sent, sent_s, replies, context.seam.clock())
+                answer = _Answer(sent, sent_s, replies, context.io.clock())
                 self._newest[url] = answer
-                if not port.post(self.put, answer):
+                if not body_io.post(self.put, answer):
                     return
             failed = any(isinstance(reply, PoolError) for reply in replies)
             renew_s = context.timing.renew_s
             next_s = sent.asked_s + (renew_s / 4 if failed else renew_s)
-            if not await self._look_after_loop(sent, port, next_s):
+            if not await self._look_after_loop(sent, body_io, next_s):
                 return
 
     def _look(self, url: Url) -> None:
-        seam, long_s = self.context.seam, self.context.timing.ttl_s / 2
-        self._holds.setdefault(url, Hold()).look(seam.clock(), seam.waits(), long_s)
+        io, long_s = self.context.io, self.context.timing.ttl_s / 2
+        self._holds.setdefault(url, Hold()).look(io.clock(), io.waits(), long_s)
 
     def _next_round(self, url: Url) -> _Round:
         self._look(url)
-        clock, pulse = self.context.seam.clock, self._pulses.setdefault(url, Pulse())
+        clock, pulse = self.context.io.clock, self._pulses.setdefault(url, Pulse())
         seq = self._seqs[url] = self._seqs.get(url, 0) + 1  # before the plan, see `confirm`
         plan, is_hung = self._plans.get(url, _Plan()), pulse.is_hung(clock())
         for state in plan.states if is_hung else ():
@@ -390,13 +390,13 @@ class KeepAlive(Actor[Message]):
         said = tuple([each is None or each[0] is not plan.handlers for each in known])
         return _Round(clock(), url, plan, seq, is_hung, said)
 
-    async def _acknowledge(self, sent: _Round, port: Port) -> set[int]:
+    async def _acknowledge(self, sent: _Round, body_io: BodyIO) -> set[int]:
         """Acknowledge what has begun; return the lanes that know of all of it."""
         calls = [(state.number, call) for state in sent.plan.states for call in self.begun(state)]
         known = {state.number for state in sent.plan.states}
         if calls:
             timeout_s = self.context.timing.renew_timeout_s
-            replies = await port.run([call for _, call in calls], timeout_s=timeout_s)
+            replies = await body_io.run([call for _, call in calls], timeout_s=timeout_s)
             for (lane, _), reply in zip(calls, replies, strict=True):
                 if isinstance(reply, PoolError) and not isinstance(reply, Gone):
                     known.discard(lane)  # of who is gone all is the reaper's
@@ -421,25 +421,25 @@ class KeepAlive(Actor[Message]):
             calls.append(call)
         return calls
 
-    async def _look_after_loop(self, sent: _Round, port: Port, until_s: float) -> bool:
+    async def _look_after_loop(self, sent: _Round, body_io: BodyIO, until_s: float) -> bool:
         """Sleep until the next round is due, and watch whether the loop still turns.
 
         False if it was closed without closing us: then nobody may think that this node lives.
         """
-        context, clock, pulse = self.context, self.context.seam.clock, self._pulses[sent.url]
-        while not port.closing:
+        context, clock, pulse = self.context, self.context.io.clock, self._pulses[sent.url]
+        while not body_io.closing:
             now_s = clock()
             if now_s >= until_s or sent.url in self._asked or pulse.is_hung(now_s) != sent.is_hung:
                 break
-            if not port.post(self._hear, pulse, pulse.beat(now_s)):
+            if not body_io.post(self._hear, pulse, pulse.beat(now_s)):
                 return False
             sleep_s = min(_LOOK_S, until_s - now_s)
-            await port.sleep(sleep_s)
+            await body_io.sleep(sleep_s)
             pulse.woke(now_s + sleep_s, clock())
             self._look(sent.url)
             kept_s = context.timing.ttl_s - context.timing.margin_s
             if pulse.silent_s(clock()) > kept_s and context.settings.on_overrun == "exit":
-                context.seam.end_process(EXIT_CODE)
+                context.io.end_process(EXIT_CODE)
         return True
 
     def _tell_hang(self, url: Url) -> None:
@@ -447,8 +447,6 @@ class KeepAlive(Actor[Message]):
         if self._told_turns == self._turns:
             return
         self._told_turns = self._turns
-        context, seam = self.context, self.context.seam
-        hung_s, stack = round(self._pulses[url].silent_s(seam.clock()), 3), seam.stack()
-        seam.aside(
-            lambda: context.emit(LoopHung(node=context.node_id, hung_s=hung_s, stack=stack()))
-        )
+        context, io = self.context, self.context.io
+        hung_s, stack = round(self._pulses[url].silent_s(io.clock()), 3), io.stack()
+        io.aside(lambda: context.emit(LoopHung(node=context.node_id, hung_s=hung_s, stack=stack())))

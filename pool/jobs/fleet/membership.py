@@ -63,9 +63,9 @@ from pool.maps.deltas import Delete, Set
 from pool.maps.replica import Replica
 from pool.names import Names
 from pool.redis.commands.lane import IS_NODE, Lane, Target, incarnation_of_pool
-from pool.redis.commands.replies import Founded
+from pool.redis.commands.replies import PoolConfig
 from pool.runtime.actor import Actor
-from pool.runtime.pool_config import found
+from pool.runtime.pool_config import open_pool
 
 RETRY_S: Final = 0.1
 FORMER_MAX: Final = 256  # identities that a lane has not heard of yet: one for each try to join
@@ -124,7 +124,7 @@ class Membership(Actor[Message]):
     _settling: list[_Settling] = attrs.field(init=False, factory=list)  # by lane
     _news: anyio.Event = attrs.field(init=False, factory=anyio.Event)  # of the next try to join
     _is_joining: bool = attrs.field(init=False, default=False)  # else nobody has asked for it yet
-    _is_refounding: bool = attrs.field(init=False, default=False)
+    _is_opening: bool = attrs.field(init=False, default=False)
     _is_announcing: bool = attrs.field(init=False, default=False)
     _announced: set[str] = attrs.field(init=False, factory=set)  # workers that the fleet knows
     _announcing: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
@@ -138,19 +138,19 @@ class Membership(Actor[Message]):
 
     # --- for the node -------------------------------------------------------------------------
 
-    def make_lanes(self, made: Founded) -> None:
+    def make_lanes(self, made: PoolConfig) -> None:
         """Set the lanes up as the pool was found; node numbers rise when it was found anew."""
         context, timing = self.context, Timing(made.ttl_ms / 1000)
         context.incarnation, context.timing = made.incarnation, timing
         self._settling += [_Settling() for _ in range(made.lanes - len(self._settling))]
         before = {state.number: state.node.number for state in context.lanes}
-        now_s = context.seam.clock()
+        now_s = context.io.clock()
         context.unassigned.clear()
         context.lanes[:] = [
             LaneState(
                 number=k,
                 lane=Lane(
-                    Names(context.pool, k), "", context.settings.parked_ttl_s, context.seam.pages
+                    Names(context.pool, k), "", context.settings.parked_ttl_s, context.io.pages
                 ),
                 node=Target(context.node_id, before.get(k, 0) + 1),
                 lease=Lease(
@@ -283,7 +283,7 @@ class Membership(Actor[Message]):
 
         After each renewal, but once a period is enough: with many lanes each of them answers.
         """
-        now_s, items = self.context.seam.clock(), self.replica.items
+        now_s, items = self.context.io.clock(), self.replica.items
         if now_s - self._looked_s < self.context.timing.renew_s / 2 or self.state != "running":
             return
         self._looked_s = now_s
@@ -372,7 +372,7 @@ class Membership(Actor[Message]):
     # --- the actor ----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._is_refounding = self._is_announcing = False
+        self._is_opening = self._is_announcing = False
         for number, settling in enumerate(self._settling):
             settling.is_running = False
             if self._is_joining:
@@ -389,9 +389,9 @@ class Membership(Actor[Message]):
             case LaneDoubted(lane) if self.context.lanes[lane].lane.incarnation:
                 self._settling[lane].is_doubted = True
                 self._settle_soon(lane)
-            case PoolLost() if not self._is_refounding:
-                self._is_refounding = True
-                self.spawn(self._refound)
+            case PoolLost() if not self._is_opening:
+                self._is_opening = True
+                self.spawn(self._open_again)
             case _:
                 return  # known already
 
@@ -465,10 +465,10 @@ class Membership(Actor[Message]):
     async def _examine(self, state: LaneState, settling: _Settling) -> None:
         """Find out what became of a lane of which a script said that our data are not there."""
         context = self.context
-        text = await context.link.execute("HGET", state.lane.names.lane, "incarnation")
+        text = await context.pipeline.execute("HGET", state.lane.names.lane, "incarnation")
         there = (text or b"").decode(errors="replace")
         if there != state.lane.incarnation or not there:
-            made = await found(context)
+            made = await open_pool(context)
             if made.incarnation != context.incarnation:
                 self._begin_anew(made)
                 return
@@ -496,13 +496,13 @@ class Membership(Actor[Message]):
         self.on_lane_lost(number)
         self.on_changed()
 
-    async def _refound(self) -> None:
+    async def _open_again(self) -> None:
         """Find the pool anew if it is lost, so that new work is served; try until that is done."""
         refusals = 0
         try:
             while True:
                 try:
-                    made = await found(self.context)
+                    made = await open_pool(self.context)
                     if made.incarnation == self.context.incarnation:
                         await self._announce_again()
                 except PoolError as error:
@@ -514,7 +514,7 @@ class Membership(Actor[Message]):
                     self._begin_anew(made)
                     return
         finally:
-            self._is_refounding = False
+            self._is_opening = False
 
     async def _announce_again(self) -> None:
         """Put our entries back, before our own copy of `workers` is fetched without them."""
@@ -524,7 +524,7 @@ class Membership(Actor[Message]):
             if entries:
                 await self.replica.write(entries, repeatable=True)
 
-    def _begin_anew(self, made: Founded) -> None:
+    def _begin_anew(self, made: PoolConfig) -> None:
         """The data of before are gone: no lease of ours is left, all take the next number.
 
         Of those of the control keys alone, nothing but copies of maps needs to be fetched again.
@@ -594,8 +594,8 @@ class Membership(Actor[Message]):
 
     async def _tell_time(self, state: LaneState) -> None:
         """Ask the lane's own server: those of a cluster have clocks of their own."""
-        asked_s = self.context.seam.clock()
-        clock_ms = await self.context.link.at(state.lane.names.lane).execute("TIME")
+        asked_s = self.context.io.clock()
+        clock_ms = await self.context.pipeline.at(state.lane.names.lane).execute("TIME")
         state.tell_clock(clock_ms, asked_s)
 
     def _tell_news(self) -> None:
@@ -614,7 +614,7 @@ class Membership(Actor[Message]):
             while True:
                 try:
                     if not await self._announce_next():
-                        if not self._is_refounding:  # who could not be announced may have left
+                        if not self._is_opening:  # who could not be announced may have left
                             self.context.outages.forget(None)
                         return
                 except PoolError as error:
@@ -644,7 +644,7 @@ class Membership(Actor[Message]):
         stale: str = "",
     ) -> None:
         context, settings = self.context, self.context.settings
-        asked_s = context.seam.clock()
+        asked_s = context.io.clock()
         not_after_ms = round(
             state.clock_ms + 1000 * (asked_s - state.clock_at_s + settings.op_timeout_s)
         )
@@ -662,13 +662,13 @@ class Membership(Actor[Message]):
             pool_ttl_ms=context.timing.ttl_ms,
             stale=stale,
         )
-        now_ms, ttl, incarnation, clock = await context.link.call(call, repeatable=True)
+        now_ms, ttl, incarnation, clock = await context.pipeline.call(call, repeatable=True)
         if context.lanes[state.number] is not state:
             return  # the pool was found anew meanwhile: that lease ends by itself
         state.tell_time(now_ms, asked_s)
         if state.lane.incarnation != incarnation:
             state.time = PoolTime()  # made anew, it has a time of its own, and nothing of before
-        state.hear(clock, asked_s, context.seam.clock())
+        state.hear(clock, asked_s, context.io.clock())
         state.lane = attrs.evolve(state.lane, incarnation=incarnation)
         await self._thaw(state)
         if context.lanes[state.number] is not state:
@@ -685,7 +685,7 @@ class Membership(Actor[Message]):
             # Whoever was told to stop has to be told to go on, and a renewal does that: so were
             # those of ours that had not joined.
             lease = Lease(timing=timing, asked_s=asked_s, term=ttl.term, phase=state.lease.phase)
-            is_late = context.seam.clock() + timing.renew_s >= lease.soft_s
+            is_late = context.io.clock() + timing.renew_s >= lease.soft_s
             if is_late and lease.phase == "held":
                 # It would end before it is renewed.  Nothing begins by it, and nobody runs here.
                 lease = attrs.evolve(lease, phase="fenced")
@@ -697,11 +697,11 @@ class Membership(Actor[Message]):
         former = self._former.get(state.number, [])
         if former:
             call = state.lane.thaw(former, known_s=self.context.settings.crash_window_s)
-            await self.context.link.call(call, repeatable=True)
+            await self.context.pipeline.call(call, repeatable=True)
             self._former[state.number] = [n for n in self._former[state.number] if n not in former]
 
     async def _leave(self, state: LaneState, who: Target) -> tuple[bool, int]:
         """Return whether it is gone in peace, and how many keys it owns otherwise."""
         call = state.lane.leave([who])
-        [(word, _, keys)] = await self.context.link.call(call, repeatable=True)
+        [(word, _, keys)] = await self.context.pipeline.call(call, repeatable=True)
         return word == "OK", int(keys) if word == "OWNS" else 0

@@ -78,7 +78,7 @@ class Reaper(Actor[Message]):
 
     @_alarms.default
     def _no_alarms(self) -> Alarms:
-        return Alarms(self.context.seam.clock)
+        return Alarms(self.context.io.clock)
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Reaper(Actor[Message]):
                 self._alarms.set(lane, 0.0)
 
     def _spread(self) -> float:
-        return self.context.seam.dice.uniform(0.0, SPREAD_S)
+        return self.context.io.dice.uniform(0.0, SPREAD_S)
 
     async def doom(self, lane: int, name: str) -> bool:
         """See to it that an identity ends in a lane: it has a lease there, or one that has ended.
@@ -125,15 +125,15 @@ class Reaper(Actor[Message]):
     async def _fence(self, lane: int) -> bool:
         """Claim what has ended in a lane, and reap what was claimed; False if nothing was done."""
         state, timing = self.context.lanes[lane], self.context.timing
-        if not state.lease.is_good(self.context.seam.clock()):
+        if not state.lease.is_good(self.context.io.clock()):
             # We have not heard from the store for long: our own lease may have ended with others'.
             self._alarms.set_by(lane, RETRY_S)
             return False
-        places = self.context.seam.pages.claims - self._busy[lane]
+        places = self.context.io.pages.claims - self._busy[lane]
         if places <= 0:
             return False  # who leaves one rings
         suspects = self._suspects.pop(state.number, {})
-        now_s = self.context.seam.clock()
+        now_s = self.context.io.clock()
         some = dict(islice(suspects.items(), SUSPECTS_MAX))
         left = {name: None for name in suspects if name not in some}
         call = state.lane.fence(
@@ -145,7 +145,7 @@ class Reaper(Actor[Message]):
             suspects=tuple(some),
         )
         try:
-            earliest_ms, claimed = await self.context.link.call(call)
+            earliest_ms, claimed = await self.context.pipeline.call(call)
         except PoolError as error:
             self._troubled("fence", lane, error)
             self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
@@ -156,7 +156,7 @@ class Reaper(Actor[Message]):
         if left or earliest_ms == 0:
             self._alarms.set_by(lane, 0.0)  # the next page
         elif earliest_ms is not None:
-            in_s = max(0.0, state.until_s(earliest_ms, self.context.seam.clock()))
+            in_s = max(0.0, state.until_s(earliest_ms, self.context.io.clock()))
             self._alarms.set_by(lane, in_s + self._spread() + 0.01)
         for claim in await self._forget(state, claimed):
             if self.state != "running":
@@ -172,7 +172,7 @@ class Reaper(Actor[Message]):
         if not claimed:
             return ()
         try:
-            told = await self.context.link.call(state.lane.forget(claimed), repeatable=True)
+            told = await self.context.pipeline.call(state.lane.forget(claimed), repeatable=True)
         except PoolError as error:
             self._troubled("reap", state.number, error)
             return claimed  # who reaps them goes on asking
@@ -198,13 +198,13 @@ class Reaper(Actor[Message]):
             self._busy[lane] += 1
 
     def _leave_place(self, lane: int) -> None:
-        if self._busy[lane] == self.context.seam.pages.claims:
+        if self._busy[lane] == self.context.io.pages.claims:
             self._alarms.set_by(lane, 0.0)
         self._busy[lane] -= 1
 
     async def _reap(self, state: LaneState, claim: Claim) -> None:
         """Move everything that a fenced identity owned, then forget it."""
-        link, keys, alone_s = self.context.link, 0, 0.0
+        pipeline, keys, alone_s = self.context.pipeline, 0, 0.0
         after, stuck, is_told = 0, 0, False
         judgement = judgement_of(self.context.settings, self.context.timing)
         lineup = model.Lineup(judgement, claim.death)
@@ -214,7 +214,7 @@ class Reaper(Actor[Message]):
                 reap_s = self.context.timing.reap_s
                 call = state.lane.reap(claim, reap_s=reap_s, deaths=lineup.deaths, after=after)
                 try:
-                    is_done, upto, held = await link.call(call, repeatable=True)
+                    is_done, upto, held = await pipeline.call(call, repeatable=True)
                     if is_done:
                         break
                     moved = await self._move(state, claim, held, lineup, scatter)
@@ -257,7 +257,7 @@ class Reaper(Actor[Message]):
         """Return the processes of whose death a culprit is known, in whichever lane."""
         found = set[str]()
         for state in self.context.lanes:
-            names: list[bytes] = await self.context.link.execute(
+            names: list[bytes] = await self.context.pipeline.execute(
                 "ZRANGE", state.lane.names.thawed, 0, -1
             )
             found |= {
@@ -270,7 +270,7 @@ class Reaper(Actor[Message]):
         process, told = process_of(claim.identity), list[bytes]()
         try:
             for state in self.context.lanes:
-                found = await self.context.link.execute("HGETALL", state.lane.names.trials)
+                found = await self.context.pipeline.execute("HGETALL", state.lane.names.trials)
                 told += [
                     text
                     for name, text in zip(found[::2], found[1::2], strict=True)
@@ -305,7 +305,7 @@ class Reaper(Actor[Message]):
             decision = model.recover(
                 record,
                 holding.options,
-                self.context.seam.dice,
+                self.context.io.dice,
                 judgement=lineup.judgement,
                 death=claim.death,
                 is_most=lineup.is_most(holding.key),
@@ -324,10 +324,10 @@ class Reaper(Actor[Message]):
             targets=ranks.targets,
             claim=claim.claim,
             reap_s=timing.reap_s,
-            expected_ms=state.expected_ms(self.context.seam.clock()),
+            expected_ms=state.expected_ms(self.context.io.clock()),
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
-        _, told = await self.context.link.call(call, repeatable=True)
+        _, told = await self.context.pipeline.call(call, repeatable=True)
         return parked + tell_all(self.context, self.tell_waiters, state.number, edges, told)
 
     def _troubled(self, during: str, lane: int, error: PoolError) -> None:

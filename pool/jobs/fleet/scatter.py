@@ -47,7 +47,7 @@ class Scatter:
         if not workers:
             return ()
         # Anywhere at first: each death, lane and number of deaths begins elsewhere.
-        turn = self._turns.get(deaths, self.context.seam.dice.randrange(len(workers)))
+        turn = self._turns.get(deaths, self.context.io.dice.randrange(len(workers)))
         self._turns[deaths] = turn + 1
         order = range(turn, turn + min(len(workers), TARGETS_MAX))
         ranked = [workers[at % len(workers)] for at in order]

@@ -107,13 +107,13 @@ class Sweeper(Actor[Deadline]):
 
     @_alarms.default
     def _no_alarms(self) -> Alarms:
-        return Alarms(self.context.seam.clock)
+        return Alarms(self.context.io.clock)
 
     # --- for the node -------------------------------------------------------------------------
 
     def due(self, lane: int, in_s: float) -> None:
         """Something in the lane is due in so many seconds."""
-        step = math.ceil((self.context.seam.clock() + in_s) / STEP_S)
+        step = math.ceil((self.context.io.clock() + in_s) / STEP_S)
         self.tell_latest((lane, step), Deadline(lane, step))
 
     # --- the actor ----------------------------------------------------------------------------
@@ -126,20 +126,24 @@ class Sweeper(Actor[Deadline]):
 
     def handle(self, message: Deadline) -> None:
         self._agendas[message.lane].add(message.step)
-        self._alarms.set_by(message.lane, message.step * STEP_S - self.context.seam.clock())
+        self._alarms.set_by(message.lane, message.step * STEP_S - self.context.io.clock())
 
     def _later(self, lane: int, in_s: float) -> None:
-        self._alarms.set_by(lane, in_s + self.context.seam.dice.uniform(0, SPREAD_S))
+        self._alarms.set_by(lane, in_s + self.context.io.dice.uniform(0, SPREAD_S))
 
     async def _sweep(self, lane: int) -> None:
         """Look after everything that is overdue in a lane."""
         state = self.context.lanes[lane]
-        link, settings, clock = self.context.link, self.context.settings, self.context.seam.clock
+        pipeline, settings, clock = (
+            self.context.pipeline,
+            self.context.settings,
+            self.context.io.clock,
+        )
         agenda, asked_s = self._agendas[lane], clock()
         try:
             skip, keys_max = self._skipped[lane], settings.sweep_batch
             call = state.lane.sweep(state.node.name, lock_s=LOCK_S, keys_max=keys_max, skip=skip)
-            swept = await link.call(call, repeatable=True)
+            swept = await pipeline.call(call, repeatable=True)
             state.tell_time(swept.now_ms, clock())
             ours_s = agenda.passed(asked_s)
             is_stuck = not await self._look_after(state, swept.found)
@@ -214,7 +218,7 @@ class Sweeper(Actor[Deadline]):
         call = state.lane.intend(
             each.key, record.id, record.owner, intent, again_s=again_s, epoch=record.epoch
         )
-        await self.context.link.call(call, repeatable=True)
+        await self.context.pipeline.call(call, repeatable=True)
         self.due(state.number, again_s)
         return 1
 
@@ -233,7 +237,7 @@ class Sweeper(Actor[Deadline]):
             decision: model.Decision = model.recover(
                 record,
                 each.options,
-                self.context.seam.dice,
+                self.context.io.dice,
                 judgement=judgement_of(settings, self.context.timing),
                 death=death,
             )
@@ -249,7 +253,7 @@ class Sweeper(Actor[Deadline]):
             edges,
             pending_s=pending_s,
             targets=ranks.targets,
-            expected_ms=state.expected_ms(self.context.seam.clock()),
+            expected_ms=state.expected_ms(self.context.io.clock()),
         )
-        _, told = await self.context.link.call(call, repeatable=True)
+        _, told = await self.context.pipeline.call(call, repeatable=True)
         return tell_all(self.context, self.tell_waiters, state.number, edges, told)

@@ -97,10 +97,10 @@ class Walker:
 
     async def run(self, number: int) -> None:
         """Walk over a lane, for ever."""
-        mine, clock = Pass(), self.context.seam.clock
+        mine, clock = Pass(), self.context.io.clock
         rest_s = model.rest_s(self.context.timing.ttl_s)
         # A fleet that starts has better things to do.
-        pause_s = self.context.seam.dice.uniform(rest_s / 2, rest_s)
+        pause_s = self.context.io.dice.uniform(rest_s / 2, rest_s)
         while True:
             await anyio.sleep(pause_s)
             began_s = clock()
@@ -118,8 +118,8 @@ class Walker:
         """Take the next slice and judge it; return how long to pause."""
         context, ttl_s = self.context, self.context.timing.ttl_s
         rest_s, slack_s = model.rest_s(ttl_s), max(1.0, ttl_s / 2)
-        link = context.link.at(state.lane.names.prefix)
-        connections = link.connections
+        pipeline = context.pipeline.at(state.lane.names.prefix)
+        connections = pipeline.connections
         announced: list[str] = []
         if mine.cursor in _ENDS:
             mine.open_at, mine.cleanup_at = mine.open_at or "0", mine.cleanup_at or "0"
@@ -133,12 +133,12 @@ class Walker:
             found=mine.found,
             announced=announced,
         )
-        told: Walked = await link.call(call)
-        state.tell_time(told.now_ms, context.seam.clock())
+        told: Walked = await pipeline.call(call)
+        state.tell_time(told.now_ms, context.io.clock())
         if told.held_s:
             mine.is_whole = False
-            return told.held_s + context.seam.dice.uniform(0.0, SPREAD_S)
-        if not told.is_continued or link.connections != mine.connections:
+            return told.held_s + context.io.dice.uniform(0.0, SPREAD_S)
+        if not told.is_continued or pipeline.connections != mine.connections:
             mine.is_whole = False
         if mine.cursor in _ENDS or not told.is_continued:
             self._begin(mine, told, connections)
@@ -152,7 +152,7 @@ class Walker:
             await self._judge(state, mine, flat[i : i + 2 * JUDGED])
             await anyio.lowlevel.checkpoint()
         if mine.cursor in _ENDS:
-            if mine.is_whole and link.connections == mine.connections:
+            if mine.is_whole and pipeline.connections == mine.connections:
                 await self._end(state, mine, told)
             mine.found = 0
         await self._expire(state)
@@ -163,7 +163,7 @@ class Walker:
         items: list[str] = []
         while True:
             call = state.lane.expire(items, items_max=EXPIRED)
-            found: list[str] = await self.context.link.call(call, repeatable=True)
+            found: list[str] = await self.context.pipeline.call(call, repeatable=True)
             if not found or found == items:
                 return
             items = found
@@ -198,7 +198,7 @@ class Walker:
         if odd:
             raw = [each.key.encode(errors="surrogateescape") for each in odd]
             jobs = state.lane.names.jobs
-            again = await self.context.link.execute("HMGET", jobs, *raw)
+            again = await self.context.pipeline.execute("HMGET", jobs, *raw)
             still = [each for each, text in zip(odd, again, strict=True) if text == each.text]
             mine.found += len(still)
             await self._act(state, still)
@@ -236,7 +236,7 @@ class Walker:
         ]
         if owners:
             commands += [("ZMSCORE", names.keepalive, *owners), ("HMGET", names.cleanup, *owners)]
-        replies = await self.context.link.replies_to(commands)
+        replies = await self.context.pipeline.replies_to(commands)
         for reply in replies:
             if isinstance(reply, StoreFault):
                 self._troubled(
@@ -290,7 +290,7 @@ class Walker:
         names = list({record.handler for record in records})
         if not names:
             return {}
-        texts = await self.context.link.execute("HMGET", state.lane.names.handlers, *names)
+        texts = await self.context.pipeline.execute("HMGET", state.lane.names.handlers, *names)
         return {name: Options.parse(text or b"") for name, text in zip(names, texts, strict=True)}
 
     async def _recover(
@@ -348,8 +348,8 @@ class Walker:
         is_right = (mine.unassigned, len(mine.waiting)) == (told.unassigned, told.waiting)
         if is_right and mine.found == told.astray == 0:
             return
-        names, link = state.lane.names, self.context.link
-        registered = await link.execute("HKEYS", names.handlers)
+        names, pipeline = state.lane.names, self.context.pipeline
+        registered = await pipeline.execute("HKEYS", names.handlers)
         handlers = mine.handlers | {name.decode(errors="replace") for name in registered}
         if len(handlers) > HANDLERS_MAX:  # then only the pass itself is noted
             handlers, mine.changes = set(), ""
@@ -357,7 +357,7 @@ class Walker:
         call = state.lane.recount(
             sorted(handlers), changes=mine.changes, found=mine.found, counted=counted
         )
-        before, after = await link.call(call)
+        before, after = await pipeline.call(call)
         if before != after:
             self.context.emit(CountersMended(lane=state.number, before=before, after=after))
 

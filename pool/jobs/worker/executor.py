@@ -93,7 +93,7 @@ class Pace:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Slots:
+class Executor:
     """The slots of one worker; belongs to its task."""
 
     context: Context
@@ -136,7 +136,7 @@ class Slots:
         What waits for its trial needs no slot meanwhile, though the lane counts it as if it did.
         """
         held = min(len(self._suspects), self.capacity)
-        return self.pace.ahead(self.context.seam.clock()) + held
+        return self.pace.ahead(self.context.io.clock()) + held
 
     def left(self) -> int:
         """Return how many slots are left for what is not here yet."""
@@ -150,7 +150,7 @@ class Slots:
         then; where no slot has been freed or taken of late, all of it.  Suspects, too, once it is
         not a trial that they wait for.
         """
-        now_s = self.context.seam.clock()
+        now_s = self.context.io.clock()
         if self._suspects and not self.context.trials.is_taken(now_s, self.fill):
             self._backlog.extendleft(run for _, _, run in sorted(self._suspects, reverse=True))
             self._forget_suspects()
@@ -186,7 +186,7 @@ class Slots:
     def requeue(self, run: Run) -> None:
         """Run it again from the start, same epoch and attempt, before the others."""
         if run.job is not None:
-            run.state = run.job.handed_over()
+            run.state = run.job.checkpoint()
         run.cause = ""
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
         run.cancelled_s, run.has_overrun = 0.0, False
@@ -225,15 +225,15 @@ class Slots:
     def _suspect(self, run: Run) -> None:
         self._turns += 1
         heappush(self._suspects, (run.start.marks.halves, self._turns, run))
-        self.context.trials.count(1, self.context.seam.clock())
+        self.context.trials.count(1, self.context.io.clock())
 
     def _forget_suspects(self) -> None:
-        self.context.trials.count(-len(self._suspects), self.context.seam.clock())
+        self.context.trials.count(-len(self._suspects), self.context.io.clock())
         self._suspects.clear()
 
     def _begin_trial(self) -> None:
         """Begin the next suspect, unless one is on trial."""
-        trials, now_s = self.context.trials, self.context.seam.clock()
+        trials, now_s = self.context.trials, self.context.io.clock()
         if not (self._suspects and self.has_room()) or trials.is_taken(now_s, self.fill):
             return
         kept: list[tuple[int, int, Run]] = []
@@ -255,7 +255,7 @@ class Slots:
 
     def end_trial(self, run: Run) -> None:
         """Begin the next one: this one has lived for long enough, or its lane is silent."""
-        self.context.trials.end(run, self.context.seam.clock())
+        self.context.trials.end(run, self.context.io.clock())
         self.fill()
 
     def is_kept_back(self, run: Run) -> bool:
@@ -307,7 +307,7 @@ class Slots:
         return True
 
     def _has_lease(self, run: Run) -> bool:
-        now_s = self.context.seam.clock()
+        now_s = self.context.io.clock()
         return not self.box_of(run).is_fenced and self.context.lanes[run.lane].lease.is_good(now_s)
 
     def _prepare(self, run: Run) -> None:
@@ -317,7 +317,7 @@ class Slots:
         run.handler = self.handlers[start.handler]
         if run.payload is None:
             run.payload = start.payload
-        if start.flags and ("p" in start.flags or "b" in start.flags) and run.blob is None:
+        if start.flags and ("p" in start.flags or "b" in start.flags) and run.checkpoint is None:
             run.step("prepare")
             self._preparing += 1
             self.spawn(unmoved, partial(self._fetch, run))
@@ -335,17 +335,17 @@ class Slots:
 
     async def _fetch(self, run: Run) -> None:
         names, start = self.context.lanes[run.lane].lane.names, run.start
-        places = (names.payloads, names.blobs, names.jobs)
+        places = (names.payloads, names.checkpoints, names.jobs)
         try:
-            run.turn = turn = self.context.link.at(names.prefix).reads.turn()
+            run.turn = turn = self.context.pipeline.at(names.prefix).reads.turn()
             async with turn:
                 if turn.is_given_up:
                     self.prepared(run)
                     return
-                payload, blob, text = await self.context.link.execute_all(
+                payload, checkpoint, text = await self.context.pipeline.execute_all(
                     ("HGET", place, run.key) for place in places
                 )
-                found = (payload, blob, text)  # or what a garbled reply holds
+                found = (payload, checkpoint, text)  # or what a garbled reply holds
                 turn.size = sum(len(each) for each in found if isinstance(each, bytes))
         except PoolError as error:
             self.context.trouble("fetch", run.lane, error)
@@ -360,17 +360,17 @@ class Slots:
                 return
             is_read = "p" not in start.flags or (payload and is_call(payload))
             run.fetches += 1
-            if (is_read and ("b" not in start.flags or blob)) or run.fetches >= FETCHES_MAX:
+            if (is_read and ("b" not in start.flags or checkpoint)) or run.fetches >= FETCHES_MAX:
                 if "p" in start.flags:
                     run.payload = payload or b""
-                run.blob = (blob if "b" in start.flags else None) or b""
+                run.checkpoint = (checkpoint if "b" in start.flags else None) or b""
             else:
                 await anyio.sleep(RESEND_S)
         self.prepared(run)
 
     def _launch(self, run: Run) -> None:
         run.step("begin")
-        self._launched_s = run.began_s = self.context.seam.clock()
+        self._launched_s = run.began_s = self.context.io.clock()
         if run.start.flags and "a" in run.start.flags and run.start.marks.halves:
             trials, for_s = self.context.trials, 0.0  # its lane was silent, and it lost its turn
             if trials.has(run):
@@ -408,7 +408,7 @@ class Slots:
             raise PartEnded(part="slot", problem="a stranger cancelled its task")
 
     async def _serve(self, slot: _Slot) -> None:
-        clock, took_s = self.context.seam.clock, self.pace.took_s
+        clock, took_s = self.context.io.clock, self.pace.took_s
         cancels, is_used = strays(), False
         began_s = now_s = clock()
         while True:
@@ -470,7 +470,7 @@ class Slots:
         """End a slot whose task somebody has cancelled: those who know it may do so again.
 
         If it ran others before, one of them may have done it late.  The job that it hit is not to
-        blame, and runs again at once, where nobody else has been.  Nor is it if the house was
+        blame, and runs again at once, where nobody else has been.  Nor is it if the task scope was
         cancelled, too: that is no job's doing, but the end of the loop, or of all its tasks.  Then
         it is given back: if somebody leaves in order, it was to be that anyway.
         """

@@ -163,10 +163,12 @@ class Outbox:
             pending_s=self.context.timing.pending_timeout_s,
             targets=ranks.targets,
             says=self.says(),
-            expected_ms=state.expected_ms(self.context.seam.clock()),
+            expected_ms=state.expected_ms(self.context.io.clock()),
         )
         try:
-            self.context.link.send(call, lambda reply: self.deliver(Answered(self, batch, reply)))
+            self.context.pipeline.send(
+                call, lambda reply: self.deliver(Answered(self, batch, reply))
+            )
         except PoolError as error:
             self.put(Answered(self, batch, error))
 
@@ -198,7 +200,7 @@ class Outbox:
         Nothing is returned when the batch failed: then it is sent again after a pause.
         """
         self.is_flying = False
-        self.answered_s = self.context.seam.clock()
+        self.answered_s = self.context.io.clock()
         if isinstance(answer.reply, PoolError):
             is_away = isinstance(answer.reply, StoreUnavailable)
             self._refusals = 0 if is_away else self._refusals + 1
@@ -212,7 +214,7 @@ class Outbox:
     def _take(self, acks_until_s: float) -> tuple[list[Sent], Ranks]:
         batch: list[Sent] = []
         ranks = Ranks()
-        now_s = self.context.seam.clock()
+        now_s = self.context.io.clock()
         until_s = max(now_s, acks_until_s)
         while self._acks and len(batch) < BATCH_MAX:
             run, due_s = next(iter(self._acks.items()))

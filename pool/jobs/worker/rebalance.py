@@ -26,7 +26,7 @@ MOVES_MAX: Final = 16  # services on their way to one target at once
 
 
 @attrs.define(eq=False)
-class Mover:
+class Rebalancer:
     """Decides for one worker."""
 
     context: Context
@@ -45,7 +45,7 @@ class Mover:
         first = self.context.targets(run.key, start.handler, lane=run.lane, limit=1)
         if not first or first[0].id == self.worker_id or self._asked.get(run.key) == revision:
             return None
-        cleared_s = run.began_s + settings.crash_window_s - self.context.seam.clock()
+        cleared_s = run.began_s + settings.crash_window_s - self.context.io.clock()
         if start.marks.deaths and cleared_s > 0:
             return cleared_s
         if not run.is_acknowledged or self._on_way.get(first[0].id, 0) >= MOVES_MAX:
@@ -69,11 +69,11 @@ class Mover:
             run.target = ""
 
     async def _has_room(self, lane: int, target: Target) -> bool:
-        names, link = self.context.lanes[lane].lane.names, self.context.link
+        names, pipeline = self.context.lanes[lane].lane.names, self.context.pipeline
         try:
-            text = await link.execute("HGET", names.open, target.id)
-            running = await link.execute("SCARD", names.owned(target.name))
-            pending = await link.execute("XLEN", names.stream(target.name))
+            text = await pipeline.execute("HGET", names.open, target.id)
+            running = await pipeline.execute("SCARD", names.owned(target.name))
+            pending = await pipeline.execute("XLEN", names.stream(target.name))
         except PoolError:
             return False
         told = Opening.parse(text or b"")

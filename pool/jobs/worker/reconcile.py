@@ -38,7 +38,7 @@ class HeldKey:
 
 
 @attrs.define(eq=False)
-class Mending:
+class Reconciliation:
     """What is to be done, and to which keys."""
 
     adopt: list[Start] = attrs.field(factory=list)  # ours, and not begun here
@@ -119,14 +119,14 @@ def _run_of(what: Start | Record | Edge) -> tuple[int, str]:
 
 def compare(
     theirs: Owned, runs: Mapping[str, Run], memory: Memory, known: Collection[Run]
-) -> Mending:
+) -> Reconciliation:
     """Compare a page; `runs` are those of the identity's lane, with nothing on its way out.
 
     `known` had come before the question was asked, which names them.  Of the others the answer may
     say nothing; what stamps say of that is no use: where the server went back all that it lost is
     newer than its own.
     """
-    mending = Mending()
+    reconciliation = Reconciliation()
     starts = {start.key: start for start in theirs.starts}
     meant: dict[str, tuple[int, str]] = {}
     for start in theirs.starts:
@@ -134,25 +134,27 @@ def compare(
         run, settled = runs.get(start.key), memory.of(start.key)
         if run is not None and not run.gives_way_to(start):
             if _run_of(run.start) == this and run.is_acknowledged:
-                mending.again.append(run)
+                reconciliation.again.append(run)
             continue  # it is here, or waits for a handler of before
         if settled is not None and _run_of(settled) == this:
-            mending.resend.append(settled)
+            reconciliation.resend.append(settled)
         elif settled is None or settled.epoch <= start.epoch:
-            mending.adopt.append(start)
+            reconciliation.adopt.append(start)
         else:  # the server went back to before what we settled last
-            mending.release.append(HeldKey(start.key, start.epoch, start.id, start.handler))
+            reconciliation.release.append(HeldKey(start.key, start.epoch, start.id, start.handler))
     for key, record in theirs.running.items():
         this = meant[key] = _run_of(record)
         run, settled = runs.get(key), memory.of(key)
         if run is not None and _run_of(run.start) == this:
-            mending.acknowledged.append(run)
+            reconciliation.acknowledged.append(run)
             if record.intent.startswith("s"):
-                mending.stop.append((run, record.intent[1:]))
+                reconciliation.stop.append((run, record.intent[1:]))
         elif settled is not None and _run_of(settled) == this:
-            mending.resend.append(settled)
+            reconciliation.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:
-            mending.release.append(HeldKey(key, record.epoch, record.id, record.handler, record))
+            reconciliation.release.append(
+                HeldKey(key, record.epoch, record.id, record.handler, record)
+            )
     for key, record in theirs.lost.items():
         # Its start cannot be read from our stream any more.  Whether its payload still can is seen
         # by the script that takes it from us.
@@ -162,13 +164,15 @@ def compare(
         if any(start is not None and _run_of(start) == this for start in both):
             continue  # it can, after all, or it runs here
         if settled is not None and _run_of(settled) == this:
-            mending.resend.append(settled)
+            reconciliation.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:  # else first that has to end
-            mending.release.append(HeldKey(key, record.epoch, record.id, record.handler, record))
+            reconciliation.release.append(
+                HeldKey(key, record.epoch, record.id, record.handler, record)
+            )
     for run in known:
         # Another epoch is not ours either: a service would go on for ever under one that is lost.
         is_theirs = meant.get(run.key) == _run_of(run.start) or run.key in theirs.unreadable
         is_lost = runs.get(run.key) is run and not is_theirs and not run.is_lost
         if is_lost and run.phase != "settling":
-            mending.cancel.append(run)
-    return mending
+            reconciliation.cancel.append(run)
+    return reconciliation

@@ -20,7 +20,7 @@ from pool.runtime.exceptions import told
 
 
 @attrs.frozen
-class Endings:
+class Settlement:
     """Decides for one node; the edges it makes still lack the targets of a GRANT."""
 
     context: Context
@@ -64,7 +64,7 @@ class Endings:
         if run.why == "stop":
             return self._cancelled(run, run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
-        state, mark = run.job.handed_over() if run.job is not None else None, ""
+        state, mark = run.job.checkpoint() if run.job is not None else None, ""
         if run.is_marked and run.job is not None:
             marks = start.marks.add(run.job.worker, is_whole=True)
             if marks.halves > 2 * self.context.settings.crashes_max:
@@ -105,13 +105,13 @@ class Endings:
         return self.edge(run, model.CANCEL, cause, z="1" if run.is_called else "")
 
     def _failed(self, run: Run, cause: str, error: str, *, after_s: float | None = None) -> Edge:
-        start, seam = run.start, self.context.seam
+        start, io = run.start, self.context.io
         options = run.handler.options if run.handler is not None else Options()
         attempt = start.attempt
-        ran_s = seam.clock() - run.began_s if run.began_s else 0.0
+        ran_s = io.clock() - run.began_s if run.began_s else 0.0
         if options.kind == "service" and ran_s >= options.healthy_s:
             attempt = 1  # it was well for long enough: this failure is a first one
-        decision = model.after_failure(attempt, options, seam.dice, cause=cause, error=error)
+        decision = model.after_failure(attempt, options, io.dice, cause=cause, error=error)
         if isinstance(decision, model.ParkJob):
             follows, edge = "parked", self._parked(run, decision.cause, decision.error)
         else:

@@ -4,10 +4,10 @@
                              |
                              no slot in time: surplus, given back
 
-Who may write: only this actor touches its runs; replies of the link and timers come back as
+Who may write: only this actor touches its runs; replies of the pipeline and timers come back as
 messages.  Dying after any step leaves the record with its owner: fencing and reaping take it from
 there.  A repeated start drops out by (key, epoch), a repeated settlement is answered with the
-stored outcome.  What Redis says we own is compared with what we do now and then (`mending`).
+stored outcome.  What Redis says we own is compared with what we do now and then (`reconcile`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pool.jobs.restoring import restore
 from pool.jobs.run import CANCELLED, Ending, Run
 from pool.jobs.settlement import edge_of, outcome_ttl_ms
 from pool.jobs.trials import LIVED_S
-from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Slots
+from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Executor
 from pool.jobs.worker.messages import (
     Drain,
     Granted,
@@ -52,9 +52,9 @@ from pool.jobs.worker.messages import (
     Ticked,
 )
 from pool.jobs.worker.outbox import BATCH_MAX, RESEND_S, Answered, FlushDue, Memory, Outbox
-from pool.jobs.worker.rebalance import Mover
-from pool.jobs.worker.reconcile import Audit, HeldKey, Mending, compare
-from pool.jobs.worker.settlement import Endings, outcome_text
+from pool.jobs.worker.rebalance import Rebalancer
+from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
+from pool.jobs.worker.settlement import Settlement, outcome_text
 from pool.redis.commands.lane import Edge, Target
 from pool.redis.commands.replies import Owned
 from pool.redis.io.loops import unmoved
@@ -169,11 +169,11 @@ class Worker(Actor[Told]):
     )
     _settling: list[int] = attrs.field(init=False, factory=list)  # of those, lane by lane
     _zombies: set[Run] = attrs.field(init=False, factory=set)  # lost, and their handlers go on
-    _endings: Endings = attrs.field(init=False)
+    _settlement: Settlement = attrs.field(init=False)
     _memory: Memory = attrs.field(init=False)
-    _mover: Mover = attrs.field(init=False)
+    _rebalancer: Rebalancer = attrs.field(init=False)
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
-    _slots: Slots = attrs.field(init=False)
+    _executor: Executor = attrs.field(init=False)
     _idle_bell: anyio.Event | None = attrs.field(init=False, default=None)
     _has_begun: bool = attrs.field(init=False, default=False)
     _is_looking: bool = attrs.field(init=False, default=False)  # for surplus
@@ -183,10 +183,10 @@ class Worker(Actor[Told]):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._endings = Endings(self.context)
+        self._settlement = Settlement(self.context)
         self._memory = Memory()
-        self._mover = Mover(self.context, self.id)
-        self._slots = Slots(
+        self._rebalancer = Rebalancer(self.context, self.id)
+        self._executor = Executor(
             context=self.context,
             handlers=self.handlers,
             capacity=self.capacity,
@@ -247,7 +247,7 @@ class Worker(Actor[Told]):
         """
         if len(self._lanes) == 1:
             return 0
-        since_s = self.context.seam.clock() - COMING_S
+        since_s = self.context.io.clock() - COMING_S
         found = 0
         for number, lane in enumerate(self._lanes):
             if lane.coming and lane.pulled_s > since_s and number != but:
@@ -323,7 +323,7 @@ class Worker(Actor[Told]):
         """
         for run in self.runs.values():
             if run.scope is None:
-                self._slots.leave(run)
+                self._executor.leave(run)
 
     def left_over(self) -> list[Run]:
         """Return the runs whose handlers go on, which keeps their keys from its neighbours."""
@@ -346,13 +346,13 @@ class Worker(Actor[Told]):
         target = Target(self.id, number)
         says = partial(self._says, lane)
         box = Outbox(self.context, lane, target, self.put, self.deliver, says, is_fenced)
-        return _Lane(box, pulled_s=self.context.seam.clock())
+        return _Lane(box, pulled_s=self.context.io.clock())
 
     # --- messages -----------------------------------------------------------------------------
 
     def begin(self) -> None:
         # After a crash of this actor its slots are gone: what ran is started again, same epoch.
-        self._slots.reset()
+        self._executor.reset()
         self._is_looking = self._is_knocking = self._is_gathering = False
         for number, lane in enumerate(self._lanes):
             box = lane.box
@@ -363,9 +363,9 @@ class Worker(Actor[Told]):
                 case "send" if run.edge is not None:
                     self._box(run).send(run.edge, run)  # a repeat is told what became of it
                 case "send":
-                    self._settle(run, self._endings.edge_for(run, CANCELLED))
+                    self._settle(run, self._settlement.edge_for(run, CANCELLED))
                 case "queue":
-                    self._slots.requeue(run)
+                    self._executor.requeue(run)
                 case _:
                     lost.append(run)
         for run in lost:
@@ -421,7 +421,7 @@ class Worker(Actor[Told]):
                 if has_lived:
                     self._on_lived(run)
                     self.context.trials.lived(run)
-                self._slots.end_trial(run)
+                self._executor.end_trial(run)
                 self._give_back()
             case LeaseSoft(lane):
                 for run in self._in_lane(lane):
@@ -434,14 +434,14 @@ class Worker(Actor[Told]):
             case LaneLost(lane):
                 self._lose(lane)
             case MembershipChanged(revision):
-                self._mover.revision = revision
+                self._rebalancer.revision = revision
                 due, delay_s = MoveDue(revision), self.context.settings.settle_delay_s
                 self.context.loop.later(delay_s, partial(self.put, due))
             case MoveDue(revision):
-                if revision == self._mover.revision and not self.is_draining:
+                if revision == self._rebalancer.revision and not self.is_draining:
                     self.spawn(unmoved, partial(self._move, revision))
             case Drain(grace_s):
-                now_s = self.context.seam.clock()
+                now_s = self.context.io.clock()
                 if self._grace_ends_s == math.inf:
                     # What was granted just before it took no more may not have been heard of yet.
                     for number in range(len(self._lanes)):
@@ -475,12 +475,12 @@ class Worker(Actor[Told]):
         if handler is not None and handler.options.kind != start.kind:
             # Dispatched before anybody had registered it: the code knows better.
             start = attrs.evolve(start, kind=handler.options.kind)
-        run = Run(start, lane, self.context.seam.clock())
+        run = Run(start, lane, self.context.io.clock())
         self.runs[start.key] = self._by_lane[lane][start.key] = run
         if self.is_draining or handler is None:
             self._cancel(run, "release")
         else:
-            self._slots.queue(run)
+            self._executor.queue(run)
 
     def _accept_later(self, former: Run, lane: int, start: Start) -> None:
         former.then_epoch = 0  # it may be there yet: then this waits again
@@ -494,8 +494,8 @@ class Worker(Actor[Told]):
 
     def _fill(self) -> None:
         """Start what is queued, as far as there are slots; ask for more if one is left."""
-        self._slots.fill()
-        if self._slots.has_room():
+        self._executor.fill()
+        if self._executor.has_room():
             if self.context.unassigned:
                 self._pull_oldest()
             if len(self._lanes) > 1:
@@ -513,7 +513,7 @@ class Worker(Actor[Told]):
         """
         self._fill()
         self._give_back()
-        if self.context.unassigned and self._slots.wants_more():
+        if self.context.unassigned and self._executor.wants_more():
             self._pull_oldest()
 
     def _pull_oldest(self) -> None:
@@ -524,10 +524,10 @@ class Worker(Actor[Told]):
 
     def _give_back(self) -> None:
         """Let others have what would wait here for a slot, if there are any."""
-        if not self._slots.is_holding:
+        if not self._executor.is_holding:
             return
         if len(self.context.candidates.workers) > 1:
-            for run in self._slots.surplus():
+            for run in self._executor.surplus():
                 self._cancel(run, "release")
         if not self._is_looking:
             self._is_looking = True
@@ -548,7 +548,7 @@ class Worker(Actor[Told]):
             attempt=start.attempt,
             node=self.context.node_id,
             worker=self._box(run).target.name,
-            state=run.blob or None if run.state is None else run.state,
+            state=run.checkpoint or None if run.state is None else run.state,
             is_stated=run.state is not None,
             state_bytes_max=settings.state_bytes_max,
             timing=self.context.timing_now,
@@ -567,11 +567,11 @@ class Worker(Actor[Told]):
 
     def _tell_trial(self, over: _TrialOver) -> None:
         if not self.put(over):  # it has left; the turn is the node's
-            self.context.trials.end(over.run, self.context.seam.clock())
+            self.context.trials.end(over.run, self.context.io.clock())
 
     def _on_lived(self, run: Run) -> None:
         if self.runs.get(run.key) is run and not run.why and run.is_acknowledged:
-            self._box(run).send(self._endings.edge(run, model.OVER), None)
+            self._box(run).send(self._settlement.edge(run, model.OVER), None)
 
     # --- ending -------------------------------------------------------------------------------
 
@@ -585,11 +585,11 @@ class Worker(Actor[Told]):
             return
         run.turn.give_up()
         if was == "preparing" and run.phase != was:
-            self._slots.unprepare(run)
+            self._executor.unprepare(run)
         if effect in ("end", "lose"):
             if run.scope is not None:
                 run.scope.cancel()
-            run.cancelled_s = run.cancelled_s or self.context.seam.clock()
+            run.cancelled_s = run.cancelled_s or self.context.io.clock()
             if effect == "lose":
                 self._zombies.add(run)
                 self.on_lost(run.lane)
@@ -612,13 +612,13 @@ class Worker(Actor[Told]):
     def _perform(self, run: Run, effect: Effect, ending: Ending = CANCELLED) -> None:
         """Do what ends a run here; its slot, if it had one, is another's."""
         if effect == "settle":
-            self._settle(run, self._endings.edge_for(run, ending))
+            self._settle(run, self._settlement.edge_for(run, ending))
         elif effect == "suspend":
             self._suspend(run)
         elif effect:
             self._forget(run)
-        if self._is_gathering or (self._slots.pace.last and len(self._lanes) == 1):
-            self._slots.fill()  # what is held ahead begins; more of it is asked for once a batch
+        if self._is_gathering or (self._executor.pace.last and len(self._lanes) == 1):
+            self._executor.fill()  # what is held ahead begins; more of it is asked for once a batch
         else:
             self._fill()
         self._ring_if_idle()
@@ -631,20 +631,20 @@ class Worker(Actor[Told]):
         run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box = self._box(run)
         box.withdraw(run)
-        self._slots.free(run)
+        self._executor.free(run)
         box.add(edge, run)
-        if self._slots.called and not box.is_flying:
+        if self._executor.called and not box.is_flying:
             self._gather()  # more end in this turn, and all would wait for the answer to this one
         elif not self._is_gathering:
             box.flush()
 
     def _suspend(self, run: Run) -> None:
         """Its handler was stopped for the lease's sake; if nobody takes the key, it goes on."""
-        self._slots.free(run)
+        self._executor.free(run)
         lease = self.context.lanes[run.lane].lease
-        if not self._box(run).is_fenced and lease.is_good(self.context.seam.clock()):
+        if not self._box(run).is_fenced and lease.is_good(self.context.io.clock()):
             run.step("resume")  # the lease came back while it was ending
-            self._slots.requeue(run)
+            self._executor.requeue(run)
 
     def _forget(self, run: Run) -> None:
         """The run is no longer ours, or has ended for good."""
@@ -656,8 +656,8 @@ class Worker(Actor[Told]):
                 self._zombies.discard(run)
         self._box(run).withdraw(run)
         if run.start.kind == "service":
-            self._mover.forget(run)
-        self._slots.free(run)
+            self._rebalancer.forget(run)
+        self._executor.free(run)
 
     # --- what the store says ------------------------------------------------------------------
 
@@ -702,7 +702,7 @@ class Worker(Actor[Told]):
             self.tell_waiters(run.lane, waiters.split(","), "started", run.start.id, b"")
         if run.inbox is not None and "i" in flags and run.inbox.is_unread:
             run.inbox.fall_behind()
-        self._slots.prepared(run)
+        self._executor.prepared(run)
 
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, word: str, rest: str) -> None:
         if word == "TIMEDOUT":
@@ -710,7 +710,7 @@ class Worker(Actor[Told]):
                 self._limit_anew(run)
                 box.send(edge, run)
             elif run is not None and run.step("timed_out"):
-                run.edge = self._endings.timed_out(run)
+                run.edge = self._settlement.timed_out(run)
                 box.send(run.edge, run)
             return  # without a run, reconciliation finds it again, and what it was told
         if word == "MOVED_ON" and rest != edge.handler:
@@ -718,7 +718,7 @@ class Worker(Actor[Told]):
             edge.handler = rest
             box.send(edge, run)
             return
-        self._memory.keep(edge, self.context.seam.clock(), 2 * self.context.timing.ttl_s)
+        self._memory.keep(edge, self.context.io.clock(), 2 * self.context.timing.ttl_s)
         if word in ("OK", "REPEAT") and edge.letter == model.WAIT:
             self.context.on_due(box.lane, int(edge.x) / 1000)
         if word == "OK":
@@ -762,8 +762,8 @@ class Worker(Actor[Told]):
         while True:
             try:
                 call = state.lane.inbox(run.key, after)
-                async with self.context.link.at(state.lane.names.prefix).reads.turn() as turn:
-                    has_more, messages = await self.context.link.call(call, repeatable=True)
+                async with self.context.pipeline.at(state.lane.names.prefix).reads.turn() as turn:
+                    has_more, messages = await self.context.pipeline.call(call, repeatable=True)
                     turn.size = sum(len(message) for _, message in messages)
             except StoreLost:
                 self.context.on_data_lost(run.lane)  # which ends this run
@@ -780,7 +780,7 @@ class Worker(Actor[Told]):
 
     def _on_handled(self, run: Run, number: int) -> None:
         if self.runs.get(run.key) is run and not run.is_lost:
-            self._box(run).see(self._endings.edge(run, model.SEEN, number))
+            self._box(run).see(self._settlement.edge(run, model.SEEN, number))
 
     def _on_unheard(self, job: Job | Start) -> None:
         self.context.emit(MessageUnheard(key=job.key, handler=job.handler, epoch=job.epoch))
@@ -801,7 +801,7 @@ class Worker(Actor[Told]):
         for run in self._in_lane(lane):
             if run.phase == "suspended":  # one that is still ending resumes when it has ended
                 run.step("resume")
-                self._slots.requeue(run)
+                self._executor.requeue(run)
         self._reconcile(lane)
         self._fill()
 
@@ -818,8 +818,8 @@ class Worker(Actor[Told]):
         """Look after what time alone changes; once per renewal."""
         lane, timing = self._lanes[tick.lane], self.context.timing
         lane.told, lane.has_heard = min(lane.told, lane.renewed), False
-        now_s = self.context.seam.clock()
-        self._slots.fill()  # what has waited for its time starts here rather than being released
+        now_s = self.context.io.clock()
+        self._executor.fill()  # what has waited for its time starts here rather than being released
         acknowledged = 0
         for run in self._in_lane(tick.lane):
             acknowledged += run.is_acknowledged and not run.is_lost
@@ -827,7 +827,7 @@ class Worker(Actor[Told]):
                 # Others with a free slot shall have it.  Not what waits for its trial: with each of
                 # them it would wait from the beginning, and for ever while there are suspects.
                 is_late = now_s - run.queued_s > timing.pending_timeout_s / 2
-                if is_late and not run.why and not self._slots.is_kept_back(run):
+                if is_late and not run.why and not self._executor.is_kept_back(run):
                     self._cancel(run, "release")
             elif not run.turn.has_come and len(self.context.candidates.workers) > 1:
                 # Likewise what others may fetch sooner than we, who have not even begun to.
@@ -857,7 +857,7 @@ class Worker(Actor[Told]):
     def _send_limit(self, run: Run, left_s: float, anew: str = "") -> None:
         run.is_limited, run.has_old_limit = True, False
         left_ms = max(1, round((left_s + self.context.timing.stop_budget_s) * 1000))
-        self._box(run).send(self._endings.edge(run, model.LIMIT, left_ms, anew), None)
+        self._box(run).send(self._settlement.edge(run, model.LIMIT, left_ms, anew), None)
 
     def _is_within_limit(self, run: Run) -> bool:
         """Whether its limit is not reached, whatever the server's clock made others write.
@@ -868,12 +868,12 @@ class Worker(Actor[Told]):
         timeout_s = handler.options.timeout_s if handler is not None else None
         if timeout_s is None:
             return False
-        return not run.began_s or self.context.seam.clock() < run.began_s + timeout_s
+        return not run.began_s or self.context.io.clock() < run.began_s + timeout_s
 
     def _limit_anew(self, run: Run) -> None:
         """Write the limit of this run over whatever stands there, and over a time-out, too."""
         timeout_s = self.handlers[run.start.handler].options.timeout_s or 0.0
-        for_s = self.context.seam.clock() - run.began_s if run.began_s else 0.0
+        for_s = self.context.io.clock() - run.began_s if run.began_s else 0.0
         self._send_limit(run, timeout_s - for_s, model.ANEW)
 
     # --- unassigned keys ----------------------------------------------------------------------
@@ -882,17 +882,17 @@ class Worker(Actor[Told]):
         lane, state = self._lanes[number], self.context.lanes[number]
         if lane.is_pulling or lane.box.is_fenced or self.is_draining:
             return
-        if not state.lease.is_good(self.context.seam.clock()):
+        if not state.lease.is_good(self.context.io.clock()):
             return
-        keys_max, ahead = AHEAD_MAX, self._slots.ahead()
+        keys_max, ahead = AHEAD_MAX, self._executor.ahead()
         if len(self._lanes) > 1:
             # What the others may bring is not free: the oldest is asked for first, and for all.
-            free = self._slots.left() - self._coming()
+            free = self._executor.left() - self._coming()
             keys_max = min(keys_max, free + ahead)
             if keys_max <= 0:
                 return
             lane.coming, lane.come = keys_max, 0
-        lane.is_pulling, lane.pulled_s = True, self.context.seam.clock()
+        lane.is_pulling, lane.pulled_s = True, self.context.io.clock()
         box = lane.box
         call = state.lane.pull(
             box.target,
@@ -903,7 +903,7 @@ class Worker(Actor[Told]):
             says=self._says(number),
         )
         try:
-            self.context.link.send(call, lambda reply: self.deliver(_Pulled(box, reply)))
+            self.context.pipeline.send(call, lambda reply: self.deliver(_Pulled(box, reply)))
         except PoolError as error:
             self.put(_Pulled(box, error))
 
@@ -933,7 +933,7 @@ class Worker(Actor[Told]):
 
         One after the other: what one of them may bring is not free for the next, unless it is late.
         """
-        if self._slots.has_room():
+        if self._executor.has_room():
             if self._coming():
                 self._knock_later()
             self._pull_oldest()
@@ -955,11 +955,11 @@ class Worker(Actor[Told]):
     async def _compare(self, number: int, lane: _Lane, audit: Audit) -> None:
         """Compare the next page; what waits to be sent goes out before the one after it."""
         state, runs, is_failed = self.context.lanes[number], self._by_lane[number], True
-        items, known = audit.page(runs, self.context.seam.pages.compared)
+        items, known = audit.page(runs, self.context.io.pages.compared)
         call = state.lane.reconcile(lane.box.target.name, items, at=audit.at, after=audit.after)
 
         async def ask() -> Owned:
-            reply = await self.context.link.call(call, repeatable=True)
+            reply = await self.context.pipeline.call(call, repeatable=True)
             return await self._with_strays(number, lane, reply)
 
         try:
@@ -971,9 +971,9 @@ class Worker(Actor[Told]):
         else:
             if self._lanes[number] is lane:
                 audit.list(theirs, runs)
-                mending = self._mend(number, lane.box, theirs, known)
+                reconciliation = self._mend(number, lane.box, theirs, known)
                 stream = state.lane.names.stream(lane.box.target.name)
-                audit.counts.update(mending.counts(partial(self.has_read, number, stream)))
+                audit.counts.update(reconciliation.counts(partial(self.has_read, number, stream)))
                 self._fill()
             is_failed = False
         finally:
@@ -987,7 +987,7 @@ class Worker(Actor[Told]):
     def _end_audit(self, number: int, lane: _Lane, audit: Audit, *, is_failed: bool) -> None:
         lane.audit = None
         if not is_failed:
-            lane.reconciled_s, lane.odd = self.context.seam.clock(), 0
+            lane.reconciled_s, lane.odd = self.context.io.clock(), 0
         if audit.counts.total():
             self.context.emit(ReconciliationMended(worker=lane.box.target.name, **audit.counts))
         if audit.is_again and not is_failed:
@@ -1006,28 +1006,30 @@ class Worker(Actor[Told]):
                 running[key] = record
         return attrs.evolve(theirs, running=running)
 
-    def _mend(self, number: int, box: Outbox, theirs: Owned, known: Sequence[Run]) -> Mending:
-        mending = compare(theirs, self._by_lane[number], self._memory, known)
-        for run in mending.acknowledged:
+    def _mend(
+        self, number: int, box: Outbox, theirs: Owned, known: Sequence[Run]
+    ) -> Reconciliation:
+        reconciliation = compare(theirs, self._by_lane[number], self._memory, known)
+        for run in reconciliation.acknowledged:
             run.is_acknowledged = True
-        for run in mending.again:
+        for run in reconciliation.again:
             # It would be swept again and again, and behind a hung loop be taken from who runs it.
             run.is_acknowledged = False
             if run.phase == "running":
                 self._box(run).acknowledge(run, run.began_s)
-        for run, cause in mending.stop:
+        for run, cause in reconciliation.stop:
             self._cancel(run, "stop", cause)
-        for run in mending.cancel:
+        for run in reconciliation.cancel:
             self._cancel(run, "lost")
-        for start in mending.adopt:
+        for start in reconciliation.adopt:
             self._accept(number, start)
-        for edge in mending.resend:
+        for edge in reconciliation.resend:
             box.send(edge, None)
         for key, text in theirs.unreadable.items():
             self.spawn(unmoved, partial(self._quarantine, number, key, text))
-        for held in mending.release:
+        for held in reconciliation.release:
             box.send(self._given_up(held), None)
-        return mending
+        return reconciliation
 
     def _given_up(self, held: HeldKey) -> Edge:
         """Return the edge that gives up what we own and do not know."""
@@ -1037,7 +1039,7 @@ class Worker(Actor[Told]):
             # no run of ours that could be told so.
             handler = self.handlers.get(record.handler)
             options = handler.options if handler is not None else model.Options()
-            decision = model.after_timeout(record.attempt, options, self.context.seam.dice)
+            decision = model.after_timeout(record.attempt, options, self.context.io.dice)
             return edge_of(held.key, record, decision, self.context.settings)
         ttl_ms = outcome_ttl_ms(self.context.settings)
         edge = Edge(model.GRANT, held.key, held.epoch, held.id, ttl_ms)
@@ -1061,13 +1063,13 @@ class Worker(Actor[Told]):
         """Hand services to the workers that are first for them now."""
         again_s: list[float] = []
         for run in list(self.runs.values()):
-            if self._mover.revision != revision:
+            if self._rebalancer.revision != revision:
                 return
-            match await self._mover.place_for(run):
+            match await self._rebalancer.place_for(run):
                 case float() as in_s:
                     again_s.append(in_s)
                 case Target() as target if run.phase == "running" and not run.why:
-                    self._mover.go(run, target)
+                    self._rebalancer.go(run, target)
                     self._cancel(run, "release")
         if again_s:
             self.context.loop.later(min(again_s), partial(self.put, MoveDue(revision)))
@@ -1084,6 +1086,6 @@ class Worker(Actor[Told]):
             self._idle_bell.set()
 
     async def _end_grace(self, at_s: float) -> None:
-        await anyio.sleep(max(0.0, at_s - self.context.seam.clock()))
+        await anyio.sleep(max(0.0, at_s - self.context.io.clock()))
         for run in list(self.runs.values()):
             self._cancel(run, "release")

@@ -21,8 +21,8 @@ from pool.ops import inspect
 from pool.ops.inspect import Found, Identity, View
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
-from pool.redis.io.system import Host
-from pool.redis.pipeline import Link
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.settings import Settings
 
@@ -83,26 +83,26 @@ async def fetch(pool: str, url: Url) -> PoolStatus:
         ConfigError: The address cannot work.
     """
     url = url.at(Control(pool).prefix)
-    link = await Link.open(Host(), url, op_timeout_s=Settings().op_timeout_s)
+    pipeline = await Pipeline.open(SystemIO(), url, op_timeout_s=Settings().op_timeout_s)
     try:
-        server = f"{link.server.name} {link.server.version}" if link.server else ""
-        found = await inspect.find(link, pool)
+        server = f"{pipeline.server.name} {pipeline.server.version}" if pipeline.server else ""
+        found = await inspect.find(pipeline, pool)
         if found is None:
             return _unknown(pool, server)
-        view = await inspect.view(link, found)
+        view = await inspect.view(pipeline, found)
         try:
-            workers = await _workers(link, found)
+            workers = await _workers(pipeline, found)
         except StoreFault as error:
             workers = {}
             view = attrs.evolve(view, unread=(*view.unread, f"the map of workers: {error.problem}"))
         return _status(found, server, view, workers)
     finally:
-        await link.aclose(1.0)
+        await pipeline.aclose(1.0)
 
 
-async def _workers(link: Link, found: Found) -> dict[str, WorkerInfo]:
+async def _workers(pipeline: Pipeline, found: Found) -> dict[str, WorkerInfo]:
     """Fetch the `workers` map: O(fleet), as it is for every node that joins."""
-    state = await StoredMap(Control(found.pool), WORKERS).snapshot(link, found.incarnation)
+    state = await StoredMap(Control(found.pool), WORKERS).snapshot(pipeline, found.incarnation)
     parsed = (WorkerInfo.parse(text) for text in state.items.values())
     return {info.id: info for info in parsed if info is not None}
 

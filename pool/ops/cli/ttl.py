@@ -42,8 +42,8 @@ from pool.names import Control, check_pool
 from pool.ops import inspect
 from pool.ops.cli.status import reachable
 from pool.ops.inspect import Found
-from pool.redis.io.system import Host
-from pool.redis.pipeline import Link
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.settings import Settings
 
@@ -80,18 +80,18 @@ def run(args: argparse.Namespace) -> int:
 
 async def _run(pool: str, url: Url, ttl_s: float) -> TtlSet:
     url = url.at(Control(pool).prefix)
-    link = await Link.open(Host(), url, op_timeout_s=Settings().op_timeout_s)
+    pipeline = await Pipeline.open(SystemIO(), url, op_timeout_s=Settings().op_timeout_s)
     try:
-        found = await inspect.find(link, pool)
+        found = await inspect.find(pipeline, pool)
         if found is None:
             problem = f"this server has no pool {pool!r}: no node has ever joined it"
             raise ConfigError(setting="pool", problem=problem)
-        return await change(link, found, ttl_s)
+        return await change(pipeline, found, ttl_s)
     finally:
-        await link.aclose(1.0)
+        await pipeline.aclose(1.0)
 
 
-async def change(link: Link, found: Found, ttl_s: float) -> TtlSet:
+async def change(pipeline: Pipeline, found: Found, ttl_s: float) -> TtlSet:
     """Have a pool go by another TTL; doing it again resumes what was not finished.
 
     Raises:
@@ -100,15 +100,15 @@ async def change(link: Link, found: Found, ttl_s: float) -> TtlSet:
     """
     ttl_ms = Timing(Settings(lease_ttl_s=ttl_s).lease_ttl_s or 0.0).ttl_ms
     config = Control(found.pool).config
-    await link.execute("HSET", config, "ttl", ttl_ms)
+    await pipeline.execute("HSET", config, "ttl", ttl_ms)
     before_s: dict[int, float] = {}
     missed: dict[int, str] = {}
 
     async def visit(number: int, ttl_ms: int) -> None:
         try:
-            lane = await found.lane(link, number)
+            lane = await found.lane(pipeline, number)
             call = lane.change_ttl(ttl_ms)
-            reply = await link.at(lane.names.prefix).call(call, repeatable=True)
+            reply = await pipeline.at(lane.names.prefix).call(call, repeatable=True)
             before_s.setdefault(number, reply / 1000)
             missed.pop(number, None)
         except PoolError as error:
@@ -120,7 +120,9 @@ async def change(link: Link, found: Found, ttl_s: float) -> TtlSet:
         async with anyio.create_task_group() as tasks:
             for number in range(found.lanes):
                 tasks.start_soon(visit, number, brought_ms)
-        stands_ms = inspect.whole(await link.execute("HGET", config, "ttl") or b"") or brought_ms
+        stands_ms = (
+            inspect.whole(await pipeline.execute("HGET", config, "ttl") or b"") or brought_ms
+        )
     return TtlSet(
         pool=found.pool,
         ttl_s=ttl_ms / 1000,

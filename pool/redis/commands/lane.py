@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 import attrs
 
 from pool.core import job
-from pool.core.ids import incarnation
+from pool.core.ids import member_name
 from pool.core.job import KIND_LETTERS, Kind, Options
 from pool.core.pages import PAGES, Pages
 from pool.core.pooltime import NOTHING_TOLD, Told
@@ -27,7 +27,6 @@ from pool.redis.commands.replies import (
     done,
     expired,
     forgotten,
-    founded,
     holdings,
     intended,
     joined,
@@ -38,6 +37,7 @@ from pool.redis.commands.replies import (
     notified,
     overdue,
     owned,
+    pool_config,
     pulled,
     quarantined,
     recounted,
@@ -72,7 +72,7 @@ ADVANCE: Final = Script.load(
         "open",
         *_JOB_KEYS,
         "payloads",
-        "blobs",
+        "checkpoints",
         "parked",
         "letters",
         "journal",
@@ -219,7 +219,7 @@ INTEND: Final = Script.load(
     reads=intended,
 )
 LOOK: Final = Script.load(
-    "wait",
+    "look",
     keys=("lane", "jobs", "thawed", "*rest"),
     args=("incarnation", "node", "bytes_max", "*items"),
     reads=looked,
@@ -298,7 +298,7 @@ QUARANTINE: Final = Script.load(
         "lane",
         *_JOB_KEYS,
         "payloads",
-        "blobs",
+        "checkpoints",
         "inbox",
         "parked",
         "letters",
@@ -327,7 +327,7 @@ class Target:
     @property
     def name(self) -> str:
         """Its name in the lane."""
-        return incarnation(self.id, self.number)
+        return member_name(self.id, self.number)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -459,7 +459,7 @@ class Lane:
         """Change jobs; the number of unassigned keys, then one status per edge."""
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
-        keys += (n.blobs, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
+        keys += (n.checkpoints, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
         keys += (n.trials, n.kept)
         args: list[Word] = [self.incarnation, guard, source, claim, _ms(pending_s), _ms(reap_s)]
         args += (_ms(self.parked_s), says, expected_ms)
@@ -759,7 +759,7 @@ class Lane:
         raw = key.encode(errors="surrogateescape")
         # What is not UTF-8 is nobody's job key; the inbox of no key takes its place.
         inbox = n.inbox(key if raw == key.encode(errors="replace") else "")
-        keys = [n.lane, n.jobs, n.pending, n.due, n.payloads, n.blobs, inbox]
+        keys = [n.lane, n.jobs, n.pending, n.due, n.payloads, n.checkpoints, inbox]
         keys += (n.parked, n.letters, n.journal, n.owned(holder or "-"), n.stream(holder or "-"))
         args = (self.incarnation, raw, text, after, self.pages.looked_at)
         return QUARANTINE(keys, args)
@@ -775,8 +775,11 @@ class Lane:
 
 PROTOCOL: Final = 3  # of what stands in Redis; raised when older nodes could not work beside it
 
-FOUND: Final = Script.load(
-    "found", keys=("config",), args=("protocol", "lanes", "incarnation", "ttl_ms"), reads=founded
+OPEN_POOL: Final = Script.load(
+    "open_pool",
+    keys=("config",),
+    args=("protocol", "lanes", "incarnation", "ttl_ms"),
+    reads=pool_config,
 )
 TTL: Final = Script.load(
     "ttl", keys=("lane", "journal"), args=("incarnation", "wanted_ms"), reads=changed

@@ -506,7 +506,7 @@ def changed(reply: Reply) -> int:
 
 
 @attrs.frozen(kw_only=True)
-class Founded:
+class PoolConfig:
     """What a pool is made as."""
 
     protocol: int
@@ -518,10 +518,10 @@ class Founded:
     was_gone: bool = False  # and a lane knew how it had been made
 
 
-def founded(reply: Reply) -> Founded:
+def pool_config(reply: Reply) -> PoolConfig:
     """Read the reply of `FOUND`."""
     protocol, lanes, named, ttl, now, wrote = reply
-    return Founded(
+    return PoolConfig(
         protocol=_whole(protocol),
         lanes=_whole(lanes),
         incarnation=(named or b"").decode(errors="replace"),

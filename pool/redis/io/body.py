@@ -1,4 +1,4 @@
-"""The body's side of the seam: what a body can do with its connection and its bell.
+"""The body's side of the IO: what a body can do with its connection and its bell.
 
 run      one pipeline, one deadline; scripts that the server lacks are loaded on the way.  By
          themselves replies have no numbers: a script brings back that of its call, and behind what
@@ -6,8 +6,8 @@ run      one pipeline, one deadline; scripts that the server lacks are loaded on
 read     a blocking read, which `interrupt()` ends by shutting its socket down
 wait     until `ring()`; also `sleep`, with a limit
 
-Only the wire and the bell wait.  In a thread their methods block and never suspend; on the loop and
-in a simulation they do suspend, and everything here is the same.
+Only the connection and the bell wait.  In a thread their methods block and never suspend; on the
+loop and in a simulation they do suspend, and everything here is the same.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Group:
     is_no_ack: bool = False
 
 
-class AnyWire(Protocol):
-    """A connection that can be opened again and again; see `Wire`."""
+class AnyConnection(Protocol):
+    """A connection that can be opened again and again; see `Connection`."""
 
     server: Server | None
     moved_s: float
@@ -109,18 +109,18 @@ class ThreadBell:
         self._lock.acquire(timeout=seconds)
 
 
-class WirePort:
-    """A port on a wire and a bell."""
+class ConnectionIO:
+    """A body's IO on a connection and a bell."""
 
     def __init__(
         self,
-        wire: AnyWire,
+        connection: AnyConnection,
         bell: AnyBell,
         post: Callable[..., bool],
         clock: Callable[[], float],
     ) -> None:
         self.closing = False
-        self.wire = wire
+        self.connection = connection
         self.post = post
         self.ring = bell.ring
         self._bell = bell
@@ -132,22 +132,22 @@ class WirePort:
 
     @property
     def server(self) -> Server | None:
-        return self.wire.server
+        return self.connection.server
 
     @property
     def moved_s(self) -> float:
-        return self.wire.moved_s
+        return self.connection.moved_s
 
     @property
     def came_bytes(self) -> int:
-        return self.wire.came_bytes
+        return self.connection.came_bytes
 
     def is_connected(self) -> bool:
-        return self.wire.is_open()
+        return self.connection.is_open()
 
     def interrupt(self) -> None:
         self._interrupted = True
-        self.wire.shut()
+        self.connection.shut()
 
     async def wait(self) -> None:
         if not self.closing:
@@ -165,7 +165,7 @@ class WirePort:
 
     async def connect(self, *, timeout_s: float) -> None:
         self._loaded.clear()
-        await self.wire.connect(timeout_s=timeout_s)
+        await self.connection.connect(timeout_s=timeout_s)
         self._is_good = True
 
     async def run(
@@ -206,7 +206,7 @@ class WirePort:
             words += ("NOACK",) if group.is_no_ack else ()
         words += ("COUNT", count, "BLOCK", int(block_s * 1000), "STREAMS")
         try:
-            if not self._interrupted and not self.wire.is_open():
+            if not self._interrupted and not self.connection.is_open():
                 if self._is_good:
                     # It broke while nobody read: whoever follows something must hear of it, since
                     # another server may answer next.
@@ -217,7 +217,9 @@ class WirePort:
                 return []
             words = (*words, *positions.keys(), *positions.values())
             until_s = self._clock() + max(READ_S, timeout_s)
-            [reply] = await self.wire.exchange(pack(words), 1, timeout_s=timeout_s, until_s=until_s)
+            [reply] = await self.connection.exchange(
+                pack(words), 1, timeout_s=timeout_s, until_s=until_s
+            )
         except (ConnectionLost, StoreUnavailable) as error:
             self._is_good = False
             if self._interrupted:
@@ -232,7 +234,7 @@ class WirePort:
         return entries
 
     async def _try(self, calls: Sequence[Command], timeout_s: float, until_s: float) -> list[Reply]:
-        if not self.wire.is_open():
+        if not self.connection.is_open():
             try:
                 await self.connect(timeout_s=min(timeout_s, until_s - self._clock()))
             except PoolError as error:
@@ -272,7 +274,7 @@ class WirePort:
         failed: PoolError | None = None
         left = len(packed)  # for the server, as far as is known
         try:
-            got = await self.wire.exchange(
+            got = await self.connection.exchange(
                 b"".join(packed),
                 len(packed),
                 timeout_s=min(timeout_s, until_s - self._clock()),
@@ -287,7 +289,7 @@ class WirePort:
             is_ours = await self._confirms(replies[-1], timeout_s, until_s)
             sure = len(calls) if is_ours else sure
         if not is_ours:
-            failed = self.wire.disown()
+            failed = self.connection.disown()
         replies = replies[:sure]
         replies += [_copy(failed) for _ in calls[sure:]]
         for i in range(max(sure, left - len(scripts)), len(calls)):
@@ -310,7 +312,7 @@ class WirePort:
         number = self._next()
         try:
             left_s = min(timeout_s, until_s - self._clock())
-            [reply] = await self.wire.exchange(
+            [reply] = await self.connection.exchange(
                 pack(("PING", number)), 1, timeout_s=left_s, until_s=until_s
             )
         except ConnectionLost:
@@ -396,7 +398,7 @@ def _copy(error: Any) -> Any:
 class Handle:
     """The loop's side of one running body, as far as it does not matter what runs it."""
 
-    port: WirePort
+    body_io: ConnectionIO
 
     def __init__(self, on_end: OnEnd | None) -> None:
         self.state: Literal["running", "ended", "forked"] = "running"
@@ -404,17 +406,17 @@ class Handle:
         self._over = anyio.Event()
 
     def wake(self) -> None:
-        self.port.ring()
+        self.body_io.ring()
 
     def interrupt(self) -> None:
-        self.port.interrupt()
+        self.body_io.interrupt()
 
     def end(self) -> None:
         """Have the body end, soon, also when nobody waits for that."""
         if self.state == "running":
-            self.port.closing = True
-            self.port.ring()
-            self.port.interrupt()
+            self.body_io.closing = True
+            self.body_io.ring()
+            self.body_io.interrupt()
 
     async def aclose(self, budget_s: float) -> bool:
         self.end()
@@ -426,8 +428,8 @@ class Handle:
     def die(self) -> None:
         """Be the copy in a forked child: nothing runs, and the connection is the parent's."""
         self.state = "forked"
-        self.port.closing = True
-        self.port.wire.abandon()
+        self.body_io.closing = True
+        self.body_io.connection.abandon()
 
     def _end(self, error: BaseException | None) -> None:
         """The body has ended: the last that the loop hears of it."""

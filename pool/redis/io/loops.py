@@ -90,9 +90,9 @@ class TaskLoop(Loop, Protocol):
     ) -> object:
         """Begin a task that belongs to nobody, soon; whoever needs it holds what this returns.
 
-        From callbacks, too, and with no task group around: a link is opened before a node's, and
-        another one by whoever first calls for its part of a cluster.  `on_over` is called when it
-        has ended, also without having begun: a stranger may cancel it before its first step.
+        From callbacks, too, and with no task group around: a pipeline is opened before a node's,
+        and another one by whoever first calls for its part of a cluster.  `on_over` is called when
+        it has ended, also without having begun: a stranger may cancel it before its first step.
         """
 
 

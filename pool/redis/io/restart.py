@@ -20,7 +20,7 @@ import structlog
 
 from pool.core.retry import Restarts
 from pool.errors import PartEnded
-from pool.redis.io.body import WirePort
+from pool.redis.io.body import ConnectionIO
 
 _log = structlog.get_logger("pool")
 
@@ -96,35 +96,35 @@ def supervised(
     if care is None:
         return body
 
-    async def live(port: WirePort) -> None:
+    async def live(body_io: ConnectionIO) -> None:
         restarts = care.restarts()
         while True:
             crash: Exception = PartEnded(part=name, problem="it returned")
             try:
-                await body(port)
+                await body(body_io)
             except Exception as error:  # noqa: BLE001 - told, and raised in the end
                 crash = error
-            if _is_closing(port):
+            if _is_closing(body_io):
                 return
-            port.wire.close()  # what is on its way there is nobody's by now
+            body_io.connection.close()  # what is on its way there is nobody's by now
             told: list[float | None] = []
 
             def tell(crash: Exception = crash, told: list[float | None] = told) -> None:
                 told.append(care.fell(name, crash, restarts))
-                port.ring()
+                body_io.ring()
 
-            if not port.post(tell):
+            if not body_io.post(tell):
                 return  # there is no event loop any more
-            while not told and not _is_closing(port):
-                await unmoved(port.wait)
+            while not told and not _is_closing(body_io):
+                await unmoved(body_io.wait)
             if told == [None]:
                 raise crash
-            await unmoved(partial(port.pause, sum(filter(None, told))))
-            if _is_closing(port) or not port.post(care.rose, name, restarts):
+            await unmoved(partial(body_io.pause, sum(filter(None, told))))
+            if _is_closing(body_io) or not body_io.post(care.rose, name, restarts):
                 return
 
     return live
 
 
-def _is_closing(port: WirePort) -> bool:
-    return port.closing  # which others set meanwhile, as a checker of types cannot see
+def _is_closing(body_io: ConnectionIO) -> bool:
+    return body_io.closing  # which others set meanwhile, as a checker of types cannot see

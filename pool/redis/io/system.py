@@ -1,13 +1,13 @@
-"""The seam: everything that waits for the world runs behind these few names.
+"""The IO: everything that waits for the world runs behind these few names.
 
-A body is written once, as `async def body(port)`.  In production it is a task of the event loop, or
-it runs in a thread of its own, where the port's methods block and never suspend; a simulation
+A body is written once, as `async def body(body_io)`.  In production it is a task of the event loop,
+or it runs in a thread of its own, where the methods of its IO block and never suspend; a simulation
 drives the same bodies by itself.  Clock and dice come from here too, so that a simulation can hold
 them still.
 
-    event loop                        |  body
-    Beside.wake / interrupt / aclose ---> Port.wait / sleep / read end
-    fn runs on the loop  <--------------- Port.post(fn)
+    event loop                             |  body
+    RunningBody.wake / interrupt / aclose ---> BodyIO.wait / sleep / read end
+    fn runs on the loop  <-------------------- BodyIO.post(fn)
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pool.core.ids import SEED_BYTES, Ids
 from pool.core.pages import PAGES, Pages
 from pool.errors import NotRunning
 from pool.redis.commands.plain import Entries
-from pool.redis.connection import Reply, Server, Wire
-from pool.redis.io.body import Group, Handle, OnEnd, ThreadBell, WirePort
+from pool.redis.connection import Connection, Reply, Server
+from pool.redis.io.body import ConnectionIO, Group, Handle, OnEnd, ThreadBell
 from pool.redis.io.loops import Loop, TaskLoop, Waiter, current_loop, unmoved
 from pool.redis.io.restart import Care, Guard, supervised
 from pool.redis.io.scribe import Scribe
@@ -49,27 +49,27 @@ except (ImportError, AttributeError):  # Linux alone counts them by thread
     _THREAD = None
 
 __all__ = [
-    "Beside",
+    "IO",
     "Body",
+    "BodyIO",
     "Care",
     "Entries",
     "Group",
-    "Host",
     "Loop",
     "OnEnd",
-    "Port",
     "Reply",
-    "Seam",
+    "RunningBody",
+    "SystemIO",
     "Waiter",
 ]
 
-Body: TypeAlias = Callable[["Port"], Coroutine[Any, Any, None]]
+Body: TypeAlias = Callable[["BodyIO"], Coroutine[Any, Any, None]]
 
 _log = structlog.get_logger("pool")
 _STACK_FRAMES = 6  # the innermost ones: where it hangs, and who called that
 
 
-class Port(Protocol):
+class BodyIO(Protocol):
     """What a body may do: its own connection, its own sleep, and the way back to the loop."""
 
     closing: bool  # the body is to end
@@ -82,7 +82,7 @@ class Port(Protocol):
         """Say whether `run` could send at once."""
 
     async def connect(self, *, timeout_s: float) -> None:
-        """Open the connection; for the errors see `Wire.connect`."""
+        """Open the connection; for the errors see `Connection.connect`."""
 
     @property
     def moved_s(self) -> float:
@@ -133,7 +133,7 @@ class Port(Protocol):
         """Have the event loop run `fn`, soon or at once; False when the loop is gone."""
 
 
-class Beside(Protocol):
+class RunningBody(Protocol):
     """The handle of one running body, for the event loop's side."""
 
     state: Literal["running", "ended", "forked"]
@@ -148,7 +148,7 @@ class Beside(Protocol):
         """End the body; returns within the budget, True if it has ended by then."""
 
 
-class Seam(Protocol):
+class IO(Protocol):
     """The world outside, one per node."""
 
     dice: random.Random
@@ -189,7 +189,7 @@ class Seam(Protocol):
         has_thread: bool = False,
         care: Care | None = None,
         on_end: OnEnd | None = None,
-    ) -> Beside:
+    ) -> RunningBody:
         """Run `body` beside the loop's tasks until `aclose()`, or too many crashes.
 
         `has_thread` is for what must go on while the loop hangs.  `care` hears of crashes; without
@@ -205,10 +205,10 @@ class _Thread(Handle):
     """One thread that runs one body on one port."""
 
     def __init__(
-        self, name: str, port: WirePort, body: Body, on_end: OnEnd | None, *, has_care: bool
+        self, name: str, body_io: ConnectionIO, body: Body, on_end: OnEnd | None, *, has_care: bool
     ) -> None:
         super().__init__(on_end)
-        self.port = port
+        self.body_io = body_io
         self._is_told = has_care or on_end is not None  # of what ends the body
         self._body = body
         # Daemon: a process may end although a thread of ours hangs in a name look-up.
@@ -223,11 +223,11 @@ class _Thread(Handle):
     def _run(self) -> None:
         caught: Exception | None = None
         try:
-            _drive(self._body(self.port))
+            _drive(self._body(self.body_io))
         except Exception as error:  # noqa: BLE001  (passed on below, whatever it is)
             caught = error
-        self.port.wire.close()
-        heard = self.port.post(self._end, caught)
+        self.body_io.connection.close()
+        heard = self.body_io.post(self._end, caught)
         if caught is not None and not (heard and self._is_told):
             raise caught  # nobody else will tell: threading's hook prints it
 
@@ -240,8 +240,8 @@ def _drive(body: Coroutine[Any, Any, None]) -> None:
     raise AssertionError("a body awaited something that is not its port")
 
 
-class Host:
-    """The production seam: sockets on the loop, or in daemon threads; real clock, real dice."""
+class SystemIO:
+    """The production IO: sockets on the loop, or in daemon threads; real clock, real dice."""
 
     def __init__(self) -> None:
         self.dice = random.Random()
@@ -277,7 +277,7 @@ class Host:
         has_thread: bool = False,
         care: Care | None = None,
         on_end: OnEnd | None = None,
-    ) -> Beside:
+    ) -> RunningBody:
         if self._forked:
             raise NotRunning(state="forked")
         self._loop_thread = threading.get_ident()
@@ -293,10 +293,10 @@ class Host:
         def post(fn: Callable[..., object], *args: Any) -> bool:
             return loop.post(guard.run, fn, *args)
 
-        wire = Wire(url, name, self.clock)
-        port = WirePort(wire, ThreadBell(), post, self.clock)
+        connection = Connection(url, name, self.clock)
+        body_io = ConnectionIO(connection, ThreadBell(), post, self.clock)
         running = _Thread(
-            name, port, supervised(name, body, care), on_end, has_care=care is not None
+            name, body_io, supervised(name, body, care), on_end, has_care=care is not None
         )
         self._running.add(running)
         running.thread.start()
@@ -353,13 +353,13 @@ class Lineage:
 LINEAGE: Final = Lineage()
 
 # The one global state of the package: fork handlers cannot be taken back, so there is one for all.
-_SEAMS: weakref.WeakSet[Host] = weakref.WeakSet()
+_SEAMS: weakref.WeakSet[SystemIO] = weakref.WeakSet()
 
 
 def _die_in_child() -> None:
     LINEAGE.generation += 1
-    for seam in list(_SEAMS):
-        seam.die()
+    for io in list(_SEAMS):
+        io.die()
 
 
 if hasattr(os, "register_at_fork"):

@@ -27,8 +27,8 @@ from typing import Any, Final, TypeAlias
 import anyio
 
 from pool.errors import PartEnded
-from pool.redis.connection import Wire
-from pool.redis.io.body import Handle, OnEnd, WirePort
+from pool.redis.connection import Connection
+from pool.redis.io.body import ConnectionIO, Handle, OnEnd
 from pool.redis.io.loops import Read, Readable, TaskLoop, Waiter, is_asked_for, strays
 from pool.redis.io.restart import Guard
 from pool.redis.url import Url
@@ -41,7 +41,7 @@ except ImportError:  # not a Unix: no system tells what it holds
 else:
     _HELD = termios.TIOCOUTQ
 
-LoopBody: TypeAlias = Callable[[WirePort], Coroutine[Any, Any, None]]
+LoopBody: TypeAlias = Callable[[ConnectionIO], Coroutine[Any, Any, None]]
 
 _NEVER: Final = float("inf")
 _LARGE_BYTES: Final = 65_536  # the system takes it at once, and a slow line needs a while for it
@@ -64,8 +64,8 @@ class Task(Handle):
         self._name = name
         self._loop = loop
         self._guard = guard
-        self._wire = _TaskWire(url, name, loop, clock)
-        self.port = WirePort(self._wire, _Bell(loop), self._post, clock)
+        self._connection = _TaskConnection(url, name, loop, clock)
+        self.body_io = ConnectionIO(self._connection, _Bell(loop), self._post, clock)
         self._scope: anyio.CancelScope | None = None
         self._task: object = None  # on asyncio somebody has to hold it
         self._has_begun = False
@@ -91,11 +91,11 @@ class Task(Handle):
     def told(self, body: LoopBody) -> LoopBody:
         """Return a body to which a stranger's cancellation is a crash like any other."""
 
-        async def run(port: WirePort) -> None:
+        async def run(body_io: ConnectionIO) -> None:
             cancels = strays()
             try:
                 if not self._is_struck:
-                    return await body(port)
+                    return await body(body_io)
                 self._is_struck = False
             except anyio.get_cancelled_exc_class():
                 if is_asked_for():
@@ -110,12 +110,12 @@ class Task(Handle):
         error: BaseException | None = PartEnded(part=self._name, problem="its task was cancelled")
         try:
             with anyio.CancelScope() as self._scope:
-                await body(self.port)
+                await body(self.body_io)
             error = None
         except Exception as caught:  # noqa: BLE001  (passed on below, whatever it is)
             error = caught
         finally:
-            self._wire.end()
+            self._connection.end()
             self._guard.run(self._end, error)
 
     def _post(self, fn: Callable[..., object], *args: Any) -> bool:
@@ -154,7 +154,7 @@ class _Bell:
         self._is_rung = False
 
 
-class _TaskWire(Wire):
+class _TaskConnection(Connection):
     """A connection that never blocks the loop."""
 
     def __init__(self, url: Url, name: str, loop: TaskLoop, clock: Callable[[], float]) -> None:

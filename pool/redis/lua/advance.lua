@@ -9,7 +9,7 @@ KEYS[5] jobs       hash    key -> record
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY -> when
 KEYS[8] payloads   hash    key -> payload
-KEYS[9] blobs      hash    key -> hand-off state
+KEYS[9] checkpoints      hash    key -> hand-off state
 KEYS[10] parked    zset    job id -> when it was parked
 KEYS[11] letters   hash    job id -> dead letter
 KEYS[12] journal   stream  abnormal edges
@@ -40,11 +40,11 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     c cancel       x cause, z 1: it has begun           P R W U -> cancelled
     x park         x cause, y error, z 1: it has begun  P R W U -> parked
     w wait         x delay ms, y next attempt[ mark], z error           P R -> W
-    g grant        x ranked targets, y mark, z blob              P R W U -> P or U
+    g grant        x ranked targets, y mark, z checkpoint              P R W U -> P or U
                    mark: letters, then = and its crash marks from now on, or nothing and they stay
                    r counts a requeue, and asks for acknowledgement before the handler starts; a asks for
                    that alone; m counts a crash; h (of w): it is held, see record
-                   z: empty keeps the blob, else = then its new bytes
+                   z: empty keeps the checkpoint, else = then its new bytes
 
 Uses     lane, expected, record, batch, place, keep, finish, hung, says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
@@ -74,7 +74,7 @@ end
 redis.call('HLEN', jobs)
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
-redis.call('HLEN', blobs)
+redis.call('HLEN', checkpoints)
 redis.call('SCARD', source_owned)
 redis.call('XLEN', source_stream)
 local arg, k = read_targets(10, 17)
@@ -242,7 +242,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     return answer
   end
 
-  -- w and g: the key leaves its owner and keeps its payload, inbox, waiters and blob.
+  -- w and g: the key leaves its owner and keeps its payload, inbox, waiters and checkpoint.
   local payload = payload_of(key, r)
   if payload == false or (payload == nil and redis.call('HEXISTS', payloads, key) == 0) then
     return finish(key, r, 'parked', ttl_ms, 'malformed', 'its payload is gone', result, inbox, unassigned)
@@ -270,7 +270,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     return was == 'P' and r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK' -- they were not told that it had begun
   end
   if string.sub(z, 1, 1) == '=' then
-    later('HSET', blobs, key, string.sub(z, 2))
+    later('HSET', checkpoints, key, string.sub(z, 2))
     flag(r, 'b', true)
   end
   take_mark(r, y)

@@ -24,7 +24,7 @@ from tests.verify.sim.config import Config
 from tests.verify.sim.faults import POOL
 from tests.verify.sim.programs import Programs
 from tests.verify.sim.server import Server
-from tests.verify.sim.sim_io import SimSeam
+from tests.verify.sim.sim_io import SimIO
 from tests.verify.sim.watch import Watch
 from tests.verify.sim.world import (
     CancelledError,
@@ -235,8 +235,8 @@ class Boot:
 
         config = self.fleet.config
         pages = pages_of(config, self.process.node)
-        seam = SimSeam(self.process, self.fleet.server, pages, moved)
-        self.fleet.seams[seam] = self
+        io = SimIO(self.process, self.fleet.server, pages, moved)
+        self.fleet.seams[io] = self
         kind = self.process.host.kind
         self._bell = anyio.Event()
         while not self._is_told_to_leave:
@@ -249,7 +249,7 @@ class Boot:
                 label=self.process.node,
                 version=kind,
                 observers=(self._observe,),
-                seam=seam,
+                io=io,
             )
             self.current, self.is_abandoning = node, False
             try:
@@ -269,7 +269,7 @@ class Boot:
                 error = group.exceptions[0]
                 self.node = None
                 self.record("event", extra={"event": "node.failed", "error": str(error)})
-                await anyio.sleep(seam.dice.uniform(0.1, 0.5))
+                await anyio.sleep(io.dice.uniform(0.1, 0.5))
         self.record("leave")
         self.fleet.on_left(self)
 
@@ -474,7 +474,7 @@ class SimFleet:
         self.server = server
         self.watch = watch
         self.resource = FencedResource()
-        self.seams: dict[SimSeam, Boot] = {}
+        self.seams: dict[SimIO, Boot] = {}
         self.names: Sequence[str] = [f"n{number}" for number in range(config.nodes)]
         self.boots: dict[str, Boot | None] = dict.fromkeys(self.names)
         self.clings_until_s = dict.fromkeys(self.names, 0.0)
@@ -575,8 +575,8 @@ class SimFleet:
         names: list[str] = []
         for boot in self.boots.values():
             node = boot.current if boot is not None else None
-            if node is not None and node._crew is not None:
-                for lane in node._crew.membership.identities():
+            if node is not None and node._wiring is not None:
+                for lane in node._wiring.membership.identities():
                     names += lane
         return names
 

@@ -26,7 +26,7 @@ from tests.verify.sim.fleet import (
 )
 from tests.verify.sim.load import Load
 from tests.verify.sim.server import Server
-from tests.verify.sim.sim_io import SimSeam
+from tests.verify.sim.sim_io import SimIO
 from tests.verify.sim.watch import Watch, watch_leases, watch_rare
 from tests.verify.sim.world import World, sweep
 
@@ -162,7 +162,7 @@ class Simulation:
         names: list[str] = []
         for boot in self.fleet.open_boots():
             assert boot.node is not None
-            for lane in boot.node._open_crew.membership.identities():
+            for lane in boot.node._open_wiring.membership.identities():
                 names += lane
         return sorted(set(names))
 
@@ -175,7 +175,7 @@ class Simulation:
             f"{worker.target(lane).name}@{lane}"
             for boot in self.fleet.open_boots()
             if boot.node is not None
-            for worker in boot.node._open_crew.membership.workers.values()
+            for worker in boot.node._open_wiring.membership.workers.values()
             for lane in range(self.config.lanes)
             if not worker.is_draining
             and sum(run.lane != lane for run in worker.runs.values()) < worker.capacity
@@ -183,13 +183,15 @@ class Simulation:
 
     def _look_at_health(self) -> None:
         """Write what is dead in nodes that can move, again and again."""
-        for seam, boot in list(self.fleet.seams.items()):
+        for io, boot in list(self.fleet.seams.items()):
             node = boot.current
             if node is not None and boot.process.is_running:
-                crew = node._crew
-                actors = [v for v in vars(crew).values() if isinstance(v, Actor)] if crew else []
-                actors += crew.membership.workers.values() if crew else ()
-                dead = sorted(seam.dead() + [a.name for a in actors if a.state != "running"])
+                wiring = node._wiring
+                actors = (
+                    [v for v in vars(wiring).values() if isinstance(v, Actor)] if wiring else []
+                )
+                actors += wiring.membership.workers.values() if wiring else ()
+                dead = sorted(io.dead() + [a.name for a in actors if a.state != "running"])
                 if dead or boot.is_ill:
                     boot.is_ill = bool(dead)
                     self.driver(
@@ -215,8 +217,8 @@ class Simulation:
             facts["maps"] = {name: reading.map_items(keyspace, POOL, name) for name in names}
         self.driver("final_state", extra={**last, **facts})
 
-    def _tell_lease(self, seam: Any, f: str, name: str, asked_s: float, timing: Timing) -> None:
-        boot: Boot | None = self.fleet.seams.get(seam) if isinstance(seam, SimSeam) else None
+    def _tell_lease(self, io: Any, f: str, name: str, asked_s: float, timing: Timing) -> None:
+        boot: Boot | None = self.fleet.seams.get(io) if isinstance(io, SimIO) else None
         if boot is None:
             return
         asked = asked_s - boot.process.clock_offset_s

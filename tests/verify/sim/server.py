@@ -99,7 +99,7 @@ class Arriving:
 
 
 @attrs.define(eq=False)
-class Connection:
+class RemoteConnection:
     """One connection, as both ends see it."""
 
     thread: Thread
@@ -157,7 +157,7 @@ class Server:
         # Sha of a numbered script -> that of the script itself.  It is of this world alone: the
         # first one played would else not know scripts that all later ones know.
         self._plain: dict[bytes, bytes] = first._plain if first else {}
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[RemoteConnection, None] = {}
         self._blocked: dict[_Blocked, None] = {}
 
     def at(self, tag: str) -> Server:
@@ -209,7 +209,7 @@ class Server:
         """Forget all scripts, as SCRIPT FLUSH does."""
         self._loaded.clear()
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: RemoteConnection) -> None:
         """Close a connection: its client notices."""
         connection.is_open = False
         self._forget(connection)
@@ -217,18 +217,18 @@ class Server:
 
     # --- connections ---
 
-    def connect(self, thread: Thread) -> Connection:
+    def connect(self, thread: Thread) -> RemoteConnection:
         """Accept a connection."""
-        connection = Connection(thread, generation=self.generation)
+        connection = RemoteConnection(thread, generation=self.generation)
         self._connections[connection] = None
         return connection
 
-    def close(self, connection: Connection) -> None:
+    def close(self, connection: RemoteConnection) -> None:
         """The client has closed; what it sent before may still be on its way."""
         connection.is_open = False
         self._forget(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: RemoteConnection) -> None:
         self._connections.pop(connection, None)
         if connection.blocked is not None:
             connection.blocked.timer.cancel()
@@ -241,7 +241,7 @@ class Server:
             for connection in [each for each in server._connections if each.process is process]:
                 server.close(connection)
 
-    def send(self, connection: Connection, packed: bytes) -> None:
+    def send(self, connection: RemoteConnection, packed: bytes) -> None:
         """Carry a pipeline to the server."""
         process = connection.process
         if self.network.is_reset(process):
@@ -259,7 +259,7 @@ class Server:
         if delay_s is not None:
             self.world.after(delay_s, self._arrive, connection, commands[:whole])
 
-    def _arrive(self, connection: Connection, commands: Sequence[Words]) -> None:
+    def _arrive(self, connection: RemoteConnection, commands: Sequence[Words]) -> None:
         if connection.generation < self.generation or not self.is_up:
             return
         if self.world.now_s < self._stalled_until_s:
@@ -292,13 +292,13 @@ class Server:
             return [words[0], self._plain[words[1]], *words[2:-1]], words[-1]
         return words, None
 
-    def _reply(self, connection: Connection, replies: list[Any]) -> None:
+    def _reply(self, connection: RemoteConnection, replies: list[Any]) -> None:
         delay_s = self.network.reply_s(connection.process)
         if delay_s is not None:
             arriving = self.network.garbled(connection.process, list(map(resp, replies)))
             self._carry(connection, arriving, delay_s)
 
-    def _carry(self, connection: Connection, arriving: Arriving, delay_s: float) -> None:
+    def _carry(self, connection: RemoteConnection, arriving: Arriving, delay_s: float) -> None:
         """Have it arrive piece by piece, as the line carries it."""
         rate = self.network.bytes_per_s(connection.process)
         size = max(1, int(rate * PIECE_S)) if rate else len(arriving.data)
@@ -310,7 +310,7 @@ class Server:
         after = attrs.evolve(arriving, data=rest)
         self.world.after(delay_s, self._carry, connection, after, PIECE_S)
 
-    def _deliver(self, connection: Connection, arriving: Arriving) -> None:
+    def _deliver(self, connection: RemoteConnection, arriving: Arriving) -> None:
         if not connection.is_open:
             return
         connection.inbox += arriving.data
@@ -320,7 +320,7 @@ class Server:
         elif arriving.late:
             self.world.after(arriving.late_s, self._say, connection, arriving.late)
 
-    def _say(self, connection: Connection, late: bytes) -> None:
+    def _say(self, connection: RemoteConnection, late: bytes) -> None:
         """Say what nobody has asked for.  Who waits tells it from his own by its number; only what
         a blocking read is told has none."""
         if connection.is_open and not (connection.has_read and connection.ticket is not None):
@@ -358,7 +358,7 @@ class Server:
 
     # --- blocking reads ---
 
-    def _read(self, connection: Connection, words: Words) -> None:
+    def _read(self, connection: RemoteConnection, words: Words) -> None:
         connection.has_read = True
         asked = Read.of(words)
         found = self._found(asked)

@@ -1,4 +1,4 @@
-"""The seam of one simulated process: the product's own port, on a wire and a bell of the world."""
+"""The IO of one simulated process: the product's own port, on a wire and a bell of the world."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import attrs
 from pool.core.ids import SEED_BYTES, Ids
 from pool.core.pages import PAGES, Pages
 from pool.errors import PoolError
-from pool.redis.connection import Wire
-from pool.redis.io.body import Handle, WirePort
+from pool.redis.connection import Connection
+from pool.redis.io.body import ConnectionIO, Handle
 from pool.redis.io.loops import current_loop
 from pool.redis.io.restart import Care, supervised
-from pool.redis.io.system import Beside, Body, Loop, OnEnd, Waiter
+from pool.redis.io.system import Body, Loop, OnEnd, RunningBody, Waiter
 from pool.redis.url import Url
 from tests.verify.history import MOVED_S
-from tests.verify.sim.server import PIECE_S, Connection, Server
+from tests.verify.sim.server import PIECE_S, RemoteConnection, Server
 from tests.verify.sim.world import Process, Thread, Timer
 
 
-class SimWire(Wire):
+class SimConnection(Connection):
     """The product's own wire, on a stream of bytes to the simulated server.
 
     A connection is there at once, or is refused; the greeting takes its time.
@@ -38,7 +38,7 @@ class SimWire(Wire):
         self._on_moved = on_moved
         self._remote = remote
         self._thread = thread
-        self._found: Connection | None = None
+        self._found: RemoteConnection | None = None
 
     def shut(self) -> None:
         if self._found is not None:
@@ -137,7 +137,7 @@ class SimBell:
         self._rung = False
 
 
-class _SimBeside(Handle):
+class _SimBody(Handle):
     """One body that runs beside the loop of its process."""
 
     def __init__(self, process: Process, on_end: OnEnd | None) -> None:
@@ -148,10 +148,10 @@ class _SimBeside(Handle):
     @property
     def is_dead(self) -> bool:
         """Whether it has ended, and nobody had told it to."""
-        return self.thread.is_over and not self.port.closing
+        return self.thread.is_over and not self.body_io.closing
 
     def _ended(self, error: BaseException | None) -> None:
-        self.port.wire.close()
+        self.body_io.connection.close()
         self._process.post(self._end, error)
 
     def _end(self, error: BaseException | None) -> None:
@@ -197,7 +197,7 @@ class _SimLoop:
         return self._waiter()
 
 
-class SimSeam:
+class SimIO:
     """The world outside of one node."""
 
     def __init__(
@@ -211,7 +211,7 @@ class SimSeam:
         self._on_moved = on_moved  # of what carries calls; it is told the lane, if it has one
         self.dice: random.Random = process.world.dice(f"dice/{process.name}")
         self.ids = Ids(self.dice.randbytes(SEED_BYTES))
-        self.bodies: dict[str, _SimBeside] = {}  # the last one of each name
+        self.bodies: dict[str, _SimBody] = {}  # the last one of each name
         self._process = process
         self._remote = remote
 
@@ -259,17 +259,19 @@ class SimSeam:
         has_thread: bool = False,  # noqa: ARG002 - each moves while the loop hangs: worse than real
         care: Care | None = None,
         on_end: OnEnd | None = None,
-    ) -> Beside:
+    ) -> RunningBody:
         process = self._process
-        beside = _SimBeside(process, on_end)
-        beside.port = WirePort(
-            SimWire(url, name, self._remote.at(url.tag), beside.thread, self._told(name, url)),
+        beside = _SimBody(process, on_end)
+        beside.body_io = ConnectionIO(
+            SimConnection(
+                url, name, self._remote.at(url.tag), beside.thread, self._told(name, url)
+            ),
             SimBell(beside.thread),
             process.post,
             self.clock,
         )
         self.bodies[f"{name} {url.tag}".strip()] = beside
-        beside.thread.start(supervised(name, body, care)(beside.port))
+        beside.thread.start(supervised(name, body, care)(beside.body_io))
         if care is not None:
             care.began(beside)
         return beside

@@ -95,7 +95,7 @@ class Stage:
         """Return a new key that a node is first for."""
         node = self.boot(name).node
         assert node is not None
-        context = node._open_crew.context
+        context = node._open_wiring.context
         mine = {worker.id for worker in node.workers if worker.label == name}
         while True:
             self.jobs += 1

@@ -19,9 +19,9 @@ from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.fleet.membership import Membership
 from pool.jobs.job import Inbox, Page
 from pool.jobs.run import Run
-from pool.jobs.worker.executor import Slots
+from pool.jobs.worker.executor import Executor
 from pool.jobs.worker.outbox import Outbox
-from pool.jobs.worker.reconcile import Mending
+from pool.jobs.worker.reconcile import Reconciliation
 from pool.jobs.worker.worker import Worker
 from pool.names import Control
 from pool.redis.commands import lane as lanes
@@ -258,7 +258,7 @@ def _items(args: Sequence[bytes], counted: int) -> list[Sequence[bytes]]:
 
 
 def watch_leases(tell: Callable[[Any, str, str, float, Timing], None]) -> Callable[[], None]:
-    """Call `tell(seam, f, identity, asked, granted)` for what nodes join and renew.
+    """Call `tell(IO, f, identity, asked, granted)` for what nodes join and renew.
 
     Returns what ends it.
     """
@@ -272,16 +272,16 @@ def watch_leases(tell: Callable[[Any, str, str, float, Timing], None]) -> Callab
                 timing = Timing(told.ttl.ms / 1000)
                 for name, count in zip(names, told.counts, strict=True):
                     if count >= 0:
-                        tell(self.context.seam, "renew", f"{name}@{of.number}", asked_s, timing)
+                        tell(self.context.io, "renew", f"{name}@{of.number}", asked_s, timing)
         answered(self, answer)
 
     async def join(self: Membership, state: Any, workers: Any, **options: Any) -> None:
-        asked_s = self.context.seam.clock()
+        asked_s = self.context.io.clock()
         names = [worker.target(state.number).name for worker in workers.values()]
         await joined(self, state, workers, **options)
         for name in names:
             timing = state.lease.timing
-            tell(self.context.seam, "join", f"{name}@{state.number}", asked_s, timing)
+            tell(self.context.io, "join", f"{name}@{state.number}", asked_s, timing)
 
     KeepAlive._on_answer = on_answer  # type: ignore[method-assign]
     Membership._join = join  # type: ignore[method-assign]
@@ -295,7 +295,7 @@ def watch_leases(tell: Callable[[Any, str, str, float, Timing], None]) -> Callab
 
 def watch_rare(seen: set[str]) -> Callable[[], None]:
     """Note what nodes met that neither they nor the server tell; return what ends it."""
-    offered, may, mended = Inbox.offer, Slots._may_start, Worker._mend
+    offered, may, mended = Inbox.offer, Executor._may_start, Worker._mend
     read_inbox = Worker._read_inbox
 
     async def read(self: Worker, run: Run, after: int) -> Page:
@@ -309,14 +309,14 @@ def watch_rare(seen: set[str]) -> Callable[[], None]:
             seen.add("message behind one whose signal was lost")
         offered(self, number, before, payload)
 
-    def may_start(self: Slots, run: Run) -> bool:
+    def may_start(self: Executor, run: Run) -> bool:
         if self.context.busy.get(run.key) not in (None, run):
             seen.add("key back before its former handler ended")
         return may(self, run)
 
     def mend(
         self: Worker, number: int, box: Outbox, theirs: Owned, known: Sequence[Run]
-    ) -> Mending:
+    ) -> Reconciliation:
         for start in theirs.starts:
             run, settled = self.runs.get(start.key), self._memory.of(start.key)
             is_known = run is not None and run.start.epoch >= start.epoch
@@ -329,13 +329,13 @@ def watch_rare(seen: set[str]) -> Callable[[], None]:
         return mending
 
     Inbox.offer = offer  # type: ignore[method-assign]
-    Slots._may_start = may_start  # type: ignore[method-assign]
+    Executor._may_start = may_start  # type: ignore[method-assign]
     Worker._mend = mend  # type: ignore[method-assign]
     Worker._read_inbox = read  # type: ignore[method-assign]
 
     def end() -> None:
         Inbox.offer = offered  # type: ignore[method-assign]
-        Slots._may_start = may  # type: ignore[method-assign]
+        Executor._may_start = may  # type: ignore[method-assign]
         Worker._mend = mended  # type: ignore[method-assign]
         Worker._read_inbox = read_inbox  # type: ignore[method-assign]
 

@@ -1,7 +1,7 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record, batch, keep; keys jobs, pending, due, payloads, blobs, parked, letters, journal; argument parked_ms; and of the
+Needs  lane, record, batch, keep; keys jobs, pending, due, payloads, checkpoints, parked, letters, journal; argument parked_ms; and of the
 source (the record's owner) source_owned and source_stream.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
@@ -78,7 +78,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     later('HDEL', payloads, key)
   end
   if has(r, 'b') then
-    later('HDEL', blobs, key)
+    later('HDEL', checkpoints, key)
   end
   if has(r, 'i') then
     redis.call('UNLINK', inbox) -- it may be large

@@ -7,7 +7,7 @@ record: a job's record, one line of fields between bars; a field that is empty h
 16 whatever a newer version wrote behind it, kept as it is
 
 state     P pending (in the owner's stream, entry id = epoch), R running, W waiting, U unassigned
-flags     p payload stays in `payloads`, b has a blob, i has an inbox, d has a `due` entry,
+flags     p payload stays in `payloads`, b has a checkpoint, i has an inbox, d has a `due` entry,
           a must be acknowledged before its handler starts; if it has marks, it is begun alone
           h held: parked as poison when it comes due, unless its marks have become too few
 intent    s<cause> stop was asked for, t timed out

@@ -1,5 +1,5 @@
 --[[
-wait: tell how jobs are, and register a node to be told when they start or end.
+look: tell how jobs are, and register a node to be told when they start or end.
 
 KEYS[1] lane       hash    incarnation
 KEYS[2] jobs       hash    key -> record

@@ -1,5 +1,5 @@
 --[[
-found: make a pool, or learn how it was made.
+open_pool: make a pool, or learn how it was made.
 
 KEYS[1] config  hash   protocol, lanes, incarnation, ttl
 ARGV[1] protocol     str   wire protocol of the caller
