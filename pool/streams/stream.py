@@ -99,7 +99,7 @@ class Stream(HasEvents):
                 milliseconds; instead of a `ttl_s`.
             settings: Lease TTL and time-outs, as for a node.
             observers: Called with everything notable, plainly; the default writes log lines.
-            IO: The world outside; for simulations.
+            io: The world outside; for simulations.
 
         Raises:
             ConfigError, InvalidOption: At once: an argument cannot be used.

@@ -321,7 +321,7 @@ async def test_a_pool_that_cannot_be_found_anew_is_a_trouble(
         return await open_pool(context)
 
     node = await fleet.node()
-    monkeypatch.setattr("pool.jobs.fleet.membership.found", found_late)
+    monkeypatch.setattr("pool.jobs.fleet.membership.open_pool", found_late)
     await fleet.wiring(node).membership._open_again()
     assert "not yet" in (await fleet.seen(StoreTroubled, during="found")).problem
 

@@ -359,7 +359,7 @@ async def test_what_is_said_unasked_answers_nobody(late: bytes) -> None:
         assert await pipeline.execute("PING") == b"PONG"
         assert echoes.client is not None
         echoes.client.sendall(late)
-        connection: Any = pipeline._running_body.port.connection  # type: ignore[attr-defined]
+        connection: Any = pipeline._running_body.body_io.connection  # type: ignore[attr-defined]
         with anyio.fail_after(PATIENCE_S):
             await anyio.wait_readable(connection._socket)
         assert await pipeline.execute("PING") == b"PONG"

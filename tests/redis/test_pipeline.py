@@ -135,7 +135,7 @@ async def test_replies_are_bytes_numbers_lists_or_nothing(redis_url: str, key: s
 @pytest.mark.anyio
 async def test_commands_sent_together_are_one_round_trip(redis_url: str) -> None:
     async with linked(redis_url) as pipeline:
-        connection, counts = pipeline._running_body.port.connection, list[int]()  # type: ignore[attr-defined]
+        connection, counts = pipeline._running_body.body_io.connection, list[int]()  # type: ignore[attr-defined]
         exchange = connection.exchange
 
         async def counted(packed: bytes, count: int, **options: Any) -> Any:

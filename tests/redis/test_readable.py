@@ -218,7 +218,7 @@ async def test_a_connection_gets_the_number_of_the_one_before(
     redis_url: str, is_idle: bool
 ) -> None:
     pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=PATIENCE_S)
-    connection: Any = pipeline._running_body.port.connection  # type: ignore[attr-defined]
+    connection: Any = pipeline._running_body.body_io.connection  # type: ignore[attr-defined]
     numbers: list[int] = []
     with redis.Redis.from_url(redis_url) as client, anyio.fail_after(PATIENCE_S):
         for turn in range(5):
@@ -276,7 +276,7 @@ async def test_a_forked_child_takes_no_reader_away_from_its_parent(redis_url: st
     child = os.fork()
     if child == 0:
         try:
-            connection: Any = pipeline._running_body.port.connection  # type: ignore[attr-defined]
+            connection: Any = pipeline._running_body.body_io.connection  # type: ignore[attr-defined]
             connection.end()  # as when the copy of the body is thrown away
         finally:
             os._exit(0)
