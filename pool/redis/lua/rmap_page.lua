@@ -15,7 +15,7 @@ ARGV[5] strings_at   str    cursor of the strings that come next; empty: all cam
 ARGV[6] lists_at     bytes  likewise of the items of lists, as ZRANGEBYLEX takes it
 
 Returns  [revision, stamp, entries of the log since, more, strings, items of lists, next strings_at, over, count of strings,
-         count of list items]: '0' and '0' for a map that is not there; more is 1 if there are more entries than came,
+         count of list items]: '0' and '0' for a map that is not there, or where it ended; more is 1 if there are more entries than came,
          and then no items do; strings is flat: field, value ..., with `at` among them; the items of a list are in
          order, see lib/rmap; over is 1 if these were the last; nil if the map's time is up and nobody has emptied it yet
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
@@ -42,7 +42,13 @@ local logged = newest and tonumber(string.match(newest[1], '^%d+')) or 0
 local had = redis.pcall('HGET', maps, 'floor') -- foreign data there are no matter of this map
 local floor = type(had) == 'string' and tonumber(string.match(had, '^%d+$')) or 0
 if not at and logged <= floor and strings_count == 0 and lists_count == 0 then
-  return { '0', '0', {}, 0, {}, {}, '', 1, 0, 0 } -- it never was, or has ended
+  -- It never was, or has ended: there its log does, which nobody is to read from its beginning.
+  local last = {}
+  for i = 1, newest and #newest[2] or 0, 2 do
+    last[newest[2][i]] = newest[2][i + 1]
+  end
+  local is_ours = last.incarnation == incarnation and string.match(last.stamp or '', '^%x+$')
+  return { is_ours and whole(logged) or '0', is_ours and last.stamp or '0', {}, 0, {}, {}, '', 1, 0, 0 }
 end
 if not from or logged > revision then
   local time = redis.call('TIME')

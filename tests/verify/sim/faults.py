@@ -58,8 +58,6 @@ _INDEXES: Final = (
 _DATA: Final = re.compile(
     rb"pool:\{%s\}:(?:map-\w+|stream|stream-\w+|sink(?:-\w+)?:\d+):([a-z0-9]+)" % POOL.encode()
 )
-# Whose loss copies do not notice until the mend has landed: only where everything is asked for.
-_RED_KEYS: Final = (b"map-index:", b"map-lists:")
 _FOUND_TTLS: Final = 6.0  # two passes of the walk and a lease; by then what was lost is found
 
 
@@ -505,7 +503,6 @@ class Faults:
             (key, match[1].decode())
             for key in self._server.keyspace.keys
             if (match := _DATA.match(key)) and match[1] != b"workers"
-            if self._config.is_all or not key.partition(b"}:")[2].startswith(_RED_KEYS)
         ]
         return dice.choice(sorted(found)) if found else (b"", "")
 
