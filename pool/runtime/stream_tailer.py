@@ -155,6 +155,10 @@ class StreamTailer(Generic[R]):
             reading.position = end
         self.read_on()
 
+    def waits_for(self, batch: Batch[R]) -> bool:
+        """Say whether this batch is still to be taken: it was not given up meanwhile."""
+        return batch is self._under_way
+
     def read_on(self) -> None:
         """Forget what is under way: whoever was to take it does not any more.  It is read again."""
         self._under_way = None

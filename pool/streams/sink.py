@@ -171,6 +171,7 @@ class Sink:
         self._buffer: EventBuffer[Item, Source] = EventBuffer(
             buffer_max=buffer_max, tail=tail, size_of=size_of
         )
+        self._held: Batch[Source] | None = None  # brought while a take was under way
         self._told = Told(name, session.io.clock, session.emit)
         self._calls = Calls(
             pipeline=session.pipeline,
@@ -589,18 +590,18 @@ class Sink:
             if not is_asked or source.is_taking:
                 continue
             source.is_taking = True
-            source.brought.clear()
             if may_try:
                 self._calls.trial = source
             count = self._tailer.portion.of(min(room, BATCH_MAX))  # by the node's own link
             call = source.of.take(self.consumer, count, may_try=may_try)
             answer = partial(self._on_taken, source, self.consumer, count, may_try)
-            self._calls.send(call, answer, source)
+            self._calls.send(call, answer, source, self._take_held)
 
     def _on_taken(
         self, source: Source, consumer: str, count: int, may_try: bool, reply: Reply
     ) -> None:
         if consumer != self.consumer:
+            self._take_held()
             return  # they are pending under a name that is being cleaned
         source.is_taking = False
         got: Taken = reply
@@ -611,15 +612,11 @@ class Sink:
             source.has_doubtful = got.doubtful > 0
         behind = order(source.position)
         source.claimed.update(each.id for each in got.events if order(each.id) > behind)
-        # What the tail has brought meanwhile it brought without its count, and its doubt.
-        brought = source.brought & {each.id for each in got.events}
-        known = {i.event.id for i in self._buffer if i.source is source and i.event.id in brought}
-        self._buffer.drop(lambda item: item.source is not source or item.event.id not in known)
-        gone = brought - known
-        items = self._items(source, [each for each in got.events if each.id not in gone])
+        items = self._items(source, got.events)
         if may_try:
             self._calls.trial = next((item for item in items if item.is_doubtful), None)
         self._buffer.push(items, is_first=True)  # the oldest; nor shall they wait behind our own
+        self._take_held()
         self._look_for_freed()
 
     # --- what the tail brings -----------------------------------------------------------------
@@ -628,19 +625,28 @@ class Sink:
         if batch.group is None or batch.group.consumer != self.consumer:
             self._tailer.taken(batch)  # of an earlier name: it is being freed for others
             return
+        if any(source.is_taking for source, _ in batch.told):
+            # What is taken is pending under our name at once, so a read of that may come first: it
+            # knows neither how often an event was handed out nor that it is doubtful.
+            self._held = batch
+            return
         items: list[Item] = []
         for source, entries in batch.told:
             new = [Given(id_, got, 0, False) for id_, got in entries if id_ not in source.claimed]
             behind = order(entries[-1][0])
             source.claimed = {id_ for id_ in source.claimed if order(id_) > behind}
-            if source.is_taking:
-                source.brought.update(each.id for each in new)
             found = self._items(source, new)
             if self._sources.get(source.stream) is source:
                 items.extend(found)
             else:
                 self._calls.release(found)
         self._buffer.push(items, batch)
+
+    def _take_held(self) -> None:
+        """Take what the tail has brought while a take was under way, if that is still wanted."""
+        held, self._held = self._held, None
+        if held is not None and self._tailer.waits_for(held):
+            self._on_batch(held)
 
     def _items(self, source: Source, got: Iterable[Given]) -> list[Item]:
         items: list[Item] = []

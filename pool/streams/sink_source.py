@@ -19,9 +19,6 @@ class Source(Reading):
     renewed_s: float = 0.0  # when we asked for it
     is_troubled: bool = False  # its calls are refused, which was told
     claimed: set[str] = attrs.field(factory=set)  # taken, and behind the position
-    # What the tail brought while a take was under way: what was taken is pending under our name,
-    # so a read of our own pending entries may bring it before the answer to the take does.
-    brought: set[str] = attrs.field(factory=set)
     is_mending: bool = False
     is_taking: bool = False
     has_released: bool = False
@@ -36,7 +33,7 @@ class Source(Reading):
 
     def forget(self) -> None:
         """What we hold is not ours any more."""
-        for each in (self.claimed, self.brought, self.hands, self.fresh):
+        for each in (self.claimed, self.hands, self.fresh):
             each.clear()
         self.is_mending = self.is_taking = self.has_released = self.has_doubtful = False
         self.is_doubted, self.unknown = False, frozenset()

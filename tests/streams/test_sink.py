@@ -27,7 +27,7 @@ from pool.events import (
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
-from pool.streams.commands import HAND, ConsumerLease
+from pool.streams.commands import HAND, TAKE, ConsumerLease
 from pool.testing.proxy import fault_proxy
 from tests.streams.mortal import Life, MortalIO
 
@@ -353,6 +353,41 @@ async def test_suspects_come_one_at_a_time(bench: Bench, monkeypatch: pytest.Mon
                 # Noted before it was handed out; a reader that looks for lost replies adds ones.
                 assert bench.pending()[event.id][1] // 1000 == 1
                 await sink.ack(event)
+
+
+async def test_a_suspect_that_is_read_before_it_is_said_to_be_one_waits_for_that(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is taken is pending under our name at once: our own pending entries bring it too."""
+    real, late = Pipeline.send, list[Any]()
+
+    def send(self: Pipeline, command: Any, on_reply: Any, **options: Any) -> None:
+        if isinstance(command, ScriptCall) and command.script is TAKE and not late:
+            real(self, command, lambda reply: late.append((on_reply, reply)), **options)
+        else:
+            real(self, command, on_reply, **options)
+
+    monkeypatch.setattr(Pipeline, "send", send)
+    async with bench.stream() as stream:
+        bench.client.xgroup_create(bench.key, "billing", "0", mkstream=True)
+        await bench.add(stream, *range(3))
+        bench.client.xreadgroup("billing", "dead.1", {bench.key: ">"}, count=3)
+        async with stream.sink("billing", grace_s=60) as sink:
+            await bench.until(lambda: late)  # taken, and not told yet
+            tailer = sink._tailer
+            tailer._has_lost_none = False  # as after a read that was interrupted
+            assert tailer._running_body is not None
+            tailer._running_body.interrupt()
+            await bench.until(lambda: tailer._under_way is not None or len(sink._buffer))
+            assert len(sink._buffer) == 0
+            [(on_reply, reply)] = late
+            on_reply(reply)
+            [event] = await bench.take(sink, 1)
+            name, times = bench.pending()[event.id]
+            assert (name, times // 1000) == (sink.consumer, 1)  # noted, and handed out once
+            assert len(sink._buffer) == 0
+            await sink.ack(event)
+            assert len(await bench.take(sink, 2)) == 2
 
 
 async def test_suspects_that_live_for_a_moment_do_not_hold_up_the_others(bench: Bench) -> None:

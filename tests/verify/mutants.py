@@ -1627,6 +1627,16 @@ MUTANTS: Final = (
         by=("tests/streams/test_sink.py::test_suspects_come_one_at_a_time",),
     ),
     Mutant(
+        name="a suspect is taken for any event when it is read again",
+        breaks="it is handed out beside another one, and not noted before (G1)",
+        path="pool/streams/sink.py",
+        old="        if any(source.is_taking for source, _ in batch.told):",
+        new="        if False:",
+        by=(
+            "tests/streams/test_sink.py::test_a_suspect_that_is_read_before_it_is_said_to_be_one_waits_for_that",
+        ),
+    ),
+    Mutant(
         name="what the dead held is given to anybody, at once",
         breaks="one event that kills takes innocent ones with it, each time (G1)",
         path="pool/redis/lua/sink_mend.lua",
