@@ -393,6 +393,22 @@ def test_what_a_cap_took_is_counted_until_it_was_told(shop: Shop) -> None:
     assert shop.mend(told=10, of_life=b"1.2").told == 8
 
 
+def test_of_a_group_whose_cursor_a_cap_took_at_least_all_are_told(shop: Shop) -> None:
+    """Which event was the first that was not acknowledged nobody can say: it was told as one."""
+    bench, sink = shop.bench, shop.sink
+    bench.run(sink.join(ME, "", "0-0"))
+    ids = [bench.run(shop.add(n)).decode() for n in range(4)]
+    shop.read(ME, 4)
+    shop.mend()
+    bench.do("XACK", shop.stream.events, sink.name, *ids[:2])
+    for n in range(4, 16):
+        bench.run(shop.add(n, length_max=5))
+    before = shop.mend().missed  # 2 and 3 are in hand and gone, 4 to 10 were never given
+    bench.do("XGROUP", "DESTROY", shop.stream.events, sink.name)
+    bench.run(sink.join(ME, ME, "0-0"))
+    assert shop.mend().missed - before >= 9
+
+
 def test_of_a_foreign_event_with_very_many_fields_ours_are_kept(shop: Shop) -> None:
     fields = [f"f{n}" for n in range(30_000)]
     entry = shop.bench.do("XADD", shop.stream.events, "*", *fields, "p", "body").decode()

@@ -55,11 +55,11 @@ if not was_there then
   elseif was[1] and is[2] == '1' then
     made = 2
   end
-  -- What a cap took while there was no group to count it for.
+  -- What a cap took while there was no group to count it for: at most so many, where it took the event of the cursor too.
   local first = was[1] and is[3] and number_at(events, '-', '+') or 0
   local behind = is_same and whole(was[2]) or 0
   if first > behind + 1 and (not is_same or is_trimmed(meta, next_id(start))) then
-    note(meta, 'missed', is_same and behind == 0 and 1 or first - 1 - behind)
+    note(meta, 'missed', first - 1 - behind)
   end
   redis.call('XGROUP', 'CREATE', events, group, start == 'newest' and '$' or start, 'MKSTREAM')
 end

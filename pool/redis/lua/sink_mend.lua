@@ -47,7 +47,11 @@ if lowest then
   local ms, seq = string.match(lowest, '^(%d+)-(%d+)$')
   last = seq ~= '0' and ms .. '-' .. text_of(tonumber(seq) - 1) or text_of(tonumber(ms) - 1) .. '-18446744073709551615'
 end
-if redis.call('HGET', state, 'cursor') ~= last then
+local noted = redis.call('HMGET', state, 'cursor', 'number', 'born')
+if number == 0 and noted[3] == (known[3] or '') then
+  number = whole(noted[2]) -- a cap took its event: it is that one's or a higher one
+end
+if noted[1] ~= last then
   redis.call('HSET', state, 'cursor', last, 'number', text_of(number), 'born', known[3] or '')
 end
 local freed, parks, forgotten, left = 0, 0, 0, batch
