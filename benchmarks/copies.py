@@ -24,7 +24,9 @@ from anyio.abc import TaskGroup
 
 from benchmarks.member import Answer, main
 from benchmarks.openloop import offer
-from pool import ReplicatedMap, Resync, StoreUnavailable, Watch
+from pool import ReplicatedMap
+from pool.errors import StoreUnavailable
+from pool.maps import Resync, Watch
 from pool.names import Control
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline

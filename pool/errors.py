@@ -15,6 +15,49 @@ from typing import ClassVar, TypeVar
 
 import attrs
 
+__all__ = [
+    "AuthError",
+    "ConfigError",
+    "DeadlockRisk",
+    "DuplicateHandler",
+    "Gone",
+    "HandlerError",
+    "InboxFull",
+    "InvalidKey",
+    "InvalidOption",
+    "JobCancelled",
+    "JobExists",
+    "JobLost",
+    "JobParked",
+    "LostError",
+    "MapFull",
+    "NoHandlers",
+    "NoServer",
+    "NoSuchJob",
+    "NodeError",
+    "NotRunning",
+    "NotStarted",
+    "NotStopped",
+    "OutcomeExpired",
+    "PartEnded",
+    "PayloadEncodingError",
+    "PayloadTooLarge",
+    "PoolError",
+    "PoolFull",
+    "RefusedError",
+    "StartFailed",
+    "StorageFull",
+    "StoreError",
+    "StoreFault",
+    "StoreLost",
+    "StoreUnavailable",
+    "UnknownHandler",
+    "UnsupportedServer",
+    "UsageError",
+    "WrongLoop",
+    "WrongValue",
+]
+
 E = TypeVar("E", bound="PoolError")
 
 _SHOWN_MAX = 80  # characters of an offending value that an error may repeat

@@ -212,7 +212,7 @@ class Job:
         deadline_s = anyio.current_time() + self._timing().stop_budget_s
         return anyio.CancelScope(shield=True, deadline=deadline_s)
 
-    def checkpoint(self) -> bytes | None:
+    def _checkpoint(self) -> bytes | None:
         """Return what the next owner shall find, None to leave it as it is."""
         return self._state if self._is_stated else None
 

@@ -186,10 +186,10 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     is_left_open = False
     try:
         with scope:
-            if handler.options.timeout_s is not None:
-                scope.deadline = anyio.current_time() + handler.options.timeout_s
+            if handler._options.timeout_s is not None:
+                scope.deadline = anyio.current_time() + handler._options.timeout_s
             try:
-                if handler.is_async:
+                if handler._is_async:
                     ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)
                 else:
                     call = partial(handler.fn, job, *args, **kwargs)

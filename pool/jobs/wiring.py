@@ -30,7 +30,7 @@ from pool.jobs.fleet.reaper import Reaper
 from pool.jobs.fleet.sweeper import Sweeper
 from pool.jobs.handlers import Handlers
 from pool.jobs.listener import Listener
-from pool.jobs.roster import SHUTDOWN_KEY, WorkerInfo
+from pool.jobs.roster import SHUTDOWN_KEY, WorkerEntry
 from pool.jobs.run import Run
 from pool.jobs.worker.messages import (
     Drain,
@@ -399,7 +399,7 @@ class Wiring:
         """Nothing is left of an identity: take its entry out of `workers`, if it is still that."""
         worker_id = name.rpartition(".")[0].encode()
         entry = self.replica.items.get(worker_id)
-        info = WorkerInfo.parse(entry) if entry is not None else None
+        info = WorkerEntry.parse(entry) if entry is not None else None
         if not isinstance(entry, bytes) or info is None or lane >= len(info.incarnations):
             return
         if name == info.candidate.name_in(lane):

@@ -33,10 +33,10 @@ R = TypeVar("R", bound=Reading)
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class HasEvents:
+class EventSource:
     """What a reader or a sink may be told to read: a `Stream`."""
 
-    stored: StoredStream
+    _stored: StoredStream
 
 
 def stored_of(stream: object) -> StoredStream:
@@ -45,9 +45,9 @@ def stored_of(stream: object) -> StoredStream:
     Raises:
         InvalidOption: It is none.
     """
-    if not issubclass(type(stream), HasEvents):
+    if not issubclass(type(stream), EventSource):
         raise checks.option("stream", stream, "a Stream")
-    stored: StoredStream = stream.stored  # type: ignore[attr-defined]
+    stored: StoredStream = stream._stored  # type: ignore[attr-defined]
     return stored
 
 

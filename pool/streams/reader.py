@@ -25,7 +25,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import anyio
 import anyio.lowlevel
@@ -45,7 +45,7 @@ from pool.redis.io.system import BodyIO, Reply
 from pool.runtime.session import CLOSE_BUDGET_S, Session
 from pool.runtime.stream_tailer import Batch, Fields, Reading, StreamEntry, StreamTailer
 from pool.runtime.supervisor import Apart
-from pool.streams.buffer import STREAMS_MAX, EventBuffer, stored_of
+from pool.streams.buffer import STREAMS_MAX, EventBuffer, EventSource, stored_of
 from pool.streams.commands import Facts, StoredStream, probe_call
 from pool.streams.event import (
     FIRST,
@@ -120,6 +120,7 @@ class Reader:
     def __init__(
         self,
         session: Session,
+        first: tuple[StoredStream, Start],
         *,
         topics: Iterable[str] | None,
         pattern: str | None,
@@ -128,7 +129,8 @@ class Reader:
     ) -> None:
         self._session = session
         self._filter = Filter.of(topics, pattern, where)
-        self._first: list[tuple[StoredStream, Start]] = []
+        self._first = first
+        position_of(first[1])
         self._state = "new"
         self._aside: dict[str, _Cursor] = {}  # a foreign value stands there
         self._is_looking = False
@@ -152,7 +154,7 @@ class Reader:
 
     # --- for the program ----------------------------------------------------------------------
 
-    async def add_stream(self, stream: Any, start: Start = "oldest") -> None:
+    async def add_stream(self, stream: EventSource, start: Start = "oldest") -> None:
         """Read this stream too, from `start` on (see `Stream.reader`); adding it twice is refused.
 
         Raises:
@@ -163,7 +165,7 @@ class Reader:
         await self._add(stored_of(stream), start)
         self._buffer.fit(len(self._tailer.readings))
 
-    def remove_stream(self, stream: Any) -> None:
+    def remove_stream(self, stream: EventSource) -> None:
         """Read this stream no more; what is buffered of it is dropped.  Twice is fine."""
         self._session.check_loop()
         key = stored_of(stream).events
@@ -172,7 +174,7 @@ class Reader:
         self._buffer.drop(lambda item: item.cursor.stream != key)
         self._buffer.fit(len(self._tailer.readings))
 
-    def position(self, stream: Any) -> str:
+    def position(self, stream: EventSource) -> str:
         """Return the id behind which the program is in a stream: a `start` for later.
 
         It is that of the last event that iterating returned, or of a later one that was not wanted.
@@ -208,9 +210,8 @@ class Reader:
             raise NotRunning(state=self._state)
         self._state = "open"
         self._loop = self._session.io.loop(self._session.supervisor)
-        for stored, start in self._first:
-            await self._add(stored, start)
-        self._buffer.fit(len(self._first))
+        await self._add(*self._first)
+        self._buffer.fit(1)
         self._tailer.start()
         return self
 
@@ -235,11 +236,6 @@ class Reader:
             await anyio.lowlevel.checkpoint()  # timers that were taken back end here
 
     # --- where to begin -----------------------------------------------------------------------
-
-    def begin_with(self, stored: StoredStream, start: Start) -> None:
-        """Say what to read when it is entered."""
-        position_of(start)
-        self._first.append((stored, start))
 
     async def _add(self, stored: StoredStream, start: Start) -> None:
         position = position_of(start)

@@ -65,7 +65,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import anyio
 import anyio.lowlevel
@@ -88,7 +88,7 @@ from pool.redis.reads import Portion
 from pool.runtime.session import CLOSE_BUDGET_S, Session
 from pool.runtime.stream_tailer import Batch, StreamTailer
 from pool.runtime.supervisor import Apart
-from pool.streams.buffer import STREAMS_MAX, EventBuffer, stored_of
+from pool.streams.buffer import STREAMS_MAX, EventBuffer, EventSource, stored_of
 from pool.streams.commands import (
     BATCH_MAX,
     ConsumerLease,
@@ -130,6 +130,7 @@ class Sink:
         self,
         session: Session,
         name: str,
+        first: tuple[StoredStream, Start],
         *,
         no_ack: bool,
         grace_s: float,
@@ -146,7 +147,8 @@ class Sink:
         self._session = session
         self._filter = Filter.of(topics, pattern, where)
         self._is_no_ack = checks.flag("no_ack", no_ack)
-        self._first: list[tuple[StoredStream, Start]] = []
+        self._first = first
+        position_of(first[1])
         self._sources: dict[str, Source] = {}
         self._left: dict[str, Source] = {}  # read no more; what was handed out may be in hand
         self._id = session.ids.next("c")
@@ -202,7 +204,7 @@ class Sink:
         """This consumer's name in the groups; another one after its lease was lost."""
         return member_name(self._id, self._number)
 
-    async def add_stream(self, stream: Any, start: Start = "oldest") -> None:
+    async def add_stream(self, stream: EventSource, start: Start = "oldest") -> None:
         """Read this stream too; `start` counts where the sink has no group yet.
 
         Raises:
@@ -226,7 +228,7 @@ class Sink:
             self._joined(source, asked_s)
             self._follow()
 
-    async def remove_stream(self, stream: Any) -> None:
+    async def remove_stream(self, stream: EventSource) -> None:
         """Read this stream no more; what is buffered of it goes to others at once.  Twice is fine.
 
         What was handed out and not acknowledged can still be, within its grace.
@@ -356,23 +358,20 @@ class Sink:
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._state = "opening"
-        for stored, start in self._first:
-            source = self._source(stored, start)
-            self._sources[source.stream] = source
-        self._buffer.fit(len(self._sources))
+        source = self._source(*self._first)
+        self._sources[source.stream] = source
+        self._buffer.fit(1)
         asked_s = self._session.io.clock()
         self._loop = self._session.io.loop(self._session.supervisor)
         self._hands.begin(self._loop)
         try:
-            for source in self._sources.values():
-                call = source.of.join(self.consumer, "", source.start)
-                await self._session.pipeline.call(call, repeatable=True)
+            call = source.of.join(self.consumer, "", source.start)
+            await self._session.pipeline.call(call, repeatable=True)
         except BaseException:
             self._state = "closed"
             raise
         self._state = "open"
-        for source in self._sources.values():
-            self._joined(source, asked_s)
+        self._joined(source, asked_s)
         self._follow()
         self._tailer.start()
         self._arm()
@@ -403,11 +402,6 @@ class Sink:
             await self._calls.finish(self._hands.goodbyes(unseen))
             self._loop.close()
             await anyio.lowlevel.checkpoint()  # timers that were taken back end here
-
-    def begin_with(self, stored: StoredStream, start: Start) -> None:
-        """Say what to read when it is entered."""
-        position_of(start)
-        self._first.append((stored, start))
 
     def _stored(self, stream: StoredStream) -> StoredSink:
         named_ms = round(1000 * (self._session.settings.lease_ttl_s or 0))

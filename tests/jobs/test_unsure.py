@@ -8,8 +8,17 @@ import anyio
 import attrs
 import pytest
 
-from pool import Handlers, InboxFull, Job, NoSuchJob, StoreUnavailable
-from pool.errors import AuthError, StorageFull, StoreFault, StoreLost, unsure
+from pool import Handlers, Job
+from pool.errors import (
+    AuthError,
+    InboxFull,
+    NoSuchJob,
+    StorageFull,
+    StoreFault,
+    StoreLost,
+    StoreUnavailable,
+    unsure,
+)
 from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, _Admitted
 from pool.redis.commands.lane import INTEND, NOTIFY, Admission
 from pool.redis.pipeline import Pipeline

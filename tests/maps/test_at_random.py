@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from pool import ReplicatedMap, Settings, WrongValue
+from pool import ReplicatedMap, Settings
+from pool.errors import WrongValue
 
 keys = st.sampled_from(["a", "b", "=,\0"])
 texts = st.sampled_from(["", "1", "-2", "x", "\n\N{SNOWMAN}"])

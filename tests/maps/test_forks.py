@@ -20,8 +20,10 @@ import anyio
 import attrs
 import pytest
 
-from pool import PoolError, Position, ReplicatedMap, Resync, Settings, StoreLost
+from pool import PoolError, ReplicatedMap, Settings
 from pool.core.timing import Timing
+from pool.errors import StoreLost
+from pool.maps import Position, Resync
 from pool.maps.commands import StoredMap
 from pool.names import Control
 from pool.redis.embedded.program import ServerProgram

@@ -15,22 +15,9 @@ import anyio.to_thread
 import attrs
 import pytest
 
-from pool import (
-    Change,
-    ConfigError,
-    Counted,
-    InvalidOption,
-    MapFull,
-    Node,
-    NotRunning,
-    PayloadTooLarge,
-    ReplicatedMap,
-    Resized,
-    Resync,
-    Settings,
-    Written,
-    WrongValue,
-)
+from pool import Node, ReplicatedMap, Settings
+from pool.errors import ConfigError, InvalidOption, MapFull, NotRunning, PayloadTooLarge, WrongValue
+from pool.maps import Change, Counted, Resized, Resync, Written
 from pool.maps import deltas as model
 from pool.maps import watch as watches
 from pool.maps.commands import StoredMap

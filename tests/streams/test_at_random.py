@@ -22,7 +22,7 @@ import attrs
 import pytest
 from anyio.abc import TaskGroup
 
-from pool import PoolError, Reader, Settings, Sink, Stream, StreamEvent
+from pool import PoolError, Settings, Stream
 from pool.events import (
     SinkLapsed,
     SinkMissed,
@@ -32,6 +32,7 @@ from pool.events import (
     StreamMissed,
     StreamRestarted,
 )
+from pool.streams import Reader, Sink, StreamEvent
 from tests.streams.mortal import Life, MortalIO
 
 if TYPE_CHECKING:

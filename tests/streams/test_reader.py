@@ -10,8 +10,8 @@ import anyio
 import pytest
 import redis
 
-from pool import InvalidOption, NotRunning, Reader, StreamEvent
 from pool.core.ids import order
+from pool.errors import InvalidOption, NotRunning
 from pool.events import (
     SinkRemade,
     StreamEnded,
@@ -22,6 +22,7 @@ from pool.events import (
     StreamTroubled,
 )
 from pool.redis.embedded.server import EmbeddedServer
+from pool.streams import Reader, StreamEvent
 from pool.streams.reader import _has_hole
 from pool.testing.proxy import fault_proxy
 
@@ -467,8 +468,8 @@ async def test_a_foreign_key_fails_its_own_stream_alone(bench: Bench, of: str) -
         await reader.add_stream(other)
         await bench.add(stream, 0)
         assert await bench.take_numbers(reader, 1) == [0]
-        key = getattr(stream.stored, of)
-        bench.client.delete(bench.key, stream.stored.meta)
+        key = getattr(stream._stored, of)
+        bench.client.delete(bench.key, stream._stored.meta)
         bench.client.set(key, "foreign")
         troubled = await bench.seen(StreamTroubled)
         assert (troubled.stream, troubled.key, troubled.found) == ("orders", key, "string")
@@ -487,7 +488,7 @@ async def test_a_foreign_key_fails_its_own_stream_alone(bench: Bench, of: str) -
 async def test_damaged_facts_about_one_stream_do_not_hide_the_others(bench: Bench) -> None:
     async with bench.stream() as stream, stream.reader() as reader:
         await bench.add(stream, 0)
-        bench.client.hset(stream.stored.meta, mapping={"trimmed": "?", "n": "many"})
+        bench.client.hset(stream._stored.meta, mapping={"trimmed": "?", "n": "many"})
         assert await bench.take_numbers(reader, 1) == [0]
         probed = reader._tailer.readings[bench.key]
         await bench.until(lambda: probed.added == 1)
@@ -581,7 +582,7 @@ async def test_a_new_life_that_begins_behind_our_position_is_read_whole(bench: B
     """Its first ids were generated in the very millisecond of our last one: we are past them."""
     async with bench.stream() as stream:
         await bench.add(stream, *range(4))
-        meta = stream.stored.meta
+        meta = stream._stored.meta
         async with stream.reader(buffer_max=1) as reader:
             assert await bench.take_numbers(reader, 2) == [0, 1]
             await bench.until(lambda: len(reader._buffer))  # and reads no further

@@ -12,9 +12,9 @@ import attrs
 import pytest
 import redis
 
-from pool import InvalidOption, NotRunning, Sink, StoreUnavailable, StreamEvent
 from pool.core.ids import order
 from pool.core.timing import Timing
+from pool.errors import InvalidOption, NotRunning, StoreUnavailable
 from pool.events import (
     SinkLapsed,
     SinkMended,
@@ -27,6 +27,7 @@ from pool.events import (
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
+from pool.streams import Sink, StreamEvent
 from pool.streams.commands import HAND, TAKE, ConsumerLease
 from pool.testing.proxy import fault_proxy
 from tests.streams.mortal import Life, MortalIO
@@ -493,7 +494,7 @@ async def test_what_was_missed_is_told_though_an_answer_was_lost(
         for _ in range(3):
             await bench.renewed(sink.consumer)
         told = sum(each.events for each in bench.all_seen(SinkMissed))
-        missed = int(bench.client.hget(stream.stored.meta, "missed:billing"))
+        missed = int(bench.client.hget(stream._stored.meta, "missed:billing"))
         assert told == missed
 
 
@@ -667,7 +668,7 @@ async def test_a_foreign_key_fails_its_own_stream_alone(bench: Bench) -> None:
         other = stream.sibling("other")
         await sink.add_stream(other)
         [source] = [each for each in sink._sources.values() if each.name == "orders"]
-        for n, key in enumerate((source.of.parked, source.of.state, stream.stored.meta)):
+        for n, key in enumerate((source.of.parked, source.of.state, stream._stored.meta)):
             bench.client.delete(key)
             bench.client.set(key, "foreign")
             troubled = await bench.seen(SinkTroubled, n + 1)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from pool import PoolError, Settings, Sink, StreamEvent
+from pool import PoolError, Settings
+from pool.streams import Sink, StreamEvent
 from tests.streams.mortal import Life, MortalIO
 
 if TYPE_CHECKING:

@@ -11,18 +11,16 @@ import anyio
 import pytest
 import redis
 
-from pool import (
+from pool import Node, PoolError, Stream
+from pool.errors import (
     ConfigError,
     InvalidOption,
-    Node,
     NotRunning,
     PayloadTooLarge,
-    PoolError,
     StorageFull,
     StoreFault,
     StoreLost,
     StoreUnavailable,
-    Stream,
 )
 from pool.events import SinkBeganAnew, SinkRemade, StreamEnded, StreamMissed, StreamRestarted
 from pool.redis.embedded.server import EmbeddedServer
@@ -185,7 +183,7 @@ async def test_an_end_at_a_time_ends_the_whole_stream(bench: Bench) -> None:
         assert await late.add("counted", "3") is None
         assert await stream.fetch_length() == 2
         now_ms = 1000 * bench.client.time()[0]
-        bench.client.pexpireat(stream.stored.meta, now_ms + 600_000)
+        bench.client.pexpireat(stream._stored.meta, now_ms + 600_000)
         bench.client.delete(bench.key)  # as its time is up
         await bench.seen(StreamEnded)
         assert (await bench.seen(SinkBeganAnew)).sink == "billing"

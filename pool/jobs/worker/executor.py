@@ -186,7 +186,7 @@ class Executor:
     def requeue(self, run: Run) -> None:
         """Run it again from the start, same epoch and attempt, before the others."""
         if run.job is not None:
-            run.state = run.job.checkpoint()
+            run.state = run.job._checkpoint()
         run.cause = ""
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
         run.cancelled_s, run.has_overrun = 0.0, False

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import attrs
 
-from pool import Node, PoolError, Resync
+from pool import Node, PoolError
 from pool.errors import StoreFault, StoreUnavailable
+from pool.maps import Resync
 from tests.verify.sim import reading
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import POOL
