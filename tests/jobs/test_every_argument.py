@@ -60,8 +60,8 @@ HOMES = (pool, pool.maps, pool.streams)
 
 # Made by the library: who makes one by hand is not listened to.
 MADE_HERE = words(
-    "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader Resized "
-    "Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
+    "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader "
+    "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
@@ -516,6 +516,8 @@ class Things:
                 on: Any = self.node
             case "Dispatching":
                 on = self.node
+            case "LocalWorker":
+                on = self.worker
             case "JobRef":
                 on = self.ref
             case "ReplicatedMap" if method != "open":
@@ -531,7 +533,7 @@ class Things:
             case "Job":
                 return partial(setattr, self.job, method)
             case _:
-                on = getattr(pool, owner)
+                on = next(getattr(home, owner) for home in HOMES if owner in home.__all__)
         found: Callable[..., Any] = on if method == "__init__" else getattr(on, method)
         return found
 
