@@ -102,7 +102,7 @@ class Node(Dispatching):
         super().__init__(self._open_client, DispatchOptions())
         check_pool(pool)
         self.pool = pool
-        self.settings = check_settings(settings)
+        self.settings: Settings = check_settings(settings)
         self._given_url = Url.parse(url)
         self._handlers = handlers if handlers is None else _handlers_of(handlers)
         self._worker_args = _worker_args(capacity, weight, label, version)

@@ -46,7 +46,7 @@ class Watch(Generic[V]):
         self._revision = replica.revision  # of the last change that was read
         self._is_behind = False
         self._is_forked = False  # the server went back among what was not kept
-        self.is_closed = False
+        self.is_closed: bool = False
         self._bell = anyio.Event()
         self._unwatch = replica.watch(self._hear)
 

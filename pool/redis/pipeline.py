@@ -122,9 +122,9 @@ class Pipeline:
         is_here: Callable[[], object] | None = None,  # of the pipeline that this one is made beside
     ) -> None:
         self.server: Server | None = None
-        self.connections = 0  # made so far: a change means that the server was away
-        self.reads = Reads()  # for whoever asks for what may be large
-        self.pages = Reads()  # of maps: what they weigh says nothing of the others
+        self.connections: int = 0  # made so far: a change means that the server was away
+        self.reads: Reads = Reads()  # for whoever asks for what may be large
+        self.pages: Reads = Reads()  # of maps: what they weigh says nothing of the others
         self.io = io
         self._url = url
         self._where = url.where

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
 import typing
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -101,6 +107,28 @@ def test_every_type_that_a_public_signature_names_is_public(home: Any) -> None:
         and kind.__name__ not in UNNAMED
     }
     assert hidden == set()
+
+
+@pytest.mark.slow
+def test_every_type_is_known_to_another_type_checker_too(tmp_path: Path) -> None:
+    """As users' editors see the package: installed, and by its annotations alone."""
+    shutil.copytree(Path(pool.__file__).parent, tmp_path / "pool")
+    command = [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable]
+    asked = [*command, "--verifytypes", "pool", "--ignoreexternal", "--outputjson"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    told = json.loads(done.stdout)["typeCompleteness"]
+    unknown = [
+        f"{symbol['name']}: {each['message']}"
+        for symbol in told["symbols"]
+        if symbol["isExported"] and (not symbol["isTypeKnown"] or symbol["isTypeAmbiguous"])
+        for each in symbol["diagnostics"]
+    ]
+    assert told["exportedSymbolCounts"]["withKnownType"] > 4_000
+    assert unknown == []
+    assert told["completenessScore"] == 1
 
 
 def test_what_is_public_says_what_it_is() -> None:

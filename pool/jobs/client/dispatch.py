@@ -49,9 +49,9 @@ class Call:
     __slots__ = ("args", "key", "kwargs")
 
     def __init__(self, key: str, /, *args: Any, **kwargs: Any) -> None:
-        self.key = key
-        self.args = args
-        self.kwargs = kwargs
+        self.key: str = key
+        self.args: tuple[Any, ...] = args
+        self.kwargs: dict[str, Any] = kwargs
 
     def __repr__(self) -> str:
         return f"Call({shown(self.key)!r}, ...)"

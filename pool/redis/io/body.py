@@ -122,7 +122,7 @@ class ConnectionIO:
         self.closing = False
         self.connection = connection
         self.post = post
-        self.ring = bell.ring
+        self.ring: Callable[[], None] = bell.ring
         self._bell = bell
         self._clock = clock
         self._interrupted = False
