@@ -611,11 +611,13 @@ async def test_calls_before_the_start_and_after_the_end_are_refused_with_the_sta
             lambda: node.status("k"),
             lambda: node.add_worker(handlers),
             node.shutdown_pool,
+        ]
+        of_a_ref: list[Callable[[], Awaitable[object]]] = [
             lambda: JobRef[Any]("k", "id", "echo", node._client).result(timeout_s=1),
             lambda: JobRef[Any]("k", "id", "echo", node._client).status(),
             lambda: JobRef[Any]("k", "id", "echo", node._client).stop(),
         ]
-        for call in calls:
+        for call in [*calls, *(of_a_ref if state != "new" else ())]:
             with pytest.raises(NotRunning) as error:
                 await call()
             assert error.value.state == state

@@ -107,7 +107,7 @@ class Member:
         bench, seen = self.world.bench, self.world.seen
         try:
             async with (
-                bench.stream(self.streams[0], io=MortalIO(self.life), settings=SETTINGS) as first,
+                bench.stream(self.streams[0], _io=MortalIO(self.life), settings=SETTINGS) as first,
                 first.sink(
                     self.name, grace_s=GRACE_S, deliveries_max=DELIVERIES_MAX, buffer_max=6
                 ) as sink,

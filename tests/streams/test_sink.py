@@ -729,7 +729,7 @@ async def test_a_lone_consumer_that_is_started_again_and_again_gets_what_is_pend
         for _ in range(60):
             life = Life(10**6)
             async with (
-                bench.stream(io=MortalIO(life)) as mortal,
+                bench.stream(_io=MortalIO(life)) as mortal,
                 mortal.sink("billing") as sink,
             ):
                 with anyio.move_on_after(0.15):

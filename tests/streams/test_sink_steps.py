@@ -28,7 +28,7 @@ async def live(bench: Bench, life: Life, done: list[str]) -> bool:
     """
     try:
         async with (
-            bench.stream(settings=QUICK, io=MortalIO(life)) as stream,
+            bench.stream(settings=QUICK, _io=MortalIO(life)) as stream,
             stream.sink("billing", buffer_max=8, grace_s=60) as sink,
         ):
             for n in range(14):
