@@ -39,6 +39,7 @@ KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
 ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
 DIGITS_MAX = 16  # of a number in Redis, as `lua/lib/record.lua` has it
+INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewise
 MARKS_MAX: Final = 8  # crash marks of a record that name who died; older ones become a number
 MARKS_CHARS_MAX: Final = 400  # of all of them; eight identities and the number are half of that
 AT_ONCE_MS: Final = 1000  # what its worker outlived by this, as is known, does not kill at once
@@ -200,36 +201,49 @@ class Record:
             match = None
         if match is None:
             return None
-        fields = match.groups()
-        if (fields[0] in "PR") != (fields[4] != ""):
+        state, kind, job_id, handler, owner, epoch, attempt, flags, intent, *more = match.groups()
+        marks, requeues, accepted, since, waiters, error = more
+        if (state in "PR") != (owner != ""):
             return None
-        epoch = int(fields[5])
         return cls(
-            state=STATES[fields[0]],
-            kind=KINDS[fields[1]],
-            id=fields[2],
-            handler=fields[3],
-            owner=fields[4],
-            epoch=epoch,
-            attempt=max(1, int(fields[6])),
-            flags=fields[7],
-            intent=fields[8],
-            marks=Marks.parse(fields[9]),
-            requeues=int(fields[10] or 0),
-            accepted=int(fields[11] or epoch),
-            since_ms=int(fields[12] or 0),
-            waiters=tuple(fields[13].split(",")) if fields[13] else (),
-            error=fields[14],
+            state=STATES[state],
+            kind=KINDS[kind],
+            id=job_id,
+            handler=handler,
+            owner=owner,
+            epoch=int(epoch),
+            attempt=max(1, int(attempt)),
+            flags=flags,
+            intent=intent,
+            marks=Marks.parse(marks),
+            requeues=int(requeues or 0),
+            accepted=int(accepted or epoch),
+            since_ms=int(since or 0),
+            waiters=tuple(waiters.split(",")) if waiters else (),
+            error=error,
         )
 
 
-# The pattern of `lua/lib/record.lua`.
-_RECORD: Final = re.compile(
-    r"([PRWU])\|([js])\|([^|]+)\|([^|]+)\|([^|]*)\|([1-9]\d{0,15})\|(\d{1,16})\|([a-z]*)\|([^|]*)"
-    rf"\|({_MARKS_TEXT})"
-    r"\|(\d{0,16})\|(\d{0,16})\|(\d{0,16})\|([^|]*)\|([^|]*)(?:\||\Z)",
-    re.ASCII,
-)
+_NUMBER: Final = rf"\d{{0,{DIGITS_MAX}}}"
+# What may stand in each field; what a newer version writes behind them is not looked at.
+FIELDS: Final = {
+    "state": "[PRWU]",
+    "kind": "[js]",
+    "id": "[^|]+",
+    "handler": "[^|]+",
+    "owner": "[^|]*",
+    "epoch": rf"[1-9]\d{{0,{DIGITS_MAX - 1}}}",
+    "attempt": rf"\d{{1,{DIGITS_MAX}}}",
+    "flags": "[a-z]*",
+    "intent": "[^|]*",
+    "marks": _MARKS_TEXT,
+    "requeues": _NUMBER,
+    "accepted": _NUMBER,
+    "since": _NUMBER,
+    "waiters": "[^|]*",
+    "error": "[^|]*",
+}
+_RECORD: Final = re.compile(rf"({')[|]('.join(FIELDS.values())})(?:[|]|\Z)", re.ASCII)
 
 
 @attrs.define(kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.job import DIGITS_MAX, Start
+from pool.core.job import DIGITS_MAX, INLINE_BYTES_MAX, Start
 from pool.core.placement import Candidate
 from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, again
 from pool.events import HandlerOverran
@@ -56,7 +56,6 @@ from pool.runtime.session import CLOSE_BUDGET_S
 from pool.runtime.stream_tailer import Fields
 
 Actors: TypeAlias = tuple[Actor[Any], ...]
-_INLINE_BYTES_MAX: Final = 1024  # of an outcome that travels with its signal
 _SIGNALS_MAX: Final = 10_000  # wake-ups kept for a node that does not read
 
 
@@ -482,7 +481,7 @@ class Wiring:
             signal = ("XADD", state.lane.names.signal(name), "NOMKSTREAM")
             bounds = ("MAXLEN", "~", _SIGNALS_MAX, "*")
             fields_of: tuple[Word, ...] = ("t", kind, "i", job_id)
-            if len(outcome) <= _INLINE_BYTES_MAX:
+            if len(outcome) <= INLINE_BYTES_MAX:
                 fields_of = (*fields_of, "o", outcome)
             again = partial(self._signal_when_full, state, name, fields_of)
             try:
