@@ -19,6 +19,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from pool.core.digits import DIGITS_MAX, number, number_or
 from pool.core.ids import process_of
 from pool.core.retry import Dice, full_jitter, requeue_delay
 
@@ -38,7 +39,6 @@ KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
 
 ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
-DIGITS_MAX = 16  # of a number in Redis, as `lua/lib/record.lua` has it
 INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewise
 MARKS_MAX: Final = 8  # crash marks of a record that name who died; older ones become a number
 MARKS_CHARS_MAX: Final = 400  # of all of them; eight identities and the number are half of that
@@ -271,17 +271,17 @@ class Start:
             job_id, handler, kind, attempt, flags, marks, accepted = (
                 fields["m"].decode().split("|")[:7]
             )
-            epoch = _number(entry_id.partition("-")[0])
+            epoch = number(entry_id.partition("-")[0])
             return cls(
                 key=fields["k"].decode(),
                 id=job_id,
                 handler=handler,
                 kind=KINDS[kind],
                 epoch=epoch,
-                attempt=max(1, _number(attempt)),
+                attempt=max(1, number(attempt)),
                 flags=flags,
                 marks=Marks.parse(_marks_text(marks)) if marks else NO_MARKS,
-                accepted=_number(accepted) if accepted else epoch,
+                accepted=number(accepted) if accepted else epoch,
                 payload=fields.get("p"),
             )
         except (KeyError, ValueError):  # UnicodeDecodeError is a ValueError
@@ -311,8 +311,8 @@ class Outcome:
             case [("done" | "parked" | "cancelled") as word, epoch, owner, attempt, times, cause]:
                 ended, *history = times.split(",")
                 try:
-                    numbers = [_number(text) for text in (epoch, attempt, ended)]
-                    before = [_number(text) if text else -1 for text in history]
+                    numbers = [number(text) for text in (epoch, attempt, ended)]
+                    before = [number(text) if text else -1 for text in history]
                 except ValueError:
                     return None
                 accepted, started, halves = [*before, -1, -1, -1][:3]
@@ -330,17 +330,6 @@ class Outcome:
                         halves=max(0, halves),
                     )
         return None
-
-
-def _number(text: str) -> int:
-    """Return a number as the scripts take it; `int()` takes many more forms, of any length.
-
-    Raises:
-        ValueError: It is not one.
-    """
-    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
-        raise ValueError(text[:DIGITS_MAX])
-    return int(text)
 
 
 def _marks_text(text: str) -> str:
@@ -391,7 +380,7 @@ class Options:
         """Return the options; what cannot be read counts as the defaults."""
         fields = text.decode(errors="replace").split("|")
         try:
-            attempts, base, cap, timeout, healthy = map(_number, fields[1:6])
+            attempts, base, cap, timeout, healthy = map(number, fields[1:6])
         except ValueError:
             return cls()
         if fields[0] not in KINDS:
@@ -600,8 +589,7 @@ class Lineup:
         `=N` is one that was aboard at N deaths, all else speaks of a culprit.
         """
         return any(
-            text[:1] != b"=" or not text[1:].isdigit() or int(text[1:]) >= self.deaths
-            for text in told
+            text[:1] != b"=" or number_or(self.deaths, text[1:]) >= self.deaths for text in told
         )
 
     def is_most(self, key: str) -> bool:

@@ -17,7 +17,8 @@ from typing import Any, Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.job import DIGITS_MAX, INLINE_BYTES_MAX, Start
+from pool.core.digits import number_or
+from pool.core.job import INLINE_BYTES_MAX, Start
 from pool.core.placement import Candidate
 from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, again
 from pool.events import HandlerOverran
@@ -514,8 +515,7 @@ class Wiring:
     def _shutdown(self) -> int:
         """When the pool was shut down last, by the server's clock; 0: never."""
         text = self.replica.items.get(SHUTDOWN_KEY)
-        is_one = isinstance(text, bytes) and text.isdigit() and len(text) <= DIGITS_MAX
-        return int(text) if is_one and isinstance(text, bytes) else 0
+        return number_or(0, text) if isinstance(text, bytes) else 0
 
     async def shut_down(self) -> None:
         """Have every node that is open now drain."""

@@ -11,6 +11,7 @@ import anyio.lowlevel
 import attrs
 
 from pool import checks
+from pool.core.retry import DISPATCH_RETRY_S
 from pool.errors import (
     InvalidOption,
     PoolError,
@@ -24,7 +25,6 @@ from pool.jobs.client.dispatcher import (
     BATCH_BYTES_MAX,
     BATCH_MAX,
     LATE,
-    RETRY_S,
     Accepted,
     Dispatcher,
     Pending,
@@ -320,7 +320,7 @@ class Dispatching:
         now_s = self._home.dispatcher.context.io.clock()
         for place, each in zip(reversed(places), reversed(asked), strict=True):
             if isinstance(each, Pending):  # the last that was sent
-                is_late = each.deadline_s - RETRY_S <= now_s
+                is_late = each.deadline_s - DISPATCH_RETRY_S <= now_s
                 return is_late and isinstance(answers[place], StoreUnavailable)
         return False
 

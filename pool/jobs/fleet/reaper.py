@@ -28,6 +28,7 @@ import attrs
 from pool.core import job as model
 from pool.core.ids import process_of
 from pool.core.job import Grant
+from pool.core.retry import RECOVERY_RETRY_S, SPREAD_S
 from pool.errors import Gone, PoolError, StoreFault, StoreLost
 from pool.events import WorkerReaped
 from pool.jobs.context import Context, LaneState, Ranks
@@ -39,8 +40,6 @@ from pool.redis.commands.replies import Claim, Holding
 from pool.runtime.actor import Actor
 from pool.runtime.timers import Alarms
 
-SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
-RETRY_S: Final = 0.25
 SUSPECTS_MAX: Final = 500  # looked at by one call
 TOLD_S: Final = 2 * SPREAD_S + 0.5  # after this others have told of the process's other identities
 
@@ -127,7 +126,7 @@ class Reaper(Actor[Message]):
         state, timing = self.context.lanes[lane], self.context.timing
         if not state.lease.is_good(self.context.io.clock()):
             # We have not heard from the store for long: our own lease may have ended with others'.
-            self._alarms.set_by(lane, RETRY_S)
+            self._alarms.set_by(lane, RECOVERY_RETRY_S)
             return False
         places = self.context.io.pages.claims - self._busy[lane]
         if places <= 0:
@@ -149,7 +148,7 @@ class Reaper(Actor[Message]):
         except PoolError as error:
             self._troubled("fence", lane, error)
             self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
-            self._alarms.set_by(lane, RETRY_S)
+            self._alarms.set_by(lane, RECOVERY_RETRY_S)
             return False
         if left:
             self._suspects[lane] = {**left, **self._suspects.get(lane, {})}
@@ -193,7 +192,7 @@ class Reaper(Actor[Message]):
         """Wait before trying again; meanwhile others may take the place."""
         self._leave_place(lane)
         try:
-            await anyio.sleep(RETRY_S)
+            await anyio.sleep(RECOVERY_RETRY_S)
         finally:
             self._busy[lane] += 1
 
@@ -235,7 +234,7 @@ class Reaper(Actor[Message]):
                     if not moved:
                         await self._rest(state.number)
                     if is_aside and not moved:
-                        alone_s += RETRY_S
+                        alone_s += RECOVERY_RETRY_S
                         if alone_s > TOLD_S:
                             lineup.is_over = True
                             if await self._is_matched(state.number, claim, lineup):

@@ -38,7 +38,6 @@ from pool.redis.scripts import Word
 BATCH_MAX: Final = 256  # edges in one call: some 4 ms of the server's time
 BATCH_BYTES_MAX: Final = pipeline.BATCH_BYTES_MAX  # of results and states in one call
 ACK_DELAY_S: Final = 0.005  # from a start to its acknowledgement
-RESEND_S: Final = 0.1  # before a batch that was not answered is sent again; see `refused_delay`
 MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation
 MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -252,7 +251,7 @@ class Outbox:
                 self._acks[run] = 0.0
                 self._acks.move_to_end(run, last=False)
         self.is_flying = True  # until the pause is over
-        pause_s = refused_delay(self._refusals, RESEND_S)
+        pause_s = refused_delay(self._refusals)
         self.context.loop.later(pause_s, partial(self.put, FlushDue(self, True)))
 
 

@@ -23,7 +23,8 @@ import anyio.lowlevel
 import attrs
 
 from pool.core import job as model
-from pool.core.job import DIGITS_MAX, Start
+from pool.core.digits import is_number
+from pool.core.job import Start
 from pool.core.retry import refused_delay
 from pool.core.run import Effect, Event
 from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
@@ -51,7 +52,7 @@ from pool.jobs.worker.messages import (
     Signalled,
     Ticked,
 )
-from pool.jobs.worker.outbox import BATCH_MAX, RESEND_S, Answered, FlushDue, Memory, Outbox
+from pool.jobs.worker.outbox import BATCH_MAX, Answered, FlushDue, Memory, Outbox
 from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
@@ -117,10 +118,6 @@ Told: TypeAlias = (
     | _Knock
     | _TrialOver
 )
-
-
-def _is_number(text: bytes) -> bool:
-    return text.isdigit() and len(text) <= DIGITS_MAX
 
 
 # --- the actor ----------------------------------------------------------------------------------
@@ -739,7 +736,7 @@ class Worker(Actor[Told]):
         match fields:
             case {"t": b"message", "i": number, "b": before}:
                 if run is not None and run.inbox is not None:
-                    if _is_number(number) and _is_number(before):
+                    if is_number(number) and is_number(before):
                         run.inbox.offer(int(number), int(before), fields.get("p"))
                     else:
                         run.inbox.fall_behind()
@@ -776,7 +773,7 @@ class Worker(Actor[Told]):
                     return has_more, messages
                 # Nothing but what was handled already, or is no message: first that has to go.
                 self._on_handled(run, after)
-            await anyio.sleep(refused_delay(refusals, RESEND_S))
+            await anyio.sleep(refused_delay(refusals))
 
     def _on_handled(self, run: Run, number: int) -> None:
         if self.runs.get(run.key) is run and not run.is_lost:

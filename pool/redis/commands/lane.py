@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 import attrs
 
 from pool.core import job
+from pool.core.digits import number_or
 from pool.core.ids import member_name
 from pool.core.job import KIND_LETTERS, Kind, Options
 from pool.core.pages import PAGES, Pages
@@ -396,8 +397,7 @@ def new_incarnation(drawn: str, lanes: int) -> str:
 
 def lanes_of_pool(incarnation: str) -> int:
     """Return how many lanes the pool of this incarnation has; 0 if it does not say."""
-    number = incarnation.rpartition(".")[2]
-    return int(number) if number.isdecimal() and len(number) <= 3 else 0
+    return number_or(0, incarnation.rpartition(".")[2], digits_max=3)
 
 
 def _ms(seconds: float) -> int:
