@@ -21,8 +21,8 @@ import anyio.to_thread
 
 from pool import checks
 from pool.core.codec import check_size, encode_call, encode_message
-from pool.core.job import Outcome, Record
 from pool.core.placement import WEIGHT_MAX, WEIGHT_MIN
+from pool.core.record import Outcome, Record
 from pool.errors import (
     JobLost,
     NoSuchJob,

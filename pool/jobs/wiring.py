@@ -18,8 +18,8 @@ import anyio
 import attrs
 
 from pool.core.digits import number_or
-from pool.core.job import INLINE_BYTES_MAX, Start
 from pool.core.placement import Candidate
+from pool.core.record import INLINE_BYTES_MAX, Start
 from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, again
 from pool.events import HandlerOverran
 from pool.jobs.client.dispatcher import Dispatcher

@@ -15,7 +15,8 @@ import anyio
 import attrs
 
 from pool.core.digits import number_or
-from pool.core.job import Outcome, Record, State
+from pool.core.lifecycle import State
+from pool.core.record import Outcome, Record
 from pool.errors import PoolError, StoreFault, again
 from pool.names import Control, Names, lane_of
 from pool.redis.commands.lane import Lane

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pool.core import job
+from pool.core import record
 from pool.core.digits import DIGITS_MAX
 
 LUA = Path(__file__).parents[2] / "pool" / "redis" / "lua"
@@ -146,16 +146,16 @@ def test_the_records_fields_are_the_same_on_both_sides() -> None:
         "0-9A-Za-z": "%w",
         r"\[a-z\]": "%l",
     }
-    wanted = "\n".join(job.FIELDS.values())
+    wanted = "\n".join(record.FIELDS.values())
     for here, there in in_lua.items():
         wanted = re.sub(here, there, wanted)
     assert patterns == wanted.splitlines()
-    assert [*named] == [*(name.upper() for name in job.FIELDS), "REST"]
+    assert [*named] == [*(name.upper() for name in record.FIELDS), "REST"]
     assert [*named.values()] == list(range(1, len(named) + 1))
 
 
 def test_limits_are_the_same_on_both_sides() -> None:
     text = text_of("record")
     for name in ("INLINE_BYTES_MAX", "MARKS_CHARS_MAX"):
-        assert f"local {name} = {getattr(job, name)}" in text
+        assert f"local {name} = {getattr(record, name)}" in text
     assert f"local DIGITS_MAX = {DIGITS_MAX}" in text

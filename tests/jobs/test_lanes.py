@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool import Call, ConfigError, Handlers, Job, JobRef, StoreLost
-from pool.core.job import Outcome, Record
 from pool.core.placement import Candidate, Candidates
+from pool.core.record import Outcome, Record
 from pool.events import WorkerReaped
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.worker.messages import Ticked

@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from pool import Handlers, InvalidOption, Job, Node, NotRunning, StoreLost, StoreUnavailable
-from pool.core.job import NO_MARKS, Start
+from pool.core.record import NO_MARKS, Start
 from pool.events import (
     ActorCrashed,
     DataLost,

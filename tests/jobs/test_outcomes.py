@@ -25,7 +25,7 @@ from pool import (
     Park,
     Retry,
 )
-from pool.core.job import Outcome
+from pool.core.record import Outcome
 from pool.events import AttemptFailed, CommitRefused
 from tests.stopwatch import stopwatch
 

@@ -11,7 +11,7 @@ import pytest
 
 from pool import Handlers, Job, JobRef, Node
 from pool.core.codec import encode_call
-from pool.core.job import Start
+from pool.core.record import Start
 from pool.core.retry import RECOVERY_RETRY_S
 from pool.events import (
     ActorCrashed,

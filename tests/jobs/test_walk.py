@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node, PoolError, StoreUnavailable
-from pool.core.job import Options, Record
+from pool.core.record import Options, Record
 from pool.errors import StoreFault
 from pool.events import (
     CountersMended,

@@ -25,8 +25,8 @@ import anyio.to_thread
 import attrs
 
 from pool import Call, Event, Handlers, Job, JobRef, Node, PoolError, Retry, Settings
-from pool.core.job import Start
 from pool.core.placement import Candidates
+from pool.core.record import Start
 from pool.names import key_hash
 from pool.redis.commands.lane import Edge, Guard, Lane
 from pool.redis.scripts import ScriptCall

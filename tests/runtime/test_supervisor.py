@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node, NotRunning, PartEnded
-from pool.core.job import NO_MARKS
+from pool.core.record import NO_MARKS
 from pool.events import ActorCrashed, Event
 from pool.runtime.actor import Actor
 

@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.job import STATES, Outcome, Record
+from pool.core.record import STATES, Outcome, Record
 from pool.core.retry import DISPATCH_RETRY_S, refused_delay
 from pool.errors import (
     JobExists,

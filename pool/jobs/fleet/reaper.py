@@ -25,10 +25,9 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core import job as model
 from pool.core.ids import process_of
-from pool.core.job import Grant
 from pool.core.retry import RECOVERY_RETRY_S, SPREAD_S
+from pool.core.settlement import Grant, Lineup, recover
 from pool.errors import Gone, PoolError, StoreFault, StoreLost
 from pool.events import WorkerReaped
 from pool.jobs.context import Context, LaneState, Ranks
@@ -206,7 +205,7 @@ class Reaper(Actor[Message]):
         pipeline, keys, alone_s = self.context.pipeline, 0, 0.0
         after, stuck, is_told = 0, 0, False
         judgement = judgement_of(self.context.settings, self.context.timing)
-        lineup = model.Lineup(judgement, claim.death)
+        lineup = Lineup(judgement, claim.death)
         scatter = Scatter(self.context, state.number, claim.identity)
         try:
             while True:
@@ -264,7 +263,7 @@ class Reaper(Actor[Message]):
             }
         return found
 
-    async def _is_matched(self, lane: int, claim: Claim, lineup: model.Lineup) -> bool:
+    async def _is_matched(self, lane: int, claim: Claim, lineup: Lineup) -> bool:
         """Say whether the one put aside may be innocent, for all that is known of its process."""
         process, told = process_of(claim.identity), list[bytes]()
         try:
@@ -286,7 +285,7 @@ class Reaper(Actor[Message]):
         state: LaneState,
         claim: Claim,
         held: Sequence[Holding],
-        lineup: model.Lineup,
+        lineup: Lineup,
         scatter: Scatter,
     ) -> int:
         """Move or park these, but who is put aside; return how many of them could be."""
@@ -301,7 +300,7 @@ class Reaper(Actor[Message]):
                 lineup.known = await self._known()
             if lineup.keeps(holding.key, record):
                 continue
-            decision = model.recover(
+            decision = recover(
                 record,
                 holding.options,
                 self.context.io.dice,

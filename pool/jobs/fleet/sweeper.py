@@ -30,9 +30,9 @@ from typing import Final
 
 import attrs
 
-from pool.core import job as model
-from pool.core.job import Death, Grant, Record
+from pool.core.record import Record
 from pool.core.retry import RECOVERY_RETRY_S, refused_delay
+from pool.core.settlement import Death, Decision, Grant, recover
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.jobs.fleet.walker import ACT_MAX, Walker
@@ -233,7 +233,7 @@ class Sweeper(Actor[Deadline]):
             # What else is known of that death only its reaper knows, who may hold and park.
             is_dead = each.owner == "gone"
             death = Death(identity=owner, alive_ms=0, culprit=-1) if is_dead else None
-            decision: model.Decision = model.recover(
+            decision: Decision = recover(
                 record,
                 each.options,
                 self.context.io.dice,

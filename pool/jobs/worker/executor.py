@@ -23,7 +23,7 @@ import anyio.lowlevel
 import attrs
 
 from pool.core.codec import is_call
-from pool.core.job import Record
+from pool.core.record import Record
 from pool.core.retry import RESEND_S, refused_delay
 from pool.errors import PartEnded, PoolError, StoreUnavailable
 from pool.events import RunDisturbed

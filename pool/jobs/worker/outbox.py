@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from pool.core import job as model
+from pool.core import lifecycle
 from pool.core.retry import refused_delay
 from pool.errors import PoolError, StoreUnavailable
 from pool.jobs.context import Context, Ranks
@@ -221,7 +221,7 @@ class Outbox:
                 break
             del self._acks[run]
             self._acked_s, start = now_s, run.start
-            batch.append((Edge(model.ACKNOWLEDGE, run.key, start.epoch, start.id), run))
+            batch.append((Edge(lifecycle.ACKNOWLEDGE, run.key, start.epoch, start.id), run))
         size_bytes = 0
         while self._edges and len(batch) < BATCH_MAX:
             size_bytes += _size(self._edges[0][0])
@@ -230,7 +230,7 @@ class Outbox:
             edge, owner = self._edges.popleft()
             if self._seen.get(edge.key) is edge:
                 del self._seen[edge.key]
-            if edge.letter == model.GRANT:
+            if edge.letter == lifecycle.GRANT:
                 edge.x = ranking(ranks.of(self._targets(edge, owner)))
             batch.append((edge, owner))
         return batch, ranks
@@ -245,7 +245,7 @@ class Outbox:
 
     def _take_back(self, batch: Sequence[Sent]) -> None:
         for edge, run in reversed(batch):
-            if edge.letter != model.ACKNOWLEDGE:
+            if edge.letter != lifecycle.ACKNOWLEDGE:
                 self._edges.appendleft((edge, run))
             elif run is not None and run.phase in ("running", "preparing"):
                 self._acks[run] = 0.0

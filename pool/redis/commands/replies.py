@@ -11,7 +11,8 @@ from typing import Final, Literal, TypeAlias
 import attrs
 
 from pool.core.digits import DIGITS_MAX, is_number, number_or
-from pool.core.job import STATES, Death, Options, Outcome, Record, Start
+from pool.core.record import STATES, Options, Outcome, Record, Start
+from pool.core.settlement import Death
 from pool.redis.commands.plain import count, flat, texts, typed
 from pool.redis.connection import Reply
 
