@@ -17,7 +17,7 @@ import attrs
 
 from benchmarks.budget import Figure
 from benchmarks.desk import Cost, Desk
-from pool.core.job import Options, Record
+from pool.core.record import Options, Record
 from pool.maps.commands import LIST, WRITE, StoredMap, probe_call
 from pool.names import Control, Names
 from pool.redis.commands.lane import IS_NODE, Admission, Edge, Guard, Lane, Target

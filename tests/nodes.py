@@ -13,7 +13,7 @@ import redis
 from anyio.abc import TaskGroup, TaskStatus
 
 from pool import Handlers, Node, Settings
-from pool.core.job import Record
+from pool.core.record import Record
 from pool.jobs.roster import WorkerEntry
 from pool.jobs.wiring import Wiring
 from pool.jobs.worker.worker import Worker

@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from pool.core.job import TABLE
+from pool.core.lifecycle import TABLE
 
 LIVE: Final = ("unassigned", "pending", "waiting", "running")
 PLACES: Final = {

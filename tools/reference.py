@@ -26,7 +26,7 @@ import pool.maps
 import pool.streams
 import pool.testing
 from pool import names
-from pool.core import job
+from pool.core import lifecycle
 from pool.errors import PoolError
 from pool.ops import cli
 from pool.ops.cli.explain import facts, kinds
@@ -281,12 +281,12 @@ def transitions() -> str:
 
 def _transitions() -> Iterator[Sequence[str]]:
     yield "not there", "dispatch", "pending, unassigned, or (with a delay) waiting"
-    for (state, edge), becomes in job.TABLE.items():
+    for (state, edge), becomes in lifecycle.TABLE.items():
         others = [each for each in becomes if each not in (state, "cancelled")]
-        if edge == job.CANCEL:
+        if edge == lifecycle.CANCEL:
             others = ["cancelled"]
         if others:
-            yield state, job.EDGE_NAMES[edge], " or ".join(others)
+            yield state, lifecycle.EDGE_NAMES[edge], " or ".join(others)
 
 
 def api(group: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
+from pool.core.digits import is_number
 from pool.errors import StoreFault
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
@@ -64,7 +65,7 @@ def split_member_name(name: str) -> tuple[str, int]:
         StoreFault: It is none.  Such names come from Redis, so it is foreign data.
     """
     identity, dot, number = name.rpartition(".")
-    if not (identity and dot and number.isascii() and number.isdigit()):
+    if not (identity and dot and is_number(number)):
         raise StoreFault(problem=f"{name!r} is not an incarnation")
     return identity, int(number)
 

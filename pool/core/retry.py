@@ -15,7 +15,14 @@ _DOUBLINGS_MAX = 1000  # 2.0**1000 is still a float; any sane cap is reached lon
 
 RECONNECT_BASE_S = 0.05
 RECONNECT_CAP_S = 1.0  # the shortest lease: the store's return is never noticed later than that
+_FAULT_STEPS: Final = 3  # of the backoff, ahead: what the server answers will not change so soon
+
+# Before a call is sent again that was not answered; see `refused_delay`.
+DISPATCH_RETRY_S: Final = 0.05  # somebody waits for it
+RESEND_S: Final = 0.1  # of what a worker, a member or a consumer has to say
+RECOVERY_RETRY_S: Final = 0.25  # of what others look after as well
 REFUSED_CAP_S = 5.0  # what was refused goes on so long after it no longer would be
+SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
 
 WINDOW_S: Final = 60.0  # in which too many crashes of one part end the node
 # Between the restarts of a part that the store's answers end: the first comes at once, five of them
@@ -48,17 +55,23 @@ def requeue_delay(requeues: int, base_s: float, cap_s: float, dice: Dice) -> flo
     return _equal_jitter(requeues, base_s, cap_s, dice)
 
 
-def reconnect_delay(
-    failures: int, dice: Dice, *, base_s: float = RECONNECT_BASE_S, cap_s: float = RECONNECT_CAP_S
-) -> float:
+def reconnect_delay(failures: int, dice: Dice, *, is_fault: bool = False) -> float:
     """Return the delay before connecting again after so many failures in a row.
 
-    None after a lost connection (0 failures): most often just that connection was lost.
+    None after a lost connection (0 failures): most often just that connection was lost.  A fault is
+    an answer of the server's.
     """
-    return _equal_jitter(failures, base_s, cap_s, dice)
+    steps = failures + _FAULT_STEPS if is_fault else failures
+    return _equal_jitter(steps, RECONNECT_BASE_S, RECONNECT_CAP_S, dice)
 
 
-def refused_delay(refusals: int, base_s: float) -> float:
+def connect_delay(failures: int, dice: Dice, *, call_s: float) -> float:
+    """Likewise where calls of so long wait for it: every call is to see some tries."""
+    cap_s = min(RECONNECT_CAP_S, call_s / 4)
+    return full_jitter(failures + 1, min(RECONNECT_BASE_S, cap_s), cap_s, dice)
+
+
+def refused_delay(refusals: int, base_s: float = RESEND_S) -> float:
     """Return the pause before a call is sent again that was refused so many times in a row.
 
     A server that does not answer (0 refusals) is asked again soon: that is over at any moment, and

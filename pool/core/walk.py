@@ -2,7 +2,7 @@
 
 what its indexes and its owner's lease say          what is done
 unassigned, not in its index                        granted, or left unassigned anew
-its owner was reaped, nobody looks there any more   what follows a crash, see `job.recover`
+its owner was reaped, nobody looks there any more   what follows a crash, see `settlement.recover`
 not in the index of its state                       put back where it says
 its owner has no lease that could end               its owner is suspected: fenced, then reaped
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Final, Literal, TypeAlias
 
-from pool.core.job import Record
+from pool.core.record import Record
 
 SLICE: Final = 1_000  # records fetched at once, about: 0.7 ms of the server's time
 JUDGED: Final = 200  # of them looked up and judged without a pause: 2 ms of the event loop's

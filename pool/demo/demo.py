@@ -23,7 +23,7 @@ import anyio
 import attrs
 
 from pool.core.codec import decode_value
-from pool.core.job import Outcome
+from pool.core.record import Outcome
 from pool.demo import tzif, zones
 from pool.demo.history import History
 from pool.demo.ledger import CLOCK, ZONE, Ledger, LedgerTail

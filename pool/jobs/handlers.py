@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 import attrs
 
 from pool import checks
-from pool.core.job import Options
+from pool.core.record import Options
 from pool.errors import ConfigError, DuplicateHandler, name_of, shown
 from pool.jobs.job import Job
 from pool.names import check_handler

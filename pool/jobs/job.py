@@ -12,7 +12,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import check_size, decode_value, encode_message
-from pool.core.job import Kind
+from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import attrs
 
-from pool.core.job import DIGITS_MAX
+from pool.core.digits import DIGITS_MAX
 from pool.core.placement import Candidate, Candidates
 from pool.errors import PoolError
 from pool.maps.deltas import Value

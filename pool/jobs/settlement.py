@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pool.core import job as model
-from pool.core.job import (
-    CAUSE_CHARS_MAX,
-    ERROR_CHARS_MAX,
-    Decision,
-    Judgement,
-    Record,
-    one_line,
-)
+from pool.core import lifecycle
+from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Record, one_line
+from pool.core.settlement import CancelJob, Decision, Grant, Judgement, ParkJob, Wait
 from pool.core.timing import Timing
 from pool.jobs.context import Context
 from pool.redis.commands.lane import Edge
@@ -36,19 +30,19 @@ def judgement_of(settings: Settings, timing: Timing) -> Judgement:
 
 def edge_of(key: str, record: Record, decision: Decision, settings: Settings) -> Edge:
     """Return the edge that carries a decision out; a GRANT still lacks its targets."""
-    edge = Edge(model.GRANT, key, record.epoch, record.id, outcome_ttl_ms(settings))
+    edge = Edge(lifecycle.GRANT, key, record.epoch, record.id, outcome_ttl_ms(settings))
     edge.handler = record.handler
     match decision:
-        case model.ParkJob(cause, error):
-            edge.letter = model.PARK
+        case ParkJob(cause, error):
+            edge.letter = lifecycle.PARK
             edge.x, edge.y = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-        case model.Wait(delay_s, attempt, error, mark):
-            edge.letter = model.WAIT
+        case Wait(delay_s, attempt, error, mark):
+            edge.letter = lifecycle.WAIT
             edge.x, edge.z = round(delay_s * 1000), error
             edge.y = f"{attempt} {mark}".strip()
-        case model.CancelJob(cause):
-            edge.letter, edge.x = model.CANCEL, cause
-        case model.Grant(mark):
+        case CancelJob(cause):
+            edge.letter, edge.x = lifecycle.CANCEL, cause
+        case Grant(mark):
             edge.y = mark
     return edge
 
@@ -66,7 +60,7 @@ def tell_all(
     Returns how many of the records could be read.
     """
     for edge, (word, _, waiters) in zip(edges, told, strict=True):
-        if word == "OK" and edge.letter == model.WAIT:
+        if word == "OK" and edge.letter == lifecycle.WAIT:
             context.on_due(lane, int(edge.x) / 1000)
         if word == "OK" and waiters:
             tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")

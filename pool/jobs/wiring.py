@@ -17,8 +17,9 @@ from typing import Any, Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.job import DIGITS_MAX, Start
+from pool.core.digits import number_or
 from pool.core.placement import Candidate
+from pool.core.record import INLINE_BYTES_MAX, Start
 from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, again
 from pool.events import HandlerOverran
 from pool.jobs.client.dispatcher import Dispatcher
@@ -57,7 +58,6 @@ from pool.runtime.session import CLOSE_BUDGET_S
 from pool.runtime.stream_tailer import Fields
 
 Actors: TypeAlias = tuple[Actor[Any], ...]
-_INLINE_BYTES_MAX: Final = 1024  # of an outcome that travels with its signal
 _SIGNALS_MAX: Final = 10_000  # wake-ups kept for a node that does not read
 
 
@@ -483,7 +483,7 @@ class Wiring:
             signal = ("XADD", state.lane.names.signal(name), "NOMKSTREAM")
             bounds = ("MAXLEN", "~", _SIGNALS_MAX, "*")
             fields_of: tuple[Word, ...] = ("t", kind, "i", job_id)
-            if len(outcome) <= _INLINE_BYTES_MAX:
+            if len(outcome) <= INLINE_BYTES_MAX:
                 fields_of = (*fields_of, "o", outcome)
             again = partial(self._signal_when_full, state, name, fields_of)
             try:
@@ -516,8 +516,7 @@ class Wiring:
     def _shutdown(self) -> int:
         """When the pool was shut down last, by the server's clock; 0: never."""
         text = self.replica.items.get(SHUTDOWN_KEY)
-        is_one = isinstance(text, bytes) and text.isdigit() and len(text) <= DIGITS_MAX
-        return int(text) if is_one and isinstance(text, bytes) else 0
+        return number_or(0, text) if isinstance(text, bytes) else 0
 
     async def shut_down(self) -> None:
         """Have every node that is open now drain."""

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from pool import checks
+from pool.core.digits import number
 from pool.errors import ConfigError, InvalidOption, PayloadTooLarge, StoreLost, StoreUnavailable
 from pool.maps.deltas import (
     NO_STAMP,
@@ -552,13 +553,10 @@ def _edits(packed: bytes) -> Iterator[Edit]:
 
 def _string(packed: bytes, at: int) -> tuple[bytes, int]:
     colon = packed.index(b":", at)
-    digits = packed[at:colon]
     # `int()` alone would take a negative length, which leads back: the same edit again, for ever.
-    if not digits.isdigit() or len(digits) > _DIGITS_MAX:
-        raise ValueError(digits[:_DIGITS_MAX])
-    end = colon + 1 + int(digits)
+    end = colon + 1 + number(packed[at:colon], _DIGITS_MAX)
     if end > len(packed):
-        raise ValueError(digits)
+        raise ValueError(end)
     return packed[colon + 1 : end], end
 
 

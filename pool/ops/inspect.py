@@ -14,7 +14,9 @@ from typing import Final, Literal
 import anyio
 import attrs
 
-from pool.core.job import DIGITS_MAX, Outcome, Record, State
+from pool.core.digits import number_or
+from pool.core.lifecycle import State
+from pool.core.record import Outcome, Record
 from pool.errors import PoolError, StoreFault, again
 from pool.names import Control, Names, lane_of
 from pool.redis.commands.lane import Lane
@@ -328,5 +330,5 @@ def _pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
 
 def whole(text: bytes) -> int:
     """Return a number as the scripts write it; what else stands there counts as none."""
-    is_ours = text.removeprefix(b"-").isdigit() and len(text) <= DIGITS_MAX
-    return int(text) if is_ours else 0
+    found = number_or(0, text.removeprefix(b"-"))
+    return -found if text.startswith(b"-") else found

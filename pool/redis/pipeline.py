@@ -43,6 +43,7 @@ from typing import Any
 import anyio
 import attrs
 
+from pool.core.retry import connect_delay
 from pool.errors import (
     AuthError,
     NotRunning,
@@ -72,8 +73,6 @@ LARGE_BYTES = 32 * 1024  # of one call that waits aside
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # of what waits aside
 WORD_BYTES = 40  # of a call for each of its arguments: what keys, frames and objects come to
 _LONGEST = 7.5  # times `op_timeout_s`, unless told otherwise: as with the default settings
-_BACKOFF_S = 0.05  # before the second try to connect; doubles with each further one
-_BACKOFF_MAX_S = 1.0
 _RETRY_S = 0.02  # before the second try of a repeatable call; doubles with each further one
 _RETRY_MAX_S = 0.5
 _GIVE_UP_S = 0.2  # for closing a pipeline that could not be opened
@@ -598,12 +597,8 @@ class Pipeline:
                     return
             else:
                 failures += 1
-                await body_io.sleep(self._pause_s(failures))
-
-    def _pause_s(self, failures: int) -> float:
-        # At most a quarter of a call's time, so that every call sees some tries.
-        most_s = min(_BACKOFF_MAX_S, self._op_timeout_s / 4)
-        return self.io.dice.uniform(0.0, min(_BACKOFF_S * 2.0 ** min(failures, 10), most_s))
+                pause_s = connect_delay(failures, self.io.dice, call_s=self._op_timeout_s)
+                await body_io.sleep(pause_s)
 
     async def _rest(self, body_io: BodyIO) -> None:
         self._is_idle = True

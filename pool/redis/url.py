@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 
 import attrs
 
+from pool.core.digits import is_number
 from pool.errors import ConfigError, name_of
 from pool.names import hash_tag
 
@@ -176,7 +177,7 @@ def _host_port(host: str, port: int) -> str:
 
 
 def _number(text: str, *, what: str, low: int, high: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
+    if not (is_number(text) and low <= int(text) <= high):
         raise _wrong(f"the {what} must be a number from {low} to {high}")
     return int(text)
 

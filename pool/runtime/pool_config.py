@@ -43,6 +43,7 @@ from collections import Counter
 import anyio
 import attrs
 
+from pool.core.digits import number_or
 from pool.core.timing import Timing
 from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
 from pool.events import ControlLost
@@ -159,7 +160,7 @@ async def _kept(session: Session, lanes: int) -> tuple[str, int] | None:
             refused.append(error)
             return
         pool = incarnation_of_pool((texts[0] or b"").decode(errors="replace"))
-        term, ttl_ms = (int(t) if t and t.isdigit() and len(t) <= 16 else 0 for t in texts[1:])
+        term, ttl_ms = (number_or(0, text) for text in texts[1:])
         told.append((pool, term, ttl_ms if Timing.is_ttl(ttl_ms) else 0))
 
     async with anyio.create_task_group() as asking:

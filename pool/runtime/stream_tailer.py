@@ -36,7 +36,6 @@ from pool.redis.url import Url
 
 FIRST: Final = "0-0"
 _BLOCK_MIN_S: Final = 0.001  # what Redis counts in
-_FAULT_STEPS: Final = 3  # of the backoff, ahead: what the server answers will not change so soon
 
 Fields: TypeAlias = dict[str, bytes]
 StreamEntry: TypeAlias = tuple[str, Fields]
@@ -251,8 +250,8 @@ class StreamTailer(Generic[R]):
             return failures
         readings = self._readings
         body_io.post(self._tell, self.on_trouble, error, failures)
-        steps = failures if isinstance(error, StoreUnavailable) else failures + _FAULT_STEPS
-        until_s = self.io.clock() + reconnect_delay(steps, self.io.dice)
+        is_fault = not isinstance(error, StoreUnavailable)
+        until_s = self.io.clock() + reconnect_delay(failures, self.io.dice, is_fault=is_fault)
         # Something else to read is worth a try at once; the word that a probe's answer was taken,
         # which may come late, is not.
         while readings is self._readings and not body_io.closing:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from pool import checks
+from pool.core.digits import number_or
 from pool.core.ids import order
 from pool.errors import PayloadTooLarge
 
@@ -22,7 +23,6 @@ NEWEST: Final = "newest"  # no id: the server replaces it, once
 FIRST: Final = "0-0"  # the id behind which every event lies
 _WORDS: Final = {"oldest": FIRST, NEWEST: NEWEST}
 _SEQ_MAX: Final = 2**64 - 1
-_DIGITS_MAX: Final = 16  # of an event's number
 _MS_MAX: Final = 2**53  # what Lua can count
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ID: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
@@ -196,5 +196,4 @@ def event_of(stream: str, entry_id: str, fields: dict[str, bytes], **more: Any) 
 
 def number_of(fields: dict[str, bytes]) -> int | None:
     """Return the event's number in its stream, from 1, or None if it has none."""
-    text = fields.get("n", b"")
-    return int(text) or None if text.isdigit() and len(text) <= _DIGITS_MAX else None
+    return number_or(0, fields.get("n")) or None

@@ -17,6 +17,7 @@ from typing import Final
 import anyio
 import attrs
 
+from pool.core.retry import RESEND_S
 from pool.errors import PoolError, StoreUnavailable
 from pool.redis.io.system import Loop, Reply
 from pool.redis.scripts import ScriptCall
@@ -27,7 +28,6 @@ from pool.streams.sink_source import Item, Source
 
 NOTED_S: Final = 0.005  # from a hand-out to the note of it
 LIVED_S: Final = 0.05  # with a doubtful event: it did not end its consumer
-RESEND_S: Final = 0.1  # before a note that must be there first is sent again
 
 
 @attrs.define(eq=False, kw_only=True)

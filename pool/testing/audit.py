@@ -20,7 +20,7 @@ import attrs
 import redis
 
 from pool.core.ids import member_name
-from pool.core.job import Record, Start
+from pool.core.record import Record, Start
 from pool.names import Control, Names
 from pool.redis.commands.lane import incarnation_of_pool
 from pool.redis.commands.replies import Opening

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pool.core.codec import encode_value
-from pool.core.job import Kind
+from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.jobs.job import Inbox, Job, Page
 

@@ -10,21 +10,26 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pool.core import job
-from pool.core.job import (
+from pool.core import lifecycle
+from pool.core.record import (
     MARKS_CHARS_MAX,
     MARKS_MAX,
     NO_MARKS,
+    STATES,
+    Marks,
+    Options,
+    Outcome,
+    Record,
+    Start,
+    one_line,
+)
+from pool.core.settlement import (
+    CancelJob,
     Death,
     Grant,
     Judgement,
     Lineup,
-    Marks,
-    Options,
-    Outcome,
     ParkJob,
-    Record,
-    Start,
     Wait,
     after_failure,
     recover,
@@ -108,7 +113,7 @@ def test_options_survive_the_store(options: Options) -> None:
 @given(st.text(max_size=700))
 def test_what_people_write_cannot_break_a_record(text: str) -> None:
     """Errors and causes become one line without bars."""
-    line = job.one_line(text, 500)
+    line = one_line(text, 500)
     assert len(line) <= 500
     assert not re.search(r"[|\n\r\x00]", line)
 
@@ -299,7 +304,7 @@ def test_marks_survive_a_record_and_old_ones_lose_only_their_names(
 
 def test_intents_outlive_their_owner() -> None:
     """A stop ends it, a time-out is a failed attempt, whoever finds the record."""
-    assert decide(record(intent="sbecause")) == job.CancelJob("because")
+    assert decide(record(intent="sbecause")) == CancelJob("because")
     timed_out = decide(record(intent="t", attempt=5), Options(attempts_max=5))
     assert isinstance(timed_out, ParkJob)
     assert timed_out.cause == "timed out"
@@ -309,14 +314,16 @@ def test_intents_outlive_their_owner() -> None:
 def test_every_state_can_end() -> None:
     """G-05: from each live state of the table some edges lead to an end."""
     ends = {"done", "parked", "cancelled"}
-    for state in job.STATES.values():
-        reached = {o for (s, _), outcomes in job.TABLE.items() if s == state for o in outcomes}
+    for state in STATES.values():
+        reached = {
+            o for (s, _), outcomes in lifecycle.TABLE.items() if s == state for o in outcomes
+        }
         assert reached & ends, state
 
 
 def test_the_diagram_shows_each_edge_that_leads_elsewhere() -> None:
     """The docs are made from the table."""
-    drawn = job.diagram()
-    for (state, _), outcomes in job.TABLE.items():
+    drawn = lifecycle.diagram()
+    for (state, _), outcomes in lifecycle.TABLE.items():
         for outcome in outcomes:
             assert outcome == state or f"{state} --> {outcome}:" in drawn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pool.core.job import Record
+from pool.core.record import Record
 from pool.core.walk import SLICE, Standing, indexes, pause_s, rest_s, standing, steps
 
 

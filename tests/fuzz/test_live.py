@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from pool import Handlers, Job, Node, Settings
-from pool.core.job import Record
+from pool.core.record import Record
 from pool.events import ActorCrashed, Event, RecordQuarantined
 from pool.names import Names
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 
-from pool.core.job import Options, Record
+from pool.core.record import Options, Record
 from pool.names import Names
 from pool.redis.commands.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
 from pool.redis.commands.replies import claims, holdings, looked, overdue, owned, renewal

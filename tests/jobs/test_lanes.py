@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool import Call, Handlers, Job, JobRef
-from pool.core.job import Outcome, Record
 from pool.core.placement import Candidate, Candidates
+from pool.core.record import Outcome, Record
 from pool.errors import ConfigError, StoreLost
 from pool.events import WorkerReaped
 from pool.jobs.roster import WorkerEntry

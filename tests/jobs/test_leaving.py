@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node
-from pool.core.job import NO_MARKS, Start
+from pool.core.record import NO_MARKS, Start
 from pool.errors import InvalidOption, NotRunning, StoreLost, StoreUnavailable
 from pool.events import (
     ActorCrashed,

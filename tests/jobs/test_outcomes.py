@@ -12,7 +12,7 @@ import anyio.from_thread
 import pytest
 
 from pool import Cancel, Handlers, Job, JobRef, Park, Retry
-from pool.core.job import Outcome
+from pool.core.record import Outcome
 from pool.errors import JobCancelled, JobParked, NoSuchJob, NotStarted, NotStopped, OutcomeExpired
 from pool.events import AttemptFailed, CommitRefused
 from tests.stopwatch import stopwatch

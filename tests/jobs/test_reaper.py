@@ -15,7 +15,8 @@ import pytest
 
 from pool import Handlers, Job, PoolError
 from pool.core.ids import process_of
-from pool.core.job import Grant, Record
+from pool.core.record import Record
+from pool.core.settlement import Grant
 from pool.errors import StoreFault, StoreLost
 from pool.jobs.context import Context
 from pool.jobs.fleet.scatter import Scatter

@@ -11,7 +11,8 @@ import pytest
 
 from pool import Handlers, Job, JobRef, Node
 from pool.core.codec import encode_call
-from pool.core.job import Start
+from pool.core.record import Start
+from pool.core.retry import RECOVERY_RETRY_S
 from pool.events import (
     ActorCrashed,
     CommitRefused,
@@ -20,7 +21,6 @@ from pool.events import (
     StoreTroubled,
 )
 from pool.jobs.fleet.reaper import Suspects
-from pool.jobs.fleet.sweeper import RETRY_S
 from pool.jobs.worker.executor import Executor
 from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import Op, Set
@@ -326,7 +326,7 @@ async def test_what_cannot_be_swept_is_not_swept_in_a_circle(
 
     monkeypatch.setattr(Outages, "trouble", lambda _, *told: note(*told))
     await fleet.until(lambda: len(failed_s) == 4)
-    assert failed_s[3] - failed_s[0] > 2 * RETRY_S
+    assert failed_s[3] - failed_s[0] > 2 * RECOVERY_RETRY_S
     monkeypatch.undo()
     fleet.client.delete(names.parked)
     await fleet.seen(RecordQuarantined)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from pool.core.job import Marks, Start
+from pool.core.record import Marks, Start
 from pool.core.run import Event
 from pool.jobs.run import Run
 from pool.jobs.trials import PREPARE_S, TRIAL_S, TRIALS_S, Trials

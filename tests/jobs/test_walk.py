@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node, PoolError
-from pool.core.job import Options, Record
+from pool.core.record import Options, Record
 from pool.errors import StoreFault, StoreUnavailable
 from pool.events import (
     CountersMended,

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from pool import Handlers, Job, Node, PoolError
-from pool.core.job import ACKNOWLEDGE, OVER
+from pool.core.lifecycle import ACKNOWLEDGE, OVER
 from pool.errors import JobExists, PartEnded
 from pool.events import ServiceMoved
 from pool.jobs.run import Run

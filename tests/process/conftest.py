@@ -28,7 +28,7 @@ import pytest
 import redis
 
 import pool
-from pool.core.job import Record
+from pool.core.record import Record
 from pool.names import Names, lane_of
 from pool.redis.acl import rules
 from pool.redis.commands.lane import Lane

@@ -25,7 +25,7 @@ import anyio.to_thread
 import attrs
 
 from pool import Call, Handlers, Job, JobRef, Node, PoolError, Retry, Settings
-from pool.core.job import Start
+from pool.core.record import Start
 from pool.events import Event
 from pool.names import key_hash
 from pool.redis.commands.lane import Edge, Guard, Lane

@@ -13,8 +13,8 @@ import attrs
 import pytest
 import redis
 
-from pool.core.job import Options, Outcome, Record
 from pool.core.pooltime import Told
+from pool.core.record import Options, Outcome, Record
 from pool.names import Names
 from pool.redis.acl import rules
 from pool.redis.commands.lane import Admission, Edge, Guard, Lane, Target

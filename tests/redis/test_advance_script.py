@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pool.core.job import EDGE_NAMES, STATES, TABLE, Marks
+from pool.core.lifecycle import EDGE_NAMES, TABLE
+from pool.core.record import STATES, Marks
 from pool.redis.commands.lane import Edge, Target
 from pool.redis.commands.replies import Claim
 

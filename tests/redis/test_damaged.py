@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from pool.core.job import Options, Outcome, Record
 from pool.core.pages import Pages
+from pool.core.record import Options, Outcome, Record
 from pool.maps.commands import delta_of
 from pool.maps.deltas import Position
 from pool.redis.commands.lane import Target

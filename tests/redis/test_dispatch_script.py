@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pool.core.job import Options, Start
+from pool.core.record import Options, Start
 from pool.redis.commands.lane import Target
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from pool.core.job import TABLE, CancelJob, Death, Grant, Judgement, ParkJob, Wait, recover
+from pool.core.lifecycle import TABLE
+from pool.core.settlement import CancelJob, Death, Grant, Judgement, ParkJob, Wait, recover
 from pool.redis.commands.lane import Edge, Target
 from pool.redis.commands.replies import Claim, holdings, overdue
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from pool.core.job import Options
+from pool.core.record import Options
 from pool.redis.commands import lane as lane_module
 from pool.redis.commands.lane import Target
 from pool.redis.commands.replies import expired, walked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from pool.core.job import Options
+from pool.core.record import Options
 from pool.redis.commands.lane import Target
 from pool.redis.commands.replies import (
     Claim,

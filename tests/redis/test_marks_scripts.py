@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pool.core.job import Marks, Record
+from pool.core.record import Marks, Record
 from pool.redis.commands.lane import Target
 from pool.redis.commands.replies import Claim, holdings, overdue
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pool.core.job import Start
+from pool.core.record import Start
 from pool.redis import pipeline as pipelines
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline

@@ -8,8 +8,8 @@ import attrs
 import pytest
 import redis
 
-from pool.core.job import Outcome, Record
 from pool.core.pages import Pages
+from pool.core.record import Outcome, Record
 from pool.names import Control
 from pool.redis.commands.lane import OPEN_POOL, Target
 from pool.redis.commands.replies import Missing, More, PoolConfig, looked, messages, pool_config

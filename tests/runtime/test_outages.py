@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool import Handlers, Job, log_observer
+from pool.core.retry import RESEND_S
 from pool.errors import AuthError, PoolError, StoreFault, StoreUnavailable
 from pool.events import LeaseLost, LeaseResumed, StoreRecovered, StoreTroubled, WorkerReaped
-from pool.jobs.worker.outbox import RESEND_S
 from pool.maps.replica import Replica
 from pool.redis.io.hush import Hush
 from pool.runtime import observers as observe

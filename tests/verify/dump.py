@@ -9,7 +9,7 @@ from typing import Any, Final
 import redis
 
 from pool.core.codec import decode_value
-from pool.core.job import Options, Outcome, Record
+from pool.core.record import Options, Outcome, Record
 from pool.errors import PayloadEncodingError
 from pool.names import Control, Names
 from pool.testing import audit

@@ -438,7 +438,7 @@ MUTANTS: Final = (
     Mutant(
         name="unseen starts are innocent",
         breaks="a job that kills its worker before its start is acknowledged gets no mark",
-        path="pool/core/job.py",
+        path="pool/core/settlement.py",
         old='        return record.marks.add(death.identity, is_whole=False), "ma"',
         new='        return record.marks, ""',
         by=(
@@ -458,7 +458,7 @@ MUTANTS: Final = (
     Mutant(
         name="neighbours are held",
         breaks="beside a culprit others are held and parked, too",
-        path="pool/core/job.py",
+        path="pool/core/settlement.py",
         old="    is_culprit = record.epoch == death.culprit and marks.halves",
         new="    is_culprit = death.culprit > 0 or marks.halves",
         by=(
@@ -468,7 +468,7 @@ MUTANTS: Final = (
     Mutant(
         name="who kills late is never held",
         breaks="only a culprit is given up, which is what kills at once",
-        path="pool/core/job.py",
+        path="pool/core/settlement.py",
         old="    if letters and (is_culprit or is_most):",
         new="    if letters and is_culprit:",
         by=("tests/core/test_job.py::test_who_alone_was_aboard_at_the_most_deaths_is_held",),
@@ -496,7 +496,7 @@ MUTANTS: Final = (
     Mutant(
         name="as many deaths are enough",
         breaks="of those that were aboard at as many deaths the last one is held",
-        path="pool/core/job.py",
+        path="pool/core/settlement.py",
         old="        is_alone = deaths > self.deaths and record",
         new="        is_alone = deaths >= self.deaths and record",
         by=("tests/core/test_job.py::test_nobody_is_held_who_is_not_alone_or_beside_a_culprit",),
@@ -560,7 +560,7 @@ MUTANTS: Final = (
     Mutant(
         name="attempts without end",
         breaks="a job that fails is tried for ever",
-        path="pool/core/job.py",
+        path="pool/core/settlement.py",
         old="    if options.attempts_max and attempt >= options.attempts_max:",
         new="    if options.attempts_max and attempt >= 2 * options.attempts_max:",
     ),

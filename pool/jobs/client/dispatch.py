@@ -11,6 +11,7 @@ import anyio.lowlevel
 import attrs
 
 from pool import checks
+from pool.core.retry import DISPATCH_RETRY_S
 from pool.errors import (
     InvalidOption,
     PoolError,
@@ -23,7 +24,6 @@ from pool.jobs.client.dispatcher import (
     BATCH_BYTES_MAX,
     BATCH_MAX,
     LATE,
-    RETRY_S,
     Accepted,
     Pending,
 )
@@ -292,7 +292,7 @@ class _Many:
         now_s = self.client.dispatcher.context.io.clock()
         for place, each in zip(reversed(places), reversed(asked), strict=True):
             if isinstance(each, Pending):  # the last that was sent
-                is_late = each.deadline_s - RETRY_S <= now_s
+                is_late = each.deadline_s - DISPATCH_RETRY_S <= now_s
                 return is_late and isinstance(self.answers[place], StoreUnavailable)
         return False
 

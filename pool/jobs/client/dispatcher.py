@@ -29,8 +29,8 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.job import STATES, Outcome, Record
-from pool.core.retry import refused_delay
+from pool.core.record import STATES, Outcome, Record
+from pool.core.retry import DISPATCH_RETRY_S, refused_delay
 from pool.errors import (
     JobExists,
     JobLost,
@@ -60,7 +60,6 @@ FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one i
 ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
 LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
-RETRY_S: Final = 0.05  # before a call that failed is sent again; see `refused_delay`
 KNOWN_MAX: Final = 10_000  # handlers remembered as registered
 LATE: Final = "not sent: the calls before it took too long"
 
@@ -403,7 +402,9 @@ class Dispatcher(Actor[Message]):
             if due_s < lane.due_s:
                 lane.due_s = due_s
                 left_s = due_s - self.context.io.clock()
-                self.context.loop.later(max(RETRY_S, left_s), lambda: self.put(_Due(number)))
+                self.context.loop.later(
+                    max(DISPATCH_RETRY_S, left_s), lambda: self.put(_Due(number))
+                )
 
     def _on_due(self, number: int) -> None:
         lane, now_s = self._lane(number), self.context.io.clock()
@@ -509,11 +510,11 @@ class Dispatcher(Actor[Message]):
             error = self._lost(number)
         now_s, lane = self.context.io.clock(), self._lane(number)
         lane.failures += 1
-        pause_s = refused_delay(lane.failures, RETRY_S)
+        pause_s = refused_delay(lane.failures, DISPATCH_RETRY_S)
         for pending in batch:
             pending.is_tried = True
             is_sure = isinstance(error, StoreFault) and not error.maybe_done
-            is_late = pending.deadline_s - RETRY_S <= now_s
+            is_late = pending.deadline_s - DISPATCH_RETRY_S <= now_s
             if is_late or is_sure or not isinstance(error, (StoreUnavailable, StoreFault)):
                 pending.fail(error)
                 continue

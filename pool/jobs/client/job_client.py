@@ -12,7 +12,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import check_size, encode_call
-from pool.core.job import Outcome, Record
+from pool.core.record import Outcome, Record
 from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
 from pool.jobs.client.dispatcher import Dispatcher, Waiting
 from pool.jobs.client.requests import Requests

@@ -8,7 +8,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import decode_value
-from pool.core.job import Outcome, Record
+from pool.core.record import Outcome, Record
 from pool.errors import (
     DeadlockRisk,
     JobCancelled,

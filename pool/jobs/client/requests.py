@@ -13,7 +13,8 @@ from typing import Final
 
 import attrs
 
-from pool.core import job as model
+from pool.core import lifecycle
+from pool.core.record import CAUSE_CHARS_MAX, one_line
 from pool.errors import (
     AuthError,
     InboxFull,
@@ -151,7 +152,7 @@ class Requests:
             StoreUnavailable: No answer in time.
         """
         settings, state = self.context.settings, self.context.lane_of(key)
-        cause = model.one_line(cause, model.CAUSE_CHARS_MAX)
+        cause = one_line(cause, CAUSE_CHARS_MAX)
         owner = self._owners.get(key, ("", ""))[0] if job_id else ""  # of nobody: it only looks
         limit, was_live, was_sent = self._limit(), False, False
         for _ in range(TRIES_MAX):
@@ -182,7 +183,7 @@ class Requests:
                     was_live = True
                     owner = "" if present == "-" else present
                     if not owner:
-                        edge = Edge(model.CANCEL, key, int(epoch), job_id)
+                        edge = Edge(lifecycle.CANCEL, key, int(epoch), job_id)
                         edge.ttl_ms, edge.x, edge.handler = outcome_ttl_ms(settings), cause, handler
                         try:
                             if await self._cancel(state.number, edge, limit):

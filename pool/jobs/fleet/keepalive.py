@@ -35,8 +35,8 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.job import Options
 from pool.core.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
+from pool.core.record import Options
 from pool.core.timing import Timing
 from pool.errors import Gone, PoolError, StoreLost
 from pool.events import ClockStepped, LeaseLost, LeaseResumed, LoopHung, TtlChanged

@@ -48,9 +48,9 @@ from typing import Any, Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.job import Options
 from pool.core.lease import Lease
 from pool.core.pooltime import PoolTime
+from pool.core.record import Options
 from pool.core.retry import refused_delay
 from pool.core.timing import Timing
 from pool.errors import Gone, NotRunning, PoolError, StoreLost, StoreUnavailable
@@ -67,7 +67,6 @@ from pool.redis.commands.replies import PoolConfig
 from pool.runtime.actor import Actor
 from pool.runtime.pool_config import open_pool
 
-RETRY_S: Final = 0.1
 FORMER_MAX: Final = 256  # identities that a lane has not heard of yet: one for each try to join
 STEPS_MAX: Final = 4  # calls of one try to join, of which each may take op_timeout_s
 
@@ -458,7 +457,7 @@ class Membership(Actor[Message]):
                     self.context.outages.over(number)
                 if steps >= STEPS_MAX:
                     steps = 0
-                    await anyio.sleep(refused_delay(refusals, RETRY_S))
+                    await anyio.sleep(refused_delay(refusals))
         finally:
             settling.is_running = False
 
@@ -508,7 +507,7 @@ class Membership(Actor[Message]):
                 except PoolError as error:
                     self.context.trouble("found", None, error)
                     refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
-                    await anyio.sleep(refused_delay(refusals, RETRY_S))
+                    await anyio.sleep(refused_delay(refusals))
                 else:
                     self.context.outages.over(None)
                     self._begin_anew(made)
@@ -620,7 +619,7 @@ class Membership(Actor[Message]):
                 except PoolError as error:
                     self.context.trouble("join", None, error)
                     refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
-                    await anyio.sleep(refused_delay(refusals, RETRY_S))
+                    await anyio.sleep(refused_delay(refusals))
         finally:
             self._is_announcing = False
 

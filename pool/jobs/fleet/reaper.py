@@ -25,9 +25,9 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core import job as model
 from pool.core.ids import process_of
-from pool.core.job import Grant
+from pool.core.retry import RECOVERY_RETRY_S, SPREAD_S
+from pool.core.settlement import Grant, Lineup, recover
 from pool.errors import Gone, PoolError, StoreFault, StoreLost
 from pool.events import WorkerReaped
 from pool.jobs.context import Context, LaneState, Ranks
@@ -39,8 +39,6 @@ from pool.redis.commands.replies import Claim, Holding
 from pool.runtime.actor import Actor
 from pool.runtime.timers import Alarms
 
-SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
-RETRY_S: Final = 0.25
 SUSPECTS_MAX: Final = 500  # looked at by one call
 TOLD_S: Final = 2 * SPREAD_S + 0.5  # after this others have told of the process's other identities
 
@@ -127,7 +125,7 @@ class Reaper(Actor[Message]):
         state, timing = self.context.lanes[lane], self.context.timing
         if not state.lease.is_good(self.context.io.clock()):
             # We have not heard from the store for long: our own lease may have ended with others'.
-            self._alarms.set_by(lane, RETRY_S)
+            self._alarms.set_by(lane, RECOVERY_RETRY_S)
             return False
         places = self.context.io.pages.claims - self._busy[lane]
         if places <= 0:
@@ -149,7 +147,7 @@ class Reaper(Actor[Message]):
         except PoolError as error:
             self._troubled("fence", lane, error)
             self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
-            self._alarms.set_by(lane, RETRY_S)
+            self._alarms.set_by(lane, RECOVERY_RETRY_S)
             return False
         if left:
             self._suspects[lane] = {**left, **self._suspects.get(lane, {})}
@@ -193,7 +191,7 @@ class Reaper(Actor[Message]):
         """Wait before trying again; meanwhile others may take the place."""
         self._leave_place(lane)
         try:
-            await anyio.sleep(RETRY_S)
+            await anyio.sleep(RECOVERY_RETRY_S)
         finally:
             self._busy[lane] += 1
 
@@ -207,7 +205,7 @@ class Reaper(Actor[Message]):
         pipeline, keys, alone_s = self.context.pipeline, 0, 0.0
         after, stuck, is_told = 0, 0, False
         judgement = judgement_of(self.context.settings, self.context.timing)
-        lineup = model.Lineup(judgement, claim.death)
+        lineup = Lineup(judgement, claim.death)
         scatter = Scatter(self.context, state.number, claim.identity)
         try:
             while True:
@@ -235,7 +233,7 @@ class Reaper(Actor[Message]):
                     if not moved:
                         await self._rest(state.number)
                     if is_aside and not moved:
-                        alone_s += RETRY_S
+                        alone_s += RECOVERY_RETRY_S
                         if alone_s > TOLD_S:
                             lineup.is_over = True
                             if await self._is_matched(state.number, claim, lineup):
@@ -265,7 +263,7 @@ class Reaper(Actor[Message]):
             }
         return found
 
-    async def _is_matched(self, lane: int, claim: Claim, lineup: model.Lineup) -> bool:
+    async def _is_matched(self, lane: int, claim: Claim, lineup: Lineup) -> bool:
         """Say whether the one put aside may be innocent, for all that is known of its process."""
         process, told = process_of(claim.identity), list[bytes]()
         try:
@@ -287,7 +285,7 @@ class Reaper(Actor[Message]):
         state: LaneState,
         claim: Claim,
         held: Sequence[Holding],
-        lineup: model.Lineup,
+        lineup: Lineup,
         scatter: Scatter,
     ) -> int:
         """Move or park these, but who is put aside; return how many of them could be."""
@@ -302,7 +300,7 @@ class Reaper(Actor[Message]):
                 lineup.known = await self._known()
             if lineup.keeps(holding.key, record):
                 continue
-            decision = model.recover(
+            decision = recover(
                 record,
                 holding.options,
                 self.context.io.dice,

@@ -19,7 +19,8 @@ from collections import defaultdict
 import attrs
 
 from pool.core.ids import process_of
-from pool.core.job import Grant, Record
+from pool.core.record import Record
+from pool.core.settlement import Grant
 from pool.jobs.context import TARGETS_MAX, Context
 from pool.redis.commands.lane import Target
 

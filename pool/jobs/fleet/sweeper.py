@@ -30,9 +30,9 @@ from typing import Final
 
 import attrs
 
-from pool.core import job as model
-from pool.core.job import Death, Grant, Record
-from pool.core.retry import refused_delay
+from pool.core.record import Record
+from pool.core.retry import RECOVERY_RETRY_S, refused_delay
+from pool.core.settlement import Death, Decision, Grant, recover
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.jobs.fleet.walker import ACT_MAX, Walker
@@ -49,7 +49,6 @@ STEPS_MAX: Final = 10_000  # of a lane that are kept; for those beyond them ever
 NEAR_S: Final = 0.1  # by so much our clock and the server's may differ in what a delay lasts
 SPREAD_S: Final = 0.02
 NEXT_S: Final = 0.001  # between two pages
-RETRY_S: Final = 0.25
 SKIPPED_MAX: Final = 100_000  # overdue keys that cannot be dealt with, which a sweep passes over
 
 
@@ -156,7 +155,7 @@ class Sweeper(Actor[Deadline]):
             self.context.trouble("sweep", lane, error)
             is_away = isinstance(error, StoreUnavailable)
             self._refusals[lane] = 0 if is_away else self._refusals[lane] + 1
-            self._later(state.number, refused_delay(self._refusals[lane], RETRY_S))
+            self._later(state.number, refused_delay(self._refusals[lane], RECOVERY_RETRY_S))
             return
         self._refusals[lane] = 0
         now_s = clock()
@@ -164,13 +163,13 @@ class Sweeper(Actor[Deadline]):
         if swept.left_ms is not None:
             self._later(lane, max(NEXT_S, state.until_s(swept.left_ms, now_s)))
         if skip:
-            self._later(lane, RETRY_S)
+            self._later(lane, RECOVERY_RETRY_S)
         elif swept.following_ms is not None:
             in_s = state.until_s(swept.following_ms, now_s)
             if in_s <= 0.0 and not is_stuck:
                 self._alarms.set_by(lane, NEXT_S)  # the next page; nobody else turns it
             elif swept.is_ours or now_s + in_s <= ours_s:
-                self._later(lane, max(RETRY_S if is_stuck else NEXT_S, in_s))
+                self._later(lane, max(RECOVERY_RETRY_S if is_stuck else NEXT_S, in_s))
 
     async def _look_after(self, state: LaneState, found: Sequence[Overdue]) -> bool:
         """Do what is due; return whether anything could be done, so that more may follow at once.
@@ -234,7 +233,7 @@ class Sweeper(Actor[Deadline]):
             # What else is known of that death only its reaper knows, who may hold and park.
             is_dead = each.owner == "gone"
             death = Death(identity=owner, alive_ms=0, culprit=-1) if is_dead else None
-            decision: model.Decision = model.recover(
+            decision: Decision = recover(
                 record,
                 each.options,
                 self.context.io.dice,

@@ -28,7 +28,8 @@ import anyio.lowlevel
 import attrs
 
 from pool.core import walk as model
-from pool.core.job import Options, Record
+from pool.core.record import Options, Record
+from pool.core.retry import SPREAD_S
 from pool.core.walk import JUDGED, SLICE, Standing
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable, again
 from pool.events import CountersMended
@@ -41,7 +42,6 @@ from pool.redis.scripts import Word
 
 _ENDS: Final = ("", "0")  # cursors between two passes
 _NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
-SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
 ACT_MAX: Final = 64  # keys put right by one call: a few milliseconds of the server's time
 EXPIRED: Final = 16  # ends of up to 32 answers each, by one call
 IDENTITIES_MAX: Final = 500  # looked at with each slice

@@ -23,15 +23,15 @@ import anyio.lowlevel
 import attrs
 
 from pool.core.codec import is_call
-from pool.core.job import Record
-from pool.core.retry import refused_delay
+from pool.core.record import Record
+from pool.core.retry import RESEND_S, refused_delay
 from pool.errors import PartEnded, PoolError, StoreUnavailable
 from pool.events import RunDisturbed
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.raised import Raised
 from pool.jobs.run import CANCELLED, Ending, Run, execute
-from pool.jobs.worker.outbox import RESEND_S, Outbox
+from pool.jobs.worker.outbox import Outbox
 from pool.redis.io.loops import Strays, is_asked_for, is_cancellation, strays, unmoved
 from pool.redis.io.system import Waiter
 
@@ -350,7 +350,7 @@ class Executor:
         except PoolError as error:
             self.context.trouble("fetch", run.lane, error)
             run.refusals = 0 if isinstance(error, StoreUnavailable) else run.refusals + 1
-            await anyio.sleep(refused_delay(run.refusals, RESEND_S))
+            await anyio.sleep(refused_delay(run.refusals))
         else:
             # What stands under the key may be another job's, where data were lost.  The record is
             # read last; the answer to an acknowledgement says what became of ours.

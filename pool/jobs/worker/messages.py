@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from pool.core.job import Start
+from pool.core.record import Start
 
 
 @attrs.frozen

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from pool.core import job as model
+from pool.core import lifecycle
 from pool.core.retry import refused_delay
 from pool.errors import PoolError, StoreUnavailable
 from pool.jobs.context import Context, Ranks
@@ -38,7 +38,6 @@ from pool.redis.scripts import Word
 BATCH_MAX: Final = 256  # edges in one call: some 4 ms of the server's time
 BATCH_BYTES_MAX: Final = pipeline.BATCH_BYTES_MAX  # of results and states in one call
 ACK_DELAY_S: Final = 0.005  # from a start to its acknowledgement
-RESEND_S: Final = 0.1  # before a batch that was not answered is sent again; see `refused_delay`
 MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation
 MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -222,7 +221,7 @@ class Outbox:
                 break
             del self._acks[run]
             self._acked_s, start = now_s, run.start
-            batch.append((Edge(model.ACKNOWLEDGE, run.key, start.epoch, start.id), run))
+            batch.append((Edge(lifecycle.ACKNOWLEDGE, run.key, start.epoch, start.id), run))
         size_bytes = 0
         while self._edges and len(batch) < BATCH_MAX:
             size_bytes += _size(self._edges[0][0])
@@ -231,7 +230,7 @@ class Outbox:
             edge, owner = self._edges.popleft()
             if self._seen.get(edge.key) is edge:
                 del self._seen[edge.key]
-            if edge.letter == model.GRANT:
+            if edge.letter == lifecycle.GRANT:
                 edge.x = ranking(ranks.of(self._targets(edge, owner)))
             batch.append((edge, owner))
         return batch, ranks
@@ -246,13 +245,13 @@ class Outbox:
 
     def _take_back(self, batch: Sequence[Sent]) -> None:
         for edge, run in reversed(batch):
-            if edge.letter != model.ACKNOWLEDGE:
+            if edge.letter != lifecycle.ACKNOWLEDGE:
                 self._edges.appendleft((edge, run))
             elif run is not None and run.phase in ("running", "preparing"):
                 self._acks[run] = 0.0
                 self._acks.move_to_end(run, last=False)
         self.is_flying = True  # until the pause is over
-        pause_s = refused_delay(self._refusals, RESEND_S)
+        pause_s = refused_delay(self._refusals)
         self.context.loop.later(pause_s, partial(self.put, FlushDue(self, True)))
 
 

@@ -14,11 +14,11 @@ from typing import Final
 
 import attrs
 
+from pool.core.retry import RESEND_S
 from pool.errors import PoolError
 from pool.events import ServiceMoved
 from pool.jobs.context import Context
 from pool.jobs.run import Run
-from pool.jobs.worker.outbox import RESEND_S
 from pool.redis.commands.lane import Target
 from pool.redis.commands.replies import Opening
 

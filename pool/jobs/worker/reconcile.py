@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import attrs
 
-from pool.core.job import Record, Start
+from pool.core.record import Record, Start
 from pool.jobs.run import Run
 from pool.jobs.worker.outbox import Memory
 from pool.redis.commands.lane import Edge

@@ -6,9 +6,10 @@ from typing import Any
 
 import attrs
 
-from pool.core import job as model
+from pool.core import lifecycle
 from pool.core.codec import check_size, encode_value
-from pool.core.job import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, one_line
+from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, one_line
+from pool.core.settlement import ParkJob, after_failure
 from pool.errors import PayloadEncodingError, PayloadTooLarge
 from pool.events import AttemptFailed
 from pool.jobs.context import Context
@@ -71,7 +72,7 @@ class Settlement:
                 times = f"its process was told to end while it was at work, {marks.deaths} times"
                 return self._parked(run, "poison", times)
             mark = f"a={marks.pack()}"
-        return self.edge(run, model.GRANT, y=mark, z=b"" if state is None else b"=" + state)
+        return self.edge(run, lifecycle.GRANT, y=mark, z=b"" if state is None else b"=" + state)
 
     def timed_out(self, run: Run) -> Edge:
         """Return the end of an attempt that ran too long."""
@@ -95,14 +96,14 @@ class Settlement:
             check_size("result", encoded, self.context.settings.result_bytes_max)
         except (PayloadEncodingError, PayloadTooLarge) as error:
             return self._parked(run, "unusable result", str(error))
-        return self.edge(run, model.DONE, encoded)
+        return self.edge(run, lifecycle.DONE, encoded)
 
     def _parked(self, run: Run, cause: str, error: str) -> Edge:
         cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-        return self.edge(run, model.PARK, cause, error, "1" if run.is_called else "")
+        return self.edge(run, lifecycle.PARK, cause, error, "1" if run.is_called else "")
 
     def _cancelled(self, run: Run, cause: str) -> Edge:
-        return self.edge(run, model.CANCEL, cause, z="1" if run.is_called else "")
+        return self.edge(run, lifecycle.CANCEL, cause, z="1" if run.is_called else "")
 
     def _failed(self, run: Run, cause: str, error: str, *, after_s: float | None = None) -> Edge:
         start, io = run.start, self.context.io
@@ -111,14 +112,14 @@ class Settlement:
         ran_s = io.clock() - run.began_s if run.began_s else 0.0
         if options.kind == "service" and ran_s >= options.healthy_s:
             attempt = 1  # it was well for long enough: this failure is a first one
-        decision = model.after_failure(attempt, options, io.dice, cause=cause, error=error)
-        if isinstance(decision, model.ParkJob):
+        decision = after_failure(attempt, options, io.dice, cause=cause, error=error)
+        if isinstance(decision, ParkJob):
             follows, edge = "parked", self._parked(run, decision.cause, decision.error)
         else:
             delay_s = decision.delay_s if after_s is None else after_s
             follows = f"attempt {decision.attempt} in {delay_s:.3f} s"
             delay_ms = round(delay_s * 1000)
-            edge = self.edge(run, model.WAIT, delay_ms, decision.attempt, decision.error)
+            edge = self.edge(run, lifecycle.WAIT, delay_ms, decision.attempt, decision.error)
         self.context.emit(
             AttemptFailed(
                 key=start.key,
@@ -135,11 +136,11 @@ def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:
     """Return the outcome that an edge made, as `result:ID` has it (but for the time); else None."""
     body, cause = b"", ""
     match edge.letter:
-        case model.DONE:
+        case lifecycle.DONE:
             word, body = "done", edge.x if isinstance(edge.x, bytes) else b""
-        case model.PARK:
+        case lifecycle.PARK:
             word, cause, body = "parked", str(edge.x), str(edge.y).encode()
-        case model.CANCEL:
+        case lifecycle.CANCEL:
             word, cause = "cancelled", str(edge.x)
         case _:
             return None

@@ -22,10 +22,12 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from pool.core import job as model
-from pool.core.job import DIGITS_MAX, Start
+from pool.core import lifecycle
+from pool.core.digits import is_number
+from pool.core.record import Options, Start
 from pool.core.retry import refused_delay
 from pool.core.run import Effect, Event
+from pool.core.settlement import after_timeout
 from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.events import CommitRefused, MessageUnheard, ReconciliationMended, WorkerFenced
 from pool.jobs.context import Context
@@ -51,7 +53,7 @@ from pool.jobs.worker.messages import (
     Signalled,
     Ticked,
 )
-from pool.jobs.worker.outbox import BATCH_MAX, RESEND_S, Answered, FlushDue, Memory, Outbox
+from pool.jobs.worker.outbox import BATCH_MAX, Answered, FlushDue, Memory, Outbox
 from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
@@ -117,10 +119,6 @@ Told: TypeAlias = (
     | _Knock
     | _TrialOver
 )
-
-
-def _is_number(text: bytes) -> bool:
-    return text.isdigit() and len(text) <= DIGITS_MAX
 
 
 # --- the actor ----------------------------------------------------------------------------------
@@ -299,7 +297,7 @@ class Worker(Actor[Told]):
         For the thread that renews, while the loop hangs: of a dict it takes a copy in one step.
         """
         begun = [
-            Edge(model.ACKNOWLEDGE, run.key, run.start.epoch, run.start.id, x=b"1")
+            Edge(lifecycle.ACKNOWLEDGE, run.key, run.start.epoch, run.start.id, x=b"1")
             for run in list(self.runs.values())
             if run.lane == lane and run.is_called and not run.is_acknowledged
         ]
@@ -571,7 +569,7 @@ class Worker(Actor[Told]):
 
     def _on_lived(self, run: Run) -> None:
         if self.runs.get(run.key) is run and not run.why and run.is_acknowledged:
-            self._box(run).send(self._settlement.edge(run, model.OVER), None)
+            self._box(run).send(self._settlement.edge(run, lifecycle.OVER), None)
 
     # --- ending -------------------------------------------------------------------------------
 
@@ -626,7 +624,7 @@ class Worker(Actor[Told]):
     def _settle(self, run: Run, edge: Edge) -> None:
         run.edge = edge
         self._settling[run.lane] += 1
-        if run.inbox is not None and run.inbox.is_unheard and edge.letter in model.ENDS:
+        if run.inbox is not None and run.inbox.is_unheard and edge.letter in lifecycle.ENDS:
             self._on_unheard(run.start)
         run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box = self._box(run)
@@ -667,13 +665,13 @@ class Worker(Actor[Told]):
         if isinstance(answer.reply, PoolError):
             self._troubled(box, answer.reply)
         for (edge, run), (word, _, rest) in told:
-            if edge.letter == model.ACKNOWLEDGE:
+            if edge.letter == lifecycle.ACKNOWLEDGE:
                 assert run is not None
                 self._on_acknowledged(run, word, rest)
-            elif edge.letter == model.SEEN:
+            elif edge.letter == lifecycle.SEEN:
                 if word == "MORE":  # than one call takes out
                     box.see(edge)
-            elif edge.letter not in (model.LIMIT, model.OVER):
+            elif edge.letter not in (lifecycle.LIMIT, lifecycle.OVER):
                 self._on_settled(box, edge, run, word, rest)
         box.flush()
         self._refill()
@@ -706,7 +704,7 @@ class Worker(Actor[Told]):
 
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, word: str, rest: str) -> None:
         if word == "TIMEDOUT":
-            if run is not None and edge.letter == model.DONE and self._is_within_limit(run):
+            if run is not None and edge.letter == lifecycle.DONE and self._is_within_limit(run):
                 self._limit_anew(run)
                 box.send(edge, run)
             elif run is not None and run.step("timed_out"):
@@ -719,13 +717,13 @@ class Worker(Actor[Told]):
             box.send(edge, run)
             return
         self._memory.keep(edge, self.context.io.clock(), 2 * self.context.timing.ttl_s)
-        if word in ("OK", "REPEAT") and edge.letter == model.WAIT:
+        if word in ("OK", "REPEAT") and edge.letter == lifecycle.WAIT:
             self.context.on_due(box.lane, int(edge.x) / 1000)
         if word == "OK":
             if rest:  # it has ended, or failed before it was said to have begun
                 outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
                 self.tell_waiters(box.lane, rest.split(","), "ended", edge.id, outcome or b"")
-        elif word not in ("REPEAT", "GRANTED", "UNASSIGNED") and edge.letter != model.GRANT:
+        elif word not in ("REPEAT", "GRANTED", "UNASSIGNED") and edge.letter != lifecycle.GRANT:
             self._refused(edge.key, edge.epoch, word, rest)
         if run is not None and run.step("settled"):
             self._forget(run)
@@ -739,7 +737,7 @@ class Worker(Actor[Told]):
         match fields:
             case {"t": b"message", "i": number, "b": before}:
                 if run is not None and run.inbox is not None:
-                    if _is_number(number) and _is_number(before):
+                    if is_number(number) and is_number(before):
                         run.inbox.offer(int(number), int(before), fields.get("p"))
                     else:
                         run.inbox.fall_behind()
@@ -776,11 +774,11 @@ class Worker(Actor[Told]):
                     return has_more, messages
                 # Nothing but what was handled already, or is no message: first that has to go.
                 self._on_handled(run, after)
-            await anyio.sleep(refused_delay(refusals, RESEND_S))
+            await anyio.sleep(refused_delay(refusals))
 
     def _on_handled(self, run: Run, number: int) -> None:
         if self.runs.get(run.key) is run and not run.is_lost:
-            self._box(run).see(self._settlement.edge(run, model.SEEN, number))
+            self._box(run).see(self._settlement.edge(run, lifecycle.SEEN, number))
 
     def _on_unheard(self, job: Job | Start) -> None:
         self.context.emit(MessageUnheard(key=job.key, handler=job.handler, epoch=job.epoch))
@@ -857,7 +855,7 @@ class Worker(Actor[Told]):
     def _send_limit(self, run: Run, left_s: float, anew: str = "") -> None:
         run.is_limited, run.has_old_limit = True, False
         left_ms = max(1, round((left_s + self.context.timing.stop_budget_s) * 1000))
-        self._box(run).send(self._settlement.edge(run, model.LIMIT, left_ms, anew), None)
+        self._box(run).send(self._settlement.edge(run, lifecycle.LIMIT, left_ms, anew), None)
 
     def _is_within_limit(self, run: Run) -> bool:
         """Whether its limit is not reached, whatever the server's clock made others write.
@@ -874,7 +872,7 @@ class Worker(Actor[Told]):
         """Write the limit of this run over whatever stands there, and over a time-out, too."""
         timeout_s = self.handlers[run.start.handler]._options.timeout_s or 0.0
         for_s = self.context.io.clock() - run.began_s if run.began_s else 0.0
-        self._send_limit(run, timeout_s - for_s, model.ANEW)
+        self._send_limit(run, timeout_s - for_s, lifecycle.ANEW)
 
     # --- unassigned keys ----------------------------------------------------------------------
 
@@ -1038,11 +1036,11 @@ class Worker(Actor[Told]):
             # Granting it is refused (TIMEDOUT): its attempt must end as timed out, and there is
             # no run of ours that could be told so.
             handler = self.handlers.get(record.handler)
-            options = handler._options if handler is not None else model.Options()
-            decision = model.after_timeout(record.attempt, options, self.context.io.dice)
+            options = handler._options if handler is not None else Options()
+            decision = after_timeout(record.attempt, options, self.context.io.dice)
             return edge_of(held.key, record, decision, self.context.settings)
         ttl_ms = outcome_ttl_ms(self.context.settings)
-        edge = Edge(model.GRANT, held.key, held.epoch, held.id, ttl_ms)
+        edge = Edge(lifecycle.GRANT, held.key, held.epoch, held.id, ttl_ms)
         edge.handler = held.handler
         return edge
 

@@ -12,11 +12,12 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from pool.core import job
+from pool.core import lifecycle
+from pool.core.digits import number_or
 from pool.core.ids import member_name
-from pool.core.job import KIND_LETTERS, Kind, Options
 from pool.core.pages import PAGES, Pages
 from pool.core.pooltime import NOTHING_TOLD, Told
+from pool.core.record import KIND_LETTERS, Kind, Options
 from pool.names import Names
 from pool.redis.commands.replies import (
     RENEWAL_HEAD,
@@ -396,8 +397,7 @@ def new_incarnation(drawn: str, lanes: int) -> str:
 
 def lanes_of_pool(incarnation: str) -> int:
     """Return how many lanes the pool of this incarnation has; 0 if it does not say."""
-    number = incarnation.rpartition(".")[2]
-    return int(number) if number.isdecimal() and len(number) <= 3 else 0
+    return number_or(0, incarnation.rpartition(".")[2], digits_max=3)
 
 
 def _ms(seconds: float) -> int:
@@ -466,12 +466,12 @@ class Lane:
         self._add_targets(keys, args, targets)
         for edge in edges:
             match edge.letter:
-                case job.DONE:
+                case lifecycle.DONE:
                     assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
                     keys += (n.result(edge.id), n.inbox(edge.key))
-                case job.SEEN:
+                case lifecycle.SEEN:
                     keys.append(n.inbox(edge.key))
-                case job.CANCEL | job.PARK | job.WAIT | job.GRANT:
+                case lifecycle.CANCEL | lifecycle.PARK | lifecycle.WAIT | lifecycle.GRANT:
                     assert edge.ttl_ms > 0
                     keys += (n.result(edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
             args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+from pool.core.digits import DIGITS_MAX, is_number
 from pool.core.ids import order
-from pool.core.job import DIGITS_MAX
 from pool.redis.scripts import Word
 
 Reads: TypeAlias = Callable[[Sequence[Word], Any], Any]  # of the command's words and its reply
@@ -58,11 +58,6 @@ def entry_id(text: bytes) -> str:
     if not (ms.isdigit() and number.isdigit() and len(ms) <= _DIGITS_MAX >= len(number)):
         raise ValueError(text[: 2 * DIGITS_MAX])
     return text.decode()
-
-
-def is_number(text: bytes) -> bool:
-    """Say whether a text is a number as servers and scripts write them."""
-    return text.isdigit() and len(text) <= _DIGITS_MAX
 
 
 def fields(reply: Any) -> dict[str, bytes]:
@@ -142,7 +137,7 @@ def _entries(_: Sequence[Word], reply: Any) -> list[tuple[str, Flat]]:
 
 def _ms(_: Sequence[Word], reply: Any) -> int:
     seconds, micros = texts(reply)
-    if not (is_number(seconds) and is_number(micros)):
+    if not (is_number(seconds, _DIGITS_MAX) and is_number(micros, _DIGITS_MAX)):
         raise ValueError("no time")
     return int(seconds) * 1000 + int(micros) // 1000
 

@@ -10,7 +10,9 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from pool.core.job import DIGITS_MAX, STATES, Death, Options, Outcome, Record, Start
+from pool.core.digits import DIGITS_MAX, is_number, number_or
+from pool.core.record import STATES, Options, Outcome, Record, Start
+from pool.core.settlement import Death
 from pool.redis.commands.plain import count, flat, texts, typed
 from pool.redis.connection import Reply
 
@@ -69,16 +71,12 @@ class Opening:
     def parse(cls, text: bytes) -> Opening | None:
         """Return what a field says, or None for what no script of ours has written."""
         number, *words = text.split(b"|")
-        if not 2 <= len(words) <= 3 or any(not _is_number(w) for w in (number, *words[1:])):
+        if not 2 <= len(words) <= 3 or any(not is_number(w) for w in (number, *words[1:])):
             return None
         takes, _, *down = words
-        if takes != b"-" and not _is_number(takes):
+        if takes != b"-" and not is_number(takes):
             return None
         return cls(int(number), None if takes == b"-" else int(takes), *map(int, down))
-
-
-def _is_number(text: bytes) -> bool:
-    return text.isdigit() and len(text) <= DIGITS_MAX
 
 
 @attrs.frozen(kw_only=True)
@@ -213,10 +211,6 @@ def _said(known: Mapping[str, Check | None], reply: Sequence[bytes]) -> list[Sai
     return told
 
 
-def _is_count(rest: str) -> bool:
-    return _is_number(rest.encode())
-
-
 def _is_pair(rest: str) -> bool:
     """Whether these are owner and job id."""
     return len(rest.split(" ")) == 2
@@ -231,20 +225,20 @@ def _is_job(rest: str) -> bool:
 def _is_epoch(rest: str) -> bool:
     """Whether these are owner, job id, epoch and handler."""
     words = rest.split(" ", 3)
-    return len(words) == 4 and _is_count(words[2])
+    return len(words) == 4 and is_number(words[2])
 
 
 admitted: Final = statuses(
     *("OK", "ENDED", "UNKNOWN", "NOROOM", "MALFORMED"),
-    FULL=_is_count,
+    FULL=is_number,
     EXISTS=_is_job,
     ATTACHED=_is_job,
 )
 intended: Final = status("OK", "NOJOB", "MALFORMED", MOVED_ON=_is_epoch)
 notified: Final = status(
-    *("OK", "NOJOB", "MALFORMED"), MOVED_ON=_is_pair, INBOX=_is_count, LOOKED=_is_count
+    *("OK", "NOJOB", "MALFORMED"), MOVED_ON=_is_pair, INBOX=is_number, LOOKED=is_number
 )
-left: Final = statuses("OK", "GONE", OWNS=_is_count)
+left: Final = statuses("OK", "GONE", OWNS=is_number)
 forgotten: Final = statuses("OK", "OWNS", "GONE")
 quarantined: Final = status("OK", "MOVED_ON", LOOKED=bool)
 done: Final = status("OK")
@@ -522,10 +516,10 @@ def pool_config(reply: Reply) -> PoolConfig:
     """Read the reply of `FOUND`."""
     protocol, lanes, named, ttl, now, wrote = reply
     return PoolConfig(
-        protocol=_whole(protocol),
-        lanes=_whole(lanes),
+        protocol=number_or(-1, protocol),  # none is made with that
+        lanes=number_or(-1, lanes),
         incarnation=(named or b"").decode(errors="replace"),
-        ttl_ms=_whole(ttl),
+        ttl_ms=number_or(-1, ttl),
         now_ms=int(now),
         wrote=typed(wrote, int) == 1,
     )
@@ -536,8 +530,3 @@ def joined(reply: Reply) -> tuple[int, Ttl, str, Clock]:
     now, ttl_ms, term, named, clock = reply
     name = named.decode(errors="replace")
     return int(now), _ttl(ttl_ms, term), name, _clock(int(now), clock)
-
-
-def _whole(text: bytes | None) -> int:
-    """Return a number as we write it; -1 for what is none, which no pool is made with."""
-    return int(text) if text is not None and _is_number(text) else -1

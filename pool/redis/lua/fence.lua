@@ -33,7 +33,7 @@ it did), and the epoch of the job that probably killed it (0: of none): the susp
 it has said since that this one lives, or has ended it.  Time would be no evidence: what the dead had sent may arrive
 after its death.  Both are lost with
 its lease, so they stand in the claim, also of a successor.  But whom its predecessor has moved a successor
-cannot know: where there was no culprit it is told of one that is no job's (see Lineup in core/job.py).
+cannot know: where there was no culprit it is told of one that is no job's (see Lineup in core/settlement.py).
 ]]
 redis.call('HLEN', open)
 redis.call('HLEN', cleanup)

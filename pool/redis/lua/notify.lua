@@ -23,7 +23,6 @@ Errors   POOLDATALOST <lane>
 Cost     O(1), of a repeat O(looked_max); 6 commands
 Why Lua  id, inbox and order are one step: messages are handled in the order they were accepted.
 ]]
-local INLINE_BYTES_MAX = 1024
 local LOOKED_BYTES_MAX, PIECE_MAX = 1024 * 1024, 64
 local text = redis.call('HGET', jobs, key)
 local r = parse(text)

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from pool.core.job import Options, Record
+from pool.core.record import Options, Record
 from pool.names import Control, Names, lane_of
 from pool.redis.commands.replies import Opening
 from pool.testing.audit import audit

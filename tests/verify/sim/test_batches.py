@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pool.core.job import Options
+from pool.core.record import Options
 from pool.names import Names
 from pool.redis.commands.lane import Admission, Edge, Guard, Lane, Target
 from pool.redis.scripts import ScriptCall

@@ -1,7 +1,7 @@
 --[[
 append: add an event to a stream, and keep its cap and its end in the same step.
 
-Needs  keys events, meta; arguments event, payload, length_max, ttl_ms, flags, topic; ends (the part).
+Needs  ends; keys events, meta; arguments event, payload, length_max, ttl_ms, flags, topic.
 Gives  append(): the event's id; false: there is no stream, and x was asked, or its time is over; or an error,
 and nothing was written.
 

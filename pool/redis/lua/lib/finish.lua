@@ -1,8 +1,8 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record, batch, keep; keys jobs, pending, due, payloads, checkpoints, parked, letters, journal; argument parked_ms; and of the
-source (the record's owner) source_owned and source_stream.
+Needs  lane, record, batch, keep; keys jobs, pending, due, payloads, checkpoints, parked, letters, journal,
+       source_owned, source_stream (of the record's owner); argument parked_ms.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
 local function payload_of(key, r)

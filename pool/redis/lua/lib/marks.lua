@@ -1,7 +1,7 @@
 --[[
 marks: crash marks of those who have come back from a freeze do not count.
 
-Needs  record; key thawed.  Gives  judged(text, r): the record as it is to be judged.
+Needs  lane, record; key thawed.  Gives  judged(text, r): the record as it is to be judged.
 A mark is evidence that a process died.  Who joins again says who it was before: it did not die.
 ]]
 local function judged(text, r)

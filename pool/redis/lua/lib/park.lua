@@ -1,5 +1,5 @@
 --[[
-park: give an event up.  Needs  argument group; group (the part).
+park: give an event up.  Needs  group; argument group.
 
 Gives  park(events, meta, parked, stream, id, deliveries, reason): whether it was there; it is acknowledged.
 ]]

@@ -1,8 +1,8 @@
 --[[
 place: give a key to the first open target with room, else leave it unassigned.
 
-Needs  lane, record, batch; keys open, jobs, pending, payloads; argument pending_ms; and from the script, in
-       queues, of which unassigned:H somebody waits in.
+Needs  lane, record, batch; keys open, jobs, pending, payloads; argument pending_ms.
+The script says in `queues` of which unassigned:H somebody waits in.
 Room is a free slot.  Where somebody waits nothing overtakes: who comes joins that queue, and a target with room
 gets its head, which may be who has just joined, if it was accepted first.
 
@@ -11,7 +11,6 @@ KEYS[k], KEYS[k + 1], ... = stream:W, owned:W each; later they are named by thei
 A target counts only while `open` names the same incarnation and says how many keys it takes: fencing and
 leaving take it out of `open` in the same script, so nothing is ever granted to one that is gone.
 ]]
-local INLINE_BYTES_MAX = 1024
 local targets = {}
 local queues = {}
 local JUNK_MAX = 16 -- entries without a job that one turn takes out of a queue

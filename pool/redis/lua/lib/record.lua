@@ -1,5 +1,6 @@
 --[[
-record: a job's record, one line of fields between bars; a field that is empty has its default.
+record: a job's record, one line of fields between bars; a field that is empty has its default.  Its fields
+and limits stand in core/record.py, too; a test holds the two together.
 
  1 state P R W U   2 kind j s     3 job id       4 handler     5 owner id.n, or none
  6 epoch           7 attempt      8 flags        9 intent     10 marks
@@ -19,6 +20,7 @@ local STATE, KIND, ID, HANDLER, OWNER, EPOCH, ATTEMPT, FLAGS = 1, 2, 3, 4, 5, 6,
 local INTENT, MARKS, REQUEUES, ACCEPTED, SINCE, WAITERS, ERROR, REST = 9, 10, 11, 12, 13, 14, 15, 16
 local RECORD = '^([PRWU])|([js])|([^|]+)|([^|]+)|([^|]*)|([1-9]%d*)|(%d+)|(%l*)|([^|]*)|([%w.,-]*)|(%d*)|(%d*)|(%d*)|([^|]*)|([^|]*)(.*)$'
 
+local INLINE_BYTES_MAX = 1024 -- of a payload, a message or an outcome that travels with what announces it
 local MARKS_CHARS_MAX = 400
 local DIGITS_MAX = 16 -- more is not exact in Lua, and past 20 Redis refuses it as an entry id
 

@@ -1,7 +1,7 @@
 --[[
 rmap_plain: the usual write by itself: one string is set where there is one, in a map without an end.
 
-Needs  keys config, data, log; arguments incarnation, name, nonce, ttl_ms.
+Needs  keys config, data, log; arguments incarnation, nonce, ttl_ms.
 Does what the rest of the script would do, and returns the same; in all other cases it has done nothing.  It
 takes half of the server's time: most of the whole is the making of what a plain write does not need.
 ]]

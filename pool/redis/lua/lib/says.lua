@@ -1,7 +1,7 @@
 --[[
 says: what a worker says beside something else: how many keys it takes here, as its slots are shared by all lanes.
 
-Needs  lane; key open; argument says: takes|seq, or nothing; - where there is no news.  Gives  heed(name).
+Needs  lane; key open; argument says (takes|seq, or nothing; - where there is no news).  Gives  heed(name).
 Nothing is said by one that is closed, or whose loop hangs; and a later renewal has the last word, as ever.
 ]]
 local function heed(name)

@@ -1,5 +1,5 @@
 --[[
-sink: the time of one sink on one stream.  Needs  keys state, config; group (the part).
+sink: the time of one sink on one stream.  Needs  group; keys state, config.
 
 Gives  now, ttl_ms (the pool's, in ms), whole(text), go_on(), holder_of().
 

@@ -1,5 +1,5 @@
 --[[
-ttl: the TTL that a lane goes by.  Needs  lane, whole.
+ttl: the TTL that a lane goes by.  Needs  lane; key lane.
 
 Gives  ttl_ms, term_now: the number of the change that made it so; later ones have higher numbers.
 No script asks its caller for how long: a caller with another TTL decides for nobody, not even for itself.

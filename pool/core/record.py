@@ -1,0 +1,321 @@
+"""What stands in Redis of a job: its record, its start, its outcome, and its handler's options.
+
+The scripts read and write the same fields (`lua/lib/record.lua`); tests hold the two together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+from pool.core.digits import DIGITS_MAX, number
+from pool.core.ids import process_of
+from pool.core.lifecycle import Ended, State
+
+Kind: TypeAlias = Literal["job", "service"]
+
+STATES: Final[dict[str, State]] = {
+    "P": "pending",
+    "R": "running",
+    "W": "waiting",
+    "U": "unassigned",
+}
+KINDS: Final[dict[str, Kind]] = {"j": "job", "s": "service"}
+KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
+
+ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
+CAUSE_CHARS_MAX = 200
+INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewise
+MARKS_MAX: Final = 8  # crash marks of a record that name who died; older ones become a number
+MARKS_CHARS_MAX: Final = 400  # of all of them; eight identities and the number are half of that
+
+
+# --- crash marks ----------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Marks:
+    """The deaths that a job is suspected of: who died, as `id.n`, whole or half.
+
+        6,w8z4k0qv1xt3.1,w8z4k0qv1xt4.2-        in a record; `-` stands for half, and the number
+                                                in front counts halves of which no name is kept
+
+    Who comes back from a freeze was not killed: the scripts that hand a record out to be judged
+    leave the marks out that name one who said so (`lua/lib/marks.lua`).
+    """
+
+    named: tuple[str, ...] = ()
+    before: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Marks:
+        """Return what stands in a record; it has been matched against the record's pattern."""
+        if not text:
+            return NO_MARKS
+        first, *rest = text.split(",")
+        if first.isdigit():
+            return cls(tuple(filter(None, rest)), int(first[:DIGITS_MAX]))
+        return cls(tuple(filter(None, (first, *rest))))
+
+    def pack(self) -> str:
+        """Return what stands in a record."""
+        return ",".join((str(self.before),) * (self.before > 0) + self.named)
+
+    @property
+    def halves(self) -> int:
+        """What they weigh, in halves: floats would do, but a bound must not depend on them."""
+        return self.before + sum(1 if name.endswith("-") else 2 for name in self.named)
+
+    @property
+    def deaths(self) -> int:
+        """How many they are; of what has no name any more each half counts as one."""
+        return self.before + len(self.named)
+
+    def deaths_but(self, known: Collection[str]) -> int:
+        """How many they are without those of some processes."""
+        return self.deaths - sum(process_of(name) in known for name in self.named)
+
+    def add(self, died: str, *, is_whole: bool) -> Marks:
+        """Return them with one more; nobody dies twice, so the heavier of two stands."""
+        had = [name for name in self.named if name.removesuffix("-") == died]
+        rest = [name for name in self.named if name not in had]
+        is_whole = is_whole or died in had
+        named = (*rest, died if is_whole else died + "-")
+        older, named = named[:-MARKS_MAX], named[-MARKS_MAX:]
+        return Marks(named, self.before + Marks(older).halves)
+
+
+NO_MARKS: Final = Marks()
+_MARKS_TEXT: Final = rf"[0-9A-Za-z.,-]{{0,{MARKS_CHARS_MAX}}}"
+
+
+# --- the record -----------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Record:
+    """A job as its record in `jobs` tells it; the layout is drawn in `lua/lib/record.lua`."""
+
+    state: State
+    kind: Kind
+    id: str
+    handler: str
+    owner: str
+    epoch: int
+    attempt: int
+    flags: str
+    intent: str
+    marks: Marks
+    requeues: int
+    accepted: int  # stamp, microseconds
+    since_ms: int  # server time: running since; of one that waits, when it is due; 0: neither
+    waiters: tuple[str, ...]
+    error: str
+
+    @classmethod
+    def parse(cls, text: bytes) -> Record | None:
+        """Return the record, or None when the text is not one that can be worked on.
+
+        The scripts read any bytes in its texts; we write UTF-8 only.
+        """
+        try:
+            match = _RECORD.match(text.decode())
+        except UnicodeDecodeError:
+            match = None
+        if match is None:
+            return None
+        state, kind, job_id, handler, owner, epoch, attempt, flags, intent, *more = match.groups()
+        marks, requeues, accepted, since, waiters, error = more
+        if (state in "PR") != (owner != ""):
+            return None
+        return cls(
+            state=STATES[state],
+            kind=KINDS[kind],
+            id=job_id,
+            handler=handler,
+            owner=owner,
+            epoch=int(epoch),
+            attempt=max(1, int(attempt)),
+            flags=flags,
+            intent=intent,
+            marks=Marks.parse(marks),
+            requeues=int(requeues or 0),
+            accepted=int(accepted or epoch),
+            since_ms=int(since or 0),
+            waiters=tuple(waiters.split(",")) if waiters else (),
+            error=error,
+        )
+
+
+_NUMBER: Final = rf"\d{{0,{DIGITS_MAX}}}"
+# What may stand in each field; what a newer version writes behind them is not looked at.
+FIELDS: Final = {
+    "state": "[PRWU]",
+    "kind": "[js]",
+    "id": "[^|]+",
+    "handler": "[^|]+",
+    "owner": "[^|]*",
+    "epoch": rf"[1-9]\d{{0,{DIGITS_MAX - 1}}}",
+    "attempt": rf"\d{{1,{DIGITS_MAX}}}",
+    "flags": "[a-z]*",
+    "intent": "[^|]*",
+    "marks": _MARKS_TEXT,
+    "requeues": _NUMBER,
+    "accepted": _NUMBER,
+    "since": _NUMBER,
+    "waiters": "[^|]*",
+    "error": "[^|]*",
+}
+_RECORD: Final = re.compile(rf"({')[|]('.join(FIELDS.values())})(?:[|]|\Z)", re.ASCII)
+
+
+@attrs.define(kw_only=True)
+class Start:
+    """What a worker's stream says of a job that was granted to it.
+
+    Not frozen only because that triples what making one costs.
+    """
+
+    key: str
+    id: str
+    handler: str
+    kind: Kind
+    epoch: int
+    attempt: int
+    flags: str
+    marks: Marks
+    accepted: int  # stamp, microseconds
+    payload: bytes | None  # None: too large for the entry, it lies in `payloads`
+
+    @classmethod
+    def parse(cls, entry_id: str, fields: dict[str, bytes]) -> Start | None:
+        """Return the start, or None when the entry is not one."""
+        try:
+            job_id, handler, kind, attempt, flags, marks, accepted = (
+                fields["m"].decode().split("|")[:7]
+            )
+            epoch = number(entry_id.partition("-")[0])
+            return cls(
+                key=fields["k"].decode(),
+                id=job_id,
+                handler=handler,
+                kind=KINDS[kind],
+                epoch=epoch,
+                attempt=max(1, number(attempt)),
+                flags=flags,
+                marks=Marks.parse(_marks_text(marks)) if marks else NO_MARKS,
+                accepted=number(accepted) if accepted else epoch,
+                payload=fields.get("p"),
+            )
+        except (KeyError, ValueError):  # UnicodeDecodeError is a ValueError
+            return None
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """How a job ended, as `result:ID` keeps it."""
+
+    word: Ended
+    epoch: int
+    owner: str
+    attempt: int
+    ended_ms: int
+    cause: str
+    body: bytes  # of a done job its encoded result, of a parked one its last error
+    accepted_ms: int = 0  # 0: not told
+    started_ms: int = 0  # when its last run began; 0: not told, or it never did
+    halves: int = 0  # what its crash marks weighed
+
+    @classmethod
+    def parse(cls, text: bytes) -> Outcome | None:
+        """Return the outcome, or None when the text is not one."""
+        head, newline, body = text.partition(b"\n")
+        match head.decode(errors="replace").split("|", 5):
+            case [("done" | "parked" | "cancelled") as word, epoch, owner, attempt, times, cause]:
+                ended, *history = times.split(",")
+                try:
+                    numbers = [number(text) for text in (epoch, attempt, ended)]
+                    before = [number(text) if text else -1 for text in history]
+                except ValueError:
+                    return None
+                accepted, started, halves = [*before, -1, -1, -1][:3]
+                if newline:
+                    return cls(
+                        word=word,
+                        epoch=numbers[0],
+                        owner=owner,
+                        attempt=numbers[1],
+                        ended_ms=numbers[2],
+                        cause=cause,
+                        body=body,
+                        accepted_ms=max(0, numbers[2] - accepted) if accepted >= 0 else 0,
+                        started_ms=max(0, numbers[2] - started) if started >= 0 else 0,
+                        halves=max(0, halves),
+                    )
+        return None
+
+
+def _marks_text(text: str) -> str:
+    """Return it if it can be marks.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if not re.fullmatch(_MARKS_TEXT, text, re.ASCII):
+        raise ValueError(text[:DIGITS_MAX])
+    return text
+
+
+def one_line(text: str, chars_max: int) -> str:
+    """Return text that may stand in a record: one line, no bar, no surrogate, not too long."""
+    text = text[: 4 * chars_max]  # before all else: it may be megabytes, and the loop waits
+    return re.sub(r"[|\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]
+
+
+# --- what a handler wants for its jobs --------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """How jobs of one handler are run; kept in the lane, so that recovery needs no handler code."""
+
+    kind: Kind = "job"
+    attempts_max: int = 5  # 0: without limit
+    backoff_s: float = 1.0
+    backoff_max_s: float = 60.0
+    timeout_s: float | None = None
+    healthy_s: float = 60.0
+
+    def pack(self) -> str:
+        """Return what stands in `handlers`."""
+        timeout_ms = 0 if self.timeout_s is None else max(1, round(self.timeout_s * 1000))
+        numbers = (
+            self.attempts_max,
+            round(self.backoff_s * 1000),
+            round(self.backoff_max_s * 1000),
+            timeout_ms,
+            round(self.healthy_s * 1000),
+        )
+        return "|".join([KIND_LETTERS[self.kind], *map(str, numbers)])
+
+    @classmethod
+    def parse(cls, text: bytes) -> Options:
+        """Return the options; what cannot be read counts as the defaults."""
+        fields = text.decode(errors="replace").split("|")
+        try:
+            attempts, base, cap, timeout, healthy = map(number, fields[1:6])
+        except ValueError:
+            return cls()
+        if fields[0] not in KINDS:
+            return cls()
+        return cls(
+            kind=KINDS[fields[0]],
+            attempts_max=attempts,
+            backoff_s=max(base, 1) / 1000,
+            backoff_max_s=max(cap, base, 1) / 1000,
+            timeout_s=timeout / 1000 if timeout else None,
+            healthy_s=healthy / 1000,
+        )
