@@ -414,7 +414,8 @@ class Pages:
         call = PAGE(keys, (self.incarnation, nonce(pipeline.io), *where))
         async with pipeline.pages.turn() as turn:
             try:
-                paged = await stored._call(pipeline, call, repeatable=True)
+                # Whoever repeats it asks for less: not `repeatable`.
+                paged = await stored._call(pipeline, call, repeatable=False)
             except StoreUnavailable:
                 self._bytes_max = max(self._bytes_max // 2, PAGE_BYTES_MIN)
                 raise
