@@ -28,7 +28,7 @@ VALUE = b"x" * 8 * KIB
 STRINGS, ITEMS = 256, 128
 MAP_BYTES = (STRINGS + ITEMS) * len(VALUE)  # 3 MiB: six deadlines of one call, three of its longest
 SHORT: dict[str, Any] = {"op_timeout_s": 0.5, "retry_window_s": 2.0, "lease_ttl_s": None}
-PATIENCE_S = 60.0
+PATIENCE_S = 40.0
 MORE = 64 * KIB  # that passes between two looks
 
 
@@ -111,7 +111,7 @@ async def test_other_calls_of_the_node_go_on_while_a_map_opens(fleet: Fleet) -> 
         await bench.opened()
         assert copy.snapshot() == bench.full.snapshot()
         assert len(bench.calls) >= 30
-        assert sorted(bench.calls)[len(bench.calls) // 2] < PAGE_BYTES_MAX, "one waits for no page"
+        assert sorted(bench.calls)[len(bench.calls) // 2] < PAGE_BYTES_MAX // 2, "no page before it"
         assert bench.proxy.reply_bytes < 1.05 * MAP_BYTES + 1_000 * len(bench.calls) + 50_000
 
 
