@@ -34,10 +34,11 @@ Value: TypeAlias = bytes | tuple[bytes, ...]  # a string, or a list, which is ne
 
 @attrs.frozen
 class Set:
-    """Give `key` this value, whatever it had."""
+    """Give `key` this value, whatever it had; many of these need not tell what that was."""
 
     key: bytes
     value: bytes
+    is_told: bool = True
 
 
 @attrs.frozen
@@ -85,10 +86,14 @@ Op: TypeAlias = Set | SetIfNotExists | CompareAndSet | Delete | CompareAndDelete
 
 @attrs.frozen
 class OpResult:
-    """What became of one operation: whether its condition held, and the value it found."""
+    """What became of one operation: whether its condition held, and what it found.
+
+    Of a list that is its size: the answer to a write is no larger than a value.
+    """
 
     is_met: bool
-    previous: Value | None
+    previous: bytes | None
+    size_before: int = 0
 
 
 @attrs.frozen

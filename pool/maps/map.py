@@ -44,11 +44,15 @@ ReplicaHolder: TypeAlias = Callable[[], AbstractAsyncContextManager[Replica]]
 
 @attrs.frozen
 class Written(Generic[V]):
-    """The answer to a write: where the map was after it, and the value that it found."""
+    """The answer to a write: where the map was after it, and what it found.
+
+    Of a list it tells how many items there were, and not which.
+    """
 
     at: Position
     is_met: bool  # whether its condition held; if not, nothing was written
-    previous: V | tuple[V, ...] | None
+    previous: V | None  # the string that was there
+    size_before: int = 0  # the items of the list that was there
 
     @property
     def revision(self) -> int:
@@ -374,7 +378,7 @@ class ReplicatedMap(Generic[V]):
             InvalidOption: There are more.
         """
         replica = self._open
-        ops = [model.Set(key, value) for key, value in _pairs("values", values)]
+        ops = [model.Set(key, value, is_told=False) for key, value in _pairs("values", values)]
         return (await replica.write(ops, life=self._life)).at if ops else self.at
 
     async def set_if_not_exists(self, key: str | bytes, value: V) -> Written[V]:
@@ -390,7 +394,7 @@ class ReplicatedMap(Generic[V]):
         )
 
     async def delete(self, key: str | bytes) -> Written[V]:
-        """Remove a key, string or list; `previous` says whether it was there."""
+        """Remove a key; `previous` says which string, `size_before` of how long a list it was."""
         return await self._write(model.Delete(_bytes("key", key)))
 
     async def compare_and_delete(self, key: str | bytes, expected: V) -> Written[V]:
@@ -409,7 +413,6 @@ class ReplicatedMap(Generic[V]):
         by = checks.count("by", by, -WHOLE_MAX, WHOLE_MAX)
         written = await self._open.write([model.Increment(_bytes("key", key), by)], life=self._life)
         [outcome] = written.outcomes
-        assert not isinstance(outcome.previous, tuple)  # the script refuses it
         previous = None if outcome.previous is None else int(outcome.previous)
         return Counted(written.at, previous, (previous or 0) + by)
 
@@ -466,7 +469,8 @@ class ReplicatedMap(Generic[V]):
     async def _write(self, op: model.Op) -> Written[V]:
         written = await self._open.write([op], life=self._life)
         [outcome] = written.outcomes
-        return Written(written.at, outcome.is_met, self._value_of(outcome.previous))
+        previous = self._value_of(outcome.previous)
+        return Written(written.at, outcome.is_met, previous, outcome.size_before)
 
     async def _change_list(
         self,

@@ -306,7 +306,7 @@ class Replica(Actor[Message]):
                     faults = 0 if isinstance(error, StoreUnavailable) else faults + 1
                     if faults >= FAULTS_MAX or (faults and not getattr(error, "maybe_done", False)):
                         self._fail(error)
-                    if faults <= 1:
+                    if faults == 1 or (failures and not faults):  # one lost page is no news
                         self.emit(self._not_fetched(error))
                 else:
                     failures = 0

@@ -2,9 +2,9 @@
 
     XRANGE (after .. position, so many --> page --> async for --> after = its last one --> ...
 
-Nothing is kept in the store for it, and here one page at most.  A page is of so many events as
-weigh PAGE_BYTES, by what the one before weighed; one that did not come is asked for again, half as
-large, by whoever iterates again.  What a length cap takes meanwhile is told as to a reader.
+Nothing is kept in the store for it, and here one page at most.  A page is a `Portion`; one that did
+not come is asked for again, half as large, by whoever iterates again.  What a length cap takes
+meanwhile is told as to a reader.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from pool.core.ids import order
 from pool.errors import PoolError, StoreLost
 from pool.events import StreamMissed
 from pool.redis.commands.plain import fields
+from pool.redis.reads import PORTION_MAX, Portion
 from pool.runtime.session import Session
 from pool.streams.commands import StoredStream, probe_call
 from pool.streams.event import FIRST, After, StreamEvent, event_of, number_of
 
-PAGE_MAX: Final = 1_000
-PAGE_FIRST: Final = 16  # events, of which nobody knows how large they are
-PAGE_BYTES: Final = 256 * 1024
 _EVENT_BYTES: Final = 64  # of an event beside its text, about
 
 
@@ -41,7 +39,7 @@ class Snapshot:
     position: str
     _after: str
     _number: int | None = None  # of the event at `_after`; None: not known
-    _count: int = PAGE_FIRST
+    _portion: Portion = attrs.field(factory=Portion)
     _page: deque[StreamEvent] = attrs.field(factory=deque)
 
     def __aiter__(self) -> Self:
@@ -64,19 +62,21 @@ class Snapshot:
         return self._page.popleft()
 
     async def _fetch(self) -> None:
-        asked = ("XRANGE", self._of.events, f"({self._after}", self.position, "COUNT", self._count)
+        count = self._portion.of(PORTION_MAX)
+        asked = ("XRANGE", self._of.events, f"({self._after}", self.position, "COUNT", count)
         pipeline = self._session.pipeline
         try:
             async with pipeline.reads.turn() as turn:
                 found = await pipeline.execute(*asked, repeatable=True)
                 turn.size = sum(_EVENT_BYTES + sum(map(len, flat)) for _, flat in found)
         except PoolError:
-            self._count = max(1, self._count // 2)
+            self._portion.failed(count)
             raise
+        self._portion.came(len(found), turn.size)
         entries = [(entry_id, fields(flat)) for entry_id, flat in found]
         numbers = [self._number, *(number_of(held) for _, held in entries)]
         # Removed by hand, taken by a cap, or another stream by now?
-        is_whole = len(entries) == self._count or (entries and entries[-1][0] == self.position)
+        is_whole = len(entries) == count or (entries and entries[-1][0] == self.position)
         steps = pairwise(number for number in numbers if number is not None)
         after: After = ""
         if not is_whole or any(number != before + 1 for before, number in steps):
@@ -86,9 +86,6 @@ class Snapshot:
             after = ""
         self._after = entries[-1][0] if entries else self.position
         self._number = numbers[-1]
-        if entries:
-            each = max(1, turn.size // len(entries))
-            self._count = max(1, min(PAGE_MAX, PAGE_BYTES // each, 4 * self._count))
 
     async def _look(self) -> After:
         """Say what is missing behind what was read, and tell it."""

@@ -201,7 +201,7 @@ async def test_a_key_holds_a_string_or_a_list_and_each_has_its_own_reads(
     await flags.set_and_wait("s", f"-{2**53 - 1}")
     assert flags.get_int("s") == 1 - 2**53
     replaced = await flags.set("l", "now a string")
-    assert replaced == Written(replaced.at, True, ("1",))
+    assert replaced == Written(replaced.at, True, None, 1)
 
 
 async def test_any_text_and_any_bytes_come_back_as_they_were(open_map: OpenMap) -> None:

@@ -12,7 +12,7 @@ ARGV[5] flags       str    s: every event prolongs its life; a: ttl_ms is an epo
                            stream exists; t: has a topic
 ARGV[6] topic       bytes
 
-Uses     ends, append
+Uses     append_plain, ends, append
 Returns  bytes   the event's id; nil: there is no stream, and x was asked, or its end has passed
 Errors   OOM        the server is full; nothing was written
          WRONGTYPE  foreign data under one of the keys
@@ -21,4 +21,4 @@ Cost     O(1); 2 commands, 1 more with an end; 5 more where a cap takes an event
 Why Lua  number and event are one step, so that a reader sees by the numbers what it has missed; a cap
          that takes what a group was not given yet says so to that group.
 ]]
-return append()
+return append(n)
