@@ -442,7 +442,7 @@ class Dispatcher(Actor[Message]):
             pending_s=context.timing.pending_timeout_s,
             queued_jobs_max=0 if only_answer else settings.queued_jobs_of_lane,
             refused_s=settings.known_s if now_s <= lane.doubted_s and not only_answer else 0,
-            expected_ms=state.expected_ms(now_s),
+            expects=state.time.expects(now_s),
         )
 
         def told(reply: Reply) -> _Admitted:

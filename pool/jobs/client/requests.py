@@ -196,8 +196,8 @@ class Requests:
 
     async def _cancel(self, lane: int, edge: Edge, limit: _Limit) -> bool:
         state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
-        expected_ms = state.expected_ms(self.context.io.clock())
-        call = state.lane.advance("free", "", [edge], pending_s=pending_s, expected_ms=expected_ms)
+        expects = state.time.expects(self.context.io.clock())
+        call = state.lane.advance("free", "", [edge], pending_s=pending_s, expects=expects)
         _, told = await self._call(call, limit, is_sure=True)
         tell_all(self.context, self.tell_waiters, lane, [edge], told)
         return told[0][0] in ("OK", "REPEAT")

@@ -322,7 +322,7 @@ class Reaper(Actor[Message]):
             targets=ranks.targets,
             claim=claim.claim,
             reap_s=timing.reap_s,
-            expected_ms=state.expected_ms(self.context.io.clock()),
+            expects=state.time.expects(self.context.io.clock()),
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
         _, told = await self.context.pipeline.call(call, repeatable=True)

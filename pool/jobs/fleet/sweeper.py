@@ -252,7 +252,7 @@ class Sweeper(Actor[Deadline]):
             edges,
             pending_s=pending_s,
             targets=ranks.targets,
-            expected_ms=state.expected_ms(self.context.io.clock()),
+            expects=state.time.expects(self.context.io.clock()),
         )
         _, told = await self.context.pipeline.call(call, repeatable=True)
         return tell_all(self.context, self.tell_waiters, state.number, edges, told)

@@ -58,7 +58,7 @@ DISPATCH: Final = Script.load(
         "pending_ms",
         "queued_jobs_max",
         "refused_ms",
-        "expected_ms",
+        "expects",
         "target_count",
         "*items",
     ),
@@ -92,7 +92,7 @@ ADVANCE: Final = Script.load(
         "reap_ms",
         "parked_ms",
         "says",
-        "expected_ms",
+        "expects",
         "target_count",
         "*items",
     ),
@@ -421,13 +421,13 @@ class Lane:
         pending_s: float,
         queued_jobs_max: int,
         refused_s: float = 0.0,
-        expected_ms: int = 0,
+        expects: str = "0",
     ) -> ScriptCall:
         """Accept jobs; one status per item, see `dispatch.lua`."""
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers, n.kept]
         args: list[Word] = [self.incarnation, _ms(pending_s), queued_jobs_max]
-        args += (_ms(refused_s) if refused_s else 0, expected_ms)
+        args += (_ms(refused_s) if refused_s else 0, expects)
         self._add_targets(keys, args, targets)
         for item in items:
             keys += (n.result(item.id), n.unassigned(item.handler))
@@ -454,7 +454,7 @@ class Lane:
         claim: str = "",
         reap_s: float = 1.0,
         says: str = "",
-        expected_ms: int = 0,
+        expects: str = "0",
     ) -> ScriptCall:
         """Change jobs; the number of unassigned keys, then one status per edge."""
         n = self.names
@@ -462,7 +462,7 @@ class Lane:
         keys += (n.checkpoints, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
         keys += (n.trials, n.kept)
         args: list[Word] = [self.incarnation, guard, source, claim, _ms(pending_s), _ms(reap_s)]
-        args += (_ms(self.parked_s), says, expected_ms)
+        args += (_ms(self.parked_s), says, expects)
         self._add_targets(keys, args, targets)
         for edge in edges:
             match edge.letter:
