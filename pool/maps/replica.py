@@ -70,6 +70,7 @@ class _Found:
     """The server said what its history has of what we wait for; None if it could not say."""
 
     asked: tuple[_Waiter, ...]
+    ours: Position  # where this copy was when it asked, which was asked for too
     history: History | None
 
 
@@ -374,22 +375,28 @@ class Replica(Actor[Message]):
             self.spawn(self._find, tuple(doubtful[:ASKED_MAX]))
 
     async def _find(self, asked: tuple[_Waiter, ...]) -> None:
-        incarnation = self.at.incarnation
-        history = None
+        ours = self.at
+        incarnation, history = ours.incarnation, None
         try:
-            revisions = sorted({waiter.at.revision for waiter in asked})
+            revisions = sorted({ours.revision, *(waiter.at.revision for waiter in asked)})
             history = await self.stored.find(self.pipeline, incarnation, revisions)
         except StoreLost as error:
             self._receive(HistoryLost(incarnation, error))
         except PoolError:
             history = None  # the next probe asks again
-        self.put(_Found(asked, history))
+        self.put(_Found(asked, ours, history))
 
     def _found(self, found: _Found) -> None:
-        """Answer those whose writes were lost; the others as soon as this copy has come as far."""
+        """Answer those whose writes were lost; the others as soon as this copy has come as far.
+
+        It has where the server's history has what this copy is, too: else it is further along
+        another one, which the server has lost, and a snapshot must come first.
+        """
         self._is_asking = False
         if found.history is None:
             return
+        is_ours_there = found.history.has(found.ours)
+        reached = found.ours.revision if is_ours_there and self._has_passed(found.ours) else -1
         has_ended = found.history.revision == 0 and not self.items  # nothing leads there any more
         for waiter in found.asked:
             at = waiter.at
@@ -397,9 +404,12 @@ class Replica(Actor[Message]):
                 continue
             if not found.history.has(at):
                 self._answer(waiter, is_lost=True)
-            elif at.revision <= self.revision or has_ended:
+            elif at.revision <= reached or has_ended:
                 self._answer(waiter)
-        self._judge()
+        if is_ours_there:
+            self._judge()
+        elif self._has_passed(found.ours) and self._copy.reason is None:
+            self._step(Doubted("drift"))  # and judge when the snapshot is here
 
     def _answer(self, waiter: _Waiter, *, is_lost: bool = False) -> None:
         waiter.release(StoreLost(pool=self.stored.control.pool) if is_lost else None)

@@ -208,6 +208,19 @@ async def test_a_history_of_equal_numbers_is_not_taken_for_ours(bench: Bench) ->
     assert [news.is_fork for news in bench.news if isinstance(news, Resync)] == [True]
 
 
+@pytest.mark.parametrize("lost", [1, 3])
+async def test_who_waits_for_a_write_behind_a_fork_has_it(bench: Bench, lost: int) -> None:
+    """The copy is as far by its number, or further, along what the server has lost."""
+    await bench.near.set_and_wait("a", "kept")
+    older = bench.save()
+    for n in range(lost):
+        await bench.near.set_and_wait("a", f"lost {n}")
+    bench.go_back(older)
+    await bench.near.set_and_wait("a", "other")
+    assert bench.near["a"] == "other"
+    await bench.is_equal()
+
+
 async def test_a_fork_that_has_overtaken_a_copy_is_told_as_one(bench: Bench) -> None:
     await bench.near.set_and_wait("a", "kept")
     older = bench.save()

@@ -360,9 +360,10 @@ async def test_who_was_answered_is_not_answered_again(open_fleet: Callable[[], A
             while not replica._waiters:
                 await anyio.lowlevel.checkpoint()
             [waiter] = replica._waiting()
-            replica._found(_Found((waiter,), History(at.revision - 1, 0, {})))
+            replica._found(_Found((waiter,), replica.at, History(at.revision - 1, 0, {})))
             assert not replica._waiters
-            replica._found(_Found((waiter,), History(at.revision, 0, {at.revision: at.stamp})))
+            there = History(at.revision, 0, {at.revision: at.stamp})
+            replica._found(_Found((waiter,), replica.at, there))
 
 
 async def test_what_was_probed_before_a_write_says_nothing_of_it(

@@ -3733,7 +3733,7 @@ def _told(stories: dict[str, list[Tell]]) -> list[Any]:
 def test_a_good_history_is_judged_and_passes(name: str, tell: Tell) -> None:
     story = Story()
     tell(story)
-    report = check(story.events, BOUNDS, known_red=())
+    report = check(story.events, BOUNDS)
     assert report.ok, report.text(story.events)
     assert report.judged[name] > 0
 
@@ -3742,7 +3742,7 @@ def test_a_good_history_is_judged_and_passes(name: str, tell: Tell) -> None:
 def test_a_bad_history_violates_its_invariant(name: str, tell: Tell) -> None:
     story = Story()
     tell(story)
-    report = check(story.events, BOUNDS, known_red=())
+    report = check(story.events, BOUNDS)
     assert name in report.broken, report.text(story.events)
     assert not report.ok
     assert f"{name} (" in report.text(story.events)

@@ -121,7 +121,7 @@ class Config:
     workers: int = 1  # of each node
     bursts: bool = False  # messages come several at once, the first right behind their service
     shapes: tuple[str, ...] = ()
-    is_all: bool = False  # what is known to be red is drawn, and judged, too
+    is_all: bool = False  # what is known to be red is drawn, too
 
     @property
     def crashes_max(self) -> int:
