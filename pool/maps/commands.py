@@ -374,8 +374,8 @@ class StoredMap:
     async def _call(self, pipeline: Pipeline, call: ScriptCall, *, repeatable: bool) -> Reply:
         try:
             return await pipeline.call(call, repeatable=repeatable)
-        except StoreLost:  # the script can name only the key where it looked
-            raise StoreLost(pool=self.control.pool) from None
+        except StoreLost as lost:  # the script can name only the key where it looked
+            raise attrs.evolve(lost, pool=self.control.pool) from None
 
 
 def nonce(io: IO) -> str:

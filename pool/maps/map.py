@@ -21,7 +21,15 @@ from typing import Any, Final, Generic, Literal, Self, TypeAlias, overload
 import attrs
 
 from pool import checks
-from pool.errors import ConfigError, InvalidOption, NotRunning, WrongValue, shown
+from pool.errors import (
+    ConfigError,
+    InvalidOption,
+    NotRunning,
+    StoreLost,
+    WrongValue,
+    shown,
+    unsure,
+)
 from pool.events import Observer
 from pool.maps import deltas as model
 from pool.maps.commands import OPS_MAX, MapLife
@@ -367,7 +375,10 @@ class ReplicatedMap(Generic[V]):
             StoreLost: Also if the server went back before the write came here.
         """
         written = await self.set(key, value)
-        await self.wait_for(written.at)
+        try:
+            await self.wait_for(written.at)
+        except StoreLost as lost:
+            raise unsure(lost) from None
         return written
 
     async def update(self, values: Mapping[str, V] | Mapping[bytes, V]) -> Position:

@@ -14,7 +14,7 @@ from pool.core.lifecycle import ACKNOWLEDGE, OVER
 from pool.errors import JobExists, PartEnded
 from pool.events import ServiceMoved
 from pool.jobs.run import Run
-from pool.jobs.trials import TIMER_S, TRIAL_S, Trials
+from pool.jobs.trials import TIMER_S, TRIAL_GROWTH, TRIAL_S, Trials
 from pool.jobs.worker.executor import Executor, _Slot
 from pool.jobs.worker.messages import Ticked
 from pool.jobs.worker.outbox import Outbox
@@ -817,9 +817,10 @@ async def test_suspects_that_wait_no_longer_take_no_share_of_the_others_time(
     node = await fleet.node(begun)
     await diary.counts(1)
     [worker] = fleet.workers(node)
-    assert worker.context.trials._count == 3
+    [death] = worker.context.trials._waves.values()
+    assert death.waiting == 3 * TRIAL_GROWTH  # two marks each
     worker._executor._forget_suspects()
-    assert worker.context.trials._count == 0
+    assert death.waiting == 0
 
 
 async def test_what_ended_without_a_lease_is_told_before_a_worker_compares(

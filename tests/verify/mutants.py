@@ -1047,9 +1047,66 @@ MUTANTS: Final = (
         name="the last try's error is told",
         breaks="a dispatch of which an earlier try may have arrived is said to be not done (13.9)",
         path="pool/jobs/client/dispatcher.py",
-        old="        is_sure = not self.maybe_done or isinstance(error, StoreLost)",
-        new="        is_sure = True",
+        old="        self.resolve(unsure(error) if self.maybe_done else attrs.evolve(error))",
+        new="        self.resolve(attrs.evolve(error))",
         by=("tests/jobs/test_unsure.py::test_a_dispatch_tells_the_union_of_its_tries",),
+    ),
+    Mutant(
+        name="lost data deny what was done before",
+        breaks="a message that was handled is said to be refused once its server has lost its data "
+        "(13.9)",
+        path="pool/errors.py",
+        old="        return attrs.evolve(error, maybe_done=True)\n    if not",
+        new="        return attrs.evolve(error)\n    if not",
+        needs=("lossy-replies", "wipe"),
+    ),
+    Mutant(
+        name="what a link repeats is refused by a server without its data",
+        breaks="of what a link repeats, an error but those of three kinds denies the tries before "
+        "it (13.9)",
+        path="pool/redis/pipeline.py",
+        old="            except StoreError as error:  # of this try alone",
+        new="            except StoreFault as error:",
+        by=(
+            "tests/jobs/test_unsure.py::test_what_a_link_repeats_is_not_said_to_be_refused",
+            "tests/jobs/test_unsure.py::test_a_server_without_its_data_denies_no_earlier_try",
+        ),
+    ),
+    Mutant(
+        name="a stop whose end nobody tells is over",
+        breaks="whoever waits for the end of what was stopped hears of a loss that it has come",
+        path="pool/jobs/client/ref.py",
+        old="        case StoreLost() as lost:\n            raise unsure(lost)",
+        new="        case StoreLost():\n            pass",
+        by=("tests/jobs/test_unsure.py::test_a_stop_whose_end_nobody_tells_may_be_done",),
+    ),
+    Mutant(
+        name="a second death has what the first one left",
+        breaks="one that kills after a while outlives a trial that is cut short, and the next "
+        "suspect looks guilty (13.8)",
+        path="pool/jobs/trials.py",
+        old="not wave.waiting or now_s > wave.since_s + WAVE_S:",
+        new="not wave.waiting or now_s > wave.since_s + 2 * TRIALS_S:",
+        by=("tests/jobs/test_trials.py::test_a_second_death_has_a_time_of_its_own",),
+    ),
+    Mutant(
+        name="each suspect has the same share of the time",
+        breaks="where there is not enough time for all, the most suspected have no more of it than "
+        "the others (13.8)",
+        path="pool/jobs/trials.py",
+        old="        for_s = should * each_s",
+        new="        for_s = min(should * TRIAL_S, each_s)",
+        by=("tests/jobs/test_trials.py::test_the_most_suspected_keep_more_where_time_is_short",),
+    ),
+    Mutant(
+        name="suspects come as they have asked",
+        breaks="those of a later death take the time of the earlier one's (13.8)",
+        path="pool/jobs/trials.py",
+        old="            for fn in sorted(waiting, key=waiting.__getitem__):",
+        new="            for fn in waiting:",
+        by=(
+            "tests/jobs/test_trials.py::test_the_earliest_death_comes_first_and_the_most_suspected_last",
+        ),
     ),
     Mutant(
         name="one reply silences its batch",

@@ -130,7 +130,8 @@ class Dispatching:
             InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.
             StorageFull: Redis is at its memory limit; nothing was written.
             StoreUnavailable: Redis cannot be reached; `maybe_done` says if the job may exist.
-            StoreLost: Redis came back without the pool's data; dispatch again.
+            StoreLost: Redis came back without the pool's data; dispatch again. `maybe_done` says if
+                it may have run.
             NotRunning: The node is not open.
         """
         client = self._opened()

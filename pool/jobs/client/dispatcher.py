@@ -115,8 +115,7 @@ class Pending:
 
     def fail(self, error: PoolError) -> None:
         """Tell why the last call failed; what one before it may have done, that must not deny."""
-        is_sure = not self.maybe_done or isinstance(error, StoreLost)
-        self.resolve(attrs.evolve(error) if is_sure else unsure(error))
+        self.resolve(unsure(error) if self.maybe_done else attrs.evolve(error))
 
 
 @attrs.define(eq=False)

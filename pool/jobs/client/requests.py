@@ -16,11 +16,11 @@ import attrs
 from pool.core import lifecycle
 from pool.core.record import CAUSE_CHARS_MAX, one_line
 from pool.errors import (
-    AuthError,
     InboxFull,
     NoSuchJob,
+    NotRunning,
     PoolError,
-    StorageFull,
+    StoreError,
     StoreFault,
     StoreUnavailable,
     again,
@@ -109,7 +109,7 @@ class Requests:
                     doubted, skip = job_id, 0
                     continue
                 raise (unsure(error) if doubted else error) from None
-            except (StorageFull, AuthError) as error:  # of this try: nothing was written
+            except (StoreError, NotRunning) as error:  # of this try: nothing was written
                 raise (unsure(error) if doubted else error) from None
             else:
                 match word:
@@ -165,7 +165,7 @@ class Requests:
                 if not (owner or was_sent):
                     raise attrs.evolve(error, maybe_done=False) from None
                 raise (unsure(error) if was_sent else error) from None
-            except (StorageFull, AuthError) as error:  # of this try: nothing was written
+            except (StoreError, NotRunning) as error:  # of this try: nothing was written
                 raise (unsure(error) if was_sent else error) from None
             word, _, rest = told
             was_sent = was_sent or bool(owner)
@@ -188,7 +188,7 @@ class Requests:
                         try:
                             if await self._cancel(state.number, edge, limit):
                                 return job_id
-                        except (StoreUnavailable, StoreFault, StorageFull, AuthError) as error:
+                        except (StoreError, NotRunning) as error:
                             raise (unsure(error) if was_sent else error) from None
                 case _:
                     raise _unreadable(key)
