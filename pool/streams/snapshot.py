@@ -21,7 +21,7 @@ from pool.events import StreamMissed
 from pool.redis.commands.plain import fields
 from pool.runtime.session import Session
 from pool.streams.commands import StoredStream, probe_call
-from pool.streams.event import FIRST, After, StreamEvent, event_of, number_of
+from pool.streams.event import After, StreamEvent, event_of, number_of
 
 PAGE_MAX: Final = 1_000
 PAGE_FIRST: Final = 16  # events, of which nobody knows how large they are
@@ -108,4 +108,4 @@ async def snapshot_of(session: Session, stored: StoredStream, start: str) -> Sna
     """Return the snapshot as of now, of what comes behind an id."""
     [facts] = await session.pipeline.call(probe_call([(stored, start)]), repeatable=True)
     after = facts.last_id if order(start) > order(facts.last_id) else start
-    return Snapshot(session, stored, facts.last_id, after, facts.number if start != FIRST else None)
+    return Snapshot(session, stored, facts.last_id, after, facts.number_at(after))

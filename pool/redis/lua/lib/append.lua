@@ -1,7 +1,7 @@
 --[[
 append: add an event to a stream, and keep its cap and its end in the same step.
 
-Needs  keys events, meta; arguments event, payload, length_max, ttl_ms, flags, topic; ends (the part).
+Needs  keys events, meta; arguments event, payload, length_max, ttl_ms, flags, topic, mark; ends (the part).
 Gives  append(): the event's id; false: there is no stream, and x was asked, or its time is over; or an error,
 and nothing was written.
 
@@ -55,7 +55,7 @@ local function append_slowly(n)
 
   local function add_entry(...)
     local words = { ... }
-    for _, word in ipairs({ '*', 'n', string.format('%d', n), 'e', event, 'p', payload }) do
+    for _, word in ipairs({ '*', 'n', string.format('%d', n), 'm', mark, 'e', event, 'p', payload }) do
       words[#words + 1] = word
     end
     if has('t') then
@@ -133,9 +133,9 @@ local function append()
   if ttl_ms == 0 and (length_max == 0 or n <= length_max) then
     local id, number = nil, string.format('%d', n)
     if string.find(flags, 't', 1, true) then
-      id = redis.pcall('XADD', events, 'NOMKSTREAM', '*', 'n', number, 'e', event, 'p', payload, 't', topic)
+      id = redis.pcall('XADD', events, 'NOMKSTREAM', '*', 'n', number, 'm', mark, 'e', event, 'p', payload, 't', topic)
     else
-      id = redis.pcall('XADD', events, 'NOMKSTREAM', '*', 'n', number, 'e', event, 'p', payload)
+      id = redis.pcall('XADD', events, 'NOMKSTREAM', '*', 'n', number, 'm', mark, 'e', event, 'p', payload)
     end
     if type(id) == 'string' then
       return id
