@@ -16,7 +16,9 @@ What can be lost without a reader noticing by itself, and how it notices:
                        that the server generated last, or the count of events, is below what we have
                        seen, or the numbers begin again.  What we have not read of the new stream is
                        read from its beginning, or we would wait until its ids have passed our
-                       position, which may be for ever; the next event says so.
+                       position, which may be for ever; the next event says so.  One that went back
+                       and has come as far again has another event where ours was, or as many
+                       before: events are marked, and a probe comes before what is read next.
 """
 
 from __future__ import annotations
@@ -70,6 +72,8 @@ class _Cursor(Reading):
     of: StoredStream
     given: str  # behind the last event that the program was given
     number: int | None = None  # of the last event read; 0: none was before; None: not known
+    mark: bytes = b""  # likewise
+    number_at: str = FIRST  # its id
     read_to: str = FIRST  # the last event read
     last_id: str = FIRST  # as of the last probe
     added: int = 0
@@ -85,6 +89,17 @@ class _Cursor(Reading):
         """Say whether we have seen more of the stream than there ever was in it."""
         seen = max(order(self.last_id), order(self.read_to))
         return order(facts.last_id) < seen or facts.added < self.added
+
+    def is_apart_from(self, facts: Facts) -> bool:
+        """Say whether the stream has another event where we have read ours, or as many before.
+
+        Ours may have been removed by hand: then there are fewer before it.
+        """
+        if self.number is None or facts.number is None or self.number_at != self.position:
+            return False
+        if facts.found == self.position:
+            return (facts.number, facts.mark) != (self.number, self.mark)
+        return facts.number >= self.number
 
 
 def _has_hole(cursor: _Cursor, entries: Sequence[StreamEntry]) -> bool:
@@ -255,7 +270,9 @@ class Reader:
             position=position,
             of=stored,
             given=position,
-            number=facts.number,
+            number=facts.number_at(position),
+            mark=facts.mark,
+            number_at=position,
             born=facts.born,
             read_to=position if is_cursor else FIRST,
             last_id=facts.last_id,
@@ -320,7 +337,7 @@ class Reader:
 
     def _count(self, cursor: _Cursor, entry_id: str, fields: Fields) -> None:
         number, before, facts = number_of(fields), cursor.number, cursor.looked
-        cursor.number = number
+        cursor.number, cursor.mark, cursor.number_at = number, fields.get("m", b""), entry_id
         if number is None or before is None or number == before + 1:
             return
         if number == 1:
@@ -351,7 +368,7 @@ class Reader:
                 self._look_for_foreign()
             if facts.exists is None or not self._tailer.follows(cursor):
                 continue
-            if cursor.is_ahead_of(facts):
+            if cursor.is_ahead_of(facts) or cursor.is_apart_from(facts):
                 cursors[cursor.stream] = self._restarted(cursor, facts)
                 restarted = True
             cursor.last_id, cursor.added = facts.last_id, facts.added

@@ -22,7 +22,7 @@ from pool.redis.commands.plain import fields
 from pool.redis.reads import PORTION_MAX, Portion
 from pool.runtime.session import Session
 from pool.streams.commands import StoredStream, probe_call
-from pool.streams.event import FIRST, After, StreamEvent, event_of, number_of
+from pool.streams.event import After, StreamEvent, event_of, number_of
 
 _EVENT_BYTES: Final = 64  # of an event beside its text, about
 
@@ -105,4 +105,4 @@ async def snapshot_of(session: Session, stored: StoredStream, start: str) -> Sna
     """Return the snapshot as of now, of what comes behind an id."""
     [facts] = await session.pipeline.call(probe_call([(stored, start)]), repeatable=True)
     after = facts.last_id if order(start) > order(facts.last_id) else start
-    return Snapshot(session, stored, facts.last_id, after, facts.number if start != FIRST else None)
+    return Snapshot(session, stored, facts.last_id, after, facts.number_at(after))

@@ -398,6 +398,33 @@ async def test_a_new_stream_of_which_the_beginning_was_missed_is_read_again(benc
         ]
 
 
+@pytest.mark.parametrize("place", ["1004-0", "1003-5"])
+async def test_a_stream_that_went_back_and_came_as_far_again_is_read_anew(
+    bench: Bench, own_server: EmbeddedServer, place: str
+) -> None:
+    """With its clock behind it gives the same ids and numbers again, or as many behind ours."""
+    url = own_server.url
+    meta = bench.control.stream_meta("orders")
+    with redis.Redis.from_url(url) as client:
+        async with bench.stream(url=url) as stream, stream.reader() as reader:
+            for n in range(4):
+                bench.put(n, f"100{n}-0", client=client)
+            older = client.dump(bench.key)
+            bench.put(4, "1004-0", client=client)
+            assert await bench.take_numbers(reader, 5) == [*range(5)]
+            with client.pipeline(transaction=True) as pipe:
+                pipe.restore(bench.key, 0, older, replace=True)
+                pipe.hset(meta, "n", 6)
+                fields = {"e": "counted", "p": 10, "m": "other"}
+                pipe.xadd(bench.key, {"n": 5, **fields}, id=place)
+                pipe.xadd(bench.key, {"n": 6, **fields}, id="2000-0")
+                pipe.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                pipe.execute()
+            events = await bench.take(reader, 6)
+    assert bench.numbers(events) == [0, 1, 2, 3, 10, 10]
+    assert [event.after for event in events] == ["restarted", *[""] * 5]
+
+
 async def test_a_position_from_before_a_loss_begins_anew(bench: Bench) -> None:
     async with bench.stream() as stream:
         await bench.add(stream, 1)
