@@ -47,8 +47,8 @@ from pool.maps.map import ReplicatedMap
 from pool.maps.replica import Replica
 from pool.maps.watch import V
 from pool.names import Control, check_handler, check_key, check_label, check_pool
-from pool.redis.commands.lane import Admission
-from pool.redis.commands.replies import Missing
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.talk import Missing
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.loops import door
 from pool.redis.io.system import IO, LINEAGE, SystemIO

@@ -17,7 +17,7 @@ from pool import (
     StoreUnavailable,
     UnsupportedServer,
 )
-from pool.redis.commands.lane import PROTOCOL
+from pool.redis.commands.opening import PROTOCOL
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet

@@ -11,7 +11,8 @@ import pytest
 from pool import Handlers, InboxFull, Job, NoSuchJob, StoreUnavailable
 from pool.errors import AuthError, StorageFull, StoreFault, StoreLost, unsure
 from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, _Admitted
-from pool.redis.commands.lane import INTEND, NOTIFY, Admission
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.talk import INTEND, NOTIFY
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
 
