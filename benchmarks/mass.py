@@ -21,10 +21,9 @@ import redis
 
 from pool import Call, Handlers, Job, Node, Settings
 from pool.names import Names
-from pool.redis.commands import lane as lanes
+from pool.redis.commands.lane import SCRIPTS
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
-from pool.redis.scripts import Script
 
 POOL: Final = "mass"
 TTL_S: Final = 10.0
@@ -74,10 +73,9 @@ class Bench:
         self.names = Names(POOL, 0)
         self.costs: list[Cost] = []
         self._scripts: dict[bytes, str] = {}
-        for found in vars(lanes).values():
-            if isinstance(found, Script):
-                self._scripts[found.sha.encode()] = found.name
-                self._scripts[found.numbered_sha.encode()] = found.name
+        for found in SCRIPTS:
+            self._scripts[found.sha.encode()] = found.name
+            self._scripts[found.numbered_sha.encode()] = found.name
 
     def many(self, number: int) -> int:
         """Return a number of the page as scaled."""

@@ -9,8 +9,8 @@ from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Record, one_line
 from pool.core.settlement import CancelJob, Decision, Grant, Judgement, ParkJob, Wait
 from pool.core.timing import Timing
 from pool.jobs.context import Context
-from pool.redis.commands.lane import Edge
-from pool.redis.commands.replies import Said
+from pool.redis.commands.change import Edge
+from pool.redis.commands.reply import Said
 from pool.settings import Settings
 
 

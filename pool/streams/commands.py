@@ -179,73 +179,51 @@ def returned(reply: Reply) -> GivenBack:
 
 ADD = Script.load(
     "stream_add",
-    keys=("events", "meta"),
-    args=("event", "payload", "length_max", "ttl_ms", "flags", "topic", "mark"),
+    keys="events meta",
+    args="event payload length_max ttl_ms flags topic mark",
     reads=added,
 )
 ADD_ONCE = Script.load(
     "stream_add_once",
-    keys=("events", "meta", "once", "ends_of"),
-    args=(
-        *("event", "payload", "length_max", "ttl_ms", "flags", "topic"),
-        *("mark", "once_id", "window_ms"),
-    ),
+    keys="events meta once ends_of",
+    args="event payload length_max ttl_ms flags topic mark once_id window_ms",
     reads=added,
 )
-END = Script.load("stream_end", keys=("events", "meta", "once", "ends_of"), args=(), reads=count)
-PROBE = Script.load("stream_probe", keys=("*streams",), args=("*positions",), reads=probed)
+END = Script.load("stream_end", keys="events meta once ends_of", args="", reads=count)
+PROBE = Script.load("stream_probe", keys="*streams", args="*positions", reads=probed)
 JOIN = Script.load(
     "sink_join",
-    keys=("state", "leases", "config", "events", "meta"),
-    args=("group", "consumer", "before", "named_ms", "start"),
+    keys="state leases config events meta",
+    args="group consumer before named_ms start",
     reads=joined,
 )
 RENEW = Script.load(
-    "sink_renew",
-    keys=("state", "leases", "config", "events"),
-    args=("group", "consumer"),
-    reads=renewed,
+    "sink_renew", keys="state leases config events", args="group consumer", reads=renewed
 )
 MEND = Script.load(
     "sink_mend",
-    keys=("state", "leases", "events", "meta", "parked", "config"),
-    args=(
-        "group",
-        "consumer",
-        "deliveries_max",
-        "batch",
-        "stream",
-        "told",
-        "parks_told",
-        "of_life",
-    ),
+    keys="state leases events meta parked config",
+    args="group consumer deliveries_max batch stream told parks_told of_life",
     reads=mended,
 )
 TAKE = Script.load(
-    "sink_take",
-    keys=("leases", "events", "meta"),
-    args=("group", "consumer", "count", "doubtful"),
-    reads=taken,
+    "sink_take", keys="leases events meta", args="group consumer count doubtful", reads=taken
 )
-HAND = Script.load(
-    "sink_hand", keys=("events", "meta"), args=("group", "consumer", "*items"), reads=handed
-)
-ACK = Script.load("sink_ack", keys=("events",), args=("group", "consumer", "*ids"), reads=handed)
+HAND = Script.load("sink_hand", keys="events meta", args="group consumer *items", reads=handed)
+ACK = Script.load("sink_ack", keys="events", args="group consumer *ids", reads=handed)
 HELD = Script.load(
     "sink_held",
-    keys=("events",),
-    args=("group", "consumer", "after", "count"),
+    keys="events",
+    args="group consumer after count",
     reads=lambda reply: [entry_id(each) for each in reply],
 )
 RELEASE = Script.load(
     "sink_release",
-    keys=("events", "meta", "parked"),
-    args=("group", "consumer", "deliveries_max", "stream", "doubtful", "*ids"),
+    keys="events meta parked",
+    args="group consumer deliveries_max stream doubtful *ids",
     reads=returned,
 )
-LEAVE = Script.load(
-    "sink_leave", keys=("state", "leases", "events"), args=("group", "consumer"), reads=count
-)
+LEAVE = Script.load("sink_leave", keys="state leases events", args="group consumer", reads=count)
 
 
 def _checked(name: str) -> str:

@@ -14,10 +14,13 @@ from pool.redis.scripts import Script
 from pool.streams import commands as stream
 
 SCRIPTS = [
-    each
-    for module in (lane, rmap, stream)
-    for each in vars(module).values()
-    if isinstance(each, Script)
+    *lane.SCRIPTS,
+    *(
+        each
+        for module in (rmap, stream)
+        for each in vars(module).values()
+        if isinstance(each, Script)
+    ),
 ]
 # The connection's own, which are no calls: the wire and the port look at their replies.
 OWN = {"info|memory", "cluster|slots", "script|load", "evalsha"}

@@ -23,7 +23,9 @@ from pool.errors import (
     UnknownHandler,
 )
 from pool.jobs.client.dispatcher import BATCH_MAX, Dispatcher
-from pool.redis.commands.lane import ADVANCE, DISPATCH, INTEND, NOTIFY
+from pool.redis.commands.admission import DISPATCH
+from pool.redis.commands.change import ADVANCE
+from pool.redis.commands.talk import INTEND, NOTIFY
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall, Word
 from pool.testing.proxy import fault_proxy

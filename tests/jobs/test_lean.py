@@ -16,7 +16,7 @@ import pytest
 import pool
 from pool import Call, Cancel, Handlers, Job, Node, Park, PoolError, Retry, freeze_memory
 from pool.jobs.worker.outbox import Memory
-from pool.redis.commands.lane import Edge
+from pool.redis.commands.change import Edge
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet

@@ -24,7 +24,8 @@ from pool.errors import (
 from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, Waiting, _Admitted
 from pool.maps.commands import RESET
 from pool.maps.replica import Replica
-from pool.redis.commands.lane import INTEND, NOTIFY, Admission
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.talk import INTEND, NOTIFY
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import ADD_ONCE

@@ -21,7 +21,8 @@ from pool.jobs.worker.outbox import Outbox
 from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.worker import Worker, _TrialOver
 from pool.names import Names, lane_of
-from pool.redis.commands.lane import Edge, Target
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Edge
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:

@@ -67,13 +67,13 @@ return redis.error_reply(ARGV[1])
 @pytest.fixture
 def add(tmp_path: Path) -> Script:
     (tmp_path / "add.lua").write_text(_ADD, "utf-8")
-    return Script.load("add", keys=("count",), args=("word",), directory=tmp_path)
+    return Script.load("add", keys="count", args="word", directory=tmp_path)
 
 
 @pytest.fixture
 def refuse(tmp_path: Path) -> Script:
     (tmp_path / "refuse.lua").write_text(_REFUSE, "utf-8")
-    return Script.load("refuse", keys=("count",), args=("text",), directory=tmp_path)
+    return Script.load("refuse", keys="count", args="text", directory=tmp_path)
 
 
 @pytest.fixture

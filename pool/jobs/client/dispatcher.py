@@ -48,8 +48,9 @@ from pool.errors import (
 )
 from pool.jobs.context import TARGETS_MAX, Context, Ranks, Seen
 from pool.redis import pipeline
-from pool.redis.commands.lane import Admission
-from pool.redis.commands.replies import Missing, More, Said
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.reply import Said
+from pool.redis.commands.talk import Missing, More
 from pool.redis.io.system import Reply, Waiter
 from pool.runtime.actor import Actor
 

@@ -28,8 +28,8 @@ from pool.errors import (
 )
 from pool.jobs.context import Context
 from pool.jobs.settlement import outcome_ttl_ms, tell_all
-from pool.redis.commands.lane import Edge
-from pool.redis.commands.replies import Said
+from pool.redis.commands.change import Edge
+from pool.redis.commands.reply import Said
 from pool.redis.io.system import Reply
 from pool.redis.scripts import ScriptCall
 

@@ -62,8 +62,9 @@ from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import Delete, Set
 from pool.maps.replica import Replica
 from pool.names import Names
-from pool.redis.commands.lane import IS_NODE, Lane, Target, incarnation_of_pool
-from pool.redis.commands.replies import PoolConfig
+from pool.redis.commands.calls import IS_NODE, Target
+from pool.redis.commands.lane import Lane
+from pool.redis.commands.opening import PoolConfig, incarnation_of_pool
 from pool.runtime.actor import Actor
 from pool.runtime.pool_config import open_pool
 

@@ -34,8 +34,9 @@ from pool.jobs.context import Context, LaneState, Ranks
 from pool.jobs.fleet.scatter import Scatter
 from pool.jobs.quarantine import quarantine
 from pool.jobs.settlement import edge_of, judgement_of, tell_all
-from pool.redis.commands.lane import Edge, ranking
-from pool.redis.commands.replies import Claim, Holding
+from pool.redis.commands.admission import ranking
+from pool.redis.commands.change import Edge
+from pool.redis.commands.recovery import Claim, Holding
 from pool.runtime.actor import Actor
 from pool.runtime.timers import Alarms
 

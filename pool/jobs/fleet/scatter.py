@@ -22,7 +22,7 @@ from pool.core.ids import process_of
 from pool.core.record import Record
 from pool.core.settlement import Grant
 from pool.jobs.context import TARGETS_MAX, Context
-from pool.redis.commands.lane import Target
+from pool.redis.commands.calls import Target
 
 
 @attrs.define(eq=False)

@@ -30,8 +30,10 @@ from pool.errors import PoolError, StoreUnavailable
 from pool.jobs.context import Context, Ranks
 from pool.jobs.run import Run
 from pool.redis import pipeline
-from pool.redis.commands.lane import Edge, Target, ranking
-from pool.redis.commands.replies import Said
+from pool.redis.commands.admission import ranking
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Edge
+from pool.redis.commands.reply import Said
 from pool.redis.io.system import Reply
 from pool.redis.scripts import Word
 

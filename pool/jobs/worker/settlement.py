@@ -16,7 +16,7 @@ from pool.jobs.context import Context
 from pool.jobs.raised import Raised
 from pool.jobs.run import Ending, Returned, Run, Unreadable
 from pool.jobs.settlement import outcome_ttl_ms
-from pool.redis.commands.lane import Edge
+from pool.redis.commands.change import Edge
 from pool.runtime.exceptions import told
 
 

@@ -57,8 +57,9 @@ from pool.jobs.worker.outbox import BATCH_MAX, Answered, FlushDue, Memory, Outbo
 from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
-from pool.redis.commands.lane import Edge, Target
-from pool.redis.commands.replies import Owned
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Edge
+from pool.redis.commands.upkeep import Owned
 from pool.redis.io.loops import unmoved
 from pool.redis.io.system import Reply
 from pool.redis.scripts import ScriptCall

@@ -10,7 +10,7 @@ import attrs
 
 from pool.core.record import Options, Record
 from pool.names import Control, Names, lane_of
-from pool.redis.commands.replies import Opening
+from pool.redis.commands.member import Opening
 from pool.testing.audit import audit
 from tests.verify.sim.keyspace import Keyspace, SortedSet
 
