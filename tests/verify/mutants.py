@@ -2058,7 +2058,7 @@ MUTANTS: Final = (
         name="suspects are no surplus",
         breaks="the others wait behind one that stays, whoever has a slot free (13.7)",
         path="pool/jobs/worker/executor.py",
-        old="if self._suspects and not self.context.trials.is_taken(now_s, self.fill):",
+        old="if self._suspects and not self._is_trial(now_s):",
         new="if False:",
         by=("tests/jobs/test_workers.py::test_suspects_that_wait_for_a_slot_go_where_one_is_free",),
     ),
