@@ -823,6 +823,24 @@ MUTANTS: Final = (
         by=("tests/maps/test_forks.py::test_a_history_of_equal_numbers_is_not_taken_for_ours",),
     ),
     Mutant(
+        name="a life whose numbers go on",
+        breaks="what a cap took of a stream's new life is neither read nor told",
+        path="pool/streams/reader.py",
+        old="if cursor.is_ahead_of(facts) or cursor.is_of_another(facts):",
+        new="if cursor.is_ahead_of(facts):",
+        by=("tests/streams/test_reader.py::test_what_a_cap_took_of_a_streams_new_life_is_told",),
+    ),
+    Mutant(
+        name="nobody asks which life it is",
+        breaks="a stream that is made anew at once is taken for the one of before",
+        path="pool/streams/reader.py",
+        old="c.born is None or _has_hole(c, entries)",
+        new="_has_hole(c, entries)",
+        by=(
+            "tests/streams/test_reader.py::test_which_life_is_read_is_known_from_its_first_event_on",
+        ),
+    ),
+    Mutant(
         name="map that ends by the server's clock",
         breaks="a clock that is set an hour on ends every map that has an end",
         path="pool/redis/lua/rmap_probe.lua",
@@ -1967,8 +1985,8 @@ MUTANTS: Final = (
         name="reader that waits behind a stream that went back",
         breaks="a reader does not see by its probes that a stream began anew",
         path="pool/streams/reader.py",
-        old="            if cursor.is_ahead_of(facts):\n                cursors[",
-        new="            if False:\n                cursors[",
+        old="            if cursor.is_ahead_of(facts) or cursor.is_of_another(facts):\n",
+        new="            if False:\n",
         needs=("sinks", "fork-behind"),
     ),
 )
