@@ -841,6 +841,22 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="what is on its way is unknown",
+        breaks="an event that was read and not buffered is given to a second one as well",
+        path="pool/streams/sink_hands.py",
+        old="        known |= self._coming(source)\n",
+        new="",
+        by=("tests/streams/test_sink.py::test_what_is_on_its_way_to_the_program_is_not_unknown",),
+    ),
+    Mutant(
+        name="a suspect that is noted is unknown",
+        breaks="a suspect is given to a second one while it is handed out",
+        path="pool/streams/sink_hands.py",
+        old="            known.add(trial.event.id)  # it is being noted",
+        new="            pass  # it is being noted",
+        by=("tests/streams/test_sink.py::test_a_suspect_that_is_being_noted_is_not_unknown",),
+    ),
+    Mutant(
         name="map that ends by the server's clock",
         breaks="a clock that is set an hour on ends every map that has an end",
         path="pool/redis/lua/rmap_probe.lua",
