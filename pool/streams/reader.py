@@ -10,6 +10,8 @@ What can be lost without a reader noticing by itself, and how it notices:
 
     trimmed by a cap   events are numbered; a hole that a cap made is told, and the next event says
                        so; what was removed by hand is no loss
+    ... of a new life  whose numbers go on behind ours: each life has a mark of its own, asked
+                       for behind our first events, at each hole and now and then
     foreign value      under one stream's key: that one is set aside, and told, until its place is
                        free; the others are read on
     stream went back   destroyed, FLUSHALL, restart without data, failover to an older copy: the id
@@ -78,7 +80,7 @@ class _Cursor(Reading):
     last_id: str = FIRST  # as of the last probe
     added: int = 0
     after: After = ""  # what the next event has to say
-    born: bytes = b""  # in which life of the stream it is
+    born: bytes | None = None  # in which life of the stream it is; None: nobody has said yet
     looked: Facts | None = None  # where the stream is, if a hole made us ask
 
     def is_of_another(self, facts: Facts) -> bool:
@@ -270,10 +272,10 @@ class Reader:
             position=position,
             of=stored,
             given=position,
-            number=facts.number_at(position),
+            number=facts.number_at(position) if facts.exists else 0,
             mark=facts.mark,
             number_at=position,
-            born=facts.born,
+            born=facts.born if facts.exists else None,
             read_to=position if is_cursor else FIRST,
             last_id=facts.last_id,
             added=facts.added,
@@ -289,12 +291,12 @@ class Reader:
     # --- what the tail brings -----------------------------------------------------------------
 
     def _on_batch(self, batch: Batch[_Cursor]) -> None:
-        holed = [cursor for cursor, entries in batch.told if _has_hole(cursor, entries)]
+        holed = [c for c, entries in batch.told if c.born is None or _has_hole(c, entries)]
         if not holed:
             self._push(batch)
             return
-        # Events were removed by hand, or trimmed?  That no other batch comes before the answer, is
-        # the tail's promise; without one, they count as trimmed.
+        # Which life do we read?  And events were removed by hand, or trimmed?  That no other batch
+        # comes before the answer, is the tail's promise; without one, they count as trimmed.
         call = probe_call([(cursor.of, cursor.position) for cursor in holed])
         try:
             self._session.pipeline.send(call, partial(self._on_looked, batch, holed))
@@ -310,6 +312,8 @@ class Reader:
                 if self._tailer.follows(cursor) and cursor.is_of_another(facts) and not is_first:
                     # What comes before this was taken by a cap, or has ids that lie behind us.
                     cursors[cursor.stream] = self._restarted(cursor, facts)
+                elif cursor.born is None and facts.exists:
+                    cursor.born = facts.born
             if any(not self._tailer.follows(cursor) for cursor in cursors.values()):
                 self._tailer.follow(list(cursors.values()), at_once=False)
         self._push(batch)
@@ -345,7 +349,7 @@ class Reader:
             has_ended = facts is not None and facts.has_ended
             self._tell_restart(cursor, entry_id, has_ended=has_ended)
             cursor.after, cursor.last_id, cursor.added = "restarted", FIRST, 0
-            cursor.born = facts.born if facts is not None else b""
+            cursor.born = facts.born if facts is not None and facts.exists else None
         elif number > before + 1:
             # Unless somebody says so it was not removed by hand.
             if facts is None or order(facts.trimmed or FIRST) > order(cursor.read_to):
@@ -368,7 +372,9 @@ class Reader:
                 self._look_for_foreign()
             if facts.exists is None or not self._tailer.follows(cursor):
                 continue
-            if cursor.is_ahead_of(facts) or cursor.is_apart_from(facts):
+            # Another life whose ids and numbers go on behind ours shows by nothing else.
+            is_another = cursor.is_of_another(facts) or cursor.is_apart_from(facts)
+            if cursor.is_ahead_of(facts) or is_another:
                 cursors[cursor.stream] = self._restarted(cursor, facts)
                 restarted = True
             cursor.last_id, cursor.added = facts.last_id, facts.added
@@ -394,7 +400,7 @@ class Reader:
             of=cursor.of,
             given=FIRST,
             number=0,
-            born=facts.born,
+            born=facts.born if facts.exists else None,
             last_id=facts.last_id,
             added=facts.added,
             after="restarted",
