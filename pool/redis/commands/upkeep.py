@@ -11,7 +11,7 @@ import attrs
 from pool.core.record import Record, Start
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import count, flat, texts, typed
-from pool.redis.commands.reply import legible, read, status
+from pool.redis.commands.reply import legible, read
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
@@ -51,18 +51,48 @@ class Owned:
     lost: Mapping[str, Record]  # pending with it, and their start cannot be read any more
 
 
-quarantined: Final = status("OK", "MOVED_ON", LOOKED=bool)
+@attrs.frozen
+class Quarantined:
+    """Whether it is parked now: not what is no more as it was seen."""
+
+    is_parked: bool
+    after: str = ""  # nothing was done yet: go on behind this entry of its holder's stream
 
 
-def restored(reply: Reply) -> list[tuple[str, ...]]:
-    """Read the reply of `restore`: per item the indexes it was put into, or one other word."""
-    told = [tuple(text.decode().split(",")) for text in reply]
-    if not {word for words in told for word in words} <= _RESTORED:
+def quarantined(reply: Reply) -> Quarantined:
+    """Read the reply of `quarantine`."""
+    match reply.decode().split(" "):
+        case ["OK" | "MOVED_ON" as word]:
+            return Quarantined(word == "OK")
+        case ["LOOKED", after] if after:
+            return Quarantined(False, after)
+    raise ValueError("no status of this script")
+
+
+@attrs.frozen
+class Restored:
+    """What was done about a record that was seen out of place."""
+
+    indexes: tuple[str, ...] = ()  # into which it was put
+    is_gone: bool = False  # its owner: it is not to be put back
+
+
+def restored(reply: Reply) -> list[Restored]:
+    """Read the reply of `restore`, per item."""
+    return [_RESTORED.get(text) or Restored(_indexes(text.decode().split(","))) for text in reply]
+
+
+_RESTORED: Final = {
+    b"SOUND": Restored(),
+    b"MOVED_ON": Restored(),
+    b"GONE": Restored(is_gone=True),
+}
+
+
+def _indexes(names: Sequence[str]) -> tuple[str, ...]:
+    if not {*names} <= {"pending", "owned", "due"}:
         raise ValueError("no status of this script")
-    return told
-
-
-_RESTORED: Final = {"pending", "owned", "due", "SOUND", "MOVED_ON", "GONE"}
+    return tuple(names)
 
 
 def expired(reply: Reply) -> list[str]:
