@@ -28,7 +28,7 @@ from pool.errors import (
 )
 from pool.jobs.context import Context
 from pool.jobs.settlement import outcome_ttl_ms, tell_all
-from pool.redis.commands.change import Edge
+from pool.redis.commands.change import Edge, Status
 from pool.redis.commands.talk import (
     InboxHas,
     Intended,
@@ -204,7 +204,7 @@ class Requests:
         call = state.lane.advance("free", "", [edge], pending_s=pending_s, expected_ms=expected_ms)
         _, told = await self._call(call, limit, is_sure=True)
         tell_all(self.context, self.tell_waiters, lane, [edge], told)
-        return told[0][0] in ("OK", "REPEAT")
+        return told[0].status in (Status.DONE, Status.REPEAT)
 
     def _limit(self) -> _Limit:
         clock, settings = self.context.io.clock, self.context.settings

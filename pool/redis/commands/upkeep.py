@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -11,7 +11,7 @@ import attrs
 from pool.core.record import Record, Start
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import count, flat, texts, typed
-from pool.redis.commands.reply import legible, read
+from pool.redis.commands.reply import read
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
@@ -161,10 +161,10 @@ def owned(reply: Reply) -> Owned:
             (entry.decode(), key) for entry, key in zip(listed[::2], listed[1::2], strict=True)
         ],
         running=records,
-        strays=[(key.decode(), text, record) for key, text, record in legible(strays)],
+        strays=[(key.decode(), text, record) for key, text, record in _legible(strays)],
         starts=starts,
         unreadable=unreadable,
-        lost={key.decode(): record for key, _, record in legible(lost)},
+        lost={key.decode(): record for key, _, record in _legible(lost)},
     )
 
 
@@ -174,6 +174,14 @@ RECONCILE: Final = Script.load(
     args="incarnation worker at after names_max *items",
     reads=owned,
 )
+
+
+def _legible(pairs: Sequence[bytes]) -> Iterator[tuple[bytes, bytes, Record]]:
+    for key, text in zip(pairs[::2], pairs[1::2], strict=True):
+        record = read(key, text)
+        if record is not None:
+            yield key, text, record
+
 
 WALK: Final = Script.load(
     "walk",
