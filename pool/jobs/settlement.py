@@ -9,8 +9,7 @@ from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Record, one_line
 from pool.core.settlement import CancelJob, Decision, Grant, Judgement, ParkJob, Wait
 from pool.core.timing import Timing
 from pool.jobs.context import Context
-from pool.redis.commands.change import Edge
-from pool.redis.commands.reply import Said
+from pool.redis.commands.change import Changed, Edge, Status
 from pool.settings import Settings
 
 
@@ -52,16 +51,16 @@ def tell_all(
     tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object],
     lane: int,
     edges: Sequence[Edge],
-    told: Sequence[Said],
+    told: Sequence[Changed],
 ) -> int:
     """Tell those who wait for jobs that ended with these edges; they look up how.  What waits for
     its retry now we come for, too.
 
     Returns how many of the records could be read.
     """
-    for edge, (word, _, waiters) in zip(edges, told, strict=True):
-        if word == "OK" and edge.letter == lifecycle.WAIT:
+    for edge, each in zip(edges, told, strict=True):
+        if each.status is Status.DONE and edge.letter == lifecycle.WAIT:
             context.on_due(lane, int(edge.x) / 1000)
-        if word == "OK" and waiters:
-            tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")
-    return sum(word != "MALFORMED" for word, *_ in told)
+        if each.status is Status.DONE and each.waiters:
+            tell_waiters(lane, each.waiters, "ended", edge.id, b"")
+    return sum(each.status is not Status.UNREADABLE for each in told)

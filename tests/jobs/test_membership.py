@@ -16,6 +16,7 @@ from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.fleet.membership import IdentityGone, Membership
 from pool.maps.deltas import Doubted
 from pool.maps.replica import Replica
+from pool.redis.commands.member import Left
 from pool.runtime.pool_config import open_pool
 from pool.testing.proxy import fault_proxy
 from tests.nodes import PATIENCE_S
@@ -260,10 +261,10 @@ async def test_a_renewal_that_overtakes_a_leave_does_not_bring_the_worker_back(
     """The server forgot the worker, and says so to a renewal before we hear of our leave."""
     real = Membership._leave
 
-    async def leave(self: Membership, state: Any, who: Any) -> tuple[bool, int]:
-        owns = await real(self, state, who)
+    async def leave(self: Membership, state: Any, who: Any) -> Left:
+        left: Left = await real(self, state, who)
         self.handle(IdentityGone(state.number, who.name))
-        return owns
+        return left
 
     monkeypatch.setattr(Membership, "_leave", leave)
     node = await fleet.node(handlers)

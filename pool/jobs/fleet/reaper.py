@@ -36,7 +36,7 @@ from pool.jobs.quarantine import quarantine
 from pool.jobs.settlement import edge_of, judgement_of, tell_all
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.change import Edge
-from pool.redis.commands.recovery import Claim, Holding
+from pool.redis.commands.recovery import Claim, Forgotten, Holding
 from pool.runtime.actor import Actor
 from pool.runtime.timers import Alarms
 
@@ -176,10 +176,10 @@ class Reaper(Actor[Message]):
             self._troubled("reap", state.number, error)
             return claimed  # who reaps them goes on asking
         left = []
-        for claim, (word, *_) in zip(claimed, told, strict=True):
-            if word == "OK":
+        for claim, each in zip(claimed, told, strict=True):
+            if each is Forgotten.OVER:
                 self._on_over(state, claim, 0)
-            elif word == "OWNS":
+            elif each is Forgotten.OWNS:
                 left.append(claim)
         return left
 

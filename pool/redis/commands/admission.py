@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final
+from enum import Enum
+from typing import Final, TypeAlias
 
 import attrs
 
-from pool.core.digits import is_number
+from pool.core.digits import number
+from pool.core.lifecycle import State
 from pool.core.record import KIND_LETTERS, STATES, Kind
 from pool.redis.commands.calls import Calls, Target, as_ms
-from pool.redis.commands.reply import statuses
+from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
 
@@ -44,18 +46,54 @@ def ranking(places: Iterable[int]) -> str:
     return ",".join(map(str, places))
 
 
-def _is_job(rest: str) -> bool:
-    """Whether these are state, owner, job id and handler."""
-    state, *more = rest.split(" ", 3)
-    return state in STATES and len(more) == 3
+class Said(Enum):
+    """What is said of a job without any facts."""
+
+    ACCEPTED = b"OK"
+    ENDED = b"ENDED"  # a repeat, and the job is over
+    UNKNOWN = b"UNKNOWN"  # its handler
+    NO_ROOM = b"NOROOM"  # at the targets named, and it may not wait unassigned
+    UNREADABLE = b"MALFORMED"  # what its key has
 
 
-admitted: Final = statuses(
-    *("OK", "ENDED", "UNKNOWN", "NOROOM", "MALFORMED"),
-    FULL=is_number,
-    EXISTS=_is_job,
-    ATTACHED=_is_job,
-)
+@attrs.frozen
+class Full:
+    """So many jobs of the lane wait: it takes no more."""
+
+    queued: int
+
+
+@attrs.frozen
+class Exists:
+    """The key has a job."""
+
+    state: State
+    owner: str
+    job_id: str
+    handler: str
+    is_attached: bool  # as was asked for
+
+
+Admitted: TypeAlias = Said | Full | Exists
+
+
+def admitted(reply: Reply) -> list[Admitted]:
+    """Read the reply of `dispatch`, per item."""
+    return [_SAID.get(text.partition(b" ")[0]) or _admitted(text) for text in reply]
+
+
+_SAID: Final = {said.value: said for said in Said}  # there is one for each job
+
+
+def _admitted(text: bytes) -> Full | Exists:
+    match text.decode(errors="replace").split(" ", 4):
+        case ["FULL", queued]:
+            return Full(number(queued))
+        case ["EXISTS" | "ATTACHED" as word, state, owner, job_id, handler]:
+            owner = "" if owner == "-" else owner
+            return Exists(STATES[state], owner, job_id, handler, word == "ATTACHED")
+    raise ValueError("no status of this script")
+
 
 DISPATCH: Final = Script.load(
     "dispatch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Final, Literal, TypeAlias
 
 import attrs
@@ -10,7 +11,6 @@ import attrs
 from pool.core import lifecycle
 from pool.redis.commands.calls import Calls, Target, as_ms
 from pool.redis.commands.plain import count, typed
-from pool.redis.commands.reply import Said, statuses
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
@@ -36,16 +36,55 @@ class Edge:
 
 Guard: TypeAlias = Literal["own", "reap", "free"]
 
-_moved: Final = statuses(
-    *("OK", "STOPPED", "GRANTED", "UNASSIGNED", "REPEAT", "SETTLED", "FENCED", "TIMEDOUT"),
-    *("OWNED", "REFUSED", "MOVED_ON", "MALFORMED", "MORE"),
-)
+
+class Status(Enum):
+    """What became of an edge; what its facts are."""
+
+    DONE = "OK"  # who waits; of an acknowledgement: flags, and who waits
+    STOPPED = "STOPPED"  # the cause: it must not begin
+    GRANTED = "GRANTED"  # owner and epoch
+    UNASSIGNED = "UNASSIGNED"
+    REPEAT = "REPEAT"  # the outcome that stands is this writer's own
+    SETTLED = "SETTLED"  # another's outcome stands
+    FENCED = "FENCED"
+    TIMED_OUT = "TIMEDOUT"  # it must end as such
+    OWNED = "OWNED"  # the owner
+    REFUSED = "REFUSED"  # the state
+    MOVED_ON = "MOVED_ON"  # the handler that its record names: its unassigned keys were not passed
+    UNREADABLE = "MALFORMED"
+    MORE = "MORE"  # messages than one call takes out
 
 
-def moved(reply: Reply) -> tuple[int, list[Said]]:
+@attrs.define(eq=False)
+class Changed:
+    """What is said of an edge.  Not frozen only because that costs time."""
+
+    status: Status
+    facts: str
+
+    def __str__(self) -> str:
+        return f"{self.status.value} {self.facts}".strip()
+
+    @property
+    def waiters(self) -> Sequence[str]:
+        """Who waits for the job."""
+        return self.facts.split(",") if self.facts else ()
+
+    @property
+    def of_start(self) -> tuple[str, Sequence[str]]:
+        """The record's flags, and who waits, of an acknowledgement."""
+        flags, _, waiters = self.facts.partition(" ")
+        return flags, waiters.split(",") if waiters else ()
+
+
+_STATUSES: Final = {status.value: status for status in Status}
+
+
+def moved(reply: Reply) -> tuple[int, list[Changed]]:
     """Read the reply of `advance`: the lane's number of unassigned keys, then one status each."""
-    unassigned, *rest = reply
-    return typed(unassigned, int), _moved(rest)
+    unassigned, *told = reply
+    words = [text.decode(errors="replace").partition(" ") for text in told]
+    return typed(unassigned, int), [Changed(_STATUSES[word], facts) for word, _, facts in words]
 
 
 def pulled(reply: Reply) -> tuple[int, int, int]:

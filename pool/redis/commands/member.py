@@ -7,13 +7,13 @@ from typing import Final
 
 import attrs
 
-from pool.core.digits import is_number
+from pool.core.digits import is_number, number
 from pool.core.pooltime import NOTHING_TOLD, Told
 from pool.core.record import Options
 from pool.redis.commands.calls import IS_NODE, Calls, Target, as_ms
 from pool.redis.commands.opening import incarnation_of_pool
 from pool.redis.commands.plain import count, typed
-from pool.redis.commands.reply import done, statuses, time_or_none
+from pool.redis.commands.reply import done, time_or_none
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
@@ -95,7 +95,20 @@ def _clock(now_ms: int, text: bytes) -> Clock:
     return Clock(raw_ms, offset_ms, turn, is_astray, is_late, witnessed_ms, now_ms)
 
 
-left: Final = statuses("OK", "GONE", OWNS=is_number)
+@attrs.frozen
+class Left:
+    """What became of one that wants to leave."""
+
+    in_peace: bool  # it is forgotten: nobody has to reap it
+    keys: int = 0  # it owns so many, and stays
+
+
+def left(reply: Reply) -> list[Left]:
+    """Read the reply of `leave`, per identity."""
+    return [_LEFT.get(text) or Left(False, number(text.removeprefix(b"OWNS "))) for text in reply]
+
+
+_LEFT: Final = {b"OK": Left(True), b"GONE": Left(False)}
 
 
 def renewal(reply: Reply) -> Renewal:
@@ -184,8 +197,8 @@ class MemberCalls(Calls):
         pool = pool or incarnation_of_pool(self.incarnation)
         args: list[Word] = [pool, self.incarnation, stale, not_after_ms, pool_ttl_ms, node.name]
         args.append(len(takes))
-        for who, number in takes.items():
-            args += (who.id, who.number, number)
+        for who, room in takes.items():
+            args += (who.id, who.number, room)
         for name, options in handlers.items():
             args += (name, options.pack())
         return JOIN(keys, args)
@@ -219,8 +232,8 @@ class MemberCalls(Calls):
         keys += (*map(n.owned, takes), *map(n.signal, takes))
         args: list[Word] = [self.incarnation, seq, term, down, told.expected_ms, told.since_ms]
         args += (told.turn, told.off_ms, who, len(takes))
-        for name, number in takes.items():
-            args += (name, _HUNG if is_hung and number != IS_NODE else number)
+        for name, room in takes.items():
+            args += (name, _HUNG if is_hung and room != IS_NODE else room)
         for handler, options in (handlers or {}).items():
             args += (handler, options.pack())
         return RENEW(keys, args, parts=RENEWAL_HEAD + len(takes))

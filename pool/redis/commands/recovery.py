@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Final, Literal
 
 import attrs
@@ -11,7 +12,7 @@ import attrs
 from pool.core.record import Options, Record
 from pool.core.settlement import Death
 from pool.redis.commands.calls import Calls, as_ms
-from pool.redis.commands.reply import read, statuses, time_or_none
+from pool.redis.commands.reply import read, time_or_none
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
@@ -63,7 +64,17 @@ class Holding:
     options: Options
 
 
-forgotten: Final = statuses("OK", "OWNS", "GONE")
+class Forgotten(Enum):
+    """What became of a claim whose identity may own nothing."""
+
+    OVER = b"OK"
+    OWNS = b"OWNS"  # some keys: they are to be reaped
+    ANOTHERS = b"GONE"  # the claim
+
+
+def forgotten(reply: Reply) -> list[Forgotten]:
+    """Read the reply of `forget`, per claim."""
+    return list(map(Forgotten, reply))
 
 
 def claims(reply: Reply) -> tuple[int | None, list[Claim]]:

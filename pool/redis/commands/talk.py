@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Final, TypeAlias
 
 import attrs
 
-from pool.core.digits import is_number
+from pool.core.digits import number
 from pool.core.record import Outcome, Record
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import count, texts
-from pool.redis.commands.reply import NEVER, done, status
+from pool.redis.commands.reply import NEVER, done
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
@@ -32,22 +33,78 @@ class More:
 Looked: TypeAlias = Record | Outcome | Missing | More
 
 
-def _is_pair(rest: str) -> bool:
-    """Whether these are owner and job id."""
-    return len(rest.split(" ")) == 2
+@attrs.frozen
+class Noted:
+    """It is written, in the record or the inbox of the job."""
+
+    job_id: str = ""  # of an intent
 
 
-def _is_epoch(rest: str) -> bool:
-    """Whether these are owner, job id, epoch and handler."""
-    words = rest.split(" ", 3)
-    return len(words) == 4 and is_number(words[2])
+@attrs.frozen
+class MovedOn:
+    """Another one owns the key, or nobody does; nothing was done."""
+
+    owner: str
+    job_id: str
+    epoch: int = 0  # of an intent; likewise:
+    handler: str = ""
 
 
-intended: Final = status("OK", "NOJOB", "MALFORMED", MOVED_ON=_is_epoch)
+@attrs.frozen
+class InboxHas:
+    """So many messages, and room for no more."""
 
-notified: Final = status(
-    *("OK", "NOJOB", "MALFORMED"), MOVED_ON=_is_pair, INBOX=is_number, LOOKED=is_number
-)
+    messages: int
+
+
+@attrs.frozen
+class LookedAt:
+    """Nothing was done yet: so many of the newest messages are not the one."""
+
+    skip: int
+
+
+class NotNoted(Enum):
+    """Why nothing was done."""
+
+    NO_JOB = "NOJOB"
+    UNREADABLE = "MALFORMED"
+
+
+Intended: TypeAlias = Noted | MovedOn | NotNoted
+Notified: TypeAlias = Noted | MovedOn | InboxHas | LookedAt | NotNoted
+
+
+def intended(reply: Reply) -> Intended:
+    """Read the reply of `intend`."""
+    word, _, rest = reply.decode(errors="replace").partition(" ")
+    match word:
+        case "OK":
+            return Noted(rest.split(" ")[0])
+        case "MOVED_ON":
+            owner, job_id, epoch, handler = rest.split(" ", 3)
+            return MovedOn(_owner(owner), job_id, number(epoch), handler)
+    return NotNoted(word)
+
+
+def notified(reply: Reply) -> Notified:
+    """Read the reply of `notify`."""
+    word, _, rest = reply.decode(errors="replace").partition(" ")
+    match word:
+        case "OK":
+            return Noted()
+        case "MOVED_ON":
+            owner, job_id = rest.split(" ")
+            return MovedOn(_owner(owner), job_id)
+        case "INBOX":
+            return InboxHas(number(rest))
+        case "LOOKED":
+            return LookedAt(number(rest))
+    return NotNoted(word)
+
+
+def _owner(word: str) -> str:
+    return "" if word == "-" else word
 
 
 def messages(reply: Reply) -> tuple[bool, list[tuple[int, bytes]]]:

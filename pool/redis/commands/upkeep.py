@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -11,7 +11,7 @@ import attrs
 from pool.core.record import Record, Start
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import count, flat, texts, typed
-from pool.redis.commands.reply import legible, read, status
+from pool.redis.commands.reply import read
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
@@ -51,18 +51,48 @@ class Owned:
     lost: Mapping[str, Record]  # pending with it, and their start cannot be read any more
 
 
-quarantined: Final = status("OK", "MOVED_ON", LOOKED=bool)
+@attrs.frozen
+class Quarantined:
+    """Whether it is parked now: not what is no more as it was seen."""
+
+    is_parked: bool
+    after: str = ""  # nothing was done yet: go on behind this entry of its holder's stream
 
 
-def restored(reply: Reply) -> list[tuple[str, ...]]:
-    """Read the reply of `restore`: per item the indexes it was put into, or one other word."""
-    told = [tuple(text.decode().split(",")) for text in reply]
-    if not {word for words in told for word in words} <= _RESTORED:
+def quarantined(reply: Reply) -> Quarantined:
+    """Read the reply of `quarantine`."""
+    match reply.decode().split(" "):
+        case ["OK" | "MOVED_ON" as word]:
+            return Quarantined(word == "OK")
+        case ["LOOKED", after] if after:
+            return Quarantined(False, after)
+    raise ValueError("no status of this script")
+
+
+@attrs.frozen
+class Restored:
+    """What was done about a record that was seen out of place."""
+
+    indexes: tuple[str, ...] = ()  # into which it was put
+    is_gone: bool = False  # its owner: it is not to be put back
+
+
+def restored(reply: Reply) -> list[Restored]:
+    """Read the reply of `restore`, per item."""
+    return [_RESTORED.get(text) or Restored(_indexes(text.decode().split(","))) for text in reply]
+
+
+_RESTORED: Final = {
+    b"SOUND": Restored(),
+    b"MOVED_ON": Restored(),
+    b"GONE": Restored(is_gone=True),
+}
+
+
+def _indexes(names: Sequence[str]) -> tuple[str, ...]:
+    if not {*names} <= {"pending", "owned", "due"}:
         raise ValueError("no status of this script")
-    return told
-
-
-_RESTORED: Final = {"pending", "owned", "due", "SOUND", "MOVED_ON", "GONE"}
+    return tuple(names)
 
 
 def expired(reply: Reply) -> list[str]:
@@ -131,10 +161,10 @@ def owned(reply: Reply) -> Owned:
             (entry.decode(), key) for entry, key in zip(listed[::2], listed[1::2], strict=True)
         ],
         running=records,
-        strays=[(key.decode(), text, record) for key, text, record in legible(strays)],
+        strays=[(key.decode(), text, record) for key, text, record in _legible(strays)],
         starts=starts,
         unreadable=unreadable,
-        lost={key.decode(): record for key, _, record in legible(lost)},
+        lost={key.decode(): record for key, _, record in _legible(lost)},
     )
 
 
@@ -144,6 +174,14 @@ RECONCILE: Final = Script.load(
     args="incarnation worker at after names_max *items",
     reads=owned,
 )
+
+
+def _legible(pairs: Sequence[bytes]) -> Iterator[tuple[bytes, bytes, Record]]:
+    for key, text in zip(pairs[::2], pairs[1::2], strict=True):
+        record = read(key, text)
+        if record is not None:
+            yield key, text, record
+
 
 WALK: Final = Script.load(
     "walk",
