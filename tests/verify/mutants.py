@@ -2143,36 +2143,12 @@ MUTANTS: Final = (
         needs=("sinks", "fork-behind"),
     ),
     Mutant(
-        name="copy that skips the check of the stamp",
-        breaks="a delta of another history with our number is applied to ours",
-        path="pool/maps/deltas.py",
-        old="        is_next = delta.after == (at.revision, at.stamp)",
-        new="        is_next = delta.after[0] == at.revision",
-        needs=("maps", "fork-behind"),
-    ),
-    Mutant(
         name="delta that is applied twice",
         breaks="what was appended to a list stands in each copy twice",
         path="pool/maps/deltas.py",
         old="        changes += _revised(items, delta)",
         new="        changes += _revised(items, delta) and _revised(items, delta)",
         needs=("maps",),
-    ),
-    Mutant(
-        name="copy that believes itself",
-        breaks="a copy does not see by its probes that the map is elsewhere",
-        path="pool/maps/deltas.py",
-        old="        if self.doubt == ours:",
-        new="        if False:",
-        needs=("maps", "lost-data-key"),
-    ),
-    Mutant(
-        name="snapshot that lacks what came between its pages",
-        breaks="a copy that is fetched while its map changes is none of any moment",
-        path="pool/maps/deltas.py",
-        old="            self._change(delta.edits)\n            at = delta.at",
-        new="            at = delta.at",
-        needs=("maps", "pages"),
     ),
     Mutant(
         name="write that is there before it is here",
@@ -2188,7 +2164,15 @@ MUTANTS: Final = (
         path="pool/maps/replica.py",
         old="found.ours.revision if is_ours_there and self._has_passed(found.ours) else -1",
         new="self.revision",
-        needs=("maps", "fork-behind"),
+        by=("tests/maps/test_forks.py::test_who_waits_for_a_write_behind_a_fork_has_it",),
+    ),
+    Mutant(
+        name="watch that hears nothing of a copy that began anew",
+        breaks="a watcher takes what it is told next for the next change",
+        path="pool/maps/replica.py",
+        old="self.emit(self._resynced(effect))\n                self._notify(effect)",
+        new="self.emit(self._resynced(effect))",
+        needs=("maps",),
     ),
 )
 
