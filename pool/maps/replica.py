@@ -389,13 +389,13 @@ class Replica(Actor[Message]):
     def _found(self, found: _Found) -> None:
         """Answer those whose writes were lost; the others as soon as this copy has come as far.
 
-        It has where the server's history has what this copy is, too: else it is further along
-        another one, which the server has lost, and a snapshot must come first.
+        It has where the server's history is known to have what this copy is, too: else it is along
+        another one, which the server has lost, or behind the log, and a snapshot must come first.
         """
         self._is_asking = False
         if found.history is None:
             return
-        is_ours_there = found.history.has(found.ours)
+        is_ours_there = found.history.proves(found.ours)
         reached = found.ours.revision if is_ours_there and self._has_passed(found.ours) else -1
         has_ended = found.history.revision == 0 and not self.items  # nothing leads there any more
         for waiter in found.asked:
@@ -408,7 +408,7 @@ class Replica(Actor[Message]):
                 self._answer(waiter)
         if is_ours_there:
             self._judge()
-        elif self._has_passed(found.ours) and self._copy.reason is None:
+        elif self._has_passed(found.ours) and self._copy.reason is None and not has_ended:
             self._step(Doubted("drift"))  # and judge when the snapshot is here
 
     def _answer(self, waiter: _Waiter, *, is_lost: bool = False) -> None:

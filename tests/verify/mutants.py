@@ -807,7 +807,7 @@ MUTANTS: Final = (
         name="map whose lost write is taken for reached",
         breaks="who waits for a write that a failover lost hears that it is there, by its number",
         path="pool/maps/deltas.py",
-        old="return at.stamp == stamp if stamp else at.revision",
+        old="return self.proves(at) if is_told else at.revision",
         new="return at.revision",
         by=(
             "tests/maps/test_forks.py::test_a_history_of_equal_numbers_is_not_taken_for_ours",
@@ -821,6 +821,27 @@ MUTANTS: Final = (
         old="        return at.revision == 0 or self._passed.get(at.revision) == at.stamp",
         new="        return at.revision == 0 or at.revision in self._passed",
         by=("tests/maps/test_forks.py::test_a_history_of_equal_numbers_is_not_taken_for_ours",),
+    ),
+    Mutant(
+        name="log that skips a lost write is taken for one that forgot it",
+        breaks="where a map has ended and lives again, a lost write is said to be there",
+        path="pool/redis/lua/rmap_find.lua",
+        old="'-', 'COUNT', 1)[1] and '0' or false",
+        new="'-', 'COUNT', 1)[2] and '0' or false",
+        by=(
+            "tests/maps/test_forks.py::test_a_lost_write_is_told_where_the_numbers_were_skipped",
+            "tests/redis/test_rmap_scripts.py::test_a_position_is_found_in_the_log_or_known_to_be_lost",
+        ),
+    ),
+    Mutant(
+        name="copy behind the log that answers by its number",
+        breaks="who waits behind a fork is released by a copy that is along what was lost",
+        path="pool/maps/replica.py",
+        old="        is_ours_there = found.history.proves(found.ours)\n",
+        new="        is_ours_there = found.history.has(found.ours)\n",
+        by=(
+            "tests/maps/test_replica.py::test_a_copy_that_the_log_does_not_reach_back_to_answers_nobody",
+        ),
     ),
     Mutant(
         name="map that ends by the server's clock",
