@@ -135,6 +135,12 @@ class Position:
     def __str__(self) -> str:
         return f"{self.revision}-{self.stamp}-{self.incarnation}"
 
+    @property
+    def is_well_formed(self) -> bool:
+        """Whether a writer may have been answered this: anybody can make one of anything."""
+        found = _TEXT.fullmatch(str(self))
+        return found is not None and self == Position(found[3], int(found[1]), found[2])
+
     @classmethod
     def parse(cls, text: str) -> Position:
         """Return the position that `str()` has made this text of.

@@ -256,9 +256,11 @@ async def test_a_position_goes_to_another_process_as_text(bench: Bench) -> None:
     at = (await bench.near.set("a", "1")).at
     await bench.far.wait_for(Position.parse(str(at)))
     assert bench.far["a"] == "1"
-    for wrong in (at.revision, str(at), None):
+    made: Any = Position
+    broken = [made("a", "b"), made("a", 1, 2), made("a", str(at.revision)), made("", 1, "a")]
+    for wrong in (at.revision, str(at), None, *broken, attrs.evolve(at, revision=-1)):
         with pytest.raises(PoolError, match="Position"):
-            await bench.far.wait_for(wrong)  # type: ignore[arg-type]
+            await bench.far.wait_for(wrong)
 
 
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S])

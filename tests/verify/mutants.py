@@ -954,6 +954,14 @@ MUTANTS: Final = (
         by=("tests/maps/test_slow_lines.py::test_other_calls_of_the_node_go_on_while_a_map_opens",),
     ),
     Mutant(
+        name="map that stays open when its node is closed",
+        breaks="who watches a map of a node that was closed waits for ever",
+        path="pool/maps/replica.py",
+        old="                watching.end()\n",
+        new="                pass\n",
+        by=("tests/maps/test_map.py::test_a_map_that_outlives_its_node_is_closed_with_it",),
+    ),
+    Mutant(
         name="watch without a bound in bytes",
         breaks="a watch that nobody reads holds 4,096 changes of a long list: hundreds of MiB (G5)",
         path="pool/maps/watch.py",
