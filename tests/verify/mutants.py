@@ -807,7 +807,7 @@ MUTANTS: Final = (
         name="map whose lost write is taken for reached",
         breaks="who waits for a write that a failover lost hears that it is there, by its number",
         path="pool/maps/deltas.py",
-        old="return at.stamp == stamp if stamp else at.revision",
+        old="return self.proves(at) if is_told else at.revision",
         new="return at.revision",
         by=(
             "tests/maps/test_forks.py::test_a_history_of_equal_numbers_is_not_taken_for_ours",
@@ -845,6 +845,27 @@ MUTANTS: Final = (
         old="            known.add(trial.event.id)  # it is being noted",
         new="            pass  # it is being noted",
         by=("tests/streams/test_sink.py::test_a_suspect_that_is_being_noted_is_not_unknown",),
+    ),
+    Mutant(
+        name="log that skips a lost write is taken for one that forgot it",
+        breaks="where a map has ended and lives again, a lost write is said to be there",
+        path="pool/redis/lua/rmap_find.lua",
+        old="'-', 'COUNT', 1)[1] and '0' or false",
+        new="'-', 'COUNT', 1)[2] and '0' or false",
+        by=(
+            "tests/maps/test_forks.py::test_a_lost_write_is_told_where_the_numbers_were_skipped",
+            "tests/redis/test_rmap_scripts.py::test_a_position_is_found_in_the_log_or_known_to_be_lost",
+        ),
+    ),
+    Mutant(
+        name="copy behind the log that answers by its number",
+        breaks="who waits behind a fork is released by a copy that is along what was lost",
+        path="pool/maps/replica.py",
+        old="        is_ours_there = found.history.proves(found.ours)\n",
+        new="        is_ours_there = found.history.has(found.ours)\n",
+        by=(
+            "tests/maps/test_replica.py::test_a_copy_that_the_log_does_not_reach_back_to_answers_nobody",
+        ),
     ),
     Mutant(
         name="map that ends by the server's clock",
@@ -955,6 +976,14 @@ MUTANTS: Final = (
         old="                    if pages.is_begun and pipeline is self.pipeline:",
         new="                    if False:",
         by=("tests/maps/test_slow_lines.py::test_other_calls_of_the_node_go_on_while_a_map_opens",),
+    ),
+    Mutant(
+        name="map that stays open when its node is closed",
+        breaks="who watches a map of a node that was closed waits for ever",
+        path="pool/maps/replica.py",
+        old="                watching.end()\n",
+        new="                pass\n",
+        by=("tests/maps/test_map.py::test_a_map_that_outlives_its_node_is_closed_with_it",),
     ),
     Mutant(
         name="watch without a bound in bytes",
