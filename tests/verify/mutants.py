@@ -1876,6 +1876,14 @@ MUTANTS: Final = (
         by=("tests/streams/test_stream.py::test_a_snapshot_is_all_events_at_one_position",),
     ),
     Mutant(
+        name="a snapshot asks for its position alone",
+        breaks="of a stream that was lost and has grown since it ends as if it were whole",
+        path="pool/streams/snapshot.py",
+        old="order(facts.last_id) < order(self.position) or facts.added < was.added:",
+        new="True:\n            return order(facts.last_id) < order(self.position)\n        if was.added:",
+        by=("tests/streams/test_stream.py::test_a_snapshot_of_a_stream_that_was_lost_says_so",),
+    ),
+    Mutant(
         name="what was told of a stream's last life counts for this one",
         breaks="a sink misses events, or parks them, and nobody is told (G6)",
         path="pool/redis/lua/sink_mend.lua",
