@@ -99,8 +99,9 @@ class Snapshot:
         # What a cap took lies before what is there, so nothing of it lies between two of a page.
         if not facts.trimmed or order(facts.trimmed) <= order(self._after):
             return ""
-        is_counted = number is not None and self._number is not None
-        missed = max(0, number - self._number - 1) if is_counted else 0
+        missed = 0
+        if number is not None and self._number is not None:
+            missed = max(0, number - self._number - 1)
         pool, name = self._session.control.pool, self._of.name
         self._session.emit(StreamMissed(pool=pool, stream=name, behind=self._after, events=missed))
         return "missed"

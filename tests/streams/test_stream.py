@@ -250,6 +250,26 @@ async def test_a_try_whose_answer_was_lost_is_no_second_event(bench: Bench) -> N
         assert await stream.fetch_length() == 2
 
 
+@pytest.mark.parametrize("asked_s", [(1, 600), (600, 1), (600, 600)])
+async def test_an_id_is_remembered_for_the_longest_time_that_anybody_asked_for(
+    bench: Bench, asked_s: tuple[float, float]
+) -> None:
+    meta = bench.control.stream_meta("orders")
+    async with bench.stream() as stream:
+        first = await stream.add("paid", "1", once_id="x", once_for_s=asked_s[0])
+        for passed_s in (0, 50, 50):
+            bench.client.hincrby(meta, "seen", -1_000 * passed_s)
+            assert await stream.add("paid", "2", once_id="x", once_for_s=asked_s[1]) == first
+        for n in range(10):
+            bench.client.hincrby(meta, "seen", -50_000)
+            await stream.add("paid", "3", once_id=f"another-{n}", once_for_s=1)
+        assert await stream.add("paid", "1", once_id="x", once_for_s=1) == first
+        for n in range(5):
+            bench.client.hincrby(meta, "seen", -50_000)
+            await stream.add("paid", "3", once_id=f"later-{n}", once_for_s=1)
+        assert await stream.add("paid", "1", once_id="x", once_for_s=1) != first
+
+
 async def test_a_stream_made_anew_remembers_nothing_of_the_last_one(bench: Bench) -> None:
     async with bench.stream() as stream:
         await stream.add("paid", "1", once_id="x")
