@@ -352,7 +352,6 @@ def _streams(desk: Desk, costs: Costs) -> None:
             length_max=length_max,
             ttl_ms=0,
             how="",
-            mark="0123abcd",
         )
 
     desk.run(sink.join("c1", "", "0-0"), add(0))
