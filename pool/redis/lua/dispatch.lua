@@ -101,7 +101,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   if not known[handler] and not may(flags, 'k') then
     return refuse('UNKNOWN', result, id)
   end
-  local r = { 'U', kind, id, handler, '', '0', '1', '', '', '', '', '', '', '', '', '' }
+  local r = new_record(kind, id, handler)
   local target = delay_ms == 0 and first_with_room(ranked)
   if delay_ms == 0 and not target and not queues[unassigned] and not may(flags, 'u') then
     return 'NOROOM'
