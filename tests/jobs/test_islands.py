@@ -138,7 +138,7 @@ async def serves_again(node: Node, lane: int) -> bool:
 
 
 def numbers(node: Node) -> set[tuple[int, ...]]:
-    return {info.incarnations for info in Fleet.entries(node)}
+    return {info.numbers for info in Fleet.entries(node)}
 
 
 def have(node: Node, wanted: tuple[int, ...]) -> bool:
@@ -528,7 +528,8 @@ async def test_lanes_have_clocks_of_their_own(
 
     monkeypatch.setattr(Pipeline, "at", at)
     monkeypatch.setattr(Membership, "_join", join)
-    worker: Any = await node.add_worker(made(diary))
+    await node.add_worker(made(diary))
+    [worker] = islands.workers(node)
     assert [worker.target(lane).number for lane in range(LANES)] == [1, 2, 2]
     assert {*_prefixes(POOL)[1:]} <= {key.removesuffix("lane") for key in asked}
     assert await serves(node, LAST)
