@@ -402,7 +402,7 @@ class Wiring:
         worker_id = name.rpartition(".")[0].encode()
         entry = self.replica.items.get(worker_id)
         info = WorkerEntry.parse(entry) if entry is not None else None
-        if not isinstance(entry, bytes) or info is None or lane >= len(info.incarnations):
+        if not isinstance(entry, bytes) or info is None or lane >= len(info.numbers):
             return
         if name == info.candidate.name_in(lane):
             self._reaper.spawn(self._forget_entry, worker_id, entry, info.candidate, lane)

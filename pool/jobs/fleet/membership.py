@@ -273,7 +273,7 @@ class Membership(Actor[Message]):
             label=worker.label,
             version=worker.version,
             is_draining=worker.is_draining,
-            incarnations=tuple(
+            numbers=tuple(
                 number if (lane, Target(worker.id, number).name) in self._joined else 0
                 for lane, number in enumerate(self._numbers[worker.id])
             ),

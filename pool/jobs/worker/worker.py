@@ -203,7 +203,7 @@ class Worker(Actor[Told]):
     # --- for the node -------------------------------------------------------------------------
 
     def take_lanes(self, numbers: Sequence[int]) -> None:
-        """Learn the incarnation numbers under which it joins, one per lane."""
+        """Learn the numbers under which it joins, one per lane."""
         self._lanes = [self._lane(lane, number) for lane, number in enumerate(numbers)]
         self._settling = [0] * len(numbers)
 
