@@ -9,11 +9,13 @@ one can be subtracted from a moment of another.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -24,7 +26,9 @@ from anyio.abc import TaskGroup
 
 from benchmarks.member import Answer, main
 from benchmarks.openloop import offer
-from pool import ReplicatedMap, Resync, StoreUnavailable, Watch
+from pool import ReplicatedMap
+from pool.errors import StoreUnavailable
+from pool.maps import Resync, Watch
 from pool.names import Control
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
@@ -33,6 +37,7 @@ from pool.redis.url import Url
 MAP: Final = "flags"
 LIST: Final = "list"
 BATCH: Final = 256  # keys, or items, in one write
+BATCH_BYTES: Final = 1024 * 1024  # of their values
 SAMPLE_PAUSE_S: Final = 0.002  # between two samples: what the last one caused is over
 WAIT_S: Final = 60.0
 READS: Final = 100_000
@@ -109,15 +114,16 @@ class Process:
 
     # --- writes -----------------------------------------------------------------------------------
 
-    async def fill(self, keys: int, items: int) -> dict[str, Any]:
-        """Put so many keys, and a list of so many items, into the map."""
+    async def fill(self, keys: int, items: int, size: int = 0) -> dict[str, Any]:
+        """Put so many keys, and a list of so many items, into the map, each of so many bytes."""
         target = self.copies[0].map
-        at = target.at
-        for first in range(0, keys, BATCH):
-            numbers = range(first, min(keys, first + BATCH))
-            at = await target.update({f"key-{i:08}": f"value {i:010}" for i in numbers})
-        for first in range(0, items, BATCH):
-            names = [f"item-{i:08}" for i in range(first, min(items, first + BATCH))]
+        at, batch = target.at, max(1, min(BATCH, BATCH_BYTES // max(1, size)))
+        for first in range(0, keys, batch):
+            numbers = range(first, min(keys, first + batch))
+            at = await target.update({f"key-{i:08}": f"value {i:010}".ljust(size) for i in numbers})
+        for first in range(0, items, batch):
+            numbers = range(first, min(items, first + batch))
+            names = [f"item-{i:08}".ljust(size) for i in numbers]
             at = (await target.append(LIST, *names)).at
         await target.wait_for(at)
         return {"revision": at.revision}
@@ -164,6 +170,14 @@ class Process:
         await offer(write, rate_per_s=rate_per_s, jobs=writes)
         return {"began_ns": list(began_ns.items()), "unanswered": unanswered}
 
+    # --- memory -----------------------------------------------------------------------------------
+
+    async def memory(self) -> dict[str, Any]:
+        """Tell how many bytes of memory this process has, and at most ever had."""
+        gc.collect()
+        kib = {name: of_status(name) for name in ("VmRSS", "VmHWM")}
+        return {"now": 1024 * kib["VmRSS"], "highest": 1024 * kib["VmHWM"]}
+
     # --- reads ------------------------------------------------------------------------------------
 
     async def reads(self, keys: int) -> dict[str, Any]:
@@ -178,6 +192,12 @@ class Process:
                 get(key)
             spent_ns[name] = (time.perf_counter_ns() - began_ns) / READS
         return {"spent_ns": spent_ns}
+
+
+def of_status(name: str) -> int:
+    """Return what Linux says of this process, in KiB."""
+    lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 async def serve(role: str, pool: str, url: str, answer: Answer) -> None:

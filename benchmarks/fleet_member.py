@@ -27,7 +27,8 @@ from anyio.abc import TaskGroup
 from benchmarks import member
 from benchmarks.member import Answer
 from benchmarks.openloop import offer
-from pool import Handler, Handlers, InboxFull, Job, Node, PoolError, Settings
+from pool import Handler, Handlers, Job, Node, PoolError, Settings
+from pool.errors import InboxFull
 
 WAIT_S: Final = 50.0  # the parent gives up a little later
 LOOK_S: Final = 0.02  # between two looks at a copy of `workers`

@@ -283,9 +283,9 @@ async def _staged(url: str, pool: str) -> AsyncIterator[_Stage]:
             handlers=_handlers(lambda: stages[0]),
             settings=QUIET,
             observers=(),
-            io=done,
+            _io=done,
         ) as workshop,
-        Node(pool, url, settings=QUIET, observers=(), io=sent) as client,
+        Node(pool, url, settings=QUIET, observers=(), _io=sent) as client,
     ):
         stage = _Stage(client, workshop, sent, done)
         stages.append(stage)
@@ -371,7 +371,7 @@ async def rest_costs(url: str, pool: str) -> dict[str, Figure]:
             handlers=handlers,
             settings=Settings(lease_ttl_s=SHORT_TTL_S),
             observers=(),
-            io=io,
+            _io=io,
         ):
             io.noted.clear()
             while True:
@@ -455,11 +455,13 @@ async def python_costs(url: str, pool: str) -> dict[str, Figure]:
                 with _lines_of_ours() as lines:
                     await node.dispatch_many(noop, calls)
                     dispatched = lines()
-                    worker = await node.add_worker(handlers)
+                    added = await node.add_worker(handlers)
+                    assert node._wiring is not None
+                    [worker] = node._wiring.membership.workers.values()
                     await is_over.wait()
                     await worker.wait_idle()
                     ran = lines() - dispatched
-                await node.remove_worker(worker)
+                await added.remove()
     return {
         "python.dispatch_many": Figure(
             value=dispatched / JOBS,

@@ -348,6 +348,7 @@ def _streams(desk: Desk, costs: Costs) -> None:
             event,
             payload,
             None,
+            mark="0123abcd",
             length_max=length_max,
             ttl_ms=0,
             how="",

@@ -20,7 +20,7 @@ import redis
 from benchmarks.member import WAIT_S, handlers
 from benchmarks.probe import Probe
 from pool import Call, JobRef, Node, Settings
-from pool.jobs.roster import Roster, WorkerInfo
+from pool.jobs.roster import Roster, WorkerEntry
 from pool.names import key_hash
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
@@ -134,7 +134,7 @@ def ranking(workers: int) -> tuple[float, float]:
     A change alone costs nothing: what is measured is a change before a dispatch.
     """
     known = [
-        WorkerInfo(
+        WorkerEntry(
             id=f"w{i:011}",
             node=f"n{i:011}",
             handlers=("noop",),

@@ -36,7 +36,7 @@ async def write(stream: Stream, events: int, callers: int) -> dict[str, Any]:
 
 async def write_raw(stream: Stream, events: int) -> dict[str, Any]:
     """Add events as a plain command of the same client, one after the other."""
-    pipeline, key = stream._session.pipeline, f"{stream.stored.events}-raw"
+    pipeline, key = stream._session.pipeline, f"{stream._stored.events}-raw"
     began_s = time.monotonic()
     for n in range(events):
         await pipeline.execute("XADD", key, "*", "n", n, "e", b"benched", "p", b"%d" % n)

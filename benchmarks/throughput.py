@@ -54,7 +54,9 @@ class Member:
         python: str = sys.executable,
         at: Path | None = None,
         env: Mapping[str, str] | None = None,
+        answer_s: float = ANSWER_S,  # what an answer may take
     ) -> None:
+        self._answer_s = answer_s
         # It ends in __exit__; what it logs is shown only if it fails.
         self._log: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -104,7 +106,7 @@ class Member:
     def _hear(self) -> dict[str, Any]:
         out = self._process.stdout
         assert out is not None
-        ready, _, _ = select.select([out], [], [], ANSWER_S)
+        ready, _, _ = select.select([out], [], [], self._answer_s)
         line = out.readline() if ready else ""
         if not line:
             self._process.kill()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import anyio
 
-from pool import Reader, Stream
+from pool import Stream
+from pool.streams import Reader
 from pool.testing import EmbeddedServer, fault_proxy, find_server
 
 

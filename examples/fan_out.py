@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import anyio
 
-from pool import Node, Sink, Stream
+from pool import Node, Stream
+from pool.streams import Sink
 
 ORDERS = 6
 done: dict[str, list[tuple[str, bytes]]] = {"billing": [], "mail": []}

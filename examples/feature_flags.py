@@ -17,7 +17,8 @@ import tempfile
 
 import anyio
 
-from pool import ReplicatedMap, Resync
+from pool import ReplicatedMap
+from pool.maps import Resync
 
 
 async def web(url: str) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import anyio
 
-from pool import Cancel, Handlers, Job, JobCancelled, JobParked, Node, Park, Retry
+from pool import Cancel, Handlers, Job, Node, Park, Retry
+from pool.errors import JobCancelled, JobParked
 
 handlers = Handlers()
 

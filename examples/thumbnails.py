@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import anyio
 
-from pool import Call, Handlers, Job, JobParked, JobRef, Node
+from pool import Call, Handlers, Job, JobRef, Node
+from pool.errors import JobParked
 
 SIDE = 64
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import anyio
 
-from pool import Stream, StreamEvent
+from pool import Stream
+from pool.streams import StreamEvent
 
 SALES = {"eu.books": 3, "eu.toys": 4, "us.books": 5, "us.toys": 6}
 

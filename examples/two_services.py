@@ -30,7 +30,7 @@ async def worker(url: str) -> None:
     `pool run two_services:handlers --pool reports --url URL` is the same, with signals.
     """
     async with Node("reports", url, handlers=handlers, label="worker-1") as node:
-        await node.wait_closed()
+        await node.wait_drained()
 
 
 async def web(url: str) -> None:

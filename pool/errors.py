@@ -15,6 +15,49 @@ from typing import ClassVar, TypeVar
 
 import attrs
 
+__all__ = [
+    "AuthError",
+    "ConfigError",
+    "DeadlockRisk",
+    "DuplicateHandler",
+    "Gone",
+    "HandlerError",
+    "InboxFull",
+    "InvalidKey",
+    "InvalidOption",
+    "JobCancelled",
+    "JobExists",
+    "JobLost",
+    "JobParked",
+    "LostError",
+    "MapFull",
+    "NoHandlers",
+    "NoServer",
+    "NoSuchJob",
+    "NodeError",
+    "NotRunning",
+    "NotStarted",
+    "NotStopped",
+    "OutcomeExpired",
+    "PartEnded",
+    "PayloadEncodingError",
+    "PayloadTooLarge",
+    "PoolError",
+    "PoolFull",
+    "RefusedError",
+    "StartFailed",
+    "StorageFull",
+    "StoreError",
+    "StoreFault",
+    "StoreLost",
+    "StoreUnavailable",
+    "UnknownHandler",
+    "UnsupportedServer",
+    "UsageError",
+    "WrongLoop",
+    "WrongValue",
+]
+
 E = TypeVar("E", bound="PoolError")
 
 _SHOWN_MAX = 80  # characters of an offending value that an error may repeat
@@ -463,12 +506,18 @@ class StoreUnavailable(StoreError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class StoreLost(StoreError):
-    """The server came back without this pool's data."""
+    """The server came back without this pool's data.
+
+    With `maybe_done=True` the call may have been carried out before that: an earlier try of it had
+    no answer, or it was accepted and waited for its end. A handler may have seen it; what the store
+    kept of it is gone. With `maybe_done=False` nothing was done.
+    """
 
     code: ClassVar[str] = "POOLDATALOST"
     hint: ClassVar[str] = "what was accepted before is gone: do it again, and check persistence"
 
     pool: str
+    maybe_done: bool = False  # True: the server may have done it before it lost its data
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -547,9 +596,11 @@ class StoreFault(StoreError):
     maybe_done: bool = True  # such an answer does not say that nothing was done
 
 
-def unsure(error: PoolError) -> StoreUnavailable | StoreFault:
+def unsure(error: PoolError) -> StoreUnavailable | StoreFault | StoreLost:
     """Return what to raise where the last try failed, and one before it may have been done."""
     tried = "an earlier try had no answer, and may have been carried out; the last one"
+    if isinstance(error, StoreLost):
+        return attrs.evolve(error, maybe_done=True)
     if not isinstance(error, (StoreUnavailable, StoreFault)):
         return StoreUnavailable(problem=f"{tried}: {error}", maybe_done=True)
     if error.maybe_done:

@@ -11,6 +11,59 @@ from typing import ClassVar, Protocol
 
 import attrs
 
+__all__ = [
+    "ActorCrashed",
+    "AttemptFailed",
+    "ClockStepped",
+    "CommitRefused",
+    "ControlLost",
+    "CountersMended",
+    "DataLost",
+    "Event",
+    "HandlerOverran",
+    "IndexRestored",
+    "LaneDataLost",
+    "LaneJoined",
+    "LaneMissing",
+    "LeaseLost",
+    "LeaseResumed",
+    "LoopHung",
+    "MapDamaged",
+    "MapNotFetched",
+    "MapResynced",
+    "MapsReachable",
+    "MapsUnreachable",
+    "MessageUnheard",
+    "NodeJoined",
+    "NodeLeft",
+    "Observer",
+    "PasswordInClear",
+    "PolicyUnknown",
+    "ReconciliationMended",
+    "RecordQuarantined",
+    "RunDisturbed",
+    "ServiceMoved",
+    "SinkBeganAnew",
+    "SinkLapsed",
+    "SinkMended",
+    "SinkMissed",
+    "SinkParked",
+    "SinkParksMany",
+    "SinkRemade",
+    "SinkTroubled",
+    "StoreRecovered",
+    "StoreTroubled",
+    "StreamEnded",
+    "StreamMissed",
+    "StreamRestarted",
+    "StreamTroubled",
+    "StreamsReachable",
+    "StreamsUnreachable",
+    "TtlChanged",
+    "WorkerFenced",
+    "WorkerReaped",
+]
+
 
 class Event(attrs.AttrsInstance, Protocol):
     """What is emitted: an attrs class with a name and a level."""
@@ -400,6 +453,8 @@ class StreamsReachable:
 
 @attrs.frozen(kw_only=True)
 class MapsUnreachable:
+    """The server of this process's maps does not answer; their copies stay as they were."""
+
     event: ClassVar[str] = "maps.unreachable"
     level: ClassVar[str] = "warning"
 
@@ -409,6 +464,8 @@ class MapsUnreachable:
 
 @attrs.frozen(kw_only=True)
 class MapsReachable:
+    """It answers again, and the copies catch up."""
+
     event: ClassVar[str] = "maps.reachable"
     level: ClassVar[str] = "info"
 
@@ -473,6 +530,8 @@ class StreamTroubled:
 
 @attrs.frozen(kw_only=True)
 class MapResynced:
+    """A copy could not go on from where it was, and was fetched anew."""
+
     event: ClassVar[str] = "map.resynced"
     level: ClassVar[str] = "warning"
 
@@ -485,6 +544,8 @@ class MapResynced:
 
 @attrs.frozen(kw_only=True)
 class MapNotFetched:
+    """A copy could not be fetched; it is tried again."""
+
     event: ClassVar[str] = "map.not_fetched"
     level: ClassVar[str] = "warning"
 

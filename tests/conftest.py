@@ -64,6 +64,7 @@ SLOW = frozenset(
         "jobs/test_reaper.py",
         "maps/test_map.py",
         "maps/test_faults.py",
+        "maps/test_slow_lines.py",
         "jobs/test_slow_lines.py",
         "jobs/test_stored_input.py",
         "jobs/test_ttl.py",

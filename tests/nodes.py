@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from pool import Handlers, Node, Settings
 from pool.core.record import Record
+from pool.jobs.roster import WorkerEntry
 from pool.jobs.wiring import Wiring
 from pool.jobs.worker.worker import Worker
 from pool.names import Control, Names
@@ -174,6 +175,12 @@ class Fleet:
     def workers(self, node: Node) -> list[Worker]:
         """Return a node's own workers."""
         return list(self.wiring(node).membership.workers.values())
+
+    @staticmethod
+    def entries(node: Node) -> tuple[WorkerEntry, ...]:
+        """Return what a node's copy of the map says of all workers."""
+        assert node._wiring is not None
+        return node._wiring.context.roster.workers
 
     async def knows(self, node: Node, workers: int) -> None:
         """Wait until a node's copy of the map has so many workers."""

@@ -21,6 +21,9 @@ from typing import Any, Final
 import attrs
 
 import pool
+import pool.events
+import pool.maps
+import pool.streams
 import pool.testing
 from pool import names
 from pool.core import lifecycle
@@ -41,25 +44,17 @@ FAMILIES: Final = {
     "NodeError": "The node itself",
     "HandlerError": "How the job ended",
 }
-# Every public name that is no error, by the page that tells of it.
+# Every public name that is no error and no event of its own, by the page that tells of it.
 API: Final = {
     "jobs": (
         *("Node", "Handlers", "Handler", "Runner", "Job", "Retry", "Cancel", "Park", "Call"),
-        *("JobRef", "Status", "WorkerInfo"),
+        *("Dispatching", "JobRef", "Status", "LocalWorker", "WorkerInfo"),
     ),
-    "maps": (
-        "ReplicatedMap",
-        "Written",
-        "Counted",
-        "Resized",
-        "Position",
-        "Watch",
-        "Change",
-        "Resync",
-    ),
-    "streams": ("Stream", "Reader", "Sink", "StreamEvent", "Snapshot", "Parked"),
-    "rest": ("Settings", "Event", "log_observer", "freeze_memory"),
+    "maps": ("ReplicatedMap", *pool.maps.__all__),
+    "streams": ("Stream", *pool.streams.__all__),
+    "rest": ("Settings", "Event", "Observer", "log_observer", "freeze_memory"),
 }
+_HOMES: Final = (pool, pool.maps, pool.streams, pool.events)
 _HEADER: Final = re.compile(r"^--\[\[\n(\w+): (.*?)\]\]", re.DOTALL)
 
 
@@ -294,27 +289,14 @@ def _transitions() -> Iterator[Sequence[str]]:
             yield state, lifecycle.EDGE_NAMES[edge], " or ".join(others)
 
 
-# What classes of ours need of each other, and nobody else should call.
-HIDDEN: Final = {
-    "Node": (
-        *("dispatcher", "check_open", "admission", "ref", "explained", "wait", "why_waits", "look"),
-        "request_stop",
-    ),
-    "Job": ("handed_over",),
-}
-
-
 def api(group: str) -> str:
     """What mkdocstrings makes of these names' docstrings."""
     return "\n\n".join(_directive(name) for name in API[group])
 
 
 def _directive(name: str) -> str:
-    directive = f"::: pool.{name}"
-    if name in HIDDEN:
-        hidden = "|".join(HIDDEN[name])
-        directive += f'\n    options:\n      filters: ["!^_", "!^({hidden})$"]'
-    return directive
+    home = next(home for home in _HOMES if name in home.__all__)
+    return f"::: {home.__name__}.{name}"
 
 
 def api_testing() -> str:

@@ -57,7 +57,7 @@ class Ours(AsyncAdapter):
 
         async def run() -> None:
             async with self.node(handlers) as node:
-                await node.wait_closed()
+                await node.wait_drained()
 
         anyio.run(run)
 

@@ -93,21 +93,13 @@ class LaneState:
             now_s,
             period_s,
             is_astray=clock.is_astray,
+            told_ms=clock.told_ms,
             is_late=clock.is_late,
             witnessed_ms=clock.witnessed_ms,
         )
         self.tell_clock(raw_ms - offset_ms, asked_s)
         is_news = before.at_ms and turn > before.turn
         return (before.off_ms or before.offset_ms - offset_ms) / 1000 if is_news else 0.0
-
-    def expected_ms(self, now_s: float) -> int:
-        """Return what pool time should be by what we were told, and our own clock; 0: unknown.
-
-        Below 0: we came to a clock that nobody vouched for, and only know what that says; what
-        others have set right since goes on top of it.
-        """
-        expected_ms = self.time.expected_ms(now_s)
-        return expected_ms if self.time.since_ms else self.time.offset_ms - expected_ms
 
     def seen(self, asked_s: float, stamp: int = 0) -> Seen:
         """Return what we know of a job that an answer said is there; `asked_s` when we asked."""

@@ -34,8 +34,8 @@ class Handler(Generic[P, R]):
 
     name: str
     fn: Callable[..., Any]
-    options: Options
-    is_async: bool
+    _options: Options = attrs.field(repr=False)
+    _is_async: bool = attrs.field(repr=False)
 
     def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.fn(job, *args, **kwargs)
@@ -175,9 +175,9 @@ class Handlers:
         """Return the handler of this name, or None."""
         return self._by_name.get(name)
 
-    def options(self) -> dict[str, Options]:
+    def _options(self) -> dict[str, Options]:
         """Return the options of all, by name."""
-        return {name: handler.options for name, handler in self._by_name.items()}
+        return {name: handler._options for name, handler in self._by_name.items()}
 
     def _check_name(self, method: str, name: object) -> None:
         if type(name) is FunctionType:

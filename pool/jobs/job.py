@@ -78,7 +78,7 @@ class Inbox:
         self._is_reading = False
         self._bell: anyio.Event | None = None
         self._is_asked = False
-        self.is_unheard = False  # something came, and nobody ever asked for anything
+        self.is_unheard: bool = False  # something came, and nobody ever asked for anything
 
     def offer(self, number: int, before: int, payload: bytes | None) -> None:
         """Take a signal: message `number` was accepted behind `before` (0: behind none)."""
@@ -212,7 +212,7 @@ class Job:
         deadline_s = anyio.current_time() + self._timing().stop_budget_s
         return anyio.CancelScope(shield=True, deadline=deadline_s)
 
-    def checkpoint(self) -> bytes | None:
+    def _checkpoint(self) -> bytes | None:
         """Return what the next owner shall find, None to leave it as it is."""
         return self._state if self._is_stated else None
 

@@ -7,7 +7,6 @@ close   workers out of `open`; services handed over, finite jobs end within the 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
@@ -18,37 +17,28 @@ from typing import Any, Final, Literal, Self, overload
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+import attrs
 
 from pool import checks
-from pool.core.codec import check_size, encode_call, encode_message
+from pool.core.codec import check_size, encode_message
 from pool.core.placement import WEIGHT_MAX, WEIGHT_MIN
-from pool.core.record import Outcome, Record
 from pool.errors import (
-    JobLost,
-    NoSuchJob,
     NotRunning,
-    PoolError,
-    StoreLost,
     StoreUnavailable,
-    UnknownHandler,
-    again,
 )
 from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
-from pool.jobs.client.dispatch import Dispatching, DispatchOptions, no_handler
-from pool.jobs.client.dispatcher import Accepted, Dispatcher, Waiting
+from pool.jobs.client.dispatch import Dispatching
+from pool.jobs.client.job_client import DispatchOptions, JobClient
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
-from pool.jobs.context import Context, Seen
-from pool.jobs.handlers import Handler, Handlers
+from pool.jobs.context import Context
+from pool.jobs.handlers import Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.wiring import Wiring
-from pool.jobs.worker.worker import Worker
 from pool.maps.commands import MapLife
 from pool.maps.map import ReplicatedMap
 from pool.maps.replica import Replica
 from pool.maps.watch import V
-from pool.names import Control, check_handler, check_key, check_label, check_pool
-from pool.redis.commands.admission import Admission
-from pool.redis.commands.talk import Missing
+from pool.names import Control, check_key, check_label, check_pool
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.loops import door
 from pool.redis.io.system import IO, LINEAGE, SystemIO
@@ -89,7 +79,7 @@ class Node(Dispatching):
         label: str = "",
         version: str = "",
         observers: Sequence[Observer] = (log_observer,),
-        io: IO | None = None,
+        _io: IO | None = None,  # of a simulation
     ) -> None:
         """Describe the node; nothing happens before it is entered.
 
@@ -105,20 +95,20 @@ class Node(Dispatching):
             version: Shown to people; of the service, not of this library.
             observers: Plain functions, called with every event; the default writes log lines.  On
                 the event loop, but for `loop.hung`, which comes from the thread that saw it hang.
-            io: The world outside; for simulations.
 
         Raises:
             ConfigError: A name, the address or a number cannot be used.
         """
-        super().__init__(self, DispatchOptions())
+        super().__init__(self._open_client, DispatchOptions())
         check_pool(pool)
         self.pool = pool
-        self.settings = check_settings(settings)
+        self.settings: Settings = check_settings(settings)
         self._given_url = Url.parse(url)
         self._handlers = handlers if handlers is None else _handlers_of(handlers)
         self._worker_args = _worker_args(capacity, weight, label, version)
         self._observers = check_observers(observers)
-        self._io: IO = io or SystemIO()
+        self._io: IO = _io or SystemIO()
+        self._client: JobClient  # since it was entered
         self._state: State = "new"
         self._server: EmbeddedServer | None = None
         self._pipeline: Pipeline | None = None
@@ -178,7 +168,7 @@ class Node(Dispatching):
             InvalidOption: A value is out of bounds.
         """
         return Dispatching(
-            self,
+            self._open_client,
             DispatchOptions(delay_s=delay_s, if_exists=if_exists, allow_unknown=allow_unknown),
         )
 
@@ -196,11 +186,11 @@ class Node(Dispatching):
             InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.
             StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
-        self.check_open()
+        client = self._open_client()
         check_key(key)
         encoded = encode_message(payload)
         check_size("message", encoded, self.settings.message_bytes_max)
-        await self._open_wiring.requests.notify(key, encoded)
+        await client.requests.notify(key, encoded)
 
     async def stop(self, key: str, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the live job of a key; return when it has really ended.
@@ -213,12 +203,12 @@ class Node(Dispatching):
             NotStopped: Its handler has not ended within `timeout_s`.
             InvalidKey, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
-        self.check_open()
+        client = self._open_client()
         check_key(key)
         checks.text("cause", cause)
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
-        job_id = await self.request_stop(key, "", cause)
-        await wait_stopped(JobRef[Any](key, job_id, "", self), timeout_s)
+        job_id = await client.request_stop(key, "", cause)
+        await wait_stopped(JobRef[Any](key, job_id, "", client), timeout_s)
 
     async def status(self, key: str) -> Status:
         """Return how the live job of a key is now.
@@ -228,8 +218,9 @@ class Node(Dispatching):
             InvalidKey, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         check_key(key)
-        found_now, _ = await self.look(key, "")
-        return status_of(key, "", found_now, self)
+        client = self._open_client()
+        found_now, _ = await client.look(key, "")
+        return status_of(key, "", found_now, client)
 
     # --- shared parts -------------------------------------------------------------------------
 
@@ -274,7 +265,7 @@ class Node(Dispatching):
 
         @asynccontextmanager
         async def held() -> AsyncIterator[Replica]:
-            self.check_open()
+            self._check_open()
             async with self._open_wiring.maps.hold(name) as replica:
                 yield replica
 
@@ -299,7 +290,7 @@ class Node(Dispatching):
             ConfigError, InvalidOption: An argument cannot be used.
             NotRunning: The node is not open.
         """
-        self.check_open()
+        self._check_open()
         session = self._open_wiring.context
         return make_stream(
             session,
@@ -320,31 +311,20 @@ class Node(Dispatching):
         weight: float = 1.0,
         label: str = "",
         version: str = "",
-    ) -> Worker:
+    ) -> LocalWorker:
         """Add a worker to this node; return once the fleet knows it.
 
-        It belongs to the node, not to the scope that added it.
+        It belongs to the node, not to the scope that added it; see `LocalWorker.remove`.
 
         Raises:
             ConfigError: An argument cannot be used.
             StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
-        self.check_open()
+        self._check_open()
         _handlers_of(handlers)
         args = _worker_args(capacity, weight, label, version)
-        return await self._open_wiring.add_worker(handlers, *args)
-
-    async def remove_worker(self, worker: Worker, *, grace_s: float | None = None) -> None:
-        """Drain a worker and take it away; return when it has left.
-
-        Its services are handed over at once, its finite jobs may end within `grace_s` (default:
-        `Settings.grace_s`) and are released then.  Removing it twice is fine.
-        """
-        wiring, grace_s = self._open_wiring, self._grace_s(grace_s)
-        self._check_here()
-        checks.instance("worker", worker, Worker)
-        if worker.id in wiring.membership.workers:
-            await wiring.give_up(worker, grace_s)
+        worker = await self._open_wiring.add_worker(handlers, *args)
+        return LocalWorker(worker.id, self)
 
     async def drain(self, *, grace_s: float | None = None) -> None:
         """Take no more jobs, and give up those that run: as when leaving, but stay as a client.
@@ -359,7 +339,14 @@ class Node(Dispatching):
         self._check_here()
         if self._state == "open":
             self._begin_drain(wiring, grace_s)
-        await self.wait_closed()
+        await self.wait_drained()
+
+    async def _remove_worker(self, worker_id: str, grace_s: float | None) -> None:
+        wiring, grace_s = self._open_wiring, self._grace_s(grace_s)
+        self._check_here()
+        worker = wiring.membership.workers.get(worker_id)
+        if worker is not None:
+            await wiring.give_up(worker, grace_s)
 
     def suspect(self, job_id: str) -> None:
         """Note that the signal by which this process shall end came while this job was at work.
@@ -391,7 +378,7 @@ class Node(Dispatching):
         taken: float = checks.seconds("grace_s", grace_s, high=GRACE_MAX_S)
         return taken
 
-    async def wait_closed(self) -> None:
+    async def wait_drained(self) -> None:
         """Return once this node has drained, for whatever reason.
 
         Raises:
@@ -407,7 +394,7 @@ class Node(Dispatching):
 
         Open jobs stay in the store, for the next start.
         """
-        self.check_open()
+        self._check_open()
         await self._open_wiring.shut_down()
         await self.drain()
 
@@ -520,10 +507,17 @@ class Node(Dispatching):
         """Join the pool, with a worker if there are handlers."""
         made = await open_pool(context)
         check_ttl(context, made.ttl_ms)
-        self._wiring = Wiring(context, made, on_shutdown=self._on_shutdown)
-        await self._wiring.start()
+        wiring = self._wiring = Wiring(context, made, on_shutdown=self._on_shutdown)
+        self._client = JobClient(
+            pool=self.pool,
+            handlers=self._handlers,
+            dispatcher=wiring.dispatcher,
+            requests=wiring.requests,
+            check_open=self._check_open,
+        )
+        await wiring.start()
         if self._handlers is not None and len(self._handlers):
-            await self._wiring.add_worker(self._handlers, *self._worker_args)
+            await wiring.add_worker(self._handlers, *self._worker_args)
 
     async def _close(self) -> None:
         """End the actors, then what runs beside the loop; each step whatever became of the others.
@@ -556,20 +550,9 @@ class Node(Dispatching):
     def _emit(self, event: Event) -> None:
         emit_to(self._observers, event)
 
-    # --- for the dispatching calls ------------------------------------------------------------
+    # --- for the calls ------------------------------------------------------------------------
 
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """The actor that sends admissions."""
-        return self._open_wiring.dispatcher
-
-    def check_open(self) -> None:
-        """Refuse a call when the node is not open, or not here.
-
-        Raises:
-            NotRunning: It is not open, or in a forked child.
-            WrongLoop: It is another event loop's.
-        """
+    def _check_open(self) -> None:
         if self._state not in ("open", "draining", "drained"):
             raise NotRunning(state=self._state)
         self._check_here()
@@ -579,103 +562,29 @@ class Node(Dispatching):
             raise NotRunning(state="forked")
         self._check_loop()
 
-    def admission(
-        self,
-        handler: Handler[Any, Any] | str,
-        key: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: DispatchOptions,
-    ) -> Admission:
-        """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
-        mine: Any
-        check_key(key)
-        if type(handler) is str:
-            check_handler(handler)
-            mine = self._handlers.get(handler) if self._handlers is not None else None
-            name, kind = handler, mine.options.kind if mine is not None else None
-        elif issubclass(type(handler), Handler):
-            mine, name, kind = handler, handler.name, handler.options.kind  # type: ignore[union-attr]
-        else:
-            raise no_handler(handler)
-        payload = encode_call(args, kwargs)
-        check_size("payload", payload, self.settings.payload_bytes_max)
-        return Admission(
-            key=key,
-            id=self._open_wiring.context.ids.next(),
-            handler=name,
-            kind=kind,
-            payload=payload,
-            delay_s=options.delay_s,
-            attach=options.if_exists == "attach",
-            allow_unknown=options.allow_unknown or mine is not None,
-        )
+    def _open_client(self) -> JobClient:
+        self._check_open()
+        return self._client
 
-    def ref(self, accepted: Accepted) -> JobRef[Any]:
-        """Return the reference to an accepted job."""
-        return JobRef(accepted.key, accepted.job_id, accepted.handler, self, accepted.seen)
 
-    async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
-        """Add what only another look tells, in time: names like the one that nobody knows."""
-        if isinstance(error, UnknownHandler):
-            context = self._open_wiring.context
-            lane, names = context.lanes[0].lane, list[bytes]()
-            with anyio.move_on_after(deadline_s - self._io.clock()), suppress(PoolError):
-                names = await context.pipeline.execute("HKEYS", lane.names.handlers)
-            known = sorted(name.decode(errors="replace") for name in names)
-            close = difflib.get_close_matches(error.handler, known)
-            return UnknownHandler(handler=error.handler, close_matches=tuple(close))
-        return error
+@attrs.frozen(eq=False)
+class LocalWorker:
+    """A worker that `Node.add_worker` added."""
 
-    async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
-        """Wait for a job of an open node; with 0 for what the store says now.  See `JobRef`."""
-        with anyio.fail_after(self.settings.op_timeout_s if limit_s == 0 else limit_s):
-            await self._open_wiring.dispatcher.wait(waiting, limit_s)
+    id: str
+    _node: Node = attrs.field(repr=False)
 
-    def why_waits(self, record: Record | None) -> str:
-        """Return why a job has not begun, as its record was when it was looked at last."""
-        if record is None:
-            return "its store has not answered"
-        match record.state:
-            case "pending":
-                return f"{record.owner} was given it, and has not begun it"
-            case "waiting":
-                return "its retry is not due" if record.error else "its delay is not over"
-            case "unassigned" if any(record.handler in who.handlers for who in self.workers):
-                return f"all slots for {record.handler!r} are taken"
-            case "unassigned":
-                return f"no worker takes {record.handler!r}"
-        return ""
+    async def remove(self, *, grace_s: float | None = None) -> None:
+        """Drain it and take it away; return when it has left.  Twice is fine.
 
-    async def look(
-        self, key: str, job_id: str, seen: Seen | None = None
-    ) -> tuple[Record | Outcome, Seen | None]:
-        """Fetch a job's record or outcome; and when it was seen alive, by that or before.
+        Its services are handed over at once, its finite jobs may end within `grace_s` (default:
+        `Settings.grace_s`) and are released then.
 
         Raises:
-            NoSuchJob, JobLost: Neither is there.
+            InvalidOption: `grace_s` is no number from 0 to 86,400.
+            NotRunning: A part of the node has ended for good.
         """
-        self.check_open()
-        wiring = self._open_wiring
-        state = wiring.context.lane_of(key)
-        call, asked_s = state.lane.look([(key, job_id)]), self._io.clock()
-        try:
-            [found] = await wiring.context.pipeline.call(call, repeatable=True)
-        except StoreLost:
-            wiring.context.on_data_lost(state.number)
-            raise StoreLost(pool=self.pool) from None
-        told: Record | Outcome | Missing = found
-        if isinstance(told, Missing):
-            missing = wiring.dispatcher.missing(key, job_id, seen, told)
-            if isinstance(missing, JobLost):
-                raise again(missing)
-            raise NoSuchJob(key=key, job_id=job_id)
-        return told, state.seen(asked_s, told.accepted) if isinstance(told, Record) else None
-
-    async def request_stop(self, key: str, job_id: str, cause: str) -> str:
-        """Ask for a stop; see `JobRef.stop`."""
-        self.check_open()
-        return await self._open_wiring.requests.stop(key, job_id, cause)
+        await self._node._remove_worker(self.id, grace_s)
 
 
 def _handlers_of(given: object) -> Handlers:

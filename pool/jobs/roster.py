@@ -25,7 +25,7 @@ SHUTDOWN_KEY: Final = b"!shutdown"  # in `workers`; no worker id begins like tha
 
 @attrs.frozen(kw_only=True)
 class WorkerInfo:
-    """A worker of the fleet, as the `workers` map tells it."""
+    """A worker of the fleet, as its node tells it."""
 
     id: str
     node: str
@@ -35,6 +35,12 @@ class WorkerInfo:
     label: str
     version: str
     is_draining: bool
+
+
+@attrs.frozen(kw_only=True)
+class WorkerEntry(WorkerInfo):
+    """The same, as it stands in the `workers` map."""
+
     incarnations: tuple[int, ...]
 
     @cached_property
@@ -54,7 +60,7 @@ class WorkerInfo:
         return json.dumps(attrs.asdict(self), separators=(",", ":")).encode()
 
     @classmethod
-    def parse(cls, text: Value) -> WorkerInfo | None:
+    def parse(cls, text: Value) -> WorkerEntry | None:
         """Return the worker, or None when the text is not one; unknown fields are left out."""
         try:
             known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
@@ -89,8 +95,8 @@ class Roster:
     """The workers that a copy of the map names; entries that cannot be read are left out."""
 
     _items: Mapping[bytes, Value] = attrs.field(factory=dict)
-    _read: dict[bytes, tuple[Value, WorkerInfo | None]] = attrs.field(factory=dict)
-    _workers: tuple[WorkerInfo, ...] | None = None
+    _read: dict[bytes, tuple[Value, WorkerEntry | None]] = attrs.field(factory=dict)
+    _workers: tuple[WorkerEntry, ...] | None = None
     _candidates: Candidates | None = None
 
     def update(self, items: Mapping[bytes, Value]) -> None:
@@ -99,7 +105,7 @@ class Roster:
         self._workers = self._candidates = None
 
     @property
-    def workers(self) -> tuple[WorkerInfo, ...]:
+    def workers(self) -> tuple[WorkerEntry, ...]:
         """All workers, in no order."""
         if self._workers is None:
             before, self._read = self._read, {}
@@ -120,6 +126,6 @@ class Roster:
         return self._candidates
 
 
-def _worker(key: bytes, text: Value) -> WorkerInfo | None:
-    info = WorkerInfo.parse(text)
+def _worker(key: bytes, text: Value) -> WorkerEntry | None:
+    info = WorkerEntry.parse(text)
     return info if info is not None and info.id.encode() == key else None

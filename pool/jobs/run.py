@@ -37,7 +37,8 @@ class Run(Life):
     # What few runs ever set or read stands in the class: each field costs each job its line, but
     # what is found in the class, or first set later, costs it ten times as much.
     cause = ""
-    cancelled_s = 0.0  # since when its handler was to end
+    # Since when its handler was to end.  A comment, as attrs would make a field of an annotation.
+    cancelled_s = 0.0  # type: float
     has_overrun = False  # it was told that it did not
     is_limited = False  # its run-time limit is written into `due`
     has_old_limit = False  # ... is that of a run before, under the same epoch
@@ -186,10 +187,10 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     is_left_open = False
     try:
         with scope:
-            if handler.options.timeout_s is not None:
-                scope.deadline = anyio.current_time() + handler.options.timeout_s
+            if handler._options.timeout_s is not None:
+                scope.deadline = anyio.current_time() + handler._options.timeout_s
             try:
-                if handler.is_async:
+                if handler._is_async:
                     ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)
                 else:
                     call = partial(handler.fn, job, *args, **kwargs)

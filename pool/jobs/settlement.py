@@ -126,7 +126,7 @@ class Recovery:
             targets=self._ranks.targets,
             claim=claim,
             reap_s=timing.reap_s,
-            expected_ms=self.state.expected_ms(self.context.io.clock()),
+            expects=self.state.time.expects(self.context.io.clock()),
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
         _, told = await self.context.pipeline.call(call, repeatable=True)

@@ -31,7 +31,7 @@ from pool.jobs.fleet.reaper import Reaper
 from pool.jobs.fleet.sweeper import Sweeper
 from pool.jobs.handlers import Handlers
 from pool.jobs.listener import Listener
-from pool.jobs.roster import SHUTDOWN_KEY, WorkerInfo
+from pool.jobs.roster import SHUTDOWN_KEY, WorkerEntry
 from pool.jobs.run import Run
 from pool.jobs.worker.messages import (
     Drain,
@@ -46,6 +46,7 @@ from pool.jobs.worker.messages import (
 )
 from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import CompareAndDelete, KeyChange, Resync, Set
+from pool.maps.replica import Replica
 from pool.maps.replicas import Maps
 from pool.names import WORKERS
 from pool.redis.commands.member import Renewal
@@ -89,21 +90,21 @@ class Wiring:
         self._end_by = self._supervisor.on_interrupt
         self._supervisor.on_interrupt = self._on_interrupt
         self._shutdown_seen = made.now_ms  # those before we came are nothing to us
-        self.is_shut_down = False
+        self.is_shut_down: bool = False
         self._is_open = False
         self._joins: set[anyio.CancelScope] = set()  # of workers that join just now
         self._going: dict[str, _Going] = {}  # by worker id
         self._judging: set[int] = set()  # lanes where handlers have a stop budget to end
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
         context.incarnation = made.incarnation
-        self.maps = Maps(
+        self.maps: Maps = Maps(
             session=context,
             on_lost=self._on_pool_lost,
         )
-        self.replica = self.maps.new_replica(WORKERS)
-        self.dispatcher = Dispatcher(name="dispatcher", context=context)
+        self.replica: Replica = self.maps.new_replica(WORKERS)
+        self.dispatcher: Dispatcher = Dispatcher(name="dispatcher", context=context)
         self._listener = Listener(name="listener", context=context, on_entries=self._route)
-        self.membership = Membership(
+        self.membership: Membership = Membership(
             name="membership",
             context=context,
             replica=self.replica,
@@ -139,7 +140,7 @@ class Wiring:
             tell_waiters=self._tell_waiters,
             on_suspects=self._reaper.suspect,
         )
-        self.requests = Requests(context=context, tell_waiters=self._tell_waiters)
+        self.requests: Requests = Requests(context=context, tell_waiters=self._tell_waiters)
         context.on_due = self._sweeper.due
         context.on_data_lost = self._on_lane_doubted
         context.on_interrupt = self._on_interrupt
@@ -400,7 +401,7 @@ class Wiring:
         """Nothing is left of an identity: take its entry out of `workers`, if it is still that."""
         worker_id = name.rpartition(".")[0].encode()
         entry = self.replica.items.get(worker_id)
-        info = WorkerInfo.parse(entry) if entry is not None else None
+        info = WorkerEntry.parse(entry) if entry is not None else None
         if not isinstance(entry, bytes) or info is None or lane >= len(info.incarnations):
             return
         if name == info.candidate.name_in(lane):

@@ -49,7 +49,6 @@ from pool.maps.deltas import (
     ResizeResult,
     Set,
     SetIfNotExists,
-    Value,
     WriteResult,
 )
 from pool.names import Control, check_map
@@ -89,8 +88,14 @@ def _stamp(word: object) -> str:
 
 def _written(reply: Reply) -> tuple[int, str, tuple[OpResult, ...]]:
     outcomes = zip(reply[2::2], reply[3::2], strict=True)
-    read = tuple(OpResult(met == b"1", _value_of(old)) for met, old in outcomes)
+    read = tuple(_outcome(met == b"1", old) for met, old in outcomes)
     return int(reply[0]), _stamp(reply[1]), read
+
+
+def _outcome(is_met: bool, old: object) -> OpResult:
+    if type(old) is int:
+        return OpResult(is_met, None, plain.count(old))
+    return OpResult(is_met, plain.typed(old, bytes, type(None)))
 
 
 def _resized(reply: Reply) -> tuple[int, str, bool, int]:
@@ -361,8 +366,8 @@ class StoredMap:
     async def _call(self, pipeline: Pipeline, call: ScriptCall, *, repeatable: bool) -> Reply:
         try:
             return await pipeline.call(call, repeatable=repeatable)
-        except StoreLost:  # the script can name only the key where it looked
-            raise StoreLost(pool=self.control.pool) from None
+        except StoreLost as lost:  # the script can name only the key where it looked
+            raise attrs.evolve(lost, pool=self.control.pool) from None
 
 
 def nonce(io: IO) -> str:
@@ -407,7 +412,8 @@ class Pages:
         call = PAGE(keys, (self.incarnation, nonce(pipeline.io), *where))
         async with pipeline.pages.turn() as turn:
             try:
-                paged = await stored._call(pipeline, call, repeatable=True)
+                # Whoever repeats it asks for less: not `repeatable`.
+                paged = await stored._call(pipeline, call, repeatable=False)
             except StoreUnavailable:
                 self._bytes_max = max(self._bytes_max // 2, PAGE_BYTES_MIN)
                 raise
@@ -589,13 +595,6 @@ def _lists(members: Sequence[bytes]) -> tuple[dict[bytes, list[bytes]], int]:
     return found, foreign
 
 
-def _value_of(reply: Reply) -> Value | None:
-    if isinstance(reply, list):
-        return tuple(plain.texts(reply))
-    value: bytes | None = plain.typed(reply, bytes, type(None))
-    return value
-
-
 def _words(ops: Sequence[Op]) -> list[Word]:
     if not 0 < len(ops) <= OPS_MAX:
         raise InvalidOption(
@@ -604,8 +603,8 @@ def _words(ops: Sequence[Op]) -> list[Word]:
     words: list[Word] = []
     for op in ops:
         match op:
-            case Set(key=key, value=value):
-                words += "set", _key(key), _value(value)
+            case Set(key=key, value=value, is_told=is_told):
+                words += "set" if is_told else "put", _key(key), _value(value)
             case SetIfNotExists(key=key, value=value):
                 words += "set_if_not_exists", _key(key), _value(value)
             case CompareAndSet(key=key, expected=expected, value=value):

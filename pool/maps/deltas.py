@@ -34,10 +34,11 @@ Value: TypeAlias = bytes | tuple[bytes, ...]  # a string, or a list, which is ne
 
 @attrs.frozen
 class Set:
-    """Give `key` this value, whatever it had."""
+    """Give `key` this value, whatever it had; many of these need not tell what that was."""
 
     key: bytes
     value: bytes
+    is_told: bool = True
 
 
 @attrs.frozen
@@ -85,10 +86,14 @@ Op: TypeAlias = Set | SetIfNotExists | CompareAndSet | Delete | CompareAndDelete
 
 @attrs.frozen
 class OpResult:
-    """What became of one operation: whether its condition held, and the value it found."""
+    """What became of one operation: whether its condition held, and what it found.
+
+    Of a list that is its size: the answer to a write is no larger than a value.
+    """
 
     is_met: bool
-    previous: Value | None
+    previous: bytes | None
+    size_before: int = 0
 
 
 @attrs.frozen
@@ -129,6 +134,12 @@ class Position:
 
     def __str__(self) -> str:
         return f"{self.revision}-{self.stamp}-{self.incarnation}"
+
+    @property
+    def is_well_formed(self) -> bool:
+        """Whether a writer may have been answered this: anybody can make one of anything."""
+        found = _TEXT.fullmatch(str(self))
+        return found is not None and self == Position(found[3], int(found[1]), found[2])
 
     @classmethod
     def parse(cls, text: str) -> Position:
@@ -417,16 +428,21 @@ class History:
 
     revision: int  # 0: the map is not there
     floor: int  # the highest at which any map has ended
-    stamps: Mapping[int, str]  # of revisions asked for, as far as the map's log has them
+    # Of revisions asked for, as far back as the map's log goes; NO_STAMP: it goes past this one.
+    stamps: Mapping[int, str]
+
+    def proves(self, at: Position) -> bool:
+        """Say whether it is known to have a position of the map's incarnation."""
+        return self.stamps.get(at.revision) == at.stamp
 
     def has(self, at: Position) -> bool:
         """Say whether it has a position of the map's incarnation.
 
-        What no log has any more is taken for done: it is older than what a copy may miss, or the
-        map has ended since.
+        What no log reaches back to is taken for done: it is older than what a copy may miss, or
+        the map has ended since.
         """
-        stamp = self.stamps.get(at.revision)
-        return at.stamp == stamp if stamp else at.revision <= (self.revision or self.floor)
+        is_told = at.revision in self.stamps
+        return self.proves(at) if is_told else at.revision <= (self.revision or self.floor)
 
 
 # --- the life of a copy ---------------------------------------------------------------------

@@ -21,7 +21,15 @@ from typing import Any, Final, Generic, Literal, Self, TypeAlias, overload
 import attrs
 
 from pool import checks
-from pool.errors import ConfigError, InvalidOption, NotRunning, WrongValue, shown
+from pool.errors import (
+    ConfigError,
+    InvalidOption,
+    NotRunning,
+    StoreLost,
+    WrongValue,
+    shown,
+    unsure,
+)
 from pool.events import Observer
 from pool.maps import deltas as model
 from pool.maps.commands import OPS_MAX, MapLife
@@ -44,11 +52,15 @@ ReplicaHolder: TypeAlias = Callable[[], AbstractAsyncContextManager[Replica]]
 
 @attrs.frozen
 class Written(Generic[V]):
-    """The answer to a write: where the map was after it, and the value that it found."""
+    """The answer to a write: where the map was after it, and what it found.
+
+    Of a list it tells how many items there were, and not which.
+    """
 
     at: Position
     is_met: bool  # whether its condition held; if not, nothing was written
-    previous: V | tuple[V, ...] | None
+    previous: V | None  # the string that was there
+    size_before: int = 0  # the items of the list that was there
 
     @property
     def revision(self) -> int:
@@ -119,7 +131,7 @@ class ReplicatedMap(Generic[V]):
         self._held = held
         self._stack = AsyncExitStack()
         self._replica: Replica | None = None
-        self._state: Literal["new", "open", "closed"] = "new"
+        self._phase: Literal["new", "open", "closed"] = "new"
         self._watches: list[Watch[V]] = []
 
     @overload
@@ -208,7 +220,7 @@ class ReplicatedMap(Generic[V]):
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._replica = await self._stack.enter_async_context(self._held())
-        self._state = "open"
+        self._phase = "open"
         return self
 
     async def __aexit__(
@@ -219,7 +231,7 @@ class ReplicatedMap(Generic[V]):
     ) -> None:
         if self._replica is not None:
             self._replica.pipeline.check_loop()
-        self._state = "closed"
+        self._phase = "closed"
         for watch in self._watches:
             watch.close()
         await self._stack.__aexit__(kind, error, traceback)
@@ -337,7 +349,7 @@ class ReplicatedMap(Generic[V]):
             NotRunning: The map was closed.
         """
         replica = self._open
-        if type(at) is not Position:
+        if type(at) is not Position or not at.is_well_formed:
             raise checks.option("at", at, "a Position, as writes return")
         await replica.wait_for(at)
 
@@ -363,7 +375,10 @@ class ReplicatedMap(Generic[V]):
             StoreLost: Also if the server went back before the write came here.
         """
         written = await self.set(key, value)
-        await self.wait_for(written.at)
+        try:
+            await self.wait_for(written.at)
+        except StoreLost as lost:
+            raise unsure(lost) from None
         return written
 
     async def update(self, values: Mapping[str, V] | Mapping[bytes, V]) -> Position:
@@ -374,7 +389,7 @@ class ReplicatedMap(Generic[V]):
             InvalidOption: There are more.
         """
         replica = self._open
-        ops = [model.Set(key, value) for key, value in _pairs("values", values)]
+        ops = [model.Set(key, value, is_told=False) for key, value in _pairs("values", values)]
         return (await replica.write(ops, life=self._life)).at if ops else self.at
 
     async def set_if_not_exists(self, key: str | bytes, value: V) -> Written[V]:
@@ -390,7 +405,7 @@ class ReplicatedMap(Generic[V]):
         )
 
     async def delete(self, key: str | bytes) -> Written[V]:
-        """Remove a key, string or list; `previous` says whether it was there."""
+        """Remove a key; `previous` says which string, `size_before` of how long a list it was."""
         return await self._write(model.Delete(_bytes("key", key)))
 
     async def compare_and_delete(self, key: str | bytes, expected: V) -> Written[V]:
@@ -409,7 +424,6 @@ class ReplicatedMap(Generic[V]):
         by = checks.count("by", by, -WHOLE_MAX, WHOLE_MAX)
         written = await self._open.write([model.Increment(_bytes("key", key), by)], life=self._life)
         [outcome] = written.outcomes
-        assert not isinstance(outcome.previous, tuple)  # the script refuses it
         previous = None if outcome.previous is None else int(outcome.previous)
         return Counted(written.at, previous, (previous or 0) + by)
 
@@ -458,6 +472,12 @@ class ReplicatedMap(Generic[V]):
     # --- inside -------------------------------------------------------------------------------
 
     @property
+    def _state(self) -> Literal["new", "open", "closed"]:
+        """A map that outlives its node is closed with it: nobody would tell it of changes."""
+        is_over = self._replica is not None and self._replica.is_closed
+        return "closed" if is_over else self._phase
+
+    @property
     def _open(self) -> Replica:
         if self._replica is None or self._state != "open":
             raise NotRunning(state=self._state)
@@ -466,7 +486,8 @@ class ReplicatedMap(Generic[V]):
     async def _write(self, op: model.Op) -> Written[V]:
         written = await self._open.write([op], life=self._life)
         [outcome] = written.outcomes
-        return Written(written.at, outcome.is_met, self._value_of(outcome.previous))
+        previous = self._value_of(outcome.previous)
+        return Written(written.at, outcome.is_met, previous, outcome.size_before)
 
     async def _change_list(
         self,

@@ -38,9 +38,9 @@ class Standalone:
         *,
         settings: Settings | None,
         observers: Sequence[Observer],
-        io: IO | None = None,
+        _io: IO | None = None,  # of a simulation
     ) -> None:
-        self._opening_session = open_session(Url.parse(url), pool, settings, observers, io)
+        self._opening_session = open_session(Url.parse(url), pool, settings, observers, _io)
         self._stack = AsyncExitStack()
         self._is_opening = False
 

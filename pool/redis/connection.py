@@ -97,8 +97,8 @@ class Connection:
     def __init__(self, url: Url, name: str, clock: Callable[[], float]) -> None:
         self.server: Server | None = None  # as of the last connection
         # When the other side has last taken or sent something, greetings apart.
-        self.moved_s = float("-inf")
-        self.came_bytes = 0  # of replies, in the last exchange
+        self.moved_s: float = float("-inf")
+        self.came_bytes: int = 0  # of replies, in the last exchange
         self._timeout_s = 0.0  # of the present exchange, as is ...
         self._until_s = 0.0
         self._ends_s = 0.0  # the present wait

@@ -65,7 +65,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import anyio
 import anyio.lowlevel
@@ -88,7 +88,7 @@ from pool.redis.reads import Portion
 from pool.runtime.session import CLOSE_BUDGET_S, Session
 from pool.runtime.stream_tailer import Batch, StreamTailer
 from pool.runtime.supervisor import Apart
-from pool.streams.buffer import STREAMS_MAX, EventBuffer, stored_of
+from pool.streams.buffer import STREAMS_MAX, EventBuffer, EventSource, stored_of
 from pool.streams.commands import (
     BATCH_MAX,
     ConsumerLease,
@@ -130,6 +130,7 @@ class Sink:
         self,
         session: Session,
         name: str,
+        first: tuple[StoredStream, Start],
         *,
         no_ack: bool,
         grace_s: float,
@@ -146,7 +147,8 @@ class Sink:
         self._session = session
         self._filter = Filter.of(topics, pattern, where)
         self._is_no_ack = checks.flag("no_ack", no_ack)
-        self._first: list[tuple[StoredStream, Start]] = []
+        self._first = first
+        position_of(first[1])
         self._sources: dict[str, Source] = {}
         self._left: dict[str, Source] = {}  # read no more; what was handed out may be in hand
         self._id = session.ids.next("c")
@@ -165,12 +167,14 @@ class Sink:
             on_batch=self._on_batch,
             on_trouble=self._on_trouble,
             on_back=self._on_back,
+            on_end=self._on_end,
             care=Apart(session.supervisor, self._on_failed),
         )
         self._tailer = tail
         self._buffer: EventBuffer[Item, Source] = EventBuffer(
             buffer_max=buffer_max, tail=tail, size_of=size_of
         )
+        self._is_unreachable = False  # which was told
         self._held: Batch[Source] | None = None  # brought while a take was under way
         self._told = Told(name, session.io.clock, session.emit)
         self._calls = Calls(
@@ -192,6 +196,7 @@ class Sink:
             is_open=lambda: self._state == "open",
             is_ours=self._is_ours,
             all=self._all,
+            coming=lambda source: {entry_id for entry_id, _ in tail.under_way(source)},
             streams=lambda: len(self._sources),
         )
 
@@ -202,15 +207,16 @@ class Sink:
         """This consumer's name in the groups; another one after its lease was lost."""
         return member_name(self._id, self._number)
 
-    async def add_stream(self, stream: Any, start: Start = "oldest") -> None:
+    async def add_stream(self, stream: EventSource, start: Start = "oldest") -> None:
         """Read this stream too; `start` counts where the sink has no group yet.
 
         Raises:
-            InvalidOption: It is read already, `start` is none, or there are 64 streams.
+            InvalidOption: It is read already, `start` is none, or there are 64 streams, or
+                it is of another server or pool.
             StorageFull, StoreUnavailable: As for adding an event.
         """
         self._check_open()
-        source = self._source(stored_of(stream), start)
+        source = self._source(stored_of(stream, self._session), start)
         consumer = self.consumer
         asked_s, call = self._session.io.clock(), source.of.join(consumer, "", source.start)
         had = self._left.pop(source.stream, None)  # else a tick may leave it behind our join
@@ -226,13 +232,13 @@ class Sink:
             self._joined(source, asked_s)
             self._follow()
 
-    async def remove_stream(self, stream: Any) -> None:
+    async def remove_stream(self, stream: EventSource) -> None:
         """Read this stream no more; what is buffered of it goes to others at once.  Twice is fine.
 
         What was handed out and not acknowledged can still be, within its grace.
         """
         self._session.check_loop()
-        source = self._sources.pop(stored_of(stream).events, None)
+        source = self._sources.pop(stored_of(stream, self._session).events, None)
         if source is None:
             return
         self._left[source.stream] = source
@@ -356,23 +362,20 @@ class Sink:
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._state = "opening"
-        for stored, start in self._first:
-            source = self._source(stored, start)
-            self._sources[source.stream] = source
-        self._buffer.fit(len(self._sources))
+        source = self._source(*self._first)
+        self._sources[source.stream] = source
+        self._buffer.fit(1)
         asked_s = self._session.io.clock()
         self._loop = self._session.io.loop(self._session.supervisor)
         self._hands.begin(self._loop)
         try:
-            for source in self._sources.values():
-                call = source.of.join(self.consumer, "", source.start)
-                await self._session.pipeline.call(call, repeatable=True)
+            call = source.of.join(self.consumer, "", source.start)
+            await self._session.pipeline.call(call, repeatable=True)
         except BaseException:
             self._state = "closed"
             raise
         self._state = "open"
-        for source in self._sources.values():
-            self._joined(source, asked_s)
+        self._joined(source, asked_s)
         self._follow()
         self._tailer.start()
         self._arm()
@@ -403,11 +406,6 @@ class Sink:
             await self._calls.finish(self._hands.goodbyes(unseen))
             self._loop.close()
             await anyio.lowlevel.checkpoint()  # timers that were taken back end here
-
-    def begin_with(self, stored: StoredStream, start: Start) -> None:
-        """Say what to read when it is entered."""
-        position_of(start)
-        self._first.append((stored, start))
 
     def _stored(self, stream: StoredStream) -> StoredSink:
         named_ms = round(1000 * (self._session.settings.lease_ttl_s or 0))
@@ -672,12 +670,14 @@ class Sink:
             source.of.ack(ids), lambda _: self._hands.on_acknowledged(source.stream, ids)
         )
 
-    def _on_trouble(self, error: PoolError, failures: int) -> None:
+    def _on_trouble(self, error: PoolError, _: int) -> None:
         if not isinstance(error, StoreUnavailable):
             for source in self._sources.values():
                 if source.joined_as:
                     self._renew(source)  # which tells of which of them it is
-        if not failures and not str(getattr(error, "problem", "")).startswith("NOGROUP"):
+        is_group = str(getattr(error, "problem", "")).startswith("NOGROUP")
+        if not is_group and not self._is_unreachable:
+            self._is_unreachable = True
             pool = self._session.control.pool
             told = StreamsUnreachable(pool=pool, reader=self.name, problem=str(error))
             self._session.emit(told)
@@ -685,8 +685,18 @@ class Sink:
     def _on_back(self, failures: int) -> None:
         for source in self._all():
             source.is_doubted = True  # a server that went back may have undone what we acknowledged
-        pool = self._session.control.pool
-        self._session.emit(StreamsReachable(pool=pool, reader=self.name, failures=failures))
+        if self._is_unreachable:
+            self._is_unreachable = False
+            pool = self._session.control.pool
+            self._session.emit(StreamsReachable(pool=pool, reader=self.name, failures=failures))
+
+    def _on_end(self, error: BaseException | None) -> None:
+        """Reading has ended for good: unless we closed it, with the stream's connection or node."""
+        if self._state == "open":
+            self._cancel_tick()
+            if error is None:
+                self._buffer.drop()
+            self._buffer.end(NotRunning(state="closed"))
 
     def _on_failed(self, error: Exception) -> None:
         self._buffer.end(error)

@@ -20,7 +20,7 @@ from pool.runtime.observers import log_observer
 from pool.runtime.pool_config import learn_ttl
 from pool.runtime.session import Session, open_session
 from pool.settings import Settings
-from pool.streams.buffer import HasEvents
+from pool.streams.buffer import EventSource
 from pool.streams.commands import StoredStream
 from pool.streams.event import (
     EVENT_BYTES_MAX,
@@ -46,7 +46,7 @@ ONCE_MAX_S: Final = 7 * 86_400.0
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Stream(HasEvents):
+class Stream(EventSource):
     """An ordered stream of events, kept in Redis: `node.stream("orders")` or `Stream.open()`.
 
     Events are kept until they are removed, the stream is destroyed, or a limit that was asked for
@@ -60,7 +60,6 @@ class Stream(HasEvents):
     ttl_s: float | None = None
     is_sliding: bool = False
     ends_at: datetime | int | None = None
-    _session: Session
     _ends: _Ends = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -84,7 +83,7 @@ class Stream(HasEvents):
         ends_at: datetime | int | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (log_observer,),
-        io: IO | None = None,
+        _io: IO | None = None,  # of a simulation
     ) -> AbstractAsyncContextManager[Stream]:
         """Open a stream without a node, on a connection of its own: `async with Stream.open(...)`.
 
@@ -99,7 +98,6 @@ class Stream(HasEvents):
                 milliseconds; instead of a `ttl_s`.
             settings: Lease TTL and time-outs, as for a node.
             observers: Called with everything notable, plainly; the default writes log lines.
-            io: The world outside; for simulations.
 
         Raises:
             ConfigError, InvalidOption: At once: an argument cannot be used.
@@ -107,7 +105,7 @@ class Stream(HasEvents):
         """
         check_stream(name)
         _limits(length_max, ttl_s, is_sliding, ends_at)
-        opening = open_session(Url.parse(url), pool, settings, observers, io)
+        opening = open_session(Url.parse(url), pool, settings, observers, _io)
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[Stream]:
@@ -128,7 +126,8 @@ class Stream(HasEvents):
 
     @property
     def name(self) -> str:
-        return self.stored.name
+        """The stream's name in its pool."""
+        return self._stored.name
 
     def sibling(
         self,
@@ -199,13 +198,14 @@ class Stream(HasEvents):
         check_size("payload", body, self._session.settings.payload_bytes_max)
         once = None if once_id is None else encoded_name("once_id", once_id, ONCE_BYTES_MAX)
         window_s = checks.seconds("once_for_s", once_for_s, ONCE_MIN_S, ONCE_MAX_S)
-        call = self.stored.add(
+        call = self._stored.add(
             name,
             body,
             subject,
             length_max=self.length_max or 0,
             ttl_ms=self._ends.ms,
             how=self._ends.how + ("x" if only_if_exists else ""),
+            mark=f"{self._session.io.dice.getrandbits(32):08x}",
             once_id=once,
             window_ms=round(1000 * window_s),
         )
@@ -223,7 +223,7 @@ class Stream(HasEvents):
             check_id("id", event_id)
         if not event_ids:
             return 0
-        removed: int = await self._session.pipeline.execute("XDEL", self.stored.events, *event_ids)
+        removed: int = await self._session.pipeline.execute("XDEL", self._stored.events, *event_ids)
         return removed
 
     async def destroy(self) -> bool:
@@ -234,7 +234,7 @@ class Stream(HasEvents):
         Raises:
             StoreUnavailable, NotRunning: As for `add()`.
         """
-        found: int = await self._session.pipeline.call(self.stored.end(), repeatable=False)
+        found: int = await self._session.pipeline.call(self._stored.end(), repeatable=False)
         return found > 0
 
     async def fetch_length(self) -> int:
@@ -243,7 +243,7 @@ class Stream(HasEvents):
         Raises:
             StoreUnavailable, StoreFault, NotRunning: As for `add()`.
         """
-        length: int = await self._session.pipeline.execute("XLEN", self.stored.events)
+        length: int = await self._session.pipeline.execute("XLEN", self._stored.events)
         return length
 
     # --- reading ------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Stream(HasEvents):
             InvalidOption: `start` is none; see `reader()`.
             StoreUnavailable, StoreFault, NotRunning: As for `add()`.
         """
-        return await snapshot_of(self._session, self.stored, position_of(start))
+        return await snapshot_of(self._session, self._stored, position_of(start))
 
     def reader(
         self,
@@ -282,11 +282,14 @@ class Stream(HasEvents):
         Raises:
             InvalidOption: An argument cannot be used.
         """
-        reader = Reader(
-            self._session, topics=topics, pattern=pattern, where=where, buffer_max=buffer_max
+        return Reader(
+            self._session,
+            (self._stored, start),
+            topics=topics,
+            pattern=pattern,
+            where=where,
+            buffer_max=buffer_max,
         )
-        reader.begin_with(self.stored, start)
-        return reader
 
     def sink(
         self,
@@ -321,9 +324,10 @@ class Stream(HasEvents):
         Raises:
             ConfigError, InvalidOption: An argument cannot be used.
         """
-        sink = Sink(
+        return Sink(
             self._session,
             name,
+            (self._stored, start),
             no_ack=no_ack,
             grace_s=grace_s,
             deliveries_max=deliveries_max,
@@ -332,8 +336,6 @@ class Stream(HasEvents):
             pattern=pattern,
             where=where,
         )
-        sink.begin_with(self.stored, start)
-        return sink
 
 
 @attrs.frozen

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from pool.redis.embedded.program import find_server
+from pool.redis.embedded.program import ServerProgram, find_server
 from pool.redis.embedded.server import EmbeddedServer
 from pool.testing.audit import audit
 from pool.testing.jobs import make_job
 from pool.testing.proxy import FaultProxy, fault_proxy
 
-__all__ = ["EmbeddedServer", "FaultProxy", "audit", "fault_proxy", "find_server", "make_job"]
+__all__ = [
+    "EmbeddedServer",
+    "FaultProxy",
+    "ServerProgram",
+    "audit",
+    "fault_proxy",
+    "find_server",
+    "make_job",
+]

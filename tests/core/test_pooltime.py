@@ -85,9 +85,41 @@ def test_who_is_no_witness_knows_by_others_what_a_step_behind_another_is() -> No
     for then_ms in (HOUR_MS // 2, -HOUR_MS):
         time = PoolTime().heard(EPOCH_MS - HOUR_MS, 0, 0, 1.0, 1.0, PERIOD_S, is_astray=True)
         raw_ms = EPOCH_MS + 2_000 + then_ms
-        time = time.heard(raw_ms, HOUR_MS, 1, 3.0, 3.0, PERIOD_S, is_astray=True)
+        time = astray(time, 3.0, EPOCH_MS + 2_000, raw_ms, HOUR_MS)
         assert (time.off_ms, time.since_ms, time.turn) == (then_ms, 0, 1)
         assert time.expected_ms(3.0) == EPOCH_MS + 2_000
+
+
+def astray(time: PoolTime, at_s: float, seen_ms: int, raw_ms: int, offset_ms: int) -> PoolTime:
+    """Tell of the first offset that others have set, and of a clock that is off again."""
+    told_ms = max(seen_ms, min(raw_ms, seen_ms + round(2000 * PERIOD_S)))
+    return time.heard(raw_ms, offset_ms, 1, at_s, at_s, PERIOD_S, is_astray=True, told_ms=told_ms)
+
+
+@pytest.mark.parametrize("came_ms", [7_000, -7_000, 0])
+@pytest.mark.parametrize("then_ms", [15_000, -15_000, HOUR_MS, -HOUR_MS])
+@pytest.mark.parametrize("last_ms", [9_000, -9_000])
+def test_what_was_set_right_for_steps_that_it_counts_in_is_not_taken_off_again(
+    came_ms: int, then_ms: int, last_ms: int
+) -> None:
+    """Who came behind one step, and was told so, stood still while the next one was settled."""
+    time = PoolTime().heard(
+        EPOCH_MS + came_ms, 0, 0, 1.0, 1.0, PERIOD_S, is_astray=True, witnessed_ms=came_ms
+    )
+    raw_ms, offset_ms = EPOCH_MS + 4_000 + last_ms, -came_ms - then_ms
+    words = time.expects(5.0).split("|")
+    assert words == [str(EPOCH_MS + 4_000), str(-came_ms), "0", "4000"]
+    time = astray(time, 5.0, EPOCH_MS + 2_000, raw_ms, offset_ms)
+    assert (time.expected_ms(5.0), time.since_ms, time.turn) == (EPOCH_MS + 4_000, 0, 1)
+    assert time.told(5.0).off_ms == last_ms
+
+
+def test_what_two_steps_may_mean_is_no_later_than_its_last_answer_allows() -> None:
+    """Of neither it was told: both were settled at once, and then the clock was set again."""
+    came = PoolTime().heard(EPOCH_MS - 7_000, 0, 0, 1.0, 1.0, PERIOD_S, is_astray=True)
+    raw_ms, offset_ms = EPOCH_MS + 4_000 - 9_000, 7_000 + HOUR_MS
+    time = astray(came, 5.0, EPOCH_MS + 2_000, raw_ms, offset_ms)
+    assert EPOCH_MS + 2_000 <= time.expected_ms(5.0) <= EPOCH_MS + 6_000
 
 
 def test_who_is_no_witness_begins_anew_with_what_one_claims() -> None:
@@ -102,7 +134,7 @@ def test_who_is_no_witness_begins_anew_with_what_one_claims() -> None:
         # The answer to a call that is no renewal says nothing of claims.
         told = told.heard(raw_ms - 15_000, 0, 0, 2.0, 2.0, PERIOD_S, is_astray=True)
         stepped_ms = EPOCH_MS + 2_000 + step_ms  # it was settled, and the next one came, unheard
-        both = told.heard(stepped_ms, -by_ms, 1, 3.0, 3.0, PERIOD_S, is_astray=True)
+        both = astray(told, 3.0, EPOCH_MS + 1_500, stepped_ms, -by_ms)
         assert (both.expected_ms(3.0), both.off_ms) == (EPOCH_MS + 2_000, step_ms)
         then = told.heard(
             raw_ms - 15_000 + step_ms + 1_000, 0, 0, 3.0, 3.0, PERIOD_S, is_astray=True

@@ -14,7 +14,7 @@ from pool.core.placement import Candidates
 from pool.core.record import Options, Outcome, Record, Start
 from pool.core.settlement import Death, Judgement, after_failure, recover
 from pool.errors import PayloadEncodingError
-from pool.jobs.roster import WorkerInfo
+from pool.jobs.roster import WorkerEntry
 from pool.maps.commands import delta_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ OPTIONS = (b"j|5|1000|60000|0|60000", b"s|0|1000|60000|30000|60000")
 METAS = (b"id-1|thumbnail|j|1||0|", b"id-2|follow|s|3|pbi|2|1795231945399670")
 ENTRIES = ("1795231945399674-0", "0-1", "18446744073709551615-18446744073709551615")
 EDITS = (b"+3:key5:value-3:old", b"-1:a", b"+0:0:")
-INFO = WorkerInfo(
+INFO = WorkerEntry(
     id="w8z4k0qv1xt1",
     node="n1",
     handlers=("thumbnail", "follow"),
@@ -86,7 +86,7 @@ def _options(mutator: Mutator, raw: bytes) -> None:
 
 
 def _info(mutator: Mutator, raw: bytes) -> None:
-    info = WorkerInfo.parse(mutator.damaged(raw))
+    info = WorkerEntry.parse(mutator.damaged(raw))
     if info is not None:
         Candidates([info.candidate]).ranked(17, "thumbnail", 3)
         for lane in range(len(info.incarnations)):

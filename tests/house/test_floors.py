@@ -217,7 +217,10 @@ def test_no_async_log_calls() -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("facade", ["pool", "pool.testing"])
+PUBLIC = ("pool", "pool.errors", "pool.events", "pool.maps", "pool.streams", "pool.testing")
+
+
+@pytest.mark.parametrize("facade", PUBLIC)
 def test_the_facade_exports_what_it_names(facade: str) -> None:
     """What they import of ours is public, so `__all__` names it; nothing else is public."""
     module = importlib.import_module(facade)
@@ -239,6 +242,6 @@ def test_examples_use_the_facade_only() -> None:
         f"{path} imports {name}"
         for path in sorted((ROOT / "examples").rglob("*.py"))
         for name in imported(path)
-        if is_ours(name) and name not in ("pool", "pool.testing")
+        if is_ours(name) and name not in PUBLIC
     ]
     assert not inside, "\n".join(inside)

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import (
-    DeadlockRisk,
-    Handlers,
-    Job,
-    JobParked,
-    Node,
-    StoreUnavailable,
-    UnsupportedServer,
-)
+from pool import Handlers, Job, Node
+from pool.errors import DeadlockRisk, JobParked, StoreUnavailable, UnsupportedServer
 from pool.redis.commands.opening import PROTOCOL
 
 if TYPE_CHECKING:

@@ -10,17 +10,13 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pool import (
-    Call,
-    Handlers,
+from pool import Call, Handlers, Job, JobRef, PoolError
+from pool.errors import (
     InvalidKey,
-    Job,
     JobCancelled,
     JobExists,
-    JobRef,
     NoSuchJob,
     PayloadTooLarge,
-    PoolError,
     PoolFull,
     StoreFault,
     StoreUnavailable,
@@ -241,7 +237,7 @@ async def test_a_delayed_job_needs_nobody_who_dispatched_it(fleet: Fleet) -> Non
     ref = await client.options(delay_s=0.5).dispatch(echo, "k", 3)
     await fleet.leave(client)
     node = await fleet.node(handlers)
-    again = JobRef[Any](ref.key, ref.job_id, ref.handler, node)
+    again = JobRef[Any](ref.key, ref.job_id, ref.handler, node._client)
     assert await again.result(timeout_s=5) == 3
 
 
@@ -460,7 +456,7 @@ async def test_who_had_a_key_last_is_asked_first(
         if first == "notify":
             await node.notify("k", 1)
         else:
-            await node.request_stop("k", ref.job_id, "enough")
+            await node._client.request_stop("k", ref.job_id, "enough")
         await node.notify("k", 2)
     may_end.set()
     await ref.stop(timeout_s=5)

@@ -14,8 +14,9 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from pool import Cancel, Handlers, Job, JobCancelled, JobParked, Node, Park, Retry
+from pool import Cancel, Handlers, Job, Node, Park, Retry
 from pool.core.record import NO_MARKS, Start
+from pool.errors import JobCancelled, JobParked
 from pool.events import ActorCrashed, AttemptFailed, RunDisturbed
 from pool.jobs.run import Run, _apart
 from pool.redis.io.system import COPY_EXIT_CODE

@@ -19,7 +19,8 @@ import anyio.lowlevel
 import attrs
 import pytest
 
-from pool import Handlers, Job, Node, NotRunning, ReplicatedMap, Stream
+from pool import Handlers, Job, Node, ReplicatedMap, Stream
+from pool.errors import NotRunning
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.loops import current_loop
 from pool.runtime.task_scope import TaskScope
@@ -170,9 +171,9 @@ async def test_who_is_cancelled_while_entering_ends_at_every_step(
             if isinstance(block, Node):
                 assert block.state == "closed"
                 with anyio.fail_after(SOON_S):  # nobody waits for a node that never was
-                    await block.wait_closed()
+                    await block.wait_drained()
                 with pytest.raises(NotRunning):
-                    block.check_open()
+                    block._check_open()
             await anyio.lowlevel.checkpoint()
             assert leases(fleet) == set()
             assert others() == before, f"step {at}, {turns} turns later"

@@ -1,6 +1,6 @@
 """Every argument of every public call, given what it cannot be: a typed error at once.
 
-The calls are enumerated from `pool.__all__` and from what those return: a new one, or a new
+The calls are enumerated from the public modules and from what those return: a new one, or a new
 argument of one, fails here until its row says what it takes.  At once means in the call's first
 step, before it could wait for anything; and nothing was given to a pipeline to send.
 """
@@ -25,21 +25,15 @@ import attrs
 import pytest
 
 import pool
-from pool import (
-    Handlers,
-    Job,
-    JobRef,
-    Node,
-    PayloadTooLarge,
-    PoolError,
-    ReplicatedMap,
-    Settings,
-    StreamEvent,
-    UsageError,
-)
+import pool.maps
+import pool.streams
+from pool import Handlers, Job, JobRef, Node, PoolError, ReplicatedMap, Settings
+from pool.errors import PayloadTooLarge, UsageError
 from pool.events import ActorCrashed
 from pool.jobs.client.dispatch import Dispatching
+from pool.maps import Position
 from pool.redis.pipeline import Pipeline
+from pool.streams import StreamEvent
 from pool.streams.commands import Parked
 from pool.testing import make_job
 
@@ -62,11 +56,13 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+HOMES = (pool, pool.maps, pool.streams)
+
 # Made by the library: who makes one by hand is not listened to.
 MADE_HERE = words(
-    "Change Counted Event Handler Job JobRef Parked Position Reader Resized Resync Sink Status "
-    "Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching Options _Decorator "
-    "ReplicatedMap"
+    "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader "
+    "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
+    "Options _Decorator ReplicatedMap"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(
@@ -80,24 +76,20 @@ USERS_OWN = frozenset({"Runner", "Event"})
 # As of a dict: what cannot be a key of it is not in it, or has Python's own error.
 OF_A_DICT = frozenset({"Handlers.__getitem__", "Handlers.__contains__", "Handlers.get"})
 # Of the library's own parts, which are public in Python's sense only.
-INNER = words(
-    "Handler.__call__ Options.parse WorkerInfo.pack WorkerInfo.parse Job.handed_over "
-    "Node.check_open Node.admission Node.ref Node.explained Node.wait Node.look "
-    "Node.request_stop Node.why_waits Reader.begin_with Sink.begin_with log_observer"
-)
+INNER = words("Handler.__call__ log_observer")
 
 
 def classes() -> Iterator[type]:
     """What `pool` exports, and what its calls return."""
-    waiting: list[Any] = [getattr(pool, name) for name in pool.__all__]
+    waiting: list[Any] = [getattr(home, name) for home in HOMES for name in home.__all__]
     seen: set[type] = set()
     while waiting:
         found = waiting.pop()
         found = typing.get_origin(found) or found
         if not isinstance(found, type) or found in seen or issubclass(found, PoolError):
             continue
-        if not found.__module__.startswith("pool.") or found.__name__ == "Worker":
-            continue  # a worker is a handle: `remove_worker()` takes it
+        if not found.__module__.startswith("pool."):
+            continue
         seen.add(found)
         yield found
         for name, member in members(found):
@@ -139,7 +131,7 @@ def arguments() -> dict[str, list[inspect.Parameter]]:
         call: [
             each
             for each in inspect.signature(member).parameters.values()
-            if each.name not in ("self", "cls", "io")  # of the simulation
+            if each.name not in ("self", "cls", "_io")  # of the simulation
         ]
         for call, member in calls.items()
         if call not in INNER | OF_A_DICT
@@ -393,10 +385,7 @@ CALLS: dict[str, dict[str, Takes]] = {
     },
     "Node.stream": {"name": NAME.called("stream"), **STREAM_ENDS},
     "Node.add_worker": {"handlers": Takes(handlers), **A_WORKER},
-    "Node.remove_worker": {
-        "worker": Takes(lambda o: o.worker),
-        "grace_s": within(0.0, 86_400.0).or_none(),
-    },
+    "LocalWorker.remove": {"grace_s": within(0.0, 86_400.0).or_none()},
     "Node.drain": {"grace_s": within(0.0, 86_400.0).or_none()},
     "Node.suspect": {"job_id": TEXT},
     "JobRef.started": {"timeout_s": TIMEOUT},
@@ -440,7 +429,7 @@ CALLS: dict[str, dict[str, Takes]] = {
     "ReplicatedMap.__contains__": {"key": ANY},
     "ReplicatedMap.watch": {"buffer_max": within(1, 1_000_000, whole=True)},
     "Position.parse": {"text": taking("1-a-i")},
-    "ReplicatedMap.wait_for": {"at": taking(pool.Position("i", 1))},
+    "ReplicatedMap.wait_for": {"at": taking(Position("i", 1))},
     "ReplicatedMap.set": {"key": MAP_KEY, "value": MAP_VALUE},
     "ReplicatedMap.set_and_wait": {"key": MAP_KEY, "value": MAP_VALUE},
     "ReplicatedMap.update": {"values": taking({"x": "x"}, "{}", "{'x': 'x'}")},
@@ -527,6 +516,8 @@ class Things:
                 on: Any = self.node
             case "Dispatching":
                 on = self.node
+            case "LocalWorker":
+                on = self.worker
             case "JobRef":
                 on = self.ref
             case "ReplicatedMap" if method != "open":
@@ -542,7 +533,7 @@ class Things:
             case "Job":
                 return partial(setattr, self.job, method)
             case _:
-                on = getattr(pool, owner)
+                on = next(getattr(home, owner) for home in HOMES if owner in home.__all__)
         found: Callable[..., Any] = on if method == "__init__" else getattr(on, method)
         return found
 
@@ -686,8 +677,8 @@ ANYWHERE = words(
 # What may be done twice, and so after the end.
 TWICE = words(
     "Watch.close Reader.aclose Sink.aclose Reader.remove_stream Sink.remove_stream Watch.__enter__ "
-    "Node.wait_closed Reader.__anext__ Sink.__anext__ Watch.__anext__ Node.drain "
-    "Node.remove_worker"
+    "Node.wait_drained Reader.__anext__ Sink.__anext__ Watch.__anext__ Node.drain "
+    "LocalWorker.remove"
 )
 OF_A_LOOP = ("Node", "Dispatching", "JobRef", "ReplicatedMap", "Watch", "Stream", "Reader", "Sink")
 ENTERING = ("__aenter__", "__anext__", "__enter__", "__aiter__", "__iter__", "__len__")

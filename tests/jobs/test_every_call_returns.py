@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import Handlers, Job, Node, NotRunning, PoolError, StoreUnavailable
-from pool.errors import AuthError
+from pool import Handlers, Job, Node, PoolError
+from pool.errors import AuthError, NotRunning, StoreUnavailable
 from pool.events import ActorCrashed
 from pool.jobs.client.dispatcher import FLIGHTS_MAX
 from pool.redis.commands.admission import DISPATCH
@@ -75,7 +75,7 @@ def calls_of(handlers: Handlers) -> Calls:
 
     async def add(node: Node) -> None:
         worker = await node.add_worker(handlers)
-        await node.remove_worker(worker, grace_s=0.0)
+        await worker.remove(grace_s=0.0)
 
     return {
         "dispatch": lambda node: node.dispatch("quick", f"q{random.random()}"),
@@ -88,7 +88,7 @@ def calls_of(handlers: Handlers) -> Calls:
         "map": held_map,
         "add": add,
         "drain": lambda node: node.drain(grace_s=0.0),
-        "closed": lambda node: node.wait_closed(),
+        "closed": lambda node: node.wait_drained(),
     }
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import Call, Handlers, Job, JobExists, JobRef, StorageFull
+from pool import Call, Handlers, Job, JobRef
+from pool.errors import JobExists, StorageFull
 from pool.events import NodeLeft, WorkerReaped
 from pool.jobs.client.dispatcher import ASK_AGAIN_S
 from tests.nodes import Fleet
@@ -96,7 +97,7 @@ async def test_a_planned_exit_from_a_full_server_hands_over(full: Fleet, diary: 
     await full.leave(first)
     await diary.until(lambda seen: any(e[0] == "follows" and e[2] == second.id for e in seen))
     assert diary.entries[-1] == ("follows", "service", second.id, "kept")
-    ref = JobRef[str](slow.key, slow.job_id, "slow", second)
+    ref = JobRef[str](slow.key, slow.job_id, "slow", second._client)
     assert await ref.result(timeout_s=5) == first.id  # of a job that has ended: asked while full
     assert (await full.seen(NodeLeft, node=first.id)).abandoned == 0
     assert full.all_seen(WorkerReaped) == []

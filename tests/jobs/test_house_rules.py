@@ -18,7 +18,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from pool import ConfigError, Handlers, Job, Node, NotRunning, PoolError, ReplicatedMap
+from pool import Handlers, Job, Node, PoolError, ReplicatedMap
+from pool.errors import ConfigError, NotRunning
 from pool.events import ActorCrashed, LeaseLost, LoopHung, NodeJoined, NodeLeft, StoreTroubled
 from pool.jobs.fleet.reaper import Reaper
 from pool.runtime.observers import log_observer
@@ -72,7 +73,7 @@ async def test_handlers_log_in_the_context_of_whoever_opened_the_node(
             await (await node.dispatch(context, "a")).result(timeout_s=5)
             await (await node.dispatch(thread, "b")).result(timeout_s=5)
         [worker] = a_fleet.workers(node)
-        await node.remove_worker(worker)
+        await node._remove_worker(worker.id, None)
         with bound(request="adder"):
             await node.add_worker(mine)
         await (await node.dispatch(context, "c")).result(timeout_s=5)

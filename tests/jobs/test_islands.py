@@ -16,7 +16,8 @@ import attrs
 import pytest
 import redis
 
-from pool import ConfigError, Handlers, Job, JobRef, Node, StoreLost, StoreUnavailable
+from pool import Handlers, Job, JobRef, Node
+from pool.errors import ConfigError, StoreLost, StoreUnavailable
 from pool.events import (
     ControlLost,
     DataLost,
@@ -137,7 +138,7 @@ async def serves_again(node: Node, lane: int) -> bool:
 
 
 def numbers(node: Node) -> set[tuple[int, ...]]:
-    return {info.incarnations for info in node.workers}
+    return {info.incarnations for info in Fleet.entries(node)}
 
 
 def have(node: Node, wanted: tuple[int, ...]) -> bool:
@@ -255,7 +256,7 @@ async def test_a_node_leaves_without_a_lane_that_hangs(
         job = await second.dispatch("echo", key_in(0), "text")
         assert await job.result(timeout_s=PATIENCE_S) == "text"
         assert islands.all_seen(WorkerReaped) == []
-        assert await slow.__class__(slow.key, slow.job_id, "slow", second).result(
+        assert await slow.__class__(slow.key, slow.job_id, "slow", second._client).result(
             timeout_s=PATIENCE_S
         ) in (first.id, second.id)
         # The call's deadline, the second of a job that may end, handlers that lost their lease.

@@ -11,8 +11,9 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from pool import Handlers, Job, PoolError, StoreLost, StoreUnavailable
+from pool import Handlers, Job, PoolError
 from pool.core.timing import Timing
+from pool.errors import StoreLost, StoreUnavailable
 from pool.events import (
     DataLost,
     HandlerOverran,
@@ -25,7 +26,7 @@ from pool.events import (
 )
 from pool.jobs.fleet.keepalive import KeepAlive, _Due
 from pool.jobs.listener import Listener
-from pool.jobs.roster import WorkerInfo
+from pool.jobs.roster import WorkerEntry
 from pool.jobs.run import Run
 from pool.jobs.wiring import Wiring
 from pool.jobs.worker.outbox import Outbox
@@ -181,7 +182,7 @@ async def test_a_node_cut_off_alone_loses_its_keys_and_joins_again_under_another
         assert epoch > diary.entries[0][1]
         assert attempt == 1
         assert (await fleet.seen(WorkerReaped)).by == other.id
-        elsewhere = type(ref)(ref.key, ref.job_id, ref.handler, other)
+        elsewhere = type(ref)(ref.key, ref.job_id, ref.handler, other._client)
         status = await elsewhere.status()
         assert (status.crashes, status.attempt) == (0.5, 1)
         await proxy.heal()
@@ -189,7 +190,7 @@ async def test_a_node_cut_off_alone_loses_its_keys_and_joins_again_under_another
         assert fenced.worker == f"{fenced.worker.rpartition('.')[0]}.1"
 
         def joined_again() -> bool:
-            numbers = {info.node: info.incarnations for info in other.workers}
+            numbers = {info.node: info.incarnations for info in fleet.entries(other)}
             return numbers.get(node.id) == (2,)
 
         await fleet.until(joined_again)
@@ -363,7 +364,7 @@ async def test_a_handler_that_outlives_its_lease_is_reported_and_its_commit_refu
         assert (overran.key, overran.handler) == ("k", "deaf")
         await diary.has(second.id)
         await proxy.heal()
-        elsewhere = type(ref)(ref.key, ref.job_id, ref.handler, second)
+        elsewhere = type(ref)(ref.key, ref.job_id, ref.handler, second._client)
         assert await elsewhere.result(timeout_s=5) == second.id
         release.set()
         await fleet.seen(WorkerFenced)
@@ -746,7 +747,7 @@ async def test_what_an_operator_deletes_is_there_again_two_periods_later(
     def is_whole() -> bool:
         target = worker.target(0)
         entry: Any = fleet.client.hget(fleet.control.map_data(WORKERS), f"={worker.id}")
-        info = WorkerInfo.parse(entry)
+        info = WorkerEntry.parse(entry)
         return (
             (takes(fleet, node)[0] or 0) > 0
             and fleet.client.hexists(fleet.names.handlers, "where")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pool import Call, ConfigError, Handlers, Job, JobRef, StoreLost
+from pool import Call, Handlers, Job, JobRef
 from pool.core.placement import Candidate, Candidates
 from pool.core.record import Outcome, Record
+from pool.errors import ConfigError, StoreLost
 from pool.events import WorkerReaped
-from pool.jobs.roster import WorkerInfo
+from pool.jobs.roster import WorkerEntry
 from pool.jobs.worker.messages import Ticked
 from pool.maps.deltas import Set
 from pool.names import Names, lane_of
@@ -151,7 +152,7 @@ async def test_an_orphan_is_found_in_whichever_lane_it_is(fleet: Fleet) -> None:
     node = await fleet.node(lanes=LANES, lease_ttl_s=1.0)
     wiring = fleet.wiring(node)
     fleet.client.zadd(Names(fleet.pool, 0).keepalive, {"ghost.1": 9e12})
-    ghost = WorkerInfo(
+    ghost = WorkerEntry(
         id="ghost",
         node="n0",
         handlers=("h",),

@@ -13,8 +13,9 @@ import anyio
 import attrs
 import pytest
 
-from pool import Handlers, InvalidOption, Job, Node, NotRunning, StoreLost, StoreUnavailable
+from pool import Handlers, Job, Node
 from pool.core.record import NO_MARKS, Start
+from pool.errors import InvalidOption, NotRunning, StoreLost, StoreUnavailable
 from pool.events import (
     ActorCrashed,
     DataLost,
@@ -289,7 +290,7 @@ async def test_a_lane_that_was_silent_once_is_left_when_it_has_been_heard(
         node = await fleet.node(handlers_of(diary), url=proxy.url)
         keepalive = fleet.wiring(node)._keepalive
         proxy.go_silent()
-        await node.remove_worker(fleet.workers(node)[0])
+        await node._remove_worker(fleet.workers(node)[0].id, None)
         await proxy.heal()
         assert await keepalive.confirm(SOON_S) == set()
         await fleet.leave(node)
@@ -305,7 +306,7 @@ async def test_a_worker_that_crashes_while_it_drains_still_ends_its_grace(
     [worker] = fleet.workers(node)
     with anyio.fail_after(SOON_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(partial(node.remove_worker, worker, grace_s=1.0))
+            tasks.start_soon(partial(node._remove_worker, worker.id, 1.0))
             await fleet.until(lambda: worker._grace_ends_s < float("inf"))
             worker.spawn(crashing)
     assert (await ref.status()).owner == ""
@@ -338,7 +339,7 @@ async def test_a_job_that_drains_its_own_node_is_given_back_like_any_other(
     with anyio.fail_after(SOON_S):
         assert await ref.result(timeout_s=LONG_S) == second.id
     assert diary.entries == [("begins", first.id), ("ended", first.id), ("begins", second.id)]
-    await first.wait_closed()
+    await first.wait_drained()
     assert first.state == "drained"
     assert not fleet.all_seen(WorkerReaped)
 
@@ -374,7 +375,7 @@ async def test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_ove
         if is_leaving:
             tasks.start_soon(fleet.leave, first)
         else:
-            tasks.start_soon(first.remove_worker, fleet.workers(first)[0])
+            tasks.start_soon(first._remove_worker, fleet.workers(first)[0].id, None)
         await diary.has("begins", second.id)
         release.set()
     assert diary.entries == [("begins", first.id), ("ends", EXIT_CODE), ("begins", second.id)]
@@ -390,7 +391,7 @@ async def test_a_node_that_could_not_drain_does_not_say_that_it_has(
         with pytest.raises(InvalidOption):
             await node.drain(grace_s=bad)
         with pytest.raises(InvalidOption):
-            await node.remove_worker(fleet.workers(node)[0], grace_s=bad)
+            await node._remove_worker(fleet.workers(node)[0].id, bad)
     assert node.state == "open"
     assert await (await node.dispatch("quick", "k")).result(timeout_s=SOON_S) == node.id
 
@@ -406,7 +407,7 @@ async def test_a_shorter_grace_counts_for_a_worker_that_drains_already(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(node.drain, grace_s=LONG_S))
             await fleet.until(lambda: worker._grace_ends_s < float("inf"))
-            await node.remove_worker(worker, grace_s=0.0)
+            await node._remove_worker(worker.id, 0.0)
     assert (node.state, (await ref.status()).owner) == ("drained", "")
     await ref.stop(timeout_s=SOON_S)
 
@@ -531,7 +532,7 @@ async def test_what_is_nobodys_any_more_is_not_reconciled_nor_begun_again(
 async def test_a_trial_ends_though_its_worker_has_left(fleet: Fleet, diary: Diary) -> None:
     node = await fleet.node(handlers_of(diary))
     [worker] = fleet.workers(node)
-    await node.remove_worker(worker)
+    await node._remove_worker(worker.id, None)
     context = fleet.wiring(node).context
     start = Start(
         key="k",
@@ -546,6 +547,6 @@ async def test_a_trial_ends_though_its_worker_has_left(fleet: Fleet, diary: Diar
         payload=b"",
     )
     run = Run(start, 0, 0.0)
-    for_s = context.trials.take(run, (0, "w"), lambda: None, context.io.clock())
+    for_s = context.trials.take(run, (0.0, 1), (0, "w"), lambda: None, context.io.clock())
     worker._on_trial(run, for_s)
     await fleet.until(lambda: not context.trials.has(run))

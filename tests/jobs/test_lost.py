@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import Handlers, Job, JobLost, JobRef, NoSuchJob, OutcomeExpired
+from pool import Handlers, Job, JobRef
+from pool.errors import JobLost, NoSuchJob, OutcomeExpired
 from pool.jobs.context import Seen
 from pool.redis.commands.talk import Missing
 
@@ -121,7 +122,7 @@ async def test_what_ended_long_ago_has_ended_or_was_lost(fleet: Fleet) -> None:
     await heard.result(timeout_s=5)
     await fleet.until(lambda: fleet.client.exists(fleet.names.result(unheard.job_id)))
     long_ago(unheard)
-    for ref in (heard, unheard, JobRef[Any]("c", "never", "quick", node)):
+    for ref in (heard, unheard, JobRef[Any]("c", "never", "quick", node._client)):
         fleet.client.delete(fleet.names.result(ref.job_id))
         with pytest.raises(OutcomeExpired, match="has ended, or was lost"):
             await ref.result(timeout_s=5)

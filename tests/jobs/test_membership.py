@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import AuthError, Handlers, Job, Node, PoolError, ReplicatedMap, StoreUnavailable
+from pool import Handlers, Job, Node, PoolError, ReplicatedMap
 from pool.core.lease import Tick
+from pool.errors import AuthError, StoreUnavailable
 from pool.events import DataLost, LeaseLost, LeaseResumed, StoreTroubled, WorkerFenced
 from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.fleet.membership import IdentityGone, Membership
@@ -68,7 +69,7 @@ async def test_a_failure_between_joining_and_announcing_is_made_good(
     await fleet.seen(StoreTroubled, during="join")
     await fleet.until(lambda: serves(node))
     assert worker.target(0).number == 2
-    await fleet.until(lambda: [w.incarnations for w in node.workers] == [(2,)])
+    await fleet.until(lambda: [w.incarnations for w in fleet.entries(node)] == [(2,)])
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -83,7 +84,7 @@ async def test_a_failure_while_joining_anew_is_made_good(
     await fleet.seen(DataLost)
     await fleet.until(lambda: serves(node))
     await fleet.until(lambda: announce_fails_once == ["once"])
-    await fleet.until(lambda: [w.incarnations for w in node.workers] == [(2,) * lanes])
+    await fleet.until(lambda: [w.incarnations for w in fleet.entries(node)] == [(2,) * lanes])
     assert len(fleet.all_seen(DataLost)) == 1
     assert fleet.workers(node)[0].target(0).number == 2
 
@@ -142,7 +143,7 @@ async def test_who_has_joined_anew_hears_at_once_of_what_it_is_given(fleet: Flee
     worker, membership = fleet.workers(node)[0], fleet.wiring(node).membership
     for name in (f"{node.id}.1", f"{worker.id}.1"):
         membership.tell(IdentityGone(0, name))
-    await fleet.until(lambda: [w.incarnations for w in node.workers] == [(2,)])
+    await fleet.until(lambda: [w.incarnations for w in fleet.entries(node)] == [(2,)])
     assert await (await node.dispatch(echo, "k", 5)).result(timeout_s=5) == 5
     # What it was is still registered, and nobody is left who could reap it.
     fleet.is_audited = False
@@ -247,10 +248,11 @@ async def test_a_worker_joins_though_the_servers_clock_has_jumped(
         await real(self, state, workers, **more)
 
     monkeypatch.setattr(Membership, "_join", join)
-    worker = await node.add_worker(handlers)
+    await node.add_worker(handlers)
+    [worker] = fleet.workers(node)
     assert await serves(node)
     assert worker.target(0).number == 2
-    assert [info.incarnations for info in node.workers] == [(2,)]
+    assert [info.incarnations for info in fleet.entries(node)] == [(2,)]
 
 
 async def test_a_renewal_that_overtakes_a_leave_does_not_bring_the_worker_back(
@@ -266,7 +268,7 @@ async def test_a_renewal_that_overtakes_a_leave_does_not_bring_the_worker_back(
 
     monkeypatch.setattr(Membership, "_leave", leave)
     node = await fleet.node(handlers)
-    await node.remove_worker(fleet.workers(node)[0])
+    await node._remove_worker(fleet.workers(node)[0].id, None)
     await fleet.until(lambda: not node.workers)
     assert fleet.all_seen(WorkerFenced) == []
 

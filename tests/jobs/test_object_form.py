@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import ConfigError, DuplicateHandler, Handlers, Job, JobCancelled
+from pool import Handlers, Job
+from pool.errors import ConfigError, DuplicateHandler, JobCancelled
 from pool.events import AttemptFailed, MessageUnheard
 
 if TYPE_CHECKING:

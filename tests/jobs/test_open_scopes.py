@@ -13,7 +13,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pool import Handlers, Job, JobParked
+from pool import Handlers, Job
+from pool.errors import JobParked
 from pool.events import ActorCrashed, AttemptFailed, RunDisturbed
 
 if TYPE_CHECKING:

@@ -11,21 +11,9 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from pool import (
-    Cancel,
-    Handlers,
-    Job,
-    JobCancelled,
-    JobParked,
-    JobRef,
-    NoSuchJob,
-    NotStarted,
-    NotStopped,
-    OutcomeExpired,
-    Park,
-    Retry,
-)
+from pool import Cancel, Handlers, Job, JobRef, Park, Retry
 from pool.core.record import Outcome
+from pool.errors import JobCancelled, JobParked, NoSuchJob, NotStarted, NotStopped, OutcomeExpired
 from pool.events import AttemptFailed, CommitRefused
 from tests.stopwatch import stopwatch
 
@@ -136,7 +124,7 @@ async def test_a_time_limit_of_zero_asks_the_store(fleet: Fleet) -> None:
     await runs.started(timeout_s=5)
     later = await client.options(delay_s=600).dispatch(work, "later", False)
     for home in (client, node):
-        of = [JobRef[str](ref.key, ref.job_id, "work", home) for ref in (done, runs, later)]
+        of = [JobRef[str](ref.key, ref.job_id, "work", home._client) for ref in (done, runs, later)]
         assert await of[0].result(timeout_s=0) == "done"
         for ref in of[:2]:
             await fleet.until(partial(_has_begun, fleet, ref.key))
@@ -483,7 +471,7 @@ async def test_results_of_every_ending_are_the_same_from_any_node(fleet: Fleet) 
         ref = await first.dispatch(end, f"k-{how}", how)
         texts = set()
         for node in (first, second, first):
-            asked = JobRef[Any](ref.key, ref.job_id, ref.handler, node)
+            asked = JobRef[Any](ref.key, ref.job_id, ref.handler, node._client)
             try:
                 texts.add(str(await asked.result(timeout_s=5)))
             except (JobCancelled, JobParked) as error:

@@ -62,7 +62,7 @@ async def test_an_inbox_is_handled_page_by_page(fleet: Fleet, diary: Diary) -> N
             await client.notify("r", {"n": n, "pad": "x" * sizes[n % 4]})
 
     await tell(0)
-    await fleet.node(handlers, io=turning())
+    await fleet.node(handlers, _io=turning())
     await tell(count)
     await diary.counts(2 * count)
     assert diary.entries == list(range(2 * count))
@@ -71,7 +71,7 @@ async def test_an_inbox_is_handled_page_by_page(fleet: Fleet, diary: Diary) -> N
 
 async def test_a_worker_compares_what_it_owns_page_by_page(fleet: Fleet, diary: Diary) -> None:
     """G-05: what it lost is found, and nothing that runs is touched."""
-    node = await fleet.node(holding(diary), io=turning())
+    node = await fleet.node(holding(diary), _io=turning())
     await node.dispatch_many("hold", [Call(f"k{n}") for n in range(20)])
     await diary.counts(20)
     [worker] = fleet.workers(node)
@@ -104,7 +104,7 @@ async def test_what_comes_up_during_a_comparison_is_compared_after_it(
     fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some of it may have been looked at before, and nobody would look again for ten TTLs."""
-    node = await fleet.node(holding(diary), io=turning())
+    node = await fleet.node(holding(diary), _io=turning())
     await node.dispatch_many("hold", [Call(f"k{n}") for n in range(10)])
     await diary.counts(10)
     [worker] = fleet.workers(node)
@@ -129,7 +129,7 @@ async def test_many_that_end_at_once_are_fenced_and_forgotten_page_by_page(
     fleet: Fleet, diary: Diary
 ) -> None:
     """G-06: one page after the other, without a pause between them; workers among them too."""
-    await fleet.node(holding(diary), io=turning())
+    await fleet.node(holding(diary), _io=turning())
     clients = {f"c{n}.1": 1 for n in range(60)}
     fleet.client.zadd(fleet.names.keepalive, clients)
     await fleet.seen(WorkerReaped, times=60)
@@ -142,7 +142,7 @@ async def test_those_who_own_something_are_reaped_a_few_at_a_time(
     fleet: Fleet, diary: Diary
 ) -> None:
     """G-06: each has its turn before its claim ends; who is done makes room for the next."""
-    await fleet.node(holding(diary), io=turning())
+    await fleet.node(holding(diary), _io=turning())
     names = [f"dead{n}.1" for n in range(9)]
     for name in names:
         fleet.client.xadd(fleet.names.stream(name), {"k": "nobody's", "m": "none"}, id="1-0")
@@ -182,7 +182,7 @@ async def test_places_of_the_dead_keep_nobody_from_hearing(fleet: Fleet, diary: 
 
 async def test_a_repeated_message_is_looked_for_page_by_page(fleet: Fleet) -> None:
     """G-07: also where many are unhandled, each call looks at a few."""
-    client = await fleet.node(io=turning())
+    client = await fleet.node(_io=turning())
     await client.options(allow_unknown=True).dispatch("read", "r")
     for n in range(9):
         await client.notify("r", n)

@@ -13,13 +13,14 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from pool import Handlers, Job, PoolError, StoreFault, StoreLost
+from pool import Handlers, Job, PoolError
 from pool.core.ids import process_of
 from pool.core.record import Record
 from pool.core.settlement import Grant
+from pool.errors import StoreFault, StoreLost
 from pool.jobs.context import Context
 from pool.jobs.fleet.scatter import Scatter
-from pool.jobs.roster import WorkerInfo
+from pool.jobs.roster import WorkerEntry
 from pool.redis.pipeline import Pipeline
 from tests.nodes import Fleet
 
@@ -118,7 +119,7 @@ async def test_only_lost_data_puts_a_lane_in_doubt(
 async def test_who_stood_together_is_dealt_out_to_different_processes() -> None:
     """One after the other, wherever it begins: none is asked twice before all were asked once."""
     infos = [
-        WorkerInfo(
+        WorkerEntry(
             id=f"wprocess{n}ss1",
             node=f"n{n}",
             handlers=("serve",),

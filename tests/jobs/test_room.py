@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import Call, Handlers, Job, JobParked, JobRef, NotStarted, PoolError, StartFailed
+from pool import Call, Handlers, Job, JobRef, PoolError
+from pool.errors import JobParked, NotStarted, StartFailed
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Pace
 from pool.jobs.worker.worker import Worker
 from pool.names import lane_of

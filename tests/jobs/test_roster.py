@@ -7,12 +7,12 @@ from typing import Any
 import attrs
 import pytest
 
-from pool.jobs.roster import SHUTDOWN_KEY, Roster, WorkerInfo
+from pool.jobs.roster import SHUTDOWN_KEY, Roster, WorkerEntry
 from pool.maps.deltas import Value
 
 
-def worker(name: str, **changes: Any) -> WorkerInfo:
-    info = WorkerInfo(
+def worker(name: str, **changes: Any) -> WorkerEntry:
+    info = WorkerEntry(
         id=name,
         node="n1",
         handlers=("h",),
@@ -26,7 +26,7 @@ def worker(name: str, **changes: Any) -> WorkerInfo:
     return attrs.evolve(info, **changes)
 
 
-def entries(*infos: WorkerInfo) -> dict[bytes, Value]:
+def entries(*infos: WorkerEntry) -> dict[bytes, Value]:
     return {info.id.encode(): info.pack() for info in infos}
 
 
@@ -55,14 +55,14 @@ def test_a_change_is_seen_by_whoever_asks_next() -> None:
 def test_many_changes_cost_one_reading_of_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = [worker(f"w{n}") for n in range(100)]
     roster, read = Roster(), list[bytes]()
-    parse = WorkerInfo.parse
+    parse = WorkerEntry.parse
 
-    def counted(text: Value) -> WorkerInfo | None:
+    def counted(text: Value) -> WorkerEntry | None:
         assert isinstance(text, bytes)
         read.append(text)
         return parse(text)
 
-    monkeypatch.setattr(WorkerInfo, "parse", counted)
+    monkeypatch.setattr(WorkerEntry, "parse", counted)
     roster.update(entries(*fleet))
     assert read == []
     before = roster.candidates

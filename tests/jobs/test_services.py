@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import (
-    Handlers,
-    InboxFull,
-    Job,
-    JobCancelled,
-    Node,
-    NoSuchJob,
-    NotStopped,
-    UsageError,
-)
+from pool import Handlers, Job, Node
+from pool.errors import InboxFull, JobCancelled, NoSuchJob, NotStopped, UsageError
 from pool.events import AttemptFailed, ServiceMoved
 
 if TYPE_CHECKING:

@@ -250,7 +250,7 @@ async def test_a_stored_start_of_another_id_than_its_record_is_granted_anew(flee
         fields: dict[Any, Any] = {"k": "k", "m": "goof|echo|j|1|||", "p": encode_call(("v",), {})}
         pipe.xadd(fleet.names.stream(worker), fields, id=f"{epoch}-0")
         pipe.execute()
-    ref = JobRef[Any]("k", "good", "echo", node)
+    ref = JobRef[Any]("k", "good", "echo", node._client)
     assert await ref.result(timeout_s=5) == "v"
     assert len(fleet.all_seen(CommitRefused)) <= 2
     await is_well(fleet, node)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import pytest
 
-from pool import ConfigError, Handlers, Job, Node, Settings, Stream
+from pool import Handlers, Job, Node, Settings, Stream
+from pool.errors import ConfigError
 from pool.events import TtlChanged
 from pool.names import Names
 from pool.ops import inspect

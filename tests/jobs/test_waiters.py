@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import Handlers, InvalidOption, Job, JobCancelled, JobRef, Node, NotRunning, NotStarted
+from pool import Handlers, Job, JobRef, Node
+from pool.errors import InvalidOption, JobCancelled, NotRunning, NotStarted
 from pool.jobs.client.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def gated(diary: Diary, release: anyio.Event) -> Handlers:
 
 def seen_from(ref: JobRef[Any], node: Node) -> JobRef[Any]:
     """Return the same job's reference as another node would hold it."""
-    return JobRef(ref.key, ref.job_id, ref.handler, node)
+    return JobRef(ref.key, ref.job_id, ref.handler, node._client)
 
 
 async def test_started_result_and_status_are_told_to_any_node(fleet: Fleet, diary: Diary) -> None:

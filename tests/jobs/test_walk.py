@@ -15,9 +15,9 @@ import anyio
 import attrs
 import pytest
 
-from pool import Handlers, Job, Node, PoolError, StoreUnavailable
+from pool import Handlers, Job, Node, PoolError
 from pool.core.record import Options, Record
-from pool.errors import StoreFault
+from pool.errors import StoreFault, StoreUnavailable
 from pool.events import (
     CountersMended,
     IndexRestored,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 import pytest
 
-from pool import Handlers, Job, JobExists, Node, PoolError
+from pool import Handlers, Job, Node, PoolError
 from pool.core.lifecycle import ACKNOWLEDGE, OVER
-from pool.errors import PartEnded
+from pool.errors import JobExists, PartEnded
 from pool.events import ServiceMoved
 from pool.jobs.run import Run
-from pool.jobs.trials import TIMER_S, TRIAL_S, Trials
+from pool.jobs.trials import TIMER_S, TRIAL_GROWTH, TRIAL_S, Trials
 from pool.jobs.worker.executor import Executor, _Slot
 from pool.jobs.worker.messages import Ticked
 from pool.jobs.worker.outbox import Outbox
@@ -99,9 +99,9 @@ async def test_a_client_becomes_a_worker_and_a_client_again(fleet: Fleet) -> Non
         assert (info.id, info.node, info.handlers) == (worker.id, node.id, ("where",))
         assert (info.capacity, info.label, info.version) == (3, "left", "1.2")
         assert await (await node.dispatch(where_run, "k")).result(timeout_s=5) == worker.id
-        await node.remove_worker(worker)
+        await worker.remove()
         assert node.workers == ()
-        await node.remove_worker(worker)  # twice is fine
+        await worker.remove()  # twice is fine
     ref = await node.dispatch(where_run, "k")
     assert (await ref.status()).state == "unassigned"
     await ref.stop(timeout_s=5)
@@ -120,7 +120,7 @@ async def test_removing_a_worker_hands_its_services_over_and_lets_its_jobs_end(
     second = await node.add_worker(holding(diary, release))
     own = next(worker for worker in fleet.workers(node) if worker.id == first)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(node.remove_worker, own)
+        tasks.start_soon(node._remove_worker, own.id, None)
         await diary.has("service", f"{second.id}.1")
         release.set()
     assert (await job.result(timeout_s=5)).startswith(first)
@@ -152,7 +152,7 @@ async def test_two_workers_of_one_node_never_run_a_key_at_once(fleet: Fleet, dia
     second = await node.add_worker(handlers)
     first = next(worker for worker in fleet.workers(node) if worker.id != second.id)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(node.remove_worker, first)
+        tasks.start_soon(node._remove_worker, first.id, None)
         await fleet.until(lambda: first.is_draining)
         release.set()
     await diary.counts(2)
@@ -183,9 +183,9 @@ async def test_a_key_outlives_its_removed_worker_together_with_a_handler_that_do
     node = await fleet.node(handlers, op_timeout_s=1.0)
     ref = await node.dispatch(slow, "k")
     await diary.counts(1)
-    second = await node.add_worker(handlers)
-    first = next(worker for worker in fleet.workers(node) if worker.id != second.id)
-    await node.remove_worker(first, grace_s=0.0)
+    await node.add_worker(handlers)
+    first, second = fleet.workers(node)
+    await node._remove_worker(first.id, 0.0)
     await fleet.until(lambda: "k" in second.runs)
     assert running["k"] == 1
     release.set()
@@ -215,7 +215,7 @@ async def test_a_key_whose_start_was_being_prepared_outlives_its_removed_worker(
         ref = await node.dispatch(size, "k", b"x" * 2000)
         await fleet.until(lambda: "k" in first.runs and first.runs["k"].phase == "preparing")
     second = await node.add_worker(handlers)
-    await node.remove_worker(first, grace_s=0.0)
+    await node._remove_worker(first.id, 0.0)
     assert await ref.result(timeout_s=10) == [f"{second.id}.1", 2000]
 
 
@@ -468,7 +468,7 @@ async def test_a_drained_node_stays_a_client(fleet: Fleet, diary: Diary) -> None
     await diary.counts(2)
     assert node.state == "drained"
     with anyio.fail_after(1):
-        await node.wait_closed()
+        await node.wait_drained()
     assert [info.node for info in node.workers] == [other.id]
     with pytest.raises(JobExists):
         await node.dispatch("serve", "k")
@@ -489,7 +489,7 @@ async def test_shutdown_drains_every_node_and_keeps_what_is_open_for_the_next_st
     with anyio.fail_after(5):
         await nodes[0].shutdown_pool()
         for node in nodes:
-            await node.wait_closed()
+            await node.wait_drained()
     assert {node.state for node in nodes} == {"drained"}
     records = [fleet.record(key) for key in keys]
     assert [record and record.state for record in records] == ["unassigned"] * 6
@@ -818,9 +818,10 @@ async def test_suspects_that_wait_no_longer_take_no_share_of_the_others_time(
     node = await fleet.node(begun)
     await diary.counts(1)
     [worker] = fleet.workers(node)
-    assert worker.context.trials._count == 3
+    [death] = worker.context.trials._waves.values()
+    assert death.waiting == 3 * TRIAL_GROWTH  # two marks each
     worker._executor._forget_suspects()
-    assert worker.context.trials._count == 0
+    assert death.waiting == 0
 
 
 async def test_what_ended_without_a_lease_is_told_before_a_worker_compares(

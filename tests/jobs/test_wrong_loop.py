@@ -12,11 +12,8 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 
-from pool import (
-    Handlers,
-    Job,
-    WrongLoop,
-)
+from pool import Handlers, Job
+from pool.errors import WrongLoop
 from pool.maps.replicas import Maps
 from tests.nodes import Fleet
 

@@ -16,7 +16,9 @@ import attrs
 import pytest
 import redis
 
-from pool import Change, PoolError, ReplicatedMap, Resync, Settings, StoreLost
+from pool import PoolError, ReplicatedMap, Settings
+from pool.errors import StoreLost
+from pool.maps import Change, Resync
 from pool.maps.commands import StoredMap
 from pool.names import Control
 from pool.redis.embedded.server import EmbeddedServer

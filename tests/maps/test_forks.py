@@ -20,8 +20,10 @@ import anyio
 import attrs
 import pytest
 
-from pool import PoolError, Position, ReplicatedMap, Resync, Settings, StoreLost
+from pool import PoolError, ReplicatedMap, Settings
 from pool.core.timing import Timing
+from pool.errors import StoreLost
+from pool.maps import Position, Resync
 from pool.maps.commands import StoredMap
 from pool.names import Control
 from pool.redis.embedded.program import ServerProgram
@@ -206,6 +208,35 @@ async def test_a_history_of_equal_numbers_is_not_taken_for_ours(bench: Bench) ->
     assert [news.is_fork for news in bench.news if isinstance(news, Resync)] == [True]
 
 
+@pytest.mark.parametrize("lost", [1, 3])
+async def test_who_waits_for_a_write_behind_a_fork_has_it(bench: Bench, lost: int) -> None:
+    """The copy is as far by its number, or further, along what the server has lost."""
+    await bench.near.set_and_wait("a", "kept")
+    older = bench.save()
+    for n in range(lost):
+        await bench.near.set_and_wait("a", f"lost {n}")
+    bench.go_back(older)
+    await bench.near.set_and_wait("a", "other")
+    assert bench.near["a"] == "other"
+    await bench.is_equal()
+
+
+async def test_a_lost_write_is_told_where_the_numbers_were_skipped(bench: Bench) -> None:
+    """The map has ended and lives again: its log goes past the number, and has nothing there."""
+    await bench.near.set_and_wait("a", "kept")
+    older = bench.save()
+    await bench.near.set("a", "lost 1")
+    lost = await bench.near.set_and_wait("a", "lost 2")
+    bench.go_back(older)
+    await bench.near.destroy()
+    written = await bench.near.set_and_wait("a", "other")
+    assert written.at.revision > lost.at.revision
+    await bench.is_equal()
+    for copy in (bench.near, bench.far):
+        with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost):
+            await copy.wait_for(lost.at)
+
+
 async def test_a_fork_that_has_overtaken_a_copy_is_told_as_one(bench: Bench) -> None:
     await bench.near.set_and_wait("a", "kept")
     older = bench.save()
@@ -225,9 +256,11 @@ async def test_a_position_goes_to_another_process_as_text(bench: Bench) -> None:
     at = (await bench.near.set("a", "1")).at
     await bench.far.wait_for(Position.parse(str(at)))
     assert bench.far["a"] == "1"
-    for wrong in (at.revision, str(at), None):
+    made: Any = Position
+    broken = [made("a", "b"), made("a", 1, 2), made("a", str(at.revision)), made("", 1, "a")]
+    for wrong in (at.revision, str(at), None, *broken, attrs.evolve(at, revision=-1)):
         with pytest.raises(PoolError, match="Position"):
-            await bench.far.wait_for(wrong)  # type: ignore[arg-type]
+            await bench.far.wait_for(wrong)
 
 
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S])

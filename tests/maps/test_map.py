@@ -15,26 +15,13 @@ import anyio.to_thread
 import attrs
 import pytest
 
-from pool import (
-    Change,
-    ConfigError,
-    Counted,
-    InvalidOption,
-    MapFull,
-    Node,
-    NotRunning,
-    PayloadTooLarge,
-    ReplicatedMap,
-    Resized,
-    Resync,
-    Settings,
-    Written,
-    WrongValue,
-)
+from pool import Node, ReplicatedMap, Settings
+from pool.errors import ConfigError, InvalidOption, MapFull, NotRunning, PayloadTooLarge, WrongValue
+from pool.maps import Change, Counted, Resized, Resync, Written
 from pool.maps import deltas as model
 from pool.maps import watch as watches
 from pool.maps.commands import StoredMap
-from pool.maps.deltas import Probed
+from pool.maps.deltas import Position, Probed
 from pool.maps.replica import Replica
 from pool.maps.watch import WATCH_BYTES_MAX
 from pool.names import Control
@@ -214,7 +201,7 @@ async def test_a_key_holds_a_string_or_a_list_and_each_has_its_own_reads(
     await flags.set_and_wait("s", f"-{2**53 - 1}")
     assert flags.get_int("s") == 1 - 2**53
     replaced = await flags.set("l", "now a string")
-    assert replaced == Written(replaced.at, True, ("1",))
+    assert replaced == Written(replaced.at, True, None, 1)
 
 
 async def test_any_text_and_any_bytes_come_back_as_they_were(open_map: OpenMap) -> None:
@@ -545,6 +532,46 @@ async def test_closing_the_map_ends_those_who_watch_it(open_map: OpenMap) -> Non
             start(follow, flags.watch())
         await flags.set_and_wait("a", "1")
     assert ended == ["ended"] * 3
+
+
+async def test_a_map_that_outlives_its_node_is_closed_with_it(
+    redis_url: str, pool_name: str
+) -> None:
+    """Its watches waited for ever, and it said that it was open."""
+    ended: list[Any] = []
+    async with together() as start:
+
+        async def follow(watch: Any) -> None:
+            ended.extend([change.new async for change in watch])
+            ended.append("ended")
+
+        async def wait(flags: ReplicatedMap[str], at: Position) -> None:
+            with pytest.raises(NotRunning, match="closed"):
+                await flags.wait_for(at)
+            ended.append("told")
+
+        async with Node(pool_name, redis_url, settings=SETTINGS) as node:
+            flags = node.map("flags")
+            await flags.__aenter__()
+            at = flags.at
+            start(follow, flags.watch())
+            start(wait, flags, attrs.evolve(at, revision=2**52, stamp="f"))
+            await anyio.lowlevel.checkpoint()
+            await flags.set_and_wait("a", "1")
+    assert sorted(ended) == ["1", "ended", "told"]
+    assert repr(flags) == "<ReplicatedMap 'flags', closed>"
+    for use in (lambda: flags["a"], lambda: flags.at, flags.watch, flags.snapshot):
+        with pytest.raises(NotRunning, match="closed"):
+            use()
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: flags.set("a", "2"),
+        lambda: flags.wait_for(at),
+        lambda: flags.update({}),
+    ]
+    for call in calls:
+        with pytest.raises(NotRunning, match="closed"):
+            await call()
+    await flags.__aexit__(None, None, None)
 
 
 # --- set_and_wait -----------------------------------------------------------------------------

@@ -11,9 +11,11 @@ import anyio
 import attrs
 import pytest
 
-from pool import Change, Handlers, Job, Node, NotRunning, ReplicatedMap, Resync, StoreFault
+from pool import Handlers, Job, Node, ReplicatedMap
 from pool.core.timing import Timing
+from pool.errors import NotRunning, StoreFault
 from pool.events import ActorCrashed, MapDamaged, MapNotFetched, MapResynced
+from pool.maps import Change, Resync
 from pool.maps.commands import StoredMap
 from pool.names import WORKERS
 

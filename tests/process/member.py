@@ -24,9 +24,9 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from pool import Call, Event, Handlers, Job, JobRef, Node, PoolError, Retry, Settings
-from pool.core.placement import Candidates
+from pool import Call, Handlers, Job, JobRef, Node, PoolError, Retry, Settings
 from pool.core.record import Start
+from pool.events import Event
 from pool.names import key_hash
 from pool.redis.commands.change import Edge, Guard
 from pool.redis.commands.lane import Lane
@@ -264,7 +264,8 @@ class Obedient:
 
     async def first_ranked(self, handler: str, keys: list[str]) -> dict[str, str]:
         """Say which worker should have each key, by the map that this member has."""
-        known = Candidates([info.candidate for info in self.node.workers])
+        assert self.node._wiring is not None
+        known = self.node._wiring.context.roster.candidates
         return {key: known.ranked(key_hash(key), handler, 1)[0] for key in keys}
 
     async def drain(self) -> None:

@@ -400,7 +400,16 @@ async def test_a_position_is_found_in_the_log_or_known_to_be_lost(store: Store) 
         return await store.map.find(store.pipeline, INCARNATION, revisions)
 
     stamps = {at.revision: at.stamp for at in written}
-    assert await find(first, middle, last, last + 1) == History(last, 0, stamps)
+    assert await find(first, middle, last, last + 1) == History(last, 0, {**stamps, last + 1: "0"})
+    store.client.hdel(store.map.data, "at")
+    mended = (await store.state()).at  # its number is skipped, and no delta leads there
+    written.append((await store.write(Set(b"a", b"4"))).at)
+    numbers = (last, last + 1, mended.revision - 1, mended.revision)
+    found = await find(*numbers)
+    assert found.stamps == dict(zip(numbers, (stamps[last], "0", "0", mended.stamp), strict=True))
+    assert found.has(mended)
+    assert not found.has(Position(INCARNATION, last + 1, "a"))
+    last = written[-1].revision
     store.client.delete(store.map.log)
     assert await find(middle, last) == History(last, 0, {last: written[-1].stamp})
     ended = (await store.destroy()).at
@@ -573,19 +582,37 @@ async def test_a_list_operation_that_changes_nothing_writes_nothing(store: Store
     assert store.dump() == before
 
 
-async def test_a_string_replaces_a_list_and_tells_what_it_was(store: Store) -> None:
+async def test_a_string_replaces_a_list_and_tells_how_long_it_was(store: Store) -> None:
     await store.change("append", b"l", b"1", b"2")
-    assert (await store.write(SetIfNotExists(b"l", b"x"))).outcomes == (
-        OpResult(False, (b"1", b"2")),
-    )
+    assert (await store.write(SetIfNotExists(b"l", b"x"))).outcomes == (OpResult(False, None, 2),)
     assert (await store.write(CompareAndSet(b"l", b"1", b"x"))).outcomes[0].is_met is False
-    assert (await store.write(Set(b"l", b"x"))).outcomes == (OpResult(True, (b"1", b"2")),)
+    assert (await store.write(Set(b"l", b"x"))).outcomes == (OpResult(True, None, 2),)
     assert await store.items() == {b"l": b"x"}
     await refused_list_op(store, WrongValue, ListOp("append", b"l", (b"1",)))
     await store.change("append", b"m", b"1")
-    assert (await store.write(Delete(b"m"))).outcomes == (OpResult(True, (b"1",)),)
+    assert (await store.write(Delete(b"m"))).outcomes == (OpResult(True, None, 1),)
     assert await store.items() == {b"l": b"x"}
     assert not store.client.exists(store.map.lists)
+
+
+async def test_no_answer_is_larger_than_one_value(store: Store) -> None:
+    """A list of any length came back whole, and from an update 256 values that nobody asked for."""
+    large = b"x" * 65_536
+    for n in range(64):
+        await store.change("append", b"l", b"%d" % n + large[2:])
+    names = [b"k%d" % n for n in range(64)]
+    await store.write(*(Set(name, large, is_told=False) for name in names))
+    writes: list[tuple[Op, ...]] = [
+        (SetIfNotExists(b"l", b""), CompareAndSet(b"l", b"a", b"b")),
+        tuple(Set(name, b"", is_told=False) for name in names),
+        (Set(b"l", b""),),
+    ]
+    before = store.client.info("stats")["total_net_output_bytes"]
+    outcomes = [(await store.write(*ops)).outcomes for ops in writes]
+    shipped = store.client.info("stats")["total_net_output_bytes"] - before
+    assert shipped < 30_000, "INFO itself is most of it"
+    assert outcomes[0] == (OpResult(False, None, 64),) * 2
+    assert outcomes[1:] == [(OpResult(True, None),) * 64, (OpResult(True, None, 64),)]
 
 
 async def test_lists_of_awkward_keys_do_not_meet(store: Store) -> None:
@@ -917,7 +944,7 @@ async def test_a_damaged_entry_continues_nobodys_history(
 keys = st.sampled_from([b"a", b"b", b"c"])
 values = st.sampled_from([b"", b"1", b"2"])
 operations: st.SearchStrategy[Op] = st.one_of(
-    st.builds(Set, keys, values),
+    st.builds(Set, keys, values, st.booleans()),
     st.builds(SetIfNotExists, keys, values),
     st.builds(CompareAndSet, keys, values, values),
     st.builds(Delete, keys),
@@ -943,7 +970,12 @@ def expected(items: dict[bytes, Value], ops: Sequence[Op]) -> list[OpResult]:
                 is_met = now is None
             case CompareAndSet(expected=wanted) | CompareAndDelete(expected=wanted):
                 is_met = now == wanted
-        outcomes.append(OpResult(is_met, now))
+        if isinstance(op, Set) and not op.is_told:
+            outcomes.append(OpResult(True, None))
+        elif isinstance(now, tuple):
+            outcomes.append(OpResult(is_met, None, len(now)))
+        else:
+            outcomes.append(OpResult(is_met, now))
         if not is_met:
             continue
         match op:

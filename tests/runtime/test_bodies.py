@@ -98,7 +98,9 @@ async def test_a_part_that_crashes_is_told_and_goes_on(
     """13.1: whether it raised or returned unasked."""
     io, told = Crashing(), Told()
     settings = Settings(lease_ttl_s=1.0)
-    node = Node(pool_name, redis_url, handlers=handlers, settings=settings, io=io, observers=[told])
+    node = Node(
+        pool_name, redis_url, handlers=handlers, settings=settings, _io=io, observers=[told]
+    )
     async with node:
         io.crash(part, 2, how)
         with anyio.fail_after(PATIENCE_S):
@@ -123,7 +125,9 @@ async def test_a_part_that_crashes_too_often_ends_the_node_with_the_cause(
 ) -> None:
     io, told = Crashing(), Told()
     settings = Settings(lease_ttl_s=1.0, restarts_max=2)
-    node = Node(pool_name, redis_url, handlers=handlers, settings=settings, io=io, observers=[told])
+    node = Node(
+        pool_name, redis_url, handlers=handlers, settings=settings, _io=io, observers=[told]
+    )
     with anyio.fail_after(PATIENCE_S):
         with pytest.raises(  # noqa: PT012 - it comes out of the block, or of a call in it
             ZeroDivisionError if how == "raises" else PartEnded
@@ -146,7 +150,7 @@ async def test_a_map_and_a_stream_without_a_node_end_with_the_cause_too(
         with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with (
                 Standalone(
-                    pool_name, redis_url, settings=settings, observers=[told], io=io
+                    pool_name, redis_url, settings=settings, observers=[told], _io=io
                 ) as alone,
                 alone.maps.hold("m"),
             ):
@@ -154,7 +158,7 @@ async def test_a_map_and_a_stream_without_a_node_end_with_the_cause_too(
                 await anyio.sleep_forever()
         io, told = Crashing(), Told()
         stream = Stream.open(
-            redis_url, "s", pool=pool_name, settings=settings, io=io, observers=[told]
+            redis_url, "s", pool=pool_name, settings=settings, _io=io, observers=[told]
         )
         with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with stream as events:
@@ -171,7 +175,7 @@ async def test_a_reader_that_crashes_too_often_gives_its_program_the_cause_and_e
     settings = Settings(lease_ttl_s=1.0, restarts_max=1)
     io, told = Crashing(), Told()
     with anyio.fail_after(PATIENCE_S):
-        async with Node(pool_name, redis_url, settings=settings, io=io, observers=[told]) as node:
+        async with Node(pool_name, redis_url, settings=settings, _io=io, observers=[told]) as node:
             stream = node.stream("s")
             async with stream.reader() as reader:
                 await stream.add("e", b"")
@@ -188,7 +192,7 @@ async def test_what_a_crashed_link_held_is_answered_and_what_waits_goes_out(
     redis_url: str, pool_name: str
 ) -> None:
     io, told = Crashing(), Told()
-    async with Node(pool_name, redis_url, io=io, observers=[told]) as node:
+    async with Node(pool_name, redis_url, _io=io, observers=[told]) as node:
         pipeline = node._open_wiring.context.pipeline
         answers: list[Any] = []
         io.crash("pool-link", 1)
@@ -292,7 +296,7 @@ async def test_a_body_ends_with_whoever_cares_for_it(
         return bodies[name]
 
     io.start = noted  # type: ignore[method-assign]
-    async with Node(pool_name, redis_url, io=io, observers=[]) as node:
+    async with Node(pool_name, redis_url, _io=io, observers=[]) as node:
         node._open_wiring._supervisor.end()
         with anyio.fail_after(PATIENCE_S):
             while bodies[part].state != "ended":  # noqa: ASYNC110 - nothing tells it

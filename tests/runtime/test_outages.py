@@ -182,7 +182,7 @@ async def test_a_leave_that_cannot_be_announced_is_no_outage_without_end(
         raise GONE
 
     monkeypatch.setattr(Replica, "write", refuse)
-    await node.remove_worker(other)
+    await other.remove()
     monkeypatch.undo()
     assert (await fleet.seen(StoreTroubled)).lane is None
     await fleet.until(lambda: not fleet.wiring(node).membership._is_announcing)

@@ -10,8 +10,9 @@ import anyio.lowlevel
 import attrs
 import pytest
 
-from pool import Handlers, Job, Node, NotRunning, PartEnded
+from pool import Handlers, Job, Node
 from pool.core.record import NO_MARKS
+from pool.errors import NotRunning, PartEnded
 from pool.events import ActorCrashed, Event
 from pool.runtime.actor import Actor
 

@@ -14,7 +14,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pool import Handlers, Job, Node, NotRunning, Settings
+from pool import Handlers, Job, Node, Settings
+from pool.errors import NotRunning
 from pool.events import ActorCrashed, NodeLeft, RunDisturbed, WorkerReaped
 from pool.maps.deltas import Set
 from pool.maps.standalone import Standalone

@@ -17,7 +17,8 @@ import redis
 import structlog
 
 import pool
-from pool import AuthError, Handlers, Job, Node, PoolError, Settings, StoreUnavailable
+from pool import Handlers, Job, Node, PoolError, Settings
+from pool.errors import AuthError, StoreUnavailable
 from pool.events import ActorCrashed, Event, PolicyUnknown
 from pool.jobs.worker.messages import Granted
 from pool.ops.cli import main

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from pool import AuthError, Handlers, Job, Node
+from pool import Handlers, Job, Node
+from pool.errors import AuthError
 from pool.redis.embedded.server import EmbeddedServer
 
 if TYPE_CHECKING:

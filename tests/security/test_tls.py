@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 
-from pool import ConfigError, Handlers, Job, Node, StoreUnavailable
+from pool import Handlers, Job, Node
+from pool.errors import ConfigError, StoreUnavailable
 from pool.events import PasswordInClear
 from pool.redis.url import Url
 

@@ -10,8 +10,9 @@ import anyio
 import attrs
 import pytest
 
-from pool import Reader, Settings, Sink, Stream, StreamEvent
+from pool import Settings, Stream
 from pool.names import Control
+from pool.streams import Reader, Sink, StreamEvent
 from tests.servers import connect
 
 PATIENCE_S = 10.0

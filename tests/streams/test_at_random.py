@@ -22,7 +22,7 @@ import attrs
 import pytest
 from anyio.abc import TaskGroup
 
-from pool import PoolError, Reader, Settings, Sink, Stream, StreamEvent
+from pool import PoolError, Settings, Stream
 from pool.events import (
     SinkLapsed,
     SinkMissed,
@@ -32,6 +32,7 @@ from pool.events import (
     StreamMissed,
     StreamRestarted,
 )
+from pool.streams import Reader, Sink, StreamEvent
 from tests.streams.mortal import Life, MortalIO
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Member:
         bench, seen = self.world.bench, self.world.seen
         try:
             async with (
-                bench.stream(self.streams[0], io=MortalIO(self.life), settings=SETTINGS) as first,
+                bench.stream(self.streams[0], _io=MortalIO(self.life), settings=SETTINGS) as first,
                 first.sink(
                     self.name, grace_s=GRACE_S, deliveries_max=DELIVERIES_MAX, buffer_max=6
                 ) as sink,

@@ -12,9 +12,9 @@ import attrs
 import pytest
 import redis
 
-from pool import InvalidOption, NotRunning, Sink, StoreUnavailable, StreamEvent
 from pool.core.ids import order
 from pool.core.timing import Timing
+from pool.errors import InvalidOption, NotRunning, StoreUnavailable
 from pool.events import (
     SinkLapsed,
     SinkMended,
@@ -27,6 +27,7 @@ from pool.events import (
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
+from pool.streams import Sink, StreamEvent
 from pool.streams.commands import HAND, TAKE, ConsumerLease
 from pool.testing.proxy import fault_proxy
 from tests.streams.mortal import Life, MortalIO
@@ -493,7 +494,7 @@ async def test_what_was_missed_is_told_though_an_answer_was_lost(
         for _ in range(3):
             await bench.renewed(sink.consumer)
         told = sum(each.events for each in bench.all_seen(SinkMissed))
-        missed = int(bench.client.hget(stream.stored.meta, "missed:billing"))
+        missed = int(bench.client.hget(stream._stored.meta, "missed:billing"))
         assert told == missed
 
 
@@ -667,7 +668,7 @@ async def test_a_foreign_key_fails_its_own_stream_alone(bench: Bench) -> None:
         other = stream.sibling("other")
         await sink.add_stream(other)
         [source] = [each for each in sink._sources.values() if each.name == "orders"]
-        for n, key in enumerate((source.of.parked, source.of.state, stream.stored.meta)):
+        for n, key in enumerate((source.of.parked, source.of.state, stream._stored.meta)):
             bench.client.delete(key)
             bench.client.set(key, "foreign")
             troubled = await bench.seen(SinkTroubled, n + 1)
@@ -728,7 +729,7 @@ async def test_a_lone_consumer_that_is_started_again_and_again_gets_what_is_pend
         for _ in range(60):
             life = Life(10**6)
             async with (
-                bench.stream(io=MortalIO(life)) as mortal,
+                bench.stream(_io=MortalIO(life)) as mortal,
                 mortal.sink("billing") as sink,
             ):
                 with anyio.move_on_after(0.15):
@@ -1045,3 +1046,33 @@ async def test_a_closed_sink_has_no_timer_under_way(bench: Bench) -> None:
             loop: Any = sink._loop
             assert loop.timers
         await bench.until(lambda: not loop.timers)
+
+
+async def test_what_is_on_its_way_to_the_program_is_not_unknown(bench: Bench) -> None:
+    """Given back by who looks twice meanwhile, it would be in two hands: read, not yet buffered."""
+    async with bench.stream() as stream, stream.sink("billing") as sink:
+        [source] = sink._sources.values()
+        source.is_taking = True  # so what is read waits
+        [entry_id] = await bench.add(stream, 0)
+        await bench.until(lambda: sink._held is not None)
+        for _ in range(2):
+            sink._hands._on_held(source, sink.consumer, frozenset(), [entry_id])
+            assert not source.unknown
+        source.is_taking = False
+        sink._take_held()
+        [event] = await bench.take(sink, 1)
+        assert await sink.ack(event)
+
+
+async def test_a_suspect_that_is_being_noted_is_not_unknown(bench: Bench) -> None:
+    async with bench.stream() as stream, stream.sink("billing") as sink:
+        [source] = sink._sources.values()
+        await bench.add(stream, 0)
+        await bench.until(lambda: len(sink._buffer))
+        item = await sink._buffer.next()  # as who iterates takes it, before the note of it
+        source.position = item.event.id  # and the batch is done with
+        item.is_doubtful, sink._calls.trial = True, item
+        for _ in range(2):
+            sink._hands._on_held(source, sink.consumer, frozenset(), [item.event.id])
+            assert not source.unknown
+        assert await sink._hands.hand_out(item)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from pool import PoolError, Settings, Sink, StreamEvent
+from pool import PoolError, Settings
+from pool.streams import Sink, StreamEvent
 from tests.streams.mortal import Life, MortalIO
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ async def live(bench: Bench, life: Life, done: list[str]) -> bool:
     """
     try:
         async with (
-            bench.stream(settings=QUICK, io=MortalIO(life)) as stream,
+            bench.stream(settings=QUICK, _io=MortalIO(life)) as stream,
             stream.sink("billing", buffer_max=8, grace_s=60) as sink,
         ):
             for n in range(14):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pool import Reader, Settings, Sink, StreamEvent
+from pool import Settings
+from pool.streams import Reader, Sink, StreamEvent
 from pool.streams import buffer as feeds
 from pool.testing.proxy import FaultProxy, fault_proxy
 

@@ -32,4 +32,4 @@ async def test_a_job_for_tests_has_state_and_messages() -> None:
     heard: list[Any] = [await anext(notes), await anext(notes)]
     assert heard == ["a", {"b": 2}]
     job.state = {"n": 2}
-    assert job.checkpoint() == b'{"n":2}'
+    assert job._checkpoint() == b'{"n":2}'

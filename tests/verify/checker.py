@@ -13,7 +13,7 @@ import gc
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,10 +26,6 @@ from tests.verify.view import Bounds, View
 
 __all__ = ["Bounds", "Report", "Violation", "check", "load", "sometimes"]
 
-# What the code is known to violate until its mend has landed: told, and not counted, unless asked.
-# I44: for a write that it had applied before a fork, a copy answers "there" until its probe finds
-# the fork.
-KNOWN_RED: Final[frozenset[str]] = frozenset({"I44"})
 SHOWN_MAX: Final = 20  # violations that are printed with what happened around them
 AROUND_MAX: Final = 14
 AROUND_S: Final = 2.0
@@ -42,7 +38,6 @@ class Report:
 
     events: int
     violations: tuple[Violation, ...]
-    known: tuple[Violation, ...]  # of what the code is known to violate still: KNOWN_RED
     judged: Mapping[str, int]  # per invariant; 0: this history says nothing of it
     sometimes: Mapping[str, int]
     figures: Mapping[str, float]
@@ -64,7 +59,6 @@ class Report:
             "events": self.events,
             "broken": self.broken,
             "violations": [f"{v.invariant}: {v.text}" for v in self.violations[:SHOWN_MAX]],
-            "known": dict(Counter(violation.invariant for violation in self.known)),
             "judged": dict(self.judged),
             "sometimes": dict(self.sometimes),
             "figures": dict(self.figures),
@@ -75,10 +69,9 @@ class Report:
         lines = [f"{self.events} events, {'ok' if self.ok else 'VIOLATED'}"]
         for name, (meaning, _) in INVARIANTS.items():
             wrong = self.broken.get(name, 0)
-            red = sum(violation.invariant == name for violation in self.known)
             said = "ok" if self.judged[name] else "not judged"
-            if wrong or red:
-                said = f"{wrong} VIOLATIONS" if wrong else f"{red} violations, known"
+            if wrong:
+                said = f"{wrong} VIOLATIONS"
             lines.append(f"  {name:4} {meaning:45} {self.judged[name]:>9} judged  {said}")
         lines += [f"  {name:4} not applicable yet: {why}" for name, why in NOT_YET.items()]
         for name, count in self.sometimes.items():
@@ -94,30 +87,26 @@ class Report:
         return "\n".join(lines)
 
 
-def check(
-    events: Iterable[Event], bounds: Bounds | None = None, *, known_red: Collection[str] = KNOWN_RED
-) -> Report:
+def check(events: Iterable[Event], bounds: Bounds | None = None) -> Report:
     """Judge a history; the events may come in any order."""
     was_collecting = gc.isenabled()
     gc.disable()  # it would look at every event again and again: a third of all time
     try:
         bounds = bounds or Bounds()
-        return _report(View.of_events(merged(events), bounds), bounds, known_red)
+        return _report(View.of_events(merged(events), bounds), bounds)
     finally:
         if was_collecting:
             gc.enable()
 
 
-def _report(view: View, bounds: Bounds, known_red: Collection[str]) -> Report:
+def _report(view: View, bounds: Bounds) -> Report:
     findings = [Finding(name) for name in INVARIANTS]
     for finding in findings:
         INVARIANTS[finding.invariant][1](view, bounds, finding)
-    wrong = [wrong for finding in findings for wrong in finding.wrong]
     exact = {finding.invariant: finding.exact for finding in findings}
     return Report(
         events=len(view.events),
-        violations=tuple(each for each in wrong if each.invariant not in known_red),
-        known=tuple(each for each in wrong if each.invariant in known_red),
+        violations=tuple(wrong for finding in findings for wrong in finding.wrong),
         judged={finding.invariant: finding.judged for finding in findings},
         sometimes=sometimes(view),
         figures={

@@ -28,18 +28,9 @@ import attrs
 import redis
 import structlog
 
-from pool import (
-    Event,
-    Handlers,
-    Job,
-    JobExists,
-    JobParked,
-    JobRef,
-    Node,
-    PoolError,
-    Retry,
-    Settings,
-)
+from pool import Handlers, Job, JobRef, Node, PoolError, Retry, Settings
+from pool.errors import JobExists, JobParked
+from pool.events import Event
 from pool.names import Names
 from pool.redis.embedded.program import ServerProgram
 from pool.redis.embedded.server import EmbeddedServer

@@ -29,22 +29,19 @@ import sniffio
 import trio
 
 from pool import (
-    Event,
     Handlers,
     Job,
-    JobCancelled,
-    JobExists,
-    JobParked,
     JobRef,
     Node,
     PoolError,
     ReplicatedMap,
-    Resync,
     Retry,
     Settings,
-    StoreUnavailable,
     log_observer,
 )
+from pool.errors import JobCancelled, JobExists, JobParked, StoreUnavailable
+from pool.events import Event
+from pool.maps import Resync
 from tests.verify.history import TOTAL, Recorder, Sink, file_sink
 
 HEALED: Final = "healed"  # the file that says so: from then on only producers dispatch

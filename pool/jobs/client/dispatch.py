@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
 import anyio
 import anyio.lowlevel
@@ -16,7 +16,6 @@ from pool.errors import (
     InvalidOption,
     PoolError,
     StoreUnavailable,
-    UsageError,
     again,
     name_of,
     shown,
@@ -26,9 +25,9 @@ from pool.jobs.client.dispatcher import (
     BATCH_MAX,
     LATE,
     Accepted,
-    Dispatcher,
     Pending,
 )
+from pool.jobs.client.job_client import DispatchOptions, JobClient, no_handler
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler
 from pool.names import check_handler, lane_of
@@ -50,27 +49,12 @@ class Call:
     __slots__ = ("args", "key", "kwargs")
 
     def __init__(self, key: str, /, *args: Any, **kwargs: Any) -> None:
-        self.key = key
-        self.args = args
-        self.kwargs = kwargs
+        self.key: str = key
+        self.args: tuple[Any, ...] = args
+        self.kwargs: dict[str, Any] = kwargs
 
     def __repr__(self) -> str:
         return f"Call({shown(self.key)!r}, ...)"
-
-
-@attrs.frozen(kw_only=True)
-class DispatchOptions:
-    """How a dispatch is done; see `Node.options`."""
-
-    delay_s: float = 0.0
-    if_exists: Literal["reject", "attach"] = "reject"
-    allow_unknown: bool = False
-
-    def __attrs_post_init__(self) -> None:
-        delay_s = checks.seconds("delay_s", self.delay_s)
-        object.__setattr__(self, "delay_s", delay_s)  # a plain one, whatever was given
-        checks.word("if_exists", self.if_exists, "reject", "attach")
-        checks.flag("allow_unknown", self.allow_unknown)
 
 
 @attrs.frozen
@@ -97,11 +81,6 @@ def _check_handler(given: object) -> None:
         raise no_handler(given)
 
 
-def no_handler(given: object) -> UsageError:
-    """Say that it is neither a handler nor a name of one."""
-    return checks.option("handler", given, "a name, nor what Handlers.job() or .service() returned")
-
-
 def _checked(given: object) -> Call:
     if issubclass(type(given), Call):
         return given  # type: ignore[return-value]
@@ -112,32 +91,11 @@ def _no_calls(given: object, problem: str) -> InvalidOption:
     return InvalidOption(option="calls", value=shown(given), problem=problem)
 
 
-class DispatchOwner(Protocol):
-    """What the dispatching calls need of their node."""
-
-    @property
-    def dispatcher(self) -> Dispatcher: ...
-    def check_open(self) -> None: ...
-    def admission(
-        self,
-        handler: Handler[Any, Any] | str,
-        key: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: DispatchOptions,
-    ) -> Admission: ...
-    def ref(self, accepted: Accepted) -> JobRef[Any]: ...
-    async def explained(self, error: PoolError, deadline_s: float) -> PoolError: ...
-
-
 class Dispatching:
     """The dispatching calls, with options already chosen; `Node` is one, `Node.options` others."""
 
-    _home: DispatchOwner
-    _options: DispatchOptions
-
-    def __init__(self, home: DispatchOwner, options: DispatchOptions) -> None:
-        self._home = home
+    def __init__(self, opened: Callable[[], JobClient], options: DispatchOptions) -> None:
+        self._opened = opened  # raises where the node is not open
         self._options = options
 
     @overload
@@ -172,18 +130,18 @@ class Dispatching:
             InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.
             StorageFull: Redis is at its memory limit; nothing was written.
             StoreUnavailable: Redis cannot be reached; `maybe_done` says if the job may exist.
-            StoreLost: Redis came back without the pool's data; dispatch again.
+            StoreLost: Redis came back without the pool's data; dispatch again. `maybe_done` says if
+                it may have run.
             NotRunning: The node is not open.
         """
-        node = self._home
-        node.check_open()
-        [pending] = node.dispatcher.admit(
-            [node.admission(handler, key, args, kwargs, self._options)]
+        client = self._opened()
+        [pending] = client.dispatcher.admit(
+            [client.admission(handler, key, args, kwargs, self._options)]
         )
         answer = await pending.waiter.wait()
         if isinstance(answer, Accepted):
-            return node.ref(answer)
-        raise again(await node.explained(answer, pending.deadline_s))
+            return _ref(client, answer)
+        raise again(await client.explained(answer, pending.deadline_s))
 
     @overload
     async def dispatch_many(
@@ -215,24 +173,43 @@ class Dispatching:
             ConfigError: `handler` cannot be a name.
             NotRunning: The node is not open.
         """
-        self._home.check_open()
+        client = self._opened()
         _check_handler(handler)
         given = list(islice(checks.several("calls", calls, _CALLS), MANY_MAX + 1))
         if len(given) > MANY_MAX:
             raise InvalidOption(
                 option="calls", value=f"over {MANY_MAX}", problem=f"at most {MANY_MAX}"
             )
-        answers: list[Any] = [None] * len(given)
-        shares = await self._shares(given)
+        return await _Many(client, handler, self._options, given).dispatch()
+
+
+def _ref(client: JobClient, accepted: Accepted) -> JobRef[Any]:
+    return JobRef(accepted.key, accepted.job_id, accepted.handler, client, accepted.seen)
+
+
+@attrs.define(eq=False)
+class _Many:
+    """One `dispatch_many`."""
+
+    client: JobClient
+    handler: Handler[Any, Any] | str
+    options: DispatchOptions
+    given: Sequence[Call | str]
+    answers: list[Any] = attrs.field(init=False)
+
+    async def dispatch(self) -> list[JobRef[Any] | PoolError]:
+        """Dispatch all; return a reference or an error for each."""
+        self.answers = [None] * len(self.given)
+        shares = await self._shares()
         turns = _Turns(min(BATCH_MAX * len(shares), TURN_MAX))
         if len(shares) == 1:
-            await self._dispatch_share(handler, shares[0], answers, turns)
-            return answers
+            await self._dispatch_share(shares[0], turns)
+            return self.answers
         errors: list[Exception] = []
 
         async def dispatch(share: _Share) -> None:
             try:
-                await self._dispatch_share(handler, share, answers, turns)
+                await self._dispatch_share(share, turns)
             except Exception as error:  # noqa: BLE001 - it ends no other lane's share
                 errors.append(error)
 
@@ -241,11 +218,11 @@ class Dispatching:
                 tasks.start_soon(dispatch, share)
         if errors:
             raise errors[0]  # as with one lane
-        return answers
+        return self.answers
 
-    async def _shares(self, given: list[Call | str]) -> Sequence[_Share]:
+    async def _shares(self) -> Sequence[_Share]:
         """Give each lane what is its own: one that hangs keeps none of the others' waiting."""
-        lanes = len(self._home.dispatcher.context.lanes)
+        given, lanes = self.given, len(self.client.dispatcher.context.lanes)
         if lanes == 1:
             return (_Share(given, range(len(given))),)
         shares: list[tuple[list[Call | str], list[int]]] = [([], []) for _ in range(lanes)]
@@ -261,9 +238,7 @@ class Dispatching:
             await anyio.lowlevel.checkpoint()
         return [_Share(calls, places) for calls, places in shares if calls]
 
-    async def _dispatch_share(
-        self, handler: Handler[Any, Any] | str, share: _Share, answers: list[Any], turns: _Turns
-    ) -> None:
+    async def _dispatch_share(self, share: _Share, turns: _Turns) -> None:
         """Dispatch what one lane has, at its own pace.
 
         By slices: encoding 100,000 calls would hold the event loop up for seconds, and the time
@@ -278,25 +253,23 @@ class Dispatching:
         while first < len(share.calls):
             calls = share.calls[first : first + BATCH_MAX]
             async with turns.lock:
-                taken = _unsent(len(calls)) if is_silent else self._admit(handler, calls)
+                taken = _unsent(len(calls)) if is_silent else self._admit(calls)
                 turns.count += len(taken)
                 if turns.count >= turns.most:
                     turns.count = 0
                     await anyio.lowlevel.checkpoint()  # the pipeline sends what there is
-            is_late = await self._tell(under_way, share.places[done:first], answers)
+            is_late = await self._tell(under_way, share.places[done:first])
             under_way, done, is_silent = taken, first, is_silent or is_late
             first += len(taken)
-        await self._tell(under_way, share.places[done:], answers)
+        await self._tell(under_way, share.places[done:])
 
-    def _admit(
-        self, handler: Handler[Any, Any] | str, calls: Sequence[Call | str]
-    ) -> list[Pending | PoolError]:
+    def _admit(self, calls: Sequence[Call | str]) -> list[Pending | PoolError]:
         """Admit calls, as many as there is room for in a slice."""
-        node, items, left = self._home, list[Admission | PoolError](), SLICE_BYTES_MAX
+        client, items, left = self.client, list[Admission | PoolError](), SLICE_BYTES_MAX
         for call in calls:
             try:
                 one = Call(call) if isinstance(call, str) else _checked(call)
-                item = node.admission(handler, one.key, one.args, one.kwargs, self._options)
+                item = client.admission(self.handler, one.key, one.args, one.kwargs, self.options)
                 items.append(item)
                 if (left := left - len(item.payload)) <= 0:
                     break
@@ -307,21 +280,21 @@ class Dispatching:
                 refused.__cause__ = error.with_traceback(None)
                 items.append(refused)
         admitted = [item for item in items if isinstance(item, Admission)]
-        pending = iter(node.dispatcher.admit(admitted, is_bounded=False))
+        pending = iter(client.dispatcher.admit(admitted, is_bounded=False))
         return [item if isinstance(item, PoolError) else next(pending) for item in items]
 
-    async def _tell(
-        self, asked: Sequence[Pending | PoolError], places: Sequence[int], answers: list[Any]
-    ) -> bool:
+    async def _tell(self, asked: Sequence[Pending | PoolError], places: Sequence[int]) -> bool:
         """Put the answers where they belong; return whether the lane gave none in time."""
         for place, each in zip(places, asked, strict=True):
             answer = each if isinstance(each, PoolError) else await each.waiter.wait()
-            answers[place] = self._home.ref(answer) if isinstance(answer, Accepted) else answer
-        now_s = self._home.dispatcher.context.io.clock()
+            self.answers[place] = (
+                _ref(self.client, answer) if isinstance(answer, Accepted) else answer
+            )
+        now_s = self.client.dispatcher.context.io.clock()
         for place, each in zip(reversed(places), reversed(asked), strict=True):
             if isinstance(each, Pending):  # the last that was sent
                 is_late = each.deadline_s - DISPATCH_RETRY_S <= now_s
-                return is_late and isinstance(answers[place], StoreUnavailable)
+                return is_late and isinstance(self.answers[place], StoreUnavailable)
         return False
 
 

@@ -115,8 +115,7 @@ class Pending:
 
     def fail(self, error: PoolError) -> None:
         """Tell why the last call failed; what one before it may have done, that must not deny."""
-        is_sure = not self.maybe_done or isinstance(error, StoreLost)
-        self.resolve(attrs.evolve(error) if is_sure else unsure(error))
+        self.resolve(unsure(error) if self.maybe_done else attrs.evolve(error))
 
 
 @attrs.define(eq=False)
@@ -442,7 +441,7 @@ class Dispatcher(Actor[Message]):
             pending_s=context.timing.pending_timeout_s,
             queued_jobs_max=0 if only_answer else settings.queued_jobs_of_lane,
             refused_s=settings.known_s if now_s <= lane.doubted_s and not only_answer else 0,
-            expected_ms=state.expected_ms(now_s),
+            expects=state.time.expects(now_s),
         )
 
         def told(reply: Reply) -> _Admitted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 
@@ -14,12 +14,17 @@ from pool.errors import (
     JobCancelled,
     JobParked,
     NoSuchJob,
+    NotRunning,
     NotStarted,
     NotStopped,
     PoolError,
+    StoreLost,
+    StoreUnavailable,
     again,
+    unsure,
 )
 from pool.jobs.client.dispatcher import Waiting
+from pool.jobs.client.job_client import JobClient
 from pool.jobs.context import Seen
 from pool.jobs.job import RUNNING
 
@@ -62,7 +67,7 @@ class Status:
         return self.state in ("done", "parked", "cancelled")
 
 
-def status_of(key: str, job_id: str, found: Record | Outcome, home: RefOwner) -> Status:
+def status_of(key: str, job_id: str, found: Record | Outcome, client: JobClient) -> Status:
     """Return a record or an outcome as users see it."""
     if isinstance(found, Outcome):
         return Status(
@@ -91,23 +96,11 @@ def status_of(key: str, job_id: str, found: Record | Outcome, home: RefOwner) ->
         crashes=found.marks.halves / 2,
         is_stopping=found.intent.startswith("s"),
         error=found.error,
-        why=home.why_waits(found),
+        why=client.why_waits(found),
         accepted_us=found.accepted,
         started_ms=found.since_ms if found.state == "running" else 0,
         since_ms=found.since_ms if found.state == "running" else 0,
     )
-
-
-class RefOwner(Protocol):
-    """What a reference needs of its node."""
-
-    def check_open(self) -> None: ...
-    async def wait(self, waiting: Waiting, limit_s: float | None) -> None: ...
-    def why_waits(self, record: Record | None) -> str: ...
-    async def look(
-        self, key: str, job_id: str, seen: Seen | None = None
-    ) -> tuple[Record | Outcome, Seen | None]: ...
-    async def request_stop(self, key: str, job_id: str, cause: str) -> str: ...
 
 
 @attrs.define(eq=False)
@@ -120,7 +113,7 @@ class JobRef(Generic[R]):
     key: str = attrs.field(on_setattr=attrs.setters.frozen)
     job_id: str = attrs.field(on_setattr=attrs.setters.frozen)
     handler: str = attrs.field(on_setattr=attrs.setters.frozen)
-    _home: RefOwner = attrs.field(repr=False)
+    _client: JobClient = attrs.field(repr=False)
     _seen: Seen | None = attrs.field(default=None, repr=False)  # when it was known to be there
 
     async def started(self, timeout_s: float | None = None) -> None:
@@ -142,7 +135,7 @@ class JobRef(Generic[R]):
             await self._wait(waiting, timeout_s)
         except TimeoutError:
             assert timeout_s is not None
-            why = self._home.why_waits(waiting.record)
+            why = self._client.why_waits(waiting.record)
             raise NotStarted(
                 key=self.key, job_id=self.job_id, waited_s=timeout_s, why=why
             ) from None
@@ -197,9 +190,9 @@ class JobRef(Generic[R]):
             NoSuchJob: Nothing is known of it (any more).
             StoreUnavailable: The store does not answer.
         """
-        found, seen = await self._home.look(self.key, self.job_id, self._seen)
+        found, seen = await self._client.look(self.key, self.job_id, self._seen)
         self._seen = seen
-        return status_of(self.key, self.job_id, found, self._home)
+        return status_of(self.key, self.job_id, found, self._client)
 
     async def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the job; return when it has really ended.  A job that has ended stays as it is.
@@ -210,29 +203,37 @@ class JobRef(Generic[R]):
         Raises:
             InvalidOption: `cause` is no text, or `timeout_s` as for `started()`.
             NotStopped: Its handler has not ended within `timeout_s`.
-            StoreUnavailable: The store does not answer.
+            StoreUnavailable: The store does not answer, or the node left meanwhile.
+            StoreLost: The pool's data were lost, before it or while it was waited for.
         """
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         checks.text("cause", cause)
         try:
-            await self._home.request_stop(self.key, self.job_id, cause)
+            await self._client.request_stop(self.key, self.job_id, cause)
         except NoSuchJob:
             return
         await wait_stopped(self, timeout_s)
 
     async def _wait(self, waiting: Waiting, timeout_s: float | None) -> None:
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
-        self._home.check_open()  # before a timer is made, which needs a loop
+        self._client.check_open()  # before a timer is made, which needs a loop
         try:
-            await self._home.wait(waiting, timeout_s)
+            await self._client.wait(waiting, timeout_s)
         finally:
             self._seen = None if isinstance(waiting.answer, Outcome) else waiting.seen
 
 
 async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
-    """Return once a job that was asked to stop has ended; raises NotStopped."""
+    """Return once a job that was asked to stop has ended; see `JobRef.stop`."""
+    waiting = Waiting(ref.key, ref.job_id, ref._seen)
     try:
-        await ref._wait(Waiting(ref.key, ref.job_id, ref._seen), timeout_s)
+        await ref._wait(waiting, timeout_s)
     except TimeoutError:
         assert timeout_s is not None
         raise NotStopped(key=ref.key, job_id=ref.job_id, waited_s=timeout_s) from None
+    match waiting.answer:  # whatever it is, the stop had been written
+        case StoreLost() as lost:
+            raise unsure(lost)
+        case NotRunning():
+            problem = "a stop was asked for, and the node left before the job had ended"
+            raise StoreUnavailable(problem=problem, maybe_done=True)

@@ -16,11 +16,11 @@ import attrs
 from pool.core import lifecycle
 from pool.core.record import CAUSE_CHARS_MAX, one_line
 from pool.errors import (
-    AuthError,
     InboxFull,
     NoSuchJob,
+    NotRunning,
     PoolError,
-    StorageFull,
+    StoreError,
     StoreFault,
     StoreUnavailable,
     again,
@@ -117,7 +117,7 @@ class Requests:
                     doubted, skip = job_id, 0
                     continue
                 raise (unsure(error) if doubted else error) from None
-            except (StorageFull, AuthError) as error:  # of this try: nothing was written
+            except (StoreError, NotRunning) as error:  # of this try: nothing was written
                 raise (unsure(error) if doubted else error) from None
             else:
                 match told:
@@ -172,7 +172,7 @@ class Requests:
                 if not (owner or was_sent):
                     raise attrs.evolve(error, maybe_done=False) from None
                 raise (unsure(error) if was_sent else error) from None
-            except (StorageFull, AuthError) as error:  # of this try: nothing was written
+            except (StoreError, NotRunning) as error:  # of this try: nothing was written
                 raise (unsure(error) if was_sent else error) from None
             was_sent = was_sent or bool(owner)
             match intended:
@@ -192,7 +192,7 @@ class Requests:
                         try:
                             if await self._cancel(state.number, edge, limit):
                                 return job_id
-                        except (StoreUnavailable, StoreFault, StorageFull, AuthError) as error:
+                        except (StoreError, NotRunning) as error:
                             raise (unsure(error) if was_sent else error) from None
                 case NotNoted.UNREADABLE:
                     raise _unreadable(key)
@@ -200,8 +200,8 @@ class Requests:
 
     async def _cancel(self, lane: int, edge: Edge, limit: _Limit) -> bool:
         state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
-        expected_ms = state.expected_ms(self.context.io.clock())
-        call = state.lane.advance("free", "", [edge], pending_s=pending_s, expected_ms=expected_ms)
+        expects = state.time.expects(self.context.io.clock())
+        call = state.lane.advance("free", "", [edge], pending_s=pending_s, expects=expects)
         _, told = await self._call(call, limit, is_sure=True)
         tell_all(self.context, self.tell_waiters, lane, [edge], told)
         return told[0].status in (Status.DONE, Status.REPEAT)

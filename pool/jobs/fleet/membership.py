@@ -56,7 +56,7 @@ from pool.core.timing import Timing
 from pool.errors import Gone, NotRunning, PoolError, StoreLost, StoreUnavailable
 from pool.events import DataLost, LaneDataLost, LaneJoined, LaneMissing
 from pool.jobs.context import Context, LaneState
-from pool.jobs.roster import WorkerInfo
+from pool.jobs.roster import WorkerEntry
 from pool.jobs.worker.messages import LaneLost, LeaseBack
 from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import Delete, Set
@@ -183,7 +183,7 @@ class Membership(Actor[Message]):
         return {
             name: options
             for worker in self.workers.values()
-            for name, options in worker.handlers.options().items()
+            for name, options in worker.handlers._options().items()
         }
 
     async def join_node(self) -> None:
@@ -262,9 +262,9 @@ class Membership(Actor[Message]):
             except StoreLost:
                 continue  # the server lost this write; if it lost the pool, the next one says so
 
-    def info(self, worker: Worker) -> WorkerInfo:
+    def info(self, worker: Worker) -> WorkerEntry:
         """Return what is announced of a worker."""
-        return WorkerInfo(
+        return WorkerEntry(
             id=worker.id,
             node=self.context.node_id,
             handlers=tuple(worker.handlers),
@@ -653,7 +653,7 @@ class Membership(Actor[Message]):
         targets = {w.target(state.number): w.takes(state.number) for w in workers.values()}
         options = {}
         for worker in workers.values():
-            options.update(worker.handlers.options())
+            options.update(worker.handlers._options())
         call = state.lane.join(
             state.node,
             targets,

@@ -163,7 +163,7 @@ class Outbox:
             pending_s=self.context.timing.pending_timeout_s,
             targets=ranks.targets,
             says=self.says(),
-            expected_ms=state.expected_ms(self.context.io.clock()),
+            expects=state.time.expects(self.context.io.clock()),
         )
         try:
             self.context.pipeline.send(

@@ -65,7 +65,7 @@ class Settlement:
         if run.why == "stop":
             return self._cancelled(run, run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
-        state, mark = run.job.checkpoint() if run.job is not None else None, ""
+        state, mark = run.job._checkpoint() if run.job is not None else None, ""
         if run.is_marked and run.job is not None:
             marks = start.marks.add(run.job.worker, is_whole=True)
             if marks.halves > 2 * self.context.settings.crashes_max:
@@ -107,7 +107,7 @@ class Settlement:
 
     def _failed(self, run: Run, cause: str, error: str, *, after_s: float | None = None) -> Edge:
         start, io = run.start, self.context.io
-        options = run.handler.options if run.handler is not None else Options()
+        options = run.handler._options if run.handler is not None else Options()
         attempt = start.attempt
         ran_s = io.clock() - run.began_s if run.began_s else 0.0
         if options.kind == "service" and ran_s >= options.healthy_s:

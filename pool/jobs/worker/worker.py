@@ -472,9 +472,9 @@ class Worker(Actor[Told]):
                 self._cancel(present, "lost")
             return
         handler = self.handlers.get(start.handler)
-        if handler is not None and handler.options.kind != start.kind:
+        if handler is not None and handler._options.kind != start.kind:
             # Dispatched before anybody had registered it: the code knows better.
-            start = attrs.evolve(start, kind=handler.options.kind)
+            start = attrs.evolve(start, kind=handler._options.kind)
         run = Run(start, lane, self.context.io.clock())
         self.runs[start.key] = self._by_lane[lane][start.key] = run
         if self.is_draining or handler is None:
@@ -850,7 +850,7 @@ class Worker(Actor[Told]):
     def _limit(self, run: Run, now_s: float) -> None:
         """Write the run-time limit into `due` once a job has lasted: then others can enforce it."""
         assert run.handler is not None
-        timeout_s, timing = run.handler.options.timeout_s, self.context.timing
+        timeout_s, timing = run.handler._options.timeout_s, self.context.timing
         if timeout_s is None or run.is_limited or not run.is_acknowledged:
             return
         if now_s - run.began_s >= timing.renew_s / 2:
@@ -867,14 +867,14 @@ class Worker(Actor[Told]):
         A run of before, under the same epoch, may have left its own there.
         """
         handler = self.handlers.get(run.start.handler)
-        timeout_s = handler.options.timeout_s if handler is not None else None
+        timeout_s = handler._options.timeout_s if handler is not None else None
         if timeout_s is None:
             return False
         return not run.began_s or self.context.io.clock() < run.began_s + timeout_s
 
     def _limit_anew(self, run: Run) -> None:
         """Write the limit of this run over whatever stands there, and over a time-out, too."""
-        timeout_s = self.handlers[run.start.handler].options.timeout_s or 0.0
+        timeout_s = self.handlers[run.start.handler]._options.timeout_s or 0.0
         for_s = self.context.io.clock() - run.began_s if run.began_s else 0.0
         self._send_limit(run, timeout_s - for_s, lifecycle.ANEW)
 
@@ -1001,7 +1001,7 @@ class Worker(Actor[Told]):
         if not theirs.strays:
             return theirs
         state, name = self.context.lanes[number], lane.box.target.name
-        answers = await restore(self.context, state, name, theirs.strays, self.handlers.options())
+        answers = await restore(self.context, state, name, theirs.strays, self.handlers._options())
         running = dict(theirs.running)
         for (key, _, record), is_there in zip(theirs.strays, answers, strict=True):
             if is_there:  # one that moved on is seen the next time
@@ -1040,7 +1040,7 @@ class Worker(Actor[Told]):
             # Granting it is refused (TIMEDOUT): its attempt must end as timed out, and there is
             # no run of ours that could be told so.
             handler = self.handlers.get(record.handler)
-            options = handler.options if handler is not None else Options()
+            options = handler._options if handler is not None else Options()
             decision = after_timeout(record.attempt, options, self.context.io.dice)
             return edge_of(held.key, record, decision, self.context.settings)
         ttl_ms = outcome_ttl_ms(self.context.settings)

@@ -111,7 +111,7 @@ async def _told(node: Node, signals: AsyncIterator[signal.Signals]) -> str:
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(heard)
-        await node.wait_closed()
+        await node.wait_drained()
         tasks.cancel_scope.cancel()
     return why
 

@@ -14,7 +14,7 @@ import anyio
 import attrs
 
 from pool.errors import ConfigError, StoreFault
-from pool.jobs.roster import WorkerInfo
+from pool.jobs.roster import WorkerEntry
 from pool.maps.commands import StoredMap
 from pool.names import WORKERS, Control, check_pool
 from pool.ops import inspect
@@ -100,10 +100,10 @@ async def fetch(pool: str, url: Url) -> PoolStatus:
         await pipeline.aclose(1.0)
 
 
-async def _workers(pipeline: Pipeline, found: Found) -> dict[str, WorkerInfo]:
+async def _workers(pipeline: Pipeline, found: Found) -> dict[str, WorkerEntry]:
     """Fetch the `workers` map: O(fleet), as it is for every node that joins."""
     state = await StoredMap(Control(found.pool), WORKERS).snapshot(pipeline, found.incarnation)
-    parsed = (WorkerInfo.parse(text) for text in state.items.values())
+    parsed = (WorkerEntry.parse(text) for text in state.items.values())
     return {info.id: info for info in parsed if info is not None}
 
 
@@ -121,7 +121,7 @@ def _unknown(pool: str, server: str) -> PoolStatus:
     )
 
 
-def _status(found: Found, server: str, view: View, workers: dict[str, WorkerInfo]) -> PoolStatus:
+def _status(found: Found, server: str, view: View, workers: dict[str, WorkerEntry]) -> PoolStatus:
     alive = {each.id: each for each in view.identities}
     nodes: dict[str, dict[str, Any]] = {
         each.id: {"id": each.id, "lease_s": each.lease_s, "workers": []}
@@ -144,7 +144,7 @@ def _status(found: Found, server: str, view: View, workers: dict[str, WorkerInfo
     )
 
 
-def _worker(info: WorkerInfo, identity: Identity | None) -> dict[str, Any]:
+def _worker(info: WorkerEntry, identity: Identity | None) -> dict[str, Any]:
     return {
         "id": info.id,
         "label": info.label,
@@ -159,7 +159,7 @@ def _worker(info: WorkerInfo, identity: Identity | None) -> dict[str, Any]:
     }
 
 
-def _findings(view: View, workers: dict[str, WorkerInfo]) -> Iterator[str]:
+def _findings(view: View, workers: dict[str, WorkerEntry]) -> Iterator[str]:
     """Yield what the pool should have mended by itself, or cannot."""
     slack_s = max(view.ttl_s, 1.0)
     for trouble in view.unread:

@@ -98,7 +98,7 @@ def _admitted(text: bytes) -> Full | Exists:
 DISPATCH: Final = Script.load(
     "dispatch",
     keys="lane open jobs pending due payloads handlers kept *rest",
-    args="incarnation pending_ms queued_jobs_max refused_ms expected_ms target_count *items",
+    args="incarnation pending_ms queued_jobs_max refused_ms expects target_count *items",
     reads=admitted,
 )
 
@@ -115,13 +115,13 @@ class AdmissionCalls(Calls):
         pending_s: float,
         queued_jobs_max: int,
         refused_s: float = 0.0,
-        expected_ms: int = 0,
+        expects: str = "0",
     ) -> ScriptCall:
         """Accept jobs; one status per item, see `dispatch.lua`."""
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers, n.kept]
         args: list[Word] = [self.incarnation, as_ms(pending_s), queued_jobs_max]
-        args += (as_ms(refused_s) if refused_s else 0, expected_ms)
+        args += (as_ms(refused_s) if refused_s else 0, expects)
         self._add_targets(keys, args, targets)
         for item in items:
             keys += (n.result(item.id), n.unassigned(item.handler))

@@ -97,7 +97,7 @@ ADVANCE: Final = Script.load(
     "advance",
     keys="lane keepalive cleanup open jobs pending due payloads checkpoints parked letters "
     "journal source_owned source_stream trials kept *rest",
-    args="incarnation guard source claim pending_ms reap_ms parked_ms says expected_ms "
+    args="incarnation guard source claim pending_ms reap_ms parked_ms says expects "
     "target_count *items",
     reads=moved,
 )
@@ -125,7 +125,7 @@ class ChangeCalls(Calls):
         claim: str = "",
         reap_s: float = 1.0,
         says: str = "",
-        expected_ms: int = 0,
+        expects: str = "0",
     ) -> ScriptCall:
         """Change jobs; the number of unassigned keys, then one status per edge."""
         n = self.names
@@ -133,7 +133,7 @@ class ChangeCalls(Calls):
         keys += (n.checkpoints, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
         keys += (n.trials, n.kept)
         args: list[Word] = [self.incarnation, guard, source, claim, as_ms(pending_s), as_ms(reap_s)]
-        args += (as_ms(self.parked_s), says, expected_ms)
+        args += (as_ms(self.parked_s), says, expects)
         self._add_targets(keys, args, targets)
         for edge in edges:
             match edge.letter:

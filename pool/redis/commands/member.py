@@ -37,9 +37,10 @@ class Clock:
     raw_ms: int  # its clock and the lane's offset: pool time, unless it has stepped
     offset_ms: int
     turn: int  # number of the offset; later ones have higher ones
-    is_astray: bool = False  # nobody has vouched for it; pool time is another one
+    is_astray: bool = False  # nobody has vouched for it; pool time is another one ...
     is_late: bool = False  # it was settled while the caller was cut off
     witnessed_ms: int = 0  # by how much the raw one is off, as a witness claims; 0: none does
+    told_ms: int = 0  # ... which is this
 
 
 @attrs.frozen(kw_only=True)
@@ -90,7 +91,8 @@ def _clock(now_ms: int, text: bytes) -> Clock:
     said = words[3] if len(words) > 3 else b"0"
     is_late = said == b"late"
     witnessed_ms = 0 if is_late else int(said)
-    return Clock(now_ms + beyond_ms, offset_ms, turn, beyond_ms != 0, is_late, witnessed_ms)
+    raw_ms, is_astray = now_ms + beyond_ms, beyond_ms != 0
+    return Clock(raw_ms, offset_ms, turn, is_astray, is_late, witnessed_ms, now_ms)
 
 
 @attrs.frozen

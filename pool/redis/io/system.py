@@ -244,8 +244,8 @@ class SystemIO:
     """The production IO: sockets on the loop, or in daemon threads; real clock, real dice."""
 
     def __init__(self) -> None:
-        self.dice = random.Random()
-        self.ids = Ids(self.dice.randbytes(SEED_BYTES))
+        self.dice: random.Random = random.Random()
+        self.ids: Ids = Ids(self.dice.randbytes(SEED_BYTES))
         self.pages = PAGES
         self._running: weakref.WeakSet[_Thread | Task] = weakref.WeakSet()
         self._forked = False

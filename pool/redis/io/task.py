@@ -65,7 +65,7 @@ class Task(Handle):
         self._loop = loop
         self._guard = guard
         self._connection = _TaskConnection(url, name, loop, clock)
-        self.body_io = ConnectionIO(self._connection, _Bell(loop), self._post, clock)
+        self.body_io: ConnectionIO = ConnectionIO(self._connection, _Bell(loop), self._post, clock)
         self._scope: anyio.CancelScope | None = None
         self._task: object = None  # on asyncio somebody has to hold it
         self._has_begun = False

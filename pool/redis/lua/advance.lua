@@ -28,7 +28,7 @@ ARGV[5] pending_ms   int   > 0
 ARGV[6] reap_ms      int   > 0; by how much a reap batch moves its deadline on
 ARGV[7] parked_ms    int   > 0; how long dead letters are kept
 ARGV[8] says         str   takes|seq of the source, or nothing: see lib/says.lua
-ARGV[9] expected_ms  int   pool time that the caller expects; 0: it knows none; see lib/expected
+ARGV[9] expects      str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[10] target_count int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
     a acknowledge  x 1: it has begun          P R -> R, also if a stop was asked for; from R it is a repeat

@@ -14,7 +14,7 @@ ARGV[1] incarnation      str
 ARGV[2] pending_ms       int   > 0
 ARGV[3] queued_jobs_max  int   0: the server is full, only answer: whatever must be written is FULL
 ARGV[4] refused_ms       int   > 0: former calls may be under way, and for so long no "no" is taken back
-ARGV[5] expected_ms      int   pool time that the caller expects; 0: it knows none; see lib/expected
+ARGV[5] expects          str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[6] target_count     int   how many targets; (worker id, incarnation number) each follow
 ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags, delay_ms, ranked targets, payload each
                          flags: a attach to a live job, k the name need not be registered,

@@ -88,7 +88,9 @@ local strings, members = {}, {}
 left = bytes_max
 local came, spent = 0, 0
 local function step()
-  return came == 0 and 4 or math.max(1, math.min(STEP, math.floor(left * came / spent)))
+  -- Of the first ones nothing is known but that none is larger than 64 KiB.
+  local fit = came == 0 and math.min(4, left / 65536) or math.min(STEP, left * came / spent)
+  return math.max(1, math.floor(fit))
 end
 local function count(number, size)
   came, spent = came + number, spent + size + EACH * number

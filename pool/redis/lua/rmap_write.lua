@@ -17,7 +17,8 @@ ARGV[6] life         int  0: from the first write on; 1: from this one on; 2: tt
 ARGV[...] ops        per operation: its name, the key, and its own words (see OPS)
 
 Returns  [revision, stamp, met, previous, met, previous ...]: met is '1' if the operation's condition
-         held, else '0' and it changed nothing; previous is a string, an array (a list) or nil.
+         held, else '0' and it changed nothing; previous is a string, the size of a list, or nil
+         (of a put in any case).
          Operations see the effect of those before them.  All that changed is one revision; if
          nothing did, the revision is the present one and nothing is written.
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
@@ -73,12 +74,12 @@ for _, key in ipairs(keys) do
   local op, word = ARGV[at], ARGV[at + 2]
   local now = strings[key]
   if not now and not is_changed[key] then
-    now = list_of(key)
+    now = size_of(key)
     had_list[key] = now and true or nil
   end
   -- Whether the condition holds, and which value the key then has (false: none).
   local met, value, problem = true, false, nil
-  if op == 'set' then
+  if op == 'set' or op == 'put' then
     value = word
   elseif op == 'set_if_not_exists' then
     met, value = not now, word
@@ -104,7 +105,7 @@ for _, key in ipairs(keys) do
     end
   end
   answer[#answer + 1] = met and '1' or '0'
-  answer[#answer + 1] = now
+  answer[#answer + 1] = op ~= 'put' and now
   at = at + 2 + words_of(op)
 end
 if #changed == 0 then

@@ -94,7 +94,7 @@ SHAPES: Final = {
 }
 CROWDS: Final = 0.06  # share of seeds; the other shapes need faults, or bring some
 PROGRAMS: Final = ("maps", "sinks")
-PROGRAMS_SHARE: Final = 0.1  # of seeds, for each of these
+PROGRAMS_SHARE: Final = 0.25  # of seeds, for each of these
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
@@ -121,7 +121,7 @@ class Config:
     workers: int = 1  # of each node
     bursts: bool = False  # messages come several at once, the first right behind their service
     shapes: tuple[str, ...] = ()
-    is_all: bool = False  # what is known to be red is drawn, and judged, too
+    is_all: bool = False  # what is known to be red is drawn, too
 
     @property
     def crashes_max(self) -> int:

@@ -13,11 +13,10 @@ import anyio
 import attrs
 from anyio.abc import TaskGroup
 
-from pool import Cancel, Handlers, Job, Node, Park, Retry, Settings
+from pool import Cancel, Handlers, Job, LocalWorker, Node, Park, Retry, Settings
 from pool.core.pages import PAGES, Pages
 from pool.errors import PoolError
 from pool.events import Event as Said
-from pool.jobs.worker.worker import Worker
 from pool.names import lane_of
 from tests.verify.history import FencedResource, Recorder
 from tests.verify.sim.config import Config
@@ -119,7 +118,7 @@ class Boot:
     is_ill: bool = False  # parts of it were dead when it was last looked at
     down_s: float = 0.1  # after it has left
     _is_told_to_leave: bool = False
-    _added: list[Worker] = attrs.field(factory=list)
+    _added: list[LocalWorker] = attrs.field(factory=list)
     _ops: deque[Op] = attrs.field(factory=deque)
     _bell: Any = None
     _runs: int = 0
@@ -172,7 +171,7 @@ class Boot:
             while self.node is not None and not self.is_leaving:
                 try:
                     if not is_removed:
-                        await self.node.remove_worker(self._added.pop(0), grace_s=grace_s)
+                        await self._added.pop(0).remove(grace_s=grace_s)
                         is_removed = True
                         continue
                     await self._add_worker(self.node)
@@ -249,7 +248,7 @@ class Boot:
                 label=self.process.node,
                 version=kind,
                 observers=(self._observe,),
-                io=io,
+                _io=io,
             )
             self.current, self.is_abandoning = node, False
             try:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import attrs
 
-from pool import Node, PoolError, Resync
-from pool.errors import StoreFault, StoreUnavailable
+from pool import Node, PoolError
+from pool.errors import StoreFault, StoreLost, StoreUnavailable
+from pool.maps import Resync
 from tests.verify.sim import reading
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import POOL
@@ -61,7 +62,7 @@ class Programs:
     streams: dict[str, int | None] = attrs.field(factory=dict)  # name -> length cap
     sinks: tuple[SinkPlan, ...] = ()
     positions: dict[tuple[str, str], str] = attrs.field(factory=dict)  # node, stream -> read to
-    held: dict[tuple[str, str], Any] = attrs.field(factory=dict)  # process, map -> its copy
+    held: dict[tuple[Boot, str], Any] = attrs.field(factory=dict)  # process, map -> its copy
     _numbers: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -125,12 +126,12 @@ class Programs:
         while not boot.is_leaving:
             try:
                 async with node.map(name) as copy:
-                    self.held[boot.process.name, name] = copy
+                    self.held[boot, name] = copy
                     await self._watch(boot, name, copy)
             except PoolError:
                 await anyio.sleep(_AGAIN_S)
             finally:
-                self.held.pop((boot.process.name, name), None)
+                self.held.pop((boot, name), None)
 
     async def _watch(self, boot: Boot, name: str, copy: Any) -> None:
         self._numbers += 1
@@ -154,7 +155,7 @@ class Programs:
         while self._is_writing:
             await anyio.sleep(dice.expovariate(2.0))
             name = dice.choice(self.maps)
-            copy = self.held.get((boot.process.name, name))
+            copy = self.held.get((boot, name))
             if copy is None:
                 continue
             if dice.random() < 0.5:
@@ -191,11 +192,11 @@ class Programs:
             boot.record("put", extra=extra, **facts)
 
     def copies(self, name: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return process -> what its copy of a map is."""
+        """Return process -> what its copy of a map is, of those that live."""
         return [
-            (process, copy.snapshot())
-            for (process, held), copy in self.held.items()
-            if held == name and copy._state == "open"
+            (boot.process.name, copy.snapshot())
+            for (boot, held), copy in self.held.items()
+            if held == name and copy._state == "open" and not boot.is_gone
         ]
 
     # --- streams ---
@@ -365,4 +366,4 @@ def token_of(payload: bytes) -> str:
 
 def maybe_done(error: PoolError) -> bool:
     """Say whether what failed may have been done."""
-    return isinstance(error, (StoreFault, StoreUnavailable)) and error.maybe_done
+    return isinstance(error, (StoreFault, StoreUnavailable, StoreLost)) and error.maybe_done

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from pool.core.timing import Timing
 from pool.runtime.actor import Actor
-from tests.verify.checker import KNOWN_RED, Bounds, Report, check
+from tests.verify.checker import Bounds, Report, check
 from tests.verify.history import Event, digest
 from tests.verify.sim import reading
 from tests.verify.sim.config import Config
@@ -33,6 +33,7 @@ from tests.verify.sim.world import World, sweep
 _HEALTH_S: Final = 0.5  # how often it is looked what is dead
 _LOOK_S: Final = 0.25  # how often it is looked whether the world is quiet
 _DRAIN_S: Final = 240.0  # longer than this after `heal` nothing may take
+_GOES_BACK: Final = {"lost-suffix", "lost-since-grant", "fork-behind"}  # it brings back what was
 _QUIET_TTLS: Final = 1.5  # leases of the dead must have ended, too
 
 
@@ -147,7 +148,7 @@ class Simulation:
         nor what is taken for that, because its number came twice (I13 knows both).
         """
         waiting = reading.messages(self.server.keyspace)
-        if not waiting or not {"lost-suffix", "lost-since-grant"} & {*self.config.faults}:
+        if not waiting or not _GOES_BACK & {*self.config.faults}:
             return waiting
         does: set[str] = set()
         for event in self.watch.events:
@@ -248,7 +249,7 @@ class Simulation:
         return Outcome(
             config=self.config,
             events=events,
-            report=check(events, self.bounds(), known_red=() if self.config.is_all else KNOWN_RED),
+            report=check(events, self.bounds()),
             digest=digest(events),
             problems=tuple(self.watch.problems),
             failures=tuple(

@@ -421,7 +421,7 @@ def _random_sink_call(
             cap = dice.choice((0, 0, 5))
             how = "x" if dice.random() < 0.1 else ""
             topic = dice.choice((None, b"t"))
-            return stored.add(b"e", b"p", topic, length_max=cap, ttl_ms=0, how=how)
+            return stored.add(b"e", b"p", topic, length_max=cap, ttl_ms=0, how=how, mark="a")
         case "join":
             return sink.join(consumer, dice.choice(("", "d.1")), dice.choice(("0-0", "newest")))
         case "renew":

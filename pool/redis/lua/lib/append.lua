@@ -1,9 +1,9 @@
 --[[
 append: add an event to a stream, and keep its cap and its end in the same step.
 
-Needs  ends; keys events, meta; arguments event, payload, length_max, ttl_ms, flags, topic.
-Gives  append(): the event's id; false: there is no stream, and x was asked, or its time is over; or an error,
-and nothing was written.
+Needs  ends; keys events, meta; arguments event, payload, length_max, ttl_ms, flags, topic, mark.
+Gives  append(n): the event's id; false: there is no stream, and x was asked, or its time is over; or an error, and
+nothing was written.  n is the event's number, if it has one already.
 
     HINCRBY n --> XADD NOMKSTREAM --> its id             numbers are what readers see holes by
                        | no stream, or refused
@@ -11,10 +11,9 @@ and nothing was written.
 
 That a stream is not there is seen by what adding answers: asking before would cost each event one command more.
 A cap is exact, but for one that was lowered: each further event takes TRIM_MAX at most.  What it takes of which a
-group was not given yet, is counted for that group.  What is rare has its functions made when it is met: making
-them takes longer than adding an event.
+group was not given yet, is counted for that group.
 ]]
-local function append_slowly(n)
+local function append_as(n)
   local TRIM_MAX = 16
 
   local function has(flag)
@@ -55,7 +54,7 @@ local function append_slowly(n)
 
   local function add_entry(...)
     local words = { ... }
-    for _, word in ipairs({ '*', 'n', string.format('%d', n), 'e', event, 'p', payload }) do
+    for _, word in ipairs({ '*', 'n', string.format('%d', n), 'm', mark, 'e', event, 'p', payload }) do
       words[#words + 1] = word
     end
     if has('t') then
@@ -118,11 +117,11 @@ local function is_over()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) >= ttl_ms
 end
 
-local function append()
+local function append(n)
   if ttl_ms > 0 and is_over() then
     return false
   end
-  local n = redis.pcall('HINCRBY', meta, 'n', 1)
+  n = n or redis.pcall('HINCRBY', meta, 'n', 1)
   if type(n) == 'table' then
     if not string.find(n.err, '^ERR ') then
       return n
@@ -130,16 +129,5 @@ local function append()
     redis.call('HSET', meta, 'n', '1') -- somebody else wrote there
     n = 1
   end
-  if ttl_ms == 0 and (length_max == 0 or n <= length_max) then
-    local id, number = nil, string.format('%d', n)
-    if string.find(flags, 't', 1, true) then
-      id = redis.pcall('XADD', events, 'NOMKSTREAM', '*', 'n', number, 'e', event, 'p', payload, 't', topic)
-    else
-      id = redis.pcall('XADD', events, 'NOMKSTREAM', '*', 'n', number, 'e', event, 'p', payload)
-    end
-    if type(id) == 'string' then
-      return id
-    end
-  end
-  return append_slowly(n)
+  return append_as(n)
 end

@@ -3,7 +3,7 @@ rmap: what each write of a replicated map begins and ends with.
 
 Needs  at, maps_time; keys config, maps, data, lists, log, due; arguments incarnation, name, nonce.
 Gives  begin(keys): read where the map is, and those strings; then is_expired, revision, stamp, ends, strings,
-       list_of(key), span(head, after), head_of(key), index_head(key), count(), live(ttl_ms, life),
+       size_of(key), span(head, after), head_of(key), index_head(key), count(), live(ttl_ms, life),
        commit(edits, kind, ends, fields), settle().
 
 A key holds a string (in data, as the field =key) or a list (in lists), never both.  The items of all lists of a
@@ -58,23 +58,16 @@ local function span(head, after)
   return '[' .. head, '(' .. head .. after -- what comes after the highest digit
 end
 
--- A table, or false.
-local function list_of(key)
+-- How many items the key's list has, or false: a list is read by nobody who replaces it.
+local function size_of(key)
   if has_lists == nil then
     has_lists = not is_expired and redis.call('ZCARD', lists) > 0
   end
   if not has_lists then
     return false
   end
-  local head = head_of(key)
-  local members = redis.call('ZRANGEBYLEX', lists, span(head, ':'))
-  if #members == 0 then
-    return false
-  end
-  for i, member in ipairs(members) do
-    members[i] = string.sub(member, #head + 20)
-  end
-  return members
+  local size = redis.call('ZLEXCOUNT', lists, span(head_of(key), ':'))
+  return size > 0 and size
 end
 
 local function count()

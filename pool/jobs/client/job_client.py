@@ -1,0 +1,151 @@
+"""What the dispatching calls and the references need of their node, while it is open."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Literal
+
+import anyio
+import attrs
+
+from pool import checks
+from pool.core.codec import check_size, encode_call
+from pool.core.record import Outcome, Record
+from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
+from pool.jobs.client.dispatcher import Dispatcher, Waiting
+from pool.jobs.client.requests import Requests
+from pool.jobs.context import Seen
+from pool.jobs.handlers import Handler, Handlers
+from pool.names import check_handler, check_key
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.talk import Missing
+
+
+@attrs.frozen(kw_only=True)
+class DispatchOptions:
+    """How a dispatch is done; see `Node.options`."""
+
+    delay_s: float = 0.0
+    if_exists: Literal["reject", "attach"] = "reject"
+    allow_unknown: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        delay_s = checks.seconds("delay_s", self.delay_s)
+        object.__setattr__(self, "delay_s", delay_s)  # a plain one, whatever was given
+        checks.word("if_exists", self.if_exists, "reject", "attach")
+        checks.flag("allow_unknown", self.allow_unknown)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class JobClient:
+    """One node's jobs as its callers reach them."""
+
+    pool: str
+    handlers: Handlers | None  # its own, whose kinds it knows
+    dispatcher: Dispatcher
+    requests: Requests
+    check_open: Callable[[], object]  # raises NotRunning, WrongLoop
+
+    def admission(
+        self,
+        handler: Handler[Any, Any] | str,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: DispatchOptions,
+    ) -> Admission:
+        """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
+        mine: Any
+        context = self.dispatcher.context
+        check_key(key)
+        if type(handler) is str:
+            check_handler(handler)
+            mine = self.handlers.get(handler) if self.handlers is not None else None
+            name, kind = handler, mine._options.kind if mine is not None else None
+        elif issubclass(type(handler), Handler):
+            mine, name, kind = handler, handler.name, handler._options.kind  # type: ignore[union-attr]
+        else:
+            raise no_handler(handler)
+        payload = encode_call(args, kwargs)
+        check_size("payload", payload, context.settings.payload_bytes_max)
+        return Admission(
+            key=key,
+            id=context.ids.next(),
+            handler=name,
+            kind=kind,
+            payload=payload,
+            delay_s=options.delay_s,
+            attach=options.if_exists == "attach",
+            allow_unknown=options.allow_unknown or mine is not None,
+        )
+
+    async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
+        """Add what only another look tells, in time: names like the one that nobody knows."""
+        if isinstance(error, UnknownHandler):
+            context = self.dispatcher.context
+            lane, names = context.lanes[0].lane, list[bytes]()
+            with anyio.move_on_after(deadline_s - context.io.clock()), suppress(PoolError):
+                names = await context.pipeline.execute("HKEYS", lane.names.handlers)
+            known = sorted(name.decode(errors="replace") for name in names)
+            close = difflib.get_close_matches(error.handler, known)
+            return UnknownHandler(handler=error.handler, close_matches=tuple(close))
+        return error
+
+    async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
+        """Wait for a job of an open node; with 0 for what the store says now.  See `JobRef`."""
+        op_timeout_s = self.dispatcher.context.settings.op_timeout_s
+        with anyio.fail_after(op_timeout_s if limit_s == 0 else limit_s):
+            await self.dispatcher.wait(waiting, limit_s)
+
+    def why_waits(self, record: Record | None) -> str:
+        """Return why a job has not begun, as its record was when it was looked at last."""
+        workers = self.dispatcher.context.roster.workers
+        if record is None:
+            return "its store has not answered"
+        match record.state:
+            case "pending":
+                return f"{record.owner} was given it, and has not begun it"
+            case "waiting":
+                return "its retry is not due" if record.error else "its delay is not over"
+            case "unassigned" if any(record.handler in who.handlers for who in workers):
+                return f"all slots for {record.handler!r} are taken"
+            case "unassigned":
+                return f"no worker takes {record.handler!r}"
+        return ""
+
+    async def look(
+        self, key: str, job_id: str, seen: Seen | None = None
+    ) -> tuple[Record | Outcome, Seen | None]:
+        """Fetch a job's record or outcome; and when it was seen alive, by that or before.
+
+        Raises:
+            NoSuchJob, JobLost: Neither is there.
+        """
+        self.check_open()
+        context = self.dispatcher.context
+        state = context.lane_of(key)
+        call, asked_s = state.lane.look([(key, job_id)]), context.io.clock()
+        try:
+            [found] = await context.pipeline.call(call, repeatable=True)
+        except StoreLost:
+            context.on_data_lost(state.number)
+            raise StoreLost(pool=self.pool) from None
+        told: Record | Outcome | Missing = found
+        if isinstance(told, Missing):
+            missing = self.dispatcher.missing(key, job_id, seen, told)
+            if isinstance(missing, JobLost):
+                raise again(missing)
+            raise NoSuchJob(key=key, job_id=job_id)
+        return told, state.seen(asked_s, told.accepted) if isinstance(told, Record) else None
+
+    async def request_stop(self, key: str, job_id: str, cause: str) -> str:
+        """Ask for a stop; return the job's id.  See `JobRef.stop`."""
+        self.check_open()
+        return await self.requests.stop(key, job_id, cause)
+
+
+def no_handler(given: object) -> UsageError:
+    """Say that it is neither a handler nor a name of one."""
+    return checks.option("handler", given, "a name, nor what Handlers.job() or .service() returned")
