@@ -11,7 +11,7 @@ What can be lost without a reader noticing by itself, and how it notices:
     trimmed by a cap   events are numbered; a hole that a cap made is told, and the next event says
                        so; what was removed by hand is no loss
     ... of a new life  whose numbers go on behind ours: each life has a mark of its own, asked
-                       for behind our first events, at each hole and now and then
+                       for at each hole and now and then
     foreign value      under one stream's key: that one is set aside, and told, until its place is
                        free; the others are read on
     stream went back   destroyed, FLUSHALL, restart without data, failover to an older copy: the id
@@ -291,11 +291,11 @@ class Reader:
     # --- what the tail brings -----------------------------------------------------------------
 
     def _on_batch(self, batch: Batch[_Cursor]) -> None:
-        holed = [c for c, entries in batch.told if c.born is None or _has_hole(c, entries)]
+        holed = [cursor for cursor, entries in batch.told if _has_hole(cursor, entries)]
         if not holed:
             self._push(batch)
             return
-        # Which life do we read?  And events were removed by hand, or trimmed?  That no other batch
+        # Events were removed by hand, or trimmed?  That no other batch
         # comes before the answer, is the tail's promise; without one, they count as trimmed.
         call = probe_call([(cursor.of, cursor.position) for cursor in holed])
         try:
@@ -312,8 +312,6 @@ class Reader:
                 if self._tailer.follows(cursor) and cursor.is_of_another(facts) and not is_first:
                     # What comes before this was taken by a cap, or has ids that lie behind us.
                     cursors[cursor.stream] = self._restarted(cursor, facts)
-                elif cursor.born is None and facts.exists:
-                    cursor.born = facts.born
             if any(not self._tailer.follows(cursor) for cursor in cursors.values()):
                 self._tailer.follow(list(cursors.values()), at_once=False)
         self._push(batch)

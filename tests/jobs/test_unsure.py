@@ -384,3 +384,30 @@ async def test_a_dispatch_of_which_a_try_had_no_answer_is_not_said_to_be_refused
         await node.options(allow_unknown=True).dispatch("any", "k")
     assert not refused.value.maybe_done
     fleet.client.hdel(fleet.names.jobs, "k")
+
+
+@pytest.mark.anyio
+async def test_what_a_lane_refused_that_is_not_joined_yet_is_surely_not_done(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a call names no incarnation, and its script did nothing but say so."""
+    handle, told = Dispatcher.handle, list[object]()
+    node = await fleet.node(Handlers())
+    state = fleet.wiring(node).context.lanes[0]
+
+    def before_joining(self: Dispatcher, message: Any) -> None:
+        if not isinstance(message, _Admitted) or told:
+            handle(self, message)
+            return
+        told.append(message)
+        joined, state.lane = state.lane, attrs.evolve(state.lane, incarnation="")
+        handle(self, attrs.evolve(message, reply=StoreLost(pool=fleet.pool)))
+        state.lane = joined
+
+    fleet.client.hset(fleet.names.jobs, "k", "junk")
+    monkeypatch.setattr(Dispatcher, "handle", before_joining)
+    with pytest.raises(StoreFault, match="cannot be read") as refused:
+        await node.options(allow_unknown=True).dispatch("any", "k")
+    assert told
+    assert not refused.value.maybe_done
+    fleet.client.hdel(fleet.names.jobs, "k")

@@ -590,16 +590,6 @@ async def test_what_a_cap_took_of_a_streams_new_life_is_told(
     assert len(bench.all_seen(StreamRestarted)) == 1
 
 
-async def test_which_life_is_read_is_known_from_its_first_event_on(bench: Bench) -> None:
-    """Who began before it was there has nothing else to tell the next one by, until it probes."""
-    async with bench.stream() as stream, stream.reader() as reader:
-        await bench.add(stream, 0)
-        assert await bench.take_numbers(reader, 1) == [0]
-        born = bench.client.hget(stream._stored.meta, "born")
-        assert born
-        assert reader._tailer.readings[bench.key].born == born
-
-
 async def test_a_reader_is_closed_by_who_is_cancelled_too(bench: Bench) -> None:
     async with bench.stream() as stream, stream.reader() as reader:
         with anyio.CancelScope() as scope:

@@ -831,16 +831,6 @@ MUTANTS: Final = (
         by=("tests/streams/test_reader.py::test_what_a_cap_took_of_a_streams_new_life_is_told",),
     ),
     Mutant(
-        name="nobody asks which life it is",
-        breaks="a stream that is made anew at once is taken for the one of before",
-        path="pool/streams/reader.py",
-        old="c.born is None or _has_hole(c, entries)",
-        new="_has_hole(c, entries)",
-        by=(
-            "tests/streams/test_reader.py::test_which_life_is_read_is_known_from_its_first_event_on",
-        ),
-    ),
-    Mutant(
         name="what is on its way is unknown",
         breaks="an event that was read and not buffered is given to a second one as well",
         path="pool/streams/sink_hands.py",
