@@ -131,7 +131,7 @@ class ReplicatedMap(Generic[V]):
         self._held = held
         self._stack = AsyncExitStack()
         self._replica: Replica | None = None
-        self._state: Literal["new", "open", "closed"] = "new"
+        self._phase: Literal["new", "open", "closed"] = "new"
         self._watches: list[Watch[V]] = []
 
     @overload
@@ -220,7 +220,7 @@ class ReplicatedMap(Generic[V]):
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._replica = await self._stack.enter_async_context(self._held())
-        self._state = "open"
+        self._phase = "open"
         return self
 
     async def __aexit__(
@@ -231,7 +231,7 @@ class ReplicatedMap(Generic[V]):
     ) -> None:
         if self._replica is not None:
             self._replica.pipeline.check_loop()
-        self._state = "closed"
+        self._phase = "closed"
         for watch in self._watches:
             watch.close()
         await self._stack.__aexit__(kind, error, traceback)
@@ -349,7 +349,7 @@ class ReplicatedMap(Generic[V]):
             NotRunning: The map was closed.
         """
         replica = self._open
-        if type(at) is not Position:
+        if type(at) is not Position or not at.is_well_formed:
             raise checks.option("at", at, "a Position, as writes return")
         await replica.wait_for(at)
 
@@ -470,6 +470,12 @@ class ReplicatedMap(Generic[V]):
         return _resized(await self._open.reset(model.ResetOp("destroy")))
 
     # --- inside -------------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> Literal["new", "open", "closed"]:
+        """A map that outlives its node is closed with it: nobody would tell it of changes."""
+        is_over = self._replica is not None and self._replica.is_closed
+        return "closed" if is_over else self._phase
 
     @property
     def _open(self) -> Replica:

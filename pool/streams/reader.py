@@ -151,6 +151,7 @@ class Reader:
         self._state = "new"
         self._aside: dict[str, _Cursor] = {}  # a foreign value stands there
         self._is_looking = False
+        self._is_unreachable = False  # which was told
         tail: StreamTailer[_Cursor] = StreamTailer(
             name="pool-reader",
             io=session.io,
@@ -162,6 +163,7 @@ class Reader:
             on_probed=self._on_probed,
             on_trouble=self._on_trouble,
             on_back=self._on_back,
+            on_end=self._on_end,
             care=Apart(session.supervisor, self._on_failed),
         )
         self._tailer = tail
@@ -175,17 +177,18 @@ class Reader:
         """Read this stream too, from `start` on (see `Stream.reader`); adding it twice is refused.
 
         Raises:
-            InvalidOption: It is read already, `start` is none, or there are 64 streams.
+            InvalidOption: It is read already, `start` is none, or there are 64 streams, or
+                it is of another server or pool.
             StoreUnavailable: The server could not say where the stream is.
         """
         self._check_open()
-        await self._add(stored_of(stream), start)
+        await self._add(stored_of(stream, self._session), start)
         self._buffer.fit(len(self._tailer.readings))
 
     def remove_stream(self, stream: EventSource) -> None:
         """Read this stream no more; what is buffered of it is dropped.  Twice is fine."""
         self._session.check_loop()
-        key = stored_of(stream).events
+        key = stored_of(stream, self._session).events
         self._aside.pop(key, None)
         self._tailer.follow([c for c in self._tailer.readings.values() if c.stream != key])
         self._buffer.drop(lambda item: item.cursor.stream != key)
@@ -199,7 +202,7 @@ class Reader:
         Raises:
             InvalidOption: The stream is not read.
         """
-        stored = stored_of(stream)
+        stored = stored_of(stream, self._session)
         cursor = self._tailer.readings.get(stored.events) or self._aside.get(stored.events)
         if cursor is None:
             raise InvalidOption(option="stream", value=stored.name, problem="it is not read")
@@ -243,7 +246,9 @@ class Reader:
     async def aclose(self) -> None:
         """Stop reading; whoever iterates is told that it has ended.  Twice is fine."""
         self._session.check_loop()
-        self._state = "closed"
+        was_open, self._state = self._state == "open", "closed"
+        if not was_open:
+            return
         self._buffer.drop()
         self._buffer.end()
         self._aside.clear()
@@ -404,14 +409,16 @@ class Reader:
             after="restarted",
         )
 
-    def _on_trouble(self, error: PoolError, failures: int) -> None:
-        if not failures:
+    def _on_trouble(self, error: PoolError, _: int) -> None:
+        if not self._is_unreachable:
+            self._is_unreachable = True
             pool = self._session.control.pool
             self._session.emit(StreamsUnreachable(pool=pool, reader="", problem=str(error)))
         if isinstance(error, StoreFault):
             self._look_for_foreign()
 
     def _on_back(self, failures: int) -> None:
+        self._is_unreachable = False
         pool = self._session.control.pool
         self._session.emit(StreamsReachable(pool=pool, reader="", failures=failures))
 
@@ -456,6 +463,13 @@ class Reader:
         if cursors.keys() != self._tailer.readings.keys():
             self._tailer.follow(list(cursors.values()), at_once=False)
         self._look_again()
+
+    def _on_end(self, error: BaseException | None) -> None:
+        """Reading has ended for good: unless we closed it, with the stream's connection or node."""
+        if self._state == "open":
+            if error is None:
+                self._buffer.drop()
+            self._buffer.end(NotRunning(state="closed"))
 
     def _on_failed(self, error: Exception) -> None:
         self._buffer.end(error)

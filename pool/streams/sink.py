@@ -167,12 +167,14 @@ class Sink:
             on_batch=self._on_batch,
             on_trouble=self._on_trouble,
             on_back=self._on_back,
+            on_end=self._on_end,
             care=Apart(session.supervisor, self._on_failed),
         )
         self._tailer = tail
         self._buffer: EventBuffer[Item, Source] = EventBuffer(
             buffer_max=buffer_max, tail=tail, size_of=size_of
         )
+        self._is_unreachable = False  # which was told
         self._held: Batch[Source] | None = None  # brought while a take was under way
         self._told = Told(name, session.io.clock, session.emit)
         self._calls = Calls(
@@ -209,11 +211,12 @@ class Sink:
         """Read this stream too; `start` counts where the sink has no group yet.
 
         Raises:
-            InvalidOption: It is read already, `start` is none, or there are 64 streams.
+            InvalidOption: It is read already, `start` is none, or there are 64 streams, or
+                it is of another server or pool.
             StorageFull, StoreUnavailable: As for adding an event.
         """
         self._check_open()
-        source = self._source(stored_of(stream), start)
+        source = self._source(stored_of(stream, self._session), start)
         consumer = self.consumer
         asked_s, call = self._session.io.clock(), source.of.join(consumer, "", source.start)
         had = self._left.pop(source.stream, None)  # else a tick may leave it behind our join
@@ -235,7 +238,7 @@ class Sink:
         What was handed out and not acknowledged can still be, within its grace.
         """
         self._session.check_loop()
-        source = self._sources.pop(stored_of(stream).events, None)
+        source = self._sources.pop(stored_of(stream, self._session).events, None)
         if source is None:
             return
         self._left[source.stream] = source
@@ -667,12 +670,14 @@ class Sink:
             source.of.ack(ids), lambda _: self._hands.on_acknowledged(source.stream, ids)
         )
 
-    def _on_trouble(self, error: PoolError, failures: int) -> None:
+    def _on_trouble(self, error: PoolError, _: int) -> None:
         if not isinstance(error, StoreUnavailable):
             for source in self._sources.values():
                 if source.joined_as:
                     self._renew(source)  # which tells of which of them it is
-        if not failures and not str(getattr(error, "problem", "")).startswith("NOGROUP"):
+        is_group = str(getattr(error, "problem", "")).startswith("NOGROUP")
+        if not is_group and not self._is_unreachable:
+            self._is_unreachable = True
             pool = self._session.control.pool
             told = StreamsUnreachable(pool=pool, reader=self.name, problem=str(error))
             self._session.emit(told)
@@ -680,8 +685,18 @@ class Sink:
     def _on_back(self, failures: int) -> None:
         for source in self._all():
             source.is_doubted = True  # a server that went back may have undone what we acknowledged
-        pool = self._session.control.pool
-        self._session.emit(StreamsReachable(pool=pool, reader=self.name, failures=failures))
+        if self._is_unreachable:
+            self._is_unreachable = False
+            pool = self._session.control.pool
+            self._session.emit(StreamsReachable(pool=pool, reader=self.name, failures=failures))
+
+    def _on_end(self, error: BaseException | None) -> None:
+        """Reading has ended for good: unless we closed it, with the stream's connection or node."""
+        if self._state == "open":
+            self._cancel_tick()
+            if error is None:
+                self._buffer.drop()
+            self._buffer.end(NotRunning(state="closed"))
 
     def _on_failed(self, error: Exception) -> None:
         self._buffer.end(error)

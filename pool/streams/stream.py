@@ -60,7 +60,6 @@ class Stream(EventSource):
     ttl_s: float | None = None
     is_sliding: bool = False
     ends_at: datetime | int | None = None
-    _session: Session
     _ends: _Ends = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:

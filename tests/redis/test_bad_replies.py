@@ -268,7 +268,8 @@ async def test_no_mutated_reply_ends_a_link() -> None:
             for _ in connections:
                 replies = await pipeline.replies_to([("PING",)] * 3)
                 assert len(replies) == 3
-                pipeline._running_body.interrupt()  # the next one
+                beside: Any = pipeline._running_body
+                beside.body_io.connection.shut()  # the next one
         await recovered(pipeline)
         await pipeline.aclose(1.0)
     assert not care.crashes

@@ -400,7 +400,16 @@ async def test_a_position_is_found_in_the_log_or_known_to_be_lost(store: Store) 
         return await store.map.find(store.pipeline, INCARNATION, revisions)
 
     stamps = {at.revision: at.stamp for at in written}
-    assert await find(first, middle, last, last + 1) == History(last, 0, stamps)
+    assert await find(first, middle, last, last + 1) == History(last, 0, {**stamps, last + 1: "0"})
+    store.client.hdel(store.map.data, "at")
+    mended = (await store.state()).at  # its number is skipped, and no delta leads there
+    written.append((await store.write(Set(b"a", b"4"))).at)
+    numbers = (last, last + 1, mended.revision - 1, mended.revision)
+    found = await find(*numbers)
+    assert found.stamps == dict(zip(numbers, (stamps[last], "0", "0", mended.stamp), strict=True))
+    assert found.has(mended)
+    assert not found.has(Position(INCARNATION, last + 1, "a"))
+    last = written[-1].revision
     store.client.delete(store.map.log)
     assert await find(middle, last) == History(last, 0, {last: written[-1].stamp})
     ended = (await store.destroy()).at

@@ -5,7 +5,7 @@
 Of those aboard one may have killed it, long after its start, so that nobody can say which.  At the
 next death all are cleared that were in another process: the more processes take them, and the more
 evenly those that are suspected of as many deaths are spread, the sooner the guilty one is alone
-(`model.job.Lineup`).  By rank they would meet again: a worker that comes back under its label is
+(`settlement.Lineup`).  By rank they would meet again: a worker that comes back under its label is
 first for all that it had.
 
 So they are dealt out, one to each process, and stay where they were put (`rebalance.py`).  What is
