@@ -831,23 +831,56 @@ async def test_no_step_of_the_clock_and_no_time_without_anybody_ends_a_map(store
     assert is_near(await now(first + 100_000), first + 100_000)  # who knows it says so
 
 
-async def test_foreign_data_under_the_shared_keys_stop_only_ends(store: Store) -> None:
-    control = store.map.control
-    for key in (control.maps, control.map_due):
-        kept = store.client.dump(key)
-        store.client.delete(key)
-        store.client.set(key, "foreign")
-        written = await store.write(Set(b"a", key.encode()))
-        assert await store.probe() == [written.at]
+@pytest.mark.parametrize("which", ["maps", "map_due"])
+async def test_foreign_data_under_the_shared_keys_stop_only_ends(store: Store, which: str) -> None:
+    """Without `due` not even those; where no time is known, who would need it is told the key."""
+    key = getattr(store.map.control, which)
+    store.client.set(key, "foreign")
+    written = await store.write(Set(b"a", b"1"))
+    assert await store.probe() == [written.at]
+    found = await store.map.find(store.pipeline, INCARNATION, [written.revision])
+    assert found.has(written.at)
+    await store.change("append", b"l", b"1")
+    if which == "maps":
         await refused(store, StoreFault, Set(b"b", b"1"), life=MapLife(60.0))
-        await store.change("append", b"l", b"1")
-        with pytest.raises(StoreFault):
+        with pytest.raises(StoreFault, match=f"WRONGTYPE {key}"):
+            await store.write(Set(b"b", b"1"), life=MapLife(60.0))
+        with pytest.raises(StoreFault, match=f"WRONGTYPE {key}"):
             await store.destroy()
-        assert await store.items() == {b"a": key.encode(), b"l": (b"1",)}
+        assert await store.items() == {b"a": b"1", b"l": (b"1",)}
         await store.change("remove", b"l", b"1")
+        other = StoredMap(store.map.control, "other")
+        with pytest.raises(StoreFault, match=f"WRONGTYPE {key}"):
+            await other.find(store.pipeline, INCARNATION, [1])
         store.client.delete(key)
-        if kept is not None:
-            store.client.restore(key, 0, kept)
+    await store.write(Set(b"b", b"1"), life=MapLife(60.0))
+    if which == "maps":
+        store.client.set(key, "foreign")
+        refusals = (store.state, store.reset, lambda: store.change("append", b"l", b"2"))
+        for ask in refusals:
+            with pytest.raises(StoreFault, match=f"WRONGTYPE {key}"):
+                await ask()
+        store.client.delete(key)
+    await store.change("append", b"l", b"2")
+    assert (await store.destroy()).is_met
+    assert await store.items() == {}
+
+
+async def test_what_lacks_where_ends_are_found_is_put_back(store: Store) -> None:
+    """By whoever follows the map; what has ended by then is handed to one, at once."""
+    due = store.map.control.map_due
+    await store.write(Set(b"a", b"1"), life=MapLife(60.0))
+    for _ in range(2):
+        store.client.delete(due)
+        await store.probe()
+        assert store.client.zscore(due, "flags") == int(store.place()[3])
+    store.end_now()
+    call = probe_call(store.map.control, INCARNATION, [store.map])
+    for harm in (store.client.delete, lambda key: store.client.set(key, "foreign")):
+        harm(due)
+        first, second = [await store.pipeline.call(call) for _ in range(2)]
+        is_foreign = first.foreign > 0
+        assert (first.ended, second.ended) == ([b"flags"], [b"flags"] if is_foreign else [])
 
 
 async def test_who_writes_to_an_ended_map_finds_it_empty(store: Store) -> None:

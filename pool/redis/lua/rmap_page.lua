@@ -31,8 +31,13 @@ if redis.call('HGET', config, 'incarnation') ~= incarnation then
 end
 local at = redis.call('HGET', data, 'at')
 local from, revision, stamp, ends = read_place(at)
-if from and ends > 0 and ends <= maps_time() then
-  return false
+if from and ends > 0 then
+  local now = maps_time()
+  if not now then
+    return foreign(maps)
+  elseif ends <= now then
+    return false
+  end
 end
 local strings_count = redis.call('HLEN', data) - (at and 1 or 0)
 local lists_count = redis.call('ZLEXCOUNT', lists, '[l', '(m')

@@ -28,7 +28,7 @@ Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
                                 still succeed
          WRONGTYPE              foreign data under one of the keys
 Cost     O(operations), and O(items) of each list that is replaced; 4 commands, 2 to 3 more where a key is
-         added, 1 where one is removed, 2 for each list that is replaced, 4 with a time to live
+         added, 1 where one is removed, 2 for each list that is replaced, 2 to 3 with a time to live
 Why Lua  compare, apply, count and log are one step, else two writers could log in another order
          than they wrote, and replicas would drift for ever.
 
@@ -128,7 +128,11 @@ for i, key in ipairs(changed) do
     gone[#gone + 1] = '=' .. key
   end
 end
-commit(edits, kind, live(ttl_ms, life), fields)
+local until_ms = live(ttl_ms, life)
+if not until_ms then
+  return foreign(maps)
+end
+commit(edits, kind, until_ms, fields)
 for key in pairs(had_list) do
   if is_changed[key] then
     redis.call('ZREMRANGEBYLEX', lists, span(head_of(key), ':'))
