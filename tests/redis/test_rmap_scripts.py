@@ -939,6 +939,24 @@ async def test_a_full_server_refuses_to_append_and_still_removes(
         assert await store.items() == {}
 
 
+async def test_a_page_reads_nothing_of_the_log_that_it_does_not_bring(
+    own_server: EmbeddedServer,
+) -> None:
+    """A list of 32 MiB took 130 pages, and each of them read the latest append of 16 MiB."""
+    async with opened(own_server.url, "large") as store:
+        await store.change("append", b"l", *(b"%065536d" % n for n in range(16)))
+
+        def reads() -> int:
+            stats = store.client.info("commandstats")
+            kinds = ("cmdstat_xrevrange", "cmdstat_xinfo|stream")
+            return sum(stats.get(kind, {"calls": 0})["calls"] for kind in kinds)
+
+        before = reads()
+        state = await store.state()
+        assert state.counts == (0, 16)
+        assert reads() == before
+
+
 # --- deltas -----------------------------------------------------------------------------------
 
 

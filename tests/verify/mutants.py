@@ -985,6 +985,16 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="page that reads the latest change",
+        breaks="each page of a list that grew by large appends costs the server the latest of them",
+        path="pool/redis/lua/rmap_page.lua",
+        old="if not from or redis.call('XRANGE', log,",
+        new="if true or redis.call('XRANGE', log,",
+        by=(
+            "tests/redis/test_rmap_scripts.py::test_a_page_reads_nothing_of_the_log_that_it_does_not_bring",
+        ),
+    ),
+    Mutant(
         name="map that stays open when its node is closed",
         breaks="who watches a map of a node that was closed waits for ever",
         path="pool/maps/replica.py",
