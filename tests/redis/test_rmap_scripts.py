@@ -738,6 +738,23 @@ async def test_a_sliding_life_counts_from_the_latest_write(store: Store) -> None
     assert int(store.place()[3]) == store.client.zscore(due, "flags")
 
 
+async def test_what_changes_nothing_prolongs_no_sliding_life(store: Store) -> None:
+    """`set` of the same value does: it is a revision."""
+    life = MapLife(60.0, is_sliding=True)
+    await store.change("append", b"l", b"x", life=life)
+    await store.write(Set(b"a", b"1"), life=life)
+    now = await store.look_at_time()
+    await store.look(expected_ms=now + 3_000)
+    place = store.place()
+    await store.change("append_unique", b"l", b"x", b"x", life=life)
+    await store.change("remove", b"l", b"y", life=life)
+    await store.write(SetIfNotExists(b"a", b"2"), Delete(b"b"), life=life)
+    await store.reset((b"a", b"2"))
+    assert store.place() == place
+    await store.write(Set(b"a", b"1"), life=life)
+    assert int(store.place()[3]) >= int(place[3]) + 3_000
+
+
 async def test_a_life_until_a_time_ends_then_whoever_wrote(store: Store) -> None:
     seconds, _ = store.client.time()
     now = await store.look_at_time()

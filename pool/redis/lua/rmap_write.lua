@@ -23,7 +23,7 @@ Returns  [revision, stamp, met, previous, met, previous ...]: met is '1' if the 
          nothing did, the revision is the present one and nothing is written.
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          POOLMAPFULL <items>    a key would be added, and the map holds items_max already
-         POOLMAPVALUE <why>     increment of what is not a whole number, or beyond 2^53
+         POOLMAPVALUE <why>     increment of what is not a whole number, or beyond 2^53 - 1
          OOM                    the server is full and a key would be set, but in the pool's own map; deletes
                                 still succeed
          WRONGTYPE              foreign data under one of the keys
@@ -42,12 +42,12 @@ local function increased(now, by)
   if now then
     number = type(now) == 'string' and string.match(now, '^-?%d+$') and tonumber(now)
     if not number or number > WHOLE_MAX or number < -WHOLE_MAX then
-      return nil, 'it holds no whole number within 2^53'
+      return nil, 'it holds no whole number up to 2^53 - 1'
     end
   end
   number = number + tonumber(by)
   if number > WHOLE_MAX or number < -WHOLE_MAX then
-    return nil, 'the sum is beyond 2^53'
+    return nil, 'the sum is beyond 2^53 - 1'
   end
   return whole(number)
 end
