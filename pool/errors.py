@@ -258,11 +258,12 @@ class PayloadTooLarge(UsageError):
     `what` is the value that is meant, `size_bytes` what it takes encoded, `size_bytes_max` the
     limit. For jobs that is a setting: `payload_bytes_max` (arguments), `result_bytes_max`,
     `message_bytes_max`, `state_bytes_max`. Redis holds all of it in memory, and each worker reads
-    it before it begins: put what is large into a file or an object store, and pass its name.
+    it before it begins: put what is large into a file or an object store, and pass its name.  Of a
+    map's keys and values the limits are fixed.
     """
 
     code: ClassVar[str] = "POOLTOOLARGE"
-    hint: ClassVar[str] = "store it elsewhere and pass a reference, or raise the setting"
+    hint: ClassVar[str] = "store it elsewhere and pass a reference; for a job, raise the setting"
 
     what: str
     size_bytes: int

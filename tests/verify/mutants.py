@@ -881,7 +881,7 @@ MUTANTS: Final = (
         name="ended maps that are handed to everybody",
         breaks="each of a thousand processes ends each map that has ended",
         path="pool/redis/lua/rmap_probe.lua",
-        old="      redis.call('ZADD', due, whole(now + late_ms), name)",
+        old="    redis.call('ZADD', due, whole(now + late_ms), name)",
         new="",
         by=(
             "tests/redis/test_rmap_scripts.py::test_each_ended_map_is_handed_to_one_and_to_another_if_he_dies",
@@ -976,6 +976,47 @@ MUTANTS: Final = (
         old="                    if pages.is_begun and pipeline is self.pipeline:",
         new="                    if False:",
         by=("tests/maps/test_slow_lines.py::test_other_calls_of_the_node_go_on_while_a_map_opens",),
+    ),
+    Mutant(
+        name="end that is found in one place alone",
+        breaks="a map whose place among the ends was deleted never ends for who has it open",
+        path="pool/redis/lua/rmap_probe.lua",
+        old="        redis.call('ZADD', due, 'NX', whole(ends), name)\n",
+        new="",
+        by=(
+            "tests/maps/test_outages.py::test_a_map_ends_though_its_place_among_the_ends_was_deleted",
+            "tests/redis/test_rmap_scripts.py::test_what_lacks_where_ends_are_found_is_put_back",
+        ),
+    ),
+    Mutant(
+        name="foreign value among the ends that fails writes",
+        breaks="a foreign value at a key that all maps share refuses writes, and ends stop",
+        path="pool/redis/lua/lib/rmap.lua",
+        old="    redis.pcall('ZADD', due, whole(ends), name)\n",
+        new="    redis.call('ZADD', due, whole(ends), name)\n",
+        by=(
+            "tests/redis/test_rmap_scripts.py::test_foreign_data_under_the_shared_keys_stop_only_ends",
+        ),
+    ),
+    Mutant(
+        name="foreign value that all maps share, told to nobody",
+        breaks="ends stop, and no event says why",
+        path="pool/maps/follower.py",
+        old="            for key in sorted(answer.damaged - self._damaged):\n",
+        new="            for key in ():\n",
+        by=(
+            "tests/maps/test_outages.py::test_a_foreign_value_that_all_maps_share_is_named_and_ends_go_on_behind_it",
+        ),
+    ),
+    Mutant(
+        name="page that reads the latest change",
+        breaks="each page of a list that grew by large appends costs the server the latest of them",
+        path="pool/redis/lua/rmap_page.lua",
+        old="if not from or redis.call('XRANGE', log,",
+        new="if true or redis.call('XRANGE', log,",
+        by=(
+            "tests/redis/test_rmap_scripts.py::test_a_page_reads_nothing_of_the_log_that_it_does_not_bring",
+        ),
     ),
     Mutant(
         name="map that stays open when its node is closed",
