@@ -24,8 +24,10 @@ half a grace it gives back unseen, and holds less ahead from then on.  That an e
 is noted in the store 5 ms later: most are acknowledged before.  So of one whose consumer ended
 nobody knows whether it was in hand, or what the consumer died of: it is doubtful.  A consumer takes
 one of those at a time, notes it before it hands it out, and takes the next once it is acknowledged
-or has not ended its consumer within 50 ms.  An event that kills is counted each time, and parked in
-the end; those that were buffered behind it keep their count.
+or has not ended its consumer within 50 ms: four times as long for each time that it was in hand
+before, and a quarter of the grace at most.  An event that kills is counted each time, and parked in
+the end; those that were buffered behind it keep their count.  What else was in hand is counted with
+it, once more for each time that it is in hand beside one that kills.
 
 Who writes what: only the server's scripts move an event from one holder to another, one event at a
 time, so an event always has exactly one place.  `sink_join` and `sink_renew` write a consumer's own

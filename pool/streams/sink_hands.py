@@ -27,7 +27,7 @@ from pool.streams.sink_calls import Calls
 from pool.streams.sink_source import Item, Source
 
 NOTED_S: Final = 0.005  # from a hand-out to the note of it
-LIVED_S: Final = 0.05  # with a doubtful event: it did not end its consumer
+LIVED_S: Final = 0.05  # with a doubtful event that nobody has seen: it did not end its consumer
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -64,12 +64,18 @@ class Hands:
         source, item.handed_s = item.source, self._clock()
         source.hands[item.event.id] = item
         if item.is_doubtful:
-            self.loop.later(LIVED_S, partial(self._end_trial, item))
+            self.loop.later(self._trial_s(item), partial(self._end_trial, item))
         else:
             source.fresh[item.event.id] = item
             self.note_later()
         self.watch()
         return True
+
+    def _trial_s(self, item: Item) -> float:
+        """How long a suspect has to do harm before another one is given: the longer, the more often
+        it was in hand, as what ends its program may take its time; innocents are parked by it."""
+        times = min(item.event.deliveries - 1, 16)
+        return max(LIVED_S, min(LIVED_S * 4.0**times, self._grace_s / 4))
 
     async def _noted(self, item: Item) -> bool:
         """Have the store know, before it can end us, that this one was handed out."""

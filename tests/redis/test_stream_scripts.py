@@ -127,8 +127,9 @@ class Shop:
 
 def lost(shop: Shop) -> str:
     """Return an event that somebody was given, and that waits under nobody's name."""
-    shop.bench.do(*shop.sink.ack(shop.ids[2:3]))
-    return shop.ids[2]
+    event_id: str = shop.ids[2]
+    shop.bench.do(*shop.sink.ack([event_id]))
+    return event_id
 
 
 CALLS: dict[str, Callable[[Shop], Any]] = {

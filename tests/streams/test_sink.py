@@ -428,6 +428,23 @@ async def test_suspects_that_live_for_a_moment_do_not_hold_up_the_others(bench: 
             assert await sink.ack_many(events) == 12
 
 
+async def test_a_suspect_that_was_in_hand_before_is_alone_for_longer(bench: Bench) -> None:
+    """What ends its program after a while takes no innocents along, time and again."""
+    async with bench.stream() as stream:
+        bench.client.xgroup_create(bench.key, "billing", "0", mkstream=True)
+        ids = await bench.add(stream, *range(12))
+        bench.client.xreadgroup("billing", "dead.1", {bench.key: ">"}, count=12)
+        bench.client.xclaim(bench.key, "billing", "dead.1", 0, ids[:1], retrycount=5000)
+        async with stream.sink("billing", grace_s=60) as sink:
+            [event] = await bench.take(sink, 1)
+            assert (event.id, event.deliveries) == (ids[0], 6)
+            for _ in range(3):  # longer than what was never in hand would be alone
+                await bench.renewed(sink.consumer)
+            assert Counter(name for name, _ in bench.pending().values())["?"] == 11
+            assert await sink.ack(event)
+            assert len(await bench.take(sink, 11)) == 11
+
+
 async def test_what_an_answer_that_was_lost_gave_us_is_given_back(bench: Bench) -> None:
     """It is pending under our name, and we know nothing of it."""
     settings = attrs.evolve(bench.settings, lease_ttl_s=4.0, op_timeout_s=0.3)

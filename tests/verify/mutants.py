@@ -1902,6 +1902,16 @@ MUTANTS: Final = (
         by=("tests/streams/test_reader.py::test_who_waits_hears_that_the_connection_was_closed",),
     ),
     Mutant(
+        name="a suspect is given no more time for having been in hand before",
+        breaks="what ends its program after a while takes innocents along, until they are parked",
+        path="pool/streams/sink_hands.py",
+        old="        times = min(item.event.deliveries - 1, 16)",
+        new="        times = 0",
+        by=(
+            "tests/streams/test_sink.py::test_a_suspect_that_was_in_hand_before_is_alone_for_longer",
+        ),
+    ),
+    Mutant(
         name="a consumer that a stranger deleted is not missed",
         breaks="what it had buffered is given to nobody",
         path="pool/streams/sink.py",
