@@ -414,7 +414,7 @@ def test_of_a_group_whose_cursor_a_cap_took_at_least_all_are_told(shop: Shop) ->
     before = shop.mend().missed  # 2 and 3 are in hand and gone, 4 to 10 were never given
     bench.do("XGROUP", "DESTROY", shop.stream.events, sink.name)
     bench.run(sink.join(ME, ME, "0-0"))
-    assert shop.mend().missed - before >= 9
+    assert before + 2 <= shop.mend().missed <= 28 - 5  # and none twice
 
 
 def test_of_a_foreign_event_with_very_many_fields_ours_are_kept(shop: Shop) -> None:

@@ -688,6 +688,26 @@ async def test_a_consumer_without_answers_drops_what_it_holds_and_comes_back(ben
         await bench.until(lambda: bench.consumers() == {sink.consumer})
 
 
+async def test_what_a_cap_took_is_told_once_though_its_group_is_destroyed(bench: Bench) -> None:
+    async with bench.stream() as stream, bench.stream(length_max=5) as capped:
+        async with stream.sink("billing") as sink:
+            await bench.add(stream, *range(4))
+            await sink.ack_many(await bench.take(sink, 4))
+            await bench.until(lambda: order(cursor(bench)) > (0, 0))
+            await bench.renewed(sink.consumer)
+            await bench.renewed(sink.consumer)
+        await bench.add(capped, *range(4, 16))  # of what the group was not given, seven are taken
+        for n in range(2):
+            bench.client.xgroup_destroy(bench.key, "billing")
+            await bench.add(capped, 16 + n)
+            async with stream.sink("billing", buffer_max=1) as sink:
+                await bench.take(sink, 1)
+        async with stream.sink("billing", buffer_max=1) as sink:
+            await bench.renewed(sink.consumer)
+            await bench.renewed(sink.consumer)
+        assert sum(event.events for event in bench.all_seen(SinkMissed)) == 9
+
+
 async def test_what_a_cap_took_while_there_was_no_group_is_told(bench: Bench) -> None:
     """The group was destroyed, and is made again when what it was not given is gone."""
     async with bench.stream() as stream:
