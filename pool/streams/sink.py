@@ -526,7 +526,7 @@ class Sink:
 
     def _joined(self, source: Source, asked_s: float) -> None:
         source.start = FIRST  # whatever makes the group again must not pass anything over
-        source.joined_as, source.renewed_s, source.is_troubled = self.consumer, asked_s, False
+        source.joined_as, source.renewed_s = self.consumer, asked_s
         self._renew(source)
 
     def _renew(self, source: Source) -> None:
@@ -539,7 +539,7 @@ class Sink:
         if consumer != self.consumer or source.joined_as != consumer:
             return
         told: ConsumerLease = reply
-        source.renewed_s, source.is_troubled = max(source.renewed_s, asked_s), False
+        source.renewed_s = max(source.renewed_s, asked_s)
         if told.ttl_ms != self._timing.ttl_ms:
             self._timing = Timing(told.ttl_ms / 1000)
             self._cancel_tick()
@@ -576,6 +576,7 @@ class Sink:
             return
         if did.freed or did.forgotten:
             self._told.freed(source, did.freed, did.forgotten)
+        source.trouble = ()
         is_same = did.born == source.born
         missed = did.missed - max(did.told, source.told if is_same else 0)
         parks = did.parks - max(did.parks_told, source.parks_told if is_same else 0)

@@ -688,6 +688,22 @@ async def test_a_consumer_without_answers_drops_what_it_holds_and_comes_back(ben
         await bench.until(lambda: bench.consumers() == {sink.consumer})
 
 
+async def test_a_foreign_value_where_events_are_parked_is_told_once(bench: Bench) -> None:
+    """Whoever joins and renews meets nothing of it."""
+    async with bench.stream() as stream, stream.sink("billing") as sink:
+        [source] = sink._sources.values()
+        bench.client.set(source.of.parked, "foreign")
+        told = await bench.seen(SinkTroubled)
+        assert (told.stream, told.key) == ("orders", source.of.parked)
+        for _ in range(5):
+            await bench.renewed(sink.consumer)
+        assert len(bench.all_seen(SinkTroubled)) == 1
+        bench.client.delete(source.of.parked)
+        await bench.until(lambda: not source.trouble)
+        bench.client.set(source.of.parked, "foreign again")
+        await bench.seen(SinkTroubled, 2)
+
+
 async def test_what_a_cap_took_is_told_once_though_its_group_is_destroyed(bench: Bench) -> None:
     async with bench.stream() as stream, bench.stream(length_max=5) as capped:
         async with stream.sink("billing") as sink:
@@ -741,7 +757,7 @@ async def test_a_foreign_key_fails_its_own_stream_alone(bench: Bench) -> None:
             assert event.payload == str(n).encode()
             assert await sink.ack(event)
             bench.client.delete(key)
-            await bench.until(lambda: source.joined_as and not source.is_troubled)
+            await bench.until(lambda: source.joined_as and not source.trouble)
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.3])
