@@ -2053,6 +2053,36 @@ MUTANTS: Final = (
         by=("tests/streams/test_reader.py::test_who_waits_hears_that_the_connection_was_closed",),
     ),
     Mutant(
+        name="a suspect is given no more time for having been in hand before",
+        breaks="what ends its program after a while takes innocents along, until they are parked",
+        path="pool/streams/sink_hands.py",
+        old="        times = min(item.event.deliveries - 1, 16)",
+        new="        times = 0",
+        by=(
+            "tests/streams/test_sink.py::test_a_suspect_that_was_in_hand_before_is_alone_for_longer",
+        ),
+    ),
+    Mutant(
+        name="what was counted for a group is counted for the next one",
+        breaks="more events are told as missed than there ever were",
+        path="pool/redis/lua/sink_join.lua",
+        old="math.max(0, first - 1 - behind - counted)",
+        new="first - 1 - behind",
+        by=(
+            "tests/streams/test_sink.py::test_what_a_cap_took_is_told_once_though_its_group_is_destroyed",
+        ),
+    ),
+    Mutant(
+        name="a consumer that a stranger deleted is not missed",
+        breaks="what it had buffered is given to nobody",
+        path="pool/streams/sink.py",
+        old="        if told.has_lost:\n            self._hands.regain(source)\n",
+        new="",
+        by=(
+            "tests/streams/test_sink.py::test_a_consumer_that_a_stranger_deletes_loses_nothing_unseen",
+        ),
+    ),
+    Mutant(
         name="a snapshot asks for its position alone",
         breaks="of a stream that was lost and has grown since it ends as if it were whole",
         path="pool/streams/snapshot.py",
