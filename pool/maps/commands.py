@@ -191,13 +191,8 @@ PAGE = Script.load(
 )
 PROBE = Script.load(
     "rmap_probe",
-<<<<<<< HEAD
     keys="config maps due *of",
-    args="incarnation expected_ms ended_max late_ms logs",
-=======
-    keys=("config", "maps", "due", "*of"),
-    args=("incarnation", "expected_ms", "ended_max", "late_ms", "logs", "*names"),
->>>>>>> mapfix
+    args="incarnation expected_ms ended_max late_ms logs *names",
     reads=_probed,
 )
 FIND = Script.load(

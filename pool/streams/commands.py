@@ -200,19 +200,15 @@ JOIN = Script.load(
     reads=joined,
 )
 RENEW = Script.load(
-<<<<<<< HEAD
-    "sink_renew", keys="state leases config events", args="group consumer", reads=renewed
-=======
     "sink_renew",
-    keys=("state", "leases", "config", "events"),
-    args=("group", "consumer", "held"),
+    keys="state leases config events",
+    args="group consumer held",
     reads=renewed,
->>>>>>> sinkfix
 )
 REGAIN = Script.load(
     "sink_regain",
-    keys=("leases", "events"),
-    args=("group", "consumer", "*items"),
+    keys="leases events",
+    args="group consumer *items",
     reads=count,
 )
 MEND = Script.load(
