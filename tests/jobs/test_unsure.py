@@ -292,7 +292,7 @@ async def test_a_server_without_its_data_denies_no_earlier_try(
             if is_lost:
                 raise StoreLost(pool="p")
             reply = await real(self, command, timeout_s, until_s)
-            if reply[0] == "MOVED_ON" and asked in ("notify", "stop"):
+            if isinstance(reply, MovedOn):
                 return reply
             is_lost = True
             raise attrs.evolve(SENT)
