@@ -538,12 +538,13 @@ class StorageFull(StoreError):
 
     `maxmemory` of the server is reached, and a pool never lets it evict. What ends jobs still
     works, so that a full server drains itself. See what takes the memory: waiting jobs (`pool
-    status`), outcomes (`result_ttl_s`), dead letters (`parked_ttl_s`), or somebody else's keys.
+    status`), outcomes (`result_ttl_s`), dead letters (`parked_ttl_s`), events of streams without a
+    `length_max`, maps, or somebody else's keys.
     """
 
     code: ClassVar[str] = "POOLSTORAGE"
     retryable: ClassVar[bool] = True
-    hint: ClassVar[str] = "raise maxmemory, or wait until jobs have drained"
+    hint: ClassVar[str] = "raise maxmemory, wait until jobs have drained, or trim streams and maps"
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -76,8 +76,8 @@ ASKED_MAX = 256  # revisions of a map in one question
 PAGE_BYTES_MAX = 256 * 1024  # of a copy's page: at 1 MB/s what comes behind it waits 0.3 s
 PAGE_BYTES_MIN = 4 * 1024
 
-_WRITING = ("config", "maps", "data", "lists", "log", "due")
-_GROWING = ("incarnation", "name", "nonce", "items_max", "ttl_ms", "life")
+_WRITING = "config maps data lists log due"
+_GROWING = "incarnation name nonce items_max ttl_ms life"
 _OF_A_MAP = 3  # keys, in a probe
 _OF_A_PROBE = 5  # words for each map
 
@@ -178,33 +178,25 @@ def _found(reply: Reply) -> tuple[int, int, list[str | None]]:
     return int(revision), int(floor), told
 
 
-WRITE = Script.load("rmap_write", keys=_WRITING, args=(*_GROWING, "*ops"), reads=_written)
-LIST = Script.load(
-    "rmap_list", keys=_WRITING, args=(*_GROWING, "op", "key", "*values"), reads=_listed
-)
+WRITE = Script.load("rmap_write", keys=_WRITING, args=f"{_GROWING} *ops", reads=_written)
+LIST = Script.load("rmap_list", keys=_WRITING, args=f"{_GROWING} op key *values", reads=_listed)
 RESET = Script.load(
-    "rmap_reset",
-    keys=_WRITING,
-    args=("incarnation", "name", "nonce", "kind", "*expected"),
-    reads=_resized,
+    "rmap_reset", keys=_WRITING, args="incarnation name nonce kind *expected", reads=_resized
 )
 PAGE = Script.load(
     "rmap_page",
-    keys=("config", "maps", "data", "lists", "log"),
-    args=("incarnation", "nonce", "bytes_max", "reached", "strings_at", "lists_at"),
+    keys="config maps data lists log",
+    args="incarnation nonce bytes_max reached strings_at lists_at",
     reads=_paged,
 )
 PROBE = Script.load(
     "rmap_probe",
-    keys=("config", "maps", "due", "*of"),
-    args=("incarnation", "expected_ms", "ended_max", "late_ms", "logs", "*names"),
+    keys="config maps due *of",
+    args="incarnation expected_ms ended_max late_ms logs *names",
     reads=_probed,
 )
 FIND = Script.load(
-    "rmap_find",
-    keys=("config", "maps", "data", "log"),
-    args=("incarnation", "*revisions"),
-    reads=_found,
+    "rmap_find", keys="config maps data log", args="incarnation *revisions", reads=_found
 )
 
 _DIGITS_MAX = 7  # of a string's length

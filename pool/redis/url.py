@@ -122,6 +122,11 @@ class Url:
         return attrs.evolve(self, tag=hash_tag(key))
 
     @property
+    def place(self) -> Url:
+        """Return which store it is, whoever asks and how."""
+        return attrs.evolve(self, scheme="", credentials=Credentials(), options=())
+
+    @property
     def where(self) -> str:
         """Return the place alone, for error texts: host:port, path or service."""
         places = ",".join(_host_port(host, port) for host, port in self.hosts)

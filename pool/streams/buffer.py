@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import anyio
 import anyio.lowlevel
 import attrs
 
 from pool import checks
+from pool.errors import InvalidOption
+from pool.runtime.session import Session
 from pool.runtime.stream_tailer import Batch, Reading, StreamTailer
 from pool.streams.commands import StoredStream
 
@@ -37,17 +39,22 @@ class EventSource:
     """What a reader or a sink may be told to read: a `Stream`."""
 
     _stored: StoredStream
+    _session: Session
 
 
-def stored_of(stream: object) -> StoredStream:
+def stored_of(given: object, session: Session) -> StoredStream:
     """Return which stream is meant.
 
     Raises:
-        InvalidOption: It is none.
+        InvalidOption: It is none, or one of another pool or server than the session's.
     """
-    if not issubclass(type(stream), EventSource):
-        raise checks.option("stream", stream, "a Stream")
-    stored: StoredStream = stream._stored  # type: ignore[attr-defined]
+    if not issubclass(type(given), EventSource):
+        raise checks.option("stream", given, "a Stream")
+    stream: Any = given
+    stored: StoredStream = stream._stored
+    if stream._session.pool != session.pool or stream._session.url.place != session.url.place:
+        problem = "it is of another pool or server: make it by sibling()"
+        raise InvalidOption(option="stream", value=stored.name, problem=problem)
     return stored
 
 

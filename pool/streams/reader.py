@@ -10,13 +10,17 @@ What can be lost without a reader noticing by itself, and how it notices:
 
     trimmed by a cap   events are numbered; a hole that a cap made is told, and the next event says
                        so; what was removed by hand is no loss
+    ... of a new life  whose numbers go on behind ours: each life has a mark of its own, asked
+                       for at each hole and now and then
     foreign value      under one stream's key: that one is set aside, and told, until its place is
                        free; the others are read on
     stream went back   destroyed, FLUSHALL, restart without data, failover to an older copy: the id
                        that the server generated last, or the count of events, is below what we have
                        seen, or the numbers begin again.  What we have not read of the new stream is
                        read from its beginning, or we would wait until its ids have passed our
-                       position, which may be for ever; the next event says so.
+                       position, which may be for ever; the next event says so.  One that went back
+                       and has come as far again has another event where ours was, or as many
+                       before: events are marked, and a probe comes before what is read next.
 """
 
 from __future__ import annotations
@@ -70,11 +74,13 @@ class _Cursor(Reading):
     of: StoredStream
     given: str  # behind the last event that the program was given
     number: int | None = None  # of the last event read; 0: none was before; None: not known
+    mark: bytes = b""  # likewise
+    number_at: str = FIRST  # its id
     read_to: str = FIRST  # the last event read
     last_id: str = FIRST  # as of the last probe
     added: int = 0
     after: After = ""  # what the next event has to say
-    born: bytes = b""  # in which life of the stream it is
+    born: bytes | None = None  # in which life of the stream it is; None: nobody has said yet
     looked: Facts | None = None  # where the stream is, if a hole made us ask
 
     def is_of_another(self, facts: Facts) -> bool:
@@ -85,6 +91,17 @@ class _Cursor(Reading):
         """Say whether we have seen more of the stream than there ever was in it."""
         seen = max(order(self.last_id), order(self.read_to))
         return order(facts.last_id) < seen or facts.added < self.added
+
+    def is_apart_from(self, facts: Facts) -> bool:
+        """Say whether the stream has another event where we have read ours, or as many before.
+
+        Ours may have been removed by hand: then there are fewer before it.
+        """
+        if self.number is None or facts.number is None or self.number_at != self.position:
+            return False
+        if facts.found == self.position:
+            return (facts.number, facts.mark) != (self.number, self.mark)
+        return facts.number >= self.number
 
 
 def _has_hole(cursor: _Cursor, entries: Sequence[StreamEntry]) -> bool:
@@ -134,6 +151,7 @@ class Reader:
         self._state = "new"
         self._aside: dict[str, _Cursor] = {}  # a foreign value stands there
         self._is_looking = False
+        self._is_unreachable = False  # which was told
         tail: StreamTailer[_Cursor] = StreamTailer(
             name="pool-reader",
             io=session.io,
@@ -145,6 +163,7 @@ class Reader:
             on_probed=self._on_probed,
             on_trouble=self._on_trouble,
             on_back=self._on_back,
+            on_end=self._on_end,
             care=Apart(session.supervisor, self._on_failed),
         )
         self._tailer = tail
@@ -158,17 +177,18 @@ class Reader:
         """Read this stream too, from `start` on (see `Stream.reader`); adding it twice is refused.
 
         Raises:
-            InvalidOption: It is read already, `start` is none, or there are 64 streams.
+            InvalidOption: It is read already, `start` is none, or there are 64 streams, or
+                it is of another server or pool.
             StoreUnavailable: The server could not say where the stream is.
         """
         self._check_open()
-        await self._add(stored_of(stream), start)
+        await self._add(stored_of(stream, self._session), start)
         self._buffer.fit(len(self._tailer.readings))
 
     def remove_stream(self, stream: EventSource) -> None:
         """Read this stream no more; what is buffered of it is dropped.  Twice is fine."""
         self._session.check_loop()
-        key = stored_of(stream).events
+        key = stored_of(stream, self._session).events
         self._aside.pop(key, None)
         self._tailer.follow([c for c in self._tailer.readings.values() if c.stream != key])
         self._buffer.drop(lambda item: item.cursor.stream != key)
@@ -182,7 +202,7 @@ class Reader:
         Raises:
             InvalidOption: The stream is not read.
         """
-        stored = stored_of(stream)
+        stored = stored_of(stream, self._session)
         cursor = self._tailer.readings.get(stored.events) or self._aside.get(stored.events)
         if cursor is None:
             raise InvalidOption(option="stream", value=stored.name, problem="it is not read")
@@ -226,7 +246,9 @@ class Reader:
     async def aclose(self) -> None:
         """Stop reading; whoever iterates is told that it has ended.  Twice is fine."""
         self._session.check_loop()
-        self._state = "closed"
+        was_open, self._state = self._state == "open", "closed"
+        if not was_open:
+            return
         self._buffer.drop()
         self._buffer.end()
         self._aside.clear()
@@ -255,8 +277,10 @@ class Reader:
             position=position,
             of=stored,
             given=position,
-            number=facts.number,
-            born=facts.born,
+            number=facts.number_at(position) if facts.exists else 0,
+            mark=facts.mark,
+            number_at=position,
+            born=facts.born if facts.exists else None,
             read_to=position if is_cursor else FIRST,
             last_id=facts.last_id,
             added=facts.added,
@@ -276,8 +300,8 @@ class Reader:
         if not holed:
             self._push(batch)
             return
-        # Events were removed by hand, or trimmed?  That no other batch comes before the answer, is
-        # the tail's promise; without one, they count as trimmed.
+        # Events were removed by hand, or trimmed?  That no other batch
+        # comes before the answer, is the tail's promise; without one, they count as trimmed.
         call = probe_call([(cursor.of, cursor.position) for cursor in holed])
         try:
             self._session.pipeline.send(call, partial(self._on_looked, batch, holed))
@@ -320,7 +344,7 @@ class Reader:
 
     def _count(self, cursor: _Cursor, entry_id: str, fields: Fields) -> None:
         number, before, facts = number_of(fields), cursor.number, cursor.looked
-        cursor.number = number
+        cursor.number, cursor.mark, cursor.number_at = number, fields.get("m", b""), entry_id
         if number is None or before is None or number == before + 1:
             return
         if number == 1:
@@ -328,7 +352,7 @@ class Reader:
             has_ended = facts is not None and facts.has_ended
             self._tell_restart(cursor, entry_id, has_ended=has_ended)
             cursor.after, cursor.last_id, cursor.added = "restarted", FIRST, 0
-            cursor.born = facts.born if facts is not None else b""
+            cursor.born = facts.born if facts is not None and facts.exists else None
         elif number > before + 1:
             # Unless somebody says so it was not removed by hand.
             if facts is None or order(facts.trimmed or FIRST) > order(cursor.read_to):
@@ -351,7 +375,9 @@ class Reader:
                 self._look_for_foreign()
             if facts.exists is None or not self._tailer.follows(cursor):
                 continue
-            if cursor.is_ahead_of(facts):
+            # Another life whose ids and numbers go on behind ours shows by nothing else.
+            is_another = cursor.is_of_another(facts) or cursor.is_apart_from(facts)
+            if cursor.is_ahead_of(facts) or is_another:
                 cursors[cursor.stream] = self._restarted(cursor, facts)
                 restarted = True
             cursor.last_id, cursor.added = facts.last_id, facts.added
@@ -377,20 +403,22 @@ class Reader:
             of=cursor.of,
             given=FIRST,
             number=0,
-            born=facts.born,
+            born=facts.born if facts.exists else None,
             last_id=facts.last_id,
             added=facts.added,
             after="restarted",
         )
 
-    def _on_trouble(self, error: PoolError, failures: int) -> None:
-        if not failures:
+    def _on_trouble(self, error: PoolError, _: int) -> None:
+        if not self._is_unreachable:
+            self._is_unreachable = True
             pool = self._session.control.pool
             self._session.emit(StreamsUnreachable(pool=pool, reader="", problem=str(error)))
         if isinstance(error, StoreFault):
             self._look_for_foreign()
 
     def _on_back(self, failures: int) -> None:
+        self._is_unreachable = False
         pool = self._session.control.pool
         self._session.emit(StreamsReachable(pool=pool, reader="", failures=failures))
 
@@ -435,6 +463,13 @@ class Reader:
         if cursors.keys() != self._tailer.readings.keys():
             self._tailer.follow(list(cursors.values()), at_once=False)
         self._look_again()
+
+    def _on_end(self, error: BaseException | None) -> None:
+        """Reading has ended for good: unless we closed it, with the stream's connection or node."""
+        if self._state == "open":
+            if error is None:
+                self._buffer.drop()
+            self._buffer.end(NotRunning(state="closed"))
 
     def _on_failed(self, error: Exception) -> None:
         self._buffer.end(error)

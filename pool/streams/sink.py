@@ -24,8 +24,10 @@ half a grace it gives back unseen, and holds less ahead from then on.  That an e
 is noted in the store 5 ms later: most are acknowledged before.  So of one whose consumer ended
 nobody knows whether it was in hand, or what the consumer died of: it is doubtful.  A consumer takes
 one of those at a time, notes it before it hands it out, and takes the next once it is acknowledged
-or has not ended its consumer within 50 ms.  An event that kills is counted each time, and parked in
-the end; those that were buffered behind it keep their count.
+or has not ended its consumer within 50 ms: four times as long for each time that it was in hand
+before, and a quarter of the grace at most.  An event that kills is counted each time, and parked in
+the end; those that were buffered behind it keep their count.  What else was in hand is counted with
+it, once more for each time that it is in hand beside one that kills.
 
 Who writes what: only the server's scripts move an event from one holder to another, one event at a
 time, so an event always has exactly one place.  `sink_join` and `sink_renew` write a consumer's own
@@ -45,6 +47,11 @@ If a consumer dies after ...
 
 How long a lease lasts is the pool's to say: it is granted, and told, with each renewal.  It ends in
 the sink's own time, which stands still while nobody renews (`lib/sink.lua`).
+
+A consumer whom somebody else deletes (XGROUP DELCONSUMER) loses what waits under its name.  With
+each renewal it asks for one event that it has not handed out yet, and has all of those wait under
+its name again if that one waits under nobody's.  What its program has in hand, and what waits for
+anybody, nobody can tell from what was acknowledged.
 
 A group that somebody destroys is made again at its cursor: the id up to which all is acknowledged,
 noted with each cleaning in the sink's state.  If the cleaner dies, it is older than the truth: some
@@ -167,12 +174,14 @@ class Sink:
             on_batch=self._on_batch,
             on_trouble=self._on_trouble,
             on_back=self._on_back,
+            on_end=self._on_end,
             care=Apart(session.supervisor, self._on_failed),
         )
         self._tailer = tail
         self._buffer: EventBuffer[Item, Source] = EventBuffer(
             buffer_max=buffer_max, tail=tail, size_of=size_of
         )
+        self._is_unreachable = False  # which was told
         self._held: Batch[Source] | None = None  # brought while a take was under way
         self._told = Told(name, session.io.clock, session.emit)
         self._calls = Calls(
@@ -194,6 +203,7 @@ class Sink:
             is_open=lambda: self._state == "open",
             is_ours=self._is_ours,
             all=self._all,
+            coming=lambda source: {entry_id for entry_id, _ in tail.under_way(source)},
             streams=lambda: len(self._sources),
         )
 
@@ -208,11 +218,12 @@ class Sink:
         """Read this stream too; `start` counts where the sink has no group yet.
 
         Raises:
-            InvalidOption: It is read already, `start` is none, or there are 64 streams.
+            InvalidOption: It is read already, `start` is none, or there are 64 streams, or
+                it is of another server or pool.
             StorageFull, StoreUnavailable: As for adding an event.
         """
         self._check_open()
-        source = self._source(stored_of(stream), start)
+        source = self._source(stored_of(stream, self._session), start)
         consumer = self.consumer
         asked_s, call = self._session.io.clock(), source.of.join(consumer, "", source.start)
         had = self._left.pop(source.stream, None)  # else a tick may leave it behind our join
@@ -234,7 +245,7 @@ class Sink:
         What was handed out and not acknowledged can still be, within its grace.
         """
         self._session.check_loop()
-        source = self._sources.pop(stored_of(stream).events, None)
+        source = self._sources.pop(stored_of(stream, self._session).events, None)
         if source is None:
             return
         self._left[source.stream] = source
@@ -516,18 +527,20 @@ class Sink:
 
     def _joined(self, source: Source, asked_s: float) -> None:
         source.start = FIRST  # whatever makes the group again must not pass anything over
-        source.joined_as, source.renewed_s, source.is_troubled = self.consumer, asked_s, False
+        source.joined_as, source.renewed_s = self.consumer, asked_s
         self._renew(source)
 
     def _renew(self, source: Source) -> None:
         answer = partial(self._on_renewed, source, self.consumer, self._session.io.clock())
-        self._calls.send(source.of.renew(self.consumer), answer, source)
+        held = next((item.event.id for item in self._hands.unseen(source)), "")
+        call = source.of.renew(self.consumer, held)
+        self._calls.send(call, answer, source)
 
     def _on_renewed(self, source: Source, consumer: str, asked_s: float, reply: Reply) -> None:
         if consumer != self.consumer or source.joined_as != consumer:
             return
         told: ConsumerLease = reply
-        source.renewed_s, source.is_troubled = max(source.renewed_s, asked_s), False
+        source.renewed_s = max(source.renewed_s, asked_s)
         if told.ttl_ms != self._timing.ttl_ms:
             self._timing = Timing(told.ttl_ms / 1000)
             self._cancel_tick()
@@ -536,6 +549,8 @@ class Sink:
             self._stop(source)
             self._join(source)
             return
+        if told.has_lost:
+            self._hands.regain(source)
         source.has_released, source.has_doubtful = told.released > 0, told.doubtful > 0
         if told.is_holder:
             self._mend(source)
@@ -562,6 +577,7 @@ class Sink:
             return
         if did.freed or did.forgotten:
             self._told.freed(source, did.freed, did.forgotten)
+        source.trouble = ()
         is_same = did.born == source.born
         missed = did.missed - max(did.told, source.told if is_same else 0)
         parks = did.parks - max(did.parks_told, source.parks_told if is_same else 0)
@@ -666,12 +682,14 @@ class Sink:
             source.of.ack(ids), lambda _: self._hands.on_acknowledged(source.stream, ids)
         )
 
-    def _on_trouble(self, error: PoolError, failures: int) -> None:
+    def _on_trouble(self, error: PoolError, _: int) -> None:
         if not isinstance(error, StoreUnavailable):
             for source in self._sources.values():
                 if source.joined_as:
                     self._renew(source)  # which tells of which of them it is
-        if not failures and not str(getattr(error, "problem", "")).startswith("NOGROUP"):
+        is_group = str(getattr(error, "problem", "")).startswith("NOGROUP")
+        if not is_group and not self._is_unreachable:
+            self._is_unreachable = True
             pool = self._session.control.pool
             told = StreamsUnreachable(pool=pool, reader=self.name, problem=str(error))
             self._session.emit(told)
@@ -679,8 +697,18 @@ class Sink:
     def _on_back(self, failures: int) -> None:
         for source in self._all():
             source.is_doubted = True  # a server that went back may have undone what we acknowledged
-        pool = self._session.control.pool
-        self._session.emit(StreamsReachable(pool=pool, reader=self.name, failures=failures))
+        if self._is_unreachable:
+            self._is_unreachable = False
+            pool = self._session.control.pool
+            self._session.emit(StreamsReachable(pool=pool, reader=self.name, failures=failures))
+
+    def _on_end(self, error: BaseException | None) -> None:
+        """Reading has ended for good: unless we closed it, with the stream's connection or node."""
+        if self._state == "open":
+            self._cancel_tick()
+            if error is None:
+                self._buffer.drop()
+            self._buffer.end(NotRunning(state="closed"))
 
     def _on_failed(self, error: Exception) -> None:
         self._buffer.end(error)

@@ -4,7 +4,8 @@
 
 Nothing is kept in the store for it, and here one page at most.  A page is a `Portion`; one that did
 not come is asked for again, half as large, by whoever iterates again.  What a length cap takes
-meanwhile is told as to a reader.
+meanwhile is told as to a reader.  Wherever something is missing it is asked why, and the end is
+StoreLost if the stream is not the one that the snapshot is of: deleted, begun anew, or gone back.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from pool.events import StreamMissed
 from pool.redis.commands.plain import fields
 from pool.redis.reads import PORTION_MAX, Portion
 from pool.runtime.session import Session
-from pool.streams.commands import StoredStream, probe_call
-from pool.streams.event import FIRST, After, StreamEvent, event_of, number_of
+from pool.streams.commands import Facts, StoredStream, probe_call
+from pool.streams.event import FIRST, NEWEST, After, StreamEvent, event_of, number_of
 
 _EVENT_BYTES: Final = 64  # of an event beside its text, about
 
@@ -37,6 +38,7 @@ class Snapshot:
     _session: Session
     _of: StoredStream
     position: str
+    _newest: Facts  # where the stream was, with the number of the event at `position`
     _after: str
     _number: int | None = None  # of the event at `_after`; None: not known
     _portion: Portion = attrs.field(factory=Portion)
@@ -80,29 +82,50 @@ class Snapshot:
         steps = pairwise(number for number in numbers if number is not None)
         after: After = ""
         if not is_whole or any(number != before + 1 for before, number in steps):
-            after = await self._look()
+            # What is there lies behind all that a cap took: that is missing before it, or at all.
+            after = await self._look(numbers[1] if entries else (self._newest.number or 0) + 1)
         for entry_id, held in entries:
             self._page.append(event_of(self._of.name, entry_id, held, after=after))
             after = ""
         self._after = entries[-1][0] if entries else self.position
         self._number = numbers[-1]
 
-    async def _look(self) -> After:
-        """Say what is missing behind what was read, and tell it."""
+    async def _look(self, number: int | None) -> After:
+        """Say what is missing between what was read and the event of this number, and tell it."""
         call = probe_call([(self._of, self._after)])
         [facts] = await self._session.pipeline.call(call, repeatable=True)
-        if order(facts.last_id) < order(self.position):
+        if await self._is_lost(facts):
             raise StoreLost(pool=self._session.pool)
         # What a cap took lies before what is there, so nothing of it lies between two of a page.
         if not facts.trimmed or order(facts.trimmed) <= order(self._after):
             return ""
+        missed = 0
+        if number is not None and self._number is not None:
+            missed = max(0, number - self._number - 1)
         pool, name = self._session.control.pool, self._of.name
-        self._session.emit(StreamMissed(pool=pool, stream=name, behind=self._after, events=0))
+        self._session.emit(StreamMissed(pool=pool, stream=name, behind=self._after, events=missed))
         return "missed"
+
+    async def _is_lost(self, facts: Facts) -> bool:
+        """Say whether it is another stream by now, or one that went back and maybe grew again."""
+        was = self._newest
+        if order(facts.last_id) < order(self.position) or facts.added < was.added:
+            return True
+        if was.born and facts.born and facts.born != was.born:
+            return True
+        # Its numbers have come to that of the snapshot's newest event in their order, or anew.
+        asked = ("XRANGE", self._of.events, f"({self.position}", "+", "COUNT", 1)
+        for _, flat in await self._session.pipeline.execute(*asked, repeatable=True):
+            number = number_of(fields(flat))
+            return number is not None and number <= (was.number or 0)
+        return False
 
 
 async def snapshot_of(session: Session, stored: StoredStream, start: str) -> Snapshot:
     """Return the snapshot as of now, of what comes behind an id."""
-    [facts] = await session.pipeline.call(probe_call([(stored, start)]), repeatable=True)
-    after = facts.last_id if order(start) > order(facts.last_id) else start
-    return Snapshot(session, stored, facts.last_id, after, facts.number if start != FIRST else None)
+    asked = probe_call([(stored, start), (stored, NEWEST)])
+    first, newest = await session.pipeline.call(asked, repeatable=True)
+    position = newest.last_id
+    after = position if start == NEWEST or order(start) > order(position) else start
+    number = first.number_at(start) if start != FIRST else None
+    return Snapshot(session, stored, position, newest, after, number)

@@ -60,7 +60,6 @@ class Stream(EventSource):
     ttl_s: float | None = None
     is_sliding: bool = False
     ends_at: datetime | int | None = None
-    _session: Session
     _ends: _Ends = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -206,6 +205,7 @@ class Stream(EventSource):
             length_max=self.length_max or 0,
             ttl_ms=self._ends.ms,
             how=self._ends.how + ("x" if only_if_exists else ""),
+            mark=f"{self._session.io.dice.getrandbits(32):08x}",
             once_id=once,
             window_ms=round(1000 * window_s),
         )

@@ -24,7 +24,8 @@ from pool.errors import (
 from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, Waiting, _Admitted
 from pool.maps.commands import RESET
 from pool.maps.replica import Replica
-from pool.redis.commands.lane import INTEND, NOTIFY, Admission
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.talk import INTEND, NOTIFY, InboxHas, MovedOn, Noted, NotNoted
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import ADD_ONCE
@@ -94,19 +95,19 @@ async def _lossy(
     monkeypatch: pytest.MonkeyPatch,
     script: object,
     then: Callable[[], Awaitable[object]],
-) -> list[str]:
+) -> list[type]:
     """Have the answer to the first call of this script that is carried out be lost.
 
     Then this is done before it is tried again; return what the tries were answered.
     """
-    real, told = Pipeline._once, list[str]()
+    real, told = Pipeline._once, list[type]()
 
     async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         reply = await real(self, command, timeout_s, until_s)
         if not isinstance(command, ScriptCall) or command.script is not script:
             return reply
-        told.append(reply[0])
-        if told.count("OK") == 1 and reply[0] == "OK":
+        told.append(type(reply))
+        if told.count(Noted) == 1 and type(reply) is Noted:
             await then()
             raise attrs.evolve(SENT)
         return reply
@@ -145,7 +146,7 @@ async def test_a_message_without_an_answer_is_for_the_job_that_it_found(
     with pytest.raises(StoreUnavailable, match="an earlier try had no answer") as unknown:
         await node.notify("k", "end")
     assert unknown.value.maybe_done
-    assert told == ["MOVED_ON", "OK", "MOVED_ON" if follows else "NOJOB"]
+    assert told == [MovedOn, Noted, MovedOn if follows else NotNoted]
     monkeypatch.undo()
     if follows:
         await node.notify("k", "other")
@@ -175,11 +176,11 @@ async def test_a_message_that_was_lost_before_it_came_is_sent_again(
 
     told = await _lossy(fleet, monkeypatch, NOTIFY, nothing)
     await node.notify("k", "once")
-    assert told == ["MOVED_ON", "OK", "OK"]
+    assert told == [MovedOn, Noted, Noted]
     assert fleet.client.llen(fleet.names.inbox("k")) == 1
     with pytest.raises(InboxFull):  # surely refused: nothing of this one was ever sent before
         await node.notify("k", "more")
-    assert told[3:] == ["INBOX"]  # whose job it is was known
+    assert told[3:] == [InboxHas]  # whose job it is was known
     await ref.stop(timeout_s=5)
     with pytest.raises(NoSuchJob):
         await node.notify("k", "late")
@@ -205,7 +206,7 @@ async def test_a_server_that_is_full_since_says_nothing_of_an_earlier_try(
         if is_full:
             raise StorageFull
         reply = await real(self, command, timeout_s, until_s)
-        if isinstance(command, ScriptCall) and command.script is NOTIFY and reply[0] == "OK":
+        if isinstance(command, ScriptCall) and command.script is NOTIFY and type(reply) is Noted:
             is_full = True
             raise attrs.evolve(SENT)
         return reply
@@ -291,7 +292,7 @@ async def test_a_server_without_its_data_denies_no_earlier_try(
             if is_lost:
                 raise StoreLost(pool="p")
             reply = await real(self, command, timeout_s, until_s)
-            if reply[0] == "MOVED_ON" and asked in ("notify", "stop"):
+            if isinstance(reply, MovedOn):
                 return reply
             is_lost = True
             raise attrs.evolve(SENT)
@@ -381,5 +382,32 @@ async def test_a_dispatch_of_which_a_try_had_no_answer_is_not_said_to_be_refused
     assert unknown.value.maybe_done
     with pytest.raises(StoreFault, match="cannot be read") as refused:
         await node.options(allow_unknown=True).dispatch("any", "k")
+    assert not refused.value.maybe_done
+    fleet.client.hdel(fleet.names.jobs, "k")
+
+
+@pytest.mark.anyio
+async def test_what_a_lane_refused_that_is_not_joined_yet_is_surely_not_done(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a call names no incarnation, and its script did nothing but say so."""
+    handle, told = Dispatcher.handle, list[object]()
+    node = await fleet.node(Handlers())
+    state = fleet.wiring(node).context.lanes[0]
+
+    def before_joining(self: Dispatcher, message: Any) -> None:
+        if not isinstance(message, _Admitted) or told:
+            handle(self, message)
+            return
+        told.append(message)
+        joined, state.lane = state.lane, attrs.evolve(state.lane, incarnation="")
+        handle(self, attrs.evolve(message, reply=StoreLost(pool=fleet.pool)))
+        state.lane = joined
+
+    fleet.client.hset(fleet.names.jobs, "k", "junk")
+    monkeypatch.setattr(Dispatcher, "handle", before_joining)
+    with pytest.raises(StoreFault, match="cannot be read") as refused:
+        await node.options(allow_unknown=True).dispatch("any", "k")
+    assert told
     assert not refused.value.maybe_done
     fleet.client.hdel(fleet.names.jobs, "k")

@@ -17,7 +17,7 @@ import pytest
 
 from pool.core.retry import Restarts
 from pool.errors import PoolError, StoreFault, StoreUnavailable
-from pool.redis.commands.lane import RENEW
+from pool.redis.commands.member import RENEW
 from pool.redis.commands.plain import read
 from pool.redis.io.system import BodyIO, SystemIO
 from pool.redis.pipeline import Pipeline
@@ -268,7 +268,8 @@ async def test_no_mutated_reply_ends_a_link() -> None:
             for _ in connections:
                 replies = await pipeline.replies_to([("PING",)] * 3)
                 assert len(replies) == 3
-                pipeline._running_body.interrupt()  # the next one
+                beside: Any = pipeline._running_body
+                beside.body_io.connection.shut()  # the next one
         await recovered(pipeline)
         await pipeline.aclose(1.0)
     assert not care.crashes

@@ -312,7 +312,7 @@ async def test_no_thread_to_be_had_is_a_server_that_cannot_be_reached(
     pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=0.4)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        pipeline._running_body.interrupt()
+        pipeline._running_body.body_io.connection.shut()  # type: ignore[attr-defined]
         with pytest.raises(StoreUnavailable):
             await pipeline.execute("PING")
     with anyio.fail_after(PATIENCE_S):

@@ -250,6 +250,26 @@ async def test_a_try_whose_answer_was_lost_is_no_second_event(bench: Bench) -> N
         assert await stream.fetch_length() == 2
 
 
+@pytest.mark.parametrize("asked_s", [(1, 600), (600, 1), (600, 600)])
+async def test_an_id_is_remembered_for_the_longest_time_that_anybody_asked_for(
+    bench: Bench, asked_s: tuple[float, float]
+) -> None:
+    meta = bench.control.stream_meta("orders")
+    async with bench.stream() as stream:
+        first = await stream.add("paid", "1", once_id="x", once_for_s=asked_s[0])
+        for passed_s in (0, 50, 50):
+            bench.client.hincrby(meta, "seen", -1_000 * passed_s)
+            assert await stream.add("paid", "2", once_id="x", once_for_s=asked_s[1]) == first
+        for n in range(10):
+            bench.client.hincrby(meta, "seen", -50_000)
+            await stream.add("paid", "3", once_id=f"another-{n}", once_for_s=1)
+        assert await stream.add("paid", "1", once_id="x", once_for_s=1) == first
+        for n in range(5):
+            bench.client.hincrby(meta, "seen", -50_000)
+            await stream.add("paid", "3", once_id=f"later-{n}", once_for_s=1)
+        assert await stream.add("paid", "1", once_id="x", once_for_s=1) != first
+
+
 async def test_a_stream_made_anew_remembers_nothing_of_the_last_one(bench: Bench) -> None:
     async with bench.stream() as stream:
         await stream.add("paid", "1", once_id="x")
@@ -309,17 +329,54 @@ async def test_what_a_cap_takes_from_a_snapshot_is_told(bench: Bench) -> None:
         assert (events[-1].payload, snapshot.position) == (b"99", events[-1].id)
         [at] = [n for n, event in enumerate(events) if event.after == "missed"]
         assert int(events[at].payload) - int(events[at - 1].payload) > 1
-        assert (await bench.seen(StreamMissed)).stream == "orders"
+        missed = int(events[at].payload) - int(events[at - 1].payload) - 1
+        assert [(e.stream, e.events) for e in bench.all_seen(StreamMissed)] == [("orders", missed)]
 
 
-async def test_a_snapshot_of_a_stream_that_was_lost_says_so(bench: Bench) -> None:
-    async with bench.stream() as stream:
+async def test_what_a_cap_takes_of_all_that_is_left_of_a_snapshot_is_told(bench: Bench) -> None:
+    async with bench.stream() as stream, bench.stream(length_max=1) as capped:
         await bench.add(stream, *range(100))
         snapshot = await stream.snapshot()
+        assert int((await anext(snapshot)).payload) == 0
+        await bench.add(capped, *range(100, 110))
+        read = 1 + len([each async for each in snapshot])
+        assert [event.events for event in bench.all_seen(StreamMissed)] == [100 - read]
+
+
+@pytest.mark.parametrize("added", [0, 1, 250])
+@pytest.mark.parametrize("harm", ["deleted", "destroyed", "went back"])
+async def test_a_snapshot_of_a_stream_that_was_lost_says_so(
+    bench: Bench, harm: str, added: int
+) -> None:
+    """Also where it has begun anew, or went back and has grown since: never as if it were whole."""
+    keys = (bench.key, bench.control.stream_meta("orders"))
+    async with bench.stream() as stream:
+        await bench.add(stream, *range(10))
+        copies = [bench.client.dump(key) for key in keys]
+        await bench.add(stream, *range(10, 200))
+        snapshot = await stream.snapshot()
         await anext(snapshot)
-        bench.client.delete(bench.key)
+        if harm == "destroyed":
+            await stream.destroy()
+        else:
+            bench.client.delete(*keys[: 1 if harm == "deleted" else 2])
+        if harm == "went back":
+            for key, copy in zip(keys, copies, strict=True):
+                bench.client.restore(key, 0, copy)
+        await bench.add(stream, *range(1_000, 1_000 + added))
         with pytest.raises(StoreLost):
             _ = [each async for each in snapshot]
+
+
+async def test_a_snapshot_from_the_newest_event_on_is_empty(bench: Bench) -> None:
+    async with bench.stream() as stream:
+        ids = await bench.add(stream, 0, 1)
+        snapshot = await stream.snapshot("newest")
+        await bench.add(stream, 2)
+        assert [each async for each in snapshot] == []
+        assert snapshot.position == ids[-1]
+        async with stream.reader(snapshot.position) as reader:
+            assert await bench.take_numbers(reader, 1) == [2]
 
 
 async def test_foreign_data_is_told_and_left_alone(bench: Bench) -> None:

@@ -31,7 +31,7 @@ from pool.jobs.client.job_client import DispatchOptions, JobClient, no_handler
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler
 from pool.names import check_handler, lane_of
-from pool.redis.commands.lane import Admission
+from pool.redis.commands.admission import Admission
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -3,7 +3,8 @@
 run      one pipeline, one deadline; scripts that the server lacks are loaded on the way.  By
          themselves replies have no numbers: a script brings back that of its call, and behind what
          is no script goes a PING with one.  A reply that nothing vouches for is given to nobody
-read     a blocking read, which `interrupt()` ends by shutting its socket down
+read     a blocking read, which `interrupt()` ends by shutting its socket down; where none is under
+         way that ends the next one before it begins, and harms nothing else
 wait     until `ring()`; also `sleep`, with a limit
 
 Only the connection and the bell wait.  In a thread their methods block and never suspend; on the
@@ -125,7 +126,9 @@ class ConnectionIO:
         self.ring: Callable[[], None] = bell.ring
         self._bell = bell
         self._clock = clock
+        self._guard = threading.Lock()  # of these two: whoever interrupts may be another thread
         self._interrupted = False
+        self._is_reading = False
         self._is_good = False  # the connection was open when it was last used
         self._loaded: set[str] = set()  # scripts that this connection's server is known to have
         self._number = 0  # of the last call that has one
@@ -146,8 +149,10 @@ class ConnectionIO:
         return self.connection.is_open()
 
     def interrupt(self) -> None:
-        self._interrupted = True
-        self.connection.shut()
+        with self._guard:
+            self._interrupted = True
+            if self._is_reading or self.closing:
+                self.connection.shut()
 
     async def wait(self) -> None:
         if not self.closing:
@@ -200,20 +205,23 @@ class ConnectionIO:
         # Longer than the block, or every quiet read would look like a lost connection; and a block
         # of 0 would mean for ever.
         assert 0.001 <= block_s < timeout_s
+        with self._guard:
+            self._is_reading, self._interrupted = not self._interrupted, False
+        if not self._is_reading:
+            return []
         words: tuple[Word, ...] = ("XREAD",)
         if group is not None:
             words = ("XREADGROUP", "GROUP", group.name, group.consumer)
             words += ("NOACK",) if group.is_no_ack else ()
         words += ("COUNT", count, "BLOCK", int(block_s * 1000), "STREAMS")
         try:
-            if not self._interrupted and not self.connection.is_open():
+            if not self.connection.is_open() and not self._interrupted:
                 if self._is_good:
                     # It broke while nobody read: whoever follows something must hear of it, since
                     # another server may answer next.
                     raise StoreUnavailable(problem="the connection was closed", maybe_done=False)
                 await self.connect(timeout_s=timeout_s)
             if self._interrupted:
-                self._is_good = False
                 return []
             words = (*words, *positions.keys(), *positions.values())
             until_s = self._clock() + max(READ_S, timeout_s)
@@ -226,7 +234,10 @@ class ConnectionIO:
                 return []
             raise (error.error if isinstance(error, ConnectionLost) else error) from None
         finally:
-            self._interrupted = False
+            with self._guard:
+                if self._interrupted:  # also one whose answer had come: the socket is shut
+                    self._is_good = False
+                self._interrupted = self._is_reading = False
         found = _read(words, _final(reply))
         if isinstance(found, PoolError):
             raise again(found)

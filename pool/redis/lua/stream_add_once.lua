@@ -11,8 +11,9 @@ ARGV[3] length_max  int    see stream_add, as the next three
 ARGV[4] ttl_ms      int
 ARGV[5] flags       str
 ARGV[6] topic       bytes
-ARGV[7] once_id     bytes
-ARGV[8] window_ms   int    how long it is remembered, at least
+ARGV[7] mark        str    see stream_add
+ARGV[8] once_id     bytes
+ARGV[9] window_ms   int    how long it is remembered from now on, at least; a try with a shorter one shortens nothing
 
 Uses     ends, append
 Returns  bytes   the event's id, of this try or of an earlier one; nil: there is no stream, and x was asked, or its end has passed
@@ -38,7 +39,10 @@ local time = redis.call('TIME')
 local clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 -- A stream that was made since knows no time of ours: what is remembered is of another one.
 local is_known = had[2] and (redis.call('XLEN', events) > 0 or redis.call('EXISTS', events) == 1)
+local now = is_known and whole(had[1]) + math.max(0, math.min(clock - whole(had[2]), STEP_MS)) or 0
 if was and is_known then
+  -- A full server refuses it: whoever tries again wants the id, which stays for as long as it had been asked for.
+  redis.pcall('ZADD', ends_of, 'GT', now + window_ms, once_id)
   return was
 end
 local id = append()
@@ -47,9 +51,8 @@ if type(id) ~= 'string' then
 end
 if not is_known then
   redis.call('DEL', once, ends_of)
-  had = {}
+  now = math.min(clock, STEP_MS)
 end
-local now = whole(had[1]) + math.max(0, math.min(clock - whole(had[2]), STEP_MS))
 redis.call('HSET', meta, 'now', string.format('%.0f', now), 'seen', string.format('%.0f', clock))
 redis.call('HSET', once, once_id, id)
 redis.call('ZADD', ends_of, now + window_ms, once_id)
