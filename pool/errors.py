@@ -258,11 +258,12 @@ class PayloadTooLarge(UsageError):
     `what` is the value that is meant, `size_bytes` what it takes encoded, `size_bytes_max` the
     limit. For jobs that is a setting: `payload_bytes_max` (arguments), `result_bytes_max`,
     `message_bytes_max`, `state_bytes_max`. Redis holds all of it in memory, and each worker reads
-    it before it begins: put what is large into a file or an object store, and pass its name.
+    it before it begins: put what is large into a file or an object store, and pass its name.  Of a
+    map's keys and values the limits are fixed.
     """
 
     code: ClassVar[str] = "POOLTOOLARGE"
-    hint: ClassVar[str] = "store it elsewhere and pass a reference, or raise the setting"
+    hint: ClassVar[str] = "store it elsewhere and pass a reference; for a job, raise the setting"
 
     what: str
     size_bytes: int
@@ -537,12 +538,13 @@ class StorageFull(StoreError):
 
     `maxmemory` of the server is reached, and a pool never lets it evict. What ends jobs still
     works, so that a full server drains itself. See what takes the memory: waiting jobs (`pool
-    status`), outcomes (`result_ttl_s`), dead letters (`parked_ttl_s`), or somebody else's keys.
+    status`), outcomes (`result_ttl_s`), dead letters (`parked_ttl_s`), events of streams without a
+    `length_max`, maps, or somebody else's keys.
     """
 
     code: ClassVar[str] = "POOLSTORAGE"
     retryable: ClassVar[bool] = True
-    hint: ClassVar[str] = "raise maxmemory, or wait until jobs have drained"
+    hint: ClassVar[str] = "raise maxmemory, wait until jobs have drained, or trim streams and maps"
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

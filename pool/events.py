@@ -31,6 +31,7 @@ __all__ = [
     "MapDamaged",
     "MapNotFetched",
     "MapResynced",
+    "MapsDamaged",
     "MapsReachable",
     "MapsUnreachable",
     "MessageUnheard",
@@ -567,6 +568,21 @@ class MapDamaged:
 
 
 @attrs.frozen(kw_only=True)
+class MapsDamaged:
+    """Another hand was at a key that all maps of the pool share; once until it is well again.
+
+    Meanwhile maps may end late.  At `maps` it also fails the writes to maps with an end, and what
+    joins them or destroys a map: delete the value, and all goes on.
+    """
+
+    event: ClassVar[str] = "maps.damaged"
+    level: ClassVar[str] = "error"
+
+    pool: str
+    key: str
+
+
+@attrs.frozen(kw_only=True)
 class SinkMended:
     """Events of stale consumers, or unacknowledged for too long, were freed for others.
 
@@ -620,7 +636,9 @@ class SinkMissed:
 
 @attrs.frozen(kw_only=True)
 class SinkRemade:
-    """The group was gone (key deleted, FLUSHALL, data lost) and was made again, from the oldest."""
+    """The group was gone (key deleted, FLUSHALL, data lost, or it alone was destroyed) and was made
+    again: from its cursor where that is known and the stream is the same, or else from the oldest
+    event."""
 
     event: ClassVar[str] = "sink.remade"
     level: ClassVar[str] = "error"

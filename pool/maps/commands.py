@@ -6,7 +6,10 @@ Of each map Redis holds three keys: `data`, a hash of where in its history it is
 reader that falls behind meets a gap and takes a snapshot; nothing depends on the log.
 
 All maps of a pool share two keys: `due`, a sorted set of when whose time is up, and `maps`, a hash
-of the time by which that is judged and of the highest revision at which any map has ended.
+of the time by which that is judged and of the highest revision at which any map has ended.  `due`
+is only how an end is found: what lacks there is put back by the next probe of who follows the map,
+and foreign data there fail nothing.  While they are at `maps` no time is known: nothing ends, and
+whoever would have to know is refused.
 
     written  ->  data, lists, log                      each write: log first, then the rest
     its end is near  ->  a place in `due`, and in data  the one in data counts, `due` finds it
@@ -153,11 +156,12 @@ class Probe:
 
     now_ms: int  # the time by which maps end; 0: that cannot be read
     ended: list[bytes]  # names of maps whose time is up, for the caller to end
+    foreign: int  # data at 1: `maps`, 2: `due`, 3: both
     maps: list[tuple[tuple[int, str] | None, tuple[int, int], int]]  # place, counts, what is wrong
 
 
 def _probed(reply: Reply) -> Probe:
-    now, names, *flat = reply
+    now, names, foreign, *flat = reply
     maps: list[tuple[tuple[int, str] | None, tuple[int, int], int]] = []
     for revision, stamp, strings, listed, wrong in zip(
         *(flat[n::_OF_A_PROBE] for n in range(_OF_A_PROBE)), strict=True
@@ -165,7 +169,7 @@ def _probed(reply: Reply) -> Probe:
         at = None if revision is None else (int(revision), _stamp(stamp))
         counts = plain.typed(strings, int), plain.typed(listed, int)
         maps.append((at, counts, plain.typed(wrong, int)))
-    return Probe(int(now), plain.texts(names), maps)
+    return Probe(int(now), plain.texts(names), plain.count(foreign), maps)
 
 
 def _found(reply: Reply) -> tuple[int, int, list[str | None]]:
@@ -188,7 +192,7 @@ PAGE = Script.load(
 PROBE = Script.load(
     "rmap_probe",
     keys="config maps due *of",
-    args="incarnation expected_ms ended_max late_ms logs",
+    args="incarnation expected_ms ended_max late_ms logs *names",
     reads=_probed,
 )
 FIND = Script.load(
@@ -219,7 +223,9 @@ class MapLife:
         if checks.flag("is_sliding", self.is_sliding) and ttl_s is None:
             raise InvalidOption(option="is_sliding", value="True", problem="there is no ttl_s")
         if ttl_s is not None and until is not None:
-            raise InvalidOption(option="expires_at", value=str(until), problem="there is a ttl_s")
+            raise InvalidOption(
+                option="expires_at", value=str(until), problem="give it or a ttl_s, not both"
+            )
 
     def words(self) -> tuple[int, int]:
         """Return what the scripts take: ms (0: for ever), and from when on, see rmap_write."""
@@ -474,8 +480,15 @@ def probe_call(
     keys = [control.config, control.maps, control.map_due]
     for each in maps:
         keys += (each.data, each.lists, each.log)
-    args = (incarnation, expected_ms, ended_max, LATE_MS, int(logs))
-    return PROBE(keys, args, parts=2 + _OF_A_PROBE * len(maps))
+    args: list[Word] = [incarnation, expected_ms, ended_max, LATE_MS, int(logs)]
+    args += [each.name for each in maps]
+    return PROBE(keys, args, parts=3 + _OF_A_PROBE * len(maps))
+
+
+def damaged(control: Control, probe: Probe) -> frozenset[str]:
+    """Return which of the keys that all maps share a probe found foreign data at."""
+    keys = (control.maps, control.map_due)
+    return frozenset(key for n, key in enumerate(keys) if probe.foreign & 1 << n)
 
 
 def probed(incarnation: str, maps: Sequence[StoredMap], probe: Probe) -> list[Probed]:

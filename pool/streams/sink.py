@@ -24,8 +24,10 @@ half a grace it gives back unseen, and holds less ahead from then on.  That an e
 is noted in the store 5 ms later: most are acknowledged before.  So of one whose consumer ended
 nobody knows whether it was in hand, or what the consumer died of: it is doubtful.  A consumer takes
 one of those at a time, notes it before it hands it out, and takes the next once it is acknowledged
-or has not ended its consumer within 50 ms.  An event that kills is counted each time, and parked in
-the end; those that were buffered behind it keep their count.
+or has not ended its consumer within 50 ms: four times as long for each time that it was in hand
+before, and a quarter of the grace at most.  An event that kills is counted each time, and parked in
+the end; those that were buffered behind it keep their count.  What else was in hand is counted with
+it, once more for each time that it is in hand beside one that kills.
 
 Who writes what: only the server's scripts move an event from one holder to another, one event at a
 time, so an event always has exactly one place.  `sink_join` and `sink_renew` write a consumer's own
@@ -45,6 +47,11 @@ If a consumer dies after ...
 
 How long a lease lasts is the pool's to say: it is granted, and told, with each renewal.  It ends in
 the sink's own time, which stands still while nobody renews (`lib/sink.lua`).
+
+A consumer whom somebody else deletes (XGROUP DELCONSUMER) loses what waits under its name.  With
+each renewal it asks for one event that it has not handed out yet, and has all of those wait under
+its name again if that one waits under nobody's.  What its program has in hand, and what waits for
+anybody, nobody can tell from what was acknowledged.
 
 A group that somebody destroys is made again at its cursor: the id up to which all is acknowledged,
 noted with each cleaning in the sink's state.  If the cleaner dies, it is older than the truth: some
@@ -249,7 +256,12 @@ class Sink:
         self._buffer.fit(len(self._sources))
 
     async def ack(self, event: StreamEvent) -> bool:
-        """Say that an event is done; False if it was already, by others or by an earlier try.
+        """Say that an event is done; False if it does not wait for that any more.
+
+        That is so if it was acknowledged already, by others or by an earlier try of which the
+        answer was lost; if it was parked; if the stream or its group was lost, or somebody deleted
+        the consumer that had it. One that was given to another consumer meanwhile, after the grace
+        say, is acknowledged by this all the same, and that is True.
 
         Only what was acknowledged is never given again.  Calls that wait at the same time share a
         round trip.
@@ -420,7 +432,11 @@ class Sink:
         position = position_of(start)
         if stored.events in self._sources or len(self._sources) >= STREAMS_MAX:
             is_read = stored.events in self._sources
-            problem = "it is read already" if is_read else "too many streams"
+            problem = (
+                "it is read already"
+                if is_read
+                else f"it reads {STREAMS_MAX} streams, which is the most"
+            )
             raise InvalidOption(option="stream", value=stored.name, problem=problem)
         # One that was read before goes on where it was: what is in hand is not given again.
         return self._left.get(stored.events) or Source(
@@ -520,18 +536,20 @@ class Sink:
 
     def _joined(self, source: Source, asked_s: float) -> None:
         source.start = FIRST  # whatever makes the group again must not pass anything over
-        source.joined_as, source.renewed_s, source.is_troubled = self.consumer, asked_s, False
+        source.joined_as, source.renewed_s = self.consumer, asked_s
         self._renew(source)
 
     def _renew(self, source: Source) -> None:
         answer = partial(self._on_renewed, source, self.consumer, self._session.io.clock())
-        self._calls.send(source.of.renew(self.consumer), answer, source)
+        held = next((item.event.id for item in self._hands.unseen(source)), "")
+        call = source.of.renew(self.consumer, held)
+        self._calls.send(call, answer, source)
 
     def _on_renewed(self, source: Source, consumer: str, asked_s: float, reply: Reply) -> None:
         if consumer != self.consumer or source.joined_as != consumer:
             return
         told: ConsumerLease = reply
-        source.renewed_s, source.is_troubled = max(source.renewed_s, asked_s), False
+        source.renewed_s = max(source.renewed_s, asked_s)
         if told.ttl_ms != self._timing.ttl_ms:
             self._timing = Timing(told.ttl_ms / 1000)
             self._cancel_tick()
@@ -540,6 +558,8 @@ class Sink:
             self._stop(source)
             self._join(source)
             return
+        if told.has_lost:
+            self._hands.regain(source)
         source.has_released, source.has_doubtful = told.released > 0, told.doubtful > 0
         if told.is_holder:
             self._mend(source)
@@ -566,6 +586,7 @@ class Sink:
             return
         if did.freed or did.forgotten:
             self._told.freed(source, did.freed, did.forgotten)
+        source.trouble = ()
         is_same = did.born == source.born
         missed = did.missed - max(did.told, source.told if is_same else 0)
         parks = did.parks - max(did.parks_told, source.parks_told if is_same else 0)

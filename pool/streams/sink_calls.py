@@ -64,14 +64,16 @@ class Calls:
             if source is None:
                 self.told.troubled(None, error, {})
             else:
-                if not source.is_troubled:
-                    look_for_foreign(
-                        self.pipeline,
-                        source.of.kinds,
-                        partial(self.told.troubled, source, error),
-                    )
-                source.is_troubled = True
+                told = partial(self._tell_once, source, error)
+                look_for_foreign(self.pipeline, source.of.kinds, told)
                 self.on_stop(source)
+
+    def _tell_once(self, source: Source, error: PoolError, found: dict[str, str]) -> None:
+        """Joining works where only what is parked is in the way: it is no end of a trouble."""
+        trouble = (type(error).__name__, *sorted(found))
+        if trouble != source.trouble:
+            source.trouble = trouble
+            self.told.troubled(source, error, found)
 
     def release(self, items: Sequence[Item], *, is_late: bool = False) -> None:
         for source, call in self.returns(items):
@@ -79,6 +81,7 @@ class Calls:
 
     def _on_released(self, source: Source, is_late: bool, reply: Reply) -> None:
         did: GivenBack = reply
+        source.trouble = ()
         if did.released and is_late:
             self.told.freed(source, did.released)
         source.has_released = source.has_released or did.released > 0

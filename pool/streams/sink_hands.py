@@ -27,7 +27,7 @@ from pool.streams.sink_calls import Calls
 from pool.streams.sink_source import Item, Source
 
 NOTED_S: Final = 0.005  # from a hand-out to the note of it
-LIVED_S: Final = 0.05  # with a doubtful event: it did not end its consumer
+LIVED_S: Final = 0.05  # with a doubtful event that nobody has seen: it did not end its consumer
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -65,12 +65,18 @@ class Hands:
         source, item.handed_s = item.source, self._clock()
         source.hands[item.event.id] = item
         if item.is_doubtful:
-            self.loop.later(LIVED_S, partial(self._end_trial, item))
+            self.loop.later(self._trial_s(item), partial(self._end_trial, item))
         else:
             source.fresh[item.event.id] = item
             self.note_later()
         self.watch()
         return True
+
+    def _trial_s(self, item: Item) -> float:
+        """How long a suspect has to do harm before another one is given: the longer, the more often
+        it was in hand, as what ends its program may take its time; innocents are parked by it."""
+        times = min(item.event.deliveries - 1, 16)
+        return max(LIVED_S, min(LIVED_S * 4.0**times, self._grace_s / 4))
 
     async def _noted(self, item: Item) -> bool:
         """Have the store know, before it can end us, that this one was handed out."""
@@ -206,6 +212,27 @@ class Hands:
         source.is_doubted = bool(unknown)
         for call in self._calls.releases(source, [*gone], is_doubtful=True):
             self._calls.send(call, lambda _: None, source)
+
+    def unseen(self, source: Source) -> Iterator[Item]:
+        """Yield what surely nobody has seen: whoever saw one may acknowledge it, late."""
+        for item in () if self._calls.is_no_ack else self._buffer:
+            is_ours = item.source is source and item.consumer == self._calls.consumer()
+            if is_ours and item.event.deliveries == 1:
+                yield item
+
+    def regain(self, source: Source) -> None:
+        """Somebody deleted our consumer, and with it what we have not handed out yet."""
+        consumer, unseen = self._calls.consumer(), [*self.unseen(source)]
+        for at in range(0, len(unseen), BATCH_MAX):
+            times = [(item.event.id, 0) for item in unseen[at : at + BATCH_MAX]]
+            told = partial(self._on_regained, source, consumer, is_first=at == 0)
+            self._calls.send(source.of.regain(consumer, times), told, source)
+
+    def _on_regained(
+        self, source: Source, consumer: str, regained: Reply, *, is_first: bool
+    ) -> None:
+        if regained and is_first:
+            self._calls.told.deleted(source, consumer)
 
     def goodbyes(self, unseen: Sequence[Item]) -> Iterator[tuple[Source, ScriptCall]]:
         """Yield what a consumer says that leaves."""

@@ -17,7 +17,7 @@ class Source(Reading):
     start: str  # where the group begins if it has to be made
     joined_as: str = ""  # the name that has a lease; "" while it is to be got
     renewed_s: float = 0.0  # when we asked for it
-    is_troubled: bool = False  # its calls are refused, which was told
+    trouble: tuple[str, ...] = ()  # why its calls are refused, and what is foreign: that was told
     claimed: set[str] = attrs.field(factory=set)  # taken, and behind the position
     is_mending: bool = False
     is_taking: bool = False

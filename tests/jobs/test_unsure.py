@@ -292,7 +292,7 @@ async def test_a_server_without_its_data_denies_no_earlier_try(
             if is_lost:
                 raise StoreLost(pool="p")
             reply = await real(self, command, timeout_s, until_s)
-            if reply[0] == "MOVED_ON" and asked in ("notify", "stop"):
+            if isinstance(reply, MovedOn):
                 return reply
             is_lost = True
             raise attrs.evolve(SENT)
@@ -382,5 +382,32 @@ async def test_a_dispatch_of_which_a_try_had_no_answer_is_not_said_to_be_refused
     assert unknown.value.maybe_done
     with pytest.raises(StoreFault, match="cannot be read") as refused:
         await node.options(allow_unknown=True).dispatch("any", "k")
+    assert not refused.value.maybe_done
+    fleet.client.hdel(fleet.names.jobs, "k")
+
+
+@pytest.mark.anyio
+async def test_what_a_lane_refused_that_is_not_joined_yet_is_surely_not_done(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a call names no incarnation, and its script did nothing but say so."""
+    handle, told = Dispatcher.handle, list[object]()
+    node = await fleet.node(Handlers())
+    state = fleet.wiring(node).context.lanes[0]
+
+    def before_joining(self: Dispatcher, message: Any) -> None:
+        if not isinstance(message, _Admitted) or told:
+            handle(self, message)
+            return
+        told.append(message)
+        joined, state.lane = state.lane, attrs.evolve(state.lane, incarnation="")
+        handle(self, attrs.evolve(message, reply=StoreLost(pool=fleet.pool)))
+        state.lane = joined
+
+    fleet.client.hset(fleet.names.jobs, "k", "junk")
+    monkeypatch.setattr(Dispatcher, "handle", before_joining)
+    with pytest.raises(StoreFault, match="cannot be read") as refused:
+        await node.options(allow_unknown=True).dispatch("any", "k")
+    assert told
     assert not refused.value.maybe_done
     fleet.client.hdel(fleet.names.jobs, "k")

@@ -194,9 +194,9 @@ async def test_a_key_holds_a_string_or_a_list_and_each_has_its_own_reads(
             await refused
     for number in ("9" * 5_000, str(2**53), f"-{2**53}"):  # more than `increment` counts to
         await flags.set_and_wait("s", number)
-        with pytest.raises(WrongValue, match="within 2"):
+        with pytest.raises(WrongValue, match="up to 2"):
             flags.get_int("s")
-        with pytest.raises(WrongValue, match="within 2"):
+        with pytest.raises(WrongValue, match="up to 2"):
             await flags.increment("s")
     await flags.set_and_wait("s", f"-{2**53 - 1}")
     assert flags.get_int("s") == 1 - 2**53
@@ -257,6 +257,17 @@ async def test_limits_are_refused_with_their_numbers(
         await flags.append("k", *["v"] * 257)
     with pytest.raises(InvalidOption, match="256"):
         await flags.update({str(n): "v" for n in range(257)})
+    twice: Any = {"a": "1", b"a": "2"}
+    for call in (flags.update, flags.compare_and_reset):
+        with pytest.raises(InvalidOption, match="once"):
+            await call(twice)
+    bad: Any = 5
+    with pytest.raises(InvalidOption, match=r"option='values\[2\]'"):
+        await flags.append("k", "v", "v", bad)
+    with pytest.raises(InvalidOption, match=r"option='values: value\[1\]'"):
+        await flags.update({"a": "1", "b": bad})
+    with pytest.raises(InvalidOption, match=r"option='expected: key\[0\]'"):
+        await flags.compare_and_reset({bad: "1"})
     assert await flags.update({}) == flags.at
     for buffer_max in (0, -1, True, 1.0):
         with pytest.raises(InvalidOption, match="buffer_max"):

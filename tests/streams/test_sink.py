@@ -46,6 +46,32 @@ async def drain(sink: Sink, got: list[StreamEvent], *, ack: bool = True) -> None
             await sink.ack(event)
 
 
+# --- strangers ----------------------------------------------------------------------------------
+
+
+async def test_a_consumer_that_a_stranger_deletes_loses_nothing_unseen(bench: Bench) -> None:
+    """XGROUP DELCONSUMER: what it has buffered is still given to somebody, and it is told."""
+    async with bench.stream() as stream:
+        ids = await bench.add(stream, *range(200))
+        async with stream.sink("billing", buffer_max=100) as sink:
+            [event] = await bench.take(sink, 1)
+            await sink.ack(event)
+            await bench.until(lambda: len(bench.pending()) > 60)
+            bench.client.xgroup_delconsumer(bench.key, "billing", sink.consumer)
+            for _ in range(2):
+                await bench.renewed(sink.consumer)
+            told = bench.all_seen(SinkTroubled)
+        async with stream.sink("billing") as sink:
+            got: list[StreamEvent] = []
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(drain, sink, got)
+                await bench.until(lambda: len(got) >= 199)
+                tasks.cancel_scope.cancel()
+    assert sorted(event.id for event in got) == sorted(ids[1:])
+    assert {event.deliveries for event in got} == {1}
+    assert [(each.stream, each.key) for each in told] == [("orders", bench.key)]
+
+
 # --- sharing ------------------------------------------------------------------------------------
 
 
@@ -402,6 +428,23 @@ async def test_suspects_that_live_for_a_moment_do_not_hold_up_the_others(bench: 
             assert await sink.ack_many(events) == 12
 
 
+async def test_a_suspect_that_was_in_hand_before_is_alone_for_longer(bench: Bench) -> None:
+    """What ends its program after a while takes no innocents along, time and again."""
+    async with bench.stream() as stream:
+        bench.client.xgroup_create(bench.key, "billing", "0", mkstream=True)
+        ids = await bench.add(stream, *range(12))
+        bench.client.xreadgroup("billing", "dead.1", {bench.key: ">"}, count=12)
+        bench.client.xclaim(bench.key, "billing", "dead.1", 0, ids[:1], retrycount=5000)
+        async with stream.sink("billing", grace_s=60) as sink:
+            [event] = await bench.take(sink, 1)
+            assert (event.id, event.deliveries) == (ids[0], 6)
+            for _ in range(3):  # longer than what was never in hand would be alone
+                await bench.renewed(sink.consumer)
+            assert Counter(name for name, _ in bench.pending().values())["?"] == 11
+            assert await sink.ack(event)
+            assert len(await bench.take(sink, 11)) == 11
+
+
 async def test_what_an_answer_that_was_lost_gave_us_is_given_back(bench: Bench) -> None:
     """It is pending under our name, and we know nothing of it."""
     settings = attrs.evolve(bench.settings, lease_ttl_s=4.0, op_timeout_s=0.3)
@@ -645,6 +688,42 @@ async def test_a_consumer_without_answers_drops_what_it_holds_and_comes_back(ben
         await bench.until(lambda: bench.consumers() == {sink.consumer})
 
 
+async def test_a_foreign_value_where_events_are_parked_is_told_once(bench: Bench) -> None:
+    """Whoever joins and renews meets nothing of it."""
+    async with bench.stream() as stream, stream.sink("billing") as sink:
+        [source] = sink._sources.values()
+        bench.client.set(source.of.parked, "foreign")
+        told = await bench.seen(SinkTroubled)
+        assert (told.stream, told.key) == ("orders", source.of.parked)
+        for _ in range(5):
+            await bench.renewed(sink.consumer)
+        assert len(bench.all_seen(SinkTroubled)) == 1
+        bench.client.delete(source.of.parked)
+        await bench.until(lambda: not source.trouble)
+        bench.client.set(source.of.parked, "foreign again")
+        await bench.seen(SinkTroubled, 2)
+
+
+async def test_what_a_cap_took_is_told_once_though_its_group_is_destroyed(bench: Bench) -> None:
+    async with bench.stream() as stream, bench.stream(length_max=5) as capped:
+        async with stream.sink("billing") as sink:
+            await bench.add(stream, *range(4))
+            await sink.ack_many(await bench.take(sink, 4))
+            await bench.until(lambda: order(cursor(bench)) > (0, 0))
+            await bench.renewed(sink.consumer)
+            await bench.renewed(sink.consumer)
+        await bench.add(capped, *range(4, 16))  # of what the group was not given, seven are taken
+        for n in range(2):
+            bench.client.xgroup_destroy(bench.key, "billing")
+            await bench.add(capped, 16 + n)
+            async with stream.sink("billing", buffer_max=1) as sink:
+                await bench.take(sink, 1)
+        async with stream.sink("billing", buffer_max=1) as sink:
+            await bench.renewed(sink.consumer)
+            await bench.renewed(sink.consumer)
+        assert sum(event.events for event in bench.all_seen(SinkMissed)) == 9
+
+
 async def test_what_a_cap_took_while_there_was_no_group_is_told(bench: Bench) -> None:
     """The group was destroyed, and is made again when what it was not given is gone."""
     async with bench.stream() as stream:
@@ -678,7 +757,7 @@ async def test_a_foreign_key_fails_its_own_stream_alone(bench: Bench) -> None:
             assert event.payload == str(n).encode()
             assert await sink.ack(event)
             bench.client.delete(key)
-            await bench.until(lambda: source.joined_as and not source.is_troubled)
+            await bench.until(lambda: source.joined_as and not source.trouble)
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.3])

@@ -881,7 +881,7 @@ MUTANTS: Final = (
         name="ended maps that are handed to everybody",
         breaks="each of a thousand processes ends each map that has ended",
         path="pool/redis/lua/rmap_probe.lua",
-        old="      redis.call('ZADD', due, whole(now + late_ms), name)",
+        old="    redis.call('ZADD', due, whole(now + late_ms), name)",
         new="",
         by=(
             "tests/redis/test_rmap_scripts.py::test_each_ended_map_is_handed_to_one_and_to_another_if_he_dies",
@@ -976,6 +976,47 @@ MUTANTS: Final = (
         old="                    if pages.is_begun and pipeline is self.pipeline:",
         new="                    if False:",
         by=("tests/maps/test_slow_lines.py::test_other_calls_of_the_node_go_on_while_a_map_opens",),
+    ),
+    Mutant(
+        name="end that is found in one place alone",
+        breaks="a map whose place among the ends was deleted never ends for who has it open",
+        path="pool/redis/lua/rmap_probe.lua",
+        old="        redis.call('ZADD', due, 'NX', whole(ends), name)\n",
+        new="",
+        by=(
+            "tests/maps/test_outages.py::test_a_map_ends_though_its_place_among_the_ends_was_deleted",
+            "tests/redis/test_rmap_scripts.py::test_what_lacks_where_ends_are_found_is_put_back",
+        ),
+    ),
+    Mutant(
+        name="foreign value among the ends that fails writes",
+        breaks="a foreign value at a key that all maps share refuses writes, and ends stop",
+        path="pool/redis/lua/lib/rmap.lua",
+        old="    redis.pcall('ZADD', due, whole(ends), name)\n",
+        new="    redis.call('ZADD', due, whole(ends), name)\n",
+        by=(
+            "tests/redis/test_rmap_scripts.py::test_foreign_data_under_the_shared_keys_stop_only_ends",
+        ),
+    ),
+    Mutant(
+        name="foreign value that all maps share, told to nobody",
+        breaks="ends stop, and no event says why",
+        path="pool/maps/follower.py",
+        old="            for key in sorted(answer.damaged - self._damaged):\n",
+        new="            for key in ():\n",
+        by=(
+            "tests/maps/test_outages.py::test_a_foreign_value_that_all_maps_share_is_named_and_ends_go_on_behind_it",
+        ),
+    ),
+    Mutant(
+        name="page that reads the latest change",
+        breaks="each page of a list that grew by large appends costs the server the latest of them",
+        path="pool/redis/lua/rmap_page.lua",
+        old="if not from or redis.call('XRANGE', log,",
+        new="if true or redis.call('XRANGE', log,",
+        by=(
+            "tests/redis/test_rmap_scripts.py::test_a_page_reads_nothing_of_the_log_that_it_does_not_bring",
+        ),
     ),
     Mutant(
         name="map that stays open when its node is closed",
@@ -1872,7 +1913,7 @@ MUTANTS: Final = (
         name="a suspect that lives holds up all the others",
         breaks="what a dead consumer held waits for the slowest of its handlers",
         path="pool/streams/sink_hands.py",
-        old="            self.loop.later(LIVED_S, partial(self._end_trial, item))",
+        old="            self.loop.later(self._trial_s(item), partial(self._end_trial, item))",
         new="            pass",
         by=(
             "tests/streams/test_sink.py::test_suspects_that_live_for_a_moment_do_not_hold_up_the_others",
@@ -2010,6 +2051,36 @@ MUTANTS: Final = (
         old="            on_end=self.on_end,\n",
         new="",
         by=("tests/streams/test_reader.py::test_who_waits_hears_that_the_connection_was_closed",),
+    ),
+    Mutant(
+        name="a suspect is given no more time for having been in hand before",
+        breaks="what ends its program after a while takes innocents along, until they are parked",
+        path="pool/streams/sink_hands.py",
+        old="        times = min(item.event.deliveries - 1, 16)",
+        new="        times = 0",
+        by=(
+            "tests/streams/test_sink.py::test_a_suspect_that_was_in_hand_before_is_alone_for_longer",
+        ),
+    ),
+    Mutant(
+        name="what was counted for a group is counted for the next one",
+        breaks="more events are told as missed than there ever were",
+        path="pool/redis/lua/sink_join.lua",
+        old="math.max(0, first - 1 - behind - counted)",
+        new="first - 1 - behind",
+        by=(
+            "tests/streams/test_sink.py::test_what_a_cap_took_is_told_once_though_its_group_is_destroyed",
+        ),
+    ),
+    Mutant(
+        name="a consumer that a stranger deleted is not missed",
+        breaks="what it had buffered is given to nobody",
+        path="pool/streams/sink.py",
+        old="        if told.has_lost:\n            self._hands.regain(source)\n",
+        new="",
+        by=(
+            "tests/streams/test_sink.py::test_a_consumer_that_a_stranger_deletes_loses_nothing_unseen",
+        ),
     ),
     Mutant(
         name="a snapshot asks for its position alone",

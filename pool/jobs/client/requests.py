@@ -8,7 +8,7 @@ has one deadline, and as long again for each answer that came late over a slow l
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -27,7 +27,7 @@ from pool.errors import (
     unsure,
 )
 from pool.jobs.context import Context
-from pool.jobs.settlement import outcome_ttl_ms, tell_all
+from pool.jobs.settlement import TellWaiters, outcome_ttl_ms, tell_all
 from pool.redis.commands.change import Edge, Status
 from pool.redis.commands.talk import (
     InboxHas,
@@ -70,7 +70,7 @@ class Requests:
     """Sends them for one node, and remembers who owned what."""
 
     context: Context
-    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    tell_waiters: TellWaiters
     # key -> owner and job id
     _owners: OrderedDict[str, tuple[str, str]] = attrs.field(init=False, factory=OrderedDict)
 

@@ -37,7 +37,7 @@ from pool.jobs.quarantine import quarantine
 from pool.jobs.raised import Raised
 from pool.jobs.restoring import restore
 from pool.jobs.run import CANCELLED, Ending, Run
-from pool.jobs.settlement import edge_of, outcome_ttl_ms
+from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms
 from pool.jobs.trials import LIVED_S
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Executor
 from pool.jobs.worker.messages import (
@@ -160,7 +160,7 @@ class Worker(Actor[Told]):
     version: str = ""
     on_gone: Callable[[int, str], object]  # lane and identity that a script answered GONE to
     on_lost: Callable[[int], object]  # lane: handlers there have a stop budget to end
-    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    tell_waiters: TellWaiters
     has_read: Callable[[int, str, int], bool]  # see `Listener`
     is_draining: bool = attrs.field(init=False, default=False)
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)

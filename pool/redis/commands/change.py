@@ -101,7 +101,6 @@ ADVANCE: Final = Script.load(
     "target_count *items",
     reads=moved,
 )
-
 PULL: Final = Script.load(
     "pull",
     keys="lane keepalive cleanup open jobs pending payloads stream owned *unassigned",

@@ -149,22 +149,18 @@ JOIN: Final = Script.load(
     args="incarnation known stale not_after_ms pool_ttl_ms node identity_count *handlers",
     reads=joined,
 )
-
 RENEW: Final = Script.load(
     "renew",
     keys="lane keepalive cleanup open handlers pending due journal *owned",
     args="incarnation seq term down expected_ms since_ms turn off_ms who identity_count *handlers",
     reads=renewal,
 )
-
 THAW: Final = Script.load(
     "thaw", keys="lane thawed", args="incarnation known_ms *names", reads=done
 )
-
 LEAVE: Final = Script.load(
     "leave", keys="lane keepalive cleanup open *rest", args="incarnation *items", reads=left
 )
-
 TTL: Final = Script.load("ttl", keys="lane journal", args="incarnation wanted_ms", reads=changed)
 
 

@@ -151,18 +151,15 @@ FENCE: Final = Script.load(
     args="incarnation reap_ms holder claims_max known_ms latest_ms *suspects",
     reads=claims,
 )
-
 REAP: Final = Script.load(
     "reap",
     keys="lane keepalive cleanup jobs handlers owned stream signal thawed trials",
     args="incarnation identity claim reap_ms keys_max deaths after",
     reads=holdings,
 )
-
 FORGET: Final = Script.load(
     "forget", keys="lane keepalive cleanup *rest", args="incarnation *items", reads=forgotten
 )
-
 SWEEP: Final = Script.load(
     "sweep",
     keys="lane keepalive cleanup jobs pending due handlers thawed open",

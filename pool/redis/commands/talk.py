@@ -143,22 +143,18 @@ INTEND: Final = Script.load(
     args="incarnation key id owner epoch intent again_ms",
     reads=intended,
 )
-
 LOOK: Final = Script.load(
     "look", keys="lane jobs thawed *rest", args="incarnation node bytes_max *items", reads=looked
 )
-
 NOTIFY: Final = Script.load(
     "notify",
     keys="lane jobs inbox signal",
     args="incarnation key owner messages_max request payload id skip looked_max since",
     reads=notified,
 )
-
 INBOX: Final = Script.load(
     "inbox", keys="lane inbox", args="incarnation after messages_max bytes_max", reads=messages
 )
-
 SIGNAL: Final = Script.load("signal", keys="lane signal", args="incarnation *fields", reads=done)
 
 

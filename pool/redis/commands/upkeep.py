@@ -189,22 +189,18 @@ WALK: Final = Script.load(
     args="incarnation holder hold_ms cursor open_at cleanup_at keys_max names_max found *announced",
     reads=walked,
 )
-
 RECOUNT: Final = Script.load(
     "recount", keys="lane *unassigned", args="incarnation changes found counted", reads=recounted
 )
-
 RESTORE: Final = Script.load(
     "restore",
     keys="lane cleanup jobs pending due owned",
     args="incarnation owner pending_ms *items",
     reads=restored,
 )
-
 EXPIRE: Final = Script.load(
     "expire", keys="lane kept *results", args="incarnation items_max *items", reads=expired
 )
-
 QUARANTINE: Final = Script.load(
     "quarantine",
     keys="lane jobs pending due payloads checkpoints inbox parked letters journal "

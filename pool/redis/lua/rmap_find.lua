@@ -1,7 +1,7 @@
 --[[
 rmap_find: whether a replicated map's history has these revisions, as far as its log tells.
 
-Uses    at
+Uses    at, maps_time
 KEYS[1] config  hash    the pool's incarnation
 KEYS[2] maps    hash    floor: highest revision of the maps that have ended
 KEYS[3] data    hash    where the map is
@@ -23,7 +23,11 @@ if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
 local _, revision, stamp_now = read_place(redis.call('HGET', data, 'at'))
-local floor = string.match(redis.call('HGET', maps, 'floor') or '', '^%d+$') or '0'
+local had = redis.pcall('HGET', maps, 'floor')
+if not revision and type(had) == 'table' then
+  return foreign(maps)
+end
+local floor = type(had) == 'string' and string.match(had, '^%d+$') or '0'
 local answer = { revision and whole(revision) or '0', floor }
 local function stamp_at(number)
   if number == answer[1] then

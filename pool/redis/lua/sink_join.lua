@@ -48,7 +48,7 @@ if not was_there then
   if redis.call('EXISTS', events) == 0 then
     begin(meta) -- its events are counted from 1: that tells readers
   end
-  local was, is = redis.call('HMGET', state, 'cursor', 'number', 'born'), redis.call('HMGET', meta, 'born', 'planned', 'trimmed')
+  local was, is = redis.call('HMGET', state, 'cursor', 'number', 'born'), redis.call('HMGET', meta, 'born', 'planned', 'trimmed', 'counted:' .. group)
   local is_same = was[3] == (is[1] or '') and comes_to(was[1])
   if is_same then
     start = was[1]
@@ -56,10 +56,14 @@ if not was_there then
     made = 2
   end
   -- What a cap took while there was no group to count it for: at most so many, where it took the event of the cursor too.
+  -- What was counted already is not counted again.
   local first = was[1] and is[3] and number_at(events, '-', '+') or 0
   local behind = is_same and whole(was[2]) or 0
+  local from, to = string.match(is[4] or '', '^(%d+)%-(%d+)$')
+  local counted = from and math.max(0, whole(to) - math.max(behind, whole(from) - 1)) or 0
   if first > behind + 1 and (not is_same or is_trimmed(meta, next_id(start))) then
-    note(meta, 'missed', first - 1 - behind)
+    note(meta, 'missed', math.max(0, first - 1 - behind - counted))
+    redis.call('HSET', meta, 'counted:' .. group, text_of(behind + 1) .. '-' .. text_of(first - 1))
   end
   redis.call('XGROUP', 'CREATE', events, group, start == 'newest' and '$' or start, 'MKSTREAM')
 end

@@ -27,6 +27,10 @@ local function append_as(n)
       return tonumber(ms), tonumber(seq)
     end
     local names, missed, words = {}, {}, { 'trimmed', taken[#taken][1] }
+    local last_of, number = taken[#taken][2], 0
+    for i = 1, #last_of, 2 do
+      number = last_of[i] == 'n' and tonumber(last_of[i + 1]) or number
+    end
     for i, entry in ipairs(taken) do
       taken[i] = { parts(entry[1]) }
     end
@@ -42,12 +46,19 @@ local function append_as(n)
         count = count + ((id[1] > ms or (id[1] == ms and id[2] > seq)) and 1 or 0)
       end
       if count > 0 then
-        names[#names + 1], missed[#missed + 1] = 'missed:' .. name, count
+        missed[#missed + 1] = count
+        names[#names + 1] = 'missed:' .. name
+        names[#names + 1] = 'counted:' .. name
       end
     end
     local had = #names > 0 and redis.call('HMGET', meta, unpack(names)) or {}
-    for i, name in ipairs(names) do
-      words[2 * i + 1], words[2 * i + 2] = name, string.format('%d', (tonumber(had[i] or '0') or 0) + missed[i])
+    for i, count in ipairs(missed) do
+      local from, to = string.match(had[2 * i] or '', '^(%d+)%-(%d+)$')
+      from = tonumber(to) == number - count and from or number - count + 1
+      words[#words + 1] = names[2 * i - 1]
+      words[#words + 1] = string.format('%d', (tonumber(had[2 * i - 1] or '0') or 0) + count)
+      words[#words + 1] = names[2 * i]
+      words[#words + 1] = string.format('%d-%d', from, number)
     end
     redis.call('HSET', meta, unpack(words))
   end
