@@ -77,7 +77,7 @@ MUTANTS: Final = (
         "it begins, so settling early is the nearest thing)",
         path="pool/jobs/worker/worker.py",
         old="        if run.has_old_limit:\n            self._limit_anew(run)",
-        new='        self._box(run).send(self._settlement.edge(run, model.DONE, b"null"), None)',
+        new="        self._box(run).send(self._settlement._done(run, None), None)",
     ),
     Mutant(
         name="lock without expiry",
