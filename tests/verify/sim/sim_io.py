@@ -235,7 +235,7 @@ class SimIO:
                 last[0] = world.now_s
                 self._on_moved(found[1] if found else "")
 
-        return tell if name.startswith("pool-link") else lambda: None
+        return tell if name.startswith("pool-pipeline") else lambda: None
 
     def stack(self) -> Callable[[], str]:
         return lambda: "somewhere"
