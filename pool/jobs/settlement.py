@@ -22,7 +22,7 @@ from pool.core.timing import Timing
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, Guard, Status
+from pool.redis.commands.change import Changed, Guard, EdgeStatus
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.settings import Settings
 
@@ -72,11 +72,11 @@ def tell_all(
     Returns how many of the records could be read.
     """
     for edge, each in zip(edges, told, strict=True):
-        if each.status is Status.DONE and isinstance(edge, WaitEdge):
+        if each.status is EdgeStatus.DONE and isinstance(edge, WaitEdge):
             context.on_due(lane, edge.delay_ms / 1000)
-        if each.status is Status.DONE and each.waiters:
+        if each.status is EdgeStatus.DONE and each.waiters:
             tell_waiters(lane, each.waiters, "ended", edge.id, b"")
-    return sum(each.status is not Status.UNREADABLE for each in told)
+    return sum(each.status is not EdgeStatus.UNREADABLE for each in told)
 
 
 @attrs.define

@@ -21,7 +21,7 @@ from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.worker import Worker, _TrialOver
 from pool.names import Names, lane_of
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, Status
+from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import AcknowledgeEdge, OverEdge
 from tests.stopwatch import stopwatch
 
@@ -241,7 +241,7 @@ async def test_a_stop_that_overtakes_the_answer_to_an_acknowledgement_ends_the_j
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ref.stop, "as asked", 10.0)
         await fleet.until(lambda: run.why == "stop")
-        worker._on_acknowledged(run, Changed(Status.STOPPED, "as asked"))
+        worker._on_acknowledged(run, Changed(EdgeStatus.STOPPED, "as asked"))
     assert not worker.runs
     assert (await ref.status()).state == "cancelled"
 

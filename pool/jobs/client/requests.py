@@ -27,7 +27,7 @@ from pool.errors import (
 )
 from pool.jobs.context import Context
 from pool.jobs.settlement import TellWaiters, outcome_ttl_ms, tell_all
-from pool.redis.commands.change import Status
+from pool.redis.commands.change import EdgeStatus
 from pool.redis.commands.edges import CancelEdge
 from pool.redis.commands.talk import (
     InboxHas,
@@ -204,7 +204,7 @@ class Requests:
         call = state.lane.advance("free", "", [edge], pending_s=pending_s, expects=expects)
         _, told = await self._call(call, limit, is_sure=True)
         tell_all(self.context, self.tell_waiters, lane, [edge], told)
-        return told[0].status in (Status.DONE, Status.REPEAT)
+        return told[0].status in (EdgeStatus.DONE, EdgeStatus.REPEAT)
 
     def _limit(self) -> _Limit:
         clock, settings = self.context.io.clock, self.context.settings

@@ -58,7 +58,7 @@ from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, Status
+from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import (
     AcknowledgeEdge,
     DoneEdge,
@@ -76,7 +76,7 @@ from pool.redis.scripts import ScriptCall
 from pool.runtime.actor import Actor
 
 ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
-_HANDED_ON: Final = (Status.REPEAT, Status.GRANTED, Status.UNASSIGNED)
+_HANDED_ON: Final = (EdgeStatus.REPEAT, EdgeStatus.GRANTED, EdgeStatus.UNASSIGNED)
 COMING_S: Final = 0.1  # for so long slots are kept for what a lane was asked for; then it hangs
 
 
@@ -681,7 +681,7 @@ class Worker(Actor[Told]):
                 assert run is not None
                 self._on_acknowledged(run, changed)
             elif isinstance(edge, SeenEdge):
-                if changed.status is Status.MORE:  # than one call takes out
+                if changed.status is EdgeStatus.MORE:  # than one call takes out
                     box.see(edge)
             elif not isinstance(edge, (LimitEdge, OverEdge)):
                 self._on_settled(box, edge, run, changed)
@@ -701,10 +701,10 @@ class Worker(Actor[Told]):
     def _on_acknowledged(self, run: Run, changed: Changed) -> None:
         if self.runs.get(run.key) is not run or run.phase not in ("running", "preparing"):
             return
-        if changed.status is Status.STOPPED:
+        if changed.status is EdgeStatus.STOPPED:
             self._cancel(run, "stopped", changed.facts)
             return
-        if changed.status is not Status.DONE:
+        if changed.status is not EdgeStatus.DONE:
             self._refused(run.key, run.start.epoch, str(changed))
             self._cancel(run, "lost", changed.facts)
             return
@@ -718,7 +718,7 @@ class Worker(Actor[Told]):
 
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, changed: Changed) -> None:
         status = changed.status
-        if status is Status.TIMED_OUT:
+        if status is EdgeStatus.TIMED_OUT:
             if run is not None and isinstance(edge, DoneEdge) and self._is_within_limit(run):
                 self._limit_anew(run)
                 box.send(edge, run)
@@ -726,15 +726,15 @@ class Worker(Actor[Told]):
                 run.edge = self._settlement.timed_out(run)
                 box.send(run.edge, run)
             return  # without a run, reconciliation finds it again, and what it was told
-        if status is Status.MOVED_ON and changed.facts != edge.handler:
+        if status is EdgeStatus.MOVED_ON and changed.facts != edge.handler:
             # Nothing was done: its record names another handler than the start did.
             edge.handler = changed.facts
             box.send(edge, run)
             return
         self._memory.keep(edge, self.context.io.clock(), 2 * self.context.timing.ttl_s)
-        if status in (Status.DONE, Status.REPEAT) and isinstance(edge, WaitEdge):
+        if status in (EdgeStatus.DONE, EdgeStatus.REPEAT) and isinstance(edge, WaitEdge):
             self.context.on_due(box.lane, edge.delay_ms / 1000)
-        if status is Status.DONE:
+        if status is EdgeStatus.DONE:
             if changed.facts:  # it has ended, or failed before it was said to have begun
                 outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
                 self.tell_waiters(box.lane, changed.waiters, "ended", edge.id, outcome or b"")

@@ -18,7 +18,7 @@ from pool.redis.scripts import Script, ScriptCall, Word
 Guard: TypeAlias = Literal["own", "reap", "free"]
 
 
-class Status(Enum):
+class EdgeStatus(Enum):
     """What became of an edge; what its facts are."""
 
     DONE = "OK"  # who waits; of an acknowledgement: flags, and who waits
@@ -40,7 +40,7 @@ class Status(Enum):
 class Changed:
     """What is said of an edge.  Not frozen only because that costs time."""
 
-    status: Status
+    status: EdgeStatus
     facts: str
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Changed:
         return flags, waiters.split(",") if waiters else ()
 
 
-_STATUSES: Final = {status.value: status for status in Status}
+_STATUSES: Final = {status.value: status for status in EdgeStatus}
 
 
 def moved(reply: Reply) -> tuple[int, list[Changed]]:
