@@ -22,7 +22,7 @@ from pool.core.timing import Timing
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, Guard, EdgeStatus
+from pool.redis.commands.change import Changed, EdgeStatus, Guard
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.settings import Settings
 
