@@ -21,10 +21,10 @@ import redis
 
 from pool import Call, Handlers, Job, Node, Settings
 from pool.names import Names
-from pool.redis.commands import lane as lanes
+from pool.redis.commands.lane import SCRIPTS
+from pool.redis.commands.talk import LookedAt, Noted
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
-from pool.redis.scripts import Script
 
 POOL: Final = "mass"
 TTL_S: Final = 10.0
@@ -74,10 +74,9 @@ class Bench:
         self.names = Names(POOL, 0)
         self.costs: list[Cost] = []
         self._scripts: dict[bytes, str] = {}
-        for found in vars(lanes).values():
-            if isinstance(found, Script):
-                self._scripts[found.sha.encode()] = found.name
-                self._scripts[found.numbered_sha.encode()] = found.name
+        for found in SCRIPTS:
+            self._scripts[found.sha.encode()] = found.name
+            self._scripts[found.numbered_sha.encode()] = found.name
 
     def many(self, number: int) -> int:
         """Return a number of the page as scaled."""
@@ -255,13 +254,13 @@ async def _doubtful(node: Node) -> None:
     context = node._wiring.context
     state = context.lanes[0]
     call = state.lane.notify("reader", "", "!again", b"-1", messages_max=1_000_000)
-    word, _, rest = await context.pipeline.call(call)
-    while word == "LOOKED":
+    told = await context.pipeline.call(call)
+    while isinstance(told, LookedAt):
         call = state.lane.notify(
-            "reader", "", "!again", b"-1", messages_max=1_000_000, skip=int(rest)
+            "reader", "", "!again", b"-1", messages_max=1_000_000, skip=told.skip
         )
-        word, _, rest = await context.pipeline.call(call)
-    assert word == "OK"
+        told = await context.pipeline.call(call)
+    assert told == Noted()
 
 
 async def due(bench: Bench) -> None:

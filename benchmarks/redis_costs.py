@@ -20,8 +20,11 @@ from benchmarks.desk import Cost, Desk
 from pool.core.record import Options, Record
 from pool.maps.commands import LIST, WRITE, StoredMap, probe_call
 from pool.names import Control, Names
-from pool.redis.commands.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
-from pool.redis.commands.replies import claims
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.calls import IS_NODE, Target
+from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.lane import Lane
+from pool.redis.commands.recovery import claims
 from pool.redis.connection import Reply
 from pool.redis.scripts import Command, ScriptCall, Word
 from pool.streams.commands import StoredSink, StoredStream
@@ -345,6 +348,7 @@ def _streams(desk: Desk, costs: Costs) -> None:
             event,
             payload,
             None,
+            mark="0123abcd",
             length_max=length_max,
             ttl_ms=0,
             how="",

@@ -258,11 +258,12 @@ class PayloadTooLarge(UsageError):
     `what` is the value that is meant, `size_bytes` what it takes encoded, `size_bytes_max` the
     limit. For jobs that is a setting: `payload_bytes_max` (arguments), `result_bytes_max`,
     `message_bytes_max`, `state_bytes_max`. Redis holds all of it in memory, and each worker reads
-    it before it begins: put what is large into a file or an object store, and pass its name.
+    it before it begins: put what is large into a file or an object store, and pass its name.  Of a
+    map's keys and values the limits are fixed.
     """
 
     code: ClassVar[str] = "POOLTOOLARGE"
-    hint: ClassVar[str] = "store it elsewhere and pass a reference, or raise the setting"
+    hint: ClassVar[str] = "store it elsewhere and pass a reference; for a job, raise the setting"
 
     what: str
     size_bytes: int
@@ -506,12 +507,18 @@ class StoreUnavailable(StoreError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class StoreLost(StoreError):
-    """The server came back without this pool's data."""
+    """The server came back without this pool's data.
+
+    With `maybe_done=True` the call may have been carried out before that: an earlier try of it had
+    no answer, or it was accepted and waited for its end. A handler may have seen it; what the store
+    kept of it is gone. With `maybe_done=False` nothing was done.
+    """
 
     code: ClassVar[str] = "POOLDATALOST"
     hint: ClassVar[str] = "what was accepted before is gone: do it again, and check persistence"
 
     pool: str
+    maybe_done: bool = False  # True: the server may have done it before it lost its data
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -591,9 +598,11 @@ class StoreFault(StoreError):
     maybe_done: bool = True  # such an answer does not say that nothing was done
 
 
-def unsure(error: PoolError) -> StoreUnavailable | StoreFault:
+def unsure(error: PoolError) -> StoreUnavailable | StoreFault | StoreLost:
     """Return what to raise where the last try failed, and one before it may have been done."""
     tried = "an earlier try had no answer, and may have been carried out; the last one"
+    if isinstance(error, StoreLost):
+        return attrs.evolve(error, maybe_done=True)
     if not isinstance(error, (StoreUnavailable, StoreFault)):
         return StoreUnavailable(problem=f"{tried}: {error}", maybe_done=True)
     if error.maybe_done:

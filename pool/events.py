@@ -31,6 +31,7 @@ __all__ = [
     "MapDamaged",
     "MapNotFetched",
     "MapResynced",
+    "MapsDamaged",
     "MapsReachable",
     "MapsUnreachable",
     "MessageUnheard",
@@ -563,6 +564,21 @@ class MapDamaged:
 
     pool: str
     map: str
+    key: str
+
+
+@attrs.frozen(kw_only=True)
+class MapsDamaged:
+    """Another hand was at a key that all maps of the pool share; once until it is well again.
+
+    Meanwhile maps may end late.  At `maps` it also fails the writes to maps with an end, and what
+    joins them or destroys a map: delete the value, and all goes on.
+    """
+
+    event: ClassVar[str] = "maps.damaged"
+    level: ClassVar[str] = "error"
+
+    pool: str
     key: str
 
 

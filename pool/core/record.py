@@ -229,6 +229,13 @@ class Outcome:
     started_ms: int = 0  # when its last run began; 0: not told, or it never did
     halves: int = 0  # what its crash marks weighed
 
+    @staticmethod
+    def pack(
+        word: Ended, epoch: int, owner: str, attempt: int, *, cause: str = "", body: bytes = b""
+    ) -> bytes:
+        """Return what `lua/lib/finish.lua` keeps, but for the times."""
+        return f"{word}|{epoch}|{owner}|{attempt}|0|{cause}\n".encode() + body
+
     @classmethod
     def parse(cls, text: bytes) -> Outcome | None:
         """Return the outcome, or None when the text is not one."""

@@ -18,8 +18,10 @@ from pool.errors import PoolError
 from pool.jobs.roster import Roster
 from pool.jobs.trials import Trials
 from pool.names import key_hash, lane_of
-from pool.redis.commands.lane import Lane, Target
-from pool.redis.commands.replies import Clock, Missing
+from pool.redis.commands.calls import Target
+from pool.redis.commands.lane import Lane
+from pool.redis.commands.member import Clock
+from pool.redis.commands.talk import Missing
 from pool.redis.io.system import Loop
 from pool.runtime.hang import Door
 from pool.runtime.outages import Outages

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pool.errors import StoreFault, shown
 from pool.events import RecordQuarantined
 from pool.jobs.context import Context, LaneState
+from pool.redis.commands.upkeep import Quarantined
 
 
 async def quarantine(
@@ -26,14 +27,14 @@ async def quarantine(
     Raises:
         StoreUnavailable, StoreLost, StorageFull: As for every call.
     """
-    word, after = "LOOKED", "-"
+    told = Quarantined(False, "-")
     try:
-        while word == "LOOKED":  # for its start, in so large a stream
-            call = state.lane.quarantine(key, text, holder, after)
-            word, _, after = await context.pipeline.call(call, repeatable=True)
+        while told.after:  # its start is looked for, in so large a stream
+            call = state.lane.quarantine(key, text, holder, told.after)
+            told = await context.pipeline.call(call, repeatable=True)
     except StoreFault as error:  # a key of the wrong type: that must not hold up the others
         context.trouble("quarantine", state.number, error)
         return False
-    if word == "OK":
+    if told.is_parked:
         context.emit(RecordQuarantined(key=shown(key)))
     return True

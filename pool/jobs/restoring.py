@@ -9,8 +9,7 @@ from pool.core.record import Options, Record
 from pool.errors import shown
 from pool.events import IndexRestored
 from pool.jobs.context import Context, LaneState
-
-_NOT_RESTORED = ("SOUND", "MOVED_ON", "GONE")
+from pool.redis.commands.upkeep import Restored
 
 
 async def restore(
@@ -31,14 +30,14 @@ async def restore(
         limit_s = timeout_s + timing.stop_budget_s if timeout_s is not None else 0.0
         items.append((key, text, limit_s))
     call = state.lane.restore(owner, items, pending_s=timing.pending_timeout_s)
-    answers: list[tuple[str, ...]] = await context.pipeline.call(call, repeatable=True)
+    told: list[Restored] = await context.pipeline.call(call, repeatable=True)
     into: dict[str, list[str]] = defaultdict(list)
-    for item, answer in zip(items, answers, strict=True):
-        for index in answer if answer[0] not in _NOT_RESTORED else ():
+    for item, each in zip(items, told, strict=True):
+        for index in each.indexes:
             into[index].append(item[0])
     for index, keys in into.items():
         tell_restored(context, state, index, keys)
-    return [answer[0] != "GONE" for answer in answers]
+    return [not each.is_gone for each in told]
 
 
 def tell_restored(context: Context, state: LaneState, index: str, keys: Iterable[str]) -> None:

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import attrs
 
 from pool.core import lifecycle
-from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Record, one_line
-from pool.core.settlement import CancelJob, Decision, Grant, Judgement, ParkJob, Wait
+from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, Record, one_line
+from pool.core.settlement import (
+    CancelJob,
+    Death,
+    Decision,
+    Grant,
+    Judgement,
+    ParkJob,
+    Wait,
+    recover,
+)
 from pool.core.timing import Timing
-from pool.jobs.context import Context
-from pool.redis.commands.lane import Edge
-from pool.redis.commands.replies import Said
+from pool.jobs.context import Context, LaneState, Ranks
+from pool.redis.commands.admission import ranking
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Changed, Edge, Guard, Status
 from pool.settings import Settings
+
+# Lane, who waits, what it hears, of which job, and the outcome if that is known.
+TellWaiters: TypeAlias = Callable[[int, Sequence[str], str, str, bytes], object]
 
 
 def outcome_ttl_ms(settings: Settings) -> int:
@@ -49,19 +65,69 @@ def edge_of(key: str, record: Record, decision: Decision, settings: Settings) ->
 
 def tell_all(
     context: Context,
-    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object],
+    tell_waiters: TellWaiters,
     lane: int,
     edges: Sequence[Edge],
-    told: Sequence[Said],
+    told: Sequence[Changed],
 ) -> int:
     """Tell those who wait for jobs that ended with these edges; they look up how.  What waits for
     its retry now we come for, too.
 
     Returns how many of the records could be read.
     """
-    for edge, (word, _, waiters) in zip(edges, told, strict=True):
-        if word == "OK" and edge.letter == lifecycle.WAIT:
+    for edge, each in zip(edges, told, strict=True):
+        if each.status is Status.DONE and edge.letter == lifecycle.WAIT:
             context.on_due(lane, int(edge.x) / 1000)
-        if word == "OK" and waiters:
-            tell_waiters(lane, waiters.split(","), "ended", edge.id, b"")
-    return sum(word != "MALFORMED" for word, *_ in told)
+        if each.status is Status.DONE and each.waiters:
+            tell_waiters(lane, each.waiters, "ended", edge.id, b"")
+    return sum(each.status is not Status.UNREADABLE for each in told)
+
+
+@attrs.define
+class Recovery:
+    """Some jobs of one lane that nobody works at: what becomes of each, carried out in one call."""
+
+    context: Context
+    state: LaneState
+    judgement: Judgement
+    _edges: list[Edge] = attrs.field(factory=list)
+    _ranks: Ranks = attrs.field(factory=Ranks)
+
+    def add(
+        self,
+        key: str,
+        record: Record,
+        options: Options,
+        targets: Callable[[str, Record, Grant], Sequence[Target]],
+        *,
+        death: Death | None = None,
+        is_most: bool = False,
+    ) -> None:
+        """Decide about a job; `targets` says who may have it, if it is granted at once."""
+        dice, judgement = self.context.io.dice, self.judgement
+        decision = recover(record, options, dice, judgement=judgement, death=death, is_most=is_most)
+        edge = edge_of(key, record, decision, self.context.settings)
+        if isinstance(decision, Grant):
+            edge.x = ranking(self._ranks.of(targets(key, record, decision)))
+        self._edges.append(edge)
+
+    async def carry_out(
+        self, guard: Guard, source: str, tell_waiters: TellWaiters, *, claim: str = ""
+    ) -> int:
+        """Change them, and tell who waits; return how many of the records could be read."""
+        if not self._edges:
+            return 0
+        timing = self.context.timing
+        call = self.state.lane.advance(
+            guard,
+            source,
+            self._edges,
+            pending_s=timing.pending_timeout_s,
+            targets=self._ranks.targets,
+            claim=claim,
+            reap_s=timing.reap_s,
+            expects=self.state.time.expects(self.context.io.clock()),
+        )
+        # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
+        _, told = await self.context.pipeline.call(call, repeatable=True)
+        return tell_all(self.context, tell_waiters, self.state.number, self._edges, told)

@@ -7,14 +7,18 @@ the next one begins, so that the next death has one culprit (`fence.lua`).  A pr
 its workers in all lanes, and each of these identities is judged by itself: so where the next one
 is of another identity, the one before is said to have lived.  So it is if it has for LIVED_S.
 
-All suspects are through within TRIALS_S, however many they are, so that the innocent are back in
-time.  The most suspected come last and are given the most time, for what kills after a while.
+All suspects of one death are through within TRIALS_S, however many they are, so that the innocent
+are back in time.  The most suspected come last and are given the most time, for what kills after a
+while: by how much longer they should live, also where there is not enough for all.  Those of a
+second death come behind the first one's and have a time of their own: else the less is left of
+that, the sooner one that kills after a while outlives its trial, and whoever began since looks
+guilty in its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -24,8 +28,28 @@ TRIAL_S: Final = 0.05  # how long a suspect with one mark must live before the n
 TRIAL_GROWTH: Final = 4  # by how much longer with each further mark
 PREPARE_S: Final = 1.0  # a lane that is silent for so long holds no suspect of another one up
 LIVED_S: Final = 1.0  # what has run for so long does not kill at once
-TRIALS_S: Final = 3.5  # in which all suspects that wait have begun, if there are slots
+TRIALS_S: Final = 3.5  # in which all suspects of a death that wait have begun, if there are slots
+WAVE_S: Final = 1.0  # who comes so soon behind others comes of the same death
 TIMER_S: Final = 0.005  # by how much a timer may be early
+Rank: TypeAlias = tuple[float, int]  # since when suspects of its death wait, and its marks
+_LONGEST: Final = round(LIVED_S / TRIAL_S)  # trials of TRIAL_S: behind that it has lived
+
+
+def _longer(run: Run) -> int:
+    """Return how many times TRIAL_S a suspect should live, if there is time."""
+    growth: int = TRIAL_GROWTH ** max(0, len(run.start.marks.named) - 1)
+    return min(growth, _LONGEST)
+
+
+@attrs.define(eq=False)
+class _Wave:
+    """The suspects of one death that wait, in all workers.
+
+    Their marks do not tell which that is: who had not begun at it has those of the one before.
+    """
+
+    since_s: float
+    waiting: int = 0  # how long they should live, in TRIAL_S
 
 
 @attrs.define(eq=False)
@@ -36,35 +60,52 @@ class Trials:
     _until_s: float = 0.0
     # the last one, its lane and identity, and what says that it lived; none if that was said
     _last: tuple[Run, tuple[int, str], Callable[[], object]] | None = None
-    _waiting: dict[Callable[[], None], None] = attrs.field(factory=dict)
-    _count: int = 0  # of suspects that wait, in all workers
-    _since_s: float = 0.0
+    _waiting: dict[Callable[[], None], Rank] = attrs.field(factory=dict)
+    _waves: dict[float, _Wave] = attrs.field(factory=dict)  # by since when; the newest is the last
+    _since_s: float = 0.0  # of the one on trial
 
-    def count(self, change: int, now_s: float) -> None:
-        """Note that suspects have come, or have begun or gone."""
-        if self._count == 0 or now_s > self._since_s + 2 * TRIALS_S:
-            # Another death; who has left with a worker of before is not waited for.
-            self._count, self._since_s = 0, now_s
-        self._count = max(0, self._count + change)
+    def come(self, run: Run, now_s: float) -> Rank:
+        """Note that a suspect waits; returns what it is ranked by, those of one death together."""
+        wave = next(reversed(self._waves.values()), None)
+        if wave is None or not wave.waiting or now_s > wave.since_s + WAVE_S:
+            # Who has left with a worker of before is not waited for.
+            kept = {s: each for s, each in self._waves.items() if now_s <= s + 2 * TRIALS_S}
+            wave = _Wave(now_s)
+            self._waves = {**kept, now_s: wave}
+        wave.waiting += _longer(run)
+        return wave.since_s, run.start.marks.halves
 
-    def is_taken(self, now_s: float, when_free: Callable[[], None]) -> bool:
-        """Say whether another suspect is on trial; then `when_free` is called once it is over."""
+    def go(self, run: Run, rank: Rank) -> None:
+        """Note that a suspect does not wait any more."""
+        wave = self._waves.get(rank[0])
+        if wave is not None:
+            wave.waiting = max(0, wave.waiting - _longer(run))
+
+    def is_taken(self, now_s: float, when_free: Callable[[], None], rank: Rank) -> bool:
+        """Say whether another suspect is on trial; then `when_free` is called once it is over, in
+        the order of what each of these waits with.
+        """
         run = self._run
         if run is None or now_s >= self._until_s or run.edge is not None or run.why:
             return False
         if run.phase not in ("queued", "preparing", "running"):
             return False
-        self._waiting[when_free] = None
+        self._waiting[when_free] = rank
         return True
 
     def take(
-        self, run: Run, identity: tuple[int, str], on_lived: Callable[[], object], now_s: float
+        self,
+        run: Run,
+        rank: Rank,
+        identity: tuple[int, str],
+        on_lived: Callable[[], object],
+        now_s: float,
     ) -> float:
         """Put a suspect on trial; returns after how long to call `end()` if it does not begin."""
         if self._last is not None and self._last[1] != identity:
             self._last[2]()
         self._run, self._last = run, (run, identity, on_lived)
-        self._until_s = now_s + PREPARE_S
+        self._until_s, self._since_s = now_s + PREPARE_S, rank[0]
         return PREPARE_S
 
     def has(self, run: Run) -> bool:
@@ -73,9 +114,14 @@ class Trials:
 
     def begins(self, run: Run, now_s: float) -> float:
         """Note that the suspect's handler is called; returns after how long to call `end()`."""
-        share_s = max(0.0, self._since_s + TRIALS_S - now_s) / max(1, self._count)
-        growth: int = TRIAL_GROWTH ** max(0, len(run.start.marks.named) - 1)
-        for_s = min(TRIAL_S * growth, share_s)
+        should = waiting = _longer(run)
+        each_s = TRIAL_S
+        for since_s, wave in self._waves.items():
+            left_s, is_own = max(0.0, since_s + TRIALS_S - now_s), since_s == self._since_s
+            if is_own or (left_s and wave.waiting):  # others that are late take no time
+                waiting += wave.waiting
+                each_s = min(each_s, left_s / waiting)
+        for_s = should * each_s
         self._until_s = now_s + for_s
         return for_s
 
@@ -89,5 +135,5 @@ class Trials:
         if self._run is run and now_s >= self._until_s - TIMER_S:
             self._run = None
             waiting, self._waiting = self._waiting, {}
-            for fn in waiting:
+            for fn in sorted(waiting, key=waiting.__getitem__):
                 fn()

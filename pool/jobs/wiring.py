@@ -49,7 +49,8 @@ from pool.maps.deltas import CompareAndDelete, KeyChange, Resync, Set
 from pool.maps.replica import Replica
 from pool.maps.replicas import Maps
 from pool.names import WORKERS
-from pool.redis.commands.replies import PoolConfig, Renewal
+from pool.redis.commands.member import Renewal
+from pool.redis.commands.opening import PoolConfig
 from pool.redis.io.system import Reply
 from pool.redis.scripts import ScriptCall, Word
 from pool.runtime.actor import Actor

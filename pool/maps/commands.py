@@ -6,7 +6,10 @@ Of each map Redis holds three keys: `data`, a hash of where in its history it is
 reader that falls behind meets a gap and takes a snapshot; nothing depends on the log.
 
 All maps of a pool share two keys: `due`, a sorted set of when whose time is up, and `maps`, a hash
-of the time by which that is judged and of the highest revision at which any map has ended.
+of the time by which that is judged and of the highest revision at which any map has ended.  `due`
+is only how an end is found: what lacks there is put back by the next probe of who follows the map,
+and foreign data there fail nothing.  While they are at `maps` no time is known: nothing ends, and
+whoever would have to know is refused.
 
     written  ->  data, lists, log                      each write: log first, then the rest
     its end is near  ->  a place in `due`, and in data  the one in data counts, `due` finds it
@@ -73,8 +76,8 @@ ASKED_MAX = 256  # revisions of a map in one question
 PAGE_BYTES_MAX = 256 * 1024  # of a copy's page: at 1 MB/s what comes behind it waits 0.3 s
 PAGE_BYTES_MIN = 4 * 1024
 
-_WRITING = ("config", "maps", "data", "lists", "log", "due")
-_GROWING = ("incarnation", "name", "nonce", "items_max", "ttl_ms", "life")
+_WRITING = "config maps data lists log due"
+_GROWING = "incarnation name nonce items_max ttl_ms life"
 _OF_A_MAP = 3  # keys, in a probe
 _OF_A_PROBE = 5  # words for each map
 
@@ -153,11 +156,12 @@ class Probe:
 
     now_ms: int  # the time by which maps end; 0: that cannot be read
     ended: list[bytes]  # names of maps whose time is up, for the caller to end
+    foreign: int  # data at 1: `maps`, 2: `due`, 3: both
     maps: list[tuple[tuple[int, str] | None, tuple[int, int], int]]  # place, counts, what is wrong
 
 
 def _probed(reply: Reply) -> Probe:
-    now, names, *flat = reply
+    now, names, foreign, *flat = reply
     maps: list[tuple[tuple[int, str] | None, tuple[int, int], int]] = []
     for revision, stamp, strings, listed, wrong in zip(
         *(flat[n::_OF_A_PROBE] for n in range(_OF_A_PROBE)), strict=True
@@ -165,7 +169,7 @@ def _probed(reply: Reply) -> Probe:
         at = None if revision is None else (int(revision), _stamp(stamp))
         counts = plain.typed(strings, int), plain.typed(listed, int)
         maps.append((at, counts, plain.typed(wrong, int)))
-    return Probe(int(now), plain.texts(names), maps)
+    return Probe(int(now), plain.texts(names), plain.count(foreign), maps)
 
 
 def _found(reply: Reply) -> tuple[int, int, list[str | None]]:
@@ -174,33 +178,25 @@ def _found(reply: Reply) -> tuple[int, int, list[str | None]]:
     return int(revision), int(floor), told
 
 
-WRITE = Script.load("rmap_write", keys=_WRITING, args=(*_GROWING, "*ops"), reads=_written)
-LIST = Script.load(
-    "rmap_list", keys=_WRITING, args=(*_GROWING, "op", "key", "*values"), reads=_listed
-)
+WRITE = Script.load("rmap_write", keys=_WRITING, args=f"{_GROWING} *ops", reads=_written)
+LIST = Script.load("rmap_list", keys=_WRITING, args=f"{_GROWING} op key *values", reads=_listed)
 RESET = Script.load(
-    "rmap_reset",
-    keys=_WRITING,
-    args=("incarnation", "name", "nonce", "kind", "*expected"),
-    reads=_resized,
+    "rmap_reset", keys=_WRITING, args="incarnation name nonce kind *expected", reads=_resized
 )
 PAGE = Script.load(
     "rmap_page",
-    keys=("config", "maps", "data", "lists", "log"),
-    args=("incarnation", "nonce", "bytes_max", "reached", "strings_at", "lists_at"),
+    keys="config maps data lists log",
+    args="incarnation nonce bytes_max reached strings_at lists_at",
     reads=_paged,
 )
 PROBE = Script.load(
     "rmap_probe",
-    keys=("config", "maps", "due", "*of"),
-    args=("incarnation", "expected_ms", "ended_max", "late_ms", "logs"),
+    keys="config maps due *of",
+    args="incarnation expected_ms ended_max late_ms logs *names",
     reads=_probed,
 )
 FIND = Script.load(
-    "rmap_find",
-    keys=("config", "maps", "data", "log"),
-    args=("incarnation", "*revisions"),
-    reads=_found,
+    "rmap_find", keys="config maps data log", args="incarnation *revisions", reads=_found
 )
 
 _DIGITS_MAX = 7  # of a string's length
@@ -376,8 +372,8 @@ class StoredMap:
     async def _call(self, pipeline: Pipeline, call: ScriptCall, *, repeatable: bool) -> Reply:
         try:
             return await pipeline.call(call, repeatable=repeatable)
-        except StoreLost:  # the script can name only the key where it looked
-            raise StoreLost(pool=self.control.pool) from None
+        except StoreLost as lost:  # the script can name only the key where it looked
+            raise attrs.evolve(lost, pool=self.control.pool) from None
 
 
 def nonce(io: IO) -> str:
@@ -484,8 +480,15 @@ def probe_call(
     keys = [control.config, control.maps, control.map_due]
     for each in maps:
         keys += (each.data, each.lists, each.log)
-    args = (incarnation, expected_ms, ended_max, LATE_MS, int(logs))
-    return PROBE(keys, args, parts=2 + _OF_A_PROBE * len(maps))
+    args: list[Word] = [incarnation, expected_ms, ended_max, LATE_MS, int(logs)]
+    args += [each.name for each in maps]
+    return PROBE(keys, args, parts=3 + _OF_A_PROBE * len(maps))
+
+
+def damaged(control: Control, probe: Probe) -> frozenset[str]:
+    """Return which of the keys that all maps share a probe found foreign data at."""
+    keys = (control.maps, control.map_due)
+    return frozenset(key for n, key in enumerate(keys) if probe.foreign & 1 << n)
 
 
 def probed(incarnation: str, maps: Sequence[StoredMap], probe: Probe) -> list[Probed]:

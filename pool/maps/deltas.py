@@ -135,6 +135,12 @@ class Position:
     def __str__(self) -> str:
         return f"{self.revision}-{self.stamp}-{self.incarnation}"
 
+    @property
+    def is_well_formed(self) -> bool:
+        """Whether a writer may have been answered this: anybody can make one of anything."""
+        found = _TEXT.fullmatch(str(self))
+        return found is not None and self == Position(found[3], int(found[1]), found[2])
+
     @classmethod
     def parse(cls, text: str) -> Position:
         """Return the position that `str()` has made this text of.
@@ -422,16 +428,21 @@ class History:
 
     revision: int  # 0: the map is not there
     floor: int  # the highest at which any map has ended
-    stamps: Mapping[int, str]  # of revisions asked for, as far as the map's log has them
+    # Of revisions asked for, as far back as the map's log goes; NO_STAMP: it goes past this one.
+    stamps: Mapping[int, str]
+
+    def proves(self, at: Position) -> bool:
+        """Say whether it is known to have a position of the map's incarnation."""
+        return self.stamps.get(at.revision) == at.stamp
 
     def has(self, at: Position) -> bool:
         """Say whether it has a position of the map's incarnation.
 
-        What no log has any more is taken for done: it is older than what a copy may miss, or the
-        map has ended since.
+        What no log reaches back to is taken for done: it is older than what a copy may miss, or
+        the map has ended since.
         """
-        stamp = self.stamps.get(at.revision)
-        return at.stamp == stamp if stamp else at.revision <= (self.revision or self.floor)
+        is_told = at.revision in self.stamps
+        return self.proves(at) if is_told else at.revision <= (self.revision or self.floor)
 
 
 # --- the life of a copy ---------------------------------------------------------------------

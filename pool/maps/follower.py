@@ -28,10 +28,11 @@ import attrs
 
 from pool.core.timing import Timing
 from pool.errors import PoolError, StoreLost, again
-from pool.events import Event, MapsReachable, MapsUnreachable
+from pool.events import Event, MapsDamaged, MapsReachable, MapsUnreachable
 from pool.maps.commands import (
     ENDED_MAX,
     StoredMap,
+    damaged,
     delta_of,
     entry_of,
     expire_calls,
@@ -74,6 +75,14 @@ class _Reading(Reading):
     receive: Receive
 
 
+@attrs.frozen
+class _Answer:
+    """What a probe brought: of each map, and which of the keys that all share are damaged."""
+
+    told: Sequence[tuple[_Reading, Told]]
+    damaged: frozenset[str] | None = None  # None: that is not known
+
+
 @attrs.define(eq=False, kw_only=True)
 class Follower:
     """Reads the logs of all maps that a node follows, and probes them.
@@ -93,6 +102,7 @@ class Follower:
     _is_started: bool = attrs.field(init=False, default=False)
     # The maps' time as the server said last, and when that was by our own clock.
     _noted: tuple[int, float] | None = attrs.field(init=False, default=None)
+    _damaged: frozenset[str] = attrs.field(init=False, default=frozenset())  # of what all share
 
     @_tails.default
     def _first_tail(self) -> list[StreamTailer[_Reading]]:
@@ -165,10 +175,12 @@ class Follower:
         self._deliver(tail, batch.told)
         tail.taken(batch)
 
-    def _on_probed(
-        self, tail: StreamTailer[_Reading], told: Sequence[tuple[_Reading, Told]]
-    ) -> None:
-        self._deliver(tail, told)
+    def _on_probed(self, tail: StreamTailer[_Reading], answer: _Answer) -> None:
+        if answer.damaged is not None:
+            for key in sorted(answer.damaged - self._damaged):
+                self.emit(MapsDamaged(pool=self.control.pool, key=key))
+            self._damaged = answer.damaged
+        self._deliver(tail, answer.told)
         tail.taken()
 
     def _deliver(self, tail: StreamTailer[_Reading], told: Sequence[tuple[_Reading, Told]]) -> None:
@@ -189,10 +201,11 @@ class Follower:
 
     async def _probe(
         self, body_io: BodyIO, readings: Sequence[_Reading], is_fresh: bool
-    ) -> list[tuple[_Reading, Told]]:
+    ) -> _Answer:
         incarnation, maps = self.incarnation, [reading.stored for reading in readings]
         timeout_s = self.settings.op_timeout_s
         told: list[Told] = []
+        foreign: frozenset[str] = frozenset()
         logs = is_fresh or any(reading.is_off for reading in readings)
         ended_count = ENDED_MAX
         while ended_count == ENDED_MAX:  # there may be more, of whatever maps of the pool
@@ -202,7 +215,7 @@ class Follower:
             if isinstance(reply, StoreLost):
                 self._noted = None
                 lost = HistoryLost(incarnation, StoreLost(pool=self.control.pool))
-                return [(reading, lost) for reading in readings]
+                return _Answer([(reading, lost) for reading in readings])
             if isinstance(reply, PoolError):
                 raise again(reply)
             if reply.now_ms:
@@ -210,11 +223,12 @@ class Follower:
             told = told or [
                 attrs.evolve(each, is_fresh=is_fresh) for each in probed(incarnation, maps, reply)
             ]
+            foreign = damaged(self.control, reply)
             ended = expire_calls(self.io, self.control, incarnation, reply.ended)
             if ended:  # what fails here is handed to somebody again
                 await body_io.run(ended, timeout_s=timeout_s)
             ended_count = len(reply.ended)
-        return [*zip(readings, told, strict=True)]
+        return _Answer([*zip(readings, told, strict=True)], foreign)
 
     def _expected_ms(self) -> int:
         """Return what the maps' time should be by our own clock; 0: we have heard of none."""

@@ -21,7 +21,15 @@ from typing import Any, Final, Generic, Literal, Self, TypeAlias, overload
 import attrs
 
 from pool import checks
-from pool.errors import ConfigError, InvalidOption, NotRunning, WrongValue, shown
+from pool.errors import (
+    ConfigError,
+    InvalidOption,
+    NotRunning,
+    StoreLost,
+    WrongValue,
+    shown,
+    unsure,
+)
 from pool.events import Observer
 from pool.maps import deltas as model
 from pool.maps.commands import OPS_MAX, MapLife
@@ -107,7 +115,7 @@ class ReplicatedMap(Generic[V]):
     A key is text or bytes, of at most 512 bytes, and is read as text; a value is a string of at
     most 64 KiB, or a list of such strings.  Any bytes may be in either: what is not UTF-8 is read
     as text with `surrogateescape`, or as it is with `values=bytes`.  One map holds at most 100,000
-    keys and list items together; use a database for more.
+    strings and list items together (a list's own key counts nothing); use a database for more.
     """
 
     def __init__(self, name: str, values: type[V], life: MapLife, held: ReplicaHolder) -> None:
@@ -123,7 +131,7 @@ class ReplicatedMap(Generic[V]):
         self._held = held
         self._stack = AsyncExitStack()
         self._replica: Replica | None = None
-        self._state: Literal["new", "open", "closed"] = "new"
+        self._phase: Literal["new", "open", "closed"] = "new"
         self._watches: list[Watch[V]] = []
 
     @overload
@@ -182,7 +190,8 @@ class ReplicatedMap(Generic[V]):
                 empty map on; later ones do not move that.  None: as whoever wrote before has said.
             is_sliding: Count `ttl_s` from the latest write that changed something instead.
             expires_at: Instead of `ttl_s`: when the map ends, in seconds since 1970, as
-                `datetime.timestamp()` returns; said with each write, by the server's clock then.
+                `datetime.timestamp()` returns.  Each write says it anew: what is left until then,
+                by the server's clock, is what the map has to live by the pool's own time.
             settings: Those of the pipeline and the renewal period count.
             observers: Called with every event, plainly; the default writes log lines.
 
@@ -212,7 +221,7 @@ class ReplicatedMap(Generic[V]):
         if self._state != "new":
             raise NotRunning(state=self._state)
         self._replica = await self._stack.enter_async_context(self._held())
-        self._state = "open"
+        self._phase = "open"
         return self
 
     async def __aexit__(
@@ -223,7 +232,7 @@ class ReplicatedMap(Generic[V]):
     ) -> None:
         if self._replica is not None:
             self._replica.pipeline.check_loop()
-        self._state = "closed"
+        self._phase = "closed"
         for watch in self._watches:
             watch.close()
         await self._stack.__aexit__(kind, error, traceback)
@@ -270,13 +279,13 @@ class ReplicatedMap(Generic[V]):
         """Return the whole number of a key.
 
         Raises:
-            WrongValue: It holds something else, or one beyond 2^53.
+            WrongValue: It holds something else, or one beyond 2^53 - 1 on either side of 0.
         """
         value = self._open.items.get(_bytes("key", key))
         if value is None:
             return default
         if isinstance(value, tuple) or not _WHOLE.fullmatch(value) or abs(int(value)) > WHOLE_MAX:
-            raise WrongValue(problem=f"{_shown(key)} holds no whole number within 2^53")
+            raise WrongValue(problem=f"{_shown(key)} holds no whole number up to 2^53 - 1")
         return int(value)
 
     def __getitem__(self, key: str | bytes) -> V:
@@ -341,7 +350,7 @@ class ReplicatedMap(Generic[V]):
             NotRunning: The map was closed.
         """
         replica = self._open
-        if type(at) is not Position:
+        if type(at) is not Position or not at.is_well_formed:
             raise checks.option("at", at, "a Position, as writes return")
         await replica.wait_for(at)
 
@@ -367,7 +376,10 @@ class ReplicatedMap(Generic[V]):
             StoreLost: Also if the server went back before the write came here.
         """
         written = await self.set(key, value)
-        await self.wait_for(written.at)
+        try:
+            await self.wait_for(written.at)
+        except StoreLost as lost:
+            raise unsure(lost) from None
         return written
 
     async def update(self, values: Mapping[str, V] | Mapping[bytes, V]) -> Position:
@@ -375,7 +387,7 @@ class ReplicatedMap(Generic[V]):
         are none.
 
         Raises:
-            InvalidOption: There are more.
+            InvalidOption: There are more, or a key is there twice, as text and as bytes.
         """
         replica = self._open
         ops = [model.Set(key, value, is_told=False) for key, value in _pairs("values", values)]
@@ -407,7 +419,7 @@ class ReplicatedMap(Generic[V]):
         """Add to the whole number of a key; an absent one counts as 0.
 
         Raises:
-            WrongValue: It holds something else, or it or the sum is beyond 2^53.
+            WrongValue: It holds something else, or it or the sum is beyond 2^53 - 1 on either side.
             InvalidOption: `by` is not a whole number within that.
         """
         by = checks.count("by", by, -WHOLE_MAX, WHOLE_MAX)
@@ -461,6 +473,12 @@ class ReplicatedMap(Generic[V]):
     # --- inside -------------------------------------------------------------------------------
 
     @property
+    def _state(self) -> Literal["new", "open", "closed"]:
+        """A map that outlives its node is closed with it: nobody would tell it of changes."""
+        is_over = self._replica is not None and self._replica.is_closed
+        return "closed" if is_over else self._phase
+
+    @property
     def _open(self) -> Replica:
         if self._replica is None or self._state != "open":
             raise NotRunning(state=self._state)
@@ -478,7 +496,7 @@ class ReplicatedMap(Generic[V]):
         key: str | bytes,
         values: tuple[V, ...],
     ) -> Resized:
-        packed = tuple(_bytes("value", value) for value in values)
+        packed = tuple(_bytes("values", value, n) for n, value in enumerate(values))
         op = model.ListOp(kind, _bytes("key", key), packed)
         return _resized(await self._open.change_list(op, life=self._life))
 
@@ -489,16 +507,22 @@ def _resized(resized: model.ResizeResult) -> Resized:
 
 def _pairs(what: str, given: object) -> list[tuple[bytes, bytes]]:
     pairs = checks.mapping(what, given).items()
-    found = [(_bytes(what, key), _bytes(what, value)) for key, value in islice(pairs, OPS_MAX + 1)]
+    found: dict[bytes, bytes] = {}
+    for n, (given_key, value) in enumerate(islice(pairs, OPS_MAX + 1)):
+        key = _bytes(f"{what}: key", given_key, n)
+        if key in found:  # which of them is meant, nobody knows
+            raise checks.option(what, given_key, "a key that is there once, as text or as bytes")
+        found[key] = _bytes(f"{what}: value", value, n)
     if len(found) > OPS_MAX:
         raise InvalidOption(option=what, value=f"over {OPS_MAX}", problem=f"at most {OPS_MAX}")
-    return found
+    return [*found.items()]
 
 
-def _bytes(what: str, given: object) -> bytes:
+def _bytes(what: str, given: object, index: int | None = None) -> bytes:
     if type(given) is bytes:
         return given
-    return checks.utf8(what, given, or_bytes=True, errors="surrogateescape")
+    name = what if index is None else f"{what}[{index}]"
+    return checks.utf8(name, given, or_bytes=True, errors="surrogateescape")
 
 
 def _shown(key: str | bytes) -> str:

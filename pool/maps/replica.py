@@ -65,6 +65,14 @@ class _Waiter:
         self.event.set()
 
 
+@attrs.frozen(eq=False)
+class _Watching:
+    """One watcher; it is told of the end of the copy, which no change comes behind."""
+
+    hear: Watcher
+    end: Callable[[], object]
+
+
 @attrs.frozen
 class _Found:
     """The server said what its history has of what we wait for; None if it could not say."""
@@ -103,7 +111,7 @@ class Replica(Actor[Message]):
     _waiters: dict[int, set[_Waiter]] = attrs.field(init=False, factory=dict)  # by revision
     _is_asking: bool = attrs.field(init=False, default=False)  # the server, for what we wait for
     _damaged: str = attrs.field(init=False, default="")  # which key was told of
-    _watchers: list[Watcher] = attrs.field(init=False, factory=list)
+    _watchers: list[_Watching] = attrs.field(init=False, factory=list)
     _is_lost: bool = attrs.field(init=False, default=False)
     _is_overflowed: bool = attrs.field(init=False, default=False)
 
@@ -132,6 +140,11 @@ class Replica(Actor[Message]):
     def is_synced(self) -> bool:
         """Whether the map was ever here; `synced()` waits for it."""
         return self._copy.is_synced
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it follows its map no more, and never will again."""
+        return self.state in ("stopping", "ended")
 
     async def write(
         self, ops: Sequence[Op], *, repeatable: bool = False, life: MapLife = FOR_EVER
@@ -190,8 +203,8 @@ class Replica(Actor[Message]):
         self.pipeline.check_loop()
         if self._has_passed(at):
             return
-        if self.state in ("stopping", "ended"):
-            raise NotRunning(state=self.state)
+        if self.is_closed:
+            raise NotRunning(state="closed")
         waiter = _Waiter(at)
         self._waiters.setdefault(at.revision, set()).add(waiter)
         try:
@@ -207,17 +220,21 @@ class Replica(Actor[Message]):
             return False
         return at.revision == 0 or self._passed.get(at.revision) == at.stamp
 
-    def watch(self, watcher: Watcher) -> Callable[[], None]:
+    def watch(
+        self, watcher: Watcher, on_end: Callable[[], object] = lambda: None
+    ) -> Callable[[], None]:
         """Call `watcher` for each change from now on, and for each `Resync`; return what ends it.
 
+        `on_end` is called when this copy has ended, after the last of them.
         It is called on the event loop, when `items` are new already.  It must not wait or raise:
         who hands changes on to someone slow needs a limit of their own.
         """
-        self._watchers.append(watcher)
+        watching = _Watching(watcher, on_end)
+        self._watchers.append(watching)
 
         def unwatch() -> None:
-            if watcher in self._watchers:
-                self._watchers.remove(watcher)
+            if watching in self._watchers:
+                self._watchers.remove(watching)
 
         return unwatch
 
@@ -251,8 +268,11 @@ class Replica(Actor[Message]):
 
     def ended(self, crash: BaseException | None) -> None:
         self.follower.unfollow(self.stored)
-        error = crash if isinstance(crash, PoolError) else NotRunning(state=self.state)
-        self._fail(error)
+        state = "closed" if self.is_closed else self.state
+        self._fail(crash if isinstance(crash, PoolError) else NotRunning(state=state))
+        if self.is_closed:
+            for watching in tuple(self._watchers):
+                watching.end()
 
     def _receive(self, message: Message) -> None:
         """Be told from outside.  Of what finds no place, only that it was missed is kept."""
@@ -338,8 +358,8 @@ class Replica(Actor[Message]):
     # --- waiters and watchers -----------------------------------------------------------------
 
     def _notify(self, news: KeyChange | Resync) -> None:
-        for watcher in tuple(self._watchers):  # a watcher may end itself, or add another
-            watcher(news)
+        for watching in tuple(self._watchers):  # a watcher may end itself, or add another
+            watching.hear(news)
 
     def _waiting(self) -> list[_Waiter]:
         return [waiter for waiters in self._waiters.values() for waiter in waiters]
@@ -389,13 +409,13 @@ class Replica(Actor[Message]):
     def _found(self, found: _Found) -> None:
         """Answer those whose writes were lost; the others as soon as this copy has come as far.
 
-        It has where the server's history has what this copy is, too: else it is further along
-        another one, which the server has lost, and a snapshot must come first.
+        It has where the server's history is known to have what this copy is, too: else it is along
+        another one, which the server has lost, or behind the log, and a snapshot must come first.
         """
         self._is_asking = False
         if found.history is None:
             return
-        is_ours_there = found.history.has(found.ours)
+        is_ours_there = found.history.proves(found.ours)
         reached = found.ours.revision if is_ours_there and self._has_passed(found.ours) else -1
         has_ended = found.history.revision == 0 and not self.items  # nothing leads there any more
         for waiter in found.asked:
@@ -408,7 +428,7 @@ class Replica(Actor[Message]):
                 self._answer(waiter)
         if is_ours_there:
             self._judge()
-        elif self._has_passed(found.ours) and self._copy.reason is None:
+        elif self._has_passed(found.ours) and self._copy.reason is None and not has_ended:
             self._step(Doubted("drift"))  # and judge when the snapshot is here
 
     def _answer(self, waiter: _Waiter, *, is_lost: bool = False) -> None:

@@ -32,9 +32,9 @@ class Change(Generic[V]):
 class Watch(Generic[V]):
     """The changes of a map from when it was made, for one reader: `async for change in watch`.
 
-    It ends when it, or its map, is closed.  A reader that is more than `buffer_max` changes behind,
-    or than 16 MiB of them, loses those, and is told a `Resync` instead: then the map itself says
-    how things are.
+    It ends when it, its map, or that map's node is closed.  A reader that is more than `buffer_max`
+    changes behind, or than 16 MiB of them, loses those, and is told a `Resync` instead: then the
+    map itself says how things are.
     """
 
     def __init__(self, replica: Replica, values: type[V], buffer_max: int) -> None:
@@ -48,7 +48,7 @@ class Watch(Generic[V]):
         self._is_forked = False  # the server went back among what was not kept
         self.is_closed: bool = False
         self._bell = anyio.Event()
-        self._unwatch = replica.watch(self._hear)
+        self._unwatch = replica.watch(self._hear, self._end)
 
     def close(self) -> None:
         """Hear no more; what was heard already can still be read.  Twice is fine.
@@ -58,6 +58,9 @@ class Watch(Generic[V]):
             NotRunning: This process is a fork of the map's.
         """
         self._replica.pipeline.check_loop()
+        self._end()
+
+    def _end(self) -> None:
         self._unwatch()
         self.is_closed = True
         self._bell.set()

@@ -20,7 +20,8 @@ from pool.core.record import Outcome, Record
 from pool.errors import PoolError, StoreFault, again
 from pool.names import Control, Names, lane_of
 from pool.redis.commands.lane import Lane
-from pool.redis.commands.replies import Looked, More, Opening
+from pool.redis.commands.member import Opening
+from pool.redis.commands.talk import Looked, More
 from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Word

@@ -48,7 +48,7 @@ from pool.errors import (
     AuthError,
     NotRunning,
     PoolError,
-    StorageFull,
+    StoreError,
     StoreFault,
     StoreUnavailable,
     again,
@@ -452,7 +452,7 @@ class Pipeline:
             left_s = deadline_s - self.io.clock()
             try:
                 answer = self._once(command, min(left_s, self._op_timeout_s), until_s)
-            except StoreUnavailable as error:  # too much waits already
+            except (StoreUnavailable, NotRunning) as error:  # too much waits, or it was closed
                 raise (unsure(error) if was_sent else error) from None
             try:
                 return await answer
@@ -461,7 +461,7 @@ class Pipeline:
                 if self.io.clock() + rest_s >= deadline_s:
                     raise (unsure(error) if was_sent else error) from None
                 was_sent = was_sent or error.maybe_done
-            except (StoreFault, StorageFull, AuthError) as error:
+            except StoreError as error:  # of this try alone
                 raise (unsure(error) if was_sent else error) from None
             await anyio.sleep(rest_s)
             pause_s = min(2 * pause_s, _RETRY_MAX_S)

@@ -70,27 +70,28 @@ class Script:
         cls,
         name: str,
         *,
-        keys: tuple[str, ...],
-        args: tuple[str, ...],
+        keys: str,
+        args: str,
         reads: Reads = _as_it_is,
         behind: Script | None = None,
         directory: Traversable | None = None,
     ) -> Script:
         """Read `lua/{name}.lua` and the parts that its header's `Uses` names from `lua/lib`.
 
-        What the header names in KEYS and ARGV is a local of that name, an `int` as a number.  The
+        `keys` and `args` are the names that the header has, with spaces between; each is a local of
+        that name, an `int` as a number.  The
         parts come next, in the order named, then the script's own text; the sha is that of the
         whole.  An AssertionError says where header and Python differ: that is a bug of ours.
         """
         directory = directory or files("pool.redis") / "lua"
         text = (directory / f"{name}.lua").read_text("utf-8")
         header = text[: text.index("]]")]
-        found = _slots(name, header)
-        assert found == (keys, args), f"{name}.lua: header says {found}, Python {keys} / {args}"
+        found, named = _slots(name, header), (tuple(keys.split()), tuple(args.split()))
+        assert found == named, f"{name}.lua: header says {found}, Python {named}"
         used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
         parts = [(directory / "lib" / f"{part}.lua").read_text("utf-8") for part in used]
         source = "\n".join([_locals(header), *parts, text])
-        return cls(name, source, _sha(source), keys, args, reads, behind)
+        return cls(name, source, _sha(source), *found, reads, behind)
 
     def __call__(
         self, keys: Sequence[str], args: Sequence[Word], parts: int | None = None

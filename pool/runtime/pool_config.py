@@ -48,14 +48,14 @@ from pool.core.timing import Timing
 from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
 from pool.events import ControlLost
 from pool.names import Names
-from pool.redis.commands.lane import (
+from pool.redis.commands.opening import (
     OPEN_POOL,
     PROTOCOL,
+    PoolConfig,
     incarnation_of_pool,
     lanes_of_pool,
     new_incarnation,
 )
-from pool.redis.commands.replies import PoolConfig
 from pool.runtime.session import Session
 
 

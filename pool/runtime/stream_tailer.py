@@ -158,6 +158,11 @@ class StreamTailer(Generic[R]):
         """Say whether this batch is still to be taken: it was not given up meanwhile."""
         return batch is self._under_way
 
+    def under_way(self, reading: Reading) -> Any:
+        """Return what the batch that is under way has brought for this; empty: nothing."""
+        told = () if self._under_way is None else self._under_way.told
+        return next((brought for each, brought in told if each is reading), ())
+
     def read_on(self) -> None:
         """Forget what is under way: whoever was to take it does not any more.  It is read again."""
         self._under_way = None

@@ -19,6 +19,7 @@ from pool.streams.event import FIRST, StreamEvent, event_of, number_of
 
 BATCH_MAX = 64  # events that one script moves
 HELD_MAX = 1_000  # ids in one page
+_OF_A_PROBE = 8  # words for each stream
 
 
 # --- what the scripts answer ------------------------------------------------------------------
@@ -32,27 +33,35 @@ class Facts:
     last_id: str
     added: int
     trimmed: str  # "" if no length cap ever took an event
-    number: int | None  # of the event at the position asked for; None: it is not there
     has_ended: bool  # what was there before, as somebody had asked for
     born: bytes  # which life it is; empty: nobody knows
+    found: str  # the last event up to the position asked for; "0-0": there is none
+    number: int | None  # its number; None: it has none
+    mark: bytes
+
+    def number_at(self, position: str) -> int | None:
+        """Return the number of the event at the position asked for; None: it is not there."""
+        return self.number if self.found == position else None
 
 
 def probed(reply: Reply) -> list[Facts]:
     """Return where the streams are, in the order asked."""
-    parts = zip(*(reply[at::6] for at in range(6)), strict=True)
+    parts = zip(*(reply[at::_OF_A_PROBE] for at in range(_OF_A_PROBE)), strict=True)
     return [
         Facts(
             exists=bool(last),
             last_id=entry_id(last) if last else FIRST,
             added=int(added),
             trimmed=entry_id(trimmed) if trimmed else "",
-            number=number_of({"n": number}),
             has_ended=bool(ended),
             born=born,
+            found=entry_id(found) if found else FIRST,
+            number=number_of({"n": number}),
+            mark=mark,
         )
         if last != b"!"
-        else Facts(None, FIRST, 0, "", None, False, b"")
-        for last, added, trimmed, number, ended, born in parts
+        else Facts(None, FIRST, 0, "", False, b"", FIRST, None, b"")
+        for last, added, trimmed, ended, born, found, number, mark in parts
     ]
 
 
@@ -173,76 +182,60 @@ def returned(reply: Reply) -> GivenBack:
 
 ADD = Script.load(
     "stream_add",
-    keys=("events", "meta"),
-    args=("event", "payload", "length_max", "ttl_ms", "flags", "topic"),
+    keys="events meta",
+    args="event payload length_max ttl_ms flags topic mark",
     reads=added,
 )
 ADD_ONCE = Script.load(
     "stream_add_once",
-    keys=("events", "meta", "once", "ends_of"),
-    args=("event", "payload", "length_max", "ttl_ms", "flags", "topic", "once_id", "window_ms"),
+    keys="events meta once ends_of",
+    args="event payload length_max ttl_ms flags topic mark once_id window_ms",
     reads=added,
 )
-END = Script.load("stream_end", keys=("events", "meta", "once", "ends_of"), args=(), reads=count)
-PROBE = Script.load("stream_probe", keys=("*streams",), args=("*positions",), reads=probed)
+END = Script.load("stream_end", keys="events meta once ends_of", args="", reads=count)
+PROBE = Script.load("stream_probe", keys="*streams", args="*positions", reads=probed)
 JOIN = Script.load(
     "sink_join",
-    keys=("state", "leases", "config", "events", "meta"),
-    args=("group", "consumer", "before", "named_ms", "start"),
+    keys="state leases config events meta",
+    args="group consumer before named_ms start",
     reads=joined,
 )
 RENEW = Script.load(
     "sink_renew",
-    keys=("state", "leases", "config", "events"),
-    args=("group", "consumer", "held"),
+    keys="state leases config events",
+    args="group consumer held",
     reads=renewed,
 )
 REGAIN = Script.load(
     "sink_regain",
-    keys=("leases", "events"),
-    args=("group", "consumer", "*items"),
+    keys="leases events",
+    args="group consumer *items",
     reads=count,
 )
 MEND = Script.load(
     "sink_mend",
-    keys=("state", "leases", "events", "meta", "parked", "config"),
-    args=(
-        "group",
-        "consumer",
-        "deliveries_max",
-        "batch",
-        "stream",
-        "told",
-        "parks_told",
-        "of_life",
-    ),
+    keys="state leases events meta parked config",
+    args="group consumer deliveries_max batch stream told parks_told of_life",
     reads=mended,
 )
 TAKE = Script.load(
-    "sink_take",
-    keys=("leases", "events", "meta"),
-    args=("group", "consumer", "count", "doubtful"),
-    reads=taken,
+    "sink_take", keys="leases events meta", args="group consumer count doubtful", reads=taken
 )
-HAND = Script.load(
-    "sink_hand", keys=("events", "meta"), args=("group", "consumer", "*items"), reads=handed
-)
-ACK = Script.load("sink_ack", keys=("events",), args=("group", "consumer", "*ids"), reads=handed)
+HAND = Script.load("sink_hand", keys="events meta", args="group consumer *items", reads=handed)
+ACK = Script.load("sink_ack", keys="events", args="group consumer *ids", reads=handed)
 HELD = Script.load(
     "sink_held",
-    keys=("events",),
-    args=("group", "consumer", "after", "count"),
+    keys="events",
+    args="group consumer after count",
     reads=lambda reply: [entry_id(each) for each in reply],
 )
 RELEASE = Script.load(
     "sink_release",
-    keys=("events", "meta", "parked"),
-    args=("group", "consumer", "deliveries_max", "stream", "doubtful", "*ids"),
+    keys="events meta parked",
+    args="group consumer deliveries_max stream doubtful *ids",
     reads=returned,
 )
-LEAVE = Script.load(
-    "sink_leave", keys=("state", "leases", "events"), args=("group", "consumer"), reads=count
-)
+LEAVE = Script.load("sink_leave", keys="state leases events", args="group consumer", reads=count)
 
 
 def _checked(name: str) -> str:
@@ -276,16 +269,17 @@ class StoredStream:
         length_max: int,
         ttl_ms: int,
         how: str,
+        mark: str,
         once_id: bytes | None = None,
         window_ms: int = 0,
     ) -> ScriptCall:
         """Append an event; the reply is its id, or None.
 
         `how` are letters: s for a life that every event prolongs, a for an end at an epoch time,
-        x for only if it exists.
+        x for only if it exists.  `mark` is drawn by whoever calls.
         """
         flags = how if topic is None else how + "t"
-        args = (event, payload, length_max, ttl_ms, flags, topic or b"")
+        args = (event, payload, length_max, ttl_ms, flags, topic or b"", mark)
         if once_id is None:
             return ADD((self.events, self.meta), args)
         return ADD_ONCE(self.all_keys, (*args, once_id, window_ms))
@@ -304,7 +298,7 @@ class StoredStream:
 def probe_call(asked: Sequence[tuple[StoredStream, str]]) -> ScriptCall:
     """Return the call that asks where these streams are, and whether an event is at a position."""
     keys = [key for stream, _ in asked for key in (stream.events, stream.meta)]
-    return PROBE(keys, [position for _, position in asked], parts=6 * len(asked))
+    return PROBE(keys, [position for _, position in asked], parts=_OF_A_PROBE * len(asked))
 
 
 @attrs.frozen

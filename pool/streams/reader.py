@@ -10,13 +10,17 @@ What can be lost without a reader noticing by itself, and how it notices:
 
     trimmed by a cap   events are numbered; a hole that a cap made is told, and the next event says
                        so; what was removed by hand is no loss
+    ... of a new life  whose numbers go on behind ours: each life has a mark of its own, asked
+                       for at each hole and now and then
     foreign value      under one stream's key: that one is set aside, and told, until its place is
                        free; the others are read on
     stream went back   destroyed, FLUSHALL, restart without data, failover to an older copy: the id
                        that the server generated last, or the count of events, is below what we have
                        seen, or the numbers begin again.  What we have not read of the new stream is
                        read from its beginning, or we would wait until its ids have passed our
-                       position, which may be for ever; the next event says so.
+                       position, which may be for ever; the next event says so.  One that went back
+                       and has come as far again has another event where ours was, or as many
+                       before: events are marked, and a probe comes before what is read next.
 """
 
 from __future__ import annotations
@@ -70,11 +74,13 @@ class _Cursor(Reading):
     of: StoredStream
     given: str  # behind the last event that the program was given
     number: int | None = None  # of the last event read; 0: none was before; None: not known
+    mark: bytes = b""  # likewise
+    number_at: str = FIRST  # its id
     read_to: str = FIRST  # the last event read
     last_id: str = FIRST  # as of the last probe
     added: int = 0
     after: After = ""  # what the next event has to say
-    born: bytes = b""  # in which life of the stream it is
+    born: bytes | None = None  # in which life of the stream it is; None: nobody has said yet
     looked: Facts | None = None  # where the stream is, if a hole made us ask
 
     def is_of_another(self, facts: Facts) -> bool:
@@ -85,6 +91,17 @@ class _Cursor(Reading):
         """Say whether we have seen more of the stream than there ever was in it."""
         seen = max(order(self.last_id), order(self.read_to))
         return order(facts.last_id) < seen or facts.added < self.added
+
+    def is_apart_from(self, facts: Facts) -> bool:
+        """Say whether the stream has another event where we have read ours, or as many before.
+
+        Ours may have been removed by hand: then there are fewer before it.
+        """
+        if self.number is None or facts.number is None or self.number_at != self.position:
+            return False
+        if facts.found == self.position:
+            return (facts.number, facts.mark) != (self.number, self.mark)
+        return facts.number >= self.number
 
 
 def _has_hole(cursor: _Cursor, entries: Sequence[StreamEntry]) -> bool:
@@ -264,8 +281,10 @@ class Reader:
             position=position,
             of=stored,
             given=position,
-            number=facts.number,
-            born=facts.born,
+            number=facts.number_at(position) if facts.exists else 0,
+            mark=facts.mark,
+            number_at=position,
+            born=facts.born if facts.exists else None,
             read_to=position if is_cursor else FIRST,
             last_id=facts.last_id,
             added=facts.added,
@@ -285,8 +304,8 @@ class Reader:
         if not holed:
             self._push(batch)
             return
-        # Events were removed by hand, or trimmed?  That no other batch comes before the answer, is
-        # the tail's promise; without one, they count as trimmed.
+        # Events were removed by hand, or trimmed?  That no other batch
+        # comes before the answer, is the tail's promise; without one, they count as trimmed.
         call = probe_call([(cursor.of, cursor.position) for cursor in holed])
         try:
             self._session.pipeline.send(call, partial(self._on_looked, batch, holed))
@@ -329,7 +348,7 @@ class Reader:
 
     def _count(self, cursor: _Cursor, entry_id: str, fields: Fields) -> None:
         number, before, facts = number_of(fields), cursor.number, cursor.looked
-        cursor.number = number
+        cursor.number, cursor.mark, cursor.number_at = number, fields.get("m", b""), entry_id
         if number is None or before is None or number == before + 1:
             return
         if number == 1:
@@ -337,7 +356,7 @@ class Reader:
             has_ended = facts is not None and facts.has_ended
             self._tell_restart(cursor, entry_id, has_ended=has_ended)
             cursor.after, cursor.last_id, cursor.added = "restarted", FIRST, 0
-            cursor.born = facts.born if facts is not None else b""
+            cursor.born = facts.born if facts is not None and facts.exists else None
         elif number > before + 1:
             # Unless somebody says so it was not removed by hand.
             if facts is None or order(facts.trimmed or FIRST) > order(cursor.read_to):
@@ -360,7 +379,9 @@ class Reader:
                 self._look_for_foreign()
             if facts.exists is None or not self._tailer.follows(cursor):
                 continue
-            if cursor.is_ahead_of(facts):
+            # Another life whose ids and numbers go on behind ours shows by nothing else.
+            is_another = cursor.is_of_another(facts) or cursor.is_apart_from(facts)
+            if cursor.is_ahead_of(facts) or is_another:
                 cursors[cursor.stream] = self._restarted(cursor, facts)
                 restarted = True
             cursor.last_id, cursor.added = facts.last_id, facts.added
@@ -386,7 +407,7 @@ class Reader:
             of=cursor.of,
             given=FIRST,
             number=0,
-            born=facts.born,
+            born=facts.born if facts.exists else None,
             last_id=facts.last_id,
             added=facts.added,
             after="restarted",

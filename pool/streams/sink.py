@@ -203,6 +203,7 @@ class Sink:
             is_open=lambda: self._state == "open",
             is_ours=self._is_ours,
             all=self._all,
+            coming=lambda source: {entry_id for entry_id, _ in tail.under_way(source)},
             streams=lambda: len(self._sources),
         )
 

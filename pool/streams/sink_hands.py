@@ -43,6 +43,7 @@ class Hands:
     _is_open: Callable[[], bool]
     _is_ours: Callable[[Item], bool]
     _all: Callable[[], list[Source]]  # also those that are not read any more
+    _coming: Callable[[Source], set[str]]  # what was read, and may not have come to the buffer yet
     _streams: Callable[[], int]  # how many are read
     loop: Loop = attrs.field(init=False)
     _is_noting: bool = attrs.field(init=False, default=False)  # a timer of that is under way
@@ -199,6 +200,10 @@ class Hands:
             return
         ids: list[str] = reply
         known = {item.event.id for item in self._buffer if item.source is source}
+        known |= self._coming(source)
+        trial = self._calls.trial
+        if isinstance(trial, Item) and trial.source is source:
+            known.add(trial.event.id)  # it is being noted: neither buffered nor in hand
         unknown |= {each for each in ids if each not in known and each not in source.hands}
         if len(ids) == HELD_MAX:
             self.look_for_unknown(source, ids[-1], unknown)

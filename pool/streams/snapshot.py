@@ -127,5 +127,5 @@ async def snapshot_of(session: Session, stored: StoredStream, start: str) -> Sna
     first, newest = await session.pipeline.call(asked, repeatable=True)
     position = newest.last_id
     after = position if start == NEWEST or order(start) > order(position) else start
-    number = first.number if start != FIRST else None
+    number = first.number_at(start) if start != FIRST else None
     return Snapshot(session, stored, position, newest, after, number)

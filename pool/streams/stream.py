@@ -205,6 +205,7 @@ class Stream(EventSource):
             length_max=self.length_max or 0,
             ttl_ms=self._ends.ms,
             how=self._ends.how + ("x" if only_if_exists else ""),
+            mark=f"{self._session.io.dice.getrandbits(32):08x}",
             once_id=once,
             window_ms=round(1000 * window_s),
         )

@@ -22,8 +22,8 @@ import redis
 from pool.core.ids import member_name
 from pool.core.record import Record, Start
 from pool.names import Control, Names
-from pool.redis.commands.lane import incarnation_of_pool
-from pool.redis.commands.replies import Opening
+from pool.redis.commands.member import Opening
+from pool.redis.commands.opening import incarnation_of_pool
 
 _SCAN_COUNT = 1000
 

@@ -9,8 +9,14 @@ import redis
 
 from pool.core.record import Options, Record
 from pool.names import Names
-from pool.redis.commands.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
-from pool.redis.commands.replies import claims, holdings, looked, overdue, owned, renewal
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.calls import IS_NODE, Target
+from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.lane import Lane
+from pool.redis.commands.member import renewal
+from pool.redis.commands.recovery import claims, holdings, overdue
+from pool.redis.commands.talk import looked
+from pool.redis.commands.upkeep import owned
 from pool.redis.scripts import ScriptCall
 
 if TYPE_CHECKING:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pool
 from pool.maps import commands as rmap
 from pool.redis.acl import SENT
 from pool.redis.commands import lane
@@ -13,14 +18,48 @@ from pool.redis.commands.plain import READERS, read
 from pool.redis.scripts import Script
 from pool.streams import commands as stream
 
+ROOT = Path(pool.__file__).parent
 SCRIPTS = [
-    each
-    for module in (lane, rmap, stream)
-    for each in vars(module).values()
-    if isinstance(each, Script)
+    *lane.SCRIPTS,
+    *(
+        each
+        for module in (rmap, stream)
+        for each in vars(module).values()
+        if isinstance(each, Script)
+    ),
 ]
 # The connection's own, which are no calls: the wire and the port look at their replies.
 OWN = {"info|memory", "cluster|slots", "script|load", "evalsha"}
+
+
+def compared(tree: ast.AST) -> Iterator[object]:
+    """Yield the constants that something is compared with."""
+    for node in ast.walk(tree):
+        sides: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            sides = [node.value]
+        for side in sides:
+            yield from (each.value for each in ast.walk(side) if isinstance(each, ast.Constant))
+
+
+def test_what_a_script_says_in_words_is_read_where_it_is_called() -> None:
+    """A status that is added or changed has one reader; all others have what that returns."""
+    words = set[str]()
+    for script in SCRIPTS:
+        text = (ROOT / "redis" / "lua" / f"{script.name}.lua").read_text("utf-8")
+        said = re.search(r"^Returns +(.*?)^Errors", text, re.MULTILINE | re.DOTALL)
+        words |= {*re.findall(r"\b[A-Z][A-Z_]+\b", said[1])} if said else set()
+    assert {"OK", "MOVED_ON", "TIMEDOUT", "NOROOM", "LOOKED"} <= words
+    broken = [
+        f"{path.relative_to(ROOT)}: {each!r}"
+        for path in sorted(ROOT.rglob("*.py"))
+        if path.parent.name != "commands" and path.name != "commands.py"
+        for each in compared(ast.parse(path.read_text("utf-8")))
+        if (each.decode(errors="replace") if isinstance(each, bytes) else each) in words
+    ]
+    assert not broken, "\n".join(broken)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)

@@ -40,7 +40,8 @@ from pool.jobs.handlers import NAMES_BYTES_MAX
 from pool.maps.deltas import Op, Set
 from pool.names import Names, lane_of
 from pool.redis.acl import rules
-from pool.redis.commands.lane import Admission, Lane
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.lane import Lane
 from pool.testing.proxy import fault_proxy
 from tests.stopwatch import stopwatch
 

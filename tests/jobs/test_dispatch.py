@@ -23,7 +23,9 @@ from pool.errors import (
     UnknownHandler,
 )
 from pool.jobs.client.dispatcher import BATCH_MAX, Dispatcher
-from pool.redis.commands.lane import ADVANCE, DISPATCH, INTEND, NOTIFY
+from pool.redis.commands.admission import DISPATCH
+from pool.redis.commands.change import ADVANCE
+from pool.redis.commands.talk import INTEND, NOTIFY, MovedOn, Noted
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall, Word
 from pool.testing.proxy import fault_proxy
@@ -406,7 +408,7 @@ async def test_a_stop_of_a_key_whose_answer_was_lost_is_for_the_job_that_it_foun
     async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         reply = await real(self, command, timeout_s, until_s)
         is_stop = isinstance(command, ScriptCall) and command.script is INTEND
-        if repeated or not is_stop or reply[0] != "OK":
+        if repeated or not is_stop or not isinstance(reply, Noted):
             return reply
         repeated.append(command)
         await fleet.until(lambda: fleet.record("k") is None)
@@ -429,7 +431,7 @@ async def test_who_had_a_key_last_is_asked_first(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Whose it is costs a round trip; from then on the next request costs one in all."""
-    real, mine, told = Pipeline._once, Handlers(), list[str]()
+    real, mine, told = Pipeline._once, Handlers(), list[type]()
     may_end = anyio.Event()
 
     @mine.job("stubborn")
@@ -443,7 +445,7 @@ async def test_who_had_a_key_last_is_asked_first(
     async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         reply = await real(self, command, timeout_s, until_s)
         if isinstance(command, ScriptCall) and command.script in (NOTIFY, INTEND):
-            told.append(reply[0])
+            told.append(type(reply))
         return reply
 
     node = await fleet.node(mine)
@@ -458,7 +460,7 @@ async def test_who_had_a_key_last_is_asked_first(
         await node.notify("k", 2)
     may_end.set()
     await ref.stop(timeout_s=5)
-    assert told == ["MOVED_ON", "OK", "OK"]
+    assert told == [MovedOn, Noted, Noted]
 
 
 async def test_a_stop_of_what_nobody_owns_whose_answer_was_lost_is_asked_again(
@@ -538,7 +540,7 @@ async def test_all_tries_to_reach_a_key_that_moves_share_one_deadline(
         patched.setattr(Pipeline, "_once", once)
         with pytest.raises(error) as refused:
             await (node.notify("k", 1) if name == "notify" else node.stop("k"))
-    assert moved[0][0] == "MOVED_ON"
+    assert isinstance(moved[0], MovedOn)
     assert refused.value.maybe_done == (name == "stop")  # a try that named an owner was sent
     assert all(left_s <= max(0.0, 1.0 - 0.29 * at) for at, left_s in enumerate(lefts))
     assert len(lefts) <= 5

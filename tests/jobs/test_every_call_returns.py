@@ -14,7 +14,7 @@ from pool import Handlers, Job, Node, PoolError
 from pool.errors import AuthError, NotRunning, StoreUnavailable
 from pool.events import ActorCrashed
 from pool.jobs.client.dispatcher import FLIGHTS_MAX
-from pool.redis.commands.lane import DISPATCH
+from pool.redis.commands.admission import DISPATCH
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall

@@ -31,7 +31,7 @@ from pool.jobs.run import Run
 from pool.jobs.wiring import Wiring
 from pool.jobs.worker.outbox import Outbox
 from pool.names import WORKERS
-from pool.redis.commands.replies import Opening
+from pool.redis.commands.member import Opening
 from pool.testing.proxy import fault_proxy
 from tests.nodes import PATIENCE_S
 from tests.stopwatch import stopwatch

@@ -16,7 +16,7 @@ import pytest
 import pool
 from pool import Call, Cancel, Handlers, Job, Node, Park, PoolError, Retry, freeze_memory
 from pool.jobs.worker.outbox import Memory
-from pool.redis.commands.lane import Edge
+from pool.redis.commands.change import Edge
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet
@@ -225,6 +225,16 @@ def test_what_a_worker_settled_lately_is_no_work_for_the_collector() -> None:
     assert memory._bytes == 2_000 * len(b"result")
     memory.clear(lambda _: True)
     assert (memory._bytes, memory.of("k7")) == (0, None)
+
+
+def test_of_a_key_that_was_settled_again_only_the_latest_end_is_kept() -> None:
+    """And from then on: neither its bytes nor its age are those of the one before."""
+    memory = Memory()
+    for now_s, key in enumerate(("again", "once", "again")):
+        memory.keep(Edge("d", key, now_s, "id", 1_000, b"result"), float(now_s), 60.0)
+    assert memory._bytes == 2 * len(b"result")
+    memory.keep(Edge("d", "late", 3, "id", 1_000, b"result"), 10.0, 8.5)
+    assert [memory.of(key) is not None for key in ("again", "once", "late")] == [True, False, True]
 
 
 def test_what_lives_when_memory_is_frozen_is_no_work_for_the_collector() -> None:

@@ -547,6 +547,6 @@ async def test_a_trial_ends_though_its_worker_has_left(fleet: Fleet, diary: Diar
         payload=b"",
     )
     run = Run(start, 0, 0.0)
-    for_s = context.trials.take(run, (0, "w"), lambda: None, context.io.clock())
+    for_s = context.trials.take(run, (0.0, 1), (0, "w"), lambda: None, context.io.clock())
     worker._on_trial(run, for_s)
     await fleet.until(lambda: not context.trials.has(run))

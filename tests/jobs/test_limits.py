@@ -10,6 +10,7 @@ import pytest
 from pool import Handlers, Job
 from pool.events import AttemptFailed
 from pool.jobs.worker.messages import LeaseSoft
+from pool.redis.commands.talk import Noted
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -44,7 +45,7 @@ async def test_the_limit_of_a_run_before_strikes_nobody(
     worker.put(LeaseSoft(0))  # it is good all the same: what was ended goes on at once
     if when == "while it runs":
         await diary.counts(2)
-    assert (await pipeline.call(told))[0] == "OK"  # as a sweeper would
+    assert await pipeline.call(told) == Noted(ref.job_id)  # as a sweeper would
     await diary.counts(2)
     await fleet.until(lambda: (found := fleet.record("k")) is not None and not found.intent)
     struck.set()

@@ -10,7 +10,7 @@ import pytest
 from pool import Handlers, Job, JobRef
 from pool.errors import JobLost, NoSuchJob, OutcomeExpired
 from pool.jobs.context import Seen
-from pool.redis.commands.replies import Missing
+from pool.redis.commands.talk import Missing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

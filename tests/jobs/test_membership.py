@@ -11,11 +11,12 @@ import pytest
 from pool import Handlers, Job, Node, PoolError, ReplicatedMap
 from pool.core.lease import Tick
 from pool.errors import AuthError, StoreUnavailable
-from pool.events import DataLost, LeaseLost, LeaseResumed, StoreTroubled, WorkerFenced
+from pool.events import DataLost, LeaseLost, LeaseResumed, StoreTroubled, WorkerFenced, WorkerReaped
 from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.fleet.membership import IdentityGone, Membership
 from pool.maps.deltas import Doubted
 from pool.maps.replica import Replica
+from pool.redis.commands.member import Left
 from pool.runtime.pool_config import open_pool
 from pool.testing.proxy import fault_proxy
 from tests.nodes import PATIENCE_S
@@ -260,16 +261,60 @@ async def test_a_renewal_that_overtakes_a_leave_does_not_bring_the_worker_back(
     """The server forgot the worker, and says so to a renewal before we hear of our leave."""
     real = Membership._leave
 
-    async def leave(self: Membership, state: Any, who: Any) -> tuple[bool, int]:
-        owns = await real(self, state, who)
+    async def leave(self: Membership, state: Any, who: Any) -> Left:
+        left: Left = await real(self, state, who)
         self.handle(IdentityGone(state.number, who.name))
-        return owns
+        return left
 
     monkeypatch.setattr(Membership, "_leave", leave)
     node = await fleet.node(handlers)
     await node._remove_worker(fleet.workers(node)[0].id, None)
     await fleet.until(lambda: not node.workers)
     assert fleet.all_seen(WorkerFenced) == []
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_nobody_is_blamed_for_a_worker_whose_leave_was_not_heard(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """It will be reaped like one that died, though its process lives: the lane is told that."""
+    real, thawed = Membership._leave, fleet.names.thawed
+
+    async def leave(self: Membership, state: Any, who: Any) -> Left:
+        if leaves:
+            return await real(self, state, who)
+        raise StoreUnavailable(problem="planted", maybe_done=False)
+
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    worker = fleet.workers(node)[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(Membership, "_leave", leave)
+        await node._remove_worker(worker.id, None)
+    if leaves:
+        assert fleet.wiring(node).membership._former == {}
+        assert not fleet.client.exists(thawed)
+    else:
+        await fleet.until(lambda: fleet.client.zscore(thawed, f"{worker.id}.1"))
+        await fleet.seen(WorkerReaped, identity=f"{worker.id}.1")
+
+
+async def test_a_worker_is_read_for_before_it_joins(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What joining writes wakes the blocked read: one that does not know it hears late of it."""
+    real, known = Membership._join, list[bool]()
+    node = await fleet.node()
+    wiring = fleet.wiring(node)
+
+    async def join(self: Membership, state: Any, workers: Any, **more: Any) -> None:
+        names, readings = state.lane.names, wiring._listener._tails[state.number].readings
+        for who in (worker.target(state.number).name for worker in workers.values()):
+            known.append(names.stream(who) in readings and names.signal(who) in readings)
+        await real(self, state, workers, **more)
+
+    monkeypatch.setattr(Membership, "_join", join)
+    await node.add_worker(handlers)
+    assert known == [True]
 
 
 @pytest.mark.parametrize("has_one", [False, True])  # else the map itself is gone

@@ -12,6 +12,7 @@ from pool import Call, Handlers, Job
 from pool.core.pages import Pages
 from pool.events import ReconciliationMended, WorkerReaped
 from pool.jobs.worker.reconcile import Audit
+from pool.redis.commands.talk import LookedAt, Noted
 from pool.redis.io.system import SystemIO
 from tests.jobs.test_waiters import SOON_S, gated, seen_from
 
@@ -192,11 +193,11 @@ async def test_a_repeated_message_is_looked_for_page_by_page(fleet: Fleet) -> No
     skips, skip = [], 0
     while True:
         call = state.lane.notify("r", "", f"!{request}", b"0", messages_max=99, skip=skip)
-        word, _, rest = await wiring.context.pipeline.call(call)
-        if word != "LOOKED":
+        told = await wiring.context.pipeline.call(call)
+        if not isinstance(told, LookedAt):
             break
-        skip = int(rest)
+        skip = told.skip
         skips.append(skip)
-    assert (word, skips) == ("OK", [2, 4, 6, 8])
+    assert (told, skips) == (Noted(), [2, 4, 6, 8])
     assert fleet.client.llen(fleet.names.inbox("r")) == 9
     assert attrs.evolve(state.lane).pages == TINY

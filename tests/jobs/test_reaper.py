@@ -17,8 +17,9 @@ from pool import Handlers, Job, PoolError
 from pool.core.ids import process_of
 from pool.core.record import Record
 from pool.core.settlement import Grant
-from pool.errors import StoreFault, StoreLost
+from pool.errors import Gone, StoreFault, StoreLost
 from pool.jobs.context import Context
+from pool.jobs.fleet.reaper import Reaper
 from pool.jobs.fleet.scatter import Scatter
 from pool.jobs.roster import WorkerEntry
 from pool.redis.pipeline import Pipeline
@@ -114,6 +115,25 @@ async def test_only_lost_data_puts_a_lane_in_doubt(
         patched.setattr(Pipeline, "call", fails)
         assert not await reaper.doom(0, DIED)
         assert told == doubted
+
+
+async def test_who_was_taken_over_is_reaped_here_when_the_other_is_gone(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node that has once lost a claim would leave that identity to others for ever."""
+    real, gone = Reaper._move, list[str]()
+
+    async def move(self: Reaper, state: Any, claim: Any, *args: Any) -> int:
+        if not gone:
+            gone.append(claim.identity)
+            raise Gone(identity=claim.identity)
+        return await real(self, state, claim, *args)
+
+    monkeypatch.setattr(Reaper, "_move", move)
+    await fleet.node(serving(), lease_ttl_s=1.0)
+    died(fleet, "k")
+    await becomes(fleet, "k")
+    assert gone == [DIED]
 
 
 async def test_who_stood_together_is_dealt_out_to_different_processes() -> None:

@@ -13,6 +13,7 @@ from pool.errors import JobParked, NotStarted, StartFailed
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Pace
 from pool.jobs.worker.worker import Worker
 from pool.names import lane_of
+from pool.redis.commands.change import Changed
 from pool.redis.commands.lane import Lane
 
 if TYPE_CHECKING:
@@ -208,9 +209,9 @@ def acknowledged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     keys: list[str] = []
     on_acknowledged = Worker._on_acknowledged
 
-    def noted(worker: Worker, run: Run, word: str, rest: str) -> None:
+    def noted(worker: Worker, run: Run, changed: Changed) -> None:
         keys.append(run.key)
-        on_acknowledged(worker, run, word, rest)
+        on_acknowledged(worker, run, changed)
 
     monkeypatch.setattr(Worker, "_on_acknowledged", noted)
     return keys

@@ -13,16 +13,22 @@ from pool.errors import (
     AuthError,
     InboxFull,
     NoSuchJob,
+    NotRunning,
     StorageFull,
+    StoreError,
     StoreFault,
     StoreLost,
     StoreUnavailable,
     unsure,
 )
-from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, _Admitted
-from pool.redis.commands.lane import INTEND, NOTIFY, Admission
+from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, Waiting, _Admitted
+from pool.maps.commands import RESET
+from pool.maps.replica import Replica
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.talk import INTEND, NOTIFY, InboxHas, MovedOn, Noted, NotNoted
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
+from pool.streams.commands import ADD_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,9 +44,10 @@ def test_what_was_not_sent_the_last_time_is_not_said_to_be_done_or_not_done_at_o
     for error in (UNSENT, StoreFault(problem=LATE, maybe_done=False), AuthError(problem="no")):
         told = unsure(error)
         assert told.maybe_done
-        assert told.problem.startswith("an earlier try had no answer")
+        assert "an earlier try had no answer" in str(told)
     assert unsure(SENT) is not SENT
-    assert unsure(SENT).problem == SENT.problem
+    assert str(unsure(SENT)) == str(SENT)
+    assert str(unsure(StoreLost(pool="p"))) == str(StoreLost(pool="p", maybe_done=True))
 
 
 class _Answers:
@@ -67,6 +74,7 @@ def test_a_dispatch_tells_the_union_of_its_tries(maybe_done: bool) -> None:
     lost = Pending(item, 0.0, 0.0, waiter, Load(), maybe_done=True)
     lost.fail(StoreLost(pool="p"))
     assert type(waiter.told[-1]) is StoreLost
+    assert waiter.told[-1].maybe_done
 
 
 def test_what_was_tried_gets_no_more_time_because_others_move() -> None:
@@ -87,19 +95,19 @@ async def _lossy(
     monkeypatch: pytest.MonkeyPatch,
     script: object,
     then: Callable[[], Awaitable[object]],
-) -> list[str]:
+) -> list[type]:
     """Have the answer to the first call of this script that is carried out be lost.
 
     Then this is done before it is tried again; return what the tries were answered.
     """
-    real, told = Pipeline._once, list[str]()
+    real, told = Pipeline._once, list[type]()
 
     async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         reply = await real(self, command, timeout_s, until_s)
         if not isinstance(command, ScriptCall) or command.script is not script:
             return reply
-        told.append(reply[0])
-        if told.count("OK") == 1 and reply[0] == "OK":
+        told.append(type(reply))
+        if told.count(Noted) == 1 and type(reply) is Noted:
             await then()
             raise attrs.evolve(SENT)
         return reply
@@ -138,7 +146,7 @@ async def test_a_message_without_an_answer_is_for_the_job_that_it_found(
     with pytest.raises(StoreUnavailable, match="an earlier try had no answer") as unknown:
         await node.notify("k", "end")
     assert unknown.value.maybe_done
-    assert told == ["MOVED_ON", "OK", "MOVED_ON" if follows else "NOJOB"]
+    assert told == [MovedOn, Noted, MovedOn if follows else NotNoted]
     monkeypatch.undo()
     if follows:
         await node.notify("k", "other")
@@ -168,11 +176,11 @@ async def test_a_message_that_was_lost_before_it_came_is_sent_again(
 
     told = await _lossy(fleet, monkeypatch, NOTIFY, nothing)
     await node.notify("k", "once")
-    assert told == ["MOVED_ON", "OK", "OK"]
+    assert told == [MovedOn, Noted, Noted]
     assert fleet.client.llen(fleet.names.inbox("k")) == 1
     with pytest.raises(InboxFull):  # surely refused: nothing of this one was ever sent before
         await node.notify("k", "more")
-    assert told[3:] == ["INBOX"]  # whose job it is was known
+    assert told[3:] == [InboxHas]  # whose job it is was known
     await ref.stop(timeout_s=5)
     with pytest.raises(NoSuchJob):
         await node.notify("k", "late")
@@ -198,7 +206,7 @@ async def test_a_server_that_is_full_since_says_nothing_of_an_earlier_try(
         if is_full:
             raise StorageFull
         reply = await real(self, command, timeout_s, until_s)
-        if isinstance(command, ScriptCall) and command.script is NOTIFY and reply[0] == "OK":
+        if isinstance(command, ScriptCall) and command.script is NOTIFY and type(reply) is Noted:
             is_full = True
             raise attrs.evolve(SENT)
         return reply
@@ -214,24 +222,126 @@ async def test_a_server_that_is_full_since_says_nothing_of_an_earlier_try(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("error", [StorageFull(), AuthError(problem="no")])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StorageFull(), StoreUnavailable),
+        (AuthError(problem="no"), StoreUnavailable),
+        (StoreLost(pool="p"), StoreLost),
+        (NotRunning(state="closed"), StoreUnavailable),
+    ],
+)
 async def test_what_a_link_repeats_is_not_said_to_be_refused(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, error: StorageFull | AuthError
+    fleet: Fleet,
+    monkeypatch: pytest.MonkeyPatch,
+    error: StoreError | NotRunning,
+    told: type[StoreError],
 ) -> None:
     """Its first try had no answer: no later one says that nothing was written."""
     node = await fleet.node()
     answers: list[Exception] = [attrs.evolve(SENT), error]
 
-    async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
-        raise answers.pop(0)
+    async def fail(answer: Exception) -> None:
+        raise answer
+
+    def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, NotRunning):
+            raise answer  # it is closed: nothing is sent
+        return fail(answer)
 
     with monkeypatch.context() as patched:
         patched.setattr(Pipeline, "_once", once)
-        with pytest.raises(StoreUnavailable) as unknown:
+        with pytest.raises((StoreUnavailable, StoreLost)) as unknown:
             await node._open_wiring.requests.context.pipeline.execute(
                 "SET", "a", "b", repeatable=True
             )
-    assert unknown.value.maybe_done
+    assert type(unknown.value) is told
+    assert unknown.value.maybe_done  # type: ignore[attr-defined]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("asked", ["notify", "stop", "reset", "add"])
+async def test_a_server_without_its_data_denies_no_earlier_try(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, asked: str, is_new: bool
+) -> None:
+    """I30: a message had been handled, and its answer was lost; then the server lost its data."""
+    mine = Handlers()
+
+    @mine.job("deaf")
+    async def deaf(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(mine)
+    await (await node.dispatch(deaf, "k")).started(timeout_s=5)
+    async with node.map("m") as shared:
+        calls: dict[str, tuple[object, Callable[[], Awaitable[object]]]] = {
+            "notify": (NOTIFY, lambda: node.notify("k", "note")),
+            "stop": (INTEND, lambda: node.stop("k")),
+            "reset": (RESET, shared.reset),
+            "add": (ADD_ONCE, lambda: node.stream("s").add("event", b"", once_id="1")),
+        }
+        script, call = calls[asked]
+        real, is_lost = Pipeline._once, is_new
+
+        async def once(self: Pipeline, command: Any, timeout_s: float, until_s: Any) -> Any:
+            nonlocal is_lost
+            if not isinstance(command, ScriptCall) or command.script is not script:
+                return await real(self, command, timeout_s, until_s)
+            if is_lost:
+                raise StoreLost(pool="p")
+            reply = await real(self, command, timeout_s, until_s)
+            if isinstance(reply, MovedOn):
+                return reply
+            is_lost = True
+            raise attrs.evolve(SENT)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Pipeline, "_once", once)
+            with pytest.raises(StoreLost) as lost:
+                await call()
+    assert lost.value.maybe_done != is_new
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("answer", [StoreLost(pool="p"), NotRunning(state="closed")])
+async def test_a_stop_whose_end_nobody_tells_may_be_done(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, answer: StoreLost | NotRunning
+) -> None:
+    """Whoever waited for the end was told that it had come."""
+    mine = Handlers()
+
+    @mine.job("deaf")
+    async def deaf(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(mine)
+    await (await node.dispatch(deaf, "k")).started(timeout_s=5)
+
+    async def wait(self: Dispatcher, waiting: Waiting, limit_s: float | None) -> None:
+        waiting.end(answer)
+
+    monkeypatch.setattr(Dispatcher, "wait", wait)
+    with pytest.raises((StoreLost, StoreUnavailable)) as told:
+        await node.stop("k")
+    assert told.value.maybe_done  # type: ignore[attr-defined]
+
+
+@pytest.mark.anyio
+async def test_what_was_written_into_a_map_that_is_lost_since_may_be_done(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node()
+
+    async def wait_for(self: Replica, at: object) -> None:
+        raise StoreLost(pool="p")
+
+    async with node.map("m") as shared:
+        monkeypatch.setattr(Replica, "wait_for", wait_for)
+        with pytest.raises(StoreLost) as lost:
+            await shared.set_and_wait("a", "b")
+    assert lost.value.maybe_done
 
 
 @pytest.mark.anyio
@@ -272,5 +382,32 @@ async def test_a_dispatch_of_which_a_try_had_no_answer_is_not_said_to_be_refused
     assert unknown.value.maybe_done
     with pytest.raises(StoreFault, match="cannot be read") as refused:
         await node.options(allow_unknown=True).dispatch("any", "k")
+    assert not refused.value.maybe_done
+    fleet.client.hdel(fleet.names.jobs, "k")
+
+
+@pytest.mark.anyio
+async def test_what_a_lane_refused_that_is_not_joined_yet_is_surely_not_done(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a call names no incarnation, and its script did nothing but say so."""
+    handle, told = Dispatcher.handle, list[object]()
+    node = await fleet.node(Handlers())
+    state = fleet.wiring(node).context.lanes[0]
+
+    def before_joining(self: Dispatcher, message: Any) -> None:
+        if not isinstance(message, _Admitted) or told:
+            handle(self, message)
+            return
+        told.append(message)
+        joined, state.lane = state.lane, attrs.evolve(state.lane, incarnation="")
+        handle(self, attrs.evolve(message, reply=StoreLost(pool=fleet.pool)))
+        state.lane = joined
+
+    fleet.client.hset(fleet.names.jobs, "k", "junk")
+    monkeypatch.setattr(Dispatcher, "handle", before_joining)
+    with pytest.raises(StoreFault, match="cannot be read") as refused:
+        await node.options(allow_unknown=True).dispatch("any", "k")
+    assert told
     assert not refused.value.maybe_done
     fleet.client.hdel(fleet.names.jobs, "k")

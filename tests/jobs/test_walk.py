@@ -28,7 +28,10 @@ from pool.events import (
 )
 from pool.jobs.fleet.walker import Walker
 from pool.names import Names, lane_of
-from pool.redis.commands.lane import Admission, Edge, Lane, Target
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Edge
+from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
 from pool.testing.audit import audit
 

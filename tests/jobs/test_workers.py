@@ -14,14 +14,15 @@ from pool.core.lifecycle import ACKNOWLEDGE, OVER
 from pool.errors import JobExists, PartEnded
 from pool.events import ServiceMoved
 from pool.jobs.run import Run
-from pool.jobs.trials import TIMER_S, TRIAL_S, Trials
+from pool.jobs.trials import TIMER_S, TRIAL_GROWTH, TRIAL_S, Trials
 from pool.jobs.worker.executor import Executor, _Slot
 from pool.jobs.worker.messages import Ticked
 from pool.jobs.worker.outbox import Outbox
 from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.worker import Worker, _TrialOver
 from pool.names import Names, lane_of
-from pool.redis.commands.lane import Edge, Target
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Changed, Edge, Status
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ async def test_a_stop_that_overtakes_the_answer_to_an_acknowledgement_ends_the_j
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ref.stop, "as asked", 10.0)
         await fleet.until(lambda: run.why == "stop")
-        worker._on_acknowledged(run, "STOPPED", "as asked")
+        worker._on_acknowledged(run, Changed(Status.STOPPED, "as asked"))
     assert not worker.runs
     assert (await ref.status()).state == "cancelled"
 
@@ -817,9 +818,10 @@ async def test_suspects_that_wait_no_longer_take_no_share_of_the_others_time(
     node = await fleet.node(begun)
     await diary.counts(1)
     [worker] = fleet.workers(node)
-    assert worker.context.trials._count == 3
+    [death] = worker.context.trials._waves.values()
+    assert death.waiting == 3 * TRIAL_GROWTH  # two marks each
     worker._executor._forget_suspects()
-    assert worker.context.trials._count == 0
+    assert death.waiting == 0
 
 
 async def test_what_ended_without_a_lease_is_told_before_a_worker_compares(

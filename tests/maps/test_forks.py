@@ -221,6 +221,22 @@ async def test_who_waits_for_a_write_behind_a_fork_has_it(bench: Bench, lost: in
     await bench.is_equal()
 
 
+async def test_a_lost_write_is_told_where_the_numbers_were_skipped(bench: Bench) -> None:
+    """The map has ended and lives again: its log goes past the number, and has nothing there."""
+    await bench.near.set_and_wait("a", "kept")
+    older = bench.save()
+    await bench.near.set("a", "lost 1")
+    lost = await bench.near.set_and_wait("a", "lost 2")
+    bench.go_back(older)
+    await bench.near.destroy()
+    written = await bench.near.set_and_wait("a", "other")
+    assert written.at.revision > lost.at.revision
+    await bench.is_equal()
+    for copy in (bench.near, bench.far):
+        with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost):
+            await copy.wait_for(lost.at)
+
+
 async def test_a_fork_that_has_overtaken_a_copy_is_told_as_one(bench: Bench) -> None:
     await bench.near.set_and_wait("a", "kept")
     older = bench.save()
@@ -240,9 +256,11 @@ async def test_a_position_goes_to_another_process_as_text(bench: Bench) -> None:
     at = (await bench.near.set("a", "1")).at
     await bench.far.wait_for(Position.parse(str(at)))
     assert bench.far["a"] == "1"
-    for wrong in (at.revision, str(at), None):
+    made: Any = Position
+    broken = [made("a", "b"), made("a", 1, 2), made("a", str(at.revision)), made("", 1, "a")]
+    for wrong in (at.revision, str(at), None, *broken, attrs.evolve(at, revision=-1)):
         with pytest.raises(PoolError, match="Position"):
-            await bench.far.wait_for(wrong)  # type: ignore[arg-type]
+            await bench.far.wait_for(wrong)
 
 
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S])

@@ -21,7 +21,7 @@ from pool.maps import Change, Counted, Resized, Resync, Written
 from pool.maps import deltas as model
 from pool.maps import watch as watches
 from pool.maps.commands import StoredMap
-from pool.maps.deltas import Probed
+from pool.maps.deltas import Position, Probed
 from pool.maps.replica import Replica
 from pool.maps.watch import WATCH_BYTES_MAX
 from pool.names import Control
@@ -194,9 +194,9 @@ async def test_a_key_holds_a_string_or_a_list_and_each_has_its_own_reads(
             await refused
     for number in ("9" * 5_000, str(2**53), f"-{2**53}"):  # more than `increment` counts to
         await flags.set_and_wait("s", number)
-        with pytest.raises(WrongValue, match="within 2"):
+        with pytest.raises(WrongValue, match="up to 2"):
             flags.get_int("s")
-        with pytest.raises(WrongValue, match="within 2"):
+        with pytest.raises(WrongValue, match="up to 2"):
             await flags.increment("s")
     await flags.set_and_wait("s", f"-{2**53 - 1}")
     assert flags.get_int("s") == 1 - 2**53
@@ -257,6 +257,17 @@ async def test_limits_are_refused_with_their_numbers(
         await flags.append("k", *["v"] * 257)
     with pytest.raises(InvalidOption, match="256"):
         await flags.update({str(n): "v" for n in range(257)})
+    twice: Any = {"a": "1", b"a": "2"}
+    for call in (flags.update, flags.compare_and_reset):
+        with pytest.raises(InvalidOption, match="once"):
+            await call(twice)
+    bad: Any = 5
+    with pytest.raises(InvalidOption, match=r"option='values\[2\]'"):
+        await flags.append("k", "v", "v", bad)
+    with pytest.raises(InvalidOption, match=r"option='values: value\[1\]'"):
+        await flags.update({"a": "1", "b": bad})
+    with pytest.raises(InvalidOption, match=r"option='expected: key\[0\]'"):
+        await flags.compare_and_reset({bad: "1"})
     assert await flags.update({}) == flags.at
     for buffer_max in (0, -1, True, 1.0):
         with pytest.raises(InvalidOption, match="buffer_max"):
@@ -532,6 +543,46 @@ async def test_closing_the_map_ends_those_who_watch_it(open_map: OpenMap) -> Non
             start(follow, flags.watch())
         await flags.set_and_wait("a", "1")
     assert ended == ["ended"] * 3
+
+
+async def test_a_map_that_outlives_its_node_is_closed_with_it(
+    redis_url: str, pool_name: str
+) -> None:
+    """Its watches waited for ever, and it said that it was open."""
+    ended: list[Any] = []
+    async with together() as start:
+
+        async def follow(watch: Any) -> None:
+            ended.extend([change.new async for change in watch])
+            ended.append("ended")
+
+        async def wait(flags: ReplicatedMap[str], at: Position) -> None:
+            with pytest.raises(NotRunning, match="closed"):
+                await flags.wait_for(at)
+            ended.append("told")
+
+        async with Node(pool_name, redis_url, settings=SETTINGS) as node:
+            flags = node.map("flags")
+            await flags.__aenter__()
+            at = flags.at
+            start(follow, flags.watch())
+            start(wait, flags, attrs.evolve(at, revision=2**52, stamp="f"))
+            await anyio.lowlevel.checkpoint()
+            await flags.set_and_wait("a", "1")
+    assert sorted(ended) == ["1", "ended", "told"]
+    assert repr(flags) == "<ReplicatedMap 'flags', closed>"
+    for use in (lambda: flags["a"], lambda: flags.at, flags.watch, flags.snapshot):
+        with pytest.raises(NotRunning, match="closed"):
+            use()
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: flags.set("a", "2"),
+        lambda: flags.wait_for(at),
+        lambda: flags.update({}),
+    ]
+    for call in calls:
+        with pytest.raises(NotRunning, match="closed"):
+            await call()
+    await flags.__aexit__(None, None, None)
 
 
 # --- set_and_wait -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from pool import Handlers, Job, Node, ReplicatedMap
 from pool.core.timing import Timing
 from pool.errors import NotRunning, StoreFault
-from pool.events import ActorCrashed, MapDamaged, MapNotFetched, MapResynced
+from pool.events import ActorCrashed, MapDamaged, MapNotFetched, MapResynced, MapsDamaged
 from pool.maps import Change, Resync
 from pool.maps.commands import StoredMap
 from pool.names import WORKERS
@@ -210,6 +210,63 @@ async def test_what_an_operator_deletes_of_a_map_is_gone_from_its_copies_too(
         assert flags.get_list("l") == (() if which == "lists" else ("y",))
         await probed(fleet, node, 3)
         assert fleet.all_seen(MapDamaged) == []
+
+
+def ends_now(fleet: Fleet, name: str) -> None:
+    """Have a map's time be up, by what it says itself alone."""
+    data = StoredMap(fleet.control, name).data
+    place: Any = fleet.client.hget(data, "at")
+    fleet.client.hset(data, "at", " ".join([*place.decode().split()[:3], "1"]))
+
+
+@pytest.mark.parametrize("which", ["maps", "map_due"])
+async def test_a_foreign_value_that_all_maps_share_is_named_and_ends_go_on_behind_it(
+    fleet: Fleet, which: str
+) -> None:
+    node = await fleet.node(lease_ttl_s=TTL_S)
+    key = getattr(fleet.control, which)
+    async with opened(node, "two") as [two], node.map("one", ttl_s=3600.0) as one:
+        await one.set_and_wait("a", "1")
+        fleet.client.delete(fleet.control.map_due, key)
+        fleet.client.set(key, "foreign")
+        await fleet.seen(MapsDamaged, key=key)
+        await two.set_and_wait("a", "1")
+        await two.append("l", "1")
+        fleet.client.zrem(fleet.control.map_due, "one") if which == "maps" else None
+        ends_now(fleet, "one")
+        if which == "maps":
+            with pytest.raises(StoreFault, match=key):
+                await one.set("a", "2")
+            await probed(fleet, node, 3)
+            assert one.snapshot() == {"a": "1"}
+            fleet.client.delete(key)
+        await fleet.until(lambda: not one.snapshot())
+        assert two.snapshot() == {"a": "1", "l": ("1",)}
+        fleet.client.delete(key)
+        await probed(fleet, node, 2)
+        assert len(fleet.all_seen(MapsDamaged)) == 1
+        fleet.client.set(key, "foreign")
+        await fleet.until(lambda: len(fleet.all_seen(MapsDamaged)) == 2)
+        fleet.client.delete(key)
+    assert fleet.all_seen(MapResynced) == []
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+async def test_a_map_ends_though_its_place_among_the_ends_was_deleted(
+    fleet: Fleet, *, is_all: bool
+) -> None:
+    """An open copy kept what had ended, and Redis too, until somebody wrote or joined."""
+    node = await fleet.node(lease_ttl_s=TTL_S)
+    async with node.map("flags", ttl_s=3600.0) as flags:
+        await flags.set_and_wait("a", "1")
+        if is_all:
+            fleet.client.delete(fleet.control.map_due)
+        else:
+            fleet.client.zrem(fleet.control.map_due, "flags")
+        await flags.set_and_wait("b", "1")
+        ends_now(fleet, "flags")
+        await fleet.until(lambda: not flags.snapshot())
+        assert not fleet.client.exists(StoredMap(fleet.control, "flags").data)
 
 
 async def test_what_no_snapshot_can_mend_is_told_once(fleet: Fleet) -> None:

@@ -31,7 +31,7 @@ from pool.maps.deltas import (
     Value,
 )
 from pool.maps.follower import Follower
-from pool.maps.replica import Replica, _Found
+from pool.maps.replica import Replica, _Found, _Waiter
 from pool.names import Control
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.system import SystemIO
@@ -364,6 +364,23 @@ async def test_who_was_answered_is_not_answered_again(open_fleet: Callable[[], A
             assert not replica._waiters
             there = History(at.revision, 0, {at.revision: at.stamp})
             replica._found(_Found((waiter,), replica.at, there))
+
+
+async def test_a_copy_that_the_log_does_not_reach_back_to_answers_nobody(
+    open_fleet: Callable[[], Any],
+) -> None:
+    """It may be along what the server has lost: a snapshot says so."""
+    async with open_fleet() as fleet:
+        replica = await fleet.join()
+        written = await replica.write([Set(b"a", b"1")])
+        await replica.wait_for(written.at)
+        other = attrs.evolve(written.at, stamp="ffff")
+        waiter = _Waiter(other)
+        replica._found(_Found((waiter,), replica.at, History(other.revision + 2_000, 0, {})))
+        assert not waiter.event.is_set()
+        assert replica._copy.reason == "drift"
+        with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost):
+            await replica.wait_for(other)
 
 
 async def test_what_was_probed_before_a_write_says_nothing_of_it(

@@ -28,7 +28,8 @@ from pool import Call, Handlers, Job, JobRef, Node, PoolError, Retry, Settings
 from pool.core.record import Start
 from pool.events import Event
 from pool.names import key_hash
-from pool.redis.commands.lane import Edge, Guard, Lane
+from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
 
 LOOK_S = 0.02  # how often a held handler looks whether its gate is open
@@ -190,7 +191,7 @@ def trap(kind: str, ledger: Ledger) -> None:
         return parse(entry_id, fields)
 
     if kind in ("settle", "reap"):
-        Lane.advance = trapped  # type: ignore[method-assign]
+        Lane.advance = trapped  # type: ignore[assignment, method-assign]
     elif kind == "deaf":
         Start.parse = staticmethod(deaf)  # type: ignore[method-assign]
 

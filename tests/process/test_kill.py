@@ -11,7 +11,7 @@ import pytest
 from tests.process.conftest import BACK_S
 
 if TYPE_CHECKING:
-    from pool.redis.commands.replies import Claim
+    from pool.redis.commands.recovery import Claim
     from tests.process.conftest import Figures, Fleet, MakeFleet, Member
 
 
@@ -189,7 +189,7 @@ def test_a_reaper_that_dies_with_the_claim_is_succeeded(fleet: Fleet, figures: F
 
 def _claim_as_a_dead_reaper(fleet: Fleet, worker: str) -> Claim:
     """Fence a dead worker for a reaper that does not exist, before anybody else can."""
-    from pool.redis.commands.replies import claims
+    from pool.redis.commands.recovery import claims
 
     lane, identity = fleet.lane, f"{worker}.1"
     call = lane.fence("ndead.1", reap_s=0.5, claims_max=1)

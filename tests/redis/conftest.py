@@ -17,8 +17,14 @@ from pool.core.pooltime import Told
 from pool.core.record import Options, Outcome, Record
 from pool.names import Names
 from pool.redis.acl import rules
-from pool.redis.commands.lane import Admission, Edge, Guard, Lane, Target
-from pool.redis.commands.replies import Claim, Missing, More, Owned, claims, looked, owned, renewal
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.lane import Lane
+from pool.redis.commands.member import renewal
+from pool.redis.commands.recovery import Claim, claims
+from pool.redis.commands.talk import Missing, More, looked
+from pool.redis.commands.upkeep import Owned, owned
 from pool.redis.embedded.program import ServerProgram, find_servers
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.scripts import ScriptCall

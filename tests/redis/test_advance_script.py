@@ -8,8 +8,9 @@ import pytest
 
 from pool.core.lifecycle import EDGE_NAMES, TABLE
 from pool.core.record import STATES, Marks
-from pool.redis.commands.lane import Edge, Target
-from pool.redis.commands.replies import Claim
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Edge
+from pool.redis.commands.recovery import Claim
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench

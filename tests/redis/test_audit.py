@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool.names import Control
-from pool.redis.commands.lane import Target
+from pool.redis.commands.calls import Target
 from pool.testing.audit import audit
 
 if TYPE_CHECKING:

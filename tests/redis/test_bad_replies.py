@@ -17,7 +17,7 @@ import pytest
 
 from pool.core.retry import Restarts
 from pool.errors import PoolError, StoreFault, StoreUnavailable
-from pool.redis.commands.lane import RENEW
+from pool.redis.commands.member import RENEW
 from pool.redis.commands.plain import read
 from pool.redis.io.system import BodyIO, SystemIO
 from pool.redis.pipeline import Pipeline

@@ -8,8 +8,10 @@ import attrs
 import pytest
 
 from pool.core.pooltime import Told
-from pool.redis.commands.lane import Target
-from pool.redis.commands.replies import Renewal, claims, expired, overdue, renewal
+from pool.redis.commands.calls import Target
+from pool.redis.commands.member import Renewal, renewal
+from pool.redis.commands.recovery import claims, overdue
+from pool.redis.commands.upkeep import expired
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench

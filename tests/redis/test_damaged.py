@@ -11,8 +11,8 @@ from pool.core.pages import Pages
 from pool.core.record import Options, Outcome, Record
 from pool.maps.commands import delta_of
 from pool.maps.deltas import Position
-from pool.redis.commands.lane import Target
-from pool.redis.commands.replies import holdings, overdue
+from pool.redis.commands.calls import Target
+from pool.redis.commands.recovery import holdings, overdue
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench

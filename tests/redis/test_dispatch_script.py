@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool.core.record import Options, Start
-from pool.redis.commands.lane import Target
+from pool.redis.commands.calls import Target
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench

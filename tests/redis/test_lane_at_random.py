@@ -10,8 +10,9 @@ import redis
 
 from pool.core.lifecycle import TABLE
 from pool.core.settlement import CancelJob, Death, Grant, Judgement, ParkJob, Wait, recover
-from pool.redis.commands.lane import Edge, Target
-from pool.redis.commands.replies import Claim, holdings, overdue
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Edge
+from pool.redis.commands.recovery import Claim, holdings, overdue
 
 if TYPE_CHECKING:
     from pool.redis.scripts import ScriptCall

@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from pool.core.record import Options
-from pool.redis.commands import lane as lane_module
-from pool.redis.commands.lane import Target
-from pool.redis.commands.replies import expired, walked
+from pool.redis.commands.calls import Target
+from pool.redis.commands.lane import SCRIPTS
+from pool.redis.commands.upkeep import expired, walked
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.scripts import Script, ScriptCall
 
@@ -174,7 +174,7 @@ def busy(bench: Bench) -> Bench:
 
 def test_every_script_of_the_lane_is_held_to_these_rules() -> None:
     """A script that is added must be added here."""
-    scripts = {value.name for value in vars(lane_module).values() if isinstance(value, Script)}
+    scripts = {script.name for script in SCRIPTS}
     tested = {"settle": "advance", "release": "advance", "grant": "advance", "stop": "intend"}
     tested |= {"reap grant": "advance", "reap all": "reap"}
     # `found` has one key, in the control prefix, and a test of its own.

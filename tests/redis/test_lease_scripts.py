@@ -8,17 +8,9 @@ import attrs
 import pytest
 
 from pool.core.record import Options
-from pool.redis.commands.lane import Target
-from pool.redis.commands.replies import (
-    Claim,
-    Holding,
-    Renewal,
-    Ttl,
-    claims,
-    holdings,
-    joined,
-    renewal,
-)
+from pool.redis.commands.calls import Target
+from pool.redis.commands.member import Renewal, Ttl, joined, renewal
+from pool.redis.commands.recovery import Claim, Holding, claims, holdings
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench

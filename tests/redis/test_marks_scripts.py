@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pool.core.record import Marks, Record
-from pool.redis.commands.lane import Target
-from pool.redis.commands.replies import Claim, holdings, overdue
+from pool.redis.commands.calls import Target
+from pool.redis.commands.recovery import Claim, holdings, overdue
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench

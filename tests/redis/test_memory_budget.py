@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from pool.redis.commands.lane import Admission, Target
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.calls import Target
 
 if TYPE_CHECKING:
     from pool.redis.embedded.server import EmbeddedServer

@@ -400,7 +400,16 @@ async def test_a_position_is_found_in_the_log_or_known_to_be_lost(store: Store) 
         return await store.map.find(store.pipeline, INCARNATION, revisions)
 
     stamps = {at.revision: at.stamp for at in written}
-    assert await find(first, middle, last, last + 1) == History(last, 0, stamps)
+    assert await find(first, middle, last, last + 1) == History(last, 0, {**stamps, last + 1: "0"})
+    store.client.hdel(store.map.data, "at")
+    mended = (await store.state()).at  # its number is skipped, and no delta leads there
+    written.append((await store.write(Set(b"a", b"4"))).at)
+    numbers = (last, last + 1, mended.revision - 1, mended.revision)
+    found = await find(*numbers)
+    assert found.stamps == dict(zip(numbers, (stamps[last], "0", "0", mended.stamp), strict=True))
+    assert found.has(mended)
+    assert not found.has(Position(INCARNATION, last + 1, "a"))
+    last = written[-1].revision
     store.client.delete(store.map.log)
     assert await find(middle, last) == History(last, 0, {last: written[-1].stamp})
     ended = (await store.destroy()).at
@@ -729,6 +738,23 @@ async def test_a_sliding_life_counts_from_the_latest_write(store: Store) -> None
     assert int(store.place()[3]) == store.client.zscore(due, "flags")
 
 
+async def test_what_changes_nothing_prolongs_no_sliding_life(store: Store) -> None:
+    """`set` of the same value does: it is a revision."""
+    life = MapLife(60.0, is_sliding=True)
+    await store.change("append", b"l", b"x", life=life)
+    await store.write(Set(b"a", b"1"), life=life)
+    now = await store.look_at_time()
+    await store.look(expected_ms=now + 3_000)
+    place = store.place()
+    await store.change("append_unique", b"l", b"x", b"x", life=life)
+    await store.change("remove", b"l", b"y", life=life)
+    await store.write(SetIfNotExists(b"a", b"2"), Delete(b"b"), life=life)
+    await store.reset((b"a", b"2"))
+    assert store.place() == place
+    await store.write(Set(b"a", b"1"), life=life)
+    assert int(store.place()[3]) >= int(place[3]) + 3_000
+
+
 async def test_a_life_until_a_time_ends_then_whoever_wrote(store: Store) -> None:
     seconds, _ = store.client.time()
     now = await store.look_at_time()
@@ -822,23 +848,56 @@ async def test_no_step_of_the_clock_and_no_time_without_anybody_ends_a_map(store
     assert is_near(await now(first + 100_000), first + 100_000)  # who knows it says so
 
 
-async def test_foreign_data_under_the_shared_keys_stop_only_ends(store: Store) -> None:
-    control = store.map.control
-    for key in (control.maps, control.map_due):
-        kept = store.client.dump(key)
-        store.client.delete(key)
-        store.client.set(key, "foreign")
-        written = await store.write(Set(b"a", key.encode()))
-        assert await store.probe() == [written.at]
+@pytest.mark.parametrize("which", ["maps", "map_due"])
+async def test_foreign_data_under_the_shared_keys_stop_only_ends(store: Store, which: str) -> None:
+    """Without `due` not even those; where no time is known, who would need it is told the key."""
+    key = getattr(store.map.control, which)
+    store.client.set(key, "foreign")
+    written = await store.write(Set(b"a", b"1"))
+    assert await store.probe() == [written.at]
+    found = await store.map.find(store.pipeline, INCARNATION, [written.revision])
+    assert found.has(written.at)
+    await store.change("append", b"l", b"1")
+    if which == "maps":
         await refused(store, StoreFault, Set(b"b", b"1"), life=MapLife(60.0))
-        await store.change("append", b"l", b"1")
-        with pytest.raises(StoreFault):
+        with pytest.raises(StoreFault, match=f"WRONGTYPE {key}"):
+            await store.write(Set(b"b", b"1"), life=MapLife(60.0))
+        with pytest.raises(StoreFault, match=f"WRONGTYPE {key}"):
             await store.destroy()
-        assert await store.items() == {b"a": key.encode(), b"l": (b"1",)}
+        assert await store.items() == {b"a": b"1", b"l": (b"1",)}
         await store.change("remove", b"l", b"1")
+        other = StoredMap(store.map.control, "other")
+        with pytest.raises(StoreFault, match=f"WRONGTYPE {key}"):
+            await other.find(store.pipeline, INCARNATION, [1])
         store.client.delete(key)
-        if kept is not None:
-            store.client.restore(key, 0, kept)
+    await store.write(Set(b"b", b"1"), life=MapLife(60.0))
+    if which == "maps":
+        store.client.set(key, "foreign")
+        refusals = (store.state, store.reset, lambda: store.change("append", b"l", b"2"))
+        for ask in refusals:
+            with pytest.raises(StoreFault, match=f"WRONGTYPE {key}"):
+                await ask()
+        store.client.delete(key)
+    await store.change("append", b"l", b"2")
+    assert (await store.destroy()).is_met
+    assert await store.items() == {}
+
+
+async def test_what_lacks_where_ends_are_found_is_put_back(store: Store) -> None:
+    """By whoever follows the map; what has ended by then is handed to one, at once."""
+    due = store.map.control.map_due
+    await store.write(Set(b"a", b"1"), life=MapLife(60.0))
+    for _ in range(2):
+        store.client.delete(due)
+        await store.probe()
+        assert store.client.zscore(due, "flags") == int(store.place()[3])
+    store.end_now()
+    call = probe_call(store.map.control, INCARNATION, [store.map])
+    for harm in (store.client.delete, lambda key: store.client.set(key, "foreign")):
+        harm(due)
+        first, second = [await store.pipeline.call(call) for _ in range(2)]
+        is_foreign = first.foreign > 0
+        assert (first.ended, second.ended) == ([b"flags"], [b"flags"] if is_foreign else [])
 
 
 async def test_who_writes_to_an_ended_map_finds_it_empty(store: Store) -> None:
@@ -895,6 +954,24 @@ async def test_a_full_server_refuses_to_append_and_still_removes(
         assert (await store.reset()).is_met
         assert (await store.destroy()).is_met
         assert await store.items() == {}
+
+
+async def test_a_page_reads_nothing_of_the_log_that_it_does_not_bring(
+    own_server: EmbeddedServer,
+) -> None:
+    """A list of 32 MiB took 130 pages, and each of them read the latest append of 16 MiB."""
+    async with opened(own_server.url, "large") as store:
+        await store.change("append", b"l", *(b"%065536d" % n for n in range(16)))
+
+        def reads() -> int:
+            stats = store.client.info("commandstats")
+            kinds = ("cmdstat_xrevrange", "cmdstat_xinfo|stream")
+            return sum(stats.get(kind, {"calls": 0})["calls"] for kind in kinds)
+
+        before = reads()
+        state = await store.state()
+        assert state.counts == (0, 16)
+        assert reads() == before
 
 
 # --- deltas -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pool.redis.commands.lane import ADVANCE
+from pool.redis.commands.change import ADVANCE
 from pool.redis.scripts import Script
 
 HEADER = """--[[
@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def load(directory: Path, keys: tuple[str, ...], args: tuple[str, ...]) -> Script:
-    return Script.load("sum", keys=keys, args=args, directory=directory)
+    return Script.load("sum", keys=" ".join(keys), args=" ".join(args), directory=directory)
 
 
 def test_a_script_is_its_parts_and_its_text_in_order(directory: Path) -> None:

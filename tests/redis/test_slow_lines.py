@@ -46,7 +46,7 @@ return ARGV[1]
 @pytest.fixture
 def echo(tmp_path: Path) -> Script:
     (tmp_path / "echo.lua").write_text(_ECHO, "utf-8")
-    return Script.load("echo", keys=("key",), args=("word",), directory=tmp_path)
+    return Script.load("echo", keys="key", args="word", directory=tmp_path)
 
 
 @asynccontextmanager

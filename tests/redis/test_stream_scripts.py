@@ -61,7 +61,7 @@ class Shop:
 
     def add(self, n: int, **options: Any) -> ScriptCall:
         given: dict[str, Any] = {"length_max": 0, "ttl_ms": 0, "how": ""} | options
-        return self.stream.add(b"made", b"%d" % n, b"topic" if n % 2 else None, **given)
+        return self.stream.add(b"made", b"%d" % n, b"topic" if n % 2 else None, mark="a", **given)
 
     def read(self, consumer: str, count: int) -> None:
         as_whom = ("GROUP", self.sink.name, consumer, "COUNT", count)
@@ -227,7 +227,7 @@ def test_a_delivery_is_a_hand_out_and_nothing_else(shop: Shop) -> None:
         assert [(each.id, each.times, each.is_doubtful) for each in got.events] == [
             (first, 0, False)
         ]
-        assert got.events[0].fields == {"n": b"1", "e": b"made", "p": b"0"}
+        assert got.events[0].fields == {"n": b"1", "m": b"a", "e": b"made", "p": b"0"}
         assert shop.release(ME, first) == (1, 0)
     shop.take(ME, 2)
     for times in (1, 2, 1):  # said twice it counts once, and it never falls

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pool.redis.commands.lane import Target
-from pool.redis.commands.replies import Overdue, overdue
+from pool.redis.commands.calls import Target
+from pool.redis.commands.recovery import Overdue, overdue
 from tests.redis.test_dispatch_script import starts
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import redis
 from pool.core.pages import Pages
 from pool.core.record import Outcome, Record
 from pool.names import Control
-from pool.redis.commands.lane import OPEN_POOL, Target
-from pool.redis.commands.replies import Missing, More, PoolConfig, looked, messages, pool_config
+from pool.redis.commands.calls import Target
+from pool.redis.commands.opening import OPEN_POOL, PoolConfig, pool_config
+from pool.redis.commands.talk import Missing, More, looked, messages
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench

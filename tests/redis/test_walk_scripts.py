@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pool.redis.commands.lane import Target
-from pool.redis.commands.replies import Walked, recounted, walked
+from pool.redis.commands.calls import Target
+from pool.redis.commands.upkeep import Walked, recounted, walked
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench

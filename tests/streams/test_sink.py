@@ -1125,3 +1125,33 @@ async def test_a_closed_sink_has_no_timer_under_way(bench: Bench) -> None:
             loop: Any = sink._loop
             assert loop.timers
         await bench.until(lambda: not loop.timers)
+
+
+async def test_what_is_on_its_way_to_the_program_is_not_unknown(bench: Bench) -> None:
+    """Given back by who looks twice meanwhile, it would be in two hands: read, not yet buffered."""
+    async with bench.stream() as stream, stream.sink("billing") as sink:
+        [source] = sink._sources.values()
+        source.is_taking = True  # so what is read waits
+        [entry_id] = await bench.add(stream, 0)
+        await bench.until(lambda: sink._held is not None)
+        for _ in range(2):
+            sink._hands._on_held(source, sink.consumer, frozenset(), [entry_id])
+            assert not source.unknown
+        source.is_taking = False
+        sink._take_held()
+        [event] = await bench.take(sink, 1)
+        assert await sink.ack(event)
+
+
+async def test_a_suspect_that_is_being_noted_is_not_unknown(bench: Bench) -> None:
+    async with bench.stream() as stream, stream.sink("billing") as sink:
+        [source] = sink._sources.values()
+        await bench.add(stream, 0)
+        await bench.until(lambda: len(sink._buffer))
+        item = await sink._buffer.next()  # as who iterates takes it, before the note of it
+        source.position = item.event.id  # and the batch is done with
+        item.is_doubtful, sink._calls.trial = True, item
+        for _ in range(2):
+            sink._hands._on_held(source, sink.consumer, frozenset(), [item.event.id])
+            assert not source.unknown
+        assert await sink._hands.hand_out(item)

@@ -173,14 +173,22 @@ def _puts(view: View) -> dict[str, _Puts]:
 
 @invariant("I44", "who has waited for a write has it")
 def waited_for(view: View, _: Bounds, found: Finding) -> None:
-    """When `set_and_wait` returns, the copy has the write, or what was written over it."""
+    """When `set_and_wait` returns, the copy has the write, or what was written over it; or nothing,
+    where another hand took the map's data meanwhile: its log knows of the write still.
+    """
     for puts in _puts(view).values():
         for value, event in puts.ended.items():
             if event.type != "ok" or not event.extra["wait"]:
                 continue
             found.judged += 1
             name, got = event.key.partition("/")[0], event.extra["got"]
-            allowed = {value, *puts.unsure(event.t)} | ({None} if name != "m0" else set())
+            asked = puts.asked[value].t
+            is_taken = any(
+                fault.does == DATA and fault.began <= event.t and fault.ended >= asked
+                for fault in _losses(view, name)
+            )
+            may_be_gone = is_taken or name != "m0"
+            allowed = {value, *puts.unsure(event.t)} | ({None} if may_be_gone else set())
             if got not in allowed:
                 found.say(f"{value} of {event.key} was waited for, and it is {got}", event)
 

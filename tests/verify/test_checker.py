@@ -3510,6 +3510,12 @@ def who_waits_has_what_was_written(s: Story) -> None:
     s.final(maps={"m0": {"own-a": "v3"}})
 
 
+@good("I44")
+def who_waits_has_nothing_of_a_map_that_another_hand_took(s: Story) -> None:
+    s.fault("data", "", of="m0")
+    _put(s, "v1", got=None)
+
+
 @bad("I44")
 def who_waits_has_it_not(s: Story) -> None:
     _put(s, "v1", got="v1")

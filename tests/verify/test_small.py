@@ -13,11 +13,14 @@ from tests.verify.small import (
     _BEGAN,
     _FAILED,
     EXCUSED,
+    PAGE,
     Change,
     Who,
     _lua,
+    _page,
     _python,
     _shown,
+    by_hand,
     changes,
     key,
 )
@@ -148,3 +151,14 @@ def test_who_was_the_last_to_begin_is_known_by_its_whole_name(name: str, ended: 
 def test_each_excuse_is_of_a_change_that_can_be_drawn() -> None:
     drawn = {key(change) for each in changes("pool").values() for change in each}
     assert EXCUSED.keys() <= drawn
+
+
+def test_what_was_written_by_hand_stays_on_the_next_page() -> None:
+    text = PAGE.read_text("utf-8")
+    kept = by_hand(text)
+    assert "noticed at first" in kept
+    assert text.endswith(kept)
+    anew = _page([], 7) + kept
+    assert "(seed 7)" in anew
+    assert by_hand(anew) == kept
+    assert by_hand(_page([], 7)) == ""

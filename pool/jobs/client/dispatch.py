@@ -31,7 +31,7 @@ from pool.jobs.client.job_client import DispatchOptions, JobClient, no_handler
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler
 from pool.names import check_handler, lane_of
-from pool.redis.commands.lane import Admission
+from pool.redis.commands.admission import Admission
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -130,7 +130,8 @@ class Dispatching:
             InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.
             StorageFull: Redis is at its memory limit; nothing was written.
             StoreUnavailable: Redis cannot be reached; `maybe_done` says if the job may exist.
-            StoreLost: Redis came back without the pool's data; dispatch again.
+            StoreLost: Redis came back without the pool's data; dispatch again. `maybe_done` says if
+                it may have run.
             NotRunning: The node is not open.
         """
         client = self._opened()

@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.record import STATES, Outcome, Record
+from pool.core.record import Outcome, Record
 from pool.core.retry import DISPATCH_RETRY_S, refused_delay
 from pool.errors import (
     JobExists,
@@ -48,8 +48,8 @@ from pool.errors import (
 )
 from pool.jobs.context import TARGETS_MAX, Context, Ranks, Seen
 from pool.redis import pipeline
-from pool.redis.commands.lane import Admission
-from pool.redis.commands.replies import Missing, More, Said
+from pool.redis.commands.admission import Admission, Admitted, Exists, Full, Said
+from pool.redis.commands.talk import Missing, More
 from pool.redis.io.system import Reply, Waiter
 from pool.runtime.actor import Actor
 
@@ -115,8 +115,7 @@ class Pending:
 
     def fail(self, error: PoolError) -> None:
         """Tell why the last call failed; what one before it may have done, that must not deny."""
-        is_sure = not self.maybe_done or isinstance(error, StoreLost)
-        self.resolve(attrs.evolve(error) if is_sure else unsure(error))
+        self.resolve(unsure(error) if self.maybe_done else attrs.evolve(error))
 
 
 @attrs.define(eq=False)
@@ -472,27 +471,27 @@ class Dispatcher(Actor[Message]):
         self._lane(number).failures = 0
         again = []
         seen = self.context.lanes[number].seen(admitted.asked_s)
-        told: list[Said] = reply
-        for pending, (word, _, rest) in zip(batch, told, strict=True):
-            if word == "UNKNOWN" and self._has_known(pending.item):
+        told: list[Admitted] = reply
+        for pending, said in zip(batch, told, strict=True):
+            if said is Said.UNKNOWN and self._has_known(pending.item):
                 # It was registered: the data are new, and nobody has joined them yet who says so.
                 pending.item.allow_unknown = True
                 again.append(pending)
-            elif word == "NOROOM":
+            elif said is Said.NO_ROOM:
                 self._saturated[pending.item.handler] = self.context.io.clock() + SATURATED_S
                 pending.item.unassigned = True
                 again.append(pending)
-            elif admitted.only_answered or word == "MALFORMED":  # nothing of that is remembered
-                is_full = word == "FULL"
-                answer = StorageFull() if is_full else self._read(pending.item, word, rest, seen)
+            elif admitted.only_answered or said is Said.UNREADABLE:  # nothing of it is remembered
+                is_full = isinstance(said, Full)
+                answer = StorageFull() if is_full else self._read(pending.item, said, seen)
                 if isinstance(answer, PoolError):
                     pending.fail(answer)
                 else:
                     pending.resolve(answer)
             else:
-                pending.resolve(self._read(pending.item, word, rest, seen))
+                pending.resolve(self._read(pending.item, said, seen))
         first = batch[0].item  # each is, once
-        if told[0][0] == "OK" and not first.allow_unknown and len(self._known) < KNOWN_MAX:
+        if told[0] is Said.ACCEPTED and not first.allow_unknown and len(self._known) < KNOWN_MAX:
             self._known.add(first.handler)
         if again:
             self._lane(number).queue.extendleft(reversed(again))
@@ -545,29 +544,22 @@ class Dispatcher(Actor[Message]):
         self.context.on_data_lost(number)
         return StoreLost(pool=self.context.pool)
 
-    def _read(self, item: Admission, word: str, rest: str, seen: Seen) -> Accepted | PoolError:
-        match word:
-            case "OK":
+    def _read(self, item: Admission, said: Admitted, seen: Seen) -> Accepted | PoolError:
+        match said:
+            case Said.ACCEPTED:
                 if item.delay_s:
                     self.context.on_due(self.context.lane_of(item.key).number, item.delay_s)
                 return Accepted(item.key, item.id, item.handler, seen)
-            case "ENDED":
+            case Said.ENDED:
                 return Accepted(item.key, item.id, item.handler, None)
-            case "ATTACHED":
-                _, _, job_id, handler = rest.split(" ", 3)
+            case Exists(_, _, job_id, handler, is_attached=True):
                 return Accepted(item.key, job_id, handler, seen)
-            case "EXISTS":
-                state, owner, job_id, _ = rest.split(" ", 3)
-                return JobExists(
-                    key=item.key,
-                    job_id=job_id,
-                    state=STATES[state],
-                    owner="" if owner == "-" else owner,
-                )
-            case "FULL":
+            case Exists(state, owner, job_id):
+                return JobExists(key=item.key, job_id=job_id, state=state, owner=owner)
+            case Full(queued):
                 most = self.context.settings.queued_jobs_of_lane
-                return PoolFull(queued_jobs=int(rest), queued_jobs_max=most)
-            case "UNKNOWN":
+                return PoolFull(queued_jobs=queued, queued_jobs_max=most)
+            case Said.UNKNOWN:
                 return UnknownHandler(handler=item.handler)
             case _:
                 problem = f"the record of {item.key!r} cannot be read"

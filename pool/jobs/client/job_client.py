@@ -19,8 +19,8 @@ from pool.jobs.client.requests import Requests
 from pool.jobs.context import Seen
 from pool.jobs.handlers import Handler, Handlers
 from pool.names import check_handler, check_key
-from pool.redis.commands.lane import Admission
-from pool.redis.commands.replies import Missing
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.talk import Missing
 
 
 @attrs.frozen(kw_only=True)

@@ -14,10 +14,14 @@ from pool.errors import (
     JobCancelled,
     JobParked,
     NoSuchJob,
+    NotRunning,
     NotStarted,
     NotStopped,
     PoolError,
+    StoreLost,
+    StoreUnavailable,
     again,
+    unsure,
 )
 from pool.jobs.client.dispatcher import Waiting
 from pool.jobs.client.job_client import JobClient
@@ -199,7 +203,8 @@ class JobRef(Generic[R]):
         Raises:
             InvalidOption: `cause` is no text, or `timeout_s` as for `started()`.
             NotStopped: Its handler has not ended within `timeout_s`.
-            StoreUnavailable: The store does not answer.
+            StoreUnavailable: The store does not answer, or the node left meanwhile.
+            StoreLost: The pool's data were lost, before it or while it was waited for.
         """
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         checks.text("cause", cause)
@@ -219,9 +224,16 @@ class JobRef(Generic[R]):
 
 
 async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
-    """Return once a job that was asked to stop has ended; raises NotStopped."""
+    """Return once a job that was asked to stop has ended; see `JobRef.stop`."""
+    waiting = Waiting(ref.key, ref.job_id, ref._seen)
     try:
-        await ref._wait(Waiting(ref.key, ref.job_id, ref._seen), timeout_s)
+        await ref._wait(waiting, timeout_s)
     except TimeoutError:
         assert timeout_s is not None
         raise NotStopped(key=ref.key, job_id=ref.job_id, waited_s=timeout_s) from None
+    match waiting.answer:  # whatever it is, the stop had been written
+        case StoreLost() as lost:
+            raise unsure(lost)
+        case NotRunning():
+            problem = "a stop was asked for, and the node left before the job had ended"
+            raise StoreUnavailable(problem=problem, maybe_done=True)

@@ -8,7 +8,7 @@ has one deadline, and as long again for each answer that came late over a slow l
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -16,20 +16,28 @@ import attrs
 from pool.core import lifecycle
 from pool.core.record import CAUSE_CHARS_MAX, one_line
 from pool.errors import (
-    AuthError,
     InboxFull,
     NoSuchJob,
+    NotRunning,
     PoolError,
-    StorageFull,
+    StoreError,
     StoreFault,
     StoreUnavailable,
     again,
     unsure,
 )
 from pool.jobs.context import Context
-from pool.jobs.settlement import outcome_ttl_ms, tell_all
-from pool.redis.commands.lane import Edge
-from pool.redis.commands.replies import Said
+from pool.jobs.settlement import TellWaiters, outcome_ttl_ms, tell_all
+from pool.redis.commands.change import Edge, Status
+from pool.redis.commands.talk import (
+    InboxHas,
+    Intended,
+    LookedAt,
+    MovedOn,
+    Noted,
+    Notified,
+    NotNoted,
+)
 from pool.redis.io.system import Reply
 from pool.redis.scripts import ScriptCall
 
@@ -62,7 +70,7 @@ class Requests:
     """Sends them for one node, and remembers who owned what."""
 
     context: Context
-    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    tell_waiters: TellWaiters
     # key -> owner and job id
     _owners: OrderedDict[str, tuple[str, str]] = attrs.field(init=False, factory=OrderedDict)
 
@@ -100,7 +108,7 @@ class Requests:
             # One that has looked at some before would not see what its own first copy has done.
             is_sure = only_looks or (bool(doubted) and not skip)
             try:
-                word, _, rest = await self._call(call, limit, is_sure=is_sure)
+                told: Notified = await self._call(call, limit, is_sure=is_sure)
             except (StoreUnavailable, StoreFault) as error:
                 if only_looks:
                     raise attrs.evolve(error, maybe_done=False) from None
@@ -109,34 +117,33 @@ class Requests:
                     doubted, skip = job_id, 0
                     continue
                 raise (unsure(error) if doubted else error) from None
-            except (StorageFull, AuthError) as error:  # of this try: nothing was written
+            except (StoreError, NotRunning) as error:  # of this try: nothing was written
                 raise (unsure(error) if doubted else error) from None
             else:
-                match word:
-                    case "OK":
+                match told:
+                    case Noted():
                         self._remember(key, owner, job_id)
                         return
-                    case "LOOKED" if int(rest) > skip and limit.left_s() > 0:
-                        skip = int(rest)
+                    case LookedAt(further) if further > skip and limit.left_s() > 0:
+                        skip = further
                         continue
-                    case "LOOKED":
+                    case LookedAt():
                         failed = StoreUnavailable(
                             problem="time is up while its message was looked for", maybe_done=True
                         )
-                    case "MOVED_ON":
-                        present, job_id = rest.split(" ")
-                        owner, skip = "" if present == "-" else present, 0
+                    case MovedOn(owner, job_id):
+                        skip = 0
                         if doubted in ("", job_id):
                             continue
                         failed = NoSuchJob(key=key, job_id=doubted)
-                    case "NOJOB":
+                    case NotNoted.NO_JOB:
                         self._owners.pop(key, None)
                         failed = NoSuchJob(key=key)
-                    case "INBOX":
+                    case InboxHas(messages):
                         failed = InboxFull(
-                            key=key, messages=int(rest), messages_max=settings.messages_max
+                            key=key, messages=messages, messages_max=settings.messages_max
                         )
-                    case _:
+                    case NotNoted.UNREADABLE:
                         failed = _unreadable(key)
             raise unsure(failed) if doubted else again(failed)
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was notified")
@@ -160,37 +167,34 @@ class Requests:
                 key, job_id, owner, "s" + cause, again_s=self.context.timing.stop_budget_s
             )
             try:
-                told: Said = await self._call(call, limit, is_sure=True)
+                intended: Intended = await self._call(call, limit, is_sure=True)
             except (StoreUnavailable, StoreFault) as error:  # a former try may be done all the same
                 if not (owner or was_sent):
                     raise attrs.evolve(error, maybe_done=False) from None
                 raise (unsure(error) if was_sent else error) from None
-            except (StorageFull, AuthError) as error:  # of this try: nothing was written
+            except (StoreError, NotRunning) as error:  # of this try: nothing was written
                 raise (unsure(error) if was_sent else error) from None
-            word, _, rest = told
             was_sent = was_sent or bool(owner)
-            match word:
-                case "OK":
+            match intended:
+                case Noted(noted_id):
                     self._remember(key, owner, job_id)
-                    return rest.split(" ")[0]
-                case "NOJOB" if was_live:
+                    return noted_id
+                case NotNoted.NO_JOB if was_live:
                     return job_id  # it has ended since, as it should
-                case "NOJOB":
+                case NotNoted.NO_JOB:
                     self._owners.pop(key, None)
                     raise NoSuchJob(key=key, job_id=job_id)
-                case "MOVED_ON":
-                    present, job_id, epoch, handler = rest.split(" ", 3)
+                case MovedOn(owner, job_id, epoch, handler):
                     was_live = True
-                    owner = "" if present == "-" else present
                     if not owner:
-                        edge = Edge(lifecycle.CANCEL, key, int(epoch), job_id)
+                        edge = Edge(lifecycle.CANCEL, key, epoch, job_id)
                         edge.ttl_ms, edge.x, edge.handler = outcome_ttl_ms(settings), cause, handler
                         try:
                             if await self._cancel(state.number, edge, limit):
                                 return job_id
-                        except (StoreUnavailable, StoreFault, StorageFull, AuthError) as error:
+                        except (StoreError, NotRunning) as error:
                             raise (unsure(error) if was_sent else error) from None
-                case _:
+                case NotNoted.UNREADABLE:
                     raise _unreadable(key)
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was stopped")
 
@@ -200,7 +204,7 @@ class Requests:
         call = state.lane.advance("free", "", [edge], pending_s=pending_s, expects=expects)
         _, told = await self._call(call, limit, is_sure=True)
         tell_all(self.context, self.tell_waiters, lane, [edge], told)
-        return told[0][0] in ("OK", "REPEAT")
+        return told[0].status in (Status.DONE, Status.REPEAT)
 
     def _limit(self) -> _Limit:
         clock, settings = self.context.io.clock, self.context.settings

@@ -41,7 +41,7 @@ from pool.core.timing import Timing
 from pool.errors import Gone, PoolError, StoreLost
 from pool.events import ClockStepped, LeaseLost, LeaseResumed, LoopHung, TtlChanged
 from pool.jobs.context import Context, LaneState
-from pool.redis.commands.replies import Renewal
+from pool.redis.commands.member import Renewal
 from pool.redis.io.system import BodyIO, Reply, RunningBody
 from pool.redis.scripts import ScriptCall
 from pool.redis.url import Url

@@ -62,8 +62,10 @@ from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import Delete, Set
 from pool.maps.replica import Replica
 from pool.names import Names
-from pool.redis.commands.lane import IS_NODE, Lane, Target, incarnation_of_pool
-from pool.redis.commands.replies import PoolConfig
+from pool.redis.commands.calls import IS_NODE, Target
+from pool.redis.commands.lane import Lane
+from pool.redis.commands.member import Left
+from pool.redis.commands.opening import PoolConfig, incarnation_of_pool
 from pool.runtime.actor import Actor
 from pool.runtime.pool_config import open_pool
 
@@ -336,7 +338,8 @@ class Membership(Actor[Message]):
                 self._joined.discard((lane, target.name))
                 if state.lane.incarnation and not state.is_silent:
                     try:
-                        has_left, keys = await self._leave(state, target)
+                        left = await self._leave(state, target)
+                        has_left, keys = left.in_peace, left.keys
                     except PoolError as error:  # its lease ends by itself
                         self.context.trouble("leave", lane, error)
             owns.append(keys)
@@ -699,8 +702,8 @@ class Membership(Actor[Message]):
             await self.context.pipeline.call(call, repeatable=True)
             self._former[state.number] = [n for n in self._former[state.number] if n not in former]
 
-    async def _leave(self, state: LaneState, who: Target) -> tuple[bool, int]:
-        """Return whether it is gone in peace, and how many keys it owns otherwise."""
-        call = state.lane.leave([who])
-        [(word, _, keys)] = await self.context.pipeline.call(call, repeatable=True)
-        return word == "OK", int(keys) if word == "OWNS" else 0
+    async def _leave(self, state: LaneState, who: Target) -> Left:
+        told: list[Left] = await self.context.pipeline.call(
+            state.lane.leave([who]), repeatable=True
+        )
+        return told[0]

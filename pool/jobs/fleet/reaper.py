@@ -27,15 +27,14 @@ import attrs
 
 from pool.core.ids import process_of
 from pool.core.retry import RECOVERY_RETRY_S, SPREAD_S
-from pool.core.settlement import Grant, Lineup, recover
+from pool.core.settlement import Lineup
 from pool.errors import Gone, PoolError, StoreFault, StoreLost
 from pool.events import WorkerReaped
-from pool.jobs.context import Context, LaneState, Ranks
+from pool.jobs.context import Context, LaneState
 from pool.jobs.fleet.scatter import Scatter
 from pool.jobs.quarantine import quarantine
-from pool.jobs.settlement import edge_of, judgement_of, tell_all
-from pool.redis.commands.lane import Edge, ranking
-from pool.redis.commands.replies import Claim, Holding
+from pool.jobs.settlement import Recovery, TellWaiters, judgement_of
+from pool.redis.commands.recovery import Claim, Forgotten, Holding
 from pool.runtime.actor import Actor
 from pool.runtime.timers import Alarms
 
@@ -67,7 +66,7 @@ class Reaper(Actor[Message]):
     """Fences and reaps; every node has one, clients too."""
 
     context: Context
-    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    tell_waiters: TellWaiters
     on_reaped: Callable[[int, str], object]  # lane and identity of which nothing is left
     _suspects: dict[int, dict[str, None]] = attrs.field(init=False, factory=dict)
     _reaping: set[tuple[int, str]] = attrs.field(init=False, factory=set)
@@ -175,10 +174,10 @@ class Reaper(Actor[Message]):
             self._troubled("reap", state.number, error)
             return claimed  # who reaps them goes on asking
         left = []
-        for claim, (word, *_) in zip(claimed, told, strict=True):
-            if word == "OK":
+        for claim, each in zip(claimed, told, strict=True):
+            if each is Forgotten.OVER:
                 self._on_over(state, claim, 0)
-            elif word == "OWNS":
+            elif each is Forgotten.OWNS:
                 left.append(claim)
         return left
 
@@ -289,44 +288,23 @@ class Reaper(Actor[Message]):
         scatter: Scatter,
     ) -> int:
         """Move or park these, but who is put aside; return how many of them could be."""
-        settings, timing, ranks, parked = self.context.settings, self.context.timing, Ranks(), 0
-        edges: list[Edge] = []
+        recovery, parked = Recovery(self.context, state, lineup.judgement), 0
         for holding in held:
-            record, text = holding.record, holding.text
+            key, record, text = holding.key, holding.record, holding.text
             if record is None:
-                parked += await quarantine(self.context, state, holding.key, text, claim.identity)
+                parked += await quarantine(self.context, state, key, text, claim.identity)
                 continue
             if lineup.asks(record):
                 lineup.known = await self._known()
-            if lineup.keeps(holding.key, record):
+            if lineup.keeps(key, record):
                 continue
-            decision = recover(
-                record,
-                holding.options,
-                self.context.io.dice,
-                judgement=lineup.judgement,
-                death=claim.death,
-                is_most=lineup.is_most(holding.key),
+            is_most = lineup.is_most(key)
+            recovery.add(
+                key, record, holding.options, scatter.targets, death=claim.death, is_most=is_most
             )
-            edge = edge_of(holding.key, record, decision, settings)
-            if isinstance(decision, Grant):
-                edge.x = ranking(ranks.of(scatter.targets(holding.key, record, decision)))
-            edges.append(edge)
-        if not edges:
-            return parked
-        call = state.lane.advance(
-            "reap",
-            claim.identity,
-            edges,
-            pending_s=timing.pending_timeout_s,
-            targets=ranks.targets,
-            claim=claim.claim,
-            reap_s=timing.reap_s,
-            expects=state.time.expects(self.context.io.clock()),
+        return parked + await recovery.carry_out(
+            "reap", claim.identity, self.tell_waiters, claim=claim.claim
         )
-        # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
-        _, told = await self.context.pipeline.call(call, repeatable=True)
-        return parked + tell_all(self.context, self.tell_waiters, state.number, edges, told)
 
     def _troubled(self, during: str, lane: int, error: PoolError) -> None:
         if isinstance(error, StoreLost):

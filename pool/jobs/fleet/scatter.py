@@ -5,7 +5,7 @@
 Of those aboard one may have killed it, long after its start, so that nobody can say which.  At the
 next death all are cleared that were in another process: the more processes take them, and the more
 evenly those that are suspected of as many deaths are spread, the sooner the guilty one is alone
-(`model.job.Lineup`).  By rank they would meet again: a worker that comes back under its label is
+(`settlement.Lineup`).  By rank they would meet again: a worker that comes back under its label is
 first for all that it had.
 
 So they are dealt out, one to each process, and stay where they were put (`rebalance.py`).  What is
@@ -22,7 +22,7 @@ from pool.core.ids import process_of
 from pool.core.record import Record
 from pool.core.settlement import Grant
 from pool.jobs.context import TARGETS_MAX, Context
-from pool.redis.commands.lane import Target
+from pool.redis.commands.calls import Target
 
 
 @attrs.define(eq=False)

@@ -32,14 +32,14 @@ import attrs
 
 from pool.core.record import Record
 from pool.core.retry import RECOVERY_RETRY_S, refused_delay
-from pool.core.settlement import Death, Decision, Grant, recover
+from pool.core.settlement import Death, Grant
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
-from pool.jobs.context import Context, LaneState, Ranks
+from pool.jobs.context import Context, LaneState
 from pool.jobs.fleet.walker import ACT_MAX, Walker
 from pool.jobs.quarantine import quarantine
-from pool.jobs.settlement import edge_of, judgement_of, tell_all
-from pool.redis.commands.lane import Edge, ranking
-from pool.redis.commands.replies import Overdue
+from pool.jobs.settlement import Recovery, TellWaiters, judgement_of
+from pool.redis.commands.calls import Target
+from pool.redis.commands.recovery import Overdue
 from pool.runtime.actor import Actor
 from pool.runtime.timers import Alarms
 
@@ -94,7 +94,7 @@ class Sweeper(Actor[Deadline]):
     """Every node has one, clients too."""
 
     context: Context
-    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    tell_waiters: TellWaiters
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
     _alarms: Alarms = attrs.field(init=False)
     _agendas: defaultdict[int, Agenda] = attrs.field(
@@ -227,32 +227,15 @@ class Sweeper(Actor[Deadline]):
         owner: str,
         group: Sequence[tuple[Overdue, Record]],
     ) -> int:
-        settings, ranks = self.context.settings, Ranks()
-        edges: list[Edge] = []
+        judgement = judgement_of(self.context.settings, self.context.timing)
+        recovery = Recovery(self.context, state, judgement)
+
+        def targets(key: str, record: Record, _: Grant) -> Sequence[Target]:
+            return self.context.targets(key, record.handler, lane=state.number)
+
         for each, record in group:
             # What else is known of that death only its reaper knows, who may hold and park.
             is_dead = each.owner == "gone"
             death = Death(identity=owner, alive_ms=0, culprit=-1) if is_dead else None
-            decision: Decision = recover(
-                record,
-                each.options,
-                self.context.io.dice,
-                judgement=judgement_of(settings, self.context.timing),
-                death=death,
-            )
-            edge = edge_of(each.key, record, decision, settings)
-            if isinstance(decision, Grant):
-                targets = self.context.targets(each.key, record.handler, lane=state.number)
-                edge.x = ranking(ranks.of(targets))
-            edges.append(edge)
-        pending_s = self.context.timing.pending_timeout_s
-        call = state.lane.advance(
-            "free",
-            owner,
-            edges,
-            pending_s=pending_s,
-            targets=ranks.targets,
-            expects=state.time.expects(self.context.io.clock()),
-        )
-        _, told = await self.context.pipeline.call(call, repeatable=True)
-        return tell_all(self.context, self.tell_waiters, state.number, edges, told)
+            recovery.add(each.key, record, each.options, targets, death=death)
+        return await recovery.carry_out("free", owner, self.tell_waiters)

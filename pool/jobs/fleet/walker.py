@@ -37,7 +37,9 @@ from pool.jobs.context import Context, LaneState
 from pool.jobs.quarantine import quarantine
 from pool.jobs.restoring import restore, tell_restored
 from pool.names import Names
-from pool.redis.commands.replies import Overdue, Walked, read
+from pool.redis.commands.recovery import Overdue
+from pool.redis.commands.reply import read
+from pool.redis.commands.upkeep import Walked
 from pool.redis.scripts import Word
 
 _ENDS: Final = ("", "0")  # cursors between two passes

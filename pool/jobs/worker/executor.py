@@ -31,6 +31,7 @@ from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.raised import Raised
 from pool.jobs.run import CANCELLED, Ending, Run, execute
+from pool.jobs.trials import Rank
 from pool.jobs.worker.outbox import Outbox
 from pool.redis.io.loops import Strays, is_asked_for, is_cancellation, strays, unmoved
 from pool.redis.io.system import Waiter
@@ -112,7 +113,7 @@ class Executor:
     _made: int = 0
     called: int = 0  # slots that were given a run, and have their turn next
     _preparing: int = 0
-    _suspects: list[tuple[int, int, Run]] = attrs.field(factory=list)  # a heap: marks, turn, run
+    _suspects: list[tuple[Rank, int, Run]] = attrs.field(factory=list)  # a heap: rank, turn, run
     _turns: int = 0
     pace: Pace = attrs.field(init=False)
     _launched_s: float = 0.0
@@ -151,7 +152,7 @@ class Executor:
         not a trial that they wait for.
         """
         now_s = self.context.io.clock()
-        if self._suspects and not self.context.trials.is_taken(now_s, self.fill):
+        if self._suspects and not self._is_trial(now_s):
             self._backlog.extendleft(run for _, _, run in sorted(self._suspects, reverse=True))
             self._forget_suspects()
         is_moving = now_s - self._launched_s < AHEAD_S or self.pace.ahead(now_s) > 0
@@ -224,29 +225,34 @@ class Executor:
 
     def _suspect(self, run: Run) -> None:
         self._turns += 1
-        heappush(self._suspects, (run.start.marks.halves, self._turns, run))
-        self.context.trials.count(1, self.context.io.clock())
+        rank = self.context.trials.come(run, self.context.io.clock())
+        heappush(self._suspects, (rank, self._turns, run))
 
     def _forget_suspects(self) -> None:
-        self.context.trials.count(-len(self._suspects), self.context.io.clock())
+        for rank, _, run in self._suspects:
+            self.context.trials.go(run, rank)
         self._suspects.clear()
+
+    def _is_trial(self, now_s: float) -> bool:
+        """Whether it is a trial that our next suspect waits for."""
+        return self.context.trials.is_taken(now_s, self.fill, self._suspects[0][0])
 
     def _begin_trial(self) -> None:
         """Begin the next suspect, unless one is on trial."""
         trials, now_s = self.context.trials, self.context.io.clock()
-        if not (self._suspects and self.has_room()) or trials.is_taken(now_s, self.fill):
+        if not (self._suspects and self.has_room()) or self._is_trial(now_s):
             return
-        kept: list[tuple[int, int, Run]] = []
+        kept: list[tuple[Rank, int, Run]] = []
         while self._suspects:
             suspect = heappop(self._suspects)
-            run = suspect[2]
+            rank, _, run = suspect
             if run.phase == "queued" and not self._may_start(run):
                 kept.append(suspect)
                 continue
-            trials.count(-1, now_s)
+            trials.go(run, rank)
             if run.phase == "queued":
                 identity = (run.lane, self.box_of(run).target.name)
-                for_s = trials.take(run, identity, partial(self.on_lived, run), now_s)
+                for_s = trials.take(run, rank, identity, partial(self.on_lived, run), now_s)
                 self.on_trial(run, for_s)
                 self._prepare(run)
                 break

@@ -30,8 +30,9 @@ from pool.errors import PoolError, StoreUnavailable
 from pool.jobs.context import Context, Ranks
 from pool.jobs.run import Run
 from pool.redis import pipeline
-from pool.redis.commands.lane import Edge, Target, ranking
-from pool.redis.commands.replies import Said
+from pool.redis.commands.admission import ranking
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Changed, Edge
 from pool.redis.io.system import Reply
 from pool.redis.scripts import Word
 
@@ -193,7 +194,7 @@ class Outbox:
             self._has_ack_timer = False
         self.flush(due.acks_until_s)
 
-    def on_answer(self, answer: Answered) -> Iterable[tuple[Sent, Said]]:
+    def on_answer(self, answer: Answered) -> Iterable[tuple[Sent, Changed]]:
         """Take the answer to a batch; return what was sent and what was said of it, each.
 
         Nothing is returned when the batch failed: then it is sent again after a pause.

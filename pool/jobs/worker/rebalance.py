@@ -19,8 +19,8 @@ from pool.errors import PoolError
 from pool.events import ServiceMoved
 from pool.jobs.context import Context
 from pool.jobs.run import Run
-from pool.redis.commands.lane import Target
-from pool.redis.commands.replies import Opening
+from pool.redis.commands.calls import Target
+from pool.redis.commands.member import Opening
 
 MOVES_MAX: Final = 16  # services on their way to one target at once
 

@@ -22,8 +22,8 @@ import attrs
 from pool.core.record import Record, Start
 from pool.jobs.run import Run
 from pool.jobs.worker.outbox import Memory
-from pool.redis.commands.lane import Edge
-from pool.redis.commands.replies import Owned
+from pool.redis.commands.change import Edge
+from pool.redis.commands.upkeep import Owned
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ import attrs
 
 from pool.core import lifecycle
 from pool.core.codec import check_size, encode_value
-from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, one_line
+from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, Outcome, one_line
 from pool.core.settlement import ParkJob, after_failure
 from pool.errors import PayloadEncodingError, PayloadTooLarge
 from pool.events import AttemptFailed
@@ -16,7 +16,7 @@ from pool.jobs.context import Context
 from pool.jobs.raised import Raised
 from pool.jobs.run import Ending, Returned, Run, Unreadable
 from pool.jobs.settlement import outcome_ttl_ms
-from pool.redis.commands.lane import Edge
+from pool.redis.commands.change import Edge
 from pool.runtime.exceptions import told
 
 
@@ -133,15 +133,13 @@ class Settlement:
 
 
 def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:
-    """Return the outcome that an edge made, as `result:ID` has it (but for the time); else None."""
-    body, cause = b"", ""
+    """Return the outcome that an edge made, but for the times; None if it made none."""
+    run = edge.epoch, owner, attempt
     match edge.letter:
         case lifecycle.DONE:
-            word, body = "done", edge.x if isinstance(edge.x, bytes) else b""
+            return Outcome.pack("done", *run, body=edge.x if isinstance(edge.x, bytes) else b"")
         case lifecycle.PARK:
-            word, cause, body = "parked", str(edge.x), str(edge.y).encode()
+            return Outcome.pack("parked", *run, cause=str(edge.x), body=str(edge.y).encode())
         case lifecycle.CANCEL:
-            word, cause = "cancelled", str(edge.x)
-        case _:
-            return None
-    return f"{word}|{edge.epoch}|{owner}|{attempt}|0|{cause}\n".encode() + body
+            return Outcome.pack("cancelled", *run, cause=str(edge.x))
+    return None

@@ -37,7 +37,7 @@ from pool.jobs.quarantine import quarantine
 from pool.jobs.raised import Raised
 from pool.jobs.restoring import restore
 from pool.jobs.run import CANCELLED, Ending, Run
-from pool.jobs.settlement import edge_of, outcome_ttl_ms
+from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms
 from pool.jobs.trials import LIVED_S
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Executor
 from pool.jobs.worker.messages import (
@@ -57,14 +57,16 @@ from pool.jobs.worker.outbox import BATCH_MAX, Answered, FlushDue, Memory, Outbo
 from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
-from pool.redis.commands.lane import Edge, Target
-from pool.redis.commands.replies import Owned
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Changed, Edge, Status
+from pool.redis.commands.upkeep import Owned
 from pool.redis.io.loops import unmoved
 from pool.redis.io.system import Reply
 from pool.redis.scripts import ScriptCall
 from pool.runtime.actor import Actor
 
 ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
+_HANDED_ON: Final = (Status.REPEAT, Status.GRANTED, Status.UNASSIGNED)
 COMING_S: Final = 0.1  # for so long slots are kept for what a lane was asked for; then it hangs
 
 
@@ -158,7 +160,7 @@ class Worker(Actor[Told]):
     version: str = ""
     on_gone: Callable[[int, str], object]  # lane and identity that a script answered GONE to
     on_lost: Callable[[int], object]  # lane: handlers there have a stop budget to end
-    tell_waiters: Callable[[int, Sequence[str], str, str, bytes], object]
+    tell_waiters: TellWaiters
     has_read: Callable[[int, str, int], bool]  # see `Listener`
     is_draining: bool = attrs.field(init=False, default=False)
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)
@@ -664,15 +666,15 @@ class Worker(Actor[Told]):
         told = box.on_answer(answer)
         if isinstance(answer.reply, PoolError):
             self._troubled(box, answer.reply)
-        for (edge, run), (word, _, rest) in told:
+        for (edge, run), changed in told:
             if edge.letter == lifecycle.ACKNOWLEDGE:
                 assert run is not None
-                self._on_acknowledged(run, word, rest)
+                self._on_acknowledged(run, changed)
             elif edge.letter == lifecycle.SEEN:
-                if word == "MORE":  # than one call takes out
+                if changed.status is Status.MORE:  # than one call takes out
                     box.see(edge)
             elif edge.letter not in (lifecycle.LIMIT, lifecycle.OVER):
-                self._on_settled(box, edge, run, word, rest)
+                self._on_settled(box, edge, run, changed)
         box.flush()
         self._refill()
         self._ring_if_idle()
@@ -686,24 +688,27 @@ class Worker(Actor[Told]):
         elif not isinstance(error, StoreUnavailable):
             self.context.trouble("advance", box.lane, error)
 
-    def _on_acknowledged(self, run: Run, word: str, rest: str) -> None:
+    def _on_acknowledged(self, run: Run, changed: Changed) -> None:
         if self.runs.get(run.key) is not run or run.phase not in ("running", "preparing"):
             return
-        if word != "OK":
-            if word != "STOPPED":
-                self._refused(run.key, run.start.epoch, word, rest)
-            self._cancel(run, "stopped" if word == "STOPPED" else "lost", rest)
+        if changed.status is Status.STOPPED:
+            self._cancel(run, "stopped", changed.facts)
+            return
+        if changed.status is not Status.DONE:
+            self._refused(run.key, run.start.epoch, str(changed))
+            self._cancel(run, "lost", changed.facts)
             return
         run.is_acknowledged = True
-        flags, _, waiters = rest.partition(" ")
+        flags, waiters = changed.of_start
         if waiters:
-            self.tell_waiters(run.lane, waiters.split(","), "started", run.start.id, b"")
+            self.tell_waiters(run.lane, waiters, "started", run.start.id, b"")
         if run.inbox is not None and "i" in flags and run.inbox.is_unread:
             run.inbox.fall_behind()
         self._executor.prepared(run)
 
-    def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, word: str, rest: str) -> None:
-        if word == "TIMEDOUT":
+    def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, changed: Changed) -> None:
+        status = changed.status
+        if status is Status.TIMED_OUT:
             if run is not None and edge.letter == lifecycle.DONE and self._is_within_limit(run):
                 self._limit_anew(run)
                 box.send(edge, run)
@@ -711,25 +716,24 @@ class Worker(Actor[Told]):
                 run.edge = self._settlement.timed_out(run)
                 box.send(run.edge, run)
             return  # without a run, reconciliation finds it again, and what it was told
-        if word == "MOVED_ON" and rest != edge.handler:
+        if status is Status.MOVED_ON and changed.facts != edge.handler:
             # Nothing was done: its record names another handler than the start did.
-            edge.handler = rest
+            edge.handler = changed.facts
             box.send(edge, run)
             return
         self._memory.keep(edge, self.context.io.clock(), 2 * self.context.timing.ttl_s)
-        if word in ("OK", "REPEAT") and edge.letter == lifecycle.WAIT:
+        if status in (Status.DONE, Status.REPEAT) and edge.letter == lifecycle.WAIT:
             self.context.on_due(box.lane, int(edge.x) / 1000)
-        if word == "OK":
-            if rest:  # it has ended, or failed before it was said to have begun
+        if status is Status.DONE:
+            if changed.facts:  # it has ended, or failed before it was said to have begun
                 outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
-                self.tell_waiters(box.lane, rest.split(","), "ended", edge.id, outcome or b"")
-        elif word not in ("REPEAT", "GRANTED", "UNASSIGNED") and edge.letter != lifecycle.GRANT:
-            self._refused(edge.key, edge.epoch, word, rest)
+                self.tell_waiters(box.lane, changed.waiters, "ended", edge.id, outcome or b"")
+        elif status not in _HANDED_ON and edge.letter != lifecycle.GRANT:
+            self._refused(edge.key, edge.epoch, str(changed))
         if run is not None and run.step("settled"):
             self._forget(run)
 
-    def _refused(self, key: str, epoch: int, word: str, rest: str) -> None:
-        answer = f"{word} {rest}".strip()
+    def _refused(self, key: str, epoch: int, answer: str) -> None:
         self.context.emit(CommitRefused(key=key, epoch=epoch, answer=answer))
 
     def _on_signal(self, lane: int, fields: dict[str, bytes]) -> None:
@@ -806,7 +810,7 @@ class Worker(Actor[Told]):
     def _lose(self, lane: int) -> None:
         for run in self._in_lane(lane):
             if run.phase == "settling":
-                self._refused(run.key, run.start.epoch, "GONE", "")
+                self._refused(run.key, run.start.epoch, "GONE")
             run.then, run.then_epoch = (), 0  # starts that were granted to who we were
             self._cancel(run, "lost")
         self._memory.clear(lambda key: self.context.lane_of(key).number == lane)

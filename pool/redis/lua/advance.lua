@@ -114,7 +114,7 @@ end
 
 local function settled(epoch, result)
   local outcome = redis.pcall('GET', result) -- as a call it would raise on another type
-  local word, by_epoch, by = string.match(type(outcome) == 'string' and outcome or '', '^(%l+)|(%d+)|([^|]*)|')
+  local word, by_epoch, by = string.match(type(outcome) == 'string' and outcome or '', OUTCOME)
   if not word then
     return 'FENCED'
   end

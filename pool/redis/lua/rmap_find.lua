@@ -1,7 +1,7 @@
 --[[
 rmap_find: whether a replicated map's history has these revisions, as far as its log tells.
 
-Uses    at
+Uses    at, maps_time
 KEYS[1] config  hash    the pool's incarnation
 KEYS[2] maps    hash    floor: highest revision of the maps that have ended
 KEYS[3] data    hash    where the map is
@@ -10,26 +10,39 @@ ARGV[1] incarnation    str  the pool's, as the caller knows it
 ARGV[...] revisions    ints
 
 Returns  [the map's revision, '0' if it is not there; the highest at which any has ended; of each revision
-         asked for its stamp, or nil: the log does not have it]
+         asked for its stamp; '0': the log goes past it, so it never was; nil: the log does not reach back so far]
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          WRONGTYPE              foreign data under one of the keys
-Cost     O(revisions), 4 commands and 1 for each; writes nothing
+Cost     O(revisions), 4 commands and 1 to 2 for each; writes nothing
 Why Lua  of one moment: a revision that is neither there nor below what is was lost.
+
+Numbers are skipped where a map ends and lives again.  A revision that no delta led to, as a place that was mended
+has it, is known by the delta that led on from it.
 ]]
 if redis.call('HGET', config, 'incarnation') ~= incarnation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
 local _, revision, stamp_now = read_place(redis.call('HGET', data, 'at'))
-local floor = string.match(redis.call('HGET', maps, 'floor') or '', '^%d+$') or '0'
+local had = redis.pcall('HGET', maps, 'floor')
+if not revision and type(had) == 'table' then
+  return foreign(maps)
+end
+local floor = type(had) == 'string' and string.match(had, '^%d+$') or '0'
 local answer = { revision and whole(revision) or '0', floor }
-for i = 2, #ARGV do
-  local entry = redis.call('XRANGE', log, ARGV[i] .. '-0', ARGV[i] .. '-0')[1]
-  local stamp = revision and whole(revision) == ARGV[i] and stamp_now or false
-  for at = 1, entry and #entry[2] or 0, 2 do
-    if entry[2][at] == 'stamp' then
-      stamp = entry[2][at + 1]
-    end
+local function stamp_at(number)
+  if number == answer[1] then
+    return revision and stamp_now or '0'
   end
-  answer[i + 1] = stamp
+  local entry = redis.call('XRANGE', log, number .. '-0', '+', 'COUNT', 1)[1]
+  local fields = {}
+  for at = 1, entry and #entry[2] or 0, 2 do
+    fields[entry[2][at]] = entry[2][at + 1]
+  end
+  local stamp = entry and entry[1] == number .. '-0' and (fields.stamp or '0')
+    or string.match(fields.after or '', '^' .. number .. '%-(%x+)$')
+  return stamp or redis.call('XREVRANGE', log, '(' .. number .. '-0', '-', 'COUNT', 1)[1] and '0' or false
+end
+for i = 2, #ARGV do
+  answer[i + 1] = stamp_at(ARGV[i])
 end
 return answer

@@ -27,7 +27,7 @@ Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          OOM                    the server is full and something would be appended
          WRONGTYPE              foreign data under one of the keys
 Cost     O(log items) per value and per item removed, whatever the length of the list; 8 commands, 1 to 2 for
-         each value to look for, 4 with a time to live.  The list is neither read nor written again
+         each value to look for, 2 to 3 with a time to live.  The list is neither read nor written again
 Why Lua  as rmap_write
 ]]
 local lost = begin({ key })
@@ -89,7 +89,11 @@ if size > size_before and count() + size - size_before > items_max then
   return redis.error_reply('POOLMAPFULL ' .. count() .. ' ' .. items_max)
 end
 
-commit(edits, op == 'remove' and 'shrink' or 'grow', live(ttl_ms, life))
+local until_ms = live(ttl_ms, life)
+if not until_ms then
+  return foreign(maps)
+end
+commit(edits, op == 'remove' and 'shrink' or 'grow', until_ms)
 local words, number = {}, string.format('%016.0f', revision)
 for _, place in ipairs(places) do
   local digits, value = place[1], place[2]

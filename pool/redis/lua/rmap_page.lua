@@ -31,12 +31,21 @@ if redis.call('HGET', config, 'incarnation') ~= incarnation then
 end
 local at = redis.call('HGET', data, 'at')
 local from, revision, stamp, ends = read_place(at)
-if from and ends > 0 and ends <= maps_time() then
-  return false
+if from and ends > 0 then
+  local now = maps_time()
+  if not now then
+    return foreign(maps)
+  elseif ends <= now then
+    return false
+  end
 end
 local strings_count = redis.call('HLEN', data) - (at and 1 or 0)
 local lists_count = redis.call('ZLEXCOUNT', lists, '[l', '(m')
-local newest = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+-- An entry may be of 16 MiB, and is read as a whole for its number: none is where none lies behind the place.
+local newest
+if not from or redis.call('XRANGE', log, '(' .. whole(revision) .. '-0', '+', 'COUNT', 1)[1] then
+  newest = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+end
 -- Above all that was logged: a reader that waits behind it always wakes.
 local logged = newest and tonumber(string.match(newest[1], '^%d+')) or 0
 local had = redis.pcall('HGET', maps, 'floor') -- foreign data there are no matter of this map
@@ -58,6 +67,7 @@ if not from or logged > revision then
   redis.call('HSET', data, 'at', string.format('%s %.0f %s %.0f', incarnation, revision, stamp, ends or 0))
 end
 revision = whole(revision)
+local last_id = newest and newest[1] or revision .. '-0'
 
 local STEP = 64 -- entries at once, while they are small
 -- What one costs beside its bytes, here and in the copy: it bounds their number, and so the time this takes.
@@ -80,7 +90,7 @@ while since and left > 0 do
     left = left - weight(entry[2]) - EACH
   end
 end
-if since and since ~= newest[1] then
+if since and since ~= last_id then
   return { revision, stamp, entries, 1, {}, {}, strings_at, 0, strings_count, lists_count }
 end
 

@@ -35,12 +35,8 @@ end
 local size = count()
 if kind == 'expire' and not is_expired then
   -- One that was given more time keeps it; of one that is gone not even the note stays.
-  redis.call('ZREM', due, '\n')
-  if ends > 0 then
-    redis.call('ZADD', due, whole(ends), name)
-  else
-    redis.call('ZREM', due, name)
-  end
+  redis.pcall('ZREM', due, '\n')
+  note()
   return { whole(revision), stamp, '0', size }
 end
 for i, key in ipairs(keys) do
@@ -50,7 +46,9 @@ for i, key in ipairs(keys) do
 end
 if kind ~= 'reset' then
   if revision > 0 or size > 0 then
-    redis.call('ZCARD', due) -- foreign data there must fail before the first write
+    if type(redis.pcall('HLEN', maps)) == 'table' then
+      return foreign(maps) -- where it ended could not be noted
+    end
     commit({ '*' }, 'end', 0)
   end
 elseif size > 0 or is_expired then

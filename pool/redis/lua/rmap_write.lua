@@ -23,12 +23,12 @@ Returns  [revision, stamp, met, previous, met, previous ...]: met is '1' if the 
          nothing did, the revision is the present one and nothing is written.
 Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
          POOLMAPFULL <items>    a key would be added, and the map holds items_max already
-         POOLMAPVALUE <why>     increment of what is not a whole number, or beyond 2^53
+         POOLMAPVALUE <why>     increment of what is not a whole number, or beyond 2^53 - 1
          OOM                    the server is full and a key would be set, but in the pool's own map; deletes
                                 still succeed
          WRONGTYPE              foreign data under one of the keys
 Cost     O(operations), and O(items) of each list that is replaced; 4 commands, 2 to 3 more where a key is
-         added, 1 where one is removed, 2 for each list that is replaced, 4 with a time to live
+         added, 1 where one is removed, 2 for each list that is replaced, 2 to 3 with a time to live
 Why Lua  compare, apply, count and log are one step, else two writers could log in another order
          than they wrote, and replicas would drift for ever.
 
@@ -42,12 +42,12 @@ local function increased(now, by)
   if now then
     number = type(now) == 'string' and string.match(now, '^-?%d+$') and tonumber(now)
     if not number or number > WHOLE_MAX or number < -WHOLE_MAX then
-      return nil, 'it holds no whole number within 2^53'
+      return nil, 'it holds no whole number up to 2^53 - 1'
     end
   end
   number = number + tonumber(by)
   if number > WHOLE_MAX or number < -WHOLE_MAX then
-    return nil, 'the sum is beyond 2^53'
+    return nil, 'the sum is beyond 2^53 - 1'
   end
   return whole(number)
 end
@@ -128,7 +128,11 @@ for i, key in ipairs(changed) do
     gone[#gone + 1] = '=' .. key
   end
 end
-commit(edits, kind, live(ttl_ms, life), fields)
+local until_ms = live(ttl_ms, life)
+if not until_ms then
+  return foreign(maps)
+end
+commit(edits, kind, until_ms, fields)
 for key in pairs(had_list) do
   if is_changed[key] then
     redis.call('ZREMRANGEBYLEX', lists, span(head_of(key), ':'))

@@ -1,7 +1,7 @@
 --[[
 stream_add: append an event to a stream; its length cap and its end are kept in the same step.
 
-KEYS[1] events  stream  n number, e event, p payload, t topic (if it has one) per event
+KEYS[1] events  stream  n number, m mark, e event, p payload, t topic (if it has one) per event
 KEYS[2] meta    hash    n: events ever added; trimmed: the newest id that a cap took; missed:GROUP: how
                         many of those the group had not been given, counted:GROUP: from which number on how
                         many of those were counted since the group's cursor was there; born: which life it is; planned: 1 if the end of the last one was asked for
@@ -12,6 +12,7 @@ ARGV[4] ttl_ms      int    how long the stream lives, or with a when it ends; 0:
 ARGV[5] flags       str    s: every event prolongs its life; a: ttl_ms is an epoch time; x: only if the
                            stream exists; t: has a topic
 ARGV[6] topic       bytes
+ARGV[7] mark        str    drawn for this call: it tells the event from another of its id and number, after a fork
 
 Uses     append_plain, ends, append
 Returns  bytes   the event's id; nil: there is no stream, and x was asked, or its end has passed

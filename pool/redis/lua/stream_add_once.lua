@@ -11,8 +11,9 @@ ARGV[3] length_max  int    see stream_add, as the next three
 ARGV[4] ttl_ms      int
 ARGV[5] flags       str
 ARGV[6] topic       bytes
-ARGV[7] once_id     bytes
-ARGV[8] window_ms   int    how long it is remembered from now on, at least; a try with a shorter one shortens nothing
+ARGV[7] mark        str    see stream_add
+ARGV[8] once_id     bytes
+ARGV[9] window_ms   int    how long it is remembered from now on, at least; a try with a shorter one shortens nothing
 
 Uses     ends, append
 Returns  bytes   the event's id, of this try or of an earlier one; nil: there is no stream, and x was asked, or its end has passed

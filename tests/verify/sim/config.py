@@ -94,7 +94,7 @@ SHAPES: Final = {
 }
 CROWDS: Final = 0.06  # share of seeds; the other shapes need faults, or bring some
 PROGRAMS: Final = ("maps", "sinks")
-PROGRAMS_SHARE: Final = 0.1  # of seeds, for each of these
+PROGRAMS_SHARE: Final = 0.25  # of seeds, for each of these
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()

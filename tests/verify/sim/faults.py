@@ -12,7 +12,9 @@ from typing import Any, Final, Protocol
 import attrs
 
 from pool.names import Control, Names, hash_tag
-from pool.redis.commands import lane as lanes
+from pool.redis.commands.admission import DISPATCH
+from pool.redis.commands.lane import Lane
+from pool.redis.commands.recovery import FENCE
 from tests.verify.history import CONTROL, Recorder
 from tests.verify.sim.config import DOES, FAULTS, Config
 from tests.verify.sim.keyspace import SortedSet
@@ -24,8 +26,8 @@ POOL: Final = "sim"
 _HOUR_S: Final = 3600.0  # by which the server's clock steps at most, either way
 _RARELY: Final = 0.05  # the chance of what a node hardly feels
 _LATENCY_S: Final = (0.0002, 0.002)  # of each way, when nothing is wrong
-_DISPATCH: Final = lanes.DISPATCH.sha.encode()
-_FENCE: Final = lanes.FENCE.sha.encode()
+_DISPATCH: Final = DISPATCH.sha.encode()
+_FENCE: Final = FENCE.sha.encode()
 _UNGRANTED: Final = (b"OK -", b"OK unassigned")
 _WINDOWS: Final = (
     *(
@@ -287,7 +289,7 @@ class Faults:
             names = Names(POOL, number)
             keyspace = self._server.at(hash_tag(names.prefix)).keyspace
             made_as = keyspace.run(b"HGET", names.lane.encode(), b"incarnation")
-            call = lanes.Lane(names, (made_as or b"").decode()).change_ttl(ttl_ms)
+            call = Lane(names, (made_as or b"").decode()).change_ttl(ttl_ms)
             sha = SCRIPTS.load(call.script.source.encode())
             args = [str(arg).encode() for arg in call.args]
             with suppress(CommandError):  # nobody has joined it yet

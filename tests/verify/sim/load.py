@@ -369,7 +369,7 @@ async def stop(
     )
     try:
         await call()
-    except (NotStopped, StoreLost) as error:
+    except NotStopped as error:
         boot.record("cancel", "info", err=error.code, **facts)
     except PoolError as error:
         boot.record("cancel", "info" if _is_unknown(error) else "fail", err=error.code, **facts)
@@ -382,4 +382,4 @@ async def stop(
 
 def _is_unknown(error: PoolError) -> bool:
     """Say whether what was asked may have been done: what was answered cannot be read, or lost."""
-    return isinstance(error, (StoreFault, StoreUnavailable)) and error.maybe_done
+    return isinstance(error, (StoreFault, StoreUnavailable, StoreLost)) and error.maybe_done

@@ -22,7 +22,7 @@ import anyio
 import attrs
 
 from pool import Node, PoolError
-from pool.errors import StoreFault, StoreUnavailable
+from pool.errors import StoreFault, StoreLost, StoreUnavailable
 from pool.maps import Resync
 from tests.verify.sim import reading
 from tests.verify.sim.config import Config
@@ -366,4 +366,4 @@ def token_of(payload: bytes) -> str:
 
 def maybe_done(error: PoolError) -> bool:
     """Say whether what failed may have been done."""
-    return isinstance(error, (StoreFault, StoreUnavailable)) and error.maybe_done
+    return isinstance(error, (StoreFault, StoreUnavailable, StoreLost)) and error.maybe_done

@@ -8,9 +8,9 @@ from typing import Any, Final, Self
 
 import attrs
 
-from pool.core.record import Options, Record
+from pool.core.record import Options, Outcome, Record
 from pool.names import Control, Names, lane_of
-from pool.redis.commands.replies import Opening
+from pool.redis.commands.member import Opening
 from pool.testing.audit import audit
 from tests.verify.sim.keyspace import Keyspace, SortedSet
 
@@ -175,16 +175,17 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         _, found, job = key.partition(b":result:")
         text = keyspace.run(b"GET", key) if found else None
         if text is not None and not text.startswith(REFUSED):
-            head, _, body = text.decode().partition("\n")
-            word, epoch, owner, attempt, times, cause = head.split("|", 5)
+            outcome = Outcome.parse(text)
+            assert outcome is not None, text
+            body = outcome.body.decode()
             outcomes[job.decode()] = {
-                "word": word,
-                "epoch": int(epoch),
-                "owner": f"{owner}@{lane_in(key)}" if owner else "",
-                "attempt": int(attempt),
-                "ended_ms": int(times.partition(",")[0]),
-                "cause": cause,
-                "value": json.loads(body) if word == "done" and body else body,
+                "word": outcome.word,
+                "epoch": outcome.epoch,
+                "owner": f"{outcome.owner}@{lane_in(key)}" if outcome.owner else "",
+                "attempt": outcome.attempt,
+                "ended_ms": outcome.ended_ms,
+                "cause": outcome.cause,
+                "value": json.loads(body) if outcome.word == "done" and body else body,
             }
     found_records = records(keyspace, pool, lanes)
     workers = keyspace.keys.get(Control(pool).map_data("workers").encode(), {})

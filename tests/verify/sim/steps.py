@@ -19,7 +19,8 @@ import attrs
 from pool import Node
 from pool.errors import PoolError
 from pool.maps import commands
-from pool.redis.commands import lane as lanes
+from pool.redis.commands.member import RENEW
+from pool.redis.commands.upkeep import RECONCILE
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Fuse
 from tests.verify.sim.fleet import Boot, Plan
@@ -211,7 +212,7 @@ SCENES: Final[dict[str, Scene]] = {
     "sweep": _sweep,
     "join": _join,
 }
-_IDLE: Final = (lanes.RENEW, lanes.RECONCILE, commands.PROBE, commands.PAGE)
+_IDLE: Final = (RENEW, RECONCILE, commands.PROBE, commands.PAGE)
 _IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)
 
 

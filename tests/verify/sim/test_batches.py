@@ -10,7 +10,10 @@ import pytest
 
 from pool.core.record import Options
 from pool.names import Names
-from pool.redis.commands.lane import Admission, Edge, Guard, Lane, Target
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
 from tests.verify.sim.keyspace import Keyspace, SortedSet
 from tests.verify.sim.scripting import Scripts

@@ -14,8 +14,8 @@ from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.run import Run
 from pool.jobs.worker.outbox import Memory
 from pool.jobs.worker.reconcile import HeldKey, compare
-from pool.redis.commands.lane import Edge
-from pool.redis.commands.replies import Owned
+from pool.redis.commands.change import Edge
+from pool.redis.commands.upkeep import Owned
 from pool.runtime.stream_tailer import StreamTailer
 from tests.verify.sim.campaign import told
 from tests.verify.sim.config import Config

@@ -14,7 +14,10 @@ from pool.core.record import Options
 from pool.maps import commands
 from pool.maps import deltas as model
 from pool.names import Control, Names
-from pool.redis.commands.lane import IS_NODE, Admission, Edge, Guard, Lane, Target
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.calls import IS_NODE, Target
+from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import StoredSink, StoredStream, probe_call
 from tests.verify.sim.keyspace import Keyspace
@@ -418,7 +421,7 @@ def _random_sink_call(
             cap = dice.choice((0, 0, 5))
             how = "x" if dice.random() < 0.1 else ""
             topic = dice.choice((None, b"t"))
-            return stored.add(b"e", b"p", topic, length_max=cap, ttl_ms=0, how=how)
+            return stored.add(b"e", b"p", topic, length_max=cap, ttl_ms=0, how=how, mark="a")
         case "join":
             return sink.join(consumer, dice.choice(("", "d.1")), dice.choice(("0-0", "newest")))
         case "renew":

@@ -24,9 +24,11 @@ from pool.jobs.worker.outbox import Outbox
 from pool.jobs.worker.reconcile import Reconciliation
 from pool.jobs.worker.worker import Worker
 from pool.names import Control
-from pool.redis.commands import lane as lanes
-from pool.redis.commands.replies import Owned
-from pool.redis.scripts import Script
+from pool.redis.commands.admission import DISPATCH
+from pool.redis.commands.change import ADVANCE
+from pool.redis.commands.lane import SCRIPTS
+from pool.redis.commands.recovery import FENCE, REAP, SWEEP
+from pool.redis.commands.upkeep import Owned
 from tests.verify.history import Event, Recorder
 from tests.verify.sim import reading
 from tests.verify.sim.faults import POOL
@@ -36,9 +38,7 @@ from tests.verify.sim.world import Process, World
 
 STORE: Final = "server"
 _TOKEN: Final = re.compile(rb'"(t\d+\.\d+)"')  # in a payload
-_SCRIPTS: Final = {
-    script.sha.encode(): script for script in vars(lanes).values() if isinstance(script, Script)
-}
+_SCRIPTS: Final = {script.sha.encode(): script for script in SCRIPTS}
 
 
 _STREAM: Final = Control(POOL).stream("").encode()
@@ -182,12 +182,12 @@ class Watch:
     ) -> None:
         script = _SCRIPTS.get(sha)
         lane = reading.lane_in(keys[0]) if keys else ""
-        if script is lanes.ADVANCE:
+        if script is ADVANCE:
             self._on_advance(lane, args, reply)
             fenced = self.server.keyspace.keys.get(keys[2]) or {}
             if args[1] == b"own" and isinstance(reply, list) and args[2] in fenced:
                 self.problems.append(f"I3: {args[2].decode()} was fenced, and was still obeyed")
-        elif script is lanes.DISPATCH:
+        elif script is DISPATCH:
             items = _items(args, 5)
             for item in items:
                 job = item[1].decode()
@@ -196,21 +196,21 @@ class Watch:
                     self.token_of[job] = found[1].decode()
             if isinstance(reply, list) and b"ENDED" in reply:
                 self.seen.add("dispatch repeated after its end")
-        elif script is lanes.FENCE and isinstance(reply, list):
+        elif script is FENCE and isinstance(reply, list):
             for name, claim in zip(reply[1::2], reply[2::2], strict=True):
                 holder, fence, *_ = claim.decode().split("|")
                 facts = {"fence": int(fence), "holder": holder, "by": process.name}
                 self._store("lock", nonce=f"{name.decode()}@{lane}", extra=facts)
-        elif script is lanes.SWEEP and isinstance(reply, list):
+        elif script is SWEEP and isinstance(reply, list):
             if len(reply) > 3:
                 self.seen.add("sweep found something overdue")
             if reply[2]:
                 self.seen.add("sweeper's lock was held")
-        elif script is lanes.REAP and not isinstance(reply, list):
+        elif script is REAP and not isinstance(reply, list):
             self.seen.add("reaper's claim was taken over")
-        elif script is lanes.REAP:
+        elif script is REAP:
             self._use_claim(lane, args[1].decode(), args[2].decode())
-        if script is lanes.REAP and isinstance(reply, list) and reply[-1] == b"FORGOTTEN":
+        if script is REAP and isinstance(reply, list) and reply[-1] == b"FORGOTTEN":
             self._store("reap", nonce=f"{args[1].decode()}@{lane}", extra={"by": process.name})
 
     def _use_claim(self, lane: str, dead: str, claim: str) -> None:

@@ -1,7 +1,7 @@
 --[[
 append: add an event to a stream, and keep its cap and its end in the same step.
 
-Needs  ends; keys events, meta; arguments event, payload, length_max, ttl_ms, flags, topic.
+Needs  ends; keys events, meta; arguments event, payload, length_max, ttl_ms, flags, topic, mark.
 Gives  append(n): the event's id; false: there is no stream, and x was asked, or its time is over; or an error, and
 nothing was written.  n is the event's number, if it has one already.
 
@@ -65,7 +65,7 @@ local function append_as(n)
 
   local function add_entry(...)
     local words = { ... }
-    for _, word in ipairs({ '*', 'n', string.format('%d', n), 'e', event, 'p', payload }) do
+    for _, word in ipairs({ '*', 'n', string.format('%d', n), 'm', mark, 'e', event, 'p', payload }) do
       words[#words + 1] = word
     end
     if has('t') then

@@ -1,9 +1,9 @@
 --[[
 expected: who stores deadlines says what pool time it expects, for when nobody has vouched for the server's.
 
-Needs  lane; argument expects: ms of pool time (0: the caller does not know), and for who came to a clock that
-nobody had vouched for: |offset|turn|age, by which offset that holds, its number, and how many ms ago at most it
-was answered last.
+Needs  lane; key lane; argument expects.
+`expects` is ms of pool time, 0 if the caller does not know; and for who came to a clock that nobody had vouched for
+|offset|turn|age: by which offset that holds, its number, and how many ms ago at most it was answered last.
 It counts only where raw is astray, and never before what was vouched for.  What who was there believes in is
 noted with what is stored by it (`reached`): pool time is not to go on from before that.
 

@@ -58,6 +58,7 @@ local function history_of(r, has_begun)
 end
 
 -- word: done | parked | cancelled.  Outcome: word|epoch|owner|attempt|ended ms,history|detail, newline, body
+local OUTCOME = '^(%l+)|(%d+)|([^|]*)|' -- word, epoch, owner; whole it is read in core/record.py
 local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned, has_begun)
   detail = plain(detail)
   if word == 'parked' then

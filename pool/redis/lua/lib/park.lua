@@ -12,7 +12,7 @@ local function park(events, meta, parked, stream, id, deliveries, reason)
   else
     local fields, kept = entry[2], {}
     for i = 1, #fields > 2 * FIELDS_MAX and #fields or 0, 2 do
-      if string.find('nept', fields[i], 1, true) and #fields[i] == 1 then
+      if string.find('nmept', fields[i], 1, true) and #fields[i] == 1 then
         kept[#kept + 1] = fields[i]
         kept[#kept + 1] = fields[i + 1]
       end

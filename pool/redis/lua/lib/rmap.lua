@@ -4,7 +4,7 @@ rmap: what each write of a replicated map begins and ends with.
 Needs  at, maps_time; keys config, maps, data, lists, log, due; arguments incarnation, name, nonce.
 Gives  begin(keys): read where the map is, and those strings; then is_expired, revision, stamp, ends, strings,
        size_of(key), span(head, after), head_of(key), index_head(key), count(), live(ttl_ms, life),
-       commit(edits, kind, ends, fields), settle().
+       commit(edits, kind, ends, fields), note(), settle().
 
 A key holds a string (in data, as the field =key) or a list (in lists), never both.  The items of all lists of a
 map stand in one sorted set, in the order of their bytes: l<bytes of the key>:<key><19 digits><value>; the digits
@@ -35,8 +35,10 @@ local function begin(keys)
   if by then
     from, revision, stamp, ends = by, number, word, time
     if ends > 0 then
-      redis.call('ZCARD', due) -- foreign data there must fail before the first write
       now_ms, clock_ms = maps_time()
+      if not now_ms then
+        return foreign(maps)
+      end
       -- Its time is up and nobody has emptied it yet: it counts as empty, and whoever writes first says so.
       is_expired = ends <= now_ms
     end
@@ -89,7 +91,7 @@ local function begin_anew()
   return math.max(revision, logged, floor(), micros - 1)
 end
 
--- When the map's time will be up.  life: 0 counted from the first write on, 1 from this one, 2 ttl_ms is that time
+-- When the map's time will be up; nil if that cannot be read.  life: 0 counted from the first write on, 1 from this one, 2 ttl_ms is that time
 -- itself, by the server's clock.
 local function live(ttl_ms, life)
   local until_ms = is_expired and 0 or ends
@@ -99,8 +101,16 @@ local function live(ttl_ms, life)
   if not now_ms then
     now_ms, clock_ms = maps_time()
   end
-  redis.call('ZCARD', due) -- foreign data there must fail before the first write
-  return math.max(1, now_ms + (life == 2 and ttl_ms - clock_ms or ttl_ms))
+  return now_ms and math.max(1, now_ms + (life == 2 and ttl_ms - clock_ms or ttl_ms))
+end
+
+-- The place in `due` only finds what has ended: foreign data there fail nothing, and a probe puts it back.
+local function note()
+  if ends > 0 then
+    redis.pcall('ZADD', due, whole(ends), name)
+  else
+    redis.pcall('ZREM', due, name)
+  end
 end
 
 -- One revision.  An edit is one letter and its strings, each behind its length: they are any bytes.  kind: grow,
@@ -116,7 +126,7 @@ local function commit(edits, kind, until_ms, fields)
   end
   revision = revision + 1
   stamp = string.sub(redis.sha1hex(stamp .. nonce), 1, 16)
-  local floor_then = kind == 'end' and math.max(redis.call('HLEN', maps) > 0 and floor() or 0, revision)
+  local floor_then = kind == 'end' and math.max(floor(), revision)
   if kind ~= 'grow' or name == 'workers' then
     -- What removes succeeds on a full server: memory is checked only until a script's first write.  So
     -- does every write of the pool's own map: who joins a full server, or leaves it, says so there.
@@ -141,7 +151,7 @@ local function commit(edits, kind, until_ms, fields)
     redis.call('UNLINK', data, lists)
   end
   if kind == 'end' then
-    redis.call('ZREM', due, name)
+    redis.pcall('ZREM', due, name)
     redis.call('PEXPIRE', log, READING_MS)
     redis.call('HSET', maps, 'floor', whole(math.max(floor_then, revision)))
     return
@@ -150,11 +160,7 @@ local function commit(edits, kind, until_ms, fields)
   redis.call('HSET', data, 'at', at, unpack(fields or {}))
   if until_ms ~= ends then
     ends = until_ms
-    if ends > 0 then
-      redis.call('ZADD', due, whole(ends), name)
-    else
-      redis.call('ZREM', due, name)
-    end
+    note()
   end
 end
 
@@ -162,6 +168,6 @@ end
 local function settle()
   if ends > 0 and redis.call('HLEN', data) <= 1 and redis.call('EXISTS', lists) == 0 then
     redis.call('HSET', data, 'at', string.format('%s %.0f %s 0', incarnation, revision, stamp))
-    redis.call('ZREM', due, name)
+    redis.pcall('ZREM', due, name)
   end
 end

@@ -1,0 +1,167 @@
+"""Every change of a job after its dispatch, and what a worker pulls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+from pool.core import lifecycle
+from pool.redis.commands.calls import Calls, Target, as_ms
+from pool.redis.commands.plain import count, typed
+from pool.redis.connection import Reply
+from pool.redis.scripts import Script, ScriptCall, Word
+
+
+@attrs.define(eq=False)
+class Edge:
+    """One change of one job, as `advance` takes it.  Not frozen only because that costs time."""
+
+    letter: str
+    key: str
+    epoch: int
+    id: str
+    ttl_ms: int = 0
+    x: Word = b""
+    y: Word = b""
+    z: Word = b""
+    handler: str = ""
+
+    def is_past(self, epoch: int, job_id: str) -> bool:
+        """Whether a run had come by then, or this is its own end; not if one was misread."""
+        return self.epoch > epoch or (self.epoch == epoch and self.id == job_id)
+
+
+Guard: TypeAlias = Literal["own", "reap", "free"]
+
+
+class Status(Enum):
+    """What became of an edge; what its facts are."""
+
+    DONE = "OK"  # who waits; of an acknowledgement: flags, and who waits
+    STOPPED = "STOPPED"  # the cause: it must not begin
+    GRANTED = "GRANTED"  # owner and epoch
+    UNASSIGNED = "UNASSIGNED"
+    REPEAT = "REPEAT"  # the outcome that stands is this writer's own
+    SETTLED = "SETTLED"  # another's outcome stands
+    FENCED = "FENCED"
+    TIMED_OUT = "TIMEDOUT"  # it must end as such
+    OWNED = "OWNED"  # the owner
+    REFUSED = "REFUSED"  # the state
+    MOVED_ON = "MOVED_ON"  # the handler that its record names: its unassigned keys were not passed
+    UNREADABLE = "MALFORMED"
+    MORE = "MORE"  # messages than one call takes out
+
+
+@attrs.define(eq=False)
+class Changed:
+    """What is said of an edge.  Not frozen only because that costs time."""
+
+    status: Status
+    facts: str
+
+    def __str__(self) -> str:
+        return f"{self.status.value} {self.facts}".strip()
+
+    @property
+    def waiters(self) -> Sequence[str]:
+        """Who waits for the job."""
+        return self.facts.split(",") if self.facts else ()
+
+    @property
+    def of_start(self) -> tuple[str, Sequence[str]]:
+        """The record's flags, and who waits, of an acknowledgement."""
+        flags, _, waiters = self.facts.partition(" ")
+        return flags, waiters.split(",") if waiters else ()
+
+
+_STATUSES: Final = {status.value: status for status in Status}
+
+
+def moved(reply: Reply) -> tuple[int, list[Changed]]:
+    """Read the reply of `advance`: the lane's number of unassigned keys, then one status each."""
+    unassigned, *told = reply
+    words = [text.decode(errors="replace").partition(" ") for text in told]
+    return typed(unassigned, int), [Changed(_STATUSES[word], facts) for word, _, facts in words]
+
+
+def pulled(reply: Reply) -> tuple[int, int, int]:
+    """Read the reply of `pull`: how many keys are left and were granted; how old the oldest is."""
+    left, granted, *oldest = reply
+    return typed(left, int), count(granted), int(oldest[0]) if oldest else 0
+
+
+ADVANCE: Final = Script.load(
+    "advance",
+    keys="lane keepalive cleanup open jobs pending due payloads checkpoints parked letters "
+    "journal source_owned source_stream trials kept *rest",
+    args="incarnation guard source claim pending_ms reap_ms parked_ms says expects "
+    "target_count *items",
+    reads=moved,
+)
+PULL: Final = Script.load(
+    "pull",
+    keys="lane keepalive cleanup open jobs pending payloads stream owned *unassigned",
+    args="incarnation pending_ms keys_max ahead says target_count id number",
+    reads=pulled,
+    behind=ADVANCE,  # which frees the slots that it looks for
+)
+
+
+@attrs.frozen
+class ChangeCalls(Calls):
+    """Changing jobs, and pulling some."""
+
+    def advance(
+        self,
+        guard: Guard,
+        source: str,
+        edges: Sequence[Edge],
+        *,
+        pending_s: float,
+        targets: Sequence[Target] = (),
+        claim: str = "",
+        reap_s: float = 1.0,
+        says: str = "",
+        expects: str = "0",
+    ) -> ScriptCall:
+        """Change jobs; the number of unassigned keys, then one status per edge."""
+        n = self.names
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
+        keys += (n.checkpoints, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
+        keys += (n.trials, n.kept)
+        args: list[Word] = [self.incarnation, guard, source, claim, as_ms(pending_s), as_ms(reap_s)]
+        args += (as_ms(self.parked_s), says, expects)
+        self._add_targets(keys, args, targets)
+        for edge in edges:
+            match edge.letter:
+                case lifecycle.DONE:
+                    assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
+                    keys += (n.result(edge.id), n.inbox(edge.key))
+                case lifecycle.SEEN:
+                    keys.append(n.inbox(edge.key))
+                case lifecycle.CANCEL | lifecycle.PARK | lifecycle.WAIT | lifecycle.GRANT:
+                    assert edge.ttl_ms > 0
+                    keys += (n.result(edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
+            args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)
+            args += (edge.x, edge.y, edge.z)
+        return ADVANCE(keys, args, parts=1 + len(edges))
+
+    def pull(
+        self,
+        worker: Target,
+        handlers: Iterable[str],
+        *,
+        keys_max: int,
+        pending_s: float,
+        ahead: int = 0,
+        says: str = "",
+    ) -> ScriptCall:
+        """Grant a worker the oldest unassigned keys."""
+        n = self.names
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.payloads]
+        keys += (n.stream(worker.name), n.owned(worker.name), *map(n.unassigned, handlers))
+        args: list[Word] = [self.incarnation, as_ms(pending_s), keys_max, ahead, says]
+        return PULL(keys, [*args, 1, worker.id, worker.number])

@@ -1,0 +1,254 @@
+"""Members of a lane: joining, renewing, leaving, and by which TTL and time that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from pool.core.digits import is_number, number
+from pool.core.pooltime import NOTHING_TOLD, Told
+from pool.core.record import Options
+from pool.redis.commands.calls import IS_NODE, Calls, Target, as_ms
+from pool.redis.commands.opening import incarnation_of_pool
+from pool.redis.commands.plain import count, typed
+from pool.redis.commands.reply import done, time_or_none
+from pool.redis.connection import Reply
+from pool.redis.scripts import Script, ScriptCall, Word
+
+_HUNG: Final = "-"  # likewise: none, and what it has not acknowledged by its time may be taken
+
+RENEWAL_HEAD: Final = 10  # parts of a renewal's reply before the first count
+
+
+@attrs.frozen
+class Ttl:
+    """The TTL of a lane, and the number of the change that made it so; both only the lane's."""
+
+    ms: int
+    term: int
+
+
+@attrs.frozen
+class Clock:
+    """What a lane's server says of time."""
+
+    raw_ms: int  # its clock and the lane's offset: pool time, unless it has stepped
+    offset_ms: int
+    turn: int  # number of the offset; later ones have higher ones
+    is_astray: bool = False  # nobody has vouched for it; pool time is another one ...
+    is_late: bool = False  # it was settled while the caller was cut off
+    witnessed_ms: int = 0  # by how much the raw one is off, as a witness claims; 0: none does
+    told_ms: int = 0  # ... which is this
+
+
+@attrs.frozen(kw_only=True)
+class Renewal:
+    """The answer to a renewal.  `counts` holds per identity the keys it runs; -1: it is gone."""
+
+    now_ms: int
+    stamp: int
+    unassigned: int
+    lease_end_ms: int | None  # the earliest of all; None: there is none
+    pending_ms: int | None
+    due_ms: int | None
+    handlers: int  # how many are registered; another number means that some may be missing
+    ttl: Ttl  # what was granted
+    clock: Clock
+    counts: tuple[int, ...]
+
+
+@attrs.frozen
+class Opening:
+    """What `open` says of an identity, as of its last renewal."""
+
+    number: int  # its incarnation in this lane
+    takes: int | None  # how many keys; None: its event loop hangs
+    down: int = 0  # of a node: how many of its parts are down
+
+    @classmethod
+    def parse(cls, text: bytes) -> Opening | None:
+        """Return what a field says, or None for what no script of ours has written."""
+        number, *words = text.split(b"|")
+        if not 2 <= len(words) <= 3 or any(not is_number(w) for w in (number, *words[1:])):
+            return None
+        takes, _, *down = words
+        if takes != b"-" and not is_number(takes):
+            return None
+        return cls(int(number), None if takes == b"-" else int(takes), *map(int, down))
+
+
+def _ttl(ms: bytes, term: bytes) -> Ttl:
+    if int(ms) < 1:
+        raise ValueError(ms)  # nothing could be timed by it
+    return Ttl(int(ms), int(term))
+
+
+def _clock(now_ms: int, text: bytes) -> Clock:
+    words = text.split(b"|")
+    beyond_ms, offset_ms, turn = map(int, words[:3])
+    said = words[3] if len(words) > 3 else b"0"
+    is_late = said == b"late"
+    witnessed_ms = 0 if is_late else int(said)
+    raw_ms, is_astray = now_ms + beyond_ms, beyond_ms != 0
+    return Clock(raw_ms, offset_ms, turn, is_astray, is_late, witnessed_ms, now_ms)
+
+
+@attrs.frozen
+class Left:
+    """What became of one that wants to leave."""
+
+    in_peace: bool  # it is forgotten: nobody has to reap it
+    keys: int = 0  # it owns so many, and stays
+
+
+def left(reply: Reply) -> list[Left]:
+    """Read the reply of `leave`, per identity."""
+    return [_LEFT.get(text) or Left(False, number(text.removeprefix(b"OWNS "))) for text in reply]
+
+
+_LEFT: Final = {b"OK": Left(True), b"GONE": Left(False)}
+
+
+def renewal(reply: Reply) -> Renewal:
+    """Read the reply of `renew`."""
+    now, stamp, unassigned, lease_end, pending, due, handlers, ttl_ms, term, *rest = reply
+    clock, *counts = rest
+    return Renewal(
+        now_ms=int(now),
+        stamp=int(stamp),
+        unassigned=int(unassigned),
+        lease_end_ms=time_or_none(lease_end),
+        pending_ms=time_or_none(pending),
+        due_ms=time_or_none(due),
+        handlers=int(handlers),
+        ttl=_ttl(ttl_ms, term),
+        clock=_clock(int(now), clock),
+        counts=tuple(typed(number, int) for number in counts),
+    )
+
+
+def changed(reply: Reply) -> int:
+    """Read the reply of `ttl`: the TTL before (ms); 0: it had none."""
+    before_ms, term = reply
+    typed(term, int)
+    return count(before_ms)
+
+
+def joined(reply: Reply) -> tuple[int, Ttl, str, Clock]:
+    """Read the reply of `join`: pool time, what was granted, incarnation of the lane, its clock."""
+    now, ttl_ms, term, named, clock = reply
+    name = named.decode(errors="replace")
+    return int(now), _ttl(ttl_ms, term), name, _clock(int(now), clock)
+
+
+JOIN: Final = Script.load(
+    "join",
+    keys="lane keepalive cleanup open handlers *signals",
+    args="incarnation known stale not_after_ms pool_ttl_ms node identity_count *handlers",
+    reads=joined,
+)
+RENEW: Final = Script.load(
+    "renew",
+    keys="lane keepalive cleanup open handlers pending due journal *owned",
+    args="incarnation seq term down expected_ms since_ms turn off_ms who identity_count *handlers",
+    reads=renewal,
+)
+THAW: Final = Script.load(
+    "thaw", keys="lane thawed", args="incarnation known_ms *names", reads=done
+)
+LEAVE: Final = Script.load(
+    "leave", keys="lane keepalive cleanup open *rest", args="incarnation *items", reads=left
+)
+TTL: Final = Script.load("ttl", keys="lane journal", args="incarnation wanted_ms", reads=changed)
+
+
+@attrs.frozen
+class MemberCalls(Calls):
+    """What members say."""
+
+    def join(
+        self,
+        node: Target,
+        workers: Mapping[Target, int],
+        handlers: Mapping[str, Options],
+        *,
+        is_new: bool,
+        not_after_ms: int,
+        pool_ttl_ms: int,
+        pool: str = "",
+        stale: str = "",
+    ) -> ScriptCall:
+        """Register workers (with the number of keys each takes) and, when new, the node.
+
+        `pool` is the pool's incarnation, by default the one of which the lane's is; if the lane's
+        own is not known yet, the reply tells it.  `pool_ttl_ms` counts if nobody has ever joined
+        this lane.
+        """
+        n = self.names
+        takes = {**workers, node: IS_NODE} if is_new else workers
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers]
+        keys += (*(n.signal(who.name) for who in takes), n.signal(node.name))
+        pool = pool or incarnation_of_pool(self.incarnation)
+        args: list[Word] = [pool, self.incarnation, stale, not_after_ms, pool_ttl_ms, node.name]
+        args.append(len(takes))
+        for who, room in takes.items():
+            args += (who.id, who.number, room)
+        for name, options in handlers.items():
+            args += (name, options.pack())
+        return JOIN(keys, args)
+
+    def renew(
+        self,
+        takes: Mapping[str, int],
+        handlers: Mapping[str, Options] | None = None,
+        *,
+        seq: int,
+        term: int,
+        is_hung: bool = False,
+        down: int = 0,
+        told: Told = NOTHING_TOLD,
+        who: str = "",
+    ) -> ScriptCall:
+        """Renew leases, and say how many keys each worker takes.
+
+        Args:
+            takes: How many keys each worker takes, by its name in the lane; `IS_NODE` for the node.
+            handlers: What the workers know.
+            seq: A higher number than that of any renewal asked for before.
+            term: Number of the change of TTL that the node goes by.
+            is_hung: The event loop hangs: nobody takes anything.
+            down: How many parts of the node are down.
+            told: What the node knows of pool time.
+            who: The node's id.
+        """
+        n = self.names
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
+        keys += (*map(n.owned, takes), *map(n.signal, takes))
+        args: list[Word] = [self.incarnation, seq, term, down, told.expected_ms, told.since_ms]
+        args += (told.turn, told.off_ms, who, len(takes))
+        for name, room in takes.items():
+            args += (name, _HUNG if is_hung and room != IS_NODE else room)
+        for handler, options in (handlers or {}).items():
+            args += (handler, options.pack())
+        return RENEW(keys, args, parts=RENEWAL_HEAD + len(takes))
+
+    def leave(self, identities: Sequence[Target]) -> ScriptCall:
+        """Forget identities that own nothing; one status each, see `leave.lua`."""
+        n = self.names
+        keys = [n.lane, n.keepalive, n.cleanup, n.open]
+        args: list[Word] = [self.incarnation]
+        for who in identities:
+            keys += (n.owned(who.name), n.stream(who.name), n.signal(who.name))
+            args += (who.id, who.number)
+        return LEAVE(keys, args, parts=len(identities))
+
+    def thaw(self, identities: Iterable[str], *, known_s: float) -> ScriptCall:
+        """Say that identities which were fenced were frozen, not killed; see `thaw.lua`."""
+        n = self.names
+        return THAW((n.lane, n.thawed), (self.incarnation, as_ms(known_s), *identities))
+
+    def change_ttl(self, ttl_ms: int) -> ScriptCall:
+        """Have the lane go by another TTL; see `ttl.lua`."""
+        return TTL((self.names.lane, self.names.journal), (self.incarnation, ttl_ms))

@@ -1,0 +1,60 @@
+"""The pool itself: how it was made, and whose data these are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from pool.core.digits import number_or
+from pool.redis.commands.plain import typed
+from pool.redis.connection import Reply
+from pool.redis.scripts import Script
+
+PROTOCOL: Final = 3  # of what stands in Redis; raised when older nodes could not work beside it
+
+
+@attrs.frozen(kw_only=True)
+class PoolConfig:
+    """What a pool is made as."""
+
+    protocol: int
+    lanes: int
+    incarnation: str
+    ttl_ms: int
+    now_ms: int
+    wrote: bool  # by this call: of several at once one
+    was_gone: bool = False  # and a lane knew how it had been made
+
+
+def incarnation_of_pool(lanes: str) -> str:
+    """Return the pool's incarnation of which a lane's is."""
+    return lanes.rpartition(".")[0]
+
+
+def new_incarnation(drawn: str, lanes: int) -> str:
+    """Return a pool's incarnation: of how many lanes it is stands in it, and so in each lane."""
+    return f"{drawn}.{lanes}"
+
+
+def lanes_of_pool(incarnation: str) -> int:
+    """Return how many lanes the pool of this incarnation has; 0 if it does not say."""
+    return number_or(0, incarnation.rpartition(".")[2], digits_max=3)
+
+
+def pool_config(reply: Reply) -> PoolConfig:
+    """Read the reply of `FOUND`."""
+    protocol, lanes, named, ttl, now, wrote = reply
+    return PoolConfig(
+        protocol=number_or(-1, protocol),  # none is made with that
+        lanes=number_or(-1, lanes),
+        incarnation=(named or b"").decode(errors="replace"),
+        ttl_ms=number_or(-1, ttl),
+        now_ms=int(now),
+        wrote=typed(wrote, int) == 1,
+    )
+
+
+OPEN_POOL: Final = Script.load(
+    "open_pool", keys="config", args="protocol lanes incarnation ttl_ms", reads=pool_config
+)

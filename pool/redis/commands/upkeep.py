@@ -1,0 +1,291 @@
+"""What is put right though nobody is late: walks, indexes, old outcomes, damaged records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from pool.core.record import Record, Start
+from pool.redis.commands.calls import Calls, as_ms
+from pool.redis.commands.plain import count, flat, texts, typed
+from pool.redis.commands.reply import read
+from pool.redis.connection import Reply
+from pool.redis.scripts import Script, ScriptCall, Word
+
+
+@attrs.frozen(kw_only=True)
+class Walked:
+    """A slice of a walk, or for how long another node walks."""
+
+    now_ms: int
+    held_s: float = 0.0  # another node holds the walk; else:
+    is_continued: bool = False  # it stood where the caller thought
+    is_from_start: bool = False  # the slice is a pass's first
+    records: int = 0
+    cursor: str = "0"  # of what comes next; 0: nothing does
+    open_at: str = "0"
+    cleanup_at: str = "0"
+    astray: int = 0  # records found out of place, in this pass or the one before
+    unassigned: int = 0
+    waiting: int = 0
+    changes: str = ""  # see `recount.lua`
+    suspects: Sequence[str] = ()  # without a deadline that they should have
+    flat: Sequence[bytes] = ()  # key, record, key, record ...
+
+
+@attrs.frozen(kw_only=True)
+class Owned:
+    """A page of what a worker owns: names that come next, and what the records of some keys say."""
+
+    at: str = ""  # where to go on in its set of keys; empty: that was the end
+    after: str = ""  # likewise in its stream
+    names: Sequence[bytes] = ()  # keys in its set
+    entries: Sequence[tuple[str, bytes]] = ()  # starts in its stream: entry, key
+    running: Mapping[str, Record]
+    strays: Sequence[tuple[str, bytes, Record]] = ()  # it runs them, and its set lacks them
+    starts: Sequence[Start]
+    unreadable: Mapping[str, bytes]  # records that cannot be worked on
+    lost: Mapping[str, Record]  # pending with it, and their start cannot be read any more
+
+
+@attrs.frozen
+class Quarantined:
+    """Whether it is parked now: not what is no more as it was seen."""
+
+    is_parked: bool
+    after: str = ""  # nothing was done yet: go on behind this entry of its holder's stream
+
+
+def quarantined(reply: Reply) -> Quarantined:
+    """Read the reply of `quarantine`."""
+    match reply.decode().split(" "):
+        case ["OK" | "MOVED_ON" as word]:
+            return Quarantined(word == "OK")
+        case ["LOOKED", after] if after:
+            return Quarantined(False, after)
+    raise ValueError("no status of this script")
+
+
+@attrs.frozen
+class Restored:
+    """What was done about a record that was seen out of place."""
+
+    indexes: tuple[str, ...] = ()  # into which it was put
+    is_gone: bool = False  # its owner: it is not to be put back
+
+
+def restored(reply: Reply) -> list[Restored]:
+    """Read the reply of `restore`, per item."""
+    return [_RESTORED.get(text) or Restored(_indexes(text.decode().split(","))) for text in reply]
+
+
+_RESTORED: Final = {
+    b"SOUND": Restored(),
+    b"MOVED_ON": Restored(),
+    b"GONE": Restored(is_gone=True),
+}
+
+
+def _indexes(names: Sequence[str]) -> tuple[str, ...]:
+    if not {*names} <= {"pending", "owned", "due"}:
+        raise ValueError("no status of this script")
+    return tuple(names)
+
+
+def expired(reply: Reply) -> list[str]:
+    """Read the reply of `expire`; what is none of ours is left to whoever wrote it."""
+    return [text.decode() for text in reply if _IDS.fullmatch(text)]
+
+
+_IDS: Final = re.compile(rb"[0-9A-Za-z]{1,64}(?: [0-9A-Za-z]{1,64}){0,31}")
+
+
+def walked(reply: Reply) -> Walked:
+    """Read the reply of `walk`."""
+    now, held, *rest = reply
+    if not rest:
+        return Walked(now_ms=int(now), held_s=max(1, int(held)) / 1000)
+    is_continued, is_from_start, records, cursor, open_at, cleanup_at, astray = rest[:7]
+    unassigned, waiting, changes, suspects, found = rest[7:]
+    return Walked(
+        now_ms=int(now),
+        is_continued=bool(is_continued),
+        is_from_start=bool(is_from_start),
+        records=count(records),
+        cursor=cursor.decode(),
+        open_at=open_at.decode(),
+        cleanup_at=cleanup_at.decode(),
+        astray=typed(astray, int),
+        unassigned=typed(unassigned, int),
+        waiting=typed(waiting, int),
+        changes=changes.decode(),
+        suspects=tuple(name.decode(errors="replace") for name in suspects),
+        flat=flat(found),
+    )
+
+
+def recounted(reply: Reply) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Read the reply of `recount`: unassigned and waiting keys, as counted before and now."""
+    unassigned, waiting, *after = map(int, reply)
+    unassigned_now, waiting_now = after
+    return (unassigned, waiting), (unassigned_now, waiting_now)
+
+
+def owned(reply: Reply) -> Owned:
+    """Read the reply of `reconcile`; entries that cannot be read are left to the reaper."""
+    at, after, names, listed, running, strays, entries, lost = reply
+    starts = []
+    for entry_id, held in entries:
+        fields = dict(
+            zip((n.decode(errors="replace") for n in held[::2]), held[1::2], strict=False)
+        )
+        start = Start.parse(entry_id.decode(), fields)
+        if start is not None:
+            starts.append(start)
+    records: dict[str, Record] = {}
+    unreadable: dict[str, bytes] = {}
+    for key, text in zip(running[::2], running[1::2], strict=True):
+        name, record = key.decode(errors="surrogateescape"), read(key, text)
+        if record is None:
+            unreadable[name] = text
+        else:
+            records[name] = record
+    return Owned(
+        at=at.decode(),
+        after=after.decode(),
+        names=texts(names),
+        entries=[
+            (entry.decode(), key) for entry, key in zip(listed[::2], listed[1::2], strict=True)
+        ],
+        running=records,
+        strays=[(key.decode(), text, record) for key, text, record in _legible(strays)],
+        starts=starts,
+        unreadable=unreadable,
+        lost={key.decode(): record for key, _, record in _legible(lost)},
+    )
+
+
+RECONCILE: Final = Script.load(
+    "reconcile",
+    keys="lane jobs owned stream",
+    args="incarnation worker at after names_max *items",
+    reads=owned,
+)
+
+
+def _legible(pairs: Sequence[bytes]) -> Iterator[tuple[bytes, bytes, Record]]:
+    for key, text in zip(pairs[::2], pairs[1::2], strict=True):
+        record = read(key, text)
+        if record is not None:
+            yield key, text, record
+
+
+WALK: Final = Script.load(
+    "walk",
+    keys="lane keepalive cleanup open jobs",
+    args="incarnation holder hold_ms cursor open_at cleanup_at keys_max names_max found *announced",
+    reads=walked,
+)
+RECOUNT: Final = Script.load(
+    "recount", keys="lane *unassigned", args="incarnation changes found counted", reads=recounted
+)
+RESTORE: Final = Script.load(
+    "restore",
+    keys="lane cleanup jobs pending due owned",
+    args="incarnation owner pending_ms *items",
+    reads=restored,
+)
+EXPIRE: Final = Script.load(
+    "expire", keys="lane kept *results", args="incarnation items_max *items", reads=expired
+)
+QUARANTINE: Final = Script.load(
+    "quarantine",
+    keys="lane jobs pending due payloads checkpoints inbox parked letters journal "
+    "holders_owned holders_stream",
+    args="incarnation key text after looked_max",
+    reads=quarantined,
+)
+
+
+@attrs.frozen
+class UpkeepCalls(Calls):
+    """Putting things right."""
+
+    def walk(
+        self,
+        holder: str,
+        *,
+        hold_s: float,
+        at: tuple[str, str, str],
+        keys_max: int,
+        names_max: int,
+        found: int = 0,
+        announced: Iterable[str] = (),
+    ) -> ScriptCall:
+        """Hold the walk over the records, and take the next slice; read it with `walked()`."""
+        n = self.names
+        keys = (n.lane, n.keepalive, n.cleanup, n.open, n.jobs)
+        args: list[Word] = [self.incarnation, holder, as_ms(hold_s), *at]
+        return WALK(keys, [*args, keys_max, names_max, found, *announced])
+
+    def recount(
+        self, handlers: Iterable[str], *, changes: str, found: int, counted: int
+    ) -> ScriptCall:
+        """End a pass of the walk."""
+        keys = [self.names.lane, *map(self.names.unassigned, handlers)]
+        return RECOUNT(keys, (self.incarnation, changes, found, counted))
+
+    def restore(
+        self, owner: str, items: Iterable[tuple[str, bytes, float]], *, pending_s: float
+    ) -> ScriptCall:
+        """Put keys (with their records and limits) back where they stand; one status each."""
+        n = self.names
+        keys = (n.lane, n.cleanup, n.jobs, n.pending, n.due, n.owned(owner or "-"))
+        args: list[Word] = [self.incarnation, owner, as_ms(pending_s)]
+        for key, text, limit_s in items:
+            args += (key, text, as_ms(limit_s) if limit_s else 0)
+        return RESTORE(keys, args, parts=(len(args) - 3) // 3)
+
+    def quarantine(self, key: str, text: bytes, holder: str = "", after: str = "-") -> ScriptCall:
+        """Park a record that cannot be read, if it still is what was seen.
+
+        Its start is looked for in the holder's stream, behind the entry `after`.
+        """
+        n = self.names
+        raw = key.encode(errors="surrogateescape")
+        # What is not UTF-8 is nobody's job key; the inbox of no key takes its place.
+        inbox = n.inbox(key if raw == key.encode(errors="replace") else "")
+        keys = [n.lane, n.jobs, n.pending, n.due, n.payloads, n.checkpoints, inbox]
+        keys += (n.parked, n.letters, n.journal, n.owned(holder or "-"), n.stream(holder or "-"))
+        args = (self.incarnation, raw, text, after, self.pages.looked_at)
+        return QUARANTINE(keys, args)
+
+    def expire(self, items: Sequence[str], *, items_max: int) -> ScriptCall:
+        """End answers whose time is up; returns of which further ones it is.
+
+        An item is what the reply told: the ids of some jobs, with spaces between.
+        """
+        n = self.names
+        keys = [n.lane, n.kept]
+        for item in items:
+            keys += map(n.result, item.split())
+        return EXPIRE(keys, (self.incarnation, items_max, *items))
+
+    def reconcile(
+        self,
+        worker: str,
+        items: Iterable[tuple[bytes, str]] = (),
+        *,
+        at: str = "0",
+        after: str = "0",
+    ) -> ScriptCall:
+        """Read a page of what a worker owns, see `reconcile.lua`."""
+        n = self.names
+        keys = (n.lane, n.jobs, n.owned(worker), n.stream(worker))
+        args: list[Word] = [self.incarnation, worker, at, after, self.pages.listed]
+        for item in items:
+            args += item
+        return RECONCILE(keys, args)
