@@ -528,7 +528,8 @@ async def test_lanes_have_clocks_of_their_own(
 
     monkeypatch.setattr(Pipeline, "at", at)
     monkeypatch.setattr(Membership, "_join", join)
-    worker: Any = await node.add_worker(made(diary))
+    await node.add_worker(made(diary))
+    [worker] = islands.workers(node)
     assert [worker.target(lane).number for lane in range(LANES)] == [1, 2, 2]
     assert {*_prefixes(POOL)[1:]} <= {key.removesuffix("lane") for key in asked}
     assert await serves(node, LAST)
