@@ -636,7 +636,9 @@ class SinkMissed:
 
 @attrs.frozen(kw_only=True)
 class SinkRemade:
-    """The group was gone (key deleted, FLUSHALL, data lost) and was made again, from the oldest."""
+    """The group was gone (key deleted, FLUSHALL, data lost, or it alone was destroyed) and was made
+    again: from its cursor where that is known and the stream is the same, or else from the oldest
+    event."""
 
     event: ClassVar[str] = "sink.remade"
     level: ClassVar[str] = "error"

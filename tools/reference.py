@@ -227,8 +227,9 @@ KINDS: Final = {
     "sink_leases": ("zset", ""),
     "sink_parked": ("stream", ""),
     "stream_meta": ("hash", ""),
-    "stream_once": ("hash, zset", ""),
+    "stream_once": ("hash", ""),
 }
+KIND_OF: Final = {"stream-once-ends": "zset"}  # of a second key that has the same words
 LATER: Final = {"idem", "next"}  # names that nothing is stored under yet
 
 
@@ -251,6 +252,7 @@ def _key_row(key: str, prefix: str, name: str, method: object) -> Sequence[str]:
     assert name in KINDS, f"tools/reference.py does not know of what type {name} is"
     kind, holds = KINDS[name]
     holds = holds or said(method).rstrip(".")
+    kind = KIND_OF.get(key.removeprefix(prefix).partition(":")[0], kind)
     return f"`{key.removeprefix(prefix)}`", kind, f"{holds[0].lower()}{holds[1:]}"
 
 

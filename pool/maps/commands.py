@@ -223,7 +223,9 @@ class MapLife:
         if checks.flag("is_sliding", self.is_sliding) and ttl_s is None:
             raise InvalidOption(option="is_sliding", value="True", problem="there is no ttl_s")
         if ttl_s is not None and until is not None:
-            raise InvalidOption(option="expires_at", value=str(until), problem="there is a ttl_s")
+            raise InvalidOption(
+                option="expires_at", value=str(until), problem="give it or a ttl_s, not both"
+            )
 
     def words(self) -> tuple[int, int]:
         """Return what the scripts take: ms (0: for ever), and from when on, see rmap_write."""

@@ -121,11 +121,12 @@ class ConsumerLease:
 
 def renewed(reply: Reply) -> ConsumerLease:
     """Return what a renewal was answered."""
-    is_holder, ttl_ms, released, doubtful, lost = reply
+    code, ttl_ms, released, doubtful = reply
     if count(ttl_ms) < 1:
         raise ValueError(ttl_ms)
+    has_lost, is_holder = divmod(count(code), 2)
     waits = typed(released, int), count(doubtful)
-    return ConsumerLease(count(is_holder) > 0, ttl_ms, *waits, count(lost) > 0)
+    return ConsumerLease(is_holder > 0, ttl_ms, *waits, has_lost > 0)
 
 
 @attrs.frozen

@@ -130,8 +130,8 @@ class Reader:
 
     Iterating gives each `StreamEvent` once, in the order of each stream, and waits for new ones.
     Lost connections are survived without a gap and without a repeat.  At most `buffer_max` events
-    are held (one per stream, if it follows more streams than that), and about 8 MiB: a slow program
-    costs no memory.
+    are held (one per stream, if it follows more streams than that), and of large ones 4 MiB of
+    payloads and what one read brings: a slow program costs no memory.
     """
 
     def __init__(
@@ -264,7 +264,11 @@ class Reader:
         readings = self._tailer.readings
         is_read = stored.events in readings or stored.events in self._aside
         if is_read or len(readings) + len(self._aside) >= STREAMS_MAX:
-            problem = "it is read already" if is_read else "too many streams"
+            problem = (
+                "it is read already"
+                if is_read
+                else f"it reads {STREAMS_MAX} streams, which is the most"
+            )
             raise InvalidOption(option="stream", value=stored.name, problem=problem)
         call = probe_call([(stored, position)])
         reply = await self._session.pipeline.call(call, repeatable=True)

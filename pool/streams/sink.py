@@ -256,7 +256,12 @@ class Sink:
         self._buffer.fit(len(self._sources))
 
     async def ack(self, event: StreamEvent) -> bool:
-        """Say that an event is done; False if it was already, by others or by an earlier try.
+        """Say that an event is done; False if it does not wait for that any more.
+
+        That is so if it was acknowledged already, by others or by an earlier try of which the
+        answer was lost; if it was parked; if the stream or its group was lost, or somebody deleted
+        the consumer that had it. One that was given to another consumer meanwhile, after the grace
+        say, is acknowledged by this all the same, and that is True.
 
         Only what was acknowledged is never given again.  Calls that wait at the same time share a
         round trip.
@@ -427,7 +432,11 @@ class Sink:
         position = position_of(start)
         if stored.events in self._sources or len(self._sources) >= STREAMS_MAX:
             is_read = stored.events in self._sources
-            problem = "it is read already" if is_read else "too many streams"
+            problem = (
+                "it is read already"
+                if is_read
+                else f"it reads {STREAMS_MAX} streams, which is the most"
+            )
             raise InvalidOption(option="stream", value=stored.name, problem=problem)
         # One that was read before goes on where it was: what is in hand is not given again.
         return self._left.get(stored.events) or Source(

@@ -352,10 +352,16 @@ def _limits(
     length = None if length_max is None else checks.count("length_max", length_max, 1, LENGTH_MAX)
     life_s = checks.seconds("ttl_s", ttl_s, TTL_MIN_S, TTL_MAX_S, or_none=True)
     if checks.flag("is_sliding", is_sliding) and life_s is None:
-        raise InvalidOption(option="is_sliding", value="True", problem="it needs a ttl_s")
+        raise InvalidOption(
+            option="is_sliding",
+            value="True",
+            problem="give a ttl_s with it: the stream lives so long after its last event",
+        )
     if ends_at is not None:
         if life_s is not None:
-            raise InvalidOption(option="ends_at", value=shown(ends_at), problem="there is a ttl_s")
+            raise InvalidOption(
+                option="ends_at", value=shown(ends_at), problem="give it or a ttl_s, not both"
+            )
         return length, life_s, _Ends(epoch_ms("ends_at", ends_at), "a")
     if life_s is None:
         return length, life_s, _Ends()

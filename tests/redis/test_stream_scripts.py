@@ -515,7 +515,7 @@ def test_on_a_full_server_only_adding_is_refused(full: Shop, name: str) -> None:
 
 
 def test_a_lease_without_time_is_no_answer_to_a_renewal() -> None:
-    assert renewed([0, 1, 0, 0, 0]).ttl_ms == 1
+    assert renewed([0, 1, 0, 0]).ttl_ms == 1
     for ttl_ms in (0, -1):
         with pytest.raises(ValueError, match=str(ttl_ms)):
-            renewed([0, ttl_ms, 0, 0, 0])
+            renewed([0, ttl_ms, 0, 0])

@@ -1913,7 +1913,7 @@ MUTANTS: Final = (
         name="a suspect that lives holds up all the others",
         breaks="what a dead consumer held waits for the slowest of its handlers",
         path="pool/streams/sink_hands.py",
-        old="            self.loop.later(LIVED_S, partial(self._end_trial, item))",
+        old="            self.loop.later(self._trial_s(item), partial(self._end_trial, item))",
         new="            pass",
         by=(
             "tests/streams/test_sink.py::test_suspects_that_live_for_a_moment_do_not_hold_up_the_others",
