@@ -3684,6 +3684,19 @@ def an_acknowledgement_is_undone(s: Story) -> None:
 
 
 @bad("I49")
+def the_loss_that_undid_it_has_been_undone(s: Story) -> None:
+    _give(s, "t1")
+    _event(s, "t1", "acked")
+    s.at += 0.1
+    kept = s.at
+    s.at += 0.1
+    lose_since(s, 0.0, "")
+    s.at += 0.1
+    lose_since(s, kept, "")
+    _give(s, "t1")
+
+
+@bad("I49")
 def what_is_acknowledged_is_given_again(s: Story) -> None:
     _give(s, "t1")
     _event(s, "t1", "acked")
