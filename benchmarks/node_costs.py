@@ -1,8 +1,8 @@
 """What nodes send for each operation, what they send at rest, and how much Python a job runs.
 
 Real nodes on a real server, in one process.  Each has a IO of its own that notes what its bodies
-send; an operation is over when each node's link has answered a last PING, which comes behind all
-that the operation had sent.  Where two nodes could overtake each other a handler waits, so that
+send; an operation is over when each node's pipeline has answered a last PING, which comes behind
+all that the operation had sent.  Where two nodes could overtake each other a handler waits, so that
 the same calls are made on a slow machine and on a fast one, on asyncio and on trio.
 """
 

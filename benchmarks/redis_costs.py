@@ -11,7 +11,7 @@ are meant to be.  Which calls a node makes, and when, is `node_costs.py`'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -22,7 +22,16 @@ from pool.maps.commands import LIST, WRITE, StoredMap, probe_call
 from pool.names import Control, Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
-from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.change import Guard
+from pool.redis.commands.edges import (
+    AcknowledgeEdge,
+    CancelEdge,
+    DoneEdge,
+    Edge,
+    GrantEdge,
+    SeenEdge,
+    WaitEdge,
+)
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.recovery import claims
 from pool.redis.connection import Reply
@@ -131,10 +140,10 @@ class _LaneBench:
         known = {f"{HANDLER}-{n}": Options() for n in range(handlers)}
         return self.lane.renew(takes, known, seq=self._renewals, term=0)
 
-    def edges(self, letter: str, x: Word = b"", y: Word = b"", z: Word = b"") -> list[Edge]:
+    def edges(self, kind: type[Edge], **facts: Any) -> list[Edge]:
         """Return one edge for every job there is."""
         return [
-            Edge(letter, key, record.epoch, record.id, TTL_MS, x, y, z, HANDLER)
+            kind(key, record.epoch, record.id, TTL_MS, HANDLER, **facts)
             for key, record in sorted(self.records().items())
         ]
 
@@ -190,13 +199,13 @@ def _lives(desk: Desk, costs: Costs) -> None:
         in_batch = f"per job, {n} in a call" if n > 1 else "of one job"
         bench = _LaneBench(desk)
         bench.run(bench.dispatch(1))  # the structures are there already, as in a pool that works
-        bench.run(bench.advance(bench.edges("d", b"null")))
+        bench.run(bench.advance(bench.edges(DoneEdge, result=b"null")))
 
         admitted = bench.run(bench.dispatch(n))
         costs.note(f"dispatch.{n}", admitted, n, f"a dispatch that grants, {in_batch}")
         read = bench.run(bench.read())
         costs.note(f"read.{n}", read, n, f"the blocking read that brings a start, {in_batch}")
-        settled = bench.run(bench.advance(bench.edges("d", b"null")))
+        settled = bench.run(bench.advance(bench.edges(DoneEdge, result=b"null")))
         costs.note(
             f"settle.{n}", settled, n, f"a success of a job that was not acknowledged, {in_batch}"
         )
@@ -204,9 +213,9 @@ def _lives(desk: Desk, costs: Costs) -> None:
         costs.note(f"life.{n}", life, n, f"a whole life: dispatch, read and settle, {in_batch}")
 
         bench.run(bench.dispatch(n))
-        acknowledged = bench.run(bench.advance(bench.edges("a")))
+        acknowledged = bench.run(bench.advance(bench.edges(AcknowledgeEdge)))
         costs.note(f"start.{n}", acknowledged, n, f"the acknowledgement of a start, {in_batch}")
-        settled = bench.run(bench.advance(bench.edges("d", b"null")))
+        settled = bench.run(bench.advance(bench.edges(DoneEdge, result=b"null")))
         costs.note(
             f"settle_running.{n}", settled, n, f"a success of an acknowledged job, {in_batch}"
         )
@@ -215,17 +224,18 @@ def _lives(desk: Desk, costs: Costs) -> None:
 def _detours(desk: Desk, costs: Costs) -> None:
     bench, n = _LaneBench(desk), 32
     bench.run(bench.dispatch(n))
-    bench.run(bench.advance(bench.edges("a")))
-    retried = bench.run(bench.advance(bench.edges("w", 0, 2, "ValueError: no such picture")))
+    bench.run(bench.advance(bench.edges(AcknowledgeEdge)))
+    failed = bench.edges(WaitEdge, attempt=2, error="ValueError: no such picture")
+    retried = bench.run(bench.advance(failed))
     costs.note(f"retry.{n}", retried, n, f"a failure with attempts left, per job, {n} in a call")
     swept = bench.run(bench.lane.sweep(NODE.name, lock_s=1.0, keys_max=256))
-    again = bench.run(bench.advance(bench.edges("g", "1"), "free", ""))
+    again = bench.run(bench.advance(bench.edges(GrantEdge, ranked="1"), "free", ""))
     costs.note(
         f"promote.{n}", swept + again, n, "finding what is due and granting it, per job, 32 in all"
     )
     released = bench.run(
         bench.lane.advance(
-            "own", WORKER.name, bench.edges("g", ""), pending_s=TTL_S, targets=(WORKER,)
+            "own", WORKER.name, bench.edges(GrantEdge), pending_s=TTL_S, targets=(WORKER,)
         )
     )
     costs.note(
@@ -253,15 +263,16 @@ def _takeover(desk: Desk, costs: Costs) -> None:
     bench = _LaneBench(desk)
     bench.join(WORKERS[1:2], is_new=False)
     bench.run(bench.dispatch(TAKEN))
-    bench.run(bench.advance(bench.edges("a")))
+    bench.run(bench.advance(bench.edges(AcknowledgeEdge)))
     bench.run(bench.renewal(WORKERS[1:2]))
     desk.do("ZADD", bench.names.keepalive, 1, WORKER.name)
     cost, [reply] = desk.run(bench.lane.fence(NODE.name, reap_s=1.0, claims_max=10))
     [claim] = claims(reply)[1]
     assert claim.identity == WORKER.name
+    granted = bench.edges(GrantEdge, ranked="1", mark="1")
     reaped = bench.run(
         bench.lane.reap(claim, reap_s=1.0),
-        bench.advance(bench.edges("g", "1", "1"), "reap", WORKER.name, claim=claim.claim),
+        bench.advance(granted, "reap", WORKER.name, claim=claim.claim),
     )
     what = f"fencing a dead worker and moving its running jobs, per job, {TAKEN} of them"
     costs.note(f"takeover.{TAKEN}", cost + reaped, TAKEN, what)
@@ -270,7 +281,7 @@ def _takeover(desk: Desk, costs: Costs) -> None:
 def _talk(desk: Desk, costs: Costs) -> None:
     bench, names = _LaneBench(desk), Names(POOL, 0)
     bench.run(bench.dispatch(2))
-    bench.run(bench.advance(bench.edges("a")))
+    bench.run(bench.advance(bench.edges(AcknowledgeEdge)))
     [(key, record), _] = sorted(bench.records().items())
 
     def notify(request: str) -> ScriptCall:
@@ -279,7 +290,7 @@ def _talk(desk: Desk, costs: Costs) -> None:
     bench.run(notify("8z4k0qv1xtff00"))
     costs.note("notify", bench.run(notify("8z4k0qv1xtff01")), 1, "a notification of a running job")
     desk.do("LPOP", names.inbox(key))
-    seen = bench.run(bench.advance([Edge("s", key, record.epoch, record.id, x=10**17)]))
+    seen = bench.run(bench.advance([SeenEdge(key, record.epoch, record.id, message=10**17)]))
     costs.note("notify.handled", seen, 1, "taking a handled notification out of the inbox")
     looked = bench.run(bench.lane.look([(key, record.id)], node=NODE.name))
     costs.note("look", looked, 1, "asking for a job, and to be told of its end")
@@ -288,7 +299,7 @@ def _talk(desk: Desk, costs: Costs) -> None:
     )
     costs.note("stop", asked, 1, "asking a running job to stop")
     ended = bench.run(
-        bench.advance([Edge("c", key, record.epoch, record.id, TTL_MS, "stopped", handler=HANDLER)])
+        bench.advance([CancelEdge(key, record.epoch, record.id, TTL_MS, HANDLER, "stopped")])
     )
     costs.note("stop.ended", ended, 1, "settling a stopped job")
 
@@ -407,10 +418,10 @@ def _states() -> Iterator[tuple[str, str, tuple[Callable[[_LaneBench], ScriptCal
         return bench.dispatch(KEPT)
 
     def acknowledge(bench: _LaneBench) -> ScriptCall:
-        return bench.advance(bench.edges("a"))
+        return bench.advance(bench.edges(AcknowledgeEdge))
 
     def settle(bench: _LaneBench) -> ScriptCall:
-        return bench.advance(bench.edges("d", b"null"))
+        return bench.advance(bench.edges(DoneEdge, result=b"null"))
 
     yield "pending", "a job in its worker's stream", (dispatch,)
     yield "unassigned", "a job without a worker", (lambda b: b.dispatch(KEPT, unassigned=True),)

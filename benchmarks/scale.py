@@ -143,7 +143,7 @@ def ranking(workers: int) -> tuple[float, float]:
             label="",
             version="",
             is_draining=False,
-            incarnations=(1,),
+            numbers=(1,),
         )
         for i in range(workers)
     ]

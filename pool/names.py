@@ -55,7 +55,7 @@ def _fixed(name: str) -> Any:
 
 @attrs.frozen
 class Names:
-    """The keys of one lane.  `worker` is always an incarnation (`id.n`), see `ids`."""
+    """The keys of one lane.  `worker` is always a member's name (`id.n`), see `ids`."""
 
     pool: str
     number: int

@@ -60,7 +60,7 @@ class Settings:
     lease_ttl_s: float | None = seconds(
         None,
         "A node silent for this long loses its jobs; all other times derive from it. "
-        "Who founds a pool without one gives it 10 s.",
+        "Who first opens a pool without one gives it 10 s.",
         low=1.0,
         high=3600.0,
     )

@@ -59,14 +59,14 @@ def member_name(identity: str, number: int) -> str:
 
 
 def split_member_name(name: str) -> tuple[str, int]:
-    """Return identity and number of an incarnation.
+    """Return identity and number of a name.
 
     Raises:
         StoreFault: It is none.  Such names come from Redis, so it is foreign data.
     """
     identity, dot, number = name.rpartition(".")
     if not (identity and dot and is_number(number)):
-        raise StoreFault(problem=f"{name!r} is not an incarnation")
+        raise StoreFault(problem=f"{name!r} is no name of a member")
     return identity, int(number)
 
 

@@ -21,7 +21,6 @@ Ended: TypeAlias = Literal["done", "parked", "cancelled"]
 ACKNOWLEDGE, LIMIT, SEEN, DONE, CANCEL, PARK, WAIT, GRANT = "a", "l", "s", "d", "c", "x", "w", "g"
 ENDS = frozenset((DONE, CANCEL, PARK))
 OVER = "o"
-ANEW: Final = "1"  # of a LIMIT: what was told of the run before does not count
 
 # (state, edge) -> states it may lead to.  A stop that was asked for turns WAIT and GRANT into
 # cancelled; every pair that is not here is refused.

@@ -47,7 +47,7 @@ class Candidate:
 
     `label` is a human name that outlives a restart; a worker with the label of an earlier one
     gets the keys of the earlier one, and shares them with it while both are there.
-    `incarnations` holds one number per lane; 0: it has not joined that lane.
+    `numbers` holds one number per lane; 0: it has not joined that lane.
     """
 
     id: str
@@ -55,7 +55,7 @@ class Candidate:
     weight: float = attrs.field(default=1.0, validator=_is_weight)
     label: str = ""
     is_draining: bool = False
-    incarnations: tuple[int, ...] = (1,)
+    numbers: tuple[int, ...] = (1,)
     multiplier: int = attrs.field(init=False, repr=False, eq=False)
 
     @multiplier.default
@@ -64,11 +64,11 @@ class Candidate:
 
     def is_in(self, lane: int) -> bool:
         """Say whether the worker has joined that lane."""
-        return lane < len(self.incarnations) and self.incarnations[lane] > 0
+        return lane < len(self.numbers) and self.numbers[lane] > 0
 
     def name_in(self, lane: int) -> str:
         """Return the name under which the worker acts in that lane."""
-        return member_name(self.id, self.incarnations[lane])
+        return member_name(self.id, self.numbers[lane])
 
 
 class Candidates:

@@ -16,7 +16,7 @@ from typing import Final
 
 import attrs
 
-TTL_DEFAULT_S: Final = 10.0  # of a pool whose founder named none
+TTL_DEFAULT_S: Final = 10.0  # of a pool whose first node named none
 RENEW_MAX_S: Final = 10.0  # what is renewed besides the lease is not older than this
 
 

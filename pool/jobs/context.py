@@ -187,7 +187,7 @@ class Context(Session):
         """Return these workers under their names in a lane."""
         known = self.candidates.workers
         here = slice(lane, lane + 1)
-        return tuple([Target(w, n) for w in workers for n in known[w].incarnations[here] if n])
+        return tuple([Target(w, n) for w in workers for n in known[w].numbers[here] if n])
 
 
 def _by_ttl(timing: Timing) -> float:

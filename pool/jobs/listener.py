@@ -1,7 +1,7 @@
 """The blocking reads: one `StreamTailer` per lane, over the node's signals and all streams of its
 workers.
 
-    tail: XREAD from its own positions --Batch--> listener --> worker mailboxes, node's waiters
+    tailer: XREAD from its own positions --Batch--> listener --> worker mailboxes, node's waiters
 
 A position moves on only when the loop has taken what was read: an entry is delivered at least once,
 and (key, epoch) makes repeats drop out.  Starts stay in their stream until the script that ends the
@@ -38,7 +38,7 @@ class Listener(Actor[_Read]):
 
     context: Context
     on_entries: Callable[[int, str, list[tuple[str, Fields]]], bool]  # True: they are signals
-    _tails: list[StreamTailer[Reading]] = attrs.field(
+    _tailers: list[StreamTailer[Reading]] = attrs.field(
         init=False, factory=list
     )  # by number of the lane
 
@@ -50,40 +50,40 @@ class Listener(Actor[_Read]):
         A blocked read takes new ones up when joining writes to the node's own signals.  When it is
         the node itself that joins anew, these are new too, and the read is ended.
         """
-        while len(self._tails) <= state.number:
-            self._tails.append(self._new_tailer(self.context.lanes[len(self._tails)]))
-        tail = self._tails[state.number]
-        known, own = tail.readings, state.lane.names.signal(state.node.name)
+        while len(self._tailers) <= state.number:
+            self._tailers.append(self._new_tailer(self.context.lanes[len(self._tailers)]))
+        tailer = self._tailers[state.number]
+        known, own = tailer.readings, state.lane.names.signal(state.node.name)
         readings = [known.get(name) or Reading(name, FIRST) for name in streams]
-        tail.follow(readings, at_once=own not in known)
-        if not tail.is_started:
-            tail.start()
+        tailer.follow(readings, at_once=own not in known)
+        if not tailer.is_started:
+            tailer.start()
 
     def has_read(self, lane: int, stream: str, epoch: int) -> bool:
         """Say whether a start is behind what was read of a stream: it does not come any more."""
-        reading = self._tails[lane].readings.get(stream)
+        reading = self._tailers[lane].readings.get(stream)
         return reading is None or int(reading.position.partition("-")[0]) >= epoch
 
     async def aclose(self, budget_s: float) -> None:
         """Stop reading; twice is fine."""
-        for tail in self._tails:
-            await tail.aclose(budget_s)
+        for tailer in self._tailers:
+            await tailer.aclose(budget_s)
 
     # --- on the loop --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        for tail in self._tails:
-            tail.read_on()
+        for tailer in self._tailers:
+            tailer.read_on()
 
     def handle(self, message: _Read) -> None:
-        tail = self._tails[message.lane]
+        tailer = self._tailers[message.lane]
         for reading, entries in message.batch.told:
-            if not tail.follows(reading):
+            if not tailer.follows(reading):
                 continue  # of an identity that we no longer are
             if self.on_entries(message.lane, reading.stream, entries):
                 self._trim(reading.stream, entries[-1][0])
         # A turn of the loop later: what has just been started shall not wait until we read again.
-        self.context.loop.later(0.0, partial(tail.taken, message.batch))
+        self.context.loop.later(0.0, partial(tailer.taken, message.batch))
 
     def _trim(self, stream: str, last: str) -> None:
         ms, _, number = last.partition("-")

@@ -41,7 +41,7 @@ class WorkerInfo:
 class WorkerEntry(WorkerInfo):
     """The same, as it stands in the `workers` map."""
 
-    incarnations: tuple[int, ...]
+    numbers: tuple[int, ...]
 
     @cached_property
     def candidate(self) -> Candidate:
@@ -52,7 +52,7 @@ class WorkerEntry(WorkerInfo):
             self.weight,
             self.label,
             self.is_draining,
-            self.incarnations,
+            self.numbers,
         )
 
     def pack(self) -> bytes:
@@ -66,7 +66,7 @@ class WorkerEntry(WorkerInfo):
             known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
             fields = {a.name: known[a.name] for a in attrs.fields(cls)}
             fields["handlers"] = tuple(fields["handlers"])
-            fields["incarnations"] = tuple(fields["incarnations"])
+            fields["numbers"] = tuple(fields["numbers"])
             info = cls(**fields)
             is_one = info.is_whole and info.candidate is not None
         except (ValueError, TypeError, KeyError, RecursionError, PoolError):
@@ -77,7 +77,7 @@ class WorkerEntry(WorkerInfo):
     def is_whole(self) -> bool:
         """Whether its fields are what a node writes: every node reads what any of them wrote."""
         texts = (self.id, self.node, self.label, self.version, *self.handlers)
-        numbers = (self.capacity, *self.incarnations)
+        numbers = (self.capacity, *self.numbers)
         checks = [
             all(type(text) is str for text in texts),
             self.id,

@@ -23,7 +23,7 @@ from pool.errors import PayloadEncodingError
 from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING, Inbox, Job
 from pool.jobs.raised import Raised, read
-from pool.redis.commands.change import Edge
+from pool.redis.commands.edges import Edge
 from pool.redis.io.loops import Strays, is_asked_for, is_cancellation
 from pool.redis.io.system import LINEAGE
 from pool.redis.reads import NO_TURN

@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import attrs
 
-from pool.core import lifecycle
 from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, Record, one_line
 from pool.core.settlement import (
     CancelJob,
@@ -23,7 +22,8 @@ from pool.core.timing import Timing
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, Edge, Guard, Status
+from pool.redis.commands.change import Changed, Guard, Status
+from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.settings import Settings
 
 # Lane, who waits, what it hears, of which job, and the outcome if that is known.
@@ -45,22 +45,18 @@ def judgement_of(settings: Settings, timing: Timing) -> Judgement:
 
 
 def edge_of(key: str, record: Record, decision: Decision, settings: Settings) -> Edge:
-    """Return the edge that carries a decision out; a GRANT still lacks its targets."""
-    edge = Edge(lifecycle.GRANT, key, record.epoch, record.id, outcome_ttl_ms(settings))
-    edge.handler = record.handler
+    """Return the edge that carries a decision out; a grant still lacks its targets."""
+    of = (key, record.epoch, record.id, outcome_ttl_ms(settings), record.handler)
     match decision:
         case ParkJob(cause, error):
-            edge.letter = lifecycle.PARK
-            edge.x, edge.y = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
+            cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
+            return ParkEdge(*of, cause, error)
         case Wait(delay_s, attempt, error, mark):
-            edge.letter = lifecycle.WAIT
-            edge.x, edge.z = round(delay_s * 1000), error
-            edge.y = f"{attempt} {mark}".strip()
+            return WaitEdge(*of, round(delay_s * 1000), attempt, error, mark)
         case CancelJob(cause):
-            edge.letter, edge.x = lifecycle.CANCEL, cause
+            return CancelEdge(*of, cause)
         case Grant(mark):
-            edge.y = mark
-    return edge
+            return GrantEdge(*of, mark=mark)
 
 
 def tell_all(
@@ -76,8 +72,8 @@ def tell_all(
     Returns how many of the records could be read.
     """
     for edge, each in zip(edges, told, strict=True):
-        if each.status is Status.DONE and edge.letter == lifecycle.WAIT:
-            context.on_due(lane, int(edge.x) / 1000)
+        if each.status is Status.DONE and isinstance(edge, WaitEdge):
+            context.on_due(lane, edge.delay_ms / 1000)
         if each.status is Status.DONE and each.waiters:
             tell_waiters(lane, each.waiters, "ended", edge.id, b"")
     return sum(each.status is not Status.UNREADABLE for each in told)
@@ -107,8 +103,8 @@ class Recovery:
         dice, judgement = self.context.io.dice, self.judgement
         decision = recover(record, options, dice, judgement=judgement, death=death, is_most=is_most)
         edge = edge_of(key, record, decision, self.context.settings)
-        if isinstance(decision, Grant):
-            edge.x = ranking(self._ranks.of(targets(key, record, decision)))
+        if isinstance(decision, Grant) and isinstance(edge, GrantEdge):
+            edge.ranked = ranking(self._ranks.of(targets(key, record, decision)))
         self._edges.append(edge)
 
     async def carry_out(

@@ -110,7 +110,7 @@ class Wiring:
             replica=self.replica,
             on_changed=self._on_identities,
             on_lane_lost=self.dispatcher.lose,
-            on_refounded=self._on_refounded,
+            on_reopened=self._on_reopened,
             renew_now=lambda: self._keepalive.renew_now(),  # noqa: PLW0108 - made below
             confirm=lambda: self._keepalive.confirm(context.settings.op_timeout_s),
             has_held=lambda state: self._keepalive.has_held(state),  # noqa: PLW0108 - made below
@@ -402,7 +402,7 @@ class Wiring:
         worker_id = name.rpartition(".")[0].encode()
         entry = self.replica.items.get(worker_id)
         info = WorkerEntry.parse(entry) if entry is not None else None
-        if not isinstance(entry, bytes) or info is None or lane >= len(info.incarnations):
+        if not isinstance(entry, bytes) or info is None or lane >= len(info.numbers):
             return
         if name == info.candidate.name_in(lane):
             self._reaper.spawn(self._forget_entry, worker_id, entry, info.candidate, lane)
@@ -547,6 +547,6 @@ class Wiring:
         """Likewise of the pool's: `config`, maps."""
         self.membership.tell_latest("lost", PoolLost())
 
-    def _on_refounded(self) -> None:
+    def _on_reopened(self) -> None:
         """The control keys were gone: follow what is there now."""
         self.maps.follower.rejoin(self.context.incarnation)

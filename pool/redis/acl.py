@@ -20,7 +20,7 @@ from pool.redis.url import DB_MAX
 
 # SCRIPT LOAD lets its user run any Lua, but that runs under these same rules.  A command without
 # subcommands may be narrowed to one first argument: the other sections of INFO tell of others.
-_WIRE: Final = frozenset(
+_CONNECTION: Final = frozenset(
     {"ping", "info|memory", "cluster|slots", "script|load", "evalsha", "xread", "xreadgroup"}
 )
 _ACTORS: Final = frozenset({"hget", "hkeys", "scard", "xadd", "xlen", "xtrim"})
@@ -30,7 +30,7 @@ _LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "hset", "time", "zcard"
 
 _STREAMS: Final = frozenset({"type", "xack", "xdel", "xlen", "xrange"})
 
-SENT: Final = _WIRE | _ACTORS | _WALK | _LOOKING | _STREAMS
+SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _STREAMS
 
 _FAMILIES: Final = frozenset({"XGROUP", "XINFO"})  # each subcommand has a rule of its own
 # At once, or for the whole batch (lib/batch.lua).

@@ -50,7 +50,7 @@ from pool.redis.errors import (
 from pool.redis.scripts import Word
 from pool.redis.url import Url
 
-# bytes, int, None, a list of these, or an error as a value: a PoolError (below the port also
+# bytes, int, None, a list of these, or an error as a value: a PoolError (below `BodyIO` also
 # NoScript and Moved).
 Reply: TypeAlias = Any
 

@@ -34,11 +34,11 @@ _REFUSED_KEY = re.compile(r"o permissions to access (?:a|one of the) key|can't a
 
 
 class Unanswered(Exception):
-    """A sentinel gave no answer.  Never leaves the wire; why is its cause."""
+    """A sentinel gave no answer.  Never leaves the connection; why is its cause."""
 
 
 class NoScript(Exception):
-    """The server does not have the script.  Never leaves the port: it loads and sends again."""
+    """The server does not have the script.  Never leaves `BodyIO`: it loads and sends again."""
 
 
 class Garbled(ConnectionError):
@@ -46,7 +46,7 @@ class Garbled(ConnectionError):
 
 
 class Moved(Exception):
-    """Another node of the cluster has these keys.  Never leaves the port: it sends again, there."""
+    """Another node of the cluster has these keys.  Never leaves `BodyIO`: it sends again, there."""
 
 
 def _refused_now(text: str) -> PoolError:

@@ -139,7 +139,7 @@ class Pipeline:
         self._queue: deque[_Call] = deque()
         self._aside: dict[Script | None, deque[_Call]] = {}  # none of them empty; in turn
         self._aside_bytes = 0
-        self._port: BodyIO | None = None
+        self._body_io: BodyIO | None = None
         self._flying: Sequence[_Call] = ()  # what the body took last
         self._is_idle = False  # the body waits: it must be woken
         self._is_closing = False
@@ -164,7 +164,7 @@ class Pipeline:
         *,
         op_timeout_s: float,
         longest_s: float | None = None,
-        name: str = "pool-link",
+        name: str = "pool-pipeline",
         queued_max: int = QUEUED_MAX,
         care: Care | None = None,
     ) -> Pipeline:
@@ -277,8 +277,8 @@ class Pipeline:
 
     def moved_s(self, key: str = "") -> float:
         """Return when the line to where this key lives has last moved."""
-        port = (self.at(key) if key else self)._port
-        return port.moved_s if port is not None else float("-inf")
+        body_io = (self.at(key) if key else self)._body_io
+        return body_io.moved_s if body_io is not None else float("-inf")
 
     async def call(
         self,
@@ -582,7 +582,7 @@ class Pipeline:
     # --- the body -----------------------------------------------------------------------------
 
     async def _work(self, body_io: BodyIO) -> None:
-        self._port = body_io
+        self._body_io = body_io
         if self._flying:  # of a life before this one, which has crashed
             body_io.post(self._expire, self._flying)
         self._flying, self._is_idle = (), False

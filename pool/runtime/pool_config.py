@@ -25,10 +25,10 @@ all lanes before it writes:
 
 Who writes: in `config` open_pool.lua alone, and only what is missing; but the TTL `pool ttl`
 replaces. Of several at once the first decides, and those that put it back write the same.  One that
-founds anew at that moment has seen no lane that knew; if it is first (it opens, and those that knew
-were silent to it for all of a call's time), the pool is another, and lanes of before are taken over
-with what they hold, see `stale` in join.lua.  A late copy finds `config` there; or, after another
-loss, puts an incarnation there whose lanes are gone too, which each lane says by itself.
+makes it anew at that moment has seen no lane that knew; if it is first (it opens, and those that
+knew were silent to it for all of a call's time), the pool is another, and lanes of before are taken
+over with what they hold, see `stale` in join.lua.  A late copy finds `config` there; or, after
+another loss, puts an incarnation there whose lanes are gone too, which each lane says by itself.
 
 Dying after any step: until open_pool.lua has written, nothing has changed.  A `config` made new is
 the pool that whoever comes next joins.  One put back and nobody announced is a map that lost its

@@ -307,6 +307,6 @@ def test_a_weight_has_bounds(weight: float) -> None:
 
 
 def test_a_worker_has_a_name_in_each_lane() -> None:
-    worker = Candidate("w1", H, incarnations=(1, 4))
+    worker = Candidate("w1", H, numbers=(1, 4))
     assert [worker.name_in(0), worker.name_in(1)] == ["w1.1", "w1.4"]
     assert Candidates([worker]).workers["w1"] is worker

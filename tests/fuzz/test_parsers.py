@@ -53,7 +53,7 @@ INFO = WorkerEntry(
     label="\u00e9",
     version="1",
     is_draining=False,
-    incarnations=(1, 2),
+    numbers=(1, 2),
 ).pack()
 
 
@@ -89,7 +89,7 @@ def _info(mutator: Mutator, raw: bytes) -> None:
     info = WorkerEntry.parse(mutator.damaged(raw))
     if info is not None:
         Candidates([info.candidate]).ranked(17, "thumbnail", 3)
-        for lane in range(len(info.incarnations)):
+        for lane in range(len(info.numbers)):
             assert info.candidate.name_in(lane)
 
 

@@ -11,13 +11,15 @@ from pool.core.record import Options, Record
 from pool.names import Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
-from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.change import Guard
+from pool.redis.commands.edges import Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import renewal
 from pool.redis.commands.recovery import claims, holdings, overdue
 from pool.redis.commands.talk import looked
 from pool.redis.commands.upkeep import owned
 from pool.redis.scripts import ScriptCall
+from tests.edges import WireEdge
 
 if TYPE_CHECKING:
     import random
@@ -97,9 +99,9 @@ class Bench:
     def texts(self) -> list[tuple[bytes, bytes]]:
         return list(self.client.hgetall(self.names.jobs).items())
 
-    def edge(self, letter: str, key: bytes, text: bytes) -> Edge:
+    def edge(self, letter: str, key: bytes, text: bytes) -> WireEdge:
         record = Record.parse(text)
-        edge = Edge(letter, key.decode(), 1, "none", LONG_MS, handler="h")
+        edge = WireEdge(key.decode(), 1, "none", LONG_MS, handler="h", letter=letter)
         if record is not None:
             edge.epoch, edge.id, edge.handler = record.epoch, record.id, record.handler
         match letter:

@@ -138,7 +138,7 @@ async def serves_again(node: Node, lane: int) -> bool:
 
 
 def numbers(node: Node) -> set[tuple[int, ...]]:
-    return {info.incarnations for info in Fleet.entries(node)}
+    return {info.numbers for info in Fleet.entries(node)}
 
 
 def have(node: Node, wanted: tuple[int, ...]) -> bool:

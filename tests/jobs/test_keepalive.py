@@ -190,7 +190,7 @@ async def test_a_node_cut_off_alone_loses_its_keys_and_joins_again_under_another
         assert fenced.worker == f"{fenced.worker.rpartition('.')[0]}.1"
 
         def joined_again() -> bool:
-            numbers = {info.node: info.incarnations for info in fleet.entries(other)}
+            numbers = {info.node: info.numbers for info in fleet.entries(other)}
             return numbers.get(node.id) == (2,)
 
         await fleet.until(joined_again)
@@ -753,7 +753,7 @@ async def test_what_an_operator_deletes_is_there_again_two_periods_later(
             and fleet.client.hexists(fleet.names.handlers, "where")
             and fleet.client.zscore(fleet.names.keepalive, target.name) is not None
             and info is not None
-            and info.incarnations == (target.number,)
+            and info.numbers == (target.number,)
         )
 
     with stopwatch() as watch:

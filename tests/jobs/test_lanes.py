@@ -161,7 +161,7 @@ async def test_an_orphan_is_found_in_whichever_lane_it_is(fleet: Fleet) -> None:
         label="",
         version="",
         is_draining=False,
-        incarnations=(1, 0, 1),
+        numbers=(1, 0, 1),
     )
     await wiring.replica.write([Set(b"ghost", ghost.pack())])
     await fleet.seen(WorkerReaped, identity="ghost.1")
@@ -177,7 +177,7 @@ async def test_a_worker_that_has_not_joined_a_lane_is_nobodys_target_there(fleet
     context = fleet.wiring(node).context
     of = partial(Candidate, handlers=frozenset(["h"]))
     context.roster._candidates = Candidates(
-        [of(f"w{n}", incarnations=(1, 0 if n else 1, 1)) for n in range(20)]
+        [of(f"w{n}", numbers=(1, 0 if n else 1, 1)) for n in range(20)]
     )
     for n in range(20):
         key = f"k{n}"

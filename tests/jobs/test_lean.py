@@ -16,7 +16,7 @@ import pytest
 import pool
 from pool import Call, Cancel, Handlers, Job, Node, Park, PoolError, Retry, freeze_memory
 from pool.jobs.worker.outbox import Memory
-from pool.redis.commands.change import Edge
+from pool.redis.commands.edges import DoneEdge
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet
@@ -215,13 +215,13 @@ async def test_a_call_that_failed_is_no_cycle(
 def test_what_a_worker_settled_lately_is_no_work_for_the_collector() -> None:
     memory = Memory()
     for i in range(2_000):
-        memory.keep(Edge("d", f"k{i}", i, f"j{i}", 1_000, b"result"), 1.0, 60.0)
+        memory.keep(DoneEdge(f"k{i}", i, f"j{i}", 1_000, "h", b"result"), 1.0, 60.0)
     gc.collect()  # which untracks tuples that hold nothing it would look at
     kept = [each for each in gc.get_referents(memory._kept) if gc.is_tracked(each)]
     assert kept == []
     edge = memory.of("k7")
-    assert edge is not None
-    assert (edge.letter, edge.key, edge.epoch, edge.id, edge.x) == ("d", "k7", 7, "j7", b"result")
+    assert isinstance(edge, DoneEdge)
+    assert (edge.key, edge.epoch, edge.id, edge.result) == ("k7", 7, "j7", b"result")
     assert memory._bytes == 2_000 * len(b"result")
     memory.clear(lambda _: True)
     assert (memory._bytes, memory.of("k7")) == (0, None)
@@ -231,9 +231,9 @@ def test_of_a_key_that_was_settled_again_only_the_latest_end_is_kept() -> None:
     """And from then on: neither its bytes nor its age are those of the one before."""
     memory = Memory()
     for now_s, key in enumerate(("again", "once", "again")):
-        memory.keep(Edge("d", key, now_s, "id", 1_000, b"result"), float(now_s), 60.0)
+        memory.keep(DoneEdge(key, now_s, "id", 1_000, "h", b"result"), float(now_s), 60.0)
     assert memory._bytes == 2 * len(b"result")
-    memory.keep(Edge("d", "late", 3, "id", 1_000, b"result"), 10.0, 8.5)
+    memory.keep(DoneEdge("late", 3, "id", 1_000, "h", b"result"), 10.0, 8.5)
     assert [memory.of(key) is not None for key in ("again", "once", "late")] == [True, False, True]
 
 

@@ -68,8 +68,8 @@ def leases(fleet: Fleet) -> set[str]:
 
 def mine(fleet: Fleet, *nodes: Node) -> set[str]:
     """Return who of these nodes has a lease by what they know themselves."""
-    crews = [fleet.wiring(node) for node in nodes]
-    return {name for wiring in crews for lane in wiring.membership.identities() for name in lane}
+    wirings = [fleet.wiring(node) for node in nodes]
+    return {name for wiring in wirings for lane in wiring.membership.identities() for name in lane}
 
 
 def takes(fleet: Fleet, worker: Worker) -> int:

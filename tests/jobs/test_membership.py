@@ -69,7 +69,7 @@ async def test_a_failure_between_joining_and_announcing_is_made_good(
     await fleet.seen(StoreTroubled, during="join")
     await fleet.until(lambda: serves(node))
     assert worker.target(0).number == 2
-    await fleet.until(lambda: [w.incarnations for w in fleet.entries(node)] == [(2,)])
+    await fleet.until(lambda: [w.numbers for w in fleet.entries(node)] == [(2,)])
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -84,7 +84,7 @@ async def test_a_failure_while_joining_anew_is_made_good(
     await fleet.seen(DataLost)
     await fleet.until(lambda: serves(node))
     await fleet.until(lambda: announce_fails_once == ["once"])
-    await fleet.until(lambda: [w.incarnations for w in fleet.entries(node)] == [(2,) * lanes])
+    await fleet.until(lambda: [w.numbers for w in fleet.entries(node)] == [(2,) * lanes])
     assert len(fleet.all_seen(DataLost)) == 1
     assert fleet.workers(node)[0].target(0).number == 2
 
@@ -143,7 +143,7 @@ async def test_who_has_joined_anew_hears_at_once_of_what_it_is_given(fleet: Flee
     worker, membership = fleet.workers(node)[0], fleet.wiring(node).membership
     for name in (f"{node.id}.1", f"{worker.id}.1"):
         membership.tell(IdentityGone(0, name))
-    await fleet.until(lambda: [w.incarnations for w in fleet.entries(node)] == [(2,)])
+    await fleet.until(lambda: [w.numbers for w in fleet.entries(node)] == [(2,)])
     assert await (await node.dispatch(echo, "k", 5)).result(timeout_s=5) == 5
     # What it was is still registered, and nobody is left who could reap it.
     fleet.is_audited = False
@@ -252,7 +252,7 @@ async def test_a_worker_joins_though_the_servers_clock_has_jumped(
     [worker] = fleet.workers(node)
     assert await serves(node)
     assert worker.target(0).number == 2
-    assert [info.incarnations for info in fleet.entries(node)] == [(2,)]
+    assert [info.numbers for info in fleet.entries(node)] == [(2,)]
 
 
 async def test_a_renewal_that_overtakes_a_leave_does_not_bring_the_worker_back(
@@ -307,7 +307,7 @@ async def test_a_worker_is_read_for_before_it_joins(
     wiring = fleet.wiring(node)
 
     async def join(self: Membership, state: Any, workers: Any, **more: Any) -> None:
-        names, readings = state.lane.names, wiring._listener._tails[state.number].readings
+        names, readings = state.lane.names, wiring._listener._tailers[state.number].readings
         for who in (worker.target(state.number).name for worker in workers.values()):
             known.append(names.stream(who) in readings and names.signal(who) in readings)
         await real(self, state, workers, **more)

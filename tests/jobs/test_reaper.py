@@ -148,7 +148,7 @@ async def test_who_stood_together_is_dealt_out_to_different_processes() -> None:
             label="",
             version="1",
             is_draining=False,
-            incarnations=(1,),
+            numbers=(1,),
         )
         for n in range(5)
     ]

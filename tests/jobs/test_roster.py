@@ -21,7 +21,7 @@ def worker(name: str, **changes: Any) -> WorkerEntry:
         label="",
         version="",
         is_draining=False,
-        incarnations=(1,),
+        numbers=(1,),
     )
     return attrs.evolve(info, **changes)
 

@@ -40,7 +40,7 @@ def serving(diary: Diary) -> Handlers:
 
 
 async def go_by(fleet: Fleet, node: Node, ttl_s: float) -> TtlSet:
-    """Change it as `pool ttl` does, on a node's link."""
+    """Change it as `pool ttl` does, on a node's pipeline."""
     pipeline = fleet.wiring(node).context.pipeline
     found = await inspect.find(pipeline, fleet.pool)
     assert found is not None

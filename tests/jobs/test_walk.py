@@ -30,7 +30,7 @@ from pool.jobs.fleet.walker import Walker
 from pool.names import Names, lane_of
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Edge
+from pool.redis.commands.edges import AcknowledgeEdge
 from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
 from pool.testing.audit import audit
@@ -125,7 +125,7 @@ class Ghost:
         if state == "R":
             record = Record.parse(self.fleet.client.hget(lane.names.jobs, key) or b"")  # type: ignore[arg-type]
             assert record is not None
-            edge = Edge("a", key, record.epoch, record.id)
+            edge = AcknowledgeEdge(key, record.epoch, record.id)
             call = lane.advance("own", self.name, [edge], pending_s=300.0)
             assert self.run(call)[1].startswith(b"OK")
 

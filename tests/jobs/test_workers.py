@@ -10,7 +10,6 @@ import anyio
 import pytest
 
 from pool import Handlers, Job, Node, PoolError
-from pool.core.lifecycle import ACKNOWLEDGE, OVER
 from pool.errors import JobExists, PartEnded
 from pool.events import ServiceMoved
 from pool.jobs.run import Run
@@ -22,7 +21,8 @@ from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.worker import Worker, _TrialOver
 from pool.names import Names, lane_of
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, Edge, Status
+from pool.redis.commands.change import Changed, Status
+from pool.redis.commands.edges import AcknowledgeEdge, OverEdge
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
@@ -698,7 +698,7 @@ async def test_a_worker_that_has_something_left_to_say_is_not_idle(fleet: Fleet)
     where(handlers := Handlers())
     [worker] = fleet.workers(await fleet.node(handlers))
     box, told = worker._lanes[0].box, [worker.is_idle]
-    box.add(Edge(OVER, "k", 1, "nobody"), None)
+    box.add(OverEdge("k", 1, "nobody"), None)
     told.append(worker.is_idle)
     box.flush()
     told.append(worker.is_idle)
@@ -857,7 +857,7 @@ async def test_an_acknowledgement_that_was_refused_is_not_sent_again_for_what_ha
     await (await node.dispatch("serve", "k")).started(timeout_s=5)
     [worker] = fleet.workers(node)
     run, box = worker.runs["k"], worker._lanes[0].box
-    edge = Edge(ACKNOWLEDGE, run.key, run.start.epoch, run.start.id)
+    edge = AcknowledgeEdge(run.key, run.start.epoch, run.start.id)
     for phase in ("preparing", "running"):
         monkeypatch.setattr(run, "phase", phase)
         box._take_back([(edge, run)])

@@ -64,7 +64,7 @@ def test_flushed_scripts_and_killed_connections_are_not_noticed(make_fleet: Make
             have_ended(fleet, done)
             by_hand.script_flush()
             killed: Any = by_hand.client_kill_filter(_type="normal", skipme=True)
-            assert killed >= 9  # link, keep-alive and listener of three nodes
+            assert killed >= 9  # pipeline, keep-alive and listener of three nodes
     nothing_is_lost(fleet, client, asked)
     nothing_moved(fleet, clocks)
     assert len(fleet.runs([f"job-{i}" for i in range(300)])) == 300

@@ -19,7 +19,8 @@ from pool.names import Names
 from pool.redis.acl import rules
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.change import Guard
+from pool.redis.commands.edges import Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import renewal
 from pool.redis.commands.recovery import Claim, claims
@@ -29,6 +30,7 @@ from pool.redis.embedded.program import ServerProgram, find_servers
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.scripts import ScriptCall
 from pool.testing.audit import audit
+from tests.edges import WireEdge
 
 INCARNATION = "inc-1.1"
 PENDING_S = 10.0
@@ -263,7 +265,7 @@ class Bench:
         assert record is not None, f"{key!r} has no record that can be read"
         return record
 
-    def edge(self, letter: str, key: str, **changes: Any) -> Edge:
+    def edge(self, letter: str, key: str, **changes: Any) -> WireEdge:
         """Return an edge that fits the key's present record, if it has one."""
         record = Record.parse(self.text(key) or b"")
         given: dict[str, Any] = {"ttl_ms": LONG_MS, "epoch": 0, "id": "none", "handler": "h"}
@@ -284,7 +286,7 @@ class Bench:
                 given |= {"x": 5_000, "y": 2, "z": "boom"}
             case "g":
                 given["x"] = "1"
-        return Edge(letter, key, **given | changes)
+        return WireEdge(key, letter=letter, **given | changes)
 
     def advance_call(
         self,

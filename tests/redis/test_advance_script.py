@@ -9,7 +9,7 @@ import pytest
 from pool.core.lifecycle import EDGE_NAMES, TABLE
 from pool.core.record import STATES, Marks
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Edge
+from pool.redis.commands.edges import DoneEdge, Edge
 from pool.redis.commands.recovery import Claim
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def test_a_repeat_gets_the_stored_outcome(bench: Bench, letter: str, word: str) 
     assert bench.advance("own", W1.name, edge) == ["OK"]
     before = bench.dump()
     assert bench.advance("own", W1.name, edge) == [f"REPEAT {word}"]
-    other = Edge("d", "k", edge.epoch, edge.id, ttl_ms=60_000, x=b"another result")
+    other = DoneEdge("k", edge.epoch, edge.id, ttl_ms=60_000, result=b"another result")
     assert bench.advance("own", W1.name, other) == [f"REPEAT {word}"]
     assert bench.dump() == before
 

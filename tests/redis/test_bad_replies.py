@@ -333,7 +333,7 @@ def damages() -> Iterator[tuple[bytes, bool]]:
 @pytest.mark.anyio
 async def test_whatever_byte_is_damaged_nobody_is_given_anothers_reply() -> None:
     """Own reply or an error, within its time; what is damaged itself nobody can know.  Then the
-    link works again."""
+    pipeline works again."""
     care = Care()
     with echoing() as (url, echoes):
         pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=0.1, care=care)

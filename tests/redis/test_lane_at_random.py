@@ -11,7 +11,7 @@ import redis
 from pool.core.lifecycle import TABLE
 from pool.core.settlement import CancelJob, Death, Grant, Judgement, ParkJob, Wait, recover
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Edge
+from pool.redis.commands.edges import Edge
 from pool.redis.commands.recovery import Claim, holdings, overdue
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Life:
 
     def edges(self) -> list[Edge]:
         """Return edges for some keys, most of them at the present epoch."""
-        made = []
+        made: list[Edge] = []
         for key in self.dice.sample(self.KEYS, self.dice.randint(1, 4)):
             letter = self.dice.choice("aalsdcxwwggg")
             edge = self.bench.edge(letter, key)

@@ -708,11 +708,11 @@ async def test_a_closed_link_of_a_cluster_opens_no_other() -> None:
 
     io.start = noted  # type: ignore[method-assign]
     url = Url.parse("redis+cluster://127.0.0.1:1").at("pool:{p}:config")
-    pipeline = Pipeline(io, url, op_timeout_s=0.5, queued_max=10, name="pool-link", care=None)
+    pipeline = Pipeline(io, url, op_timeout_s=0.5, queued_max=10, name="pool-pipeline", care=None)
     pipeline._start()
     pipeline.at("pool:{p:0}:lane")
     pipeline.at("pool:{p:0}:jobs")
-    assert names == ["pool-link", "pool-link-pool:{p:0}"]
+    assert names == ["pool-pipeline", "pool-pipeline-pool:{p:0}"]
     await pipeline.aclose(0.2)
     for key in ("pool:{p}:config", "pool:{p:0}:lane", "pool:{p:1}:lane"):
         with pytest.raises(NotRunning):
@@ -725,7 +725,7 @@ async def test_a_callback_may_be_the_first_that_calls_for_a_place_of_a_cluster()
     """As a timer of ours; on asyncio it could not say where it runs, and was refused for that."""
     url = Url.parse("redis+cluster://127.0.0.1:1").at("pool:{p}:config")
     pipeline = Pipeline(
-        SystemIO(), url, op_timeout_s=0.5, queued_max=10, name="pool-link", care=None
+        SystemIO(), url, op_timeout_s=0.5, queued_max=10, name="pool-pipeline", care=None
     )
     pipeline._start()
     found, heard, loop = list[object](), anyio.Event(), current_loop()

@@ -21,7 +21,7 @@ from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 
 PATIENCE_S = 30.0
-PARTS = ("pool-link", "pool-listener-0", "pool-maps", "pool-keepalive")
+PARTS = ("pool-pipeline", "pool-listener-0", "pool-maps", "pool-keepalive")
 How = Literal["raises", "returns"]
 
 
@@ -108,7 +108,7 @@ async def test_a_part_that_crashes_is_told_and_goes_on(
                 try:  # so that every part has something to say
                     await (await node.dispatch(double, "k", 1)).result()
                 except StoreUnavailable:
-                    assert part == "pool-link"
+                    assert part == "pool-pipeline"
             assert await (await node.dispatch(double, "after", 21)).result() == 42
             while node.state != "open":  # noqa: ASYNC110 - nothing tells it
                 await anyio.sleep(0.01)
@@ -162,7 +162,7 @@ async def test_a_map_and_a_stream_without_a_node_end_with_the_cause_too(
         )
         with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with stream as events:
-                io.crash("pool-link", math.inf)
+                io.crash("pool-pipeline", math.inf)
                 while True:
                     with suppress(StoreUnavailable):  # what was in flight
                         await events.fetch_length()
@@ -195,7 +195,7 @@ async def test_what_a_crashed_link_held_is_answered_and_what_waits_goes_out(
     async with Node(pool_name, redis_url, _io=io, observers=[told]) as node:
         pipeline = node._open_wiring.context.pipeline
         answers: list[Any] = []
-        io.crash("pool-link", 1)
+        io.crash("pool-pipeline", 1)
         pipeline.send(("PING",), answers.append)  # goes out at once, and the body crashes with it
         await told.until(lambda: bool(told.crashes))
         assert await pipeline.execute("PING") == b"PONG"
@@ -222,7 +222,7 @@ async def test_who_raises_at_his_reply_keeps_nobody_else_from_theirs(
         await told.until(lambda: bool(told.crashes))
         assert await context.pipeline.execute("PING") == b"PONG"
         assert answers == [b"PONG", b"PONG"]
-        assert [crash.actor for crash in told.crashes] == ["pool-link/reply"]
+        assert [crash.actor for crash in told.crashes] == ["pool-pipeline/reply"]
         context.loop.later(0.0, fail)
         await told.until(lambda: len(told.crashes) == 2)
         assert told.crashes[1].actor == "timer"
@@ -258,7 +258,7 @@ async def test_a_strangers_cancellation_of_a_body_is_a_crash_like_any_other(
         pipeline._running_body._task.cancel()  # type: ignore[attr-defined]
         await told.until(lambda: bool(told.crashes))
         assert await pipeline.execute("PING") == b"PONG"
-    assert [crash.actor for crash in told.crashes] == ["pool-link"]
+    assert [crash.actor for crash in told.crashes] == ["pool-pipeline"]
 
 
 async def test_a_stranger_who_never_rests_kills_no_body(
@@ -270,7 +270,7 @@ async def test_a_stranger_who_never_rests_kills_no_body(
     told = Told()
     async with Node(pool_name, redis_url, handlers=handlers, observers=[told]) as node:
         context = node._open_wiring.context
-        listener = node._open_wiring._listener._tails[0]._running_body
+        listener = node._open_wiring._listener._tailers[0]._running_body
         for beside in (context.pipeline._running_body, listener):
             for _ in range(4):
                 beside._task.cancel()  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ PATIENCE_S = 30.0
 
 @attrs.define(eq=False)
 class Heard:
-    """What the tail told its owner, who takes nothing by itself."""
+    """What the tailer told its owner, who takes nothing by itself."""
 
     batches: list[Batch[Reading]] = attrs.field(factory=list)
     probes: list[bool] = attrs.field(factory=list)
@@ -62,8 +62,8 @@ async def tailing(
     url: str, *streams: str, count: int = 10, timing: Timing = TIMING, **options: Any
 ) -> AsyncIterator[Any]:
     heard, ends = Heard(), list[BaseException | None]()
-    tail = StreamTailer[Reading](
-        name="pool-tail",
+    tailer = StreamTailer[Reading](
+        name="pool-tailer",
         io=SystemIO(),
         url=Url.parse(url),
         timing=lambda: timing,
@@ -76,13 +76,13 @@ async def tailing(
         on_end=ends.append,
         **options,
     )
-    tail.follow([Reading(stream, FIRST) for stream in streams])
-    tail.start()
+    tailer.follow([Reading(stream, FIRST) for stream in streams])
+    tailer.start()
     try:
-        yield tail, heard
+        yield tailer, heard
     finally:
-        await tail.aclose(1.0)
-        await tail.aclose(1.0)
+        await tailer.aclose(1.0)
+        await tailer.aclose(1.0)
         assert ends == [None]
 
 
@@ -117,13 +117,13 @@ async def test_it_does_not_read_on_before_what_it_read_was_taken(
 ) -> None:
     stream = f"pool:{{{pool_name}}}:s"
     add(client, stream, *range(25))
-    async with tailing(redis_url, stream) as (tail, heard):
+    async with tailing(redis_url, stream) as (tailer, heard):
         for batches in (1, 2, 3):
             await heard.until(lambda: len(heard.batches) == batches)  # noqa: B023
-            position = tail.readings[stream].position
+            position = tailer.readings[stream].position
             assert client.xinfo_stream(stream)["entries-added"] == 25
-            tail.taken(heard.batches[-1])
-            assert position != tail.readings[stream].position == heard.batches[-1].ends[0][1]
+            tailer.taken(heard.batches[-1])
+            assert position != tailer.readings[stream].position == heard.batches[-1].ends[0][1]
         assert heard.numbers() == [[*range(10)], [*range(10, 20)], [*range(20, 25)]]
 
 
@@ -133,17 +133,17 @@ async def test_what_was_given_up_is_read_again_and_taken_only_once(
     """A crash between reading and taking passes nothing over; a late word moves nothing."""
     stream = f"pool:{{{pool_name}}}:s"
     add(client, stream, *range(15))
-    async with tailing(redis_url, stream) as (tail, heard):
+    async with tailing(redis_url, stream) as (tailer, heard):
         await heard.until(lambda: len(heard.batches) == 1)
-        tail.read_on()
+        tailer.read_on()
         await heard.until(lambda: len(heard.batches) == 2)
         first, second = heard.batches
-        tail.taken(first)
-        assert tail.readings[stream].position == FIRST
-        tail.taken(second)
-        tail.taken(second)
+        tailer.taken(first)
+        assert tailer.readings[stream].position == FIRST
+        tailer.taken(second)
+        tailer.taken(second)
         await heard.until(lambda: len(heard.batches) == 3)
-        tail.taken(heard.batches[2])
+        tailer.taken(heard.batches[2])
         assert heard.numbers() == [[*range(10)], [*range(10)], [*range(10, 15)]]
 
 
@@ -155,20 +155,20 @@ async def test_a_read_that_the_server_refuses_is_repeated_slowly(
     client.set(stream, "of another type")
     clock = SystemIO.clock
 
-    async with tailing(redis_url, stream, probe=ask, timing=SELDOM) as (tail, heard):
+    async with tailing(redis_url, stream, probe=ask, timing=SELDOM) as (tailer, heard):
         began_s = clock()
         for tries in range(1, 4):
             await heard.until(lambda: len(heard.troubles) == tries)  # noqa: B023
             await heard.until(lambda: len(heard.probes) == tries)  # noqa: B023
-            tail.taken()
+            tailer.taken()
         assert clock() - began_s >= 3 * reconnect_delay(3, Lowest())
         assert all(isinstance(error, StoreFault) for error, _ in heard.troubles)
         client.delete(stream)
         add(client, good, 1)
-        tail.follow([Reading(good, FIRST)])
+        tailer.follow([Reading(good, FIRST)])
         await heard.until(lambda: len(heard.probes) > 3 or len(heard.batches) == 1)
         if not heard.batches:
-            tail.taken()
+            tailer.taken()
         await heard.until(lambda: len(heard.batches) == 1)
 
 
@@ -180,12 +180,12 @@ async def test_after_a_lost_connection_it_probes_before_it_reads_on(
 
     async with (
         fault_proxy(redis_url) as proxy,
-        tailing(proxy.url, stream, probe=ask, timing=SELDOM) as (tail, heard),
+        tailing(proxy.url, stream, probe=ask, timing=SELDOM) as (tailer, heard),
     ):
         add(client, stream, 1)
         await heard.until(lambda: len(heard.batches) == 1)
         await proxy.refuse()
-        tail.taken(heard.batches[0])
+        tailer.taken(heard.batches[0])
         await heard.until(lambda: len(heard.troubles) >= 2)
         assert [failures for _, failures in heard.troubles[:2]] == [0, 1]
         assert isinstance(heard.troubles[0][0], StoreUnavailable)
@@ -194,7 +194,7 @@ async def test_after_a_lost_connection_it_probes_before_it_reads_on(
         await heard.until(lambda: heard.probes == [True])
         assert len(heard.batches) == 1
         assert len(heard.backs) == 1
-        tail.taken()
+        tailer.taken()
         await heard.until(lambda: len(heard.batches) == 2)
-        tail.taken(heard.batches[1])
+        tailer.taken(heard.batches[1])
         assert heard.numbers() == [[1], [2]]

@@ -329,7 +329,7 @@ async def test_an_entry_that_names_more_lanes_than_there_are_ends_nobody(
         "label": "",
         "version": "",
         "is_draining": False,
-        "incarnations": [1, 1, 1],
+        "numbers": [1, 1, 1],
     }
     text = json.dumps(entry, separators=(",", ":")).encode()
     replica = fleet.wiring(node).replica

@@ -77,7 +77,7 @@ MUTANTS: Final = (
         "it begins, so settling early is the nearest thing)",
         path="pool/jobs/worker/worker.py",
         old="        if run.has_old_limit:\n            self._limit_anew(run)",
-        new='        self._box(run).send(self._settlement.edge(run, model.DONE, b"null"), None)',
+        new="        self._box(run).send(self._settlement._done(run, None), None)",
     ),
     Mutant(
         name="lock without expiry",
@@ -1453,7 +1453,7 @@ MUTANTS: Final = (
         by=("tests/redis/test_task.py::test_a_reply_that_came_while_the_loop_hung_is_in_time",),
     ),
     Mutant(
-        name="bodies outlive their house",
+        name="bodies outlive their task scope",
         breaks="a node that ended without leaving renews its leases for ever (13.1)",
         path="pool/runtime/supervisor.py",
         old="        for body in list(self._bodies):",
@@ -1461,7 +1461,7 @@ MUTANTS: Final = (
         by=("tests/runtime/test_bodies.py::test_a_body_ends_with_whoever_cares_for_it",),
     ),
     Mutant(
-        name="a stranger ends the house",
+        name="a stranger ends the task scope",
         breaks="one cancelled task of its own ends the node's block (13.1)",
         path="pool/runtime/task_scope.py",
         old="                if is_asked_for():\n                    raise",
@@ -1471,7 +1471,7 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        name="who opened a house waits for it",
+        name="who opened a task scope waits for it",
         breaks="a node that is cancelled while it is entered never ends (13.2)",
         path="pool/runtime/task_scope.py",
         old="            task_scope._closed.set()\n            await outer",

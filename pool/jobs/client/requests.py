@@ -13,7 +13,6 @@ from typing import Final
 
 import attrs
 
-from pool.core import lifecycle
 from pool.core.record import CAUSE_CHARS_MAX, one_line
 from pool.errors import (
     InboxFull,
@@ -28,7 +27,8 @@ from pool.errors import (
 )
 from pool.jobs.context import Context
 from pool.jobs.settlement import TellWaiters, outcome_ttl_ms, tell_all
-from pool.redis.commands.change import Edge, Status
+from pool.redis.commands.change import Status
+from pool.redis.commands.edges import CancelEdge
 from pool.redis.commands.talk import (
     InboxHas,
     Intended,
@@ -187,8 +187,8 @@ class Requests:
                 case MovedOn(owner, job_id, epoch, handler):
                     was_live = True
                     if not owner:
-                        edge = Edge(lifecycle.CANCEL, key, epoch, job_id)
-                        edge.ttl_ms, edge.x, edge.handler = outcome_ttl_ms(settings), cause, handler
+                        ttl_ms = outcome_ttl_ms(settings)
+                        edge = CancelEdge(key, epoch, job_id, ttl_ms, handler, cause)
                         try:
                             if await self._cancel(state.number, edge, limit):
                                 return job_id
@@ -198,7 +198,7 @@ class Requests:
                     raise _unreadable(key)
         raise StoreFault(problem=f"{key!r} moved {TRIES_MAX} times while it was stopped")
 
-    async def _cancel(self, lane: int, edge: Edge, limit: _Limit) -> bool:
+    async def _cancel(self, lane: int, edge: CancelEdge, limit: _Limit) -> bool:
         state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
         expects = state.time.expects(self.context.io.clock())
         call = state.lane.advance("free", "", [edge], pending_s=pending_s, expects=expects)

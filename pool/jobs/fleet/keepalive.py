@@ -155,8 +155,8 @@ class KeepAlive(Actor[Message]):
     def renew_now(self) -> None:
         """Do not wait for the next period."""
         self._asked.update(self._threads)
-        for beside in self._threads.values():
-            beside.wake()
+        for thread in self._threads.values():
+            thread.wake()
 
     async def confirm(self, timeout_s: float) -> set[int]:
         """Renew now; return once every lane was told what is true by now, or time is up.
@@ -186,8 +186,8 @@ class KeepAlive(Actor[Message]):
     async def aclose(self, budget_s: float) -> None:
         """End the threads; twice is fine."""
         async with anyio.create_task_group() as closing:
-            for beside in self._threads.values():
-                closing.start_soon(beside.aclose, budget_s)
+            for thread in self._threads.values():
+                closing.start_soon(thread.aclose, budget_s)
 
     # --- on the loop --------------------------------------------------------------------------
 

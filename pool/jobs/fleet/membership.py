@@ -118,7 +118,7 @@ class Membership(Actor[Message]):
     workers: dict[str, Worker] = attrs.field(factory=dict)
     on_changed: Callable[[], object]  # identities changed: renew and read others from now on
     on_lane_lost: Callable[[int], object]  # what it held is gone
-    on_refounded: Callable[[], object]  # the control keys are there again, in `incarnation`
+    on_reopened: Callable[[], object]  # the control keys are there again, in `incarnation`
     renew_now: Callable[[], object]  # a lease was joined whose workers wait to be told to go on
     confirm: Callable[[], Awaitable[set[int]]]  # tells the lanes now; returns those that are silent
     has_held: Callable[[LaneState], bool]  # whether our own code kept us from renewing
@@ -273,7 +273,7 @@ class Membership(Actor[Message]):
             label=worker.label,
             version=worker.version,
             is_draining=worker.is_draining,
-            incarnations=tuple(
+            numbers=tuple(
                 number if (lane, Target(worker.id, number).name) in self._joined else 0
                 for lane, number in enumerate(self._numbers[worker.id])
             ),
@@ -533,7 +533,7 @@ class Membership(Actor[Message]):
         """
         context = self.context
         if made.incarnation == context.incarnation:
-            self.on_refounded()
+            self.on_reopened()
             return
         context.emit(DataLost(pool=context.pool, incarnation=context.incarnation))
         self._joined.clear()
@@ -543,7 +543,7 @@ class Membership(Actor[Message]):
         self.make_lanes(made)
         for state in context.lanes:
             self.on_lane_lost(state.number)
-        self.on_refounded()
+        self.on_reopened()
         self.on_changed()
         for number, settling in enumerate(self._settling):
             settling.is_doubted, settling.stale = False, ""

@@ -24,7 +24,6 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from pool.core import lifecycle
 from pool.core.retry import refused_delay
 from pool.errors import PoolError, StoreUnavailable
 from pool.jobs.context import Context, Ranks
@@ -32,9 +31,9 @@ from pool.jobs.run import Run
 from pool.redis import pipeline
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, Edge
+from pool.redis.commands.change import Changed
+from pool.redis.commands.edges import EDGES, AcknowledgeEdge, Edge, GrantEdge, SeenEdge
 from pool.redis.io.system import Reply
-from pool.redis.scripts import Word
 
 BATCH_MAX: Final = 256  # edges in one call: some 4 ms of the server's time
 BATCH_BYTES_MAX: Final = pipeline.BATCH_BYTES_MAX  # of results and states in one call
@@ -79,7 +78,7 @@ class Outbox:
     answered_s: float = 0.0  # when Redis last heard from us what we do
     _acks: OrderedDict[Run, float] = attrs.field(factory=OrderedDict)  # by when they are due
     _edges: deque[Sent] = attrs.field(factory=deque)
-    _seen: dict[str, Edge] = attrs.field(factory=dict)  # of _edges those of messages, by key
+    _seen: dict[str, SeenEdge] = attrs.field(factory=dict)  # of _edges those of messages, by key
     _has_ack_timer: bool = False
     _refusals: int = 0  # in a row: batches that were answered with an error as a whole
     _acked_s: float = -math.inf  # when some were sent last
@@ -104,11 +103,11 @@ class Outbox:
         """Likewise, at the next `flush()`."""
         self._edges.append((edge, run))
 
-    def see(self, edge: Edge) -> None:
+    def see(self, edge: SeenEdge) -> None:
         """Send that messages were handled; what waits of the same run goes with it."""
         waiting = self._seen.get(edge.key)
         if waiting is not None and waiting.epoch == edge.epoch:
-            waiting.x = max(int(waiting.x), int(edge.x))
+            waiting.message = max(waiting.message, edge.message)
             return
         self._seen[edge.key] = edge
         self.send(edge, None)
@@ -222,17 +221,17 @@ class Outbox:
                 break
             del self._acks[run]
             self._acked_s, start = now_s, run.start
-            batch.append((Edge(lifecycle.ACKNOWLEDGE, run.key, start.epoch, start.id), run))
+            batch.append((AcknowledgeEdge(run.key, start.epoch, start.id), run))
         size_bytes = 0
         while self._edges and len(batch) < BATCH_MAX:
-            size_bytes += _size(self._edges[0][0])
+            size_bytes += self._edges[0][0].size_bytes
             if size_bytes > BATCH_BYTES_MAX and batch:
                 break  # one alone may be larger
             edge, owner = self._edges.popleft()
             if self._seen.get(edge.key) is edge:
                 del self._seen[edge.key]
-            if edge.letter == lifecycle.GRANT:
-                edge.x = ranking(ranks.of(self._targets(edge, owner)))
+            if isinstance(edge, GrantEdge):
+                edge.ranked = ranking(ranks.of(self._targets(edge, owner)))
             batch.append((edge, owner))
         return batch, ranks
 
@@ -246,7 +245,7 @@ class Outbox:
 
     def _take_back(self, batch: Sequence[Sent]) -> None:
         for edge, run in reversed(batch):
-            if edge.letter != lifecycle.ACKNOWLEDGE:
+            if not isinstance(edge, AcknowledgeEdge):
                 self._edges.appendleft((edge, run))
             elif run is not None and run.phase in ("running", "preparing"):
                 self._acks[run] = 0.0
@@ -256,26 +255,27 @@ class Outbox:
         self.context.loop.later(pause_s, partial(self.put, FlushDue(self, True)))
 
 
-_FIELDS: Final = tuple(attrs.fields_dict(Edge))
-_X, _Z = _FIELDS.index("x"), _FIELDS.index("z")
-_fields_of: Callable[[Edge], tuple[Any, ...]] = attrgetter(*_FIELDS)
+_FIELDS_OF: Final[dict[str, Callable[[Edge], tuple[Any, ...]]]] = {
+    letter: attrgetter(*attrs.fields_dict(kind)) for letter, kind in EDGES.items()
+}
 
 
 @attrs.define(eq=False)
 class Memory:
     """What a worker settled lately: a settlement that a server lost is sent again, never redone."""
 
-    # An edge's fields and when it was kept: of 10,000 tuples of plain words the collector looks at
-    # none, of 10,000 edges at each.  A plain dict finds its oldest entry by walking over all that
-    # were deleted before it.
+    # An edge's letter, its fields, its size, and when it was kept: of 10,000 tuples of plain words
+    # the collector looks at none, of 10,000 edges at each.  A plain dict finds its oldest entry by
+    # walking over all that were deleted before it.
     _kept: OrderedDict[str, tuple[Any, ...]] = attrs.field(factory=OrderedDict)
     _bytes: int = 0
 
     def keep(self, edge: Edge, now_s: float, keep_s: float) -> None:
         """Remember how an epoch of ours ended; what is older than `keep_s` is forgotten."""
         self._drop(edge.key)
-        self._kept[edge.key] = (*_fields_of(edge), now_s)
-        self._bytes += _size(edge)
+        size_bytes, letter = edge.size_bytes, edge.letter
+        self._kept[edge.key] = (letter, *_FIELDS_OF[letter](edge), size_bytes, now_s)
+        self._bytes += size_bytes
         while self._kept:
             oldest = next(iter(self._kept))
             is_young = self._kept[oldest][-1] > now_s - keep_s
@@ -286,7 +286,7 @@ class Memory:
     def of(self, key: str) -> Edge | None:
         """Return how the latest epoch of a key ended here."""
         kept = self._kept.get(key)
-        return Edge(*kept[:-1]) if kept is not None else None
+        return EDGES[kept[0]](*kept[1:-2]) if kept is not None else None
 
     def clear(self, is_meant: Callable[[str], bool]) -> None:
         """Forget keys: they are another identity's now."""
@@ -296,12 +296,4 @@ class Memory:
     def _drop(self, key: str) -> None:
         kept = self._kept.pop(key, None)
         if kept is not None:
-            self._bytes -= _size_of(kept[_X], kept[_Z])
-
-
-def _size(edge: Edge) -> int:
-    return _size_of(edge.x, edge.z)
-
-
-def _size_of(*words: Word) -> int:
-    return sum(len(word) for word in words if isinstance(word, (bytes, str)))
+            self._bytes -= kept[-2]

@@ -22,7 +22,7 @@ import attrs
 from pool.core.record import Record, Start
 from pool.jobs.run import Run
 from pool.jobs.worker.outbox import Memory
-from pool.redis.commands.change import Edge
+from pool.redis.commands.edges import Edge
 from pool.redis.commands.upkeep import Owned
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import attrs
 
-from pool.core import lifecycle
 from pool.core.codec import check_size, encode_value
 from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, Outcome, one_line
 from pool.core.settlement import ParkJob, after_failure
@@ -16,13 +15,20 @@ from pool.jobs.context import Context
 from pool.jobs.raised import Raised
 from pool.jobs.run import Ending, Returned, Run, Unreadable
 from pool.jobs.settlement import outcome_ttl_ms
-from pool.redis.commands.change import Edge
+from pool.redis.commands.edges import (
+    CancelEdge,
+    DoneEdge,
+    Edge,
+    GrantEdge,
+    ParkEdge,
+    WaitEdge,
+)
 from pool.runtime.exceptions import told
 
 
 @attrs.frozen
 class Settlement:
-    """Decides for one node; the edges it makes still lack the targets of a GRANT."""
+    """Decides for one node; the edges it makes still lack the targets of a grant."""
 
     context: Context
     _ttl_ms: int = attrs.field(init=False)
@@ -65,30 +71,23 @@ class Settlement:
         if run.why == "stop":
             return self._cancelled(run, run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
-        state, mark = run.job._checkpoint() if run.job is not None else None, ""
+        checkpoint, mark = run.job._checkpoint() if run.job is not None else None, ""
         if run.is_marked and run.job is not None:
             marks = start.marks.add(run.job.worker, is_whole=True)
             if marks.halves > 2 * self.context.settings.crashes_max:
                 times = f"its process was told to end while it was at work, {marks.deaths} times"
                 return self._parked(run, "poison", times)
             mark = f"a={marks.pack()}"
-        return self.edge(run, lifecycle.GRANT, y=mark, z=b"" if state is None else b"=" + state)
+        return GrantEdge(*self._of(run), mark=mark, checkpoint=checkpoint)
 
     def timed_out(self, run: Run) -> Edge:
         """Return the end of an attempt that ran too long."""
         return self._failed(run, "timed out", "ran longer than timeout_s")
 
-    def edge(
-        self,
-        run: Run,
-        letter: str,
-        x: str | bytes | int = b"",
-        y: str | int = "",
-        z: str | bytes = b"",
-    ) -> Edge:
-        """Return an edge of this run's epoch."""
+    def _of(self, run: Run) -> tuple[str, int, str, int, str]:
+        """Return what each edge of this run's epoch begins with."""
         start = run.start
-        return Edge(letter, start.key, start.epoch, start.id, self._ttl_ms, x, y, z, start.handler)
+        return start.key, start.epoch, start.id, self._ttl_ms, start.handler
 
     def _done(self, run: Run, value: Any) -> Edge:
         try:
@@ -96,14 +95,14 @@ class Settlement:
             check_size("result", encoded, self.context.settings.result_bytes_max)
         except (PayloadEncodingError, PayloadTooLarge) as error:
             return self._parked(run, "unusable result", str(error))
-        return self.edge(run, lifecycle.DONE, encoded)
+        return DoneEdge(*self._of(run), encoded)
 
     def _parked(self, run: Run, cause: str, error: str) -> Edge:
         cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-        return self.edge(run, lifecycle.PARK, cause, error, "1" if run.is_called else "")
+        return ParkEdge(*self._of(run), cause, error, run.is_called)
 
     def _cancelled(self, run: Run, cause: str) -> Edge:
-        return self.edge(run, lifecycle.CANCEL, cause, z="1" if run.is_called else "")
+        return CancelEdge(*self._of(run), cause, run.is_called)
 
     def _failed(self, run: Run, cause: str, error: str, *, after_s: float | None = None) -> Edge:
         start, io = run.start, self.context.io
@@ -114,12 +113,13 @@ class Settlement:
             attempt = 1  # it was well for long enough: this failure is a first one
         decision = after_failure(attempt, options, io.dice, cause=cause, error=error)
         if isinstance(decision, ParkJob):
-            follows, edge = "parked", self._parked(run, decision.cause, decision.error)
+            follows = "parked"
+            edge: Edge = self._parked(run, decision.cause, decision.error)
         else:
             delay_s = decision.delay_s if after_s is None else after_s
             follows = f"attempt {decision.attempt} in {delay_s:.3f} s"
             delay_ms = round(delay_s * 1000)
-            edge = self.edge(run, lifecycle.WAIT, delay_ms, decision.attempt, decision.error)
+            edge = WaitEdge(*self._of(run), delay_ms, decision.attempt, decision.error)
         self.context.emit(
             AttemptFailed(
                 key=start.key,
@@ -135,11 +135,11 @@ class Settlement:
 def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:
     """Return the outcome that an edge made, but for the times; None if it made none."""
     run = edge.epoch, owner, attempt
-    match edge.letter:
-        case lifecycle.DONE:
-            return Outcome.pack("done", *run, body=edge.x if isinstance(edge.x, bytes) else b"")
-        case lifecycle.PARK:
-            return Outcome.pack("parked", *run, cause=str(edge.x), body=str(edge.y).encode())
-        case lifecycle.CANCEL:
-            return Outcome.pack("cancelled", *run, cause=str(edge.x))
+    match edge:
+        case DoneEdge():
+            return Outcome.pack("done", *run, body=edge.result)
+        case ParkEdge():
+            return Outcome.pack("parked", *run, cause=edge.cause, body=edge.error.encode())
+        case CancelEdge():
+            return Outcome.pack("cancelled", *run, cause=edge.cause)
     return None

@@ -58,7 +58,17 @@ from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, Edge, Status
+from pool.redis.commands.change import Changed, Status
+from pool.redis.commands.edges import (
+    AcknowledgeEdge,
+    DoneEdge,
+    Edge,
+    GrantEdge,
+    LimitEdge,
+    OverEdge,
+    SeenEdge,
+    WaitEdge,
+)
 from pool.redis.commands.upkeep import Owned
 from pool.redis.io.loops import unmoved
 from pool.redis.io.system import Reply
@@ -203,7 +213,7 @@ class Worker(Actor[Told]):
     # --- for the node -------------------------------------------------------------------------
 
     def take_lanes(self, numbers: Sequence[int]) -> None:
-        """Learn the incarnation numbers under which it joins, one per lane."""
+        """Learn the numbers under which it joins, one per lane."""
         self._lanes = [self._lane(lane, number) for lane, number in enumerate(numbers)]
         self._settling = [0] * len(numbers)
 
@@ -299,7 +309,7 @@ class Worker(Actor[Told]):
         For the thread that renews, while the loop hangs: of a dict it takes a copy in one step.
         """
         begun = [
-            Edge(lifecycle.ACKNOWLEDGE, run.key, run.start.epoch, run.start.id, x=b"1")
+            AcknowledgeEdge(run.key, run.start.epoch, run.start.id, has_begun=True)
             for run in list(self.runs.values())
             if run.lane == lane and run.is_called and not run.is_acknowledged
         ]
@@ -571,7 +581,7 @@ class Worker(Actor[Told]):
 
     def _on_lived(self, run: Run) -> None:
         if self.runs.get(run.key) is run and not run.why and run.is_acknowledged:
-            self._box(run).send(self._settlement.edge(run, lifecycle.OVER), None)
+            self._box(run).send(OverEdge(run.key, run.start.epoch, run.start.id), None)
 
     # --- ending -------------------------------------------------------------------------------
 
@@ -667,13 +677,13 @@ class Worker(Actor[Told]):
         if isinstance(answer.reply, PoolError):
             self._troubled(box, answer.reply)
         for (edge, run), changed in told:
-            if edge.letter == lifecycle.ACKNOWLEDGE:
+            if isinstance(edge, AcknowledgeEdge):
                 assert run is not None
                 self._on_acknowledged(run, changed)
-            elif edge.letter == lifecycle.SEEN:
+            elif isinstance(edge, SeenEdge):
                 if changed.status is Status.MORE:  # than one call takes out
                     box.see(edge)
-            elif edge.letter not in (lifecycle.LIMIT, lifecycle.OVER):
+            elif not isinstance(edge, (LimitEdge, OverEdge)):
                 self._on_settled(box, edge, run, changed)
         box.flush()
         self._refill()
@@ -709,7 +719,7 @@ class Worker(Actor[Told]):
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, changed: Changed) -> None:
         status = changed.status
         if status is Status.TIMED_OUT:
-            if run is not None and edge.letter == lifecycle.DONE and self._is_within_limit(run):
+            if run is not None and isinstance(edge, DoneEdge) and self._is_within_limit(run):
                 self._limit_anew(run)
                 box.send(edge, run)
             elif run is not None and run.step("timed_out"):
@@ -722,13 +732,13 @@ class Worker(Actor[Told]):
             box.send(edge, run)
             return
         self._memory.keep(edge, self.context.io.clock(), 2 * self.context.timing.ttl_s)
-        if status in (Status.DONE, Status.REPEAT) and edge.letter == lifecycle.WAIT:
-            self.context.on_due(box.lane, int(edge.x) / 1000)
+        if status in (Status.DONE, Status.REPEAT) and isinstance(edge, WaitEdge):
+            self.context.on_due(box.lane, edge.delay_ms / 1000)
         if status is Status.DONE:
             if changed.facts:  # it has ended, or failed before it was said to have begun
                 outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
                 self.tell_waiters(box.lane, changed.waiters, "ended", edge.id, outcome or b"")
-        elif status not in _HANDED_ON and edge.letter != lifecycle.GRANT:
+        elif status not in _HANDED_ON and not isinstance(edge, GrantEdge):
             self._refused(edge.key, edge.epoch, str(changed))
         if run is not None and run.step("settled"):
             self._forget(run)
@@ -782,7 +792,7 @@ class Worker(Actor[Told]):
 
     def _on_handled(self, run: Run, number: int) -> None:
         if self.runs.get(run.key) is run and not run.is_lost:
-            self._box(run).see(self._settlement.edge(run, lifecycle.SEEN, number))
+            self._box(run).see(SeenEdge(run.key, run.start.epoch, run.start.id, message=number))
 
     def _on_unheard(self, job: Job | Start) -> None:
         self.context.emit(MessageUnheard(key=job.key, handler=job.handler, epoch=job.epoch))
@@ -856,10 +866,11 @@ class Worker(Actor[Told]):
         if now_s - run.began_s >= timing.renew_s / 2:
             self._send_limit(run, run.began_s + timeout_s - now_s)
 
-    def _send_limit(self, run: Run, left_s: float, anew: str = "") -> None:
+    def _send_limit(self, run: Run, left_s: float, *, is_anew: bool = False) -> None:
         run.is_limited, run.has_old_limit = True, False
         left_ms = max(1, round((left_s + self.context.timing.stop_budget_s) * 1000))
-        self._box(run).send(self._settlement.edge(run, lifecycle.LIMIT, left_ms, anew), None)
+        edge = LimitEdge(run.key, run.start.epoch, run.start.id, in_ms=left_ms, is_anew=is_anew)
+        self._box(run).send(edge, None)
 
     def _is_within_limit(self, run: Run) -> bool:
         """Whether its limit is not reached, whatever the server's clock made others write.
@@ -876,7 +887,7 @@ class Worker(Actor[Told]):
         """Write the limit of this run over whatever stands there, and over a time-out, too."""
         timeout_s = self.handlers[run.start.handler]._options.timeout_s or 0.0
         for_s = self.context.io.clock() - run.began_s if run.began_s else 0.0
-        self._send_limit(run, timeout_s - for_s, lifecycle.ANEW)
+        self._send_limit(run, timeout_s - for_s, is_anew=True)
 
     # --- unassigned keys ----------------------------------------------------------------------
 
@@ -1044,9 +1055,7 @@ class Worker(Actor[Told]):
             decision = after_timeout(record.attempt, options, self.context.io.dice)
             return edge_of(held.key, record, decision, self.context.settings)
         ttl_ms = outcome_ttl_ms(self.context.settings)
-        edge = Edge(lifecycle.GRANT, held.key, held.epoch, held.id, ttl_ms)
-        edge.handler = held.handler
-        return edge
+        return GrantEdge(held.key, held.epoch, held.id, ttl_ms, held.handler)
 
     async def _quarantine(self, number: int, key: str, text: bytes) -> None:
         """Park a job of ours whose record cannot be read; its handler is cancelled then."""

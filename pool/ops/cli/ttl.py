@@ -5,7 +5,7 @@
                  renewals from here on grant the new one, and tell it (`renew.lua`)
                  each node takes it up by its next renewals (`pool.core.lease`), and says so
 
-Only this writes the TTL of what has one; who founds a pool, or is the first in a lane, writes it
+Only this writes the TTL of what has one; who opens a new pool, or is the first in a lane, writes it
 where there is none.  Dying after any step, or a lane that does not answer: that lane goes by the
 old one, with all that belongs to it, and nodes renew as the shortest of their lanes asks for.
 Nothing finishes it by itself: run it again, as often as you like.  `pool status` tells of lanes

@@ -10,29 +10,10 @@ import attrs
 
 from pool.core import lifecycle
 from pool.redis.commands.calls import Calls, Target, as_ms
+from pool.redis.commands.edges import Edge
 from pool.redis.commands.plain import count, typed
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
-
-
-@attrs.define(eq=False)
-class Edge:
-    """One change of one job, as `advance` takes it.  Not frozen only because that costs time."""
-
-    letter: str
-    key: str
-    epoch: int
-    id: str
-    ttl_ms: int = 0
-    x: Word = b""
-    y: Word = b""
-    z: Word = b""
-    handler: str = ""
-
-    def is_past(self, epoch: int, job_id: str) -> bool:
-        """Whether a run had come by then, or this is its own end; not if one was misread."""
-        return self.epoch > epoch or (self.epoch == epoch and self.id == job_id)
-
 
 Guard: TypeAlias = Literal["own", "reap", "free"]
 
@@ -146,7 +127,7 @@ class ChangeCalls(Calls):
                     assert edge.ttl_ms > 0
                     keys += (n.result(edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
             args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)
-            args += (edge.x, edge.y, edge.z)
+            args += edge.words()
         return ADVANCE(keys, args, parts=1 + len(edges))
 
     def pull(

@@ -63,7 +63,7 @@ class Renewal:
 class Opening:
     """What `open` says of an identity, as of its last renewal."""
 
-    number: int  # its incarnation in this lane
+    number: int  # its own in this lane
     takes: int | None  # how many keys; None: its event loop hangs
     down: int = 0  # of a node: how many of its parts are down
 

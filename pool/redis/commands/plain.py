@@ -1,7 +1,8 @@
 """The plain commands that we send, each with what reads its reply.
 
 As with the scripts: whatever a reader raises, it is no reply to that command, and the fault of that
-one call (see `port`).  What has no reader here is given as it came; none of ours is such a one.
+one call (see `redis/io/body.py`).  What has no reader here is given as it came; none of ours is
+such a one.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class IO(Protocol):
 
 
 class _Thread(Handle):
-    """One thread that runs one body on one port."""
+    """One thread that runs one body."""
 
     def __init__(
         self, name: str, body_io: ConnectionIO, body: Body, on_end: OnEnd | None, *, has_care: bool
@@ -237,7 +237,7 @@ def _drive(body: Coroutine[Any, Any, None]) -> None:
         body.send(None)
     except StopIteration:
         return
-    raise AssertionError("a body awaited something that is not its port")
+    raise AssertionError("a body awaited something that is not its `BodyIO`")
 
 
 class SystemIO:

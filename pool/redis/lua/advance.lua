@@ -4,7 +4,7 @@ advance: every change of a job after its dispatch, in batches, under one guard.
 KEYS[1] lane       hash    stamp, counters
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim; a field here is what fences
-KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
+KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[5] jobs       hash    key -> record
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY -> when
@@ -29,7 +29,7 @@ ARGV[6] reap_ms      int   > 0; by how much a reap batch moves its deadline on
 ARGV[7] parked_ms    int   > 0; how long dead letters are kept
 ARGV[8] says         str   takes|seq of the source, or nothing: see lib/says.lua
 ARGV[9] expects      str   pool time that the caller expects; 0: it knows none; see lib/expected
-ARGV[10] target_count int   how many targets; (worker id, incarnation number) each follow
+ARGV[10] target_count int   how many targets; (worker id, number) each follow
 ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
     a acknowledge  x 1: it has begun          P R -> R, also if a stop was asked for; from R it is a repeat
     l limit        x in how many ms, y 1: of a run begun anew under its epoch: a time-out of the one before is

@@ -2,7 +2,7 @@
 dispatch: accept jobs and grant each to the first of its targets with room.
 
 KEYS[1] lane       hash    stamp, counters
-KEYS[2] open       hash    id -> incarnation|takes|seq[|down]
+KEYS[2] open       hash    id -> number|takes|seq[|down]
 KEYS[3] jobs       hash    key -> record
 KEYS[4] pending    zset    key -> by when its start must be acknowledged
 KEYS[5] due        zset    k:KEY -> when
@@ -15,7 +15,7 @@ ARGV[2] pending_ms       int   > 0
 ARGV[3] queued_jobs_max  int   0: the server is full, only answer: whatever must be written is FULL
 ARGV[4] refused_ms       int   > 0: former calls may be under way, and for so long no "no" is taken back
 ARGV[5] expects          str   pool time that the caller expects; 0: it knows none; see lib/expected
-ARGV[6] target_count     int   how many targets; (worker id, incarnation number) each follow
+ARGV[6] target_count     int   how many targets; (worker id, number) each follow
 ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags, delay_ms, ranked targets, payload each
                          flags: a attach to a live job, k the name need not be registered,
                          u take it without an owner when no target has room; where somebody waits it is anyway
@@ -101,7 +101,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   if not known[handler] and not may(flags, 'k') then
     return refuse('UNKNOWN', result, id)
   end
-  local r = { 'U', kind, id, handler, '', '0', '1', '', '', '', '', '', '', '', '', '' }
+  local r = new_record(kind, id, handler)
   local target = delay_ms == 0 and first_with_room(ranked)
   if delay_ms == 0 and not target and not queues[unassigned] and not may(flags, 'u') then
     return 'NOROOM'

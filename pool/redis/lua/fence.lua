@@ -4,7 +4,7 @@ fence: claim identities whose lease has ended (SetIfNotExists in the cleanup map
 KEYS[1] lane       hash    seen, quiet, offset, begun, stood
 KEYS[2] keepalive  zset    identity -> lease end; of a fenced one: by when its reaper must have gone on
 KEYS[3] cleanup    hash    identity -> claim: holder|fence|alive|culprit, later done
-KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
+KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[5] journal    stream  abnormal edges
 KEYS[6] jobs       hash    key -> record
 KEYS[7] trials     hash    identity -> epoch|key of the suspected job that it began last, and that may kill it;

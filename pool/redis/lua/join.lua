@@ -4,7 +4,7 @@ join: register a node and its workers in a lane.
 KEYS[1] lane       hash    stamp, counters, incarnation, ttl, term, seen
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
-KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
+KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[5] handlers   hash    name -> options
 KEYS[...] signals          signal:IDENTITY, one per identity that joins, then the node's own
 ARGV[1] incarnation    str   the pool's
@@ -13,7 +13,7 @@ ARGV[3] stale          str   the one that it may have though `config` names our 
 ARGV[4] not_after_ms   int   TIME in ms after which this call no longer counts
 ARGV[5] pool_ttl_ms    int   > 0; as `config` has it, for a lane that has none yet
 ARGV[6] node           str   identity of the node
-ARGV[7] identity_count int   how many; (id, incarnation number, takes) each follow: takes -1 for a
+ARGV[7] identity_count int   how many; (id, number, takes) each follow: takes -1 for a
                              node, 0 for a worker that takes nothing yet
 ARGV[...] handlers     name, options each
 

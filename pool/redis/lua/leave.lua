@@ -4,10 +4,10 @@ leave: forget identities that own nothing and are out of `open`.
 KEYS[1] lane       hash    incarnation, ttl
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim, later done
-KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
+KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[...] rest             owned, stream, signal of each identity
 ARGV[1] incarnation  str
-ARGV[...] items      id, incarnation number each
+ARGV[...] items      id, number each
 
 Uses     lane, ttl
 Returns  per item: OK (again: it had left) | OWNS <keys> (nothing done for it) | GONE (fenced: it is the reaper's)

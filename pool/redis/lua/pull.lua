@@ -4,7 +4,7 @@ pull: give a worker with free slots the oldest unassigned keys of the handlers i
 KEYS[1] lane       hash    stamp, counters
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
-KEYS[4] open       hash    id -> incarnation|takes|seq[|down]
+KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[5] jobs       hash    key -> record
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] payloads   hash    key -> payload
@@ -18,7 +18,7 @@ ARGV[4] ahead        int   how many it will begin at once beyond the slots that 
 ARGV[5] says         str   takes|seq, or nothing; - where there is no news: see lib/says.lua
 ARGV[6] target_count int   1: the worker itself
 ARGV[7] id           str   worker id
-ARGV[8] number       str   its incarnation in this lane
+ARGV[8] number       str   its own in this lane
 
 Uses     lane, record, batch, place, says
 Returns  number of unassigned keys left, number of keys granted; to who says anything, too: acceptance stamp of the

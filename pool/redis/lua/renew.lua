@@ -5,7 +5,7 @@ needs to know.
 KEYS[1] lane       hash    seen, quiet, offset, turn, claim, begun, paced, reached, counters
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
-KEYS[4] open       hash    id -> incarnation|takes|seq[|down]; of a node only while parts of it are down
+KEYS[4] open       hash    id -> number|takes|seq[|down]; of a node only while parts of it are down
 KEYS[5] handlers   hash    name -> options
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY -> when

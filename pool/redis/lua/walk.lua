@@ -4,7 +4,7 @@ walk: hold the walk over a lane's records for a while, and take its next slice.
 KEYS[1] lane       hash    counters; walk: holder|until|cursor of what comes next; astray
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
-KEYS[4] open       hash    worker id -> incarnation|capacity
+KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[5] jobs       hash    key -> record
 ARGV[1] incarnation  str
 ARGV[2] holder       str   identity of the walker

@@ -1,10 +1,10 @@
 """The simulated server and the network to it: where every fault of the store's side happens.
 
-    wire --request--> (delay, lost) --> server: command after command --reply--> (delay, lost)
+    connection --request--> (delay, lost) --> server: command after command --reply--> (delay, lost)
 
-Both are bytes, which the product's own wire writes and reads.  A connection ends for the client
-when it gives up, but what it had sent still arrives: an operation that timed out may be applied
-later.  The server's clock is its own, and can be stepped.  Everything that it does for the pool is
+Both are bytes, which the product's own connection writes and reads.  A connection ends for the
+client when it gives up, but what it had sent still arrives: an operation that timed out may be
+applied later.  The server's clock is its own, and can be stepped.  Everything that it does for the pool is
 seen by `on_call`, in the order in which it happened.
 """
 

@@ -1,4 +1,4 @@
-"""The IO of one simulated process: the product's own port, on a wire and a bell of the world."""
+"""The IO of one simulated process: the product's own body IO, in a world of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.verify.sim.world import Process, Thread, Timer
 
 
 class SimConnection(Connection):
-    """The product's own wire, on a stream of bytes to the simulated server.
+    """The product's own connection, on a stream of bytes to the simulated server.
 
     A connection is there at once, or is refused; the greeting takes its time.
     """
@@ -235,7 +235,7 @@ class SimIO:
                 last[0] = world.now_s
                 self._on_moved(found[1] if found else "")
 
-        return tell if name.startswith("pool-link") else lambda: None
+        return tell if name.startswith("pool-pipeline") else lambda: None
 
     def stack(self) -> Callable[[], str]:
         return lambda: "somewhere"

@@ -12,9 +12,11 @@ from pool.core.record import Options
 from pool.names import Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.change import Guard
+from pool.redis.commands.edges import Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
+from tests.edges import WireEdge
 from tests.verify.sim.keyspace import Keyspace, SortedSet
 from tests.verify.sim.scripting import Scripts
 from tests.verify.sim.streams import Stream
@@ -95,7 +97,7 @@ def _edges(dice: random.Random, side: _Side, owner: str) -> list[Edge]:
         if record[4] == owner:
             mine.append((name.decode(), record))
     some = dice.choice(("aaalsdcxwg", "a", "d", "g", "w"))
-    made = []
+    made: list[Edge] = []
     for key, record in _some(dice, mine):
         letter = dice.choice(some)
         x: Any = {"l": 500, "s": 10**18, "w": 700, "g": dice.choice(("1", "2 1", ""))}.get(
@@ -104,7 +106,7 @@ def _edges(dice: random.Random, side: _Side, owner: str) -> list[Edge]:
         y: Any = {"w": 2, "g": dice.choice(("", "r", "1"))}.get(letter, "")
         z: Any = {"g": dice.choice((b"", b"=state")), "w": "failed"}.get(letter, b"")
         epoch = int(record[5]) - (dice.random() < 0.05)
-        made.append(Edge(letter, key, epoch, record[2], 60_000, x, y, z, record[3]))
+        made.append(WireEdge(key, epoch, record[2], 60_000, record[3], letter, x, y, z))
     return made
 
 

@@ -8,13 +8,12 @@ from typing import Any
 import attrs
 import pytest
 
-from pool.core import lifecycle
 from pool.core.record import NO_MARKS, Start
 from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.run import Run
 from pool.jobs.worker.outbox import Memory
 from pool.jobs.worker.reconcile import HeldKey, compare
-from pool.redis.commands.change import Edge
+from pool.redis.commands.edges import DoneEdge
 from pool.redis.commands.upkeep import Owned
 from pool.runtime.stream_tailer import StreamTailer
 from tests.verify.sim.campaign import told
@@ -145,7 +144,7 @@ def test_what_runs_and_is_not_there_ends_if_it_was_here_when_asked(*, is_known: 
 def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
     """A server that came back without its last writes holds what we no longer remember (G-05)."""
     memory = Memory()
-    memory.keep(Edge(lifecycle.DONE, "k", 7, "j2"), 0.0, 10.0)
+    memory.keep(DoneEdge("k", 7, "j2"), 0.0, 10.0)
     theirs = Owned(running={}, starts=[_start(5)], unreadable={}, lost={})
     mending = compare(theirs, {}, memory, ())
     assert mending.release == [HeldKey("k", 5, "j1", "h")]

@@ -16,10 +16,11 @@ from pool.maps import deltas as model
 from pool.names import Control, Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
-from pool.redis.commands.change import Edge, Guard
+from pool.redis.commands.change import Guard
 from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import StoredSink, StoredStream, probe_call
+from tests.edges import WireEdge
 from tests.verify.sim.keyspace import Keyspace
 from tests.verify.sim.scripting import Scripts
 from tests.verify.sim.streams import CommandError
@@ -221,7 +222,7 @@ def _random_call(
             )
             y: Any = {"w": 2, "g": dice.choice(("", "r", "1"))}.get(letter, "")
             z: Any = {"g": dice.choice((b"", b"=state")), "w": "failed"}.get(letter, b"")
-            edge = Edge(letter, key, int(record[5]), record[2], 60_000, x, y, z, record[3])
+            edge = WireEdge(key, int(record[5]), record[2], 60_000, record[3], letter, x, y, z)
             owner = record[4]
             guard: Guard = "own" if owner else "free"
             return lane.advance(guard, owner, [edge], pending_s=TTL_S, targets=workers)

@@ -33,8 +33,13 @@ local function parse(text)
   end
 end
 
+-- One of a job that nobody has, field by field.
+local function new_record(kind, id, handler)
+  return { 'U', kind, id, handler, '', '0', '1', '', '', '', '', '', '', '', '', '' }
+end
+
 local function pack(r)
-  return table.concat(r, '|', 1, ERROR) .. r[REST]
+  return table.concat(r, '|', 1, REST - 1) .. r[REST]
 end
 
 local function has(r, flag)

@@ -1,0 +1,171 @@
+"""One change of one job, as `advance` takes it: a class for each edge of a job's life.
+
+On the wire each is a letter and three words, which mean something else behind each letter (see
+`lua/advance.lua`); here they have names.  None is frozen, only because that costs time.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, TypeAlias
+
+import attrs
+
+from pool.core import lifecycle
+from pool.redis.scripts import Word
+
+Words: TypeAlias = tuple[Word, Word, Word]
+
+
+@attrs.define(eq=False)
+class Edge:
+    """What all have: the run that it is about, and for how long its outcome is kept."""
+
+    letter: ClassVar[str] = ""
+
+    key: str
+    epoch: int
+    id: str
+    ttl_ms: int = 0
+    handler: str = ""
+
+    def words(self) -> Words:
+        """Return what stands behind the letter."""
+        return "", "", ""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of it is text, about."""
+        return sum(len(word) for word in self.words() if isinstance(word, (bytes, str)))
+
+    def is_past(self, epoch: int, job_id: str) -> bool:
+        """Whether a run had come by then, or this is its own end; not if one was misread."""
+        return self.epoch > epoch or (self.epoch == epoch and self.id == job_id)
+
+
+@attrs.define(eq=False)
+class AcknowledgeEdge(Edge):
+    """Its start has arrived."""
+
+    letter = lifecycle.ACKNOWLEDGE
+
+    has_begun: bool = False  # then a stop that was asked for does not keep it from running
+
+    def words(self) -> Words:
+        return _flag(self.has_begun), "", ""
+
+
+@attrs.define(eq=False)
+class LimitEdge(Edge):
+    """In so long others may end its attempt; `is_anew`: a time-out of before is taken back."""
+
+    letter = lifecycle.LIMIT
+
+    in_ms: int = 0
+    is_anew: bool = False
+
+    def words(self) -> Words:
+        return self.in_ms, _flag(self.is_anew), ""
+
+
+@attrs.define(eq=False)
+class SeenEdge(Edge):
+    """Its messages up to this one were handled."""
+
+    letter = lifecycle.SEEN
+
+    message: int = 0
+
+    def words(self) -> Words:
+        return self.message, "", ""
+
+
+@attrs.define(eq=False)
+class OverEdge(Edge):
+    """Its trial is over: it has lived for long enough."""
+
+    letter = lifecycle.OVER
+
+
+@attrs.define(eq=False)
+class DoneEdge(Edge):
+    """It returned."""
+
+    letter = lifecycle.DONE
+
+    result: bytes = b""
+
+    def words(self) -> Words:
+        return self.result, "", ""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.result)
+
+
+@attrs.define(eq=False)
+class CancelEdge(Edge):
+    """It was stopped, or cancelled itself."""
+
+    letter = lifecycle.CANCEL
+
+    cause: str = ""
+    has_begun: bool = False
+
+    def words(self) -> Words:
+        return self.cause, "", _flag(self.has_begun)
+
+
+@attrs.define(eq=False)
+class ParkEdge(Edge):
+    """It is given up."""
+
+    letter = lifecycle.PARK
+
+    cause: str = ""
+    error: str = ""
+    has_begun: bool = False
+
+    def words(self) -> Words:
+        return self.cause, self.error, _flag(self.has_begun)
+
+
+@attrs.define(eq=False)
+class WaitEdge(Edge):
+    """It runs again after a delay, as this attempt."""
+
+    letter = lifecycle.WAIT
+
+    delay_ms: int = 0
+    attempt: int = 1
+    error: str = ""
+    mark: str = ""
+
+    def words(self) -> Words:
+        return self.delay_ms, f"{self.attempt} {self.mark}".rstrip(), self.error
+
+
+@attrs.define(eq=False)
+class GrantEdge(Edge):
+    """It goes to the first with room of these places in the call's list of targets."""
+
+    letter = lifecycle.GRANT
+
+    ranked: str = ""
+    mark: str = ""
+    checkpoint: bytes | None = None  # None: what is there stays
+
+    def words(self) -> Words:
+        return self.ranked, self.mark, b"" if self.checkpoint is None else b"=" + self.checkpoint
+
+
+EDGES: Final[dict[str, type[Edge]]] = {
+    kind.letter: kind
+    for kind in (
+        *(AcknowledgeEdge, LimitEdge, SeenEdge, OverEdge),
+        *(DoneEdge, CancelEdge, ParkEdge, WaitEdge, GrantEdge),
+    )
+}
+
+
+def _flag(is_so: bool) -> str:
+    return "1" if is_so else ""

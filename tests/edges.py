@@ -1,0 +1,21 @@
+"""Edges as the wire has them: a letter and three words, which may be what no edge of ours says."""
+
+from __future__ import annotations
+
+import attrs
+
+from pool.redis.commands.edges import Edge, Words
+from pool.redis.scripts import Word
+
+
+@attrs.define(eq=False)
+class WireEdge(Edge):
+    """Any letter with any words."""
+
+    letter: str = ""  # type: ignore[misc]
+    x: Word = b""
+    y: Word = b""
+    z: Word = b""
+
+    def words(self) -> Words:
+        return self.x, self.y, self.z
