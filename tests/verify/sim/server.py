@@ -4,8 +4,8 @@
 
 Both are bytes, which the product's own connection writes and reads.  A connection ends for the
 client when it gives up, but what it had sent still arrives: an operation that timed out may be
-applied later.  The server's clock is its own, and can be stepped.  Everything that it does for the pool is
-seen by `on_call`, in the order in which it happened.
+applied later.  The server's clock is its own, and can be stepped.  Everything that it does for the
+pool is seen by `on_call`, in the order in which it happened.
 """
 
 from __future__ import annotations
