@@ -49,8 +49,7 @@ async def admin(url: str) -> None:
             while flags.get_int("webs") < 2:
                 await anext(changes)
             await flags.append("testers", "ada", "bob")
-            first = await flags.compare_and_set("checkout", "old", "new")
-            again = await flags.compare_and_set("checkout", "old", "new")
+            first, again = [await flags.compare_and_set("checkout", "old", "new") for _ in "12"]
         print(f"switched: {first.is_met}; once more: {again.is_met}, it was {again.previous}")
 
 

@@ -441,9 +441,9 @@ CALLS: dict[str, dict[str, Takes]] = {
         "key": MAP_KEY,
         "by": within(-(2**53) + 1, 2**53 - 1, whole=True, good=1),
     },
-    "ReplicatedMap.append": {"key": MAP_KEY, "values": MAP_VALUE.called("value")},
-    "ReplicatedMap.append_unique": {"key": MAP_KEY, "values": MAP_VALUE.called("value")},
-    "ReplicatedMap.remove": {"key": MAP_KEY, "values": MAP_VALUE.called("value")},
+    "ReplicatedMap.append": {"key": MAP_KEY, "values": MAP_VALUE},
+    "ReplicatedMap.append_unique": {"key": MAP_KEY, "values": MAP_VALUE},
+    "ReplicatedMap.remove": {"key": MAP_KEY, "values": MAP_VALUE},
     "ReplicatedMap.compare_and_reset": {"expected": taking({"x": "x"}, "{}", "{'x': 'x'}")},
     "Stream.open": {
         "url": URL,
@@ -627,6 +627,7 @@ def wrong(answer: object, said: str) -> str:
     named = next((str(getattr(answer, f)) for f in fields if hasattr(answer, f)), "")
     if type(answer).__name__ in ("InvalidKey", "PayloadEncodingError"):
         named = "key" if hasattr(answer, "key") else "path"
+    named = named.partition("[")[0].partition(":")[0]  # of several: without its place among them
     if not isinstance(answer, PayloadTooLarge) and named not in (said, said.removesuffix("s")):
         return f"names {named!r}, not {said!r}: {text[:200]}"
     if len(text) > TEXT_MAX or "L" * 200 in text or "rrr" in text or not text.isprintable():

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 # The code is most of it: 1.3 MB of text, of which a third are comments and docstrings.
-WHEEL_BYTES_MAX = 520_000
+WHEEL_BYTES_MAX = 550_000
 WHEN = "1700000000"  # any moment; the same one gives the same bytes
 RUN_S = 120.0
 

@@ -363,9 +363,9 @@ async def test_a_repeatable_call_goes_on_until_its_time_is_up(
         proxy.drop_replies = True
         with pytest.raises(StoreUnavailable) as failed:
             await pipeline.call(add([key], ["x"]), repeatable=True, timeout_s=0.5)
-        assert failed.value.maybe_done
         tries = count(redis_url, key)
         assert tries <= 5
+        assert failed.value.maybe_done or not tries  # a busy machine may not have sent it at all
         async with anyio.create_task_group() as tasks:
             proxy.drop_replies = True
             tasks.start_soon(heal_when_tried_twice, proxy)

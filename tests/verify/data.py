@@ -39,12 +39,19 @@ def _losses(view: View, name: str) -> list[Fault]:
 
 
 def _is_undone(view: View, name: str, at: float, by: float, *, asked: float = math.inf) -> bool:
-    """Say whether what happened at a time, asked for before, may have been undone by another."""
-    began = min(at, asked)
-    return any(
-        fault.began <= by and fault.since <= at and fault.ended >= began
-        for fault in _losses(view, name)
-    )
+    """Say whether what happened at a time, asked for before, may have been undone by another.
+
+    What came back may be older than another loss: then that one has not been, nor what it took.
+    """
+    began, present = min(at, asked), by
+    for fault in sorted(_losses(view, name), key=lambda fault: fault.began, reverse=True):
+        if fault.began <= present:
+            if fault.ended < began:
+                return False
+            if fault.since <= at:
+                return True
+            present = fault.since
+    return False
 
 
 def _is_well(view: View, bounds: Bounds, p: str) -> bool:

@@ -3220,6 +3220,27 @@ def the_server_took_no_waiters_name(s: Story) -> None:
     waited_for(s, waits=6.0)
 
 
+@good("I37")
+def its_signal_had_an_id_from_before_the_fork(s: Story) -> None:
+    s.fault("fork-behind")
+    s.at += 30.0
+    waited_for(s, waits=6.0)
+
+
+@bad("I37")
+def it_did_not_ask_behind_the_fork(s: Story) -> None:
+    s.fault("fork-behind")
+    s.at += 30.0
+    waited_for(s, waits=9.0)
+
+
+@bad("I37")
+def it_was_no_fork_but_a_loss_long_ago(s: Story) -> None:
+    s.fault("lost-suffix")
+    s.at += 30.0
+    waited_for(s, waits=6.0)
+
+
 @bad("I37")
 def the_server_was_full_and_it_did_not_ask(s: Story) -> None:
     s.fault("full")
@@ -3659,6 +3680,19 @@ def an_acknowledgement_is_undone(s: Story) -> None:
     _event(s, "t1", "acked")
     s.at += 0.1
     s.fault("data", of="e0")
+    _give(s, "t1")
+
+
+@bad("I49")
+def the_loss_that_undid_it_has_been_undone(s: Story) -> None:
+    _give(s, "t1")
+    _event(s, "t1", "acked")
+    s.at += 0.1
+    kept = s.at
+    s.at += 0.1
+    lose_since(s, 0.0, "")
+    s.at += 0.1
+    lose_since(s, kept, "")
     _give(s, "t1")
 
 

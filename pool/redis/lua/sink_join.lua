@@ -59,11 +59,10 @@ if not was_there then
   -- What was counted already is not counted again.
   local first = was[1] and is[3] and number_at(events, '-', '+') or 0
   local behind = is_same and whole(was[2]) or 0
-  local from, to = string.match(is[4] or '', '^(%d+)%-(%d+)$')
-  local counted = from and math.max(0, whole(to) - math.max(behind, whole(from) - 1)) or 0
+  local counted = counted_behind(is[4], behind)
   if first > behind + 1 and (not is_same or is_trimmed(meta, next_id(start))) then
     note(meta, 'missed', math.max(0, first - 1 - behind - counted))
-    redis.call('HSET', meta, 'counted:' .. group, text_of(behind + 1) .. '-' .. text_of(first - 1))
+    redis.call('HSET', meta, 'counted:' .. group, text_of(behind + 1) .. '|' .. text_of(first - 1 - behind))
   end
   redis.call('XGROUP', 'CREATE', events, group, start == 'newest' and '$' or start, 'MKSTREAM')
 end

@@ -5,7 +5,7 @@ KEYS[1] state   hash    now, seen; holder: consumer|end; cursor, and what was th
 KEYS[2] leases  zset    consumer -> lease end, in the sink's time
 KEYS[3] events  stream
 KEYS[4] meta    hash    missed:GROUP: pending events ever taken by a cap, parks:GROUP: events ever parked; told:GROUP, of the
-                        ones, and parks-told:GROUP, of the others: how many were told; trimmed
+                        ones, and parks-told:GROUP, of the others: how many were told; counted:GROUP, see stream_add; trimmed
 KEYS[5] parked  stream  s stream, i id, d times handed out, r reason, and what the event had
 KEYS[6] config  hash    ttl: the pool's
 ARGV[1] group           bytes  the sink's name
@@ -33,7 +33,7 @@ if holder_of() ~= consumer then
 end
 redis.call('XLEN', parked)
 redis.call('ZCARD', leases)
-local known = redis.call('HMGET', meta, 'missed:' .. group, 'told:' .. group, 'born', 'parks-told:' .. group)
+local known = redis.call('HMGET', meta, 'missed:' .. group, 'told:' .. group, 'born', 'parks-told:' .. group, 'counted:' .. group)
 local last = has_group(events)
 if not last then
   return { -2, -2, -2, -2, -2, -2, -2, -2, '' }
@@ -53,6 +53,9 @@ if number == 0 and noted[3] == (known[3] or '') then
 end
 if noted[1] ~= last then
   redis.call('HSET', state, 'cursor', last, 'number', text_of(number), 'born', known[3] or '')
+  if known[5] and number >= whole(string.match(known[5], '^%d+')) then
+    redis.call('HSET', meta, 'counted:' .. group, text_of(number + 1) .. '|' .. text_of(counted_behind(known[5], number)))
+  end
 end
 local freed, parks, forgotten, left = 0, 0, 0, batch
 for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', events, group)) do

@@ -3,8 +3,8 @@ stream_add: append an event to a stream; its length cap and its end are kept in 
 
 KEYS[1] events  stream  n number, m mark, e event, p payload, t topic (if it has one) per event
 KEYS[2] meta    hash    n: events ever added; trimmed: the newest id that a cap took; missed:GROUP: how
-                        many of those the group had not been given, counted:GROUP: the numbers of the last
-                        ones of them that follow each other, from-to; born: which life it is; planned: 1 if the end of the last one was asked for
+                        many of those the group had not been given, counted:GROUP: from which number on how
+                        many of those were counted since the group's cursor was there; born: which life it is; planned: 1 if the end of the last one was asked for
 ARGV[1] event       bytes
 ARGV[2] payload     bytes
 ARGV[3] length_max  int    events kept; 0: all

@@ -13,6 +13,7 @@ from pool.names import Control, Names, lane_of
 from pool.redis.commands.member import Opening
 from pool.testing.audit import audit
 from tests.verify.sim.keyspace import Keyspace, SortedSet
+from tests.verify.sim.streams import Stream
 
 REFUSED: Final = b"refused\n"  # where an outcome would stand: that dispatch never is one
 
@@ -119,18 +120,16 @@ def lane_in(name: bytes) -> str:
 def map_items(keyspace: Keyspace, pool: str, name: str) -> dict[str, Any] | None:
     """Return what a replicated map holds, lists as tuples; None: foreign values are in its place.
 
-    Two layouts are read: strings under their own names, or behind a `=` beside what is not one.
+    A foreign field beside its strings, or in their place, is none of them.
     """
     control = Control(pool)
     strings = keyspace.keys.get(control.map_data(name).encode(), {})
     members = keyspace.keys.get(control.map_lists(name).encode(), SortedSet())
-    if type(strings) is not dict or type(members) is not SortedSet:
+    log = keyspace.keys.get(control.map_log(name).encode(), Stream())
+    if (type(strings), type(members), type(log)) != (dict, SortedSet, Stream):
         return None
-    has_place = any(field[:1] == b"=" for field in strings) or b"at" in strings
     items: dict[str, Any] = {
-        field.decode()[has_place:]: value.decode()
-        for field, value in strings.items()
-        if not has_place or field[:1] == b"="
+        field.decode()[1:]: value.decode() for field, value in strings.items() if field[:1] == b"="
     }
     for _, member in members.order:
         if member[:1] == b"i":

@@ -53,12 +53,12 @@ local function append_as(n)
     end
     local had = #names > 0 and redis.call('HMGET', meta, unpack(names)) or {}
     for i, count in ipairs(missed) do
-      local from, to = string.match(had[2 * i] or '', '^(%d+)%-(%d+)$')
-      from = tonumber(to) == number - count and from or number - count + 1
+      local from, before = string.match(had[2 * i] or '', '^(%d+)|(%d+)$')
+      from, before = from or number - count + 1, (tonumber(before) or 0) + count
       words[#words + 1] = names[2 * i - 1]
       words[#words + 1] = string.format('%d', (tonumber(had[2 * i - 1] or '0') or 0) + count)
       words[#words + 1] = names[2 * i]
-      words[#words + 1] = string.format('%d-%d', from, number)
+      words[#words + 1] = string.format('%d|%d', from, before)
     end
     redis.call('HSET', meta, unpack(words))
   end
