@@ -6,7 +6,8 @@
 The other revision is checked out into a temporary directory.  Both are measured five times (or
 `--rounds`), by turns, each time by a process of its own on a server of its own; which goes first
 alternates.  The measuring is this tree's for both (`throughput.py`), so a revision must know the
-public names that it uses.  Ratios are formed within each pair, so what the machine does in the
+public names that it uses; with `--own` each side is measured by its own, as where the layout was
+another one.  Ratios are formed within each pair, so what the machine does in the
 meantime hits both sides; the raw rows, which no change of ours can move, show how much of that is
 left.
 
@@ -112,8 +113,11 @@ def _git(root: Path, *words: str) -> str:
 
 
 @contextmanager
-def sides_of(rev: str, root: Path = ROOT) -> Iterator[tuple[Path, Path]]:
-    """Yield two directories to run in: this tree's `pool` and the other's, one way of measuring."""
+def sides_of(rev: str, root: Path = ROOT, *, is_own: bool = False) -> Iterator[tuple[Path, Path]]:
+    """Yield two directories to run in: this tree's `pool` and the other's, one way of measuring.
+
+    With `is_own` each has its own.
+    """
     commit = _git(root, "rev-parse", "--verify", f"{rev}^{{commit}}")
     with tempfile.TemporaryDirectory(prefix="pool-compare-") as found:
         here = Path(found)
@@ -125,7 +129,7 @@ def sides_of(rev: str, root: Path = ROOT) -> Iterator[tuple[Path, Path]]:
                 side = here / name
                 side.mkdir()
                 (side / "pool").symlink_to(tree / "pool")
-                (side / "benchmarks").symlink_to(root / "benchmarks")
+                (side / "benchmarks").symlink_to((tree if is_own else root) / "benchmarks")
                 sides.append(side)
             yield sides[0], sides[1]
         finally:
@@ -177,6 +181,7 @@ def main() -> None:
     parser.add_argument("rev", nargs="?", help="what to compare with, as git names it")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_JOBS} jobs, no latencies")
     parser.add_argument("--jobs", type=int, help=f"per drain, default {JOBS}")
+    parser.add_argument("--own", action="store_true", help="each side by its own benchmarks")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"pairs, default {ROUNDS}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
@@ -189,7 +194,7 @@ def main() -> None:
         parser.error("name a revision")
     load = os.getloadavg()[0]
     rounds: list[tuple[dict[str, float], dict[str, float]]] = []
-    with sides_of(given.rev) as sides:
+    with sides_of(given.rev, is_own=given.own) as sides:
         for number in range(given.rounds):
             order = sides if number % 2 == 0 else sides[::-1]
             told = {side: _measure(side, jobs, is_quick=given.quick) for side in order}
