@@ -39,7 +39,7 @@ from pool.redis.scripts import Command, ScriptCall, Word
 from pool.streams.commands import StoredSink, StoredStream
 
 POOL: Final = "budgets"
-INCARNATION: Final = "8z4k0qv1xt0.1"
+GENERATION: Final = "8z4k0qv1xt0.1"
 NODE: Final = Target("n8z4k0qv1xt0", 1)
 WORKERS: Final = tuple(Target(f"w8z4k0qv1xt{n:x}", 1) for n in range(1, 11))
 WORKER: Final = WORKERS[0]
@@ -90,9 +90,9 @@ class _LaneBench:
     _renewals: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.lane = Lane(self.names, INCARNATION)
+        self.lane = Lane(self.names, GENERATION)
         self.desk.do("FLUSHALL")
-        self.desk.do("HSET", self.names.lane, "incarnation", INCARNATION)
+        self.desk.do("HSET", self.names.lane, "incarnation", GENERATION)
         self.join(WORKERS[:1])
 
     def join(self, workers: Sequence[Target], *, is_new: bool = True) -> None:
@@ -324,8 +324,8 @@ def _maps(desk: Desk, costs: Costs) -> None:
     desk.do("FLUSHALL")
     control = Control(POOL)
     stored = StoredMap(control, "prices")
-    desk.do("HSET", control.config, "incarnation", INCARNATION)
-    limits: tuple[Word, ...] = (INCARNATION, stored.name, "0" * 16, 100_000, 0, 0)
+    desk.do("HSET", control.config, "incarnation", GENERATION)
+    limits: tuple[Word, ...] = (GENERATION, stored.name, "0" * 16, 100_000, 0, 0)
 
     def write(n: int) -> ScriptCall:
         return WRITE(stored.keys(), (*limits, "set", f"key-{n:04d}", PAYLOAD))
@@ -343,7 +343,7 @@ def _maps(desk: Desk, costs: Costs) -> None:
     costs.note(
         "map.append", desk.run(append(ITEMS))[0], 1, f"an append to a list of {ITEMS} values"
     )
-    probe = desk.run(probe_call(control, INCARNATION, [stored]))[0]
+    probe = desk.run(probe_call(control, GENERATION, [stored]))[0]
     costs.note("map.probe", probe, 1, "asking where one map is, as each node does every period")
 
 

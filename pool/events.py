@@ -327,7 +327,7 @@ class DataLost:
     level: ClassVar[str] = "error"
 
     pool: str
-    incarnation: str
+    generation: str
 
 
 @attrs.frozen(kw_only=True)
@@ -338,7 +338,7 @@ class ControlLost:
     level: ClassVar[str] = "error"
 
     pool: str
-    incarnation: str
+    generation: str
 
 
 @attrs.frozen(kw_only=True)
@@ -350,7 +350,7 @@ class LaneDataLost:
 
     pool: str
     lane: int
-    incarnation: str
+    generation: str
 
 
 @attrs.frozen(kw_only=True)

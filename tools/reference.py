@@ -211,7 +211,7 @@ KINDS: Final = {
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
     "kept": ("zset", "job id -> until when its outcome is remembered"),
-    "config": ("hash", "protocol, lanes, TTL and incarnation: what the pool was made as"),
+    "config": ("hash", "protocol, lanes, TTL and generation: what the pool was made as"),
     "map_due": ("zset", "map -> when its time is up"),
     "maps": ("hash", "the time by which maps end, and how far those came that have"),
     "inbox": ("list", ""),

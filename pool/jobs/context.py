@@ -1,6 +1,6 @@
 """What all actors of one node share: world, store, lanes, and the local copy of who works.
 
-Only the node writes the parts that change (incarnation, lanes); everybody else reads.
+Only the node writes the parts that change (generation, lanes); everybody else reads.
 """
 
 from __future__ import annotations

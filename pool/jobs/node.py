@@ -482,7 +482,7 @@ class Node(Dispatching):
             control=control,
             ids=io.ids,
             node_id=io.ids.next("n"),
-            incarnation="",
+            generation="",
             emit=self._emit,
             supervisor=supervisor,
         )

@@ -96,7 +96,7 @@ class Wiring:
         self._going: dict[str, _Going] = {}  # by worker id
         self._judging: set[int] = set()  # lanes where handlers have a stop budget to end
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
-        context.incarnation = made.incarnation
+        context.generation = made.generation
         self.maps: Maps = Maps(
             session=context,
             on_lost=self._on_pool_lost,
@@ -173,7 +173,7 @@ class Wiring:
         # Its thread has a connection of its own, which may fail where ours does not: a node that
         # cannot renew would take keys only to lose them.
         silent = await self._keepalive.confirm(self.context.settings.op_timeout_s)
-        if silent >= {s.number for s in self.context.lanes if s.lane.incarnation}:
+        if silent >= {s.number for s in self.context.lanes if s.lane.generation}:
             why = self._keepalive.trouble
             if why is not None and not isinstance(why, StoreUnavailable):
                 raise again(why)  # such as a right that is missing
@@ -549,4 +549,4 @@ class Wiring:
 
     def _on_reopened(self) -> None:
         """The control keys were gone: follow what is there now."""
-        self.maps.follower.rejoin(self.context.incarnation)
+        self.maps.follower.rejoin(self.context.generation)

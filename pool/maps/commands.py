@@ -77,7 +77,7 @@ PAGE_BYTES_MAX = 256 * 1024  # of a copy's page: at 1 MB/s what comes behind it 
 PAGE_BYTES_MIN = 4 * 1024
 
 _WRITING = "config maps data lists log due"
-_GROWING = "incarnation name nonce items_max ttl_ms life"
+_GROWING = "generation name nonce items_max ttl_ms life"
 _OF_A_MAP = 3  # keys, in a probe
 _OF_A_PROBE = 5  # words for each map
 
@@ -181,28 +181,28 @@ def _found(reply: Reply) -> tuple[int, int, list[str | None]]:
 WRITE = Script.load("rmap_write", keys=_WRITING, args=f"{_GROWING} *ops", reads=_written)
 LIST = Script.load("rmap_list", keys=_WRITING, args=f"{_GROWING} op key *values", reads=_listed)
 RESET = Script.load(
-    "rmap_reset", keys=_WRITING, args="incarnation name nonce kind *expected", reads=_resized
+    "rmap_reset", keys=_WRITING, args="generation name nonce kind *expected", reads=_resized
 )
 PAGE = Script.load(
     "rmap_page",
     keys="config maps data lists log",
-    args="incarnation nonce bytes_max reached strings_at lists_at",
+    args="generation nonce bytes_max reached strings_at lists_at",
     reads=_paged,
 )
 PROBE = Script.load(
     "rmap_probe",
     keys="config maps due *of",
-    args="incarnation expected_ms ended_max late_ms logs *names",
+    args="generation expected_ms ended_max late_ms logs *names",
     reads=_probed,
 )
 FIND = Script.load(
-    "rmap_find", keys="config maps data log", args="incarnation *revisions", reads=_found
+    "rmap_find", keys="config maps data log", args="generation *revisions", reads=_found
 )
 
 _DIGITS_MAX = 7  # of a string's length
 _STAMP_DIGITS = 16
 _LISTS = b"[l"  # where the items of lists begin
-_NO_INCARNATION = ""  # no pool has it: what cannot be read continues nobody's history
+_NO_GENERATION = ""  # no pool has it: what cannot be read continues nobody's history
 _DIGITS = 19  # that order the items of a list, see lib/rmap.lua
 
 
@@ -265,7 +265,7 @@ class StoredMap:
     async def write(
         self,
         pipeline: Pipeline,
-        incarnation: str,
+        generation: str,
         ops: Sequence[Op],
         *,
         repeatable: bool = False,
@@ -283,21 +283,21 @@ class StoredMap:
             PayloadTooLarge: A key or a value is too long.
             WrongValue: `Increment` of what is no whole number; nothing was written.
             MapFull: A key would be added to `items_max` others; nothing was written.
-            StoreLost: The pool of this incarnation is not there any more.
+            StoreLost: The pool of this generation is not there any more.
             StorageFull: The server is full, and a key would be set; nothing was written.
             StoreUnavailable: No answer in time; `maybe_done` says whether it may have been done.
         """
         limits = (nonce(pipeline.io), items_max, *life.words())
-        args = (incarnation, self.name, *limits, *_words(ops))
+        args = (generation, self.name, *limits, *_words(ops))
         call = WRITE(self.keys(), args, parts=2 + 2 * len(ops))
         reply = await self._call(pipeline, call, repeatable=repeatable)
         revision, stamp, outcomes = reply
-        return WriteResult(Position(incarnation, revision, stamp), outcomes)
+        return WriteResult(Position(generation, revision, stamp), outcomes)
 
     async def change_list(
         self,
         pipeline: Pipeline,
-        incarnation: str,
+        generation: str,
         op: ListOp,
         *,
         items_max: int = MAP_ITEMS_MAX,
@@ -318,48 +318,48 @@ class StoredMap:
             )
         limits = (nonce(pipeline.io), items_max, *life.words())
         what = (op.kind, _key(op.key), *map(_value, op.values))
-        call = LIST(self.keys(), (incarnation, self.name, *limits, *what))
+        call = LIST(self.keys(), (generation, self.name, *limits, *what))
         revision, stamp, before, now = await self._call(pipeline, call, repeatable=False)
-        at = Position(incarnation, revision, stamp)
+        at = Position(generation, revision, stamp)
         return ResizeResult(at, before != now, before, now)
 
-    async def reset(self, pipeline: Pipeline, incarnation: str, op: ResetOp) -> ResizeResult:
+    async def reset(self, pipeline: Pipeline, generation: str, op: ResetOp) -> ResizeResult:
         """Remove everything, as one revision; what is freed is freed beside the server's work.
 
         Raises:
             StoreLost, StoreUnavailable: As for `write()`.
         """
-        call = self.reset_call(pipeline.io, incarnation, op)
+        call = self.reset_call(pipeline.io, generation, op)
         repeatable = not op.expected  # what is empty then is empty, whoever did it
         reply = await self._call(pipeline, call, repeatable=repeatable)
         revision, stamp, is_met, before = reply
-        at = Position(incarnation, revision, stamp)
+        at = Position(generation, revision, stamp)
         return ResizeResult(at, is_met, before, 0 if is_met else before)
 
-    def reset_call(self, io: IO, incarnation: str, op: ResetOp) -> ScriptCall:
+    def reset_call(self, io: IO, generation: str, op: ResetOp) -> ScriptCall:
         """Return the call that removes everything."""
         expected = [word for key, value in op.expected for word in (_key(key), _value(value))]
-        return RESET(self.keys(), (incarnation, self.name, nonce(io), op.kind, *expected))
+        return RESET(self.keys(), (generation, self.name, nonce(io), op.kind, *expected))
 
-    async def find(self, pipeline: Pipeline, incarnation: str, revisions: Sequence[int]) -> History:
+    async def find(self, pipeline: Pipeline, generation: str, revisions: Sequence[int]) -> History:
         """Return how far the map's history came, and which of these revisions it has.
 
         Raises:
             StoreLost, StoreUnavailable: As for `snapshot()`.
         """
         keys = (self.control.config, self.control.maps, self.data, self.log)
-        call = FIND(keys, (incarnation, *revisions), parts=2 + len(revisions))
+        call = FIND(keys, (generation, *revisions), parts=2 + len(revisions))
         revision, floor, stamps = await self._call(pipeline, call, repeatable=True)
         known = {of: stamp for of, stamp in zip(revisions, stamps, strict=True) if stamp}
         return History(revision, floor, known)
 
-    def pages(self, incarnation: str) -> Pages:
+    def pages(self, generation: str) -> Pages:
         """Return what fetches the whole map, page by page."""
-        return Pages(self, incarnation)
+        return Pages(self, generation)
 
-    async def snapshot(self, pipeline: Pipeline, incarnation: str) -> MapState:
+    async def snapshot(self, pipeline: Pipeline, generation: str) -> MapState:
         """Fetch the whole map; for errors see `Pages.fetch`."""
-        pages = self.pages(incarnation)
+        pages = self.pages(generation)
         while (state := await pages.fetch(pipeline)) is None:
             continue
         return state
@@ -391,7 +391,7 @@ class Pages:
     """
 
     stored: StoredMap
-    incarnation: str
+    generation: str
     is_begun: bool = attrs.field(init=False, default=False)  # a page is here
     _gathering: Gathering = attrs.field(init=False, factory=Gathering)
     _strings_at: bytes = attrs.field(init=False, default=b"0")
@@ -406,7 +406,7 @@ class Pages:
         Costs what the page holds on the server.
 
         Raises:
-            StoreLost: The pool of this incarnation is not there any more.
+            StoreLost: The pool of this generation is not there any more.
             StoreUnavailable: No answer in time; or the next page did not continue those before, as
                 the map changes faster than it comes, and all begins anew.
         """
@@ -415,7 +415,7 @@ class Pages:
         at = self._gathering.at
         reached = "" if at is None else at.revision
         where = (self._bytes_max, reached, self._strings_at, self._lists_at)
-        call = PAGE(keys, (self.incarnation, nonce(pipeline.io), *where))
+        call = PAGE(keys, (self.generation, nonce(pipeline.io), *where))
         async with pipeline.pages.turn() as turn:
             try:
                 # Whoever repeats it asks for less: not `repeatable`.
@@ -425,7 +425,7 @@ class Pages:
                 raise
             turn.size = 0 if paged is None else paged.size
         if paged is None:
-            await stored.reset(pipeline, self.incarnation, ResetOp("expire"))
+            await stored.reset(pipeline, self.generation, ResetOp("expire"))
             self._begin_anew()
             return None
         self._bytes_max = min(2 * self._bytes_max, PAGE_BYTES_MAX)
@@ -451,7 +451,7 @@ class Pages:
         reached = self._lists_at[1:]
         strings_count, listed_count = paged.counts
         return Page(
-            Position(self.incarnation, paged.revision, paged.stamp),
+            Position(self.generation, paged.revision, paged.stamp),
             paged.deltas,
             paged.has_more,
             ours,
@@ -465,7 +465,7 @@ class Pages:
 
 def probe_call(
     control: Control,
-    incarnation: str,
+    generation: str,
     maps: Sequence[StoredMap],
     *,
     expected_ms: int = 0,
@@ -480,7 +480,7 @@ def probe_call(
     keys = [control.config, control.maps, control.map_due]
     for each in maps:
         keys += (each.data, each.lists, each.log)
-    args: list[Word] = [incarnation, expected_ms, ended_max, LATE_MS, int(logs)]
+    args: list[Word] = [generation, expected_ms, ended_max, LATE_MS, int(logs)]
     args += [each.name for each in maps]
     return PROBE(keys, args, parts=3 + _OF_A_PROBE * len(maps))
 
@@ -491,18 +491,18 @@ def damaged(control: Control, probe: Probe) -> frozenset[str]:
     return frozenset(key for n, key in enumerate(keys) if probe.foreign & 1 << n)
 
 
-def probed(incarnation: str, maps: Sequence[StoredMap], probe: Probe) -> list[Probed]:
+def probed(generation: str, maps: Sequence[StoredMap], probe: Probe) -> list[Probed]:
     """Return what a probe says of each of the maps that it asked for, in that order."""
     told = []
     for stored, (at, counts, wrong) in zip(maps, probe.maps, strict=True):
         keys = ("", stored.data, stored.lists, stored.log, stored.lists)
-        where = None if at is None else Position(incarnation, *at)
+        where = None if at is None else Position(generation, *at)
         told.append(Probed(where, counts=counts, damaged=keys[wrong]))
     return told
 
 
 def expire_calls(
-    io: IO, control: Control, incarnation: str, names: Sequence[bytes]
+    io: IO, control: Control, generation: str, names: Sequence[bytes]
 ) -> list[ScriptCall]:
     """Return the calls that end those maps whose time a probe found to be up."""
     calls = []
@@ -511,7 +511,7 @@ def expire_calls(
             stored = StoredMap(control, name.decode())
         except (UnicodeDecodeError, ConfigError):
             continue  # foreign: no map of ours can have this name
-        calls.append(stored.reset_call(io, incarnation, ResetOp("expire")))
+        calls.append(stored.reset_call(io, generation, ResetOp("expire")))
     return calls
 
 
@@ -535,7 +535,7 @@ def delta_of(entry: str, fields: Mapping[str, bytes]) -> Delta:
             tuple(_edits(fields["edits"])),
         )
     except (KeyError, ValueError, IndexError):
-        return Delta(Position(_NO_INCARNATION, revision, NO_STAMP), (0, ""), ())
+        return Delta(Position(_NO_GENERATION, revision, NO_STAMP), (0, ""), ())
 
 
 def _edits(packed: bytes) -> Iterator[Edit]:

@@ -128,12 +128,12 @@ class Position:
     It can be sent to another process as text, and read there with `parse()`.
     """
 
-    incarnation: str
+    generation: str
     revision: int  # 0: the map is not there
     stamp: str = NO_STAMP  # tells histories apart
 
     def __str__(self) -> str:
-        return f"{self.revision}-{self.stamp}-{self.incarnation}"
+        return f"{self.revision}-{self.stamp}-{self.generation}"
 
     @property
     def is_well_formed(self) -> bool:
@@ -256,12 +256,12 @@ def apply(state: MapState, deltas: Iterable[Delta]) -> Applied:
     passed: list[Position] = []
     gap = None
     for delta in deltas:
-        same_incarnation = delta.at.incarnation == at.incarnation
-        if same_incarnation and (delta.at.revision < at.revision or delta.at == at):
+        same_generation = delta.at.generation == at.generation
+        if same_generation and (delta.at.revision < at.revision or delta.at == at):
             continue
         is_next = delta.after == (at.revision, at.stamp)
         is_first = delta.after == (0, NO_STAMP) and not (state.items if items is None else items)
-        if not same_incarnation or not (is_next or is_first):
+        if not same_generation or not (is_next or is_first):
             gap = Gap(at, delta)
             break
         if items is None:
@@ -374,7 +374,7 @@ class Gathering:
         """Take the next page; False: it does not continue this history, or the counts differ."""
         at = page.at if self.at is None else self.at
         for delta in page.deltas:
-            if delta.after != (at.revision, at.stamp) or delta.at.incarnation != at.incarnation:
+            if delta.after != (at.revision, at.stamp) or delta.at.generation != at.generation:
                 return False
             self._change(delta.edits)
             at = delta.at
@@ -432,11 +432,11 @@ class History:
     stamps: Mapping[int, str]
 
     def proves(self, at: Position) -> bool:
-        """Say whether it is known to have a position of the map's incarnation."""
+        """Say whether it is known to have a position of the map's generation."""
         return self.stamps.get(at.revision) == at.stamp
 
     def has(self, at: Position) -> bool:
-        """Say whether it has a position of the map's incarnation.
+        """Say whether it has a position of the map's generation.
 
         What no log reaches back to is taken for done: it is older than what a copy may miss, or
         the map has ended since.
@@ -614,7 +614,7 @@ class Copy:
             self, state=state, is_synced=True, reason=None, doubt=None, is_gapped=False
         )
         is_equal = self.state.items == state.items
-        is_same = ours.incarnation == theirs.incarnation
+        is_same = ours.generation == theirs.generation
         if not self.is_synced or (ours == theirs and is_equal):
             return copy, (Follow(theirs),)
         if is_same and theirs.revision == 0 and is_equal:  # it has ended, which we knew

@@ -52,15 +52,15 @@ MAPS_MAX = 8  # that one connection reads
 
 @attrs.frozen
 class HistoryLost:
-    """The server does not hold the pool of this incarnation any more."""
+    """The server does not hold the pool of this generation any more."""
 
-    incarnation: str
+    generation: str
     error: StoreLost
 
 
 @attrs.frozen
 class Rejoined:
-    """The pool is there again, in the same incarnation or in another."""
+    """The pool is there again, in the same generation or in another."""
 
 
 Told: TypeAlias = Deltas | Probed | HistoryLost | Rejoined
@@ -93,7 +93,7 @@ class Follower:
     io: IO
     url: Url
     control: Control
-    incarnation: str
+    generation: str
     settings: Settings
     timing: Callable[[], Timing]
     emit: Callable[[Event], object]
@@ -161,9 +161,9 @@ class Follower:
             self._tails[-1].start()
         return self._tails[-1]
 
-    def rejoin(self, incarnation: str) -> None:
-        """Go on in this incarnation, after a loss: all replicas fetch their maps anew."""
-        self.incarnation = incarnation
+    def rejoin(self, generation: str) -> None:
+        """Go on in this generation, after a loss: all replicas fetch their maps anew."""
+        self.generation = generation
         for reading in list(self._readings.values()):
             reading.receive(Rejoined())
 
@@ -202,7 +202,7 @@ class Follower:
     async def _probe(
         self, body_io: BodyIO, readings: Sequence[_Reading], is_fresh: bool
     ) -> _Answer:
-        incarnation, maps = self.incarnation, [reading.stored for reading in readings]
+        generation, maps = self.generation, [reading.stored for reading in readings]
         timeout_s = self.settings.op_timeout_s
         told: list[Told] = []
         foreign: frozenset[str] = frozenset()
@@ -210,21 +210,21 @@ class Follower:
         ended_count = ENDED_MAX
         while ended_count == ENDED_MAX:  # there may be more, of whatever maps of the pool
             expected_ms = self._expected_ms()
-            call = probe_call(self.control, incarnation, maps, expected_ms=expected_ms, logs=logs)
+            call = probe_call(self.control, generation, maps, expected_ms=expected_ms, logs=logs)
             [reply] = await body_io.run([call], timeout_s=timeout_s)
             if isinstance(reply, StoreLost):
                 self._noted = None
-                lost = HistoryLost(incarnation, StoreLost(pool=self.control.pool))
+                lost = HistoryLost(generation, StoreLost(pool=self.control.pool))
                 return _Answer([(reading, lost) for reading in readings])
             if isinstance(reply, PoolError):
                 raise again(reply)
             if reply.now_ms:
                 self._noted = reply.now_ms, self.io.clock()
             told = told or [
-                attrs.evolve(each, is_fresh=is_fresh) for each in probed(incarnation, maps, reply)
+                attrs.evolve(each, is_fresh=is_fresh) for each in probed(generation, maps, reply)
             ]
             foreign = damaged(self.control, reply)
-            ended = expire_calls(self.io, self.control, incarnation, reply.ended)
+            ended = expire_calls(self.io, self.control, generation, reply.ended)
             if ended:  # what fails here is handed to somebody again
                 await body_io.run(ended, timeout_s=timeout_s)
             ended_count = len(reply.ended)

@@ -117,7 +117,7 @@ class Replica(Actor[Message]):
 
     @_copy.default
     def _nothing_yet(self) -> Copy:
-        return Copy(MapState(Position(self.follower.incarnation, 0)))
+        return Copy(MapState(Position(self.follower.generation, 0)))
 
     # --- for everybody ------------------------------------------------------------------------
 
@@ -154,31 +154,31 @@ class Replica(Actor[Message]):
         The local copy follows later: `wait_for(written.at)`.  For what is promised, for
         `repeatable` and for errors see `StoredMap.write`.
         """
-        incarnation = self.follower.incarnation
-        with self._noticing(incarnation):
+        generation = self.follower.generation
+        with self._noticing(generation):
             return await self.stored.write(
-                self.pipeline, incarnation, ops, repeatable=repeatable, life=life
+                self.pipeline, generation, ops, repeatable=repeatable, life=life
             )
 
     async def change_list(self, op: ListOp, *, life: MapLife = FOR_EVER) -> ResizeResult:
         """Change one list; see `StoredMap.change_list`."""
-        incarnation = self.follower.incarnation
-        with self._noticing(incarnation):
-            return await self.stored.change_list(self.pipeline, incarnation, op, life=life)
+        generation = self.follower.generation
+        with self._noticing(generation):
+            return await self.stored.change_list(self.pipeline, generation, op, life=life)
 
     async def reset(self, op: ResetOp) -> ResizeResult:
         """Remove everything; see `StoredMap.reset`."""
-        incarnation = self.follower.incarnation
-        with self._noticing(incarnation):
-            return await self.stored.reset(self.pipeline, incarnation, op)
+        generation = self.follower.generation
+        with self._noticing(generation):
+            return await self.stored.reset(self.pipeline, generation, op)
 
     @contextmanager
-    def _noticing(self, incarnation: str) -> Iterator[None]:
+    def _noticing(self, generation: str) -> Iterator[None]:
         """Notice that the pool's data are gone, whoever is told first."""
         try:
             yield
         except StoreLost as lost:
-            self._receive(HistoryLost(incarnation, lost))
+            self._receive(HistoryLost(generation, lost))
             raise
 
     async def synced(self) -> None:
@@ -187,7 +187,7 @@ class Replica(Actor[Message]):
         Raises:
             StoreFault, StoreLost, NotRunning: As for `wait_for()`.
         """
-        await self._wait(Position(self.follower.incarnation, 0))
+        await self._wait(Position(self.follower.generation, 0))
 
     async def wait_for(self, at: Position) -> None:
         """Wait until the local copy has this write, which somebody has made.
@@ -216,7 +216,7 @@ class Replica(Actor[Message]):
             raise again(waiter.error)
 
     def _has_passed(self, at: Position) -> bool:
-        if not self.is_synced or at.incarnation != self.at.incarnation:
+        if not self.is_synced or at.generation != self.at.generation:
             return False
         return at.revision == 0 or self._passed.get(at.revision) == at.stamp
 
@@ -246,8 +246,8 @@ class Replica(Actor[Message]):
 
     def handle(self, message: Message) -> None:
         match message:
-            case HistoryLost(incarnation=incarnation, error=error):
-                if incarnation == self.follower.incarnation:
+            case HistoryLost(generation=generation, error=error):
+                if generation == self.follower.generation:
                     self._lose(error)
             case Rejoined():
                 self._is_lost = False
@@ -255,7 +255,7 @@ class Replica(Actor[Message]):
             case _Found():
                 self._found(message)
             case Probed():
-                self._is_lost = False  # the server holds our incarnation
+                self._is_lost = False  # the server holds our generation
                 self._damage(message.damaged)
                 self._step(message)
                 self._judge()
@@ -311,18 +311,18 @@ class Replica(Actor[Message]):
 
         Its first page comes as any other call does, and is all that there is of most maps.
         """
-        pipeline, pages = self.pipeline, self.stored.pages(self.follower.incarnation)
+        pipeline, pages = self.pipeline, self.stored.pages(self.follower.generation)
         failures = faults = 0
         async with AsyncExitStack() as stack:
             while ask == self._copy.ask:
-                if pages.incarnation != self.follower.incarnation:
-                    pages = self.stored.pages(self.follower.incarnation)
+                if pages.generation != self.follower.generation:
+                    pages = self.stored.pages(self.follower.generation)
                 try:
                     if pages.is_begun and pipeline is self.pipeline:
                         pipeline = await stack.enter_async_context(self.pipeline.apart())
                     state = await pages.fetch(pipeline)
                 except StoreLost as error:
-                    self._receive(HistoryLost(pages.incarnation, error))
+                    self._receive(HistoryLost(pages.generation, error))
                 except PoolError as error:
                     faults = 0 if isinstance(error, StoreUnavailable) else faults + 1
                     if faults >= FAULTS_MAX or (faults and not getattr(error, "maybe_done", False)):
@@ -341,10 +341,10 @@ class Replica(Actor[Message]):
     async def _is_ours_there(self, theirs: Position) -> bool | None:
         """Ask whether the history that a snapshot is of has our position; None: nobody can say."""
         ours = self.at
-        if not self.is_synced or ours == theirs or ours.incarnation != theirs.incarnation:
+        if not self.is_synced or ours == theirs or ours.generation != theirs.generation:
             return None
         try:
-            history = await self.stored.find(self.pipeline, ours.incarnation, [ours.revision])
+            history = await self.stored.find(self.pipeline, ours.generation, [ours.revision])
         except PoolError:
             return None
         return history.has(ours)
@@ -371,15 +371,15 @@ class Replica(Actor[Message]):
             for waiter in list(self._waiters[revision]):
                 if self._has_passed(waiter.at):
                     self._answer(waiter)
-                elif self.is_synced and waiter.at.incarnation == self.at.incarnation:
+                elif self.is_synced and waiter.at.generation == self.at.generation:
                     doubtful.append(waiter)
         for waiter in self._waiting():
-            if waiter.at.incarnation != self.at.incarnation and self._is_newest():
+            if waiter.at.generation != self.at.generation and self._is_newest():
                 self._answer(waiter, is_lost=True)  # of what the pool lost
         self._ask_for(doubtful)
 
     def _is_newest(self) -> bool:
-        return self.is_synced and self.at.incarnation == self.follower.incarnation
+        return self.is_synced and self.at.generation == self.follower.generation
 
     def _is_missed(self, waiter: _Waiter, probed: Probed) -> bool:
         """Say whether the server may have lost a write before this copy had seen it.
@@ -396,12 +396,12 @@ class Replica(Actor[Message]):
 
     async def _find(self, asked: tuple[_Waiter, ...]) -> None:
         ours = self.at
-        incarnation, history = ours.incarnation, None
+        generation, history = ours.generation, None
         try:
             revisions = sorted({ours.revision, *(waiter.at.revision for waiter in asked)})
-            history = await self.stored.find(self.pipeline, incarnation, revisions)
+            history = await self.stored.find(self.pipeline, generation, revisions)
         except StoreLost as error:
-            self._receive(HistoryLost(incarnation, error))
+            self._receive(HistoryLost(generation, error))
         except PoolError:
             history = None  # the next probe asks again
         self.put(_Found(asked, ours, history))
@@ -420,7 +420,7 @@ class Replica(Actor[Message]):
         has_ended = found.history.revision == 0 and not self.items  # nothing leads there any more
         for waiter in found.asked:
             at = waiter.at
-            if at.incarnation != self.at.incarnation or waiter.event.is_set():
+            if at.generation != self.at.generation or waiter.event.is_set():
                 continue
             if not found.history.has(at):
                 self._answer(waiter, is_lost=True)

@@ -45,7 +45,7 @@ class Maps:
             io=session.io,
             url=session.url,
             control=session.control,
-            incarnation=session.incarnation,
+            generation=session.generation,
             settings=session.settings,
             timing=session.timing_now,
             emit=session.emit,

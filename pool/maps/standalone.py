@@ -70,7 +70,7 @@ class Standalone:
         self._session = session
         made = await open_pool(session, any_lanes=True)
         check_ttl(session, made.ttl_ms)
-        session.incarnation, session.timing = made.incarnation, Timing(made.ttl_ms / 1000)
+        session.generation, session.timing = made.generation, Timing(made.ttl_ms / 1000)
         self.maps = Maps(session=session, on_lost=self._on_lost)
         self.maps.start()
 
@@ -91,7 +91,7 @@ class Standalone:
                 await anyio.sleep(reconnect_delay(failures, session.io.dice))
             else:
                 self._is_opening = False
-                if made.incarnation != session.incarnation:
-                    session.emit(DataLost(pool=session.pool, incarnation=session.incarnation))
-                session.incarnation, session.timing = made.incarnation, Timing(made.ttl_ms / 1000)
-                self.maps.follower.rejoin(made.incarnation)
+                if made.generation != session.generation:
+                    session.emit(DataLost(pool=session.pool, generation=session.generation))
+                session.generation, session.timing = made.generation, Timing(made.ttl_ms / 1000)
+                self.maps.follower.rejoin(made.generation)

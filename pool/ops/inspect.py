@@ -44,7 +44,7 @@ class Found:
     pool: str
     protocol: int
     lanes: int
-    incarnation: str
+    generation: str
     ttl_s: float
 
     async def lane(self, pipeline: Pipeline, number: int) -> Lane:
@@ -105,14 +105,14 @@ async def find(pipeline: Pipeline, pool: str) -> Found | None:
     *named, ttl = fields
     if None in named:
         return None
-    protocol, lanes, incarnation = named
+    protocol, lanes, generation = named
     if not whole(lanes):
         return None  # of another hand
     return Found(
         pool=pool,
         protocol=whole(protocol),
         lanes=whole(lanes),
-        incarnation=incarnation.decode(errors="replace"),
+        generation=generation.decode(errors="replace"),
         ttl_s=whole(ttl or b"") / 1000,
     )
 

@@ -2,8 +2,8 @@ r"""The control keys: what a pool was made as, who makes it, and who puts that b
 
 They belong to the pool as a whole and are in one slot, apart from all lanes: `config`, replicated
 maps (`workers` is one), streams.  `config` says the protocol, the number of lanes, the TTL, and the
-pool's incarnation; a call of a map names that, and is refused where it is another or gone.  The
-lanes know it too: the pool's incarnation is <drawn>.<number of lanes>, a lane's is
+pool's generation; a call of a map names that, and is refused where it is another or gone.  The
+lanes know it too: the pool's generation is <drawn>.<number of lanes>, a lane's is
 <the pool's>.<when>, and each lane keeps the TTL.
 
     missing --open_pool.lua: as the lanes say it was--> there   `control.lost`, told by who wrote
@@ -14,10 +14,10 @@ lanes know it too: the pool's incarnation is <drawn>.<number of lanes>, a lane's
 Who finds `config` gone, or without a TTL (opening, joining anew, or a map's call was told), asks
 all lanes before it writes:
 
-    one has our incarnation                       `config` as it was; nobody in a lane is touched
+    one has our generation                       `config` as it was; nobody in a lane is touched
     else some have any                            as most of these have it: who opens joins that
                                                   pool; whoever was in another has lost it
-    those that answer have none, one is silent    as it was, if we have an incarnation: each lane
+    those that answer have none, one is silent    as it was, if we have a generation: each lane
     or refuses us (as who has rights to maps)     tells its own loss.  Who opens has none: refused,
                                                   he fails with that; else it is as if none has one
     none has one                                  a new one: the pool is lost, with all lanes
@@ -28,7 +28,7 @@ replaces. Of several at once the first decides, and those that put it back write
 makes it anew at that moment has seen no lane that knew; if it is first (it opens, and those that
 knew were silent to it for all of a call's time), the pool is another, and lanes of before are taken
 over with what they hold, see `stale` in join.lua.  A late copy finds `config` there; or, after
-another loss, puts an incarnation there whose lanes are gone too, which each lane says by itself.
+another loss, puts a generation there whose lanes are gone too, which each lane says by itself.
 
 Dying after any step: until open_pool.lua has written, nothing has changed.  A `config` made new is
 the pool that whoever comes next joins.  One put back and nobody announced is a map that lost its
@@ -52,9 +52,9 @@ from pool.redis.commands.opening import (
     OPEN_POOL,
     PROTOCOL,
     PoolConfig,
-    incarnation_of_pool,
+    generation_of_pool,
     lanes_of_pool,
-    new_incarnation,
+    new_generation,
 )
 from pool.runtime.session import Session
 
@@ -69,20 +69,20 @@ async def open_pool(session: Session, *, any_lanes: bool = False) -> PoolConfig:
         AuthError, StoreFault: `config` is gone, and who opens may not ask the lanes, see `_kept`.
     """
     made = await _open_pool(session)
-    if not made.incarnation or not Timing.is_ttl(made.ttl_ms):
-        lanes = lanes_of_pool(session.incarnation) or session.settings.lanes
+    if not made.generation or not Timing.is_ttl(made.ttl_ms):
+        lanes = lanes_of_pool(session.generation) or session.settings.lanes
         kept = await _kept(session, lanes)
         if kept is None:
-            incarnation, ttl_ms = new_incarnation(session.ids.next("i"), lanes), 0
+            generation, ttl_ms = new_generation(session.ids.next("i"), lanes), 0
         else:
-            incarnation, ttl_ms = kept
-        lanes = lanes_of_pool(incarnation)
-        was_gone = kept is not None and not made.incarnation
-        made = await _open_pool(session, lanes, incarnation, ttl_ms or session.timing.ttl_ms)
+            generation, ttl_ms = kept
+        lanes = lanes_of_pool(generation)
+        was_gone = kept is not None and not made.generation
+        made = await _open_pool(session, lanes, generation, ttl_ms or session.timing.ttl_ms)
         if was_gone:
             made = attrs.evolve(made, was_gone=True)
             if made.wrote:  # else another did, or it was a new pool that another has just made
-                session.emit(ControlLost(pool=session.pool, incarnation=incarnation))
+                session.emit(ControlLost(pool=session.pool, generation=generation))
     if made.protocol != PROTOCOL:
         raise UnsupportedServer(
             problem=f"pool {session.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
@@ -126,10 +126,10 @@ async def learn_ttl(session: Session) -> None:
 
 
 async def _open_pool(
-    session: Session, lanes: int = 0, incarnation: str = "", ttl_ms: int = 0
+    session: Session, lanes: int = 0, generation: str = "", ttl_ms: int = 0
 ) -> PoolConfig:
     """Write what is missing in `config`, of what is given; return what stands there."""
-    call = OPEN_POOL((session.control.config,), (PROTOCOL, lanes, incarnation, ttl_ms))
+    call = OPEN_POOL((session.control.config,), (PROTOCOL, lanes, generation, ttl_ms))
     made: PoolConfig = await session.pipeline.call(call, repeatable=True)
     return made
 
@@ -137,13 +137,13 @@ async def _open_pool(
 async def _kept(session: Session, lanes: int) -> tuple[str, int] | None:
     """Ask the lanes as what the pool was made; None if nothing says that it was.
 
-    Our own incarnation if any lane has it, else that of most lanes; and the TTL that was set last
+    Our own generation if any lane has it, else that of most lanes; and the TTL that was set last
     (0: not known).  A lane that is silent, or refuses us, may have ours: so then, if no other says
     anything, ours it is.
 
     Raises:
         StoreUnavailable: None of them answers.
-        AuthError, StoreFault: One refuses, no other says anything, and we have no incarnation.
+        AuthError, StoreFault: One refuses, no other says anything, and we have no generation.
     """
     told: list[tuple[str, int, int]] = []
     silent: list[PoolError] = []
@@ -159,7 +159,7 @@ async def _kept(session: Session, lanes: int) -> tuple[str, int] | None:
         except PoolError as error:  # such as a right that who uses only maps lacks
             refused.append(error)
             return
-        pool = incarnation_of_pool((texts[0] or b"").decode(errors="replace"))
+        pool = generation_of_pool((texts[0] or b"").decode(errors="replace"))
         term, ttl_ms = (number_or(0, text) for text in texts[1:])
         told.append((pool, term, ttl_ms if Timing.is_ttl(ttl_ms) else 0))
 
@@ -168,7 +168,7 @@ async def _kept(session: Session, lanes: int) -> tuple[str, int] | None:
             asking.start_soon(ask, Names(session.pool, number).lane)
     if not told and not refused:
         raise again(silent[0])
-    own = session.incarnation
+    own = session.generation
     named = [pool for pool, _, _ in told if lanes_of_pool(pool)]
     if not named:
         if (silent or refused) and lanes_of_pool(own):

@@ -43,7 +43,7 @@ class Session:
     ids: Ids
     emit: Callable[[Event], object]
     supervisor: Supervisor
-    incarnation: str = ""  # the pool's, as of when it was found
+    generation: str = ""  # the pool's, as of when it was found
     timing: Timing = attrs.field()  # by the TTL that counts now: ask at the moment of use
 
     @timing.default

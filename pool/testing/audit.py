@@ -23,7 +23,7 @@ from pool.core.ids import member_name
 from pool.core.record import Record, Start
 from pool.names import Control, Names
 from pool.redis.commands.member import Opening
-from pool.redis.commands.opening import incarnation_of_pool
+from pool.redis.commands.opening import generation_of_pool
 
 _SCAN_COUNT = 1000
 
@@ -58,9 +58,9 @@ def _problems(client: redis.Redis, pool: str) -> Iterator[str]:
         lane = _Lane.read(client, Names(pool, lane_number), keys[lane_number])
         for problem in lane.problems():
             yield f"lane {lane_number}: {problem}"
-        mine = incarnation_of_pool(lane.lane.get("incarnation", ""))
+        mine = generation_of_pool(lane.lane.get("incarnation", ""))
         if made_as is not None and mine != made_as.decode():
-            yield f"lane {lane_number}: not of the incarnation in `config`"
+            yield f"lane {lane_number}: not of the generation in `config`"
 
 
 @attrs.frozen(kw_only=True)

@@ -65,7 +65,7 @@ class Bench:
         join = self.lane.join(
             NODE, workers, handlers, is_new=True, not_after_ms=now_ms + LONG_MS, pool_ttl_ms=10_000
         )
-        self.client.hset(self.names.lane, "incarnation", self.lane.incarnation)
+        self.client.hset(self.names.lane, "incarnation", self.lane.generation)
         self.run(join)
         # Nobody has renewed for long: time stands still, and the stamp alone makes numbers go on.
         self.client.hset(self.names.lane, "seen", now_ms - LONG_MS)

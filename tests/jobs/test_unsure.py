@@ -390,7 +390,7 @@ async def test_a_dispatch_of_which_a_try_had_no_answer_is_not_said_to_be_refused
 async def test_what_a_lane_refused_that_is_not_joined_yet_is_surely_not_done(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a call names no incarnation, and its script did nothing but say so."""
+    """Such a call names no generation, and its script did nothing but say so."""
     handle, told = Dispatcher.handle, list[object]()
     node = await fleet.node(Handlers())
     state = fleet.wiring(node).context.lanes[0]
@@ -400,7 +400,7 @@ async def test_what_a_lane_refused_that_is_not_joined_yet_is_surely_not_done(
             handle(self, message)
             return
         told.append(message)
-        joined, state.lane = state.lane, attrs.evolve(state.lane, incarnation="")
+        joined, state.lane = state.lane, attrs.evolve(state.lane, generation="")
         handle(self, attrs.evolve(message, reply=StoreLost(pool=fleet.pool)))
         state.lane = joined
 

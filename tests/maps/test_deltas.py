@@ -71,7 +71,7 @@ class Truth:
     def write(self, wanted: Edits) -> Delta:
         self.drawn += 1
         revision = max(self.at.revision, 0 if self.at.revision else self.floor) + 1
-        at = Position(self.at.incarnation, revision, f"{self.drawn:x}")
+        at = Position(self.at.generation, revision, f"{self.drawn:x}")
         delta = Delta(at, (self.at.revision, self.at.stamp), wanted)
         self.at = at
         before = dict(self.items)
@@ -90,7 +90,7 @@ class Truth:
         """Be destroyed: nothing is left but the log, and how far it came."""
         delta = self.write((CLEAR,))
         self.floor = max(self.floor, delta.at.revision)
-        self.at = Position(self.at.incarnation, 0)
+        self.at = Position(self.at.generation, 0)
         self.states[self.at], self.floors[self.at] = {}, self.floor
         return delta
 
@@ -178,7 +178,7 @@ def test_the_same_revision_of_another_history_is_a_gap() -> None:
     assert apply(ours, [later]).gap is not None
 
 
-def test_another_incarnation_is_a_gap_even_with_the_same_numbers() -> None:
+def test_another_generation_is_a_gap_even_with_the_same_numbers() -> None:
     state = MapState(Position("i1", 7, "70"))
     assert (
         apply(state, [Delta(Position("i2", 8, "80"), (7, "70"), (put(b"a", b"1"),))]).gap
@@ -188,7 +188,7 @@ def test_another_incarnation_is_a_gap_even_with_the_same_numbers() -> None:
 
 
 def test_a_first_revision_may_be_any_number_if_it_follows_ours() -> None:
-    """The first revision of an incarnation is the server's time, far above the last one."""
+    """The first revision of a generation is the server's time, far above the last one."""
     delta = Delta(Position("i1", 1_700_000_000_000_000, "9"), (0, "0"), (put(b"a", b"1"),))
     assert apply(MapState(START), [delta]).state.at == delta.at
 
@@ -447,7 +447,7 @@ class CopyAgainstTruth(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def fail_over_to_an_older_copy(self, data: st.DataObject) -> None:
-        mine = [at for at in self.truth.states if at.incarnation == self.truth.at.incarnation]
+        mine = [at for at in self.truth.states if at.generation == self.truth.at.generation]
         came = self.truth.at.revision or self.truth.floor
         older = [at for at in mine if (at.revision or self.truth.floors[at]) <= came]
         self.truth.go_back(data.draw(st.sampled_from(older)))
@@ -455,8 +455,8 @@ class CopyAgainstTruth(RuleBasedStateMachine):
     @rule()
     def lose_everything(self) -> None:
         truth = self.truth
-        incarnation = f"i{int(truth.at.incarnation[1:]) + 1}"
-        truth.at, truth.items, truth.log, truth.floor = Position(incarnation, 0), {}, [], 0
+        generation = f"i{int(truth.at.generation[1:]) + 1}"
+        truth.at, truth.items, truth.log, truth.floor = Position(generation, 0), {}, [], 0
         truth.states[truth.at], truth.floors[truth.at] = {}, 0
         self.tell(Doubted("data lost"))
 

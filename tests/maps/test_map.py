@@ -59,9 +59,9 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     fetched: list[str] = []
     pages = StoredMap.pages
 
-    def noted(self: StoredMap, incarnation: str) -> Any:
+    def noted(self: StoredMap, generation: str) -> Any:
         fetched.append(self.name)
-        return pages(self, incarnation)
+        return pages(self, generation)
 
     monkeypatch.setattr(StoredMap, "pages", noted)
     return fetched

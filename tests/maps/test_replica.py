@@ -48,7 +48,7 @@ PATIENCE_S = 30.0
 
 def beyond(at: Position) -> Position:
     """Return a position that no history has."""
-    return Position(at.incarnation, at.revision + 1, "ffff")
+    return Position(at.generation, at.revision + 1, "ffff")
 
 
 class Watch:
@@ -117,10 +117,10 @@ class Fleet:
         stored = replica.stored
         keys, limits = stored.keys(), (stored.name, secrets.token_hex(8), 1024, 0, 0)
         with self.client.pipeline(transaction=True) as pipe:
-            pipe.eval(WRITE.source, len(keys), *keys, self.follower.incarnation, *limits, *words)
+            pipe.eval(WRITE.source, len(keys), *keys, self.follower.generation, *limits, *words)
             pipe.xtrim(stored.log, maxlen=0, approximate=False)
             [[revision, stamp, *_], _] = pipe.execute()
-        return Position(self.follower.incarnation, int(revision), stamp.decode())
+        return Position(self.follower.generation, int(revision), stamp.decode())
 
     def truth(self, replica: Replica) -> dict[bytes, Value]:
         held = self.client.hgetall(replica.stored.data)
@@ -141,7 +141,7 @@ async def joined(
             io=io,
             url=address,
             control=control,
-            incarnation="i1",
+            generation="i1",
             settings=settings,
             timing=lambda: Timing(settings.lease_ttl_s or TTL_DEFAULT_S),
             emit=events.append,
@@ -416,7 +416,7 @@ async def test_a_foreign_entry_in_the_log_costs_a_snapshot_a_period_and_no_drift
         assert dict(replica.items) == fleet.truth(replica)
 
 
-async def test_flushall_is_told_once_and_the_next_incarnation_is_followed(
+async def test_flushall_is_told_once_and_the_next_generation_is_followed(
     own_server: EmbeddedServer,
 ) -> None:
     """Everything is gone: writers and waiters hear it, and a node that joins anew goes on."""

@@ -32,7 +32,7 @@ from pool.redis.scripts import ScriptCall
 from pool.testing.audit import audit
 from tests.edges import WireEdge
 
-INCARNATION = "inc-1.1"
+GENERATION = "inc-1.1"
 PENDING_S = 10.0
 TTL_S = 10.0
 TTL_MS = 10_000
@@ -62,7 +62,7 @@ class Bench:
 
     def __attrs_post_init__(self) -> None:
         self.names = Names(self.pool, self.number)
-        self.lane = Lane(self.names, INCARNATION)
+        self.lane = Lane(self.names, GENERATION)
         self.user = f"only-{self.pool}"
         self.do("ACL", "SETUSER", self.user, "reset", "on", "nopass", *_COMMANDS)
         kwargs = self.client.connection_pool.connection_kwargs
@@ -187,7 +187,7 @@ class Bench:
             not_after_ms=self.now_ms() + LONG_MS,
             pool_ttl_ms=round(1000 * TTL_S),
         )
-        self.do("HSETNX", self.names.lane, "incarnation", INCARNATION)
+        self.do("HSETNX", self.names.lane, "incarnation", GENERATION)
         self.run(call)
         return self
 

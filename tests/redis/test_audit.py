@@ -55,7 +55,7 @@ DAMAGE: dict[str, tuple[Callable[[Bench], Words], str]] = {
         "not a worker any more",
     ),
     "open spoilt": (lambda b: ("HSET", b.names.open, "w1", "garbage"), "`open` says"),
-    "other incarnation": (lambda b: ("HSET", b.names.lane, "incarnation", "i"), "incarnation"),
+    "other generation": (lambda b: ("HSET", b.names.lane, "incarnation", "i"), "generation"),
 }
 
 

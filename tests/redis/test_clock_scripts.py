@@ -281,11 +281,11 @@ def test_who_makes_a_lane_is_the_first_witness_of_its_clock(bench: Bench, step_m
     """A step before anybody renews there is one: who comes behind it does not vouch for that."""
     bench.do("DEL", bench.names.lane)
     later: Any = {"not_after_ms": bench.now_ms() + HOUR_MS, "pool_ttl_ms": 10_000, "pool": "inc"}
-    anew = attrs.evolve(bench.lane, incarnation="")
+    anew = attrs.evolve(bench.lane, generation="")
     made = anew.join(Target("n1", 1), {Target("w1", 1): 10}, {}, is_new=True, **later)
-    began_ms, _, _, incarnation, _ = bench.run(made)
+    began_ms, _, _, generation, _ = bench.run(made)
     clock = Clock.__new__(Clock)
-    clock.bench, bench.lane = bench, attrs.evolve(bench.lane, incarnation=incarnation.decode())
+    clock.bench, bench.lane = bench, attrs.evolve(bench.lane, generation=generation.decode())
     clock.step(step_ms)
     told = clock.renew(since_ms=0, who="n9", expected_ms=raw_ms(clock))
     assert abs(clock.error_ms(told)) <= WINDOW_MS + BUSY_MS

@@ -219,7 +219,7 @@ def test_every_call_leaves_the_lane_sound(bench: Bench, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_data_of_another_incarnation_refuse(bench: Bench, name: str) -> None:
+def test_data_of_another_generation_refuse(bench: Bench, name: str) -> None:
     """G-01: POOLDATALOST, and nothing is written; also when the lane is new or gone."""
     call = ALL[name](busy(bench))
     bench.do("HSET", bench.names.lane, "incarnation", "inc-2")

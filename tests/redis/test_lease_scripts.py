@@ -81,10 +81,10 @@ def test_a_late_copy_of_join_is_refused(bench: Bench) -> None:
     assert bench.audit() == []
 
 
-def test_a_lane_of_a_lost_incarnation_is_joined_only_by_who_knows_it(bench: Bench) -> None:
+def test_a_lane_of_a_lost_generation_is_joined_only_by_who_knows_it(bench: Bench) -> None:
     """A node that had not heard of the loss may have joined it first; its jobs stay."""
     bench.dispatch(bench.admission("k"))
-    anew = attrs.evolve(bench.lane, incarnation="")
+    anew = attrs.evolve(bench.lane, generation="")
 
     def call(stale: str) -> Any:
         return anew.join(
@@ -100,7 +100,7 @@ def test_a_lane_of_a_lost_incarnation_is_joined_only_by_who_knows_it(bench: Benc
 
     assert bench.refused(call("")).startswith("POOLDATALOST")
     assert bench.refused(call("inc-other")).startswith("POOLDATALOST")
-    bench.run(call(bench.lane.incarnation))
+    bench.run(call(bench.lane.generation))
     assert bench.do("HGET", bench.names.lane, "incarnation").startswith(b"inc-new.")
     assert bench.do("HEXISTS", bench.names.jobs, "k")
     assert bench.refused(bench.renew_call({"w1.1": 10})).startswith("POOLDATALOST")
@@ -347,7 +347,7 @@ def test_only_an_ended_lease_is_fenced_and_only_once(bench: Bench) -> None:
     assert bench.audit() == []
 
 
-def test_fencing_an_old_incarnation_leaves_the_new_one_open(bench: Bench) -> None:
+def test_fencing_an_old_generation_leaves_the_new_one_open(bench: Bench) -> None:
     """G-06: a worker that joined again goes on while its old keys are reaped."""
     bench.join({Target("w1", 2): 5}, is_new=False)
     bench.end_lease("w1.1")
@@ -632,7 +632,7 @@ def test_leaving_twice_is_leaving_once(bench: Bench) -> None:
     assert bench.run(bench.lane.leave([W2])) == [b"GONE"]
 
 
-def test_leaving_does_not_close_the_next_incarnation(bench: Bench) -> None:
+def test_leaving_does_not_close_the_next_generation(bench: Bench) -> None:
     """`open` is deleted only if it names who leaves."""
     bench.join({Target("w1", 2): 5}, is_new=False)
     assert bench.run(bench.lane.leave([W1])) == [b"OK"]

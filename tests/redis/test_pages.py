@@ -28,7 +28,7 @@ from tests.servers import connect
 
 pytestmark = pytest.mark.anyio
 
-INCARNATION = "i1"
+GENERATION = "i1"
 KEYS = [b"%d" % n * (1 + n % 3) for n in range(40)] + [b"", b"3:abc", b"\xff\xff", b":", b"9" * 20]
 
 
@@ -43,27 +43,27 @@ class Bench:
 
     async def set(self, *pairs: tuple[bytes, bytes]) -> None:
         ops: list[Op] = [Set(key, value) for key, value in pairs]
-        await self.map.write(self.pipeline, INCARNATION, ops)
+        await self.map.write(self.pipeline, GENERATION, ops)
 
     async def append(self, key: bytes, *values: bytes) -> None:
         op = ListOp("append", key, values)
-        await self.map.change_list(self.pipeline, INCARNATION, op)
+        await self.map.change_list(self.pipeline, GENERATION, op)
 
     async def write_something(self, dice: random.Random, n: int) -> None:
         key, value = dice.choice(KEYS), b"%d" % n * dice.choice([1, 1, 40])
         is_string = self.client.hexists(self.map.data, b"=" + key)
         match dice.choice("++-aaaaar" if dice.random() > 0.01 else "*"):
             case "*":
-                await self.map.reset(self.pipeline, INCARNATION, ResetOp())
+                await self.map.reset(self.pipeline, GENERATION, ResetOp())
             case "+":
                 await self.set((key, value))
             case "-":
-                await self.map.write(self.pipeline, INCARNATION, [Delete(key)])
+                await self.map.write(self.pipeline, GENERATION, [Delete(key)])
             case "a" if not is_string:
                 await self.append(key, value, value, b"same")
             case "r" if not is_string:
                 op = ListOp("remove", key, (b"same",))
-                await self.map.change_list(self.pipeline, INCARNATION, op)
+                await self.map.change_list(self.pipeline, GENERATION, op)
 
     async def fetched(self, pages: Pages) -> MapState:
         while (state := await pages.fetch(self.pipeline)) is None:
@@ -79,7 +79,7 @@ class Bench:
 
     def truth(self) -> dict[Position, dict[bytes, Value]]:
         """Return the map at each of its positions, by its log."""
-        state = MapState(Position(INCARNATION, 0))
+        state = MapState(Position(GENERATION, 0))
         found = {state.at: dict(state.items)}
         for delta in self.log():
             state = apply(state, [delta]).state
@@ -105,7 +105,7 @@ async def bench(
     pipeline = await Pipeline.open(SystemIO(), Url.parse(pool_url), op_timeout_s=10.0)
     try:
         with connect(redis_url) as client:
-            client.hset(control.config, mapping={"incarnation": INCARNATION, "protocol": 1})
+            client.hset(control.config, mapping={"incarnation": GENERATION, "protocol": 1})
             yield Bench(pipeline, client, StoredMap(control, "flags"), sizes)
     finally:
         await pipeline.aclose(1.0)
@@ -120,7 +120,7 @@ async def test_what_is_fetched_in_small_pages_is_the_map_as_it_once_was(
     dice = random.Random(seed)
     for n in range(150):
         await bench.write_something(dice, n)
-    pages, n = bench.map.pages(INCARNATION), 150
+    pages, n = bench.map.pages(GENERATION), 150
     pages._bytes_max = 300
     while (state := await pages.fetch(bench.pipeline)) is None:
         for _ in range(dice.choice([0, 1, 2])):
@@ -142,7 +142,7 @@ async def test_a_page_of_what_is_large_is_bounded_in_bytes(bench: Bench) -> None
         await bench.append(b"list", *[b"x"] * 100)
         await bench.append(b"list", *[b"y" * MAP_VALUE_BYTES_MAX] * 20)
         count += 220 + 1
-    state = await bench.fetched(bench.map.pages(INCARNATION))
+    state = await bench.fetched(bench.map.pages(GENERATION))
     assert len(state.items) == count - 3
     assert len(state.items[b"list"]) == 480
     assert sum(size for size, _ in bench.sizes) < 1.1 * 160 * MAP_VALUE_BYTES_MAX
@@ -156,7 +156,7 @@ async def test_a_page_of_what_is_small_is_bounded_in_number(bench: Bench) -> Non
         await bench.set(*[(b"%d" % (part * OPS_MAX + n), b"") for n in range(OPS_MAX)])
     for _ in range(40):
         await bench.append(b"list", *[b""] * OPS_MAX)
-    state = await bench.fetched(bench.map.pages(INCARNATION))
+    state = await bench.fetched(bench.map.pages(GENERATION))
     assert len(state.items) == 40 * OPS_MAX + 1
     assert max(items for _, items in bench.sizes) < 5_000
 
@@ -164,13 +164,13 @@ async def test_a_page_of_what_is_small_is_bounded_in_number(bench: Bench) -> Non
 async def test_a_small_map_is_one_page(bench: Bench) -> None:
     await bench.set(*[(b"%d" % n, b"x" * 100) for n in range(200)])
     await bench.append(b"list", *[b"x"] * 100)
-    assert await bench.map.pages(INCARNATION).fetch(bench.pipeline) is not None
+    assert await bench.map.pages(GENERATION).fetch(bench.pipeline) is not None
 
 
 async def test_what_its_log_does_not_lead_on_from_is_begun_anew_and_told(bench: Bench) -> None:
     for n in range(20):
         await bench.set((b"%d" % n, b"x" * MAP_VALUE_BYTES_MAX))
-    pages = bench.map.pages(INCARNATION)
+    pages = bench.map.pages(GENERATION)
     assert await pages.fetch(bench.pipeline) is None
     await bench.set((b"new", b"1"))
     await bench.set((b"newer", b"1"))
@@ -185,7 +185,7 @@ async def test_what_other_hands_take_away_meanwhile_is_begun_anew(bench: Bench) 
     """No delta tells of it: the counts do."""
     for n in range(20):
         await bench.set((b"%d" % n, b"x" * MAP_VALUE_BYTES_MAX))
-    pages = bench.map.pages(INCARNATION)
+    pages = bench.map.pages(GENERATION)
     assert await pages.fetch(bench.pipeline) is None
     bench.client.hdel(bench.map.data, *[b"=" + key for key in pages._gathering._strings])
     with pytest.raises(StoreUnavailable, match="does not continue"):
@@ -197,7 +197,7 @@ async def test_what_other_hands_take_away_meanwhile_is_begun_anew(bench: Bench) 
 async def test_the_largest_change_there_may_be_comes_between_two_pages(bench: Bench) -> None:
     for n in range(20):
         await bench.set((b"%d" % n, b"x" * MAP_VALUE_BYTES_MAX))
-    pages = bench.map.pages(INCARNATION)
+    pages = bench.map.pages(GENERATION)
     assert await pages.fetch(bench.pipeline) is None
     await bench.set(*[(b"%d" % n, b"y" * MAP_VALUE_BYTES_MAX) for n in range(OPS_MAX)])
     await bench.set((b"0", b"z"))

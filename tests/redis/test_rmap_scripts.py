@@ -69,7 +69,7 @@ from pool.redis.url import Url
 
 pytestmark = pytest.mark.anyio
 
-INCARNATION = "i1"
+GENERATION = "i1"
 AWKWARD = [b"", b"=", b",", b":", b"-", b"+", b"\0\r\n", b"3:ab", "\N{SNOWMAN}".encode(), b"\xff"]
 
 
@@ -82,7 +82,7 @@ class Store:
     map: StoredMap
 
     async def write(self, *ops: Op, **limits: Any) -> WriteResult:
-        return await self.map.write(self.pipeline, INCARNATION, ops, **limits)
+        return await self.map.write(self.pipeline, GENERATION, ops, **limits)
 
     async def change(
         self,
@@ -92,29 +92,29 @@ class Store:
         **o: Any,
     ) -> ResizeResult:
         return await self.map.change_list(
-            self.pipeline, INCARNATION, ListOp(kind, key, tuple(values)), **o
+            self.pipeline, GENERATION, ListOp(kind, key, tuple(values)), **o
         )
 
     async def reset(self, *expected: tuple[bytes, bytes]) -> ResizeResult:
-        return await self.map.reset(self.pipeline, INCARNATION, ResetOp("reset", expected))
+        return await self.map.reset(self.pipeline, GENERATION, ResetOp("reset", expected))
 
     async def destroy(self) -> ResizeResult:
-        return await self.map.reset(self.pipeline, INCARNATION, ResetOp("destroy"))
+        return await self.map.reset(self.pipeline, GENERATION, ResetOp("destroy"))
 
     async def expire(self) -> list[bytes]:
         """Do what a follower does once per period; return which maps it found ended."""
-        call = probe_call(self.map.control, INCARNATION, [])
+        call = probe_call(self.map.control, GENERATION, [])
         reply = await self.pipeline.call(call)
-        for each in expire_calls(self.pipeline.io, self.map.control, INCARNATION, reply.ended):
+        for each in expire_calls(self.pipeline.io, self.map.control, GENERATION, reply.ended):
             await self.pipeline.call(each)
         return list(reply.ended)
 
     def followed(self) -> MapState:
         """Where the log alone leads."""
-        return apply(MapState(Position(INCARNATION, 0)), self.log()).state
+        return apply(MapState(Position(GENERATION, 0)), self.log()).state
 
     async def state(self) -> MapState:
-        return await self.map.snapshot(self.pipeline, INCARNATION)
+        return await self.map.snapshot(self.pipeline, GENERATION)
 
     async def items(self) -> dict[bytes, Value]:
         return dict((await self.state()).items)
@@ -125,11 +125,11 @@ class Store:
     async def look(self, *maps: StoredMap, expected_ms: int = 0) -> list[Probed]:
         asked = maps or (self.map,)
         control = self.map.control
-        call = probe_call(control, INCARNATION, asked, expected_ms=expected_ms, logs=True)
-        return probed(INCARNATION, asked, await self.pipeline.call(call))
+        call = probe_call(control, GENERATION, asked, expected_ms=expected_ms, logs=True)
+        return probed(GENERATION, asked, await self.pipeline.call(call))
 
     def place(self) -> list[str]:
-        """Where the map is: incarnation, revision, stamp, ends."""
+        """Where the map is: generation, revision, stamp, ends."""
         return str(self.client.hget(self.map.data, "at").decode()).split()
 
     def end_now(self) -> None:
@@ -140,7 +140,7 @@ class Store:
         self.client.zadd(self.map.control.map_due, {self.map.name: 1})
 
     async def look_at_time(self, expected_ms: int = 0) -> int:
-        call = probe_call(self.map.control, INCARNATION, [], expected_ms=expected_ms)
+        call = probe_call(self.map.control, GENERATION, [], expected_ms=expected_ms)
         probe: Probe = await self.pipeline.call(call)
         return probe.now_ms
 
@@ -166,7 +166,7 @@ async def opened(url: str, pool: str, *, admin_url: str = "") -> AsyncIterator[S
     pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=5.0)
     try:
         with redis.Redis.from_url(admin_url or url) as client:
-            client.hset(control.config, mapping={"incarnation": INCARNATION, "protocol": 1})
+            client.hset(control.config, mapping={"incarnation": GENERATION, "protocol": 1})
             yield Store(pipeline, client, StoredMap(control, "flags"))
     finally:
         await pipeline.aclose(1.0)
@@ -228,7 +228,7 @@ async def test_an_operation_on_a_key_that_is_absent(
 
 
 async def test_what_changes_nothing_writes_nothing_and_says_where_the_map_is(store: Store) -> None:
-    assert (await store.write(Delete(b"k"))).at == Position(INCARNATION, 0)
+    assert (await store.write(Delete(b"k"))).at == Position(GENERATION, 0)
     assert store.dump() == [None] * 5
     before = await store.write(Set(b"k", b"1"))
     dump = store.dump()
@@ -274,13 +274,13 @@ async def test_revisions_are_contiguous_and_each_delta_names_the_one_before(stor
 
 
 async def test_the_first_revision_is_the_servers_time(store: Store) -> None:
-    """Readers of an older incarnation wake: the number is above all that they can have seen."""
+    """Readers of an older generation wake: the number is above all that they can have seen."""
     seconds, micros = store.client.time()
     written = await store.write(Set(b"a", b"1"))
     assert 0 <= written.revision - (seconds * 1_000_000 + micros) < 10_000_000
 
 
-async def test_a_new_incarnation_starts_above_the_last_revision_and_keeps_the_items(
+async def test_a_new_generation_starts_above_the_last_revision_and_keeps_the_items(
     store: Store,
 ) -> None:
     """G-10.  Also when the server's clock is behind: max(last + 1, time)."""
@@ -288,7 +288,7 @@ async def test_a_new_incarnation_starts_above_the_last_revision_and_keeps_the_it
     store.client.hset(
         store.map.data, mapping={"at": f"i0 {far} abc 0", "=kept": "1", "foreign": "2"}
     )
-    assert (await store.state()).at == Position(INCARNATION, far, "abc")
+    assert (await store.state()).at == Position(GENERATION, far, "abc")
     written = await store.write(Set(b"a", b"1"))
     assert written.revision == far + 1
     assert store.log()[-1].after == (far, "abc")
@@ -307,7 +307,7 @@ async def test_a_stamp_names_a_whole_history(store: Store) -> None:
     stored = store.map
     await store.write(Set(b"a", b"1"))
     older = {key: store.client.dump(key) for key in (stored.data, stored.log)}
-    call = WRITE(stored.keys(), (INCARNATION, "flags", "same", 10, 0, 0, "set", "b", "2"))
+    call = WRITE(stored.keys(), (GENERATION, "flags", "same", 10, 0, 0, "set", "b", "2"))
 
     async def history(value: bytes) -> list[Position]:
         for key, dump in older.items():
@@ -315,7 +315,7 @@ async def test_a_stamp_names_a_whole_history(store: Store) -> None:
         found = [(await store.write(Set(b"a", value))).at]
         for _ in range(2):
             revision, stamp, _ = await store.pipeline.call(call)
-            found.append(Position(INCARNATION, revision, stamp))
+            found.append(Position(GENERATION, revision, stamp))
         return found
 
     first, second = await history(b"x"), await history(b"x")
@@ -327,7 +327,7 @@ async def test_a_stamp_names_a_whole_history(store: Store) -> None:
 async def test_a_plain_write_does_what_any_other_does(store: Store, name: str) -> None:
     """It is written a second time, straight on: answer, items, place and log are the same."""
     stored = StoredMap(store.map.control, name)
-    await stored.write(store.pipeline, INCARNATION, [Set(b"a", b"1")])
+    await stored.write(store.pipeline, GENERATION, [Set(b"a", b"1")])
     keys = (stored.data, stored.log)
     before = {key: store.client.dump(key) for key in keys}
     found = []
@@ -335,7 +335,7 @@ async def test_a_plain_write_does_what_any_other_does(store: Store, name: str) -
         for key, dump in before.items():
             store.client.restore(key, 0, dump, replace=True)
         words = ("set", "a", "2") * times
-        call = WRITE(stored.keys(), (INCARNATION, name, "same", 10, 0, 0, *words))
+        call = WRITE(stored.keys(), (GENERATION, name, "same", 10, 0, 0, *words))
         revision, stamp, outcomes = await store.pipeline.call(call)
         assert outcomes[0] == OpResult(True, b"1")
         log = store.client.xrange(stored.log)
@@ -383,7 +383,7 @@ async def test_several_maps_are_probed_in_one_script(store: Store) -> None:
     await store.change("append", b"l", b"1", b"2")
     at = (await store.change("remove", b"l", b"2")).at
     assert await store.look(never, *broken, store.map) == [
-        Probed(Position(INCARNATION, 0), counts=(0, 0)),
+        Probed(Position(GENERATION, 0), counts=(0, 0)),
         *(Probed(None, damaged=getattr(stored, stored.name)) for stored in broken),
         Probed(at, counts=(1, 1)),
     ]
@@ -397,7 +397,7 @@ async def test_a_position_is_found_in_the_log_or_known_to_be_lost(store: Store) 
     first, middle, last = (at.revision for at in written)
 
     async def find(*revisions: int) -> History:
-        return await store.map.find(store.pipeline, INCARNATION, revisions)
+        return await store.map.find(store.pipeline, GENERATION, revisions)
 
     stamps = {at.revision: at.stamp for at in written}
     assert await find(first, middle, last, last + 1) == History(last, 0, {**stamps, last + 1: "0"})
@@ -408,13 +408,13 @@ async def test_a_position_is_found_in_the_log_or_known_to_be_lost(store: Store) 
     found = await find(*numbers)
     assert found.stamps == dict(zip(numbers, (stamps[last], "0", "0", mended.stamp), strict=True))
     assert found.has(mended)
-    assert not found.has(Position(INCARNATION, last + 1, "a"))
+    assert not found.has(Position(GENERATION, last + 1, "a"))
     last = written[-1].revision
     store.client.delete(store.map.log)
     assert await find(middle, last) == History(last, 0, {last: written[-1].stamp})
     ended = (await store.destroy()).at
     other = StoredMap(store.map.control, "other")
-    found = await other.find(store.pipeline, INCARNATION, [first])
+    found = await other.find(store.pipeline, GENERATION, [first])
     assert found == History(0, ended.revision, {})
 
 
@@ -429,7 +429,7 @@ async def refused(store: Store, error: type[PoolError], *ops: Op, **limits: Any)
 
 
 @pytest.mark.parametrize("there", ["i0", None])
-async def test_another_incarnation_or_none_is_data_loss(store: Store, there: str | None) -> None:
+async def test_another_generation_or_none_is_data_loss(store: Store, there: str | None) -> None:
     await store.write(Set(b"a", b"1"))
     if there is None:
         store.client.delete(store.map.control.config)
@@ -686,9 +686,9 @@ async def test_destroy_leaves_nothing_but_the_log_and_that_not_for_long(store: S
     assert gone.at.revision == written.revision + 1
     assert not store.client.exists(stored.data, stored.lists, stored.control.map_due)
     assert 0 < store.client.pttl(stored.log) <= READING_S * 1000
-    assert await store.probe() == [Position(INCARNATION, 0)]
+    assert await store.probe() == [Position(GENERATION, 0)]
     assert (await store.state()).at == gone.at  # nobody reads what its log has of before
-    assert (await store.destroy()).at == Position(INCARNATION, 0)
+    assert (await store.destroy()).at == Position(GENERATION, 0)
     again = await store.write(Set(b"a", b"2"))  # it lives again, and ids did not fall
     assert again.revision > gone.at.revision
     assert store.client.pttl(stored.log) == -1
@@ -698,7 +698,7 @@ async def test_destroy_leaves_nothing_but_the_log_and_that_not_for_long(store: S
 async def test_no_map_begins_below_where_one_has_ended(store: Store) -> None:
     """A clock that went back, or a log that is gone, leaves no reader waiting at a higher id."""
     far = 8_000_000_000_000_000
-    store.client.hset(store.map.data, mapping={"at": f"{INCARNATION} {far} abc 0"})
+    store.client.hset(store.map.data, mapping={"at": f"{GENERATION} {far} abc 0"})
     ended = await store.destroy()
     assert ended.at.revision == far + 1
     store.client.delete(store.map.log)
@@ -803,15 +803,15 @@ async def test_each_ended_map_is_handed_to_one_and_to_another_if_he_dies(store: 
         at = attrs.evolve(store, map=stored)
         await at.write(Set(b"a", b"1"), life=MapLife(60.0))
         at.end_now()
-    call = probe_call(store.map.control, INCARNATION, [])
+    call = probe_call(store.map.control, GENERATION, [])
     first, second, third, fourth = [await store.pipeline.call(call) for _ in range(4)]
     assert [len(each.ended) for each in (first, second, third, fourth)] == [128, 128, 44, 0]
     assert len({*first.ended, *second.ended, *third.ended}) == 300
-    late = probe_call(store.map.control, INCARNATION, [], expected_ms=first.now_ms + LATE_MS + 1000)
+    late = probe_call(store.map.control, GENERATION, [], expected_ms=first.now_ms + LATE_MS + 1000)
     again = await store.pipeline.call(late)  # the first three have died
     assert len(again.ended) == 128
     for names in (first.ended, second.ended, third.ended):
-        for each in expire_calls(store.pipeline.io, store.map.control, INCARNATION, names):
+        for each in expire_calls(store.pipeline.io, store.map.control, GENERATION, names):
             await store.pipeline.call(each)
     kinds = {key.decode().split("}:")[1].split(":")[0] for key in store.all_keys()}
     assert kinds == {"config", "maps", "map-log"}
@@ -855,7 +855,7 @@ async def test_foreign_data_under_the_shared_keys_stop_only_ends(store: Store, w
     store.client.set(key, "foreign")
     written = await store.write(Set(b"a", b"1"))
     assert await store.probe() == [written.at]
-    found = await store.map.find(store.pipeline, INCARNATION, [written.revision])
+    found = await store.map.find(store.pipeline, GENERATION, [written.revision])
     assert found.has(written.at)
     await store.change("append", b"l", b"1")
     if which == "maps":
@@ -868,7 +868,7 @@ async def test_foreign_data_under_the_shared_keys_stop_only_ends(store: Store, w
         await store.change("remove", b"l", b"1")
         other = StoredMap(store.map.control, "other")
         with pytest.raises(StoreFault, match=f"WRONGTYPE {key}"):
-            await other.find(store.pipeline, INCARNATION, [1])
+            await other.find(store.pipeline, GENERATION, [1])
         store.client.delete(key)
     await store.write(Set(b"b", b"1"), life=MapLife(60.0))
     if which == "maps":
@@ -892,7 +892,7 @@ async def test_what_lacks_where_ends_are_found_is_put_back(store: Store) -> None
         await store.probe()
         assert store.client.zscore(due, "flags") == int(store.place()[3])
     store.end_now()
-    call = probe_call(store.map.control, INCARNATION, [store.map])
+    call = probe_call(store.map.control, GENERATION, [store.map])
     for harm in (store.client.delete, lambda key: store.client.set(key, "foreign")):
         harm(due)
         first, second = [await store.pipeline.call(call) for _ in range(2)]
@@ -920,7 +920,7 @@ async def test_who_joins_an_ended_map_finds_it_empty(store: Store) -> None:
 
 async def test_a_late_expiry_of_a_map_that_lives_again_does_nothing(store: Store) -> None:
     await store.write(Set(b"a", b"1"), life=MapLife(60.0))
-    resized = await store.map.reset(store.pipeline, INCARNATION, ResetOp("expire"))
+    resized = await store.map.reset(store.pipeline, GENERATION, ResetOp("expire"))
     assert not resized.is_met
     assert await store.items() == {b"a": b"1"}
 
@@ -1004,9 +1004,9 @@ async def test_a_page_reads_nothing_of_the_log_that_it_does_not_bring(
 async def test_a_damaged_entry_continues_nobodys_history(
     fields: dict[str, bytes], entry: str
 ) -> None:
-    state = MapState(Position(INCARNATION, 4, "40"))
+    state = MapState(Position(GENERATION, 4, "40"))
     applied = apply(state, [delta_of(entry, fields)])
-    assert applied.gap is not None or applied.state.at.incarnation == INCARNATION
+    assert applied.gap is not None or applied.state.at.generation == GENERATION
 
 
 keys = st.sampled_from([b"a", b"b", b"c"])

@@ -323,20 +323,20 @@ def test_records_survive_the_way_through_python(bench: Bench) -> None:
 # --- found --------------------------------------------------------------------------------------
 
 
-def found(client: redis.Redis, pool: str, incarnation: str, *, lanes: int = 1) -> Any:
-    call = OPEN_POOL([Control(pool).config], [1, lanes, incarnation, 10_000])
+def found(client: redis.Redis, pool: str, generation: str, *, lanes: int = 1) -> Any:
+    call = OPEN_POOL([Control(pool).config], [1, lanes, generation, 10_000])
     words = ("EVAL", call.script.source, *call.words()[2:])
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
 def test_the_first_to_join_decides_for_all(redis_url: str, pool_name: str) -> None:
-    """One incarnation and one number of lanes, whoever comes later."""
+    """One generation and one number of lanes, whoever comes later."""
     with redis.Redis.from_url(redis_url) as client:
         first = pool_config(found(client, pool_name, "inc-a", lanes=4))
         second = pool_config(found(client, pool_name, "inc-b", lanes=8))
     assert isinstance(first, PoolConfig)
-    assert (first.protocol, first.lanes, first.incarnation) == (1, 4, "inc-a")
-    assert (second.lanes, second.incarnation) == (4, "inc-a")
+    assert (first.protocol, first.lanes, first.generation) == (1, 4, "inc-a")
+    assert (second.lanes, second.generation) == (4, "inc-a")
     assert second.now_ms >= first.now_ms
     assert (first.wrote, second.wrote) == (True, False)
 
@@ -350,4 +350,4 @@ def test_of_all_who_saw_the_data_vanish_one_makes_the_pool_anew(
         client.delete(Control(pool_name).config)
         found(client, pool_name, "inc-b")
         late = pool_config(found(client, pool_name, "inc-c"))
-    assert late.incarnation == "inc-b"
+    assert late.generation == "inc-b"

@@ -537,8 +537,8 @@ class Dispatcher(Actor[Message]):
         self._send_looks(number)
 
     def _lost(self, number: int) -> PoolError:
-        """Return what a lane means that does not have the data of the incarnation we named."""
-        if not self.context.lanes[number].lane.incarnation:
+        """Return what a lane means that does not have the data of the generation we named."""
+        if not self.context.lanes[number].lane.generation:
             # We named none: it is still being joined, or joined anew.
             return StoreUnavailable(problem=f"lane {number} is not joined yet", maybe_done=False)
         self.context.on_data_lost(number)

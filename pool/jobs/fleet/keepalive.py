@@ -227,7 +227,7 @@ class KeepAlive(Actor[Message]):
 
     def _with_lease(self) -> list[LaneState]:
         """Return the lanes that were joined: in others there is no lease that could end."""
-        return [state for state in self.context.lanes if state.lane.incarnation]
+        return [state for state in self.context.lanes if state.lane.generation]
 
     async def _watch(self) -> None:
         """Wake when the next lease needs a decision."""

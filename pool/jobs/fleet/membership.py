@@ -28,11 +28,11 @@ time, the announcer, after any settler.
 
 Who writes: a lane's part of `_joined` and its LaneState only its settler, or whoever leaves, one at
 a time (`writing`), numbers only plain functions.  `config` makes the pool, the first to join makes
-the lane: its incarnation is drawn in join.lua, under the pool's, if the lane has none of this pool;
+the lane: its generation is drawn in join.lua, under the pool's, if the lane has none of this pool;
 all others take that over.  So of two nodes at once the second one joins what the first has made.  A
-call of before names the lost incarnation and is refused; a join of before, which names none, may
+call of before names the lost generation and is refused; a join of before, which names none, may
 make the lane, and those whose lease it brings end and are reaped.  A lane lost again has another
-incarnation again, also by a copy of the same join.
+generation again, also by a copy of the same join.
 
 Dying after any step: a lease without an entry in `workers` ends and is reaped; an entry without a
 lease is found by whoever looks for orphans in that lane; a lane made and not announced is found by
@@ -65,7 +65,7 @@ from pool.names import Names
 from pool.redis.commands.calls import IS_NODE, Target
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import Left
-from pool.redis.commands.opening import PoolConfig, incarnation_of_pool
+from pool.redis.commands.opening import PoolConfig, generation_of_pool
 from pool.runtime.actor import Actor
 from pool.runtime.pool_config import open_pool
 
@@ -83,14 +83,14 @@ class IdentityGone:
 
 @attrs.frozen
 class LaneDoubted:
-    """A script answered that the data of its incarnation are not in the lane."""
+    """A script answered that the data of its generation are not in the lane."""
 
     lane: int
 
 
 @attrs.frozen
 class PoolLost:
-    """A script answered that the data of its incarnation are not there."""
+    """A script answered that the data of its generation are not there."""
 
 
 Message: TypeAlias = IdentityGone | LaneDoubted | PoolLost
@@ -104,7 +104,7 @@ class _Settling:
     is_doubted: bool = False
     is_refused: bool = False  # the last join: fenced, or asked for too late
     is_late: bool = False  # somebody was told that this lane is missing
-    stale: str = ""  # incarnation of another pool that was left in the lane
+    stale: str = ""  # generation of another pool that was left in the lane
     trouble: PoolError | None = None  # why the last try failed
     writing: anyio.Lock = attrs.field(factory=anyio.Lock)  # who joins or leaves there
 
@@ -118,7 +118,7 @@ class Membership(Actor[Message]):
     workers: dict[str, Worker] = attrs.field(factory=dict)
     on_changed: Callable[[], object]  # identities changed: renew and read others from now on
     on_lane_lost: Callable[[int], object]  # what it held is gone
-    on_reopened: Callable[[], object]  # the control keys are there again, in `incarnation`
+    on_reopened: Callable[[], object]  # the control keys are there again, in `generation`
     renew_now: Callable[[], object]  # a lease was joined whose workers wait to be told to go on
     confirm: Callable[[], Awaitable[set[int]]]  # tells the lanes now; returns those that are silent
     has_held: Callable[[LaneState], bool]  # whether our own code kept us from renewing
@@ -142,7 +142,7 @@ class Membership(Actor[Message]):
     def make_lanes(self, made: PoolConfig) -> None:
         """Set the lanes up as the pool was found; node numbers rise when it was found anew."""
         context, timing = self.context, Timing(made.ttl_ms / 1000)
-        context.incarnation, context.timing = made.incarnation, timing
+        context.generation, context.timing = made.generation, timing
         self._settling += [_Settling() for _ in range(made.lanes - len(self._settling))]
         before = {state.number: state.node.number for state in context.lanes}
         now_s = context.io.clock()
@@ -336,7 +336,7 @@ class Membership(Actor[Message]):
             async with self._settling[lane].writing:
                 state, target = lanes[lane], name_in(lane)
                 self._joined.discard((lane, target.name))
-                if state.lane.incarnation and not state.is_silent:
+                if state.lane.generation and not state.is_silent:
                     try:
                         left = await self._leave(state, target)
                         has_left, keys = left.in_peace, left.keys
@@ -388,7 +388,7 @@ class Membership(Actor[Message]):
                 self._raise(self.context.lanes[lane], name)
                 self.on_changed()
                 self._settle_soon(lane)
-            case LaneDoubted(lane) if self.context.lanes[lane].lane.incarnation:
+            case LaneDoubted(lane) if self.context.lanes[lane].lane.generation:
                 self._settling[lane].is_doubted = True
                 self._settle_soon(lane)
             case PoolLost() if not self._is_opening:
@@ -425,7 +425,7 @@ class Membership(Actor[Message]):
 
     def _is_owing(self, state: LaneState) -> bool:
         """Say whether somebody of ours has to join a lane, or something to tell it."""
-        has_to_tell = bool(state.lane.incarnation and self._former.get(state.number))
+        has_to_tell = bool(state.lane.generation and self._former.get(state.number))
         return has_to_tell or bool(self._missing(state))
 
     async def _settle(self, number: int, settling: _Settling) -> None:
@@ -469,9 +469,9 @@ class Membership(Actor[Message]):
         context = self.context
         text = await context.pipeline.execute("HGET", state.lane.names.lane, "incarnation")
         there = (text or b"").decode(errors="replace")
-        if there != state.lane.incarnation or not there:
+        if there != state.lane.generation or not there:
             made = await open_pool(context)
-            if made.incarnation != context.incarnation:
+            if made.generation != context.generation:
                 self._begin_anew(made)
                 return
             if made.was_gone:
@@ -479,19 +479,17 @@ class Membership(Actor[Message]):
         if context.lanes[state.number] is not state:
             return  # the pool was found anew meanwhile
         settling.is_doubted = False
-        if there == state.lane.incarnation:
+        if there == state.lane.generation:
             return  # it was an answer of before
-        settling.stale = "" if incarnation_of_pool(there) == context.incarnation else there
-        if state.lane.incarnation:
+        settling.stale = "" if generation_of_pool(there) == context.generation else there
+        if state.lane.generation:
             self._lose(state)
 
     def _lose(self, state: LaneState) -> None:
         """A lane's data are gone: nobody has a lease there, and all take the next number."""
         number, context = state.number, self.context
-        context.emit(
-            LaneDataLost(pool=context.pool, lane=number, incarnation=state.lane.incarnation)
-        )
-        state.lane = attrs.evolve(state.lane, incarnation="")
+        context.emit(LaneDataLost(pool=context.pool, lane=number, generation=state.lane.generation))
+        state.lane = attrs.evolve(state.lane, generation="")
         self._joined = {each for each in self._joined if each[0] != number}
         for name in self._missing(state):
             self._raise(state, name)
@@ -505,7 +503,7 @@ class Membership(Actor[Message]):
             while True:
                 try:
                     made = await open_pool(self.context)
-                    if made.incarnation == self.context.incarnation:
+                    if made.generation == self.context.generation:
                         await self._announce_again()
                 except PoolError as error:
                     self.context.trouble("found", None, error)
@@ -532,10 +530,10 @@ class Membership(Actor[Message]):
         Of those of the control keys alone, nothing but copies of maps needs to be fetched again.
         """
         context = self.context
-        if made.incarnation == context.incarnation:
+        if made.generation == context.generation:
             self.on_reopened()
             return
-        context.emit(DataLost(pool=context.pool, incarnation=context.incarnation))
+        context.emit(DataLost(pool=context.pool, generation=context.generation))
         self._joined.clear()
         for state in context.lanes:
             for worker in self.workers.values():
@@ -658,20 +656,20 @@ class Membership(Actor[Message]):
             state.node,
             targets,
             options,
-            pool=context.incarnation,
+            pool=context.generation,
             is_new=is_new,
             not_after_ms=not_after_ms,
             pool_ttl_ms=context.timing.ttl_ms,
             stale=stale,
         )
-        now_ms, ttl, incarnation, clock = await context.pipeline.call(call, repeatable=True)
+        now_ms, ttl, generation, clock = await context.pipeline.call(call, repeatable=True)
         if context.lanes[state.number] is not state:
             return  # the pool was found anew meanwhile: that lease ends by itself
         state.tell_time(now_ms, asked_s)
-        if state.lane.incarnation != incarnation:
+        if state.lane.generation != generation:
             state.time = PoolTime()  # made anew, it has a time of its own, and nothing of before
         state.hear(clock, asked_s, context.io.clock())
-        state.lane = attrs.evolve(state.lane, incarnation=incarnation)
+        state.lane = attrs.evolve(state.lane, generation=generation)
         await self._thaw(state)
         if context.lanes[state.number] is not state:
             return  # likewise

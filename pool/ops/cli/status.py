@@ -102,7 +102,7 @@ async def fetch(pool: str, url: Url) -> PoolStatus:
 
 async def _workers(pipeline: Pipeline, found: Found) -> dict[str, WorkerEntry]:
     """Fetch the `workers` map: O(fleet), as it is for every node that joins."""
-    state = await StoredMap(Control(found.pool), WORKERS).snapshot(pipeline, found.incarnation)
+    state = await StoredMap(Control(found.pool), WORKERS).snapshot(pipeline, found.generation)
     parsed = (WorkerEntry.parse(text) for text in state.items.values())
     return {info.id: info for info in parsed if info is not None}
 

@@ -98,7 +98,7 @@ def _admitted(text: bytes) -> Full | Exists:
 DISPATCH: Final = Script.load(
     "dispatch",
     keys="lane open jobs pending due payloads handlers kept *rest",
-    args="incarnation pending_ms queued_jobs_max refused_ms expects target_count *items",
+    args="generation pending_ms queued_jobs_max refused_ms expects target_count *items",
     reads=admitted,
 )
 
@@ -120,7 +120,7 @@ class AdmissionCalls(Calls):
         """Accept jobs; one status per item, see `dispatch.lua`."""
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers, n.kept]
-        args: list[Word] = [self.incarnation, as_ms(pending_s), queued_jobs_max]
+        args: list[Word] = [self.generation, as_ms(pending_s), queued_jobs_max]
         args += (as_ms(refused_s) if refused_s else 0, expects)
         self._add_targets(keys, args, targets)
         for item in items:

@@ -34,10 +34,10 @@ def as_ms(seconds: float) -> int:
 
 @attrs.frozen
 class Calls:
-    """Builds script calls of one lane; `incarnation` is its own, as joining told it."""
+    """Builds script calls of one lane; `generation` is its own, as joining told it."""
 
     names: Names
-    incarnation: str
+    generation: str
     parked_s: float = 30 * 86_400.0  # how long dead letters are kept
     pages: Pages = PAGES
 

@@ -78,14 +78,14 @@ ADVANCE: Final = Script.load(
     "advance",
     keys="lane keepalive cleanup open jobs pending due payloads checkpoints parked letters "
     "journal source_owned source_stream trials kept *rest",
-    args="incarnation guard source claim pending_ms reap_ms parked_ms says expects "
+    args="generation guard source claim pending_ms reap_ms parked_ms says expects "
     "target_count *items",
     reads=moved,
 )
 PULL: Final = Script.load(
     "pull",
     keys="lane keepalive cleanup open jobs pending payloads stream owned *unassigned",
-    args="incarnation pending_ms keys_max ahead says target_count id number",
+    args="generation pending_ms keys_max ahead says target_count id number",
     reads=pulled,
     behind=ADVANCE,  # which frees the slots that it looks for
 )
@@ -113,7 +113,7 @@ class ChangeCalls(Calls):
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
         keys += (n.checkpoints, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
         keys += (n.trials, n.kept)
-        args: list[Word] = [self.incarnation, guard, source, claim, as_ms(pending_s), as_ms(reap_s)]
+        args: list[Word] = [self.generation, guard, source, claim, as_ms(pending_s), as_ms(reap_s)]
         args += (as_ms(self.parked_s), says, expects)
         self._add_targets(keys, args, targets)
         for edge in edges:
@@ -144,5 +144,5 @@ class ChangeCalls(Calls):
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.payloads]
         keys += (n.stream(worker.name), n.owned(worker.name), *map(n.unassigned, handlers))
-        args: list[Word] = [self.incarnation, as_ms(pending_s), keys_max, ahead, says]
+        args: list[Word] = [self.generation, as_ms(pending_s), keys_max, ahead, says]
         return PULL(keys, [*args, 1, worker.id, worker.number])

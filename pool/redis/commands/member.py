@@ -11,7 +11,7 @@ from pool.core.digits import is_number, number
 from pool.core.pooltime import NOTHING_TOLD, Told
 from pool.core.record import Options
 from pool.redis.commands.calls import IS_NODE, Calls, Target, as_ms
-from pool.redis.commands.opening import incarnation_of_pool
+from pool.redis.commands.opening import generation_of_pool
 from pool.redis.commands.plain import count, typed
 from pool.redis.commands.reply import done, time_or_none
 from pool.redis.connection import Reply
@@ -137,7 +137,7 @@ def changed(reply: Reply) -> int:
 
 
 def joined(reply: Reply) -> tuple[int, Ttl, str, Clock]:
-    """Read the reply of `join`: pool time, what was granted, incarnation of the lane, its clock."""
+    """Read the reply of `join`: pool time, what was granted, generation of the lane, its clock."""
     now, ttl_ms, term, named, clock = reply
     name = named.decode(errors="replace")
     return int(now), _ttl(ttl_ms, term), name, _clock(int(now), clock)
@@ -146,22 +146,20 @@ def joined(reply: Reply) -> tuple[int, Ttl, str, Clock]:
 JOIN: Final = Script.load(
     "join",
     keys="lane keepalive cleanup open handlers *signals",
-    args="incarnation known stale not_after_ms pool_ttl_ms node identity_count *handlers",
+    args="generation known stale not_after_ms pool_ttl_ms node identity_count *handlers",
     reads=joined,
 )
 RENEW: Final = Script.load(
     "renew",
     keys="lane keepalive cleanup open handlers pending due journal *owned",
-    args="incarnation seq term down expected_ms since_ms turn off_ms who identity_count *handlers",
+    args="generation seq term down expected_ms since_ms turn off_ms who identity_count *handlers",
     reads=renewal,
 )
-THAW: Final = Script.load(
-    "thaw", keys="lane thawed", args="incarnation known_ms *names", reads=done
-)
+THAW: Final = Script.load("thaw", keys="lane thawed", args="generation known_ms *names", reads=done)
 LEAVE: Final = Script.load(
-    "leave", keys="lane keepalive cleanup open *rest", args="incarnation *items", reads=left
+    "leave", keys="lane keepalive cleanup open *rest", args="generation *items", reads=left
 )
-TTL: Final = Script.load("ttl", keys="lane journal", args="incarnation wanted_ms", reads=changed)
+TTL: Final = Script.load("ttl", keys="lane journal", args="generation wanted_ms", reads=changed)
 
 
 @attrs.frozen
@@ -182,7 +180,7 @@ class MemberCalls(Calls):
     ) -> ScriptCall:
         """Register workers (with the number of keys each takes) and, when new, the node.
 
-        `pool` is the pool's incarnation, by default the one of which the lane's is; if the lane's
+        `pool` is the pool's generation, by default the one of which the lane's is; if the lane's
         own is not known yet, the reply tells it.  `pool_ttl_ms` counts if nobody has ever joined
         this lane.
         """
@@ -190,8 +188,8 @@ class MemberCalls(Calls):
         takes = {**workers, node: IS_NODE} if is_new else workers
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers]
         keys += (*(n.signal(who.name) for who in takes), n.signal(node.name))
-        pool = pool or incarnation_of_pool(self.incarnation)
-        args: list[Word] = [pool, self.incarnation, stale, not_after_ms, pool_ttl_ms, node.name]
+        pool = pool or generation_of_pool(self.generation)
+        args: list[Word] = [pool, self.generation, stale, not_after_ms, pool_ttl_ms, node.name]
         args.append(len(takes))
         for who, room in takes.items():
             args += (who.id, who.number, room)
@@ -226,7 +224,7 @@ class MemberCalls(Calls):
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
         keys += (*map(n.owned, takes), *map(n.signal, takes))
-        args: list[Word] = [self.incarnation, seq, term, down, told.expected_ms, told.since_ms]
+        args: list[Word] = [self.generation, seq, term, down, told.expected_ms, told.since_ms]
         args += (told.turn, told.off_ms, who, len(takes))
         for name, room in takes.items():
             args += (name, _HUNG if is_hung and room != IS_NODE else room)
@@ -238,7 +236,7 @@ class MemberCalls(Calls):
         """Forget identities that own nothing; one status each, see `leave.lua`."""
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open]
-        args: list[Word] = [self.incarnation]
+        args: list[Word] = [self.generation]
         for who in identities:
             keys += (n.owned(who.name), n.stream(who.name), n.signal(who.name))
             args += (who.id, who.number)
@@ -247,8 +245,8 @@ class MemberCalls(Calls):
     def thaw(self, identities: Iterable[str], *, known_s: float) -> ScriptCall:
         """Say that identities which were fenced were frozen, not killed; see `thaw.lua`."""
         n = self.names
-        return THAW((n.lane, n.thawed), (self.incarnation, as_ms(known_s), *identities))
+        return THAW((n.lane, n.thawed), (self.generation, as_ms(known_s), *identities))
 
     def change_ttl(self, ttl_ms: int) -> ScriptCall:
         """Have the lane go by another TTL; see `ttl.lua`."""
-        return TTL((self.names.lane, self.names.journal), (self.incarnation, ttl_ms))
+        return TTL((self.names.lane, self.names.journal), (self.generation, ttl_ms))

@@ -20,26 +20,26 @@ class PoolConfig:
 
     protocol: int
     lanes: int
-    incarnation: str
+    generation: str
     ttl_ms: int
     now_ms: int
     wrote: bool  # by this call: of several at once one
     was_gone: bool = False  # and a lane knew how it had been made
 
 
-def incarnation_of_pool(lanes: str) -> str:
-    """Return the pool's incarnation of which a lane's is."""
+def generation_of_pool(lanes: str) -> str:
+    """Return the pool's generation of which a lane's is."""
     return lanes.rpartition(".")[0]
 
 
-def new_incarnation(drawn: str, lanes: int) -> str:
-    """Return a pool's incarnation: of how many lanes it is stands in it, and so in each lane."""
+def new_generation(drawn: str, lanes: int) -> str:
+    """Return a pool's generation: of how many lanes it is stands in it, and so in each lane."""
     return f"{drawn}.{lanes}"
 
 
-def lanes_of_pool(incarnation: str) -> int:
-    """Return how many lanes the pool of this incarnation has; 0 if it does not say."""
-    return number_or(0, incarnation.rpartition(".")[2], digits_max=3)
+def lanes_of_pool(generation: str) -> int:
+    """Return how many lanes the pool of this generation has; 0 if it does not say."""
+    return number_or(0, generation.rpartition(".")[2], digits_max=3)
 
 
 def pool_config(reply: Reply) -> PoolConfig:
@@ -48,7 +48,7 @@ def pool_config(reply: Reply) -> PoolConfig:
     return PoolConfig(
         protocol=number_or(-1, protocol),  # none is made with that
         lanes=number_or(-1, lanes),
-        incarnation=(named or b"").decode(errors="replace"),
+        generation=(named or b"").decode(errors="replace"),
         ttl_ms=number_or(-1, ttl),
         now_ms=int(now),
         wrote=typed(wrote, int) == 1,
@@ -56,5 +56,5 @@ def pool_config(reply: Reply) -> PoolConfig:
 
 
 OPEN_POOL: Final = Script.load(
-    "open_pool", keys="config", args="protocol lanes incarnation ttl_ms", reads=pool_config
+    "open_pool", keys="config", args="protocol lanes generation ttl_ms", reads=pool_config
 )

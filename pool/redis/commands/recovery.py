@@ -148,22 +148,22 @@ def overdue(reply: Reply) -> Swept:
 FENCE: Final = Script.load(
     "fence",
     keys="lane keepalive cleanup open journal jobs trials thawed",
-    args="incarnation reap_ms holder claims_max known_ms latest_ms *suspects",
+    args="generation reap_ms holder claims_max known_ms latest_ms *suspects",
     reads=claims,
 )
 REAP: Final = Script.load(
     "reap",
     keys="lane keepalive cleanup jobs handlers owned stream signal thawed trials",
-    args="incarnation identity claim reap_ms keys_max deaths after",
+    args="generation identity claim reap_ms keys_max deaths after",
     reads=holdings,
 )
 FORGET: Final = Script.load(
-    "forget", keys="lane keepalive cleanup *rest", args="incarnation *items", reads=forgotten
+    "forget", keys="lane keepalive cleanup *rest", args="generation *items", reads=forgotten
 )
 SWEEP: Final = Script.load(
     "sweep",
     keys="lane keepalive cleanup jobs pending due handlers thawed open",
-    args="incarnation holder lock_ms keys_max skip",
+    args="generation holder lock_ms keys_max skip",
     reads=overdue,
 )
 
@@ -185,7 +185,7 @@ class RecoveryCalls(Calls):
         """Claim identities whose lease has ended."""
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.journal, n.jobs, n.trials, n.thawed]
-        args: list[Word] = [self.incarnation, as_ms(reap_s), holder, claims_max, as_ms(known_s)]
+        args: list[Word] = [self.generation, as_ms(reap_s), holder, claims_max, as_ms(known_s)]
         args.append(latest_ms)
         return FENCE(keys, [*args, *suspects])
 
@@ -197,13 +197,13 @@ class RecoveryCalls(Calls):
         n, who = self.names, claim.identity
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.handlers]
         keys += (n.owned(who), n.stream(who), n.signal(who), n.thawed, n.trials)
-        args = (self.incarnation, who, claim.claim, as_ms(reap_s), self.pages.moved, deaths)
+        args = (self.generation, who, claim.claim, as_ms(reap_s), self.pages.moved, deaths)
         return REAP(keys, (*args, str(after)))
 
     def forget(self, claims: Sequence[Claim]) -> ScriptCall:
         """Forget those fenced who own nothing; one status each, see `forget.lua`."""
         n = self.names
-        keys, args = [n.lane, n.keepalive, n.cleanup], [self.incarnation]
+        keys, args = [n.lane, n.keepalive, n.cleanup], [self.generation]
         for claim in claims:
             who = claim.identity
             keys += (n.owned(who), n.stream(who), n.signal(who))
@@ -215,4 +215,4 @@ class RecoveryCalls(Calls):
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.pending, n.due, n.handlers]
         keys += (n.thawed, n.open)
-        return SWEEP(keys, (self.incarnation, holder, as_ms(lock_s), keys_max, skip))
+        return SWEEP(keys, (self.generation, holder, as_ms(lock_s), keys_max, skip))

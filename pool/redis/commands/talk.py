@@ -140,22 +140,22 @@ def _looked(reply: bytes) -> Looked:
 INTEND: Final = Script.load(
     "intend",
     keys="lane jobs pending due journal signal",
-    args="incarnation key id owner epoch intent again_ms",
+    args="generation key id owner epoch intent again_ms",
     reads=intended,
 )
 LOOK: Final = Script.load(
-    "look", keys="lane jobs thawed *rest", args="incarnation node bytes_max *items", reads=looked
+    "look", keys="lane jobs thawed *rest", args="generation node bytes_max *items", reads=looked
 )
 NOTIFY: Final = Script.load(
     "notify",
     keys="lane jobs inbox signal",
-    args="incarnation key owner messages_max request payload id skip looked_max since",
+    args="generation key owner messages_max request payload id skip looked_max since",
     reads=notified,
 )
 INBOX: Final = Script.load(
-    "inbox", keys="lane inbox", args="incarnation after messages_max bytes_max", reads=messages
+    "inbox", keys="lane inbox", args="generation after messages_max bytes_max", reads=messages
 )
-SIGNAL: Final = Script.load("signal", keys="lane signal", args="incarnation *fields", reads=done)
+SIGNAL: Final = Script.load("signal", keys="lane signal", args="generation *fields", reads=done)
 
 
 @attrs.frozen
@@ -172,7 +172,7 @@ class TalkCalls(Calls):
         n = self.names
         keys = (n.lane, n.jobs, n.pending, n.due, n.journal, n.signal(owner or "-"))
         run = epoch or ""
-        return INTEND(keys, (self.incarnation, key, job_id, owner, run, intent, as_ms(again_s)))
+        return INTEND(keys, (self.generation, key, job_id, owner, run, intent, as_ms(again_s)))
 
     def look(
         self,
@@ -192,7 +192,7 @@ class TalkCalls(Calls):
         if frees:
             keys += (n.keepalive, n.cleanup)
         bytes_max = self.pages.outcome_bytes // lines or 1
-        args: list[Word] = [self.incarnation, node, bytes_max]
+        args: list[Word] = [self.generation, node, bytes_max]
         args += (part for item in items for part in item)
         return LOOK(keys, args, parts=len(items))
 
@@ -211,16 +211,16 @@ class TalkCalls(Calls):
         """Put a message into a job's inbox and wake its owner; see `notify.lua`."""
         n = self.names
         keys = (n.lane, n.jobs, n.inbox(key), n.signal(owner or "-"))
-        args = (self.incarnation, key, owner, messages_max, request, payload, job_id)
+        args = (self.generation, key, owner, messages_max, request, payload, job_id)
         return NOTIFY(keys, (*args, skip, self.pages.looked_at, str(since)))
 
     def inbox(self, key: str, after: int) -> ScriptCall:
         """Read the messages behind one, a page of them."""
         n, pages = self.names, self.pages
-        args = (self.incarnation, str(after), pages.messages, pages.message_bytes)
+        args = (self.generation, str(after), pages.messages, pages.message_bytes)
         return INBOX((n.lane, n.inbox(key)), args)
 
     def signal(self, node: str, fields: Sequence[Word]) -> ScriptCall:
         """Write to a node's signals though the server is full; elsewhere a plain XADD does."""
         n = self.names
-        return SIGNAL((n.lane, n.signal(node)), (self.incarnation, *fields))
+        return SIGNAL((n.lane, n.signal(node)), (self.generation, *fields))

@@ -171,7 +171,7 @@ def owned(reply: Reply) -> Owned:
 RECONCILE: Final = Script.load(
     "reconcile",
     keys="lane jobs owned stream",
-    args="incarnation worker at after names_max *items",
+    args="generation worker at after names_max *items",
     reads=owned,
 )
 
@@ -186,26 +186,26 @@ def _legible(pairs: Sequence[bytes]) -> Iterator[tuple[bytes, bytes, Record]]:
 WALK: Final = Script.load(
     "walk",
     keys="lane keepalive cleanup open jobs",
-    args="incarnation holder hold_ms cursor open_at cleanup_at keys_max names_max found *announced",
+    args="generation holder hold_ms cursor open_at cleanup_at keys_max names_max found *announced",
     reads=walked,
 )
 RECOUNT: Final = Script.load(
-    "recount", keys="lane *unassigned", args="incarnation changes found counted", reads=recounted
+    "recount", keys="lane *unassigned", args="generation changes found counted", reads=recounted
 )
 RESTORE: Final = Script.load(
     "restore",
     keys="lane cleanup jobs pending due owned",
-    args="incarnation owner pending_ms *items",
+    args="generation owner pending_ms *items",
     reads=restored,
 )
 EXPIRE: Final = Script.load(
-    "expire", keys="lane kept *results", args="incarnation items_max *items", reads=expired
+    "expire", keys="lane kept *results", args="generation items_max *items", reads=expired
 )
 QUARANTINE: Final = Script.load(
     "quarantine",
     keys="lane jobs pending due payloads checkpoints inbox parked letters journal "
     "holders_owned holders_stream",
-    args="incarnation key text after looked_max",
+    args="generation key text after looked_max",
     reads=quarantined,
 )
 
@@ -228,7 +228,7 @@ class UpkeepCalls(Calls):
         """Hold the walk over the records, and take the next slice; read it with `walked()`."""
         n = self.names
         keys = (n.lane, n.keepalive, n.cleanup, n.open, n.jobs)
-        args: list[Word] = [self.incarnation, holder, as_ms(hold_s), *at]
+        args: list[Word] = [self.generation, holder, as_ms(hold_s), *at]
         return WALK(keys, [*args, keys_max, names_max, found, *announced])
 
     def recount(
@@ -236,7 +236,7 @@ class UpkeepCalls(Calls):
     ) -> ScriptCall:
         """End a pass of the walk."""
         keys = [self.names.lane, *map(self.names.unassigned, handlers)]
-        return RECOUNT(keys, (self.incarnation, changes, found, counted))
+        return RECOUNT(keys, (self.generation, changes, found, counted))
 
     def restore(
         self, owner: str, items: Iterable[tuple[str, bytes, float]], *, pending_s: float
@@ -244,7 +244,7 @@ class UpkeepCalls(Calls):
         """Put keys (with their records and limits) back where they stand; one status each."""
         n = self.names
         keys = (n.lane, n.cleanup, n.jobs, n.pending, n.due, n.owned(owner or "-"))
-        args: list[Word] = [self.incarnation, owner, as_ms(pending_s)]
+        args: list[Word] = [self.generation, owner, as_ms(pending_s)]
         for key, text, limit_s in items:
             args += (key, text, as_ms(limit_s) if limit_s else 0)
         return RESTORE(keys, args, parts=(len(args) - 3) // 3)
@@ -260,7 +260,7 @@ class UpkeepCalls(Calls):
         inbox = n.inbox(key if raw == key.encode(errors="replace") else "")
         keys = [n.lane, n.jobs, n.pending, n.due, n.payloads, n.checkpoints, inbox]
         keys += (n.parked, n.letters, n.journal, n.owned(holder or "-"), n.stream(holder or "-"))
-        args = (self.incarnation, raw, text, after, self.pages.looked_at)
+        args = (self.generation, raw, text, after, self.pages.looked_at)
         return QUARANTINE(keys, args)
 
     def expire(self, items: Sequence[str], *, items_max: int) -> ScriptCall:
@@ -272,7 +272,7 @@ class UpkeepCalls(Calls):
         keys = [n.lane, n.kept]
         for item in items:
             keys += map(n.result, item.split())
-        return EXPIRE(keys, (self.incarnation, items_max, *items))
+        return EXPIRE(keys, (self.generation, items_max, *items))
 
     def reconcile(
         self,
@@ -285,7 +285,7 @@ class UpkeepCalls(Calls):
         """Read a page of what a worker owns, see `reconcile.lua`."""
         n = self.names
         keys = (n.lane, n.jobs, n.owned(worker), n.stream(worker))
-        args: list[Word] = [self.incarnation, worker, at, after, self.pages.listed]
+        args: list[Word] = [self.generation, worker, at, after, self.pages.listed]
         for item in items:
             args += item
         return RECONCILE(keys, args)

@@ -18,7 +18,7 @@ KEYS[14] source_stream  stream  the source's starts
 KEYS[15] trials    hash    identity -> epoch|key of the suspected job that it began last, and that may kill it
 KEYS[16] kept      zset    job ids -> until when their outcomes are remembered
 KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes (see takes)
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
                            free: nobody owns it, or its owner is fenced or unregistered, or hangs and has not
                            acknowledged the start by its time

@@ -10,7 +10,7 @@ KEYS[6] payloads   hash    key -> payload
 KEYS[7] handlers   hash    names ever registered -> options
 KEYS[8] kept       zset    job ids -> until when their answers are remembered
 KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID, unassigned:H each
-ARGV[1] incarnation      str
+ARGV[1] generation      str
 ARGV[2] pending_ms       int   > 0
 ARGV[3] queued_jobs_max  int   0: the server is full, only answer: whatever must be written is FULL
 ARGV[4] refused_ms       int   > 0: former calls may be under way, and for so long no "no" is taken back

@@ -4,7 +4,7 @@ expire: end answers that have been remembered for long enough, and tell which on
 KEYS[1] lane       hash    incarnation, seen, offset
 KEYS[2] kept       zset    job ids of one call (spaces between) -> until when their answers are remembered
 KEYS[...] results          result:ID per job id of all items
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] items_max    int   how many at most to tell of
 ARGV[...] items            as it was told of them
 

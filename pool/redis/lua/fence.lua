@@ -10,7 +10,7 @@ KEYS[6] jobs       hash    key -> record
 KEYS[7] trials     hash    identity -> epoch|key of the suspected job that it began last, and that may kill it;
                            of one that died ! if there is a culprit, or =N, see reap
 KEYS[8] thawed     zset    !identity of whose death the culprit is known -> until when that is known; see thaw
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] reap_ms      int   > 0; how long a claim holds without progress
 ARGV[3] holder       str   identity of the reaper
 ARGV[4] claims_max   int   how many at most

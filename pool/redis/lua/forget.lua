@@ -5,7 +5,7 @@ KEYS[1] lane       hash    ttl
 KEYS[2] keepalive  zset    identity -> by when the reaper must have gone on
 KEYS[3] cleanup    hash    identity -> claim, later done
 KEYS[...] rest             owned, stream, signal of each identity
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[...] items      identity, claim each
 
 Uses     lane, ttl

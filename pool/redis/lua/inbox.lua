@@ -3,7 +3,7 @@ inbox: read the next messages of a job, the oldest first.
 
 KEYS[1] lane   hash  incarnation
 KEYS[2] inbox  list  messages accepted for the key and not yet handled
-ARGV[1] incarnation   str
+ARGV[1] generation   str
 ARGV[2] after         int   id of a message: those up to it are left out
 ARGV[3] messages_max  int   > 0
 ARGV[4] bytes_max     int   > 0; one message alone may be larger

@@ -7,7 +7,7 @@ KEYS[3] pending    zset    key -> by when its start must be acknowledged
 KEYS[4] due        zset    k:KEY -> when
 KEYS[5] journal    stream  abnormal edges
 KEYS[6] signal     stream  signals of the owner
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] key          str
 ARGV[3] id           str   job id; empty: whichever job the key has
 ARGV[4] owner        str   who must stand as the owner; empty: nobody

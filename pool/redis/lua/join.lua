@@ -7,8 +7,8 @@ KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[5] handlers   hash    name -> options
 KEYS[...] signals          signal:IDENTITY, one per identity that joins, then the node's own
-ARGV[1] incarnation    str   the pool's
-ARGV[2] known          str   incarnation of the lane, as the caller knows it; empty: whichever it has
+ARGV[1] generation    str   the pool's
+ARGV[2] known          str   generation of the lane, as the caller knows it; empty: whichever it has
 ARGV[3] stale          str   the one that it may have though `config` names our pool; empty: none
 ARGV[4] not_after_ms   int   TIME in ms after which this call no longer counts
 ARGV[5] pool_ttl_ms    int   > 0; as `config` has it, for a lane that has none yet
@@ -17,13 +17,13 @@ ARGV[7] identity_count int   how many; (id, number, takes) each follow: takes -1
                              node, 0 for a worker that takes nothing yet
 ARGV[...] handlers     name, options each
 
-Returns  pool ms, granted TTL (ms), its term, incarnation of the lane, its clock (as renew)
+Returns  pool ms, granted TTL (ms), its term, generation of the lane, its clock (as renew)
 Errors   POOLDATALOST <lane>, POOLGONE <identity> (fenced, or the call came too late)
 Cost     O(identities + handlers); 4 commands an identity
 Why Lua  a late copy of this call must not bring back an identity that was reaped meanwhile, nor open a
          worker again that has closed itself.
 
-A lane has an incarnation of its own, <the pool's>.<when>, drawn by the first to join it.  One that lost its
+A lane has a generation of its own, <the pool's>.<when>, drawn by the first to join it.  One that lost its
 data is given another, so that whoever joined it before hears of that, and nobody in other lanes does.  Its time
 begins with what its server says then.
 
@@ -41,7 +41,7 @@ local function text_of(number)
 end
 local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term', 'offset', 'turn', 'seen')
 local had, ttl_ms, term = lane_had[1], whole(lane_had[2]), whole(lane_had[3])
-local is_new = not had or string.match(had, '^(.*)%.%d+$') ~= incarnation
+local is_new = not had or string.match(had, '^(.*)%.%d+$') ~= generation
 if (known ~= '' and had ~= known) or (had and is_new and had ~= stale) then
   return redis.error_reply('POOLDATALOST ' .. lane)
 end
@@ -71,7 +71,7 @@ end
 
 redis.call('ZREM', keepalive, '\n') -- on a full server too: who joins it drains it
 if is_new then
-  had = incarnation .. '.' .. time[1] .. string.format('%06d', tonumber(time[2]))
+  had = generation .. '.' .. time[1] .. string.format('%06d', tonumber(time[2]))
   redis.call('HSET', lane, 'incarnation', had)
   if seen == 0 then
     redis.call('HSET', lane, 'seen', text_of(now)) -- the first witness of its clock

@@ -6,7 +6,7 @@ KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim, later done
 KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[...] rest             owned, stream, signal of each identity
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[...] items      id, number each
 
 Uses     lane, ttl

@@ -5,7 +5,7 @@ KEYS[1] lane       hash    incarnation
 KEYS[2] jobs       hash    key -> record
 KEYS[3] thawed     zset    identity that came back from a freeze -> until when that is known
 KEYS[...] rest             result:ID per item; then, where the dead are to give up their places, keepalive and cleanup
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] node         str   who is to be told; empty: only look
 ARGV[3] bytes_max    int   > 0; of outcomes; one alone may be larger
 ARGV[...] items      key, job id each; an empty job id means whichever job the key has

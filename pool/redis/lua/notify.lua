@@ -5,7 +5,7 @@ KEYS[1] lane       hash    stamp
 KEYS[2] jobs       hash    key -> record
 KEYS[3] inbox      list    messages accepted for the key and not yet handled
 KEYS[4] signal     stream  signals of the owner
-ARGV[1] incarnation   str
+ARGV[1] generation   str
 ARGV[2] key           str
 ARGV[3] owner         str   who must stand as the owner; empty: nobody, the message waits in the inbox
 ARGV[4] messages_max  int   > 0

@@ -1,13 +1,13 @@
 --[[
 open_pool: make a pool, or learn how it was made.
 
-KEYS[1] config  hash   protocol, lanes, incarnation, ttl
+KEYS[1] config  hash   protocol, lanes, generation, ttl
 ARGV[1] protocol     str   wire protocol of the caller
 ARGV[2] lanes        str   lanes the caller wants; 0: it needs no pool, only the TTL that it has
-ARGV[3] incarnation  str   used when the pool is new
+ARGV[3] generation  str   used when the pool is new
 ARGV[4] ttl_ms       int   used when the pool has none: 1,000 to 3,600,000; 0: it gets none
 
-Returns  protocol, lanes, incarnation, TTL (ms), server ms, 1 if the incarnation was written here, else 0
+Returns  protocol, lanes, generation, TTL (ms), server ms, 1 if the generation was written here, else 0
 Cost     O(1); 4 commands, 4 more where the pool is new
 Why Lua  SetIfNotExists of three fields at once: the first to join decides for all.  What stands is never
          replaced: two nodes that both saw the data vanish would otherwise take the pool from each other.
@@ -15,7 +15,7 @@ Why Lua  SetIfNotExists of three fields at once: the first to join decides for a
 local wrote = 0
 if lanes ~= '0' and redis.call('HEXISTS', config, 'incarnation') == 0 then
   redis.call('HDEL', config, '\n') -- on a full server too, or a pool that lost it alone could not go on
-  redis.call('HSET', config, 'protocol', protocol, 'lanes', lanes, 'incarnation', incarnation)
+  redis.call('HSET', config, 'protocol', protocol, 'lanes', lanes, 'incarnation', generation)
   wrote = 1
 end
 local ttl_had = tonumber(redis.call('HGET', config, 'ttl') or '')

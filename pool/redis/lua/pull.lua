@@ -11,7 +11,7 @@ KEYS[7] payloads   hash    key -> payload
 KEYS[8] stream     stream  the worker's starts
 KEYS[9] owned      set     keys the worker runs
 KEYS[...] unassigned       one per handler the worker knows: key -> acceptance stamp
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] pending_ms   int   > 0
 ARGV[3] keys_max     int   how many at most, 1 to 1000
 ARGV[4] ahead        int   how many it will begin at once beyond the slots that are free

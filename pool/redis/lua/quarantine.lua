@@ -13,7 +13,7 @@ KEYS[9] letters    hash    job id -> dead letter
 KEYS[10] journal   stream  abnormal edges
 KEYS[11] holders_owned   set     owned:W of the worker it was found at
 KEYS[12] holders_stream  stream  stream:W of that worker
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] key          bytes
 ARGV[3] text         bytes  what the record was when it was seen
 ARGV[4] after        str    entry behind which its start is looked for; -: from the first one

@@ -11,7 +11,7 @@ KEYS[7] stream     stream  starts it had not acknowledged
 KEYS[8] signal     stream  its signals
 KEYS[9] thawed     zset    identity that came back from a freeze -> until when that is known
 KEYS[10] trials    hash    identity -> =N: one of its jobs was aboard at N deaths, none at more; see fence
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] identity     str   id.n
 ARGV[3] claim        str   holder|fence|alive|culprit
 ARGV[4] reap_ms      int   > 0

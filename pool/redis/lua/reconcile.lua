@@ -9,7 +9,7 @@ KEYS[1] lane       hash    stamp
 KEYS[2] jobs       hash    key -> record
 KEYS[3] owned      set     keys it runs
 KEYS[4] stream     stream  starts it has not acknowledged
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] worker       str   id.n
 ARGV[3] at           str   cursor in `owned`, 0 at first; empty: it has been listed
 ARGV[4] after        str   entry of the stream behind which to go on, 0 at first; empty: it has been listed

@@ -3,7 +3,7 @@ recount: end a pass of the walk: note what it found, and set counters right that
 
 KEYS[1] lane           hash    counters, astray
 KEYS[...] unassigned           unassigned:H of every handler that is registered or stands in a record
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] changes      str   what `walk` said when the pass began
 ARGV[3] found        int   records found astray in it
 ARGV[4] counted      int   how many keys wait, as the pass counted them; -1: it did not

@@ -11,7 +11,7 @@ KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY -> when
 KEYS[8] journal    stream  abnormal edges
 KEYS[...] owned            owned:IDENTITY per identity, in their order; then signal:IDENTITY likewise
-ARGV[1] incarnation     str
+ARGV[1] generation     str
 ARGV[2] seq             int   how many renewals this node has asked for; a later one has a higher number
 ARGV[3] term            int   number of the change of TTL that the caller goes by
 ARGV[4] down            int   how many parts of the node are down at the moment

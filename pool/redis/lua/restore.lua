@@ -7,7 +7,7 @@ KEYS[3] jobs       hash    key -> record
 KEYS[4] pending    zset    key -> by when its start must be acknowledged
 KEYS[5] due        zset    k:KEY -> when
 KEYS[6] owned      set     keys the owner runs
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] owner        str   id.n, whom these records name; empty: nobody
 ARGV[3] pending_ms   int   > 0
 ARGV[...] items            key, record as it was seen, limit_ms each; limit_ms: in how long its run-time limit

@@ -2,16 +2,16 @@
 rmap_find: whether a replicated map's history has these revisions, as far as its log tells.
 
 Uses    at, maps_time
-KEYS[1] config  hash    the pool's incarnation
+KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    floor: highest revision of the maps that have ended
 KEYS[3] data    hash    where the map is
 KEYS[4] log     stream  one delta per write, its id is <revision>-0
-ARGV[1] incarnation    str  the pool's, as the caller knows it
+ARGV[1] generation    str  the pool's, as the caller knows it
 ARGV[...] revisions    ints
 
 Returns  [the map's revision, '0' if it is not there; the highest at which any has ended; of each revision
          asked for its stamp; '0': the log goes past it, so it never was; nil: the log does not reach back so far]
-Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
+Errors   POOLDATALOST <config>  the pool's generation is another one, or gone
          WRONGTYPE              foreign data under one of the keys
 Cost     O(revisions), 4 commands and 1 to 2 for each; writes nothing
 Why Lua  of one moment: a revision that is neither there nor below what is was lost.
@@ -19,7 +19,7 @@ Why Lua  of one moment: a revision that is neither there nor below what is was l
 Numbers are skipped where a map ends and lives again.  A revision that no delta led to, as a place that was mended
 has it, is known by the delta that led on from it.
 ]]
-if redis.call('HGET', config, 'incarnation') ~= incarnation then
+if redis.call('HGET', config, 'incarnation') ~= generation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
 local _, revision, stamp_now = read_place(redis.call('HGET', data, 'at'))

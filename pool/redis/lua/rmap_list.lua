@@ -2,13 +2,13 @@
 rmap_list: append to a list of a replicated map, or remove from it, as one revision.
 
 Uses    at, maps_time, rmap
-KEYS[1] config  hash    the pool's incarnation
+KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    as in rmap_write
 KEYS[3] data    hash    as in rmap_write
 KEYS[4] lists   zset    the items of its lists, and where in its list a value is
 KEYS[5] log     stream  one delta per write, its id is <revision>-0
 KEYS[6] due     zset    map -> when its time is up, by the maps' time
-ARGV[1] incarnation  str  the pool's, as the caller knows it
+ARGV[1] generation  str  the pool's, as the caller knows it
 ARGV[2] name         str  the map's
 ARGV[3] nonce        str  drawn for this call
 ARGV[4] items_max    int  > 0; strings and list items in the map
@@ -21,7 +21,7 @@ ARGV[...] values     what to append or remove, at least one
 
 Returns  [revision, stamp, items before, items now]; a list without items is no key.  If nothing changed,
          the revision is the present one and nothing is written.
-Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
+Errors   POOLDATALOST <config>  the pool's generation is another one, or gone
          POOLMAPFULL <items>    the map would hold more than items_max
          POOLMAPVALUE <why>     the key holds a string
          OOM                    the server is full and something would be appended

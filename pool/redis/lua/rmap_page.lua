@@ -2,12 +2,12 @@
 rmap_page: the next part of a replicated map, and what changed since the part before.
 
 Uses    at, maps_time
-KEYS[1] config  hash    the pool's incarnation
+KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    the time by which maps end; floor: highest revision of those that have
 KEYS[3] data    hash    where the map is (see at), and its strings: =key -> value
 KEYS[4] lists   zset    the items of its lists, and where in its list a value is
 KEYS[5] log     stream  one delta per write, its id is <revision>-0
-ARGV[1] incarnation  str    the pool's, as the caller knows it
+ARGV[1] generation  str    the pool's, as the caller knows it
 ARGV[2] nonce        str    drawn for this call
 ARGV[3] bytes_max    int    > 0; of the changes, and of the items: what goes beyond it is one change, or few items
 ARGV[4] reached      str    the revision to which the parts before lead; empty: this is the first
@@ -18,7 +18,7 @@ Returns  [revision, stamp, entries of the log since, more, strings, items of lis
          count of list items]: '0' and '0' for a map that is not there, or where it ended; more is 1 if there are more entries than came,
          and then no items do; strings is flat: field, value ..., with `at` among them; the items of a list are in
          order, see lib/rmap; over is 1 if these were the last; nil if the map's time is up and nobody has emptied it yet
-Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
+Errors   POOLDATALOST <config>  the pool's generation is another one, or gone
          WRONGTYPE              foreign data under one of the keys
 Cost     O(what it returns): about bytes_max, and at most bytes_max / 32 items; writes nothing while the map is whole
 Why Lua  changes, items and revision are of one moment, else a delta would be applied twice or never.
@@ -26,7 +26,7 @@ Why Lua  changes, items and revision are of one moment, else a delta would be ap
 A map whose place is gone, or junk, or behind its log, as a write that was broken off leaves it, goes on behind
 all that was logged: else its log would be replayed onto its own items, again and again.
 ]]
-if redis.call('HGET', config, 'incarnation') ~= incarnation then
+if redis.call('HGET', config, 'incarnation') ~= generation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
 local at = redis.call('HGET', data, 'at')
@@ -56,7 +56,7 @@ if not at and logged <= floor and strings_count == 0 and lists_count == 0 then
   for i = 1, newest and #newest[2] or 0, 2 do
     last[newest[2][i]] = newest[2][i + 1]
   end
-  local is_ours = last.incarnation == incarnation and string.match(last.stamp or '', '^%x+$')
+  local is_ours = last.incarnation == generation and string.match(last.stamp or '', '^%x+$')
   return { is_ours and whole(logged) or '0', is_ours and last.stamp or '0', {}, 0, {}, {}, '', 1, 0, 0 }
 end
 if not from or logged > revision then
@@ -64,7 +64,7 @@ if not from or logged > revision then
   revision = math.max(logged + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
   stamp = string.sub(redis.sha1hex(nonce), 1, 16)
   redis.call('HDEL', data, 'at') -- on a full server too
-  redis.call('HSET', data, 'at', string.format('%s %.0f %s %.0f', incarnation, revision, stamp, ends or 0))
+  redis.call('HSET', data, 'at', string.format('%s %.0f %s %.0f', generation, revision, stamp, ends or 0))
 end
 revision = whole(revision)
 local last_id = newest and newest[1] or revision .. '-0'

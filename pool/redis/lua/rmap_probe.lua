@@ -2,11 +2,11 @@
 rmap_probe: where in their histories several replicated maps are, and which maps' time is up; it notes the time.
 
 Uses    at, maps_time
-KEYS[1] config  hash  the pool's incarnation
+KEYS[1] config  hash  the pool's generation
 KEYS[2] maps    hash  now, seen: the time by which maps end, and the server's clock then
 KEYS[3] due     zset  map -> when its time is up, by that time
 KEYS[...] of    per map: its data, its lists, its log
-ARGV[1] incarnation  str  the pool's, as the caller knows it
+ARGV[1] generation  str  the pool's, as the caller knows it
 ARGV[2] expected_ms  int  the maps' time by what passed since the caller's last probe; 0: it has none
 ARGV[3] ended_max    int  how many names of maps that have ended it takes
 ARGV[4] late_ms      int  > 0; for how long they are the caller's: who does not end them leaves them to others then
@@ -18,9 +18,9 @@ Returns  [now, names, foreign, ...]: the maps' time; which maps' time is up; whe
          stamp, '0' and '0' for one that is not there; how many strings it has and how many items in its lists,
          and 0.  Of one that cannot be read two nils, -1 and -1, and which of its keys that is: 1 to 3; 4 where what
          finds the values in lists is not as many as they are
-Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
+Errors   POOLDATALOST <config>  the pool's generation is another one, or gone
 Cost     O(maps + names); 7 commands, 3 per map, 1 more with lists, 1 with an end and 1 with logs, 1 per name
-Why Lua  one answer for all maps a node follows, of one moment and of one incarnation: one broken map hides no other.
+Why Lua  one answer for all maps a node follows, of one moment and of one generation: one broken map hides no other.
 
 The maps' time is what the pool's processes have seen pass.  Where the server's clock goes on otherwise than a
 caller has measured, or nobody probed for long, the caller is believed, and who has measured nothing moves
@@ -30,7 +30,7 @@ The place in due is only how an end is found: one that another hand took away is
 While foreign data are there each caller ends what it follows; while they are in maps, nothing ends.
 ]]
 local STEP_MS = 5000 -- a late message explains less
-if redis.call('HGET', config, 'incarnation') ~= incarnation then
+if redis.call('HGET', config, 'incarnation') ~= generation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
 local answer = { '0', {}, 0 }

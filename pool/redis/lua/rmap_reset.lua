@@ -2,13 +2,13 @@
 rmap_reset: remove everything from a replicated map, as one revision.
 
 Uses    at, maps_time, rmap
-KEYS[1] config  hash    the pool's incarnation
+KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    as in rmap_write
 KEYS[3] data    hash    as in rmap_write
 KEYS[4] lists   zset    the items of its lists, and where in its list a value is
 KEYS[5] log     stream  one delta per write, its id is <revision>-0
 KEYS[6] due     zset    map -> when its time is up, by the maps' time
-ARGV[1] incarnation  str  the pool's, as the caller knows it
+ARGV[1] generation  str  the pool's, as the caller knows it
 ARGV[2] name         str  the map's
 ARGV[3] nonce        str  drawn for this call
 ARGV[4] kind         str  reset; destroy, which leaves nothing of the map; expire: that, if its time is up
@@ -16,7 +16,7 @@ ARGV[...] expected   key, value, key, value ...: only if all of these are in the
 
 Returns  [revision, stamp, met, items before]; if the condition did not hold, or nothing was there, the
          revision is the present one
-Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
+Errors   POOLDATALOST <config>  the pool's generation is another one, or gone
          WRONGTYPE              foreign data under one of the keys
 Cost     O(expected) plus the freeing of the map, which goes on beside; at most 13 commands
 Why Lua  as rmap_write

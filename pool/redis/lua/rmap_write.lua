@@ -2,13 +2,13 @@
 rmap_write: change strings of a replicated map and log the change, as one revision.
 
 Uses    rmap_plain, at, maps_time, rmap
-KEYS[1] config  hash    the pool's incarnation
+KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    now, seen: the time by which maps end; floor: highest revision of those that have
 KEYS[3] data    hash    where the map is (see at), and its strings: =key -> value
 KEYS[4] lists   zset    the items of its lists
 KEYS[5] log     stream  one delta per write, its id is <revision>-0
 KEYS[6] due     zset    map -> when its time is up, by the maps' time
-ARGV[1] incarnation  str  the pool's, as the caller knows it
+ARGV[1] generation  str  the pool's, as the caller knows it
 ARGV[2] name         str  the map's
 ARGV[3] nonce        str  drawn for this call
 ARGV[4] items_max    int  > 0; strings and list items in the map
@@ -21,7 +21,7 @@ Returns  [revision, stamp, met, previous, met, previous ...]: met is '1' if the 
          (of a put in any case).
          Operations see the effect of those before them.  All that changed is one revision; if
          nothing did, the revision is the present one and nothing is written.
-Errors   POOLDATALOST <config>  the pool's incarnation is another one, or gone
+Errors   POOLDATALOST <config>  the pool's generation is another one, or gone
          POOLMAPFULL <items>    a key would be added, and the map holds items_max already
          POOLMAPVALUE <why>     increment of what is not a whole number, or beyond 2^53 - 1
          OOM                    the server is full and a key would be set, but in the pool's own map; deletes

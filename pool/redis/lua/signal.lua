@@ -3,7 +3,7 @@ signal: tell a node that a job it waits for has started or ended, where the serv
 
 KEYS[1] lane    hash    incarnation
 KEYS[2] signal  stream  signals of the node
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[...] fields       of the entry: name, value each
 
 Uses     lane

@@ -10,7 +10,7 @@ KEYS[6] due        zset    k:KEY -> when
 KEYS[7] handlers   hash    name -> options
 KEYS[8] thawed     zset    identity that came back from a freeze -> until when that is known
 KEYS[9] open       hash    id -> number|takes|seq[|down]
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] holder       str   identity of the sweeper
 ARGV[3] lock_ms      int   how long the lock holds
 ARGV[4] keys_max     int   how many at most

@@ -3,7 +3,7 @@ thaw: an identity that was fenced says that its process lives: it was frozen or 
 
 KEYS[1] lane     hash  incarnation
 KEYS[2] thawed   zset  identity -> until when that is known
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] known_ms     int   > 0; how long that is known
 ARGV[...] names        identities
 
@@ -11,7 +11,7 @@ Uses     lane
 Returns  OK
 Errors   POOLDATALOST <lane>
 Cost     O(names * log n); 1 command each, 5 a call
-Why Lua  only a lane of our incarnation, and only the server's clock, may be written to.
+Why Lua  only a lane of our generation, and only the server's clock, may be written to.
 ]]
 redis.call('ZREM', thawed, '\n')
 -- What has been known for long enough goes when more comes, faster than it comes.

@@ -3,7 +3,7 @@ ttl: change the TTL that a lane goes by.
 
 KEYS[1] lane     hash    incarnation, ttl, term
 KEYS[2] journal  stream  abnormal edges
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] wanted_ms    int   1,000 to 3,600,000
 
 Uses     lane

@@ -6,7 +6,7 @@ KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[5] jobs       hash    key -> record
-ARGV[1] incarnation  str
+ARGV[1] generation  str
 ARGV[2] holder       str   identity of the walker
 ARGV[3] hold_ms      int   > 0; how long before somebody else may go on
 ARGV[4] cursor       str   where the caller thinks that it stands; empty: it has not walked

@@ -126,7 +126,7 @@ def test_a_batch_does_what_its_items_do_one_by_one(seed: int) -> None:
     )
     answered = set()
     for side in (together, apart):
-        side.keyspace.run(b"HSET", NAMES.lane.encode(), b"incarnation", LANE.incarnation.encode())
+        side.keyspace.run(b"HSET", NAMES.lane.encode(), b"incarnation", LANE.generation.encode())
         side.run(join)
     for step in range(STEPS):
         together.now_us += dice.choice((1, 1000, 300_000))

@@ -168,9 +168,9 @@ def test_scripts_answer_and_leave_the_same(redis_url: str, seed: int) -> None:
             client.delete(raw)
         lane = Lane(both.names, "inc.1")
         node, workers = Target("n1", 1), [Target("w1", 1), Target("w2", 1)]
-        client.hset(lane.names.lane, "incarnation", lane.incarnation)
+        client.hset(lane.names.lane, "incarnation", lane.generation)
         both.keyspace.run(
-            b"HSET", lane.names.lane.encode(), b"incarnation", lane.incarnation.encode()
+            b"HSET", lane.names.lane.encode(), b"incarnation", lane.generation.encode()
         )
         both.call(
             lane.join(

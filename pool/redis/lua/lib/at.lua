@@ -1,9 +1,9 @@
 --[[
 at: where a replicated map is in its history, as the field `at` of its hash says.
 
-Gives  whole(number); read_place(text): incarnation, revision, stamp and ends, or nil if that is none of ours.
+Gives  whole(number); read_place(text): generation, revision, stamp and ends, or nil if that is none of ours.
 
-  <incarnation> <revision> <stamp> <ends>      ends: when its time is up (ms of the maps' time); 0: never
+  <generation> <revision> <stamp> <ends>      ends: when its time is up (ms of the maps' time); 0: never
 ]]
 local function whole(number)
   return string.format('%.0f', number)

@@ -1,5 +1,5 @@
 --[[
-lane: what every script of a lane begins with.  Needs  keys lane; argument incarnation.
+lane: what every script of a lane begins with.  Needs  keys lane; argument generation.
 
 Gives  now_us, now (ms), raw_us, whole(text), text_of(number), instant(score), stamp(), tally(name, n),
 close_lane(), fits(key, type); of pool time: offset, seen, reached, period_ms, is_astray.
@@ -19,7 +19,7 @@ could renew, whose caller says what pool time it expects goes by that (see expec
 ]]
 local lane_had = redis.call('HMGET', lane, 'incarnation', 'stamp', 'unassigned', 'waiting', 'offset', 'seen',
   'ttl', 'claim', 'paced', 'reached')
-if lane_had[1] ~= incarnation then
+if lane_had[1] ~= generation then
   return redis.error_reply('POOLDATALOST ' .. lane)
 end
 local lane_time = redis.call('TIME')

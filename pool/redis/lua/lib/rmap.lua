@@ -1,7 +1,7 @@
 --[[
 rmap: what each write of a replicated map begins and ends with.
 
-Needs  at, maps_time; keys config, maps, data, lists, log, due; arguments incarnation, name, nonce.
+Needs  at, maps_time; keys config, maps, data, lists, log, due; arguments generation, name, nonce.
 Gives  begin(keys): read where the map is, and those strings; then is_expired, revision, stamp, ends, strings,
        size_of(key), span(head, after), head_of(key), index_head(key), count(), live(ttl_ms, life),
        commit(edits, kind, ends, fields), note(), settle().
@@ -18,12 +18,12 @@ parted never have the same one again, whatever any clock says, and though one wr
 local LOG_BYTES = 8388608
 local LOG_DELTAS = 1024
 local READING_MS = 60000 -- how long the log of a map that has ended is kept: who follows it has read it by then
--- Of what is junk nothing counts: the map begins anew, as in a new incarnation; whoever follows takes a snapshot.
+-- Of what is junk nothing counts: the map begins anew, as in a new generation; whoever follows takes a snapshot.
 local from, revision, stamp, ends, strings, is_expired = nil, 0, '0', 0, {}, false
 local now_ms, clock_ms, has_lists
 
 local function begin(keys)
-  if redis.call('HGET', config, 'incarnation') ~= incarnation then
+  if redis.call('HGET', config, 'incarnation') ~= generation then
     return redis.error_reply('POOLDATALOST ' .. config)
   end
   local fields = { 'at' }
@@ -121,7 +121,7 @@ local function commit(edits, kind, until_ms, fields)
     table.insert(edits, 1, '*')
   end
   local text, after = table.concat(edits), string.format('%.0f-%s', revision, stamp)
-  if from ~= incarnation then
+  if from ~= generation then
     revision = begin_anew()
   end
   revision = revision + 1
@@ -136,13 +136,13 @@ local function commit(edits, kind, until_ms, fields)
   local kept = math.max(1, math.min(LOG_DELTAS, math.floor(LOG_BYTES / (#text + 100))))
   -- The log comes first: it is the write that a full server refuses, and then nothing is half done.
   local number = whole(revision)
-  local logged = redis.pcall('XADD', log, 'MAXLEN', '~', kept, number .. '-0', 'incarnation', incarnation, 'stamp', stamp,
+  local logged = redis.pcall('XADD', log, 'MAXLEN', '~', kept, number .. '-0', 'incarnation', generation, 'stamp', stamp,
     'after', after, 'edits', text)
   if type(logged) == 'table' and logged.err then
     -- A write of before was broken off behind this, by a right that its user lacked: above what it logged.
     revision = begin_anew() + 1
     number = whole(revision)
-    redis.call('XADD', log, number .. '-0', 'incarnation', incarnation, 'stamp', stamp, 'after', after, 'edits', text)
+    redis.call('XADD', log, number .. '-0', 'incarnation', generation, 'stamp', stamp, 'after', after, 'edits', text)
   end
   if not from then
     redis.call('PERSIST', log) -- of a map that had ended
@@ -156,7 +156,7 @@ local function commit(edits, kind, until_ms, fields)
     redis.call('HSET', maps, 'floor', whole(math.max(floor_then, revision)))
     return
   end
-  local at = string.format('%s %s %s %.0f', incarnation, number, stamp, until_ms)
+  local at = string.format('%s %s %s %.0f', generation, number, stamp, until_ms)
   redis.call('HSET', data, 'at', at, unpack(fields or {}))
   if until_ms ~= ends then
     ends = until_ms
@@ -167,7 +167,7 @@ end
 -- After what removes: an empty map has no time left to count, or what is written much later would die with what was.
 local function settle()
   if ends > 0 and redis.call('HLEN', data) <= 1 and redis.call('EXISTS', lists) == 0 then
-    redis.call('HSET', data, 'at', string.format('%s %.0f %s 0', incarnation, revision, stamp))
+    redis.call('HSET', data, 'at', string.format('%s %.0f %s 0', generation, revision, stamp))
     redis.pcall('ZREM', due, name)
   end
 end
