@@ -115,7 +115,7 @@ class Node(Dispatching):
         self._wiring: Wiring | None = None
         self._drained: anyio.Event | None = None
         self._check_loop: Callable[[], object] = lambda: None  # until it is entered
-        self._generation = LINEAGE.generation
+        self._forks = LINEAGE.forks
 
     # --- what it is ---------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Node(Dispatching):
         `troubled` is open with a part that has crashed and does not run again yet; `forked` is any
         node in a child of the process that made it.
         """
-        if self._generation != LINEAGE.generation:
+        if self._forks != LINEAGE.forks:
             return "forked"
         is_troubled = self._state == "open" and self._wiring is not None and self._wiring.down
         return "troubled" if is_troubled else self._state
@@ -442,7 +442,7 @@ class Node(Dispatching):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._generation == LINEAGE.generation:
+        if self._forks == LINEAGE.forks:
             self._check_loop()
         wiring, task_scope, abandoned = self._open_wiring, self._task_scope, -1
         self._state = "draining"
@@ -558,7 +558,7 @@ class Node(Dispatching):
         self._check_here()
 
     def _check_here(self) -> None:
-        if self._generation != LINEAGE.generation:
+        if self._forks != LINEAGE.forks:
             raise NotRunning(state="forked")
         self._check_loop()
 

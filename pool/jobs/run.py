@@ -130,7 +130,7 @@ def _apart(
 
     A task per job would do that too, and cost more than most jobs.
     """
-    step, value, generation = coro.send, None, LINEAGE.generation
+    step, value, forks = coro.send, None, LINEAGE.forks
     while True:
         was_cancelled = cancels.has_any()
         try:
@@ -138,8 +138,8 @@ def _apart(
                 waits_for = context.run(step, value)
             finally:
                 value = None  # an error that we threw into it: its traceback leads back here
-                if LINEAGE.generation != generation:
-                    LINEAGE.end_copy(generation)
+                if LINEAGE.forks != forks:
+                    LINEAGE.end_copy(forks)
             if not was_cancelled and cancels.has_any():
                 run.has_cancelled = True
         except StopIteration as end:
@@ -161,13 +161,13 @@ async def _awaited(value: Any) -> Any:
 
 def _in_thread(call: Callable[[], Any]) -> Returned | _Threw:
     """Call a plain handler: not every error can be raised across threads as it is."""
-    generation = LINEAGE.generation
+    forks = LINEAGE.forks
     try:
         return Returned(call())
     except BaseException as error:  # noqa: BLE001 - user code: every error is an outcome
         return _Threw(error)
     finally:
-        LINEAGE.end_copy(generation)
+        LINEAGE.end_copy(forks)
 
 
 async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> Ending:

@@ -14,7 +14,7 @@ lanes know it too: the pool's generation is <drawn>.<number of lanes>, a lane's 
 Who finds `config` gone, or without a TTL (opening, joining anew, or a map's call was told), asks
 all lanes before it writes:
 
-    one has our generation                       `config` as it was; nobody in a lane is touched
+    one has our generation                        `config` as it was; nobody in a lane is touched
     else some have any                            as most of these have it: who opens joins that
                                                   pool; whoever was in another has lost it
     those that answer have none, one is silent    as it was, if we have a generation: each lane

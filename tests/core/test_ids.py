@@ -46,7 +46,7 @@ def test_a_fork_makes_other_ids() -> None:
 
 
 @given(SEED, st.integers(0, 10**DIGITS_MAX - 1))
-def test_an_generation_can_be_taken_apart(seed: bytes, number: int) -> None:
+def test_a_members_name_can_be_taken_apart(seed: bytes, number: int) -> None:
     worker = Ids(seed).next("w")
     assert split_member_name(member_name(worker, number)) == (worker, number)
 

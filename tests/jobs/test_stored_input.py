@@ -418,7 +418,7 @@ async def test_a_start_from_before_a_loss_is_not_given_another_jobs_payload(
     assert diary.entries == [b"z"]
 
 
-async def test_what_was_granted_to_a_lost_generation_does_not_start_under_the_next(
+async def test_what_was_granted_to_a_lost_name_does_not_start_under_the_next(
     fleet: Fleet, diary: Diary
 ) -> None:
     """G-02: it waits for the former handler of its key, which ends only after the lease is lost."""

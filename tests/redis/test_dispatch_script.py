@@ -59,7 +59,7 @@ def test_a_stamp_that_is_none_stops_nobody(bench: Bench, stamp: object) -> None:
 def test_the_first_open_target_with_room_gets_the_job(bench: Bench) -> None:
     """A detour, never a refusal: what the dispatcher believes of its targets may be old."""
     bench.take(W1, 1)
-    gone = Target("w1", 2)  # another generation than the one in `open`
+    gone = Target("w1", 2)  # another number than the one in `open`
     stranger = Target("w9", 1)
     targets = [stranger, gone, W1, W2]
     items = [bench.admission(f"k{i}", ranked=[1, 2, 3, 4]) for i in range(3)]

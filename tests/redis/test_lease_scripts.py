@@ -347,7 +347,7 @@ def test_only_an_ended_lease_is_fenced_and_only_once(bench: Bench) -> None:
     assert bench.audit() == []
 
 
-def test_fencing_an_old_generation_leaves_the_new_one_open(bench: Bench) -> None:
+def test_fencing_an_old_name_leaves_the_new_one_open(bench: Bench) -> None:
     """G-06: a worker that joined again goes on while its old keys are reaped."""
     bench.join({Target("w1", 2): 5}, is_new=False)
     bench.end_lease("w1.1")
@@ -632,7 +632,7 @@ def test_leaving_twice_is_leaving_once(bench: Bench) -> None:
     assert bench.run(bench.lane.leave([W2])) == [b"GONE"]
 
 
-def test_leaving_does_not_close_the_next_generation(bench: Bench) -> None:
+def test_leaving_does_not_close_the_next_name(bench: Bench) -> None:
     """`open` is deleted only if it names who leaves."""
     bench.join({Target("w1", 2): 5}, is_new=False)
     assert bench.run(bench.lane.leave([W1])) == [b"OK"]

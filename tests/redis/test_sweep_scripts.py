@@ -399,7 +399,7 @@ def test_a_start_behind_a_hung_loop_is_taken_back_once_its_time_has_passed(bench
     assert bench.audit() == []
 
 
-@pytest.mark.parametrize("says", ["open", "draining", "of another generation", "deleted"])
+@pytest.mark.parametrize("says", ["open", "draining", "under another number", "deleted"])
 def test_of_a_worker_that_does_not_hang_nothing_is_taken_back(bench: Bench, says: str) -> None:
     """G-02: one that drains has begun what it has not acknowledged yet, maybe."""
     bench.put("k", "P")
@@ -410,7 +410,7 @@ def test_of_a_worker_that_does_not_hang_nothing_is_taken_back(bench: Bench, says
             hang(bench, is_hung=False)
         case "draining":
             bench.take(W1, 0)
-        case "of another generation":
+        case "under another number":
             bench.do("HSET", bench.names.open, "w1", "2|-|9")
         case _:
             bench.do("DEL", bench.names.open)

@@ -252,7 +252,7 @@ class SystemIO:
         self._loop_thread = 0  # the one that starts bodies
         self._loop: TaskLoop | None = None  # as found last
         self._aside = Scribe(lambda n: _log.warning("observers.failed", times=n), patience_s=0.0)
-        _SEAMS.add(self)
+        _IOS.add(self)
 
     if hasattr(time, "CLOCK_BOOTTIME"):
         # A lease goes on ending while the machine sleeps; CLOCK_MONOTONIC would not notice.
@@ -333,9 +333,9 @@ COPY_EXIT_CODE: Final = 70  # of a forked child that came back to us
 
 @attrs.define
 class Lineage:
-    """Which process this is: a number that is another one in each forked child."""
+    """Which process this is: by how many forks it came from the first that had us."""
 
-    generation: int = 0
+    forks: int = 0
 
     def end_copy(self, before: int) -> None:
         """End this process if it is the child of a fork since then.
@@ -343,7 +343,7 @@ class Lineage:
         What it would go on with is a copy: of a loop whose epoll it shares with the parent, of
         leases, and of a job that the parent runs.  It shall say nothing of them, and undo nothing.
         """
-        if self.generation != before:
+        if self.forks != before:
             os.write(
                 2, b"pool: a forked child left its handler, and was ended: it must exec or _exit\n"
             )
@@ -353,12 +353,12 @@ class Lineage:
 LINEAGE: Final = Lineage()
 
 # The one global state of the package: fork handlers cannot be taken back, so there is one for all.
-_SEAMS: weakref.WeakSet[SystemIO] = weakref.WeakSet()
+_IOS: weakref.WeakSet[SystemIO] = weakref.WeakSet()
 
 
 def _die_in_child() -> None:
-    LINEAGE.generation += 1
-    for io in list(_SEAMS):
+    LINEAGE.forks += 1
+    for io in list(_IOS):
         io.die()
 
 

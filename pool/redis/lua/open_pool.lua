@@ -1,7 +1,7 @@
 --[[
 open_pool: make a pool, or learn how it was made.
 
-KEYS[1] config  hash   protocol, lanes, generation, ttl
+KEYS[1] config  hash   protocol, lanes, incarnation, ttl
 ARGV[1] protocol     str   wire protocol of the caller
 ARGV[2] lanes        str   lanes the caller wants; 0: it needs no pool, only the TTL that it has
 ARGV[3] generation  str   used when the pool is new

@@ -8,7 +8,7 @@ gets its head, which may be who has just joined, if it was accepted first.
 
 Targets come as  ARGV[a] = count, then (worker id, number) each, and
 KEYS[k], KEYS[k + 1], ... = stream:W, owned:W each; later they are named by their place in that list.
-A target counts only while `open` names the same generation and says how many keys it takes: fencing and
+A target counts only while `open` names the same number and says how many keys it takes: fencing and
 leaving take it out of `open` in the same script, so nothing is ever granted to one that is gone.
 ]]
 local targets = {}
