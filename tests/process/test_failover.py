@@ -272,18 +272,24 @@ def _move_by_key(
     *,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
-    """Move a slot as `redis-cli --cluster reshard` does; for a while it is on both nodes."""
+    """Move a slot as `redis-cli --cluster reshard` does; for a while it is on both nodes.
+
+    Its lane's own key goes first, if there is one: who needs more than it is refused from then on.
+    """
     slot = redis.crc.key_slot(key.encode())
     assert 0 <= slot < SLOTS
     names = {each.tcp_port: Cluster.name(each) for each in (source, target)}
     with admin(source) as old, admin(target) as new:
         run: Callable[..., Any] = old.execute_command
+        lane = f"{key}lane"
+        keys = [lane] if old.exists(lane) else run("CLUSTER GETKEYSINSLOT", slot, 3)
         run_new: Callable[..., Any] = new.execute_command
         run_new("CLUSTER SETSLOT", slot, "IMPORTING", names[source.tcp_port])
         run("CLUSTER SETSLOT", slot, "MIGRATING", names[target.tcp_port])
-        while keys := run("CLUSTER GETKEYSINSLOT", slot, 3):
+        while keys:
             run("MIGRATE", "127.0.0.1", target.tcp_port, "", 0, 5000, "KEYS", *keys)
             meanwhile()
+            keys = run("CLUSTER GETKEYSINSLOT", slot, 3)
         for each in (target, *place.processes):
             with admin(each) as client:
                 tell: Callable[..., Any] = client.execute_command
