@@ -63,8 +63,8 @@ class Rejoined:
     """The pool is there again, in the same generation or in another."""
 
 
-Told: TypeAlias = Deltas | Probed | HistoryLost | Rejoined
-Receive: TypeAlias = Callable[[Told], object]
+News: TypeAlias = Deltas | Probed | HistoryLost | Rejoined
+Receive: TypeAlias = Callable[[News], object]
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -79,7 +79,7 @@ class _Reading(Reading):
 class _Answer:
     """What a probe brought: of each map, and which of the keys that all share are damaged."""
 
-    told: Sequence[tuple[_Reading, Told]]
+    told: Sequence[tuple[_Reading, News]]
     damaged: frozenset[str] | None = None  # None: that is not known
 
 
@@ -186,7 +186,7 @@ class Follower:
         tailer.taken()
 
     def _deliver(
-        self, tailer: StreamTailer[_Reading], told: Sequence[tuple[_Reading, Told]]
+        self, tailer: StreamTailer[_Reading], told: Sequence[tuple[_Reading, News]]
     ) -> None:
         for reading, message in told:
             if tailer.follows(reading):
@@ -208,7 +208,7 @@ class Follower:
     ) -> _Answer:
         generation, maps = self.generation, [reading.stored for reading in readings]
         timeout_s = self.settings.op_timeout_s
-        told: list[Told] = []
+        told: list[News] = []
         foreign: frozenset[str] = frozenset()
         logs = is_fresh or any(reading.is_off for reading in readings)
         ended_count = ENDED_MAX

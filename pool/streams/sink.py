@@ -110,10 +110,10 @@ from pool.streams.commands import (
 )
 from pool.streams.event import FIRST, Filter, Start, StreamEvent, check_id, event_of, position_of
 from pool.streams.sink_acks import Acks
-from pool.streams.sink_calls import Calls
+from pool.streams.sink_calls import SinkCalls
 from pool.streams.sink_hands import Hands
 from pool.streams.sink_source import Item, Source, size_of
-from pool.streams.sink_told import Told
+from pool.streams.sink_told import SinkTold
 
 SINK_BUFFER_MAX: Final = 100
 GRACE_S: Final = 30.0
@@ -183,8 +183,8 @@ class Sink:
         )
         self._is_unreachable = False  # which was told
         self._held: Batch[Source] | None = None  # brought while a take was under way
-        self._told = Told(name, session.io.clock, session.emit)
-        self._calls = Calls(
+        self._told = SinkTold(name, session.io.clock, session.emit)
+        self._calls = SinkCalls(
             pipeline=session.pipeline,
             told=self._told,
             is_no_ack=self._is_no_ack,
