@@ -353,12 +353,12 @@ class StoredMap:
         known = {of: stamp for of, stamp in zip(revisions, stamps, strict=True) if stamp}
         return History(revision, floor, known)
 
-    def pages(self, generation: str) -> Pages:
+    def pages(self, generation: str) -> SnapshotPages:
         """Return what fetches the whole map, page by page."""
-        return Pages(self, generation)
+        return SnapshotPages(self, generation)
 
     async def snapshot(self, pipeline: Pipeline, generation: str) -> MapState:
-        """Fetch the whole map; for errors see `Pages.fetch`."""
+        """Fetch the whole map; for errors see `SnapshotPages.fetch`."""
         pages = self.pages(generation)
         while (state := await pages.fetch(pipeline)) is None:
             continue
@@ -382,7 +382,7 @@ def nonce(io: IO) -> str:
 
 
 @attrs.define(eq=False)
-class Pages:
+class SnapshotPages:
     """The whole of a map, as it is fetched: one call a page, of any connection.
 
     What is here stays here whatever fails; a page that did not come is asked for again, half as

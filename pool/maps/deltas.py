@@ -494,7 +494,7 @@ class Ask:
 
 
 @attrs.frozen
-class Changed:
+class KeysChanged:
     """Effect: tell watchers, and who waits for one of these positions."""
 
     changes: tuple[KeyChange, ...]
@@ -525,7 +525,7 @@ class Follow:
     at: Position
 
 
-Effect: TypeAlias = Ask | Changed | Resync | Follow | Odd
+Effect: TypeAlias = Ask | KeysChanged | Resync | Follow | Odd
 
 
 @attrs.frozen
@@ -571,7 +571,7 @@ class Copy:
         effects: tuple[Effect, ...] = ()
         if applied.state is not self.state:
             copy = attrs.evolve(self, state=applied.state, is_strained=False, is_gapped=False)
-            effects = (Changed(applied.changes, applied.passed),)
+            effects = (KeysChanged(applied.changes, applied.passed),)
         if applied.gap is None:
             return copy, effects
         if copy.is_strained:

@@ -63,8 +63,8 @@ class Rejoined:
     """The pool is there again, in the same generation or in another."""
 
 
-Told: TypeAlias = Deltas | Probed | HistoryLost | Rejoined
-Receive: TypeAlias = Callable[[Told], object]
+News: TypeAlias = Deltas | Probed | HistoryLost | Rejoined
+Receive: TypeAlias = Callable[[News], object]
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -79,7 +79,7 @@ class _Reading(Reading):
 class _Answer:
     """What a probe brought: of each map, and which of the keys that all share are damaged."""
 
-    told: Sequence[tuple[_Reading, Told]]
+    told: Sequence[tuple[_Reading, News]]
     damaged: frozenset[str] | None = None  # None: that is not known
 
 
@@ -98,68 +98,68 @@ class Follower:
     timing: Callable[[], Timing]
     emit: Callable[[Event], object]
     care: Care | None  # None: a crash ends it
-    _tails: list[StreamTailer[_Reading]] = attrs.field(init=False)
+    _tailers: list[StreamTailer[_Reading]] = attrs.field(init=False)
     _is_started: bool = attrs.field(init=False, default=False)
     # The maps' time as the server said last, and when that was by our own clock.
     _noted: tuple[int, float] | None = attrs.field(init=False, default=None)
     _damaged: frozenset[str] = attrs.field(init=False, default=frozenset())  # of what all share
 
-    @_tails.default
-    def _first_tail(self) -> list[StreamTailer[_Reading]]:
+    @_tailers.default
+    def _first_tailer(self) -> list[StreamTailer[_Reading]]:
         return [self._new_tailer()]
 
     def _new_tailer(self) -> StreamTailer[_Reading]:
-        tail: StreamTailer[_Reading] = StreamTailer(
+        tailer: StreamTailer[_Reading] = StreamTailer(
             name="pool-maps",
             io=self.io,
             url=self.url,
             timing=self.timing,
             count=READ_MAX,
             decode=_deltas,
-            on_batch=lambda batch: self._on_batch(tail, batch),
+            on_batch=lambda batch: self._on_batch(tailer, batch),
             probe=self._probe,
-            on_probed=lambda told: self._on_probed(tail, told),
+            on_probed=lambda told: self._on_probed(tailer, told),
             on_trouble=self._on_trouble,
             on_back=self._on_back,
             care=self.care,
         )
-        return tail
+        return tailer
 
     def start(self) -> None:
         """Start reading; maps may be followed before."""
         self._is_started = True
-        for tail in self._tails:
-            tail.start()
+        for tailer in self._tailers:
+            tailer.start()
 
     async def aclose(self, budget_s: float) -> None:
         """Stop reading, within the budget.  Twice is fine."""
         async with anyio.create_task_group() as tasks:
-            for tail in self._tails:
-                tasks.start_soon(tail.aclose, budget_s)
+            for tailer in self._tailers:
+                tasks.start_soon(tailer.aclose, budget_s)
 
     def follow(self, stored: StoredMap, at: Position, receive: Receive) -> None:
         """Read this map's log from behind `at`; what is on its way from elsewhere is dropped."""
         reading = _Reading(stored.log, entry_of(at), stored=stored, receive=receive)
-        tail = self._tail_of(stored) or self._tail_with_room()
-        tail.follow([*{**tail.readings, stored.log: reading}.values()])
+        tailer = self._tailer_of(stored) or self._tailer_with_room()
+        tailer.follow([*{**tailer.readings, stored.log: reading}.values()])
 
     def unfollow(self, stored: StoredMap) -> None:
         """Read this map's log no more.  Twice is fine."""
-        tail = self._tail_of(stored)
-        if tail is not None:  # one without maps waits for others, without a connection
-            tail.follow([each for each in tail.readings.values() if each.stored != stored])
+        tailer = self._tailer_of(stored)
+        if tailer is not None:  # one without maps waits for others, without a connection
+            tailer.follow([each for each in tailer.readings.values() if each.stored != stored])
 
-    def _tail_of(self, stored: StoredMap) -> StreamTailer[_Reading] | None:
-        return next((tail for tail in self._tails if stored.log in tail.readings), None)
+    def _tailer_of(self, stored: StoredMap) -> StreamTailer[_Reading] | None:
+        return next((tailer for tailer in self._tailers if stored.log in tailer.readings), None)
 
-    def _tail_with_room(self) -> StreamTailer[_Reading]:
-        for tail in self._tails:
-            if len(tail.readings) < MAPS_MAX:
-                return tail
-        self._tails.append(self._new_tailer())
+    def _tailer_with_room(self) -> StreamTailer[_Reading]:
+        for tailer in self._tailers:
+            if len(tailer.readings) < MAPS_MAX:
+                return tailer
+        self._tailers.append(self._new_tailer())
         if self._is_started:
-            self._tails[-1].start()
-        return self._tails[-1]
+            self._tailers[-1].start()
+        return self._tailers[-1]
 
     def rejoin(self, generation: str) -> None:
         """Go on in this generation, after a loss: all replicas fetch their maps anew."""
@@ -169,23 +169,27 @@ class Follower:
 
     @property
     def _readings(self) -> Mapping[str, _Reading]:
-        return {log: reading for tail in self._tails for log, reading in tail.readings.items()}
+        return {
+            log: reading for tailer in self._tailers for log, reading in tailer.readings.items()
+        }
 
-    def _on_batch(self, tail: StreamTailer[_Reading], batch: Batch[_Reading]) -> None:
-        self._deliver(tail, batch.told)
-        tail.taken(batch)
+    def _on_batch(self, tailer: StreamTailer[_Reading], batch: Batch[_Reading]) -> None:
+        self._deliver(tailer, batch.told)
+        tailer.taken(batch)
 
-    def _on_probed(self, tail: StreamTailer[_Reading], answer: _Answer) -> None:
+    def _on_probed(self, tailer: StreamTailer[_Reading], answer: _Answer) -> None:
         if answer.damaged is not None:
             for key in sorted(answer.damaged - self._damaged):
                 self.emit(MapsDamaged(pool=self.control.pool, key=key))
             self._damaged = answer.damaged
-        self._deliver(tail, answer.told)
-        tail.taken()
+        self._deliver(tailer, answer.told)
+        tailer.taken()
 
-    def _deliver(self, tail: StreamTailer[_Reading], told: Sequence[tuple[_Reading, Told]]) -> None:
+    def _deliver(
+        self, tailer: StreamTailer[_Reading], told: Sequence[tuple[_Reading, News]]
+    ) -> None:
         for reading, message in told:
-            if tail.follows(reading):
+            if tailer.follows(reading):
                 if isinstance(message, Probed):
                     reading.is_off = message.damaged == reading.stream
                 reading.receive(message)
@@ -204,7 +208,7 @@ class Follower:
     ) -> _Answer:
         generation, maps = self.generation, [reading.stored for reading in readings]
         timeout_s = self.settings.op_timeout_s
-        told: list[Told] = []
+        told: list[News] = []
         foreign: frozenset[str] = frozenset()
         logs = is_fresh or any(reading.is_off for reading in readings)
         ended_count = ENDED_MAX

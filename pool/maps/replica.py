@@ -24,7 +24,6 @@ from pool.events import MapDamaged, MapNotFetched, MapResynced
 from pool.maps.commands import ASKED_MAX, DELTAS_MAX, FOR_EVER, MapLife, StoredMap
 from pool.maps.deltas import (
     Ask,
-    Changed,
     Copy,
     Doubted,
     Effect,
@@ -33,6 +32,7 @@ from pool.maps.deltas import (
     Follow,
     History,
     KeyChange,
+    KeysChanged,
     ListOp,
     MapState,
     Odd,
@@ -45,7 +45,7 @@ from pool.maps.deltas import (
     Value,
     WriteResult,
 )
-from pool.maps.follower import Follower, HistoryLost, Rejoined, Told
+from pool.maps.follower import Follower, HistoryLost, News, Rejoined
 from pool.redis.pipeline import Pipeline
 from pool.runtime.actor import Actor
 
@@ -82,7 +82,7 @@ class _Found:
     history: History | None
 
 
-Message: TypeAlias = Told | Fetched | _Found
+Message: TypeAlias = News | Fetched | _Found
 Watcher: TypeAlias = Callable[[KeyChange | Resync], object]
 
 
@@ -288,7 +288,7 @@ class Replica(Actor[Message]):
         match effect:
             case Ask(ask=ask):
                 self.spawn(self._fetch, ask)
-            case Changed(changes=changes, passed=passed):
+            case KeysChanged(changes=changes, passed=passed):
                 self._passed |= {at.revision: at.stamp for at in passed}
                 for old in list(self._passed)[: len(self._passed) - DELTAS_MAX]:
                     del self._passed[old]

@@ -234,7 +234,7 @@ class Pipeline:
         pipeline = self._others.get(tag)
         if pipeline is None:
             self._check_open()
-            self._others[tag] = pipeline = self._beside_it(self._url.at(key), tag, self._longest_s)
+            self._others[tag] = pipeline = self._another(self._url.at(key), tag, self._longest_s)
         return pipeline
 
     @asynccontextmanager
@@ -249,7 +249,7 @@ class Pipeline:
         """
         if self._apart is None:
             self._check_open()
-            self._apart = self._beside_it(self._url, "apart", max(READ_S, self._longest_s))
+            self._apart = self._another(self._url, "apart", max(READ_S, self._longest_s))
         pipeline = self._apart
         self._apart_users += 1
         try:
@@ -261,7 +261,7 @@ class Pipeline:
                 with anyio.CancelScope(shield=True):
                     await pipeline.aclose(_GIVE_UP_S)
 
-    def _beside_it(self, url: Url, name: str, longest_s: float) -> Pipeline:
+    def _another(self, url: Url, name: str, longest_s: float) -> Pipeline:
         pipeline = Pipeline(
             self.io,
             url,

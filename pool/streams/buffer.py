@@ -1,10 +1,10 @@
 """What a reader and a sink have in common: a bounded buffer between a `StreamTailer` and `async
 for`.
 
-    tail --Batch--> push() --> buffer --> next() --> the program
+    tailer --Batch--> push() --> buffer --> next() --> the program
          <--taken-- _look_for_room() <------+
 
-The tail reads on when half of the buffer is free, and what it may read then is no more than that
+The tailer reads on when half of the buffer is free, and what it may read then is no more than that
 half: so the buffer is never fuller than it may be, and never runs dry while the server has more.
 Of bytes it holds `BUFFER_BYTES_MAX`, and beyond half of that no more than one read may bring.
 """
@@ -60,10 +60,10 @@ def stored_of(given: object, session: Session) -> StoredStream:
 
 @attrs.define(eq=False, kw_only=True)
 class EventBuffer(Generic[I, R]):
-    """The buffer, and the back-pressure that it means for a tail.  Everything is on the loop."""
+    """The buffer, and the back-pressure that it means for a tailer.  Everything is on the loop."""
 
     buffer_max: int
-    tail: StreamTailer[R]
+    tailer: StreamTailer[R]
     size_of: Callable[[I], int]  # what an item weighs, in bytes
     _bytes: int = attrs.field(init=False, default=0)  # of all items
     _items: deque[I] = attrs.field(init=False, factory=deque)
@@ -83,14 +83,14 @@ class EventBuffer(Generic[I, R]):
         return iter(self._items)
 
     def fit(self, streams: int) -> None:
-        """Let the tail read so much at a time that it fits, from so many streams."""
-        self.tail.count = max(1, (self.buffer_max - self._half) // max(1, streams))
+        """Let the tailer read so much at a time that it fits, from so many streams."""
+        self.tailer.count = max(1, (self.buffer_max - self._half) // max(1, streams))
 
     @property
     def room(self) -> int:
-        """How many events may be pushed beside what the tail may bring; one, if there is nothing.
+        """How many events may be pushed beside what the tailer may bring; one, if there is nothing.
 
-        The one may be too much by one: it must not wait for ever behind a tail that waits too.
+        The one may be too much by one: it must not wait for ever behind a tailer that waits too.
         """
         reserved = 0 if self._batch is not None else self.buffer_max - self._half
         room = self.buffer_max - len(self) - reserved if self._is_light else 0
@@ -128,9 +128,9 @@ class EventBuffer(Generic[I, R]):
         return dropped
 
     def forget_batch(self) -> None:
-        """What was pushed last is no longer to be taken; the tail goes on without it."""
+        """What was pushed last is no longer to be taken; the tailer goes on without it."""
         self._batch = None
-        self.tail.read_on()
+        self.tailer.read_on()
 
     def end(self, error: BaseException | None = None) -> None:
         """Bring no more; whoever iterates is told, after what is buffered if there is an error."""
@@ -168,4 +168,4 @@ class EventBuffer(Generic[I, R]):
     def _look_for_room(self) -> None:
         if self._batch is not None and self._is_light and len(self._items) <= self._half:
             batch, self._batch = self._batch, None
-            self.tail.taken(batch)
+            self.tailer.taken(batch)

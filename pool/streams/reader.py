@@ -1,6 +1,6 @@
 """A reader: one program's own cursor over streams.
 
-    tail --entries--> on_batch: filter, look for holes --> buffer --> async for event in reader
+    tailer --entries--> on_batch: filter, look for holes --> buffer --> async for event in reader
     probe (now and then, and after every reconnect) --> did the stream go back?
 
 Where things stand is in the program's memory only: the server knows nothing of a reader, and a
@@ -152,7 +152,7 @@ class Reader:
         self._aside: dict[str, _Cursor] = {}  # a foreign value stands there
         self._is_looking = False
         self._is_unreachable = False  # which was told
-        tail: StreamTailer[_Cursor] = StreamTailer(
+        tailer: StreamTailer[_Cursor] = StreamTailer(
             name="pool-reader",
             io=session.io,
             url=session.url,
@@ -166,9 +166,9 @@ class Reader:
             on_end=self._on_end,
             care=Apart(session.supervisor, self._on_failed),
         )
-        self._tailer = tail
+        self._tailer = tailer
         self._buffer: EventBuffer[_Item, _Cursor] = EventBuffer(
-            buffer_max=buffer_max, tail=tail, size_of=_size_of
+            buffer_max=buffer_max, tailer=tailer, size_of=_size_of
         )
 
     # --- for the program ----------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Reader:
         # What others read stays as it is: those who wait see the new one when they look again.
         self._tailer.follow([*self._tailer.readings.values(), cursor])
 
-    # --- what the tail brings -----------------------------------------------------------------
+    # --- what the tailer brings -----------------------------------------------------------------
 
     def _on_batch(self, batch: Batch[_Cursor]) -> None:
         holed = [cursor for cursor, entries in batch.told if _has_hole(cursor, entries)]
@@ -305,7 +305,7 @@ class Reader:
             self._push(batch)
             return
         # Events were removed by hand, or trimmed?  That no other batch
-        # comes before the answer, is the tail's promise; without one, they count as trimmed.
+        # comes before the answer, is the tailer's promise; without one, they count as trimmed.
         call = probe_call([(cursor.of, cursor.position) for cursor in holed])
         try:
             self._session.pipeline.send(call, partial(self._on_looked, batch, holed))

@@ -110,10 +110,10 @@ from pool.streams.commands import (
 )
 from pool.streams.event import FIRST, Filter, Start, StreamEvent, check_id, event_of, position_of
 from pool.streams.sink_acks import Acks
-from pool.streams.sink_calls import Calls
+from pool.streams.sink_calls import SinkCalls
 from pool.streams.sink_hands import Hands
 from pool.streams.sink_source import Item, Source, size_of
-from pool.streams.sink_told import Told
+from pool.streams.sink_told import SinkTold
 
 SINK_BUFFER_MAX: Final = 100
 GRACE_S: Final = 30.0
@@ -165,7 +165,7 @@ class Sink:
         self._acks: dict[str, Acks] = {}  # by the stream's name
         self._timing = session.timing  # by the TTL that was granted last
         self._cancel_tick: Callable[[], object] = lambda: None
-        tail: StreamTailer[Source] = StreamTailer(
+        tailer: StreamTailer[Source] = StreamTailer(
             name="pool-sink",
             io=session.io,
             url=session.url,
@@ -177,14 +177,14 @@ class Sink:
             on_end=self._on_end,
             care=Apart(session.supervisor, self._on_failed),
         )
-        self._tailer = tail
+        self._tailer = tailer
         self._buffer: EventBuffer[Item, Source] = EventBuffer(
-            buffer_max=buffer_max, tail=tail, size_of=size_of
+            buffer_max=buffer_max, tailer=tailer, size_of=size_of
         )
         self._is_unreachable = False  # which was told
         self._held: Batch[Source] | None = None  # brought while a take was under way
-        self._told = Told(name, session.io.clock, session.emit)
-        self._calls = Calls(
+        self._told = SinkTold(name, session.io.clock, session.emit)
+        self._calls = SinkCalls(
             pipeline=session.pipeline,
             told=self._told,
             is_no_ack=self._is_no_ack,
@@ -203,7 +203,7 @@ class Sink:
             is_open=lambda: self._state == "open",
             is_ours=self._is_ours,
             all=self._all,
-            coming=lambda source: {entry_id for entry_id, _ in tail.under_way(source)},
+            coming=lambda source: {entry_id for entry_id, _ in tailer.under_way(source)},
             streams=lambda: len(self._sources),
         )
 
@@ -611,7 +611,7 @@ class Sink:
             source.is_taking = True
             if may_try:
                 self._calls.trial = source
-            count = self._tailer.portion.of(min(room, BATCH_MAX))  # by the node's own link
+            count = self._tailer.portion.of(min(room, BATCH_MAX))  # by the node's own pipeline
             call = source.of.take(self.consumer, count, may_try=may_try)
             answer = partial(self._on_taken, source, self.consumer, count, may_try)
             self._calls.send(call, answer, source, self._take_held)
@@ -638,7 +638,7 @@ class Sink:
         self._take_held()
         self._look_for_freed()
 
-    # --- what the tail brings -----------------------------------------------------------------
+    # --- what the tailer brings -----------------------------------------------------------------
 
     def _on_batch(self, batch: Batch[Source]) -> None:
         if batch.group is None or batch.group.consumer != self.consumer:
@@ -662,7 +662,7 @@ class Sink:
         self._buffer.push(items, batch)
 
     def _take_held(self) -> None:
-        """Take what the tail has brought while a take was under way, if that is still wanted."""
+        """Take what the tailer has brought while a take was under way, if that is still wanted."""
         held, self._held = self._held, None
         if held is not None and self._tailer.waits_for(held):
             self._on_batch(held)

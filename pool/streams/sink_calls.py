@@ -14,15 +14,15 @@ from pool.redis.scripts import Command, ScriptCall
 from pool.streams.commands import BATCH_MAX, GivenBack
 from pool.streams.foreign import look_for_foreign
 from pool.streams.sink_source import Item, Source
-from pool.streams.sink_told import Told
+from pool.streams.sink_told import SinkTold
 
 
 @attrs.define(eq=False, kw_only=True)
-class Calls:
+class SinkCalls:
     """The calls of one consumer; nobody waits for them."""
 
     pipeline: Pipeline
-    told: Told
+    told: SinkTold
     is_no_ack: bool
     consumer: Callable[[], str]  # its name now
     on_gone: Callable[[], object]  # its lease was ended

@@ -23,7 +23,7 @@ from pool.redis.io.system import Loop, Reply
 from pool.redis.scripts import ScriptCall
 from pool.streams.buffer import EventBuffer
 from pool.streams.commands import BATCH_MAX, HELD_MAX
-from pool.streams.sink_calls import Calls
+from pool.streams.sink_calls import SinkCalls
 from pool.streams.sink_source import Item, Source
 
 NOTED_S: Final = 0.005  # from a hand-out to the note of it
@@ -34,7 +34,7 @@ LIVED_S: Final = 0.05  # with a doubtful event that nobody has seen: it did not 
 class Hands:
     """The events that one consumer's program has."""
 
-    _calls: Calls
+    _calls: SinkCalls
     _buffer: EventBuffer[Item, Source]
     _buffer_max: int
     _grace_s: float

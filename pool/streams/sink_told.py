@@ -17,7 +17,7 @@ PARKED_S: Final = 60.0
 
 
 @attrs.define(eq=False)
-class Told:
+class SinkTold:
     """Tells, and counts what was parked: many within a minute are told as that."""
 
     sink: str

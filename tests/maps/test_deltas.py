@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pool.errors import InvalidOption
 from pool.maps.deltas import (
     Ask,
-    Changed,
     Copy,
     Delta,
     Deltas,
@@ -24,6 +23,7 @@ from pool.maps.deltas import (
     Follow,
     History,
     KeyChange,
+    KeysChanged,
     MapState,
     Odd,
     Position,
@@ -212,7 +212,7 @@ def test_a_probe_that_differs_once_is_only_a_doubt() -> None:
     copy, effects = copy.step(Probed(truth.at))
     assert effects == ()
     copy, effects = copy.step(Deltas((delta,)))
-    assert effects == (Changed((KeyChange(1, b"a", None, b"1"),), (delta.at,)),)
+    assert effects == (KeysChanged((KeyChange(1, b"a", None, b"1"),), (delta.at,)),)
     assert copy.step(Probed(truth.at))[1] == ()
 
 
@@ -318,7 +318,7 @@ def test_an_end_that_was_seen_is_no_news_whenever_it_is_forgotten() -> None:
     assert effects == (Follow(copy.state.at),)
     delta = truth.write((put(b"b", b"2"),))
     _, effects = copy.step(Deltas((delta,)))
-    assert effects == (Changed((KeyChange(delta.at.revision, b"b", None, b"2"),), (delta.at,)),)
+    assert effects == (KeysChanged((KeyChange(delta.at.revision, b"b", None, b"2"),), (delta.at,)),)
 
 
 def test_an_end_that_was_missed_is_told_from_a_server_that_went_back() -> None:
@@ -387,7 +387,7 @@ class CopyAgainstTruth(RuleBasedStateMachine):
             case Resync(revision=revision, revision_before=before, is_fork=is_fork):
                 assert before == self.revision
                 assert is_fork or revision >= before
-            case Changed(changes=changes, passed=passed):
+            case KeysChanged(changes=changes, passed=passed):
                 assert passed[-1] == self.copy.state.at
                 self.revision = passed[-1].revision
                 for change in changes:

@@ -130,19 +130,19 @@ async def test_a_users_map_that_crashes_too_often_is_its_holders_matter(fleet: F
 
 async def probed(fleet: Fleet, node: Node, times: int) -> None:
     """Wait until each of the node's connections has probed its maps so often from now on."""
-    tails = [tail for tail in fleet.wiring(node).maps.follower._tails if tail.readings]
-    counts = dict.fromkeys(map(id, tails), -1)  # one may have been under way
+    tailers = [tailer for tailer in fleet.wiring(node).maps.follower._tailers if tailer.readings]
+    counts = dict.fromkeys(map(id, tailers), -1)  # one may have been under way
 
-    def count(tail: Any, hear: Any, told: Any) -> None:
+    def count(tailer: Any, hear: Any, told: Any) -> None:
         hear(told)
-        counts[id(tail)] += 1
+        counts[id(tailer)] += 1
 
-    heard = [tail.on_probed for tail in tails]
-    for tail in tails:
-        tail.on_probed = partial(count, tail, tail.on_probed)
+    heard = [tailer.on_probed for tailer in tailers]
+    for tailer in tailers:
+        tailer.on_probed = partial(count, tailer, tailer.on_probed)
     await fleet.until(lambda: min(counts.values()) >= times)
-    for tail, hear in zip(tails, heard, strict=True):
-        tail.on_probed = hear
+    for tailer, hear in zip(tailers, heard, strict=True):
+        tailer.on_probed = hear
 
 
 # --- neighbours -------------------------------------------------------------------------------
@@ -297,12 +297,17 @@ async def test_many_maps_are_read_a_few_by_each_connection(fleet: Fleet) -> None
     follower = fleet.wiring(node).maps.follower
     names = [f"m{n}" for n in range(30)]
     async with opened(node, *names) as maps:
-        assert [len(tail.readings) for tail in follower._tails] == [8, 8, 8, 7]  # `workers` too
+        assert [len(tailer.readings) for tailer in follower._tailers] == [
+            8,
+            8,
+            8,
+            7,
+        ]  # `workers` too
         for each in maps:
             await each.set_and_wait("a", each.name)
-    assert [len(tail.readings) for tail in follower._tails] == [1, 0, 0, 0]
+    assert [len(tailer.readings) for tailer in follower._tailers] == [1, 0, 0, 0]
     async with opened(node, *names[:9]) as maps:  # those that are empty are used again
-        assert [len(tail.readings) for tail in follower._tails] == [8, 2, 0, 0]
+        assert [len(tailer.readings) for tailer in follower._tailers] == [8, 2, 0, 0]
         for each in maps:
             await each.set_and_wait("b", each.name)
 

@@ -247,10 +247,10 @@ async def test_what_was_read_before_following_anew_is_not_delivered(
         follower, at = fleet.follower, replica._copy.state.at
         follower.follow(replica.stored, at, heard.append)
         [old] = follower._readings.values()
-        [tail] = follower._tails
-        follower._deliver(tail, [(old, Deltas(()))])
+        [tailer] = follower._tailers
+        follower._deliver(tailer, [(old, Deltas(()))])
         follower.follow(replica.stored, at, replica._receive)
-        follower._deliver(tail, [(old, Deltas(()))])
+        follower._deliver(tailer, [(old, Deltas(()))])
         assert heard == [Deltas(())]
 
 

@@ -15,7 +15,7 @@ from pool.maps.commands import (
     MAP_VALUE_BYTES_MAX,
     OPS_MAX,
     PAGE_BYTES_MAX,
-    Pages,
+    SnapshotPages,
     StoredMap,
     delta_of,
 )
@@ -65,7 +65,7 @@ class Bench:
                 op = ListOp("remove", key, (b"same",))
                 await self.map.change_list(self.pipeline, GENERATION, op)
 
-    async def fetched(self, pages: Pages) -> MapState:
+    async def fetched(self, pages: SnapshotPages) -> MapState:
         while (state := await pages.fetch(self.pipeline)) is None:
             continue
         return state
@@ -95,13 +95,13 @@ async def bench(
     pool_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Bench]:
-    control, sizes, page = Control(pool_name), list[tuple[int, int]](), Pages._page
+    control, sizes, page = Control(pool_name), list[tuple[int, int]](), SnapshotPages._page
 
-    def noted(self: Pages, paged: Any) -> Any:
+    def noted(self: SnapshotPages, paged: Any) -> Any:
         sizes.append((paged.size, len(paged.fields) + len(paged.members)))
         return page(self, paged)
 
-    monkeypatch.setattr(Pages, "_page", noted)
+    monkeypatch.setattr(SnapshotPages, "_page", noted)
     pipeline = await Pipeline.open(SystemIO(), Url.parse(pool_url), op_timeout_s=10.0)
     try:
         with connect(redis_url) as client:

@@ -11,7 +11,7 @@ import pytest
 
 from pool import Settings
 from pool.streams import Reader, Sink, StreamEvent
-from pool.streams import buffer as feeds
+from pool.streams import buffer as buffers
 from pool.testing.proxy import FaultProxy, fault_proxy
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ async def test_a_buffer_is_bounded_in_bytes(bench: Bench, kind: str) -> None:
     """1,000 events of 256 KiB were 250 MiB in a program that did not read on."""
     count = 100
     await fill(bench, *[b"x" * 256 * KIB] * count)
-    most = feeds.BUFFER_BYTES_MAX // (256 * KIB)
+    most = buffers.BUFFER_BYTES_MAX // (256 * KIB)
     async with slow(bench, 0.0) as proxy, opened(bench, proxy, kind, buffer_max=1_000) as events:
         event = await anext(events)
         await bench.until(lambda: len(events._buffer) >= most // 2)

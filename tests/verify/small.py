@@ -101,7 +101,7 @@ EXCUSED: Final[Mapping[str, str]] = {
         "after how many steps it rests is a matter of pace"
     ),
     "pool/streams/reader.py: with anyio.CancelScope(shield=True): -> "
-    "with anyio.CancelScope(shield=(False)):": "closing a tail is shielded by itself",
+    "with anyio.CancelScope(shield=(False)):": "closing a tailer is shielded by itself",
     "pool/demo/demo.py: number not in self.history.heard.get(key, ()) -> "
     "(number in self.history.heard.get(key, ()))": (
         "the demo waits for longer than it need; its verdict counts what was heard by itself"

@@ -1,0 +1,52 @@
+"""One word for each thing (docs/glossary.md): no name says an old one, no two classes share one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+POOL = Path(__file__).parents[2] / "pool"
+# Those of the glossary's words of before that mean nothing else.
+OLD = {"crew", "mover", "strand", "seam", "seams", "beside", "blob", "incarnation", "founded"}
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def trees() -> Iterator[tuple[Path, ast.AST]]:
+    for path in sorted(POOL.rglob("*.py")):
+        yield path.relative_to(POOL), ast.parse(path.read_text("utf-8"))
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.ClassDef(name=name):
+                yield name
+
+
+def test_no_name_says_an_old_word() -> None:
+    said = [
+        f"{path}: {name}"
+        for path, tree in trees()
+        for name in sorted({*named(tree), path.stem})
+        if OLD & {word.lower() for word in _WORD.findall(name)}
+    ]
+    assert not said, "\n".join(said)
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """But what one module keeps to itself, and what is the demo's own."""
+    classes = Counter(
+        node.name
+        for path, tree in trees()
+        if path.parts[0] != "demo"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, times in classes.items() if times > 1] == []
