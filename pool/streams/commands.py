@@ -116,17 +116,14 @@ class ConsumerLease:
     ttl_ms: int
     released: int  # events that wait for anybody; -1: there is no group
     doubtful: int  # likewise, of those who may have ended their last holder
-    has_lost: bool = False  # what was given to us waits under nobody's name
 
 
 def renewed(reply: Reply) -> ConsumerLease:
     """Return what a renewal was answered."""
-    code, ttl_ms, released, doubtful = reply
+    is_holder, ttl_ms, released, doubtful = reply
     if count(ttl_ms) < 1:
         raise ValueError(ttl_ms)
-    has_lost, is_holder = divmod(count(code), 2)
-    waits = typed(released, int), count(doubtful)
-    return ConsumerLease(is_holder > 0, ttl_ms, *waits, has_lost > 0)
+    return ConsumerLease(count(is_holder) > 0, ttl_ms, typed(released, int), count(doubtful))
 
 
 @attrs.frozen
@@ -203,14 +200,8 @@ JOIN = Script.load(
 RENEW = Script.load(
     "sink_renew",
     keys="state leases config events",
-    args="group consumer held",
+    args="group consumer",
     reads=renewed,
-)
-REGAIN = Script.load(
-    "sink_regain",
-    keys="leases events",
-    args="group consumer *items",
-    reads=count,
 )
 MEND = Script.load(
     "sink_mend",
@@ -353,13 +344,8 @@ class StoredSink:
         keys = (*self._keys, self.stream.meta)
         return JOIN(keys, (self.name, consumer, before, self.named_ms, start))
 
-    def renew(self, consumer: str, held: str = "") -> ScriptCall:
-        return RENEW(self._keys, (self.name, consumer, held))
-
-    def regain(self, consumer: str, times: Sequence[tuple[str, int]]) -> ScriptCall:
-        """Have events wait under a consumer's name again; so often each was handed out."""
-        items = (word for pair in times for word in pair)
-        return REGAIN((self.leases, self.stream.events), (self.name, consumer, *items))
+    def renew(self, consumer: str) -> ScriptCall:
+        return RENEW(self._keys, (self.name, consumer))
 
     def mend(self, consumer: str, told: int, parks_told: int, of_life: bytes) -> ScriptCall:
         stream = self.stream

@@ -48,11 +48,6 @@ If a consumer dies after ...
 How long a lease lasts is the pool's to say: it is granted, and told, with each renewal.  It ends in
 the sink's own time, which stands still while nobody renews (`lib/sink.lua`).
 
-A consumer whom somebody else deletes (XGROUP DELCONSUMER) loses what waits under its name.  With
-each renewal it asks for one event that it has not handed out yet, and has all of those wait under
-its name again if that one waits under nobody's.  What its program has in hand, and what waits for
-anybody, nobody can tell from what was acknowledged.
-
 A group that somebody destroys is made again at its cursor: the id up to which all is acknowledged,
 noted with each cleaning in the sink's state.  If the cleaner dies, it is older than the truth: some
 events are given again, none is passed over.
@@ -541,9 +536,7 @@ class Sink:
 
     def _renew(self, source: Source) -> None:
         answer = partial(self._on_renewed, source, self.consumer, self._session.io.clock())
-        held = next((item.event.id for item in self._hands.unseen(source)), "")
-        call = source.of.renew(self.consumer, held)
-        self._calls.send(call, answer, source)
+        self._calls.send(source.of.renew(self.consumer), answer, source)
 
     def _on_renewed(self, source: Source, consumer: str, asked_s: float, reply: Reply) -> None:
         if consumer != self.consumer or source.joined_as != consumer:
@@ -558,8 +551,6 @@ class Sink:
             self._stop(source)
             self._join(source)
             return
-        if told.has_lost:
-            self._hands.regain(source)
         source.has_released, source.has_doubtful = told.released > 0, told.doubtful > 0
         if told.is_holder:
             self._mend(source)

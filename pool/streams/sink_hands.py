@@ -213,27 +213,6 @@ class Hands:
         for call in self._calls.releases(source, [*gone], is_doubtful=True):
             self._calls.send(call, lambda _: None, source)
 
-    def unseen(self, source: Source) -> Iterator[Item]:
-        """Yield what surely nobody has seen: whoever saw one may acknowledge it, late."""
-        for item in () if self._calls.is_no_ack else self._buffer:
-            is_ours = item.source is source and item.consumer == self._calls.consumer()
-            if is_ours and item.event.deliveries == 1:
-                yield item
-
-    def regain(self, source: Source) -> None:
-        """Somebody deleted our consumer, and with it what we have not handed out yet."""
-        consumer, unseen = self._calls.consumer(), [*self.unseen(source)]
-        for at in range(0, len(unseen), BATCH_MAX):
-            times = [(item.event.id, 0) for item in unseen[at : at + BATCH_MAX]]
-            told = partial(self._on_regained, source, consumer, is_first=at == 0)
-            self._calls.send(source.of.regain(consumer, times), told, source)
-
-    def _on_regained(
-        self, source: Source, consumer: str, regained: Reply, *, is_first: bool
-    ) -> None:
-        if regained and is_first:
-            self._calls.told.deleted(source, consumer)
-
     def goodbyes(self, unseen: Sequence[Item]) -> Iterator[tuple[Source, ScriptCall]]:
         """Yield what a consumer says that leaves."""
         yield from self._calls.returns(unseen)

@@ -42,14 +42,6 @@ class SinkTold:
             self._told_many_s = now_s
             self.emit(SinkParksMany(sink=self.sink, events=many))
 
-    def deleted(self, source: Source, consumer: str) -> None:
-        """Somebody deleted a consumer of ours; it has taken back what it held unseen."""
-        problem = f"somebody deleted {consumer}, which takes back what it has not handed out"
-        found = SinkTroubled(
-            sink=self.sink, stream=source.name, key=source.of.stream.events, problem=problem
-        )
-        self.emit(found)
-
     def troubled(self, source: Source | None, error: PoolError, found: dict[str, str]) -> None:
         """A call was refused; `found` are the foreign keys that it met."""
         stream, key = source.name if source is not None else "", next(iter(found), "")

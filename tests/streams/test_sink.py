@@ -46,32 +46,6 @@ async def drain(sink: Sink, got: list[StreamEvent], *, ack: bool = True) -> None
             await sink.ack(event)
 
 
-# --- strangers ----------------------------------------------------------------------------------
-
-
-async def test_a_consumer_that_a_stranger_deletes_loses_nothing_unseen(bench: Bench) -> None:
-    """XGROUP DELCONSUMER: what it has buffered is still given to somebody, and it is told."""
-    async with bench.stream() as stream:
-        ids = await bench.add(stream, *range(200))
-        async with stream.sink("billing", buffer_max=100) as sink:
-            [event] = await bench.take(sink, 1)
-            await sink.ack(event)
-            await bench.until(lambda: len(bench.pending()) > 60)
-            bench.client.xgroup_delconsumer(bench.key, "billing", sink.consumer)
-            for _ in range(2):
-                await bench.renewed(sink.consumer)
-            told = bench.all_seen(SinkTroubled)
-        async with stream.sink("billing") as sink:
-            got: list[StreamEvent] = []
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(drain, sink, got)
-                await bench.until(lambda: len(got) >= 199)
-                tasks.cancel_scope.cancel()
-    assert sorted(event.id for event in got) == sorted(ids[1:])
-    assert {event.deliveries for event in got} == {1}
-    assert [(each.stream, each.key) for each in told] == [("orders", bench.key)]
-
-
 # --- sharing ------------------------------------------------------------------------------------
 
 

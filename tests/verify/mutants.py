@@ -2073,16 +2073,6 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        name="a consumer that a stranger deleted is not missed",
-        breaks="what it had buffered is given to nobody",
-        path="pool/streams/sink.py",
-        old="        if told.has_lost:\n            self._hands.regain(source)\n",
-        new="",
-        by=(
-            "tests/streams/test_sink.py::test_a_consumer_that_a_stranger_deletes_loses_nothing_unseen",
-        ),
-    ),
-    Mutant(
         name="a snapshot asks for its position alone",
         breaks="of a stream that was lost and has grown since it ends as if it were whole",
         path="pool/streams/snapshot.py",
