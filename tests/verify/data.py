@@ -38,17 +38,26 @@ def _losses(view: View, name: str) -> list[Fault]:
     ]
 
 
-def _is_undone(view: View, name: str, at: float, by: float, *, asked: float = math.inf) -> bool:
+def _is_undone(
+    view: View,
+    name: str,
+    at: float,
+    by: float,
+    *,
+    asked: float = math.inf,
+    surely: bool = False,
+) -> bool:
     """Say whether what happened at a time, asked for before, may have been undone by another.
 
     What came back may be older than another loss: then that one has not been, nor what it took.
+    Of what happened in the very moment as of which the data came back, nobody knows.
     """
     began, present = min(at, asked), by
     for fault in sorted(_losses(view, name), key=lambda fault: fault.began, reverse=True):
         if fault.began <= present:
             if fault.ended < began:
                 return False
-            if fault.since <= at:
+            if fault.since < at or (fault.since == at and not surely):
                 return True
             present = fault.since
     return False
@@ -273,7 +282,7 @@ def every_event_is_handled(view: View, _: Bounds, found: Finding) -> None:
             parked = sinks.got("parked", sink, event.idem)
             if acked and not parked and not any(each.t <= acked[0].t for each in given):
                 found.say(f"{event.idem} was acknowledged to {sink}, and never given", event)
-            if any(not _is_undone(view, name, e.t, end) for e in (*acked, *parked)):
+            if any(not _is_undone(view, name, e.t, end, surely=True) for e in (*acked, *parked)):
                 continue
             if event.idem not in dropped:
                 found.say(f"{event.idem} of {name} was not handled by {sink}", event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
@@ -246,6 +247,7 @@ class Faults:
         self._fleet = fleet
         self._record = record
         self._numbers = 0
+        self._foreign_over: set[bytes] = set()  # keys where a foreign value was, and is no more
         self._going: dict[int, Callable[[], object]] = {}
         weather.on_fuse = self._on_fuse
 
@@ -532,8 +534,18 @@ class Faults:
         def end() -> None:
             if key:
                 keyspace.run(b"DEL", key)
+                self._foreign_over.add(key)
 
         self._begin("foreign-data", "", seconds, end, of=name)
+
+    def _tidy(self) -> None:
+        """Take away what a loss has brought back of foreign values that had been taken away."""
+        keyspace = self._server.keyspace
+        for key in self._foreign_over:
+            found = keyspace.keys.get(key)
+            is_hash = isinstance(found, dict) and b"f" in found
+            if is_hash or found == b"foreign" or found == deque([b"foreign"]):
+                keyspace.run(b"DEL", key)
 
     def _hurt_lane(self, kind: str, dice: random.Random, seconds: float) -> None:
         """Hurt the server of one lane alone; or wipe that of the control keys."""
@@ -589,6 +601,7 @@ class Faults:
         self._each(Server.cut_all)()
         self._each(Server.flush_scripts)()
         self._server.keyspace.restore(saved)
+        self._tidy()
         self._begin(kind, "", 0.0, _nothing, weight=3, since=since)
 
     # --- in the history ---
