@@ -6,6 +6,7 @@ wait for each other, counts.  On a machine without such counters nothing is excu
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,9 +21,12 @@ class Processors:
 
     def waited_s(self, pid: int) -> float:
         """Return what a process's thread waited most since it was asked for last; first 0."""
-        waited_ns = 0
-        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            with suppress(OSError):  # it has ended meanwhile
+        waited_ns, threads = 0, list[str]()
+        with suppress(OSError):  # the process has ended meanwhile, or the thread has
+            threads = os.listdir(f"/proc/{pid}/task")
+        for thread in threads:
+            path = Path(f"/proc/{pid}/task/{thread}/schedstat")
+            with suppress(OSError):
                 number = int(path.read_text().split()[1])
                 waited_ns = max(waited_ns, number - self._before.get(path, number))
                 self._before[path] = number
