@@ -6,7 +6,6 @@ wait for each other, counts.  On a machine without such counters nothing is excu
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,11 +20,11 @@ class Processors:
 
     def waited_s(self, pid: int) -> float:
         """Return what a process's thread waited most since it was asked for last; first 0."""
-        waited_ns, threads = 0, list[str]()
+        waited_ns, threads = 0, list[Path]()
         with suppress(OSError):  # the process has ended meanwhile, or the thread has
-            threads = os.listdir(f"/proc/{pid}/task")
+            threads = list(Path(f"/proc/{pid}/task").iterdir())
         for thread in threads:
-            path = Path(f"/proc/{pid}/task/{thread}/schedstat")
+            path = thread / "schedstat"
             with suppress(OSError):
                 number = int(path.read_text().split()[1])
                 waited_ns = max(waited_ns, number - self._before.get(path, number))
