@@ -606,6 +606,33 @@ async def test_suspects_begin_one_at_a_time_and_hold_nobody_up(
     await fleet.until(lambda: not fleet.client.exists(fleet.names.trials))
 
 
+async def test_a_trial_begins_when_the_handler_is_called(
+    fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I36: it was launched, its process stood still until the trial was over, and the next suspect
+    looked guilty.
+    """
+    begins, on_trial, times = Trials.begins, Worker._on_trial, list[tuple[str, bool]]()
+
+    def noted(self: Trials, run: Run, now_s: float) -> float:
+        times.append(("begins", run.is_called))
+        return begins(self, run, now_s)
+
+    def on_trial_noted(self: Worker, run: Run, for_s: float) -> None:
+        if run.phase == "running":
+            times.append(("counts until it has lived", run.is_called))
+        on_trial(self, run, for_s)
+
+    monkeypatch.setattr(Trials, "begins", noted)
+    monkeypatch.setattr(Worker, "_on_trial", on_trial_noted)
+    client = await fleet.node()
+    await client.options(allow_unknown=True).dispatch("serve", "k")
+    suspect(fleet, ["k"])
+    await fleet.node(begun)
+    await diary.counts(1)
+    assert times == [("begins", True), ("counts until it has lived", True)]
+
+
 async def test_of_all_lanes_one_at_most_has_somebody_on_trial(
     fleet: Fleet, diary: Diary, begun: Handlers
 ) -> None:

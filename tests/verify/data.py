@@ -120,6 +120,7 @@ class _Seen:
     """What a watcher knows: all keys, or only those that it heard of."""
 
     begun: Event
+    fetched: Event  # as its copy was fetched before
     is_whole: bool
     at: int
     items: dict[str, Any]
@@ -129,17 +130,22 @@ class _Seen:
 def watchers_see_all(view: View, bounds: Bounds, found: Finding) -> None:
     """Each change begins where the last one of its key has ended, and all watchers are told the
     same one under one revision, unless they are told that they begin anew; at the end what they
-    were told is what the map is.
+    were told is what the map is.  Where another hand took data, copies of before and of since make
+    two changes of one, until the former have come as far and are fetched anew.
     """
     seen: dict[tuple[str, int], _Seen] = {}
-    first: dict[tuple[str, int, str], Event] = {}
+    first: dict[tuple[str, int, str], tuple[Event, Event]] = {}  # and as of when its copy was
     for event in view.of.get("saw", ()):
         who = event.p, event.extra["w"]
         if event.type == "info":
             # What was buffered behind it may be in the snapshot already, and more than that.
             is_whole = event.extra.get("at", event.extra["r"]) == event.extra["r"]
             items = dict(event.extra["items"]) if is_whole else {}
-            seen[who] = _Seen(event, is_whole, event.extra["r"] if is_whole else -1, items)
+            # A watcher may be behind alone, and its copy is what it was.
+            is_old = event.extra["why"] == "overflow" and who in seen
+            fetched = seen[who].fetched if is_old else event
+            at = event.extra["r"] if is_whole else -1
+            seen[who] = _Seen(event, fetched, is_whole, at, items)
             continue
         found.judged += 1
         told, key, revision = seen[who], event.extra["k"], event.extra["r"]
@@ -148,10 +154,14 @@ def watchers_see_all(view: View, bounds: Bounds, found: Finding) -> None:
         if (told.is_whole or key in told.items) and told.items.get(key) != event.extra["old"]:
             found.say(f"{event.p} has missed what became of {key!r} in {event.key}", event)
         told.at, told.items[key] = revision, event.extra["new"]
-        other = first.setdefault((event.key, revision, key), event)
+        other, fetched = first.setdefault((event.key, revision, key), (event, told.fetched))
         is_same = other.extra["new"] == event.extra["new"]
         asked = other.t - 2 * bounds.ttl_s  # what was undone may be told late
-        if not is_same and not _is_undone(view, event.key, other.t, event.t, asked=asked):
+        if (
+            not is_same
+            and not _is_undone(view, event.key, other.t, event.t, asked=asked)
+            and not _is_parted(view, (fetched, other), (told.fetched, event))
+        ):
             found.say(f"revision {revision} of {key!r} is two changes", other, event)
     truths = view.final.extra.get("maps", {}) if view.final else {}
     newest = {(told.begun.p, told.begun.key): told for told in seen.values()}
@@ -161,6 +171,17 @@ def watchers_see_all(view: View, bounds: Bounds, found: Finding) -> None:
             items = {key: value for key, value in told.items.items() if value is not None}
             if items != truths[name]:
                 found.say(f"{p} was told that {name} is {items}, not {truths[name]}", told.begun)
+
+
+def _is_parted(view: View, one: tuple[Event, Event], other: tuple[Event, Event]) -> bool:
+    """Say whether two watchers, by when their copies were fetched and what they were told, had
+    different values before: another hand took data, and only one copy was fetched since.
+    """
+    (early, told), (late, told_too) = sorted((one, other), key=lambda each: each[0].t)
+    return told.extra["old"] != told_too.extra["old"] and any(
+        fault.does == DATA and early.t <= fault.ended and fault.began <= late.t
+        for fault in _losses(view, told.key)
+    )
 
 
 @attrs.frozen

@@ -1193,6 +1193,17 @@ MUTANTS: Final = (
         by=("tests/jobs/test_trials.py::test_the_most_suspected_keep_more_where_time_is_short",),
     ),
     Mutant(
+        name="a trial begins with the launch",
+        breaks="a process that stands still before it calls the handler has no trial left, and the "
+        "next suspect looks guilty (13.8)",
+        path="pool/jobs/worker/executor.py",
+        old="        self.on_launch(run)\n",
+        new="        if run.start.marks.halves:\n"
+        "            self._try(run)\n"
+        "        self.on_launch(run)\n",
+        by=("tests/jobs/test_workers.py::test_a_trial_begins_when_the_handler_is_called",),
+    ),
+    Mutant(
         name="suspects come as they have asked",
         breaks="those of a later death take the time of the earlier one's (13.8)",
         path="pool/jobs/trials.py",

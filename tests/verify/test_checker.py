@@ -3414,8 +3414,10 @@ def _change(s: Story, revision: int, old: Any, new: Any, *, p: str = "a/1", w: i
     s.say("saw", p=p, key="m0", extra={"w": w, "r": revision, "k": "k", "old": old, "new": new})
 
 
-def _begin(s: Story, revision: int, at: int, p: str = "a/1", w: int = 1, **items: Any) -> None:
-    extra = {"w": w, "r": revision, "at": at, "why": "gap", "items": items}
+def _begin(
+    s: Story, revision: int, at: int, p: str = "a/1", w: int = 1, *, why: str = "gap", **items: Any
+) -> None:
+    extra = {"w": w, "r": revision, "at": at, "why": why, "items": items}
     s.say("saw", "info", p=p, key="m0", extra=extra)
 
 
@@ -3514,6 +3516,45 @@ def two_watchers_see_two_changes_in_one_revision(s: Story) -> None:
     _begin(s, 1, 1, "b/1", 2)
     _change(s, 2, None, "x")
     _change(s, 2, None, "y", p="b/1", w=2)
+
+
+def parted(
+    *,
+    of: str = "m0",
+    does: str = "data",
+    is_early: bool = True,
+    why: str = "",
+    old: str = "x",
+) -> Tell:
+    """Return the story of a list that another hand took, and of one who stood still meanwhile.
+
+    With `why` that one begins once more before it is told of the next change.
+    """
+
+    def tell(s: Story) -> None:
+        if is_early:
+            _begin(s, 1, 1, "b/1", 2, k=old)
+        s.at += 1.0
+        s.fault(does, of=of)
+        s.at += 30.0
+        _begin(s, 1, 1)
+        if not is_early:
+            _begin(s, 1, 1, "b/1", 2, k=old)
+        _change(s, 2, None, "y")
+        if why:
+            _begin(s, 1, 1, "b/1", 2, why=why, k=old)
+        _change(s, 2, old or None, old + "y" if old else "z", p="b/1", w=2)
+
+    return tell
+
+
+good("I43")(parted())
+good("I43")(parted(why="overflow"))
+bad("I43")(parted(why="drift"))
+bad("I43")(parted(of="m1"))
+bad("I43")(parted(does="pause"))
+bad("I43")(parted(is_early=False))
+bad("I43")(parted(old=""))
 
 
 @bad("I43")

@@ -259,6 +259,16 @@ class Executor:
         for suspect in kept:
             heappush(self._suspects, suspect)
 
+    def _try(self, run: Run) -> None:
+        """Note that a suspect's handler is called next.
+
+        Not before: a process that stands still after its launch would have no trial left for it.
+        """
+        trials, for_s = self.context.trials, 0.0  # its lane was silent, and it lost its turn
+        if trials.has(run):
+            for_s = trials.begins(run, self.context.io.clock())
+        self.on_trial(run, for_s)  # either may kill
+
     def end_trial(self, run: Run) -> None:
         """Begin the next one: this one has lived for long enough, or its lane is silent."""
         self.context.trials.end(run, self.context.io.clock())
@@ -377,11 +387,6 @@ class Executor:
     def _launch(self, run: Run) -> None:
         run.step("begin")
         self._launched_s = run.began_s = self.context.io.clock()
-        if run.start.flags and "a" in run.start.flags and run.start.marks.halves:
-            trials, for_s = self.context.trials, 0.0  # its lane was silent, and it lost its turn
-            if trials.has(run):
-                for_s = trials.begins(run, run.began_s)
-            self.on_trial(run, for_s)  # either may kill
         self.on_launch(run)
         if self._idle and not run.is_apart:
             slot = self._idle.pop()
@@ -435,6 +440,8 @@ class Executor:
             else:
                 if not run.is_acknowledged:
                     self.box_of(run).acknowledge(run, now_s)
+                if run.start.flags and "a" in run.start.flags and run.start.marks.halves:
+                    self._try(run)
                 try:
                     ending = await execute(run, self._limiter, cancels)
                 except BaseException:
