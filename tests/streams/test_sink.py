@@ -593,6 +593,8 @@ async def test_sinks_of_one_name_on_different_streams_leave_each_other_alone(ben
     ):
         await bench.add(payments, 1)
         [event] = await bench.take(other, 1)
+        leases = bench.client.zrange(bench.control.sink_leases("orders", "billing"), 0, -1)
+        assert [name.decode() for name in leases] == [one.consumer]
         for _ in range(3):
             bench.end_lease(other.consumer)  # in a sink of another stream
             await bench.renewed(one.consumer)
