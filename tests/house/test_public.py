@@ -109,7 +109,7 @@ def test_every_type_that_a_public_signature_names_is_public(home: Any) -> None:
     assert hidden == set()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_type_is_known_to_another_type_checker_too(tmp_path: Path) -> None:
     """As users' editors see the package: installed, and by its annotations alone."""
     shutil.copytree(Path(pool.__file__).parent, tmp_path / "pool")

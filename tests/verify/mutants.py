@@ -2275,7 +2275,9 @@ MUTANTS: Final = (
         path="pool/streams/reader.py",
         old="is_another = cursor.is_of_another(facts) or cursor.is_apart_from(facts)",
         new="is_another = cursor.is_of_another(facts)",
-        needs=("sinks", "fork-behind"),
+        by=(
+            "tests/streams/test_reader.py::test_a_stream_that_went_back_and_came_as_far_again_is_read_anew",
+        ),
     ),
     Mutant(
         name="delta that is applied twice",
