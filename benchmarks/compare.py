@@ -136,11 +136,10 @@ def sides_of(rev: str, root: Path = ROOT, *, is_own: bool = False) -> Iterator[t
             _git(root, "worktree", "remove", "--force", str(theirs))
 
 
-def _measure(side: Path, jobs: int, *, is_quick: bool) -> dict[str, float]:
-    """Measure one side once, in a process that finds its `pool` before any other."""
-    words = [sys.executable, "-m", "benchmarks.compare", "--part", "--jobs", str(jobs)]
+def measured(side: Path, *words: str) -> dict[str, float]:
+    """Measure one side once, in a process of Python that finds its `pool` before any other."""
     told = subprocess.run(
-        [*words, "--quick"] if is_quick else words,
+        [sys.executable, *words],
         cwd=side,
         env={**os.environ, "PYTHONPATH": str(side), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
@@ -192,12 +191,14 @@ def main() -> None:
         return
     if given.rev is None:
         parser.error("name a revision")
+    words = ["-m", "benchmarks.compare", "--part", "--jobs", str(jobs)]
+    words += ["--quick"] * given.quick
     load = os.getloadavg()[0]
     rounds: list[tuple[dict[str, float], dict[str, float]]] = []
     with sides_of(given.rev, is_own=given.own) as sides:
         for number in range(given.rounds):
             order = sides if number % 2 == 0 else sides[::-1]
-            told = {side: _measure(side, jobs, is_quick=given.quick) for side in order}
+            told = {side: measured(side, *words) for side in order}
             rounds.append((told[sides[0]], told[sides[1]]))
             print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
     ratios = compared(rounds)

@@ -9,34 +9,15 @@ that it uses.  Commands and the server's own time decide; the clock's is the mac
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
-from benchmarks.compare import as_text, compared, sides_of
+from benchmarks.compare import as_text, compared, measured, sides_of
 
 PART: Final = Path(__file__).with_name("writes_part.py")
 ROUNDS: Final = 9
-PART_S: Final = 120.0
-
-
-def _measure(side: Path) -> dict[str, float]:
-    told = subprocess.run(
-        [sys.executable, str(PART)],
-        cwd=side,
-        env={**os.environ, "PYTHONPATH": str(side), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PART_S,
-    )
-    if told.returncode:
-        raise SystemExit(f"in {side.name}:\n{told.stderr[-4000:]}")
-    figures: dict[str, float] = json.loads(told.stdout)
-    return figures
 
 
 def main() -> None:
@@ -50,7 +31,7 @@ def main() -> None:
     with sides_of(given.rev) as sides:
         for number in range(given.rounds):
             order = sides if number % 2 == 0 else sides[::-1]
-            told = {side: _measure(side) for side in order}
+            told = {side: measured(side, str(PART)) for side in order}
             rounds.append((told[sides[0]], told[sides[1]]))
             print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
     print("\n".join(as_text(compared(rounds), given.rev)))

@@ -92,6 +92,12 @@ def test_each_side_has_its_own_library_and_both_are_measured_in_this_trees_way(
     assert measured == ["new", "new"]
 
 
+def test_each_side_may_be_measured_in_its_own_way(repository: Path) -> None:
+    with sides_of("HEAD", repository, is_own=True) as sides:
+        found = [(side / "benchmarks" / "__init__.py").read_text("utf-8") for side in sides]
+    assert found == ["new", "old"]
+
+
 def test_nothing_is_left_of_the_other_tree_even_after_an_error(repository: Path) -> None:
     seen: list[Path] = []
 
