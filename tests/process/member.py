@@ -125,9 +125,9 @@ def make(ledger: Ledger, node: str) -> Handlers:
         ticks = job.state or 0
         try:
             with ledger.running(job, lambda: ticks):
-                while True:
-                    await anyio.sleep(TICK_S)
+                while True:  # the first one at once: however short, no run hands over nothing
                     ticks += 1
+                    await anyio.sleep(TICK_S)
         finally:
             job.state = ticks
 

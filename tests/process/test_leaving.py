@@ -62,7 +62,8 @@ def test_a_node_that_is_told_to_end_hands_its_services_over_at_once(
     assert all(isinstance(result, dict) for result in results.values()), results
     assert all(len(fleet.runs([key])) == 1 for key in naps)
     for pairs in moves(fleet, clocks).values():
-        assert all(after.began_with == before.ended_with > 0 for before, after in pairs)
+        states = [(before.ended_with, after.began_with) for before, after in pairs]
+        assert all(ended == began > 0 for ended, began in states), states
     nothing_was_reaped(fleet)
     fleet.is_sound()
 
@@ -154,6 +155,7 @@ def test_services_follow_the_fleet_when_it_grows_and_shrinks(
     assert set(nodes().values()) == {"a"}
     for key, pairs in moves(fleet, clocks).items():
         assert len(pairs) == (2 if key in theirs else 0), key
-        assert all(after.began_with == before.ended_with > 0 for before, after in pairs)
+        states = [(before.ended_with, after.began_with) for before, after in pairs]
+        assert all(ended == began > 0 for ended, began in states), states
     nothing_was_reaped(fleet)
     fleet.is_sound()
