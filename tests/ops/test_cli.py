@@ -541,10 +541,12 @@ async def test_the_first_signal_drains(
             assert (await worker.event())["event"] == "left"
             code, log = await worker.end()
         assert code == OK
-        assert [json.loads(line)["event"] for line in log.splitlines()] == [
-            "node.joined",
-            "node.left",
-        ]
+        events = [json.loads(line)["event"] for line in log.splitlines()]
+        busy = {
+            "store.troubled",
+            "store.recovered",
+        }  # of a machine so busy that the server was late
+        assert [event for event in events if event not in busy] == ["node.joined", "node.left"]
         await nobody_works(client)
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tests.process.conftest import Figures, Fleet, MakeFleet, Run
 
 AT_ONCE_S = 2.0  # far below the lease, which is 5 s where it matters
+UNREAPED_TTL_S = 5.0  # what a busy machine stops for a second is not reaped
 
 
 def moves(fleet: Fleet, keys: Iterable[str]) -> dict[str, list[tuple[Run, Run]]]:
@@ -36,7 +37,7 @@ def test_a_node_that_is_told_to_end_hands_its_services_over_at_once(
     make_fleet: MakeFleet, figures: Figures
 ) -> None:
     """SIGTERM: services go on elsewhere at once, with their state; finite jobs end (G-01, G-06)."""
-    fleet = make_fleet(ttl_s=5.0)
+    fleet = make_fleet(ttl_s=UNREAPED_TTL_S)
     gate = fleet.directory / "gate"
     client = fleet.start("client", is_client=True)[0]
     leaver, _ = fleet.start("a", "b")
@@ -68,8 +69,9 @@ def test_a_node_that_is_told_to_end_hands_its_services_over_at_once(
     fleet.is_sound()
 
 
-def test_a_drained_node_stays_as_a_client(fleet: Fleet) -> None:
+def test_a_drained_node_stays_as_a_client(make_fleet: MakeFleet) -> None:
     """drain(): it gives everything up, takes nothing more, and still dispatches and waits."""
+    fleet = make_fleet(ttl_s=UNREAPED_TTL_S)
     drained, _ = fleet.start("a", "b")
     clocks = [f"clock-{i}" for i in range(12)]
     fleet.dispatch(drained, "clock", clocks)
@@ -84,9 +86,10 @@ def test_a_drained_node_stays_as_a_client(fleet: Fleet) -> None:
 
 
 def test_a_rolling_restart_loses_nothing_and_moves_a_service_at_most_twice(
-    fleet: Fleet, figures: Figures
+    make_fleet: MakeFleet, figures: Figures
 ) -> None:
     """Three nodes are replaced, one after the other, while jobs run and arrive (G-01)."""
+    fleet = make_fleet(ttl_s=UNREAPED_TTL_S)
     client = fleet.start("client", is_client=True)[0]
     nodes = {label: fleet.start(f"{label}-1", label=label)[0] for label in ("x", "y", "z")}
     clocks = [f"clock-{i}" for i in range(12)]
@@ -125,9 +128,10 @@ def _are_settled(fleet: Fleet, clocks: list[str]) -> None:
 
 
 def test_services_follow_the_fleet_when_it_grows_and_shrinks(
-    fleet: Fleet, figures: Figures
+    make_fleet: MakeFleet, figures: Figures
 ) -> None:
     """On joining they move to the first-ranked worker after settle_delay, with job.state."""
+    fleet = make_fleet(ttl_s=UNREAPED_TTL_S)
     client = fleet.start("client", is_client=True)[0]
     fleet.start("a")
     clocks = [f"clock-{i}" for i in range(16)]
