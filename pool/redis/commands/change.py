@@ -120,12 +120,12 @@ class ChangeCalls(Calls):
             match edge.letter:
                 case lifecycle.DONE:
                     assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
-                    keys += (n.result(edge.id), n.inbox(edge.key))
+                    keys += (n.result(edge.key, edge.id), n.inbox(edge.key))
                 case lifecycle.SEEN:
                     keys.append(n.inbox(edge.key))
                 case lifecycle.CANCEL | lifecycle.PARK | lifecycle.WAIT | lifecycle.GRANT:
                     assert edge.ttl_ms > 0
-                    keys += (n.result(edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
+                    keys += (n.result(edge.key, edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
             args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)
             args += edge.words()
         return ADVANCE(keys, args, parts=1 + len(edges))
