@@ -125,7 +125,11 @@ class ChangeCalls(Calls):
                     keys.append(n.inbox(edge.key))
                 case lifecycle.CANCEL | lifecycle.PARK | lifecycle.WAIT | lifecycle.GRANT:
                     assert edge.ttl_ms > 0
-                    keys += (n.result(edge.key, edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
+                    keys += (
+                        n.result(edge.key, edge.id),
+                        n.inbox(edge.key),
+                        n.unassigned(edge.handler),
+                    )
             args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)
             args += edge.words()
         return ADVANCE(keys, args, parts=1 + len(edges))
