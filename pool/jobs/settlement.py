@@ -7,7 +7,14 @@ from typing import TypeAlias
 
 import attrs
 
-from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, Record, one_line
+from pool.core.record import (
+    CAUSE_CHARS_MAX,
+    ERROR_CHARS_MAX,
+    Options,
+    Record,
+    one_line,
+    pack_attempt,
+)
 from pool.core.settlement import (
     CancelJob,
     Death,
@@ -22,7 +29,7 @@ from pool.core.timing import Timing
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.names import pair
 from pool.redis.commands.admission import ranking
-from pool.redis.commands.calls import Target
+from pool.redis.commands.calls import Keeps, Target
 from pool.redis.commands.change import Changed, EdgeStatus, Guard
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.settings import Settings
@@ -31,9 +38,28 @@ from pool.settings import Settings
 TellWaiters: TypeAlias = Callable[[int, Sequence[str], str, str, bytes], object]
 
 
-def outcome_ttl_ms(settings: Settings) -> int:
+def keeps_of(settings: Settings) -> Keeps:
+    """Return what lanes remember of jobs that are over."""
+    return Keeps(
+        brief_s=settings.known_s,
+        results_bytes_max=settings.results_bytes_max // settings.lanes,
+        parked_s=settings.parked_ttl_s,
+        parked_max=max(1, settings.parked_max // settings.lanes),
+    )
+
+
+def outcome_ttl_ms(settings: Settings, options: Options | None = None) -> int:
     """Return how long an outcome is kept: a repeated call must be recognised in any case."""
-    return round(max(settings.known_s, settings.result_ttl_s) * 1000)
+    kept_s = options.retention_s if options is not None else None
+    kept_s = settings.result_ttl_s if kept_s is None else kept_s
+    return round(max(settings.known_s, kept_s) * 1000)
+
+
+def brief_ttl_ms(settings: Settings, options: Options | None = None) -> int:
+    """Return the same of a job that returned None: that it has ended is all there is to tell."""
+    if options is not None and options.retention_s is not None:
+        return outcome_ttl_ms(settings, options)
+    return round(settings.known_s * 1000)
 
 
 def judgement_of(settings: Settings, timing: Timing) -> Judgement:
@@ -45,15 +71,23 @@ def judgement_of(settings: Settings, timing: Timing) -> Judgement:
     )
 
 
-def edge_of(key: str, record: Record, decision: Decision, settings: Settings) -> Edge:
+def edge_of(
+    key: str,
+    record: Record,
+    decision: Decision,
+    settings: Settings,
+    options: Options | None = None,
+) -> Edge:
     """Return the edge that carries a decision out; a grant still lacks its targets."""
-    of = (key, record.epoch, record.id, outcome_ttl_ms(settings), record.handler)
+    of = (key, record.epoch, record.id, outcome_ttl_ms(settings, options), record.handler)
     match decision:
         case ParkJob(cause, error):
             cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-            return ParkEdge(*of, cause, error)
+            return ParkEdge(*of, cause, error, failed=pack_attempt(cause, error))
         case Wait(delay_s, attempt, error, mark):
-            return WaitEdge(*of, round(delay_s * 1000), attempt, error, mark)
+            # With a mark it is delayed, and no attempt has failed.
+            failed = "" if mark else pack_attempt("timed out", error)
+            return WaitEdge(*of, round(delay_s * 1000), attempt, error, mark, failed)
         case CancelJob(cause):
             return CancelEdge(*of, cause)
         case Grant(mark):
@@ -103,7 +137,7 @@ class Recovery:
         """Decide about a job; `targets` says who may have it, if it is granted at once."""
         dice, judgement = self.context.io.dice, self.judgement
         decision = recover(record, options, dice, judgement=judgement, death=death, is_most=is_most)
-        edge = edge_of(key, record, decision, self.context.settings)
+        edge = edge_of(key, record, decision, self.context.settings, options)
         if isinstance(decision, Grant) and isinstance(edge, GrantEdge):
             edge.ranked = ranking(self._ranks.of(targets(key, record, decision)))
         self._edges.append(edge)

@@ -124,9 +124,10 @@ class ParkEdge(Edge):
     cause: str = ""
     error: str = ""
     has_begun: bool = False
+    failed: str = ""  # what is kept of the attempt that has failed; see `pack_attempt`
 
     def words(self) -> Words:
-        return self.cause, self.error, _flag(self.has_begun)
+        return self.cause, _with(self.error, self.failed), _flag(self.has_begun)
 
 
 @attrs.define(eq=False)
@@ -139,9 +140,11 @@ class WaitEdge(Edge):
     attempt: int = 1
     error: str = ""
     mark: str = ""
+    failed: str = ""  # what is kept of the attempt that has failed; see `pack_attempt`
 
     def words(self) -> Words:
-        return self.delay_ms, f"{self.attempt} {self.mark}".rstrip(), self.error
+        attempt = f"{self.attempt} {self.mark}".rstrip()
+        return self.delay_ms, attempt, _with(self.error, self.failed)
 
 
 @attrs.define(eq=False)
@@ -165,6 +168,10 @@ EDGES: Final[dict[str, type[Edge]]] = {
         *(DoneEdge, CancelEdge, ParkEdge, WaitEdge, GrantEdge),
     )
 }
+
+
+def _with(error: str, attempt: str) -> str:
+    return f"{error}\n{attempt}" if attempt else error
 
 
 def _flag(is_so: bool) -> str:
