@@ -8,9 +8,8 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from pool.core import lifecycle
 from pool.redis.commands.calls import Calls, Target, as_ms
-from pool.redis.commands.edges import Edge
+from pool.redis.commands.edges import LIFE, Edge
 from pool.redis.commands.plain import count, typed
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
@@ -81,6 +80,7 @@ ADVANCE: Final = Script.load(
     args="generation guard source claim pending_ms reap_ms parked_ms says expects "
     "target_count *items",
     reads=moved,
+    made={"life": LIFE},
 )
 PULL: Final = Script.load(
     "pull",
@@ -117,15 +117,13 @@ class ChangeCalls(Calls):
         args += (as_ms(self.parked_s), says, expects)
         self._add_targets(keys, args, targets)
         for edge in edges:
-            match edge.letter:
-                case lifecycle.DONE:
-                    assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
-                    keys += (n.result(edge.id), n.inbox(edge.key))
-                case lifecycle.SEEN:
-                    keys.append(n.inbox(edge.key))
-                case lifecycle.CANCEL | lifecycle.PARK | lifecycle.WAIT | lifecycle.GRANT:
-                    assert edge.ttl_ms > 0
-                    keys += (n.result(edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
+            if edge.takes > 1:
+                assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
+                keys.append(n.result(edge.id))
+            if edge.takes:
+                keys.append(n.inbox(edge.key))
+                if edge.takes > 2:
+                    keys.append(n.unassigned(edge.handler))
             args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)
             args += edge.words()
         return ADVANCE(keys, args, parts=1 + len(edges))
