@@ -38,6 +38,7 @@ class Grant:
     """Give it to a worker at once; `mark` is what `advance` takes (see there)."""
 
     mark: str = ""
+    checkpoint: bytes | None = None  # what its run hands over; None: what is there stays
 
     @property
     def marks(self) -> Marks:
