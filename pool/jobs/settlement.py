@@ -29,7 +29,7 @@ from pool.core.timing import Timing
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, EdgeStatus, Guard
+from pool.redis.commands.change import Advanced, Changed, EdgeStatus, Guard
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.settings import Settings
 
@@ -139,5 +139,5 @@ class Recovery:
             expects=self.state.time.expects(self.context.io.clock()),
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
-        _, told = await self.context.pipeline.call(call, repeatable=True)
-        return tell_all(self.context, tell_waiters, self.state.number, self._edges, told)
+        advanced: Advanced = await self.context.pipeline.call(call, repeatable=True)
+        return tell_all(self.context, tell_waiters, self.state.number, self._edges, advanced.told)

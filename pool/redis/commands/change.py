@@ -60,17 +60,35 @@ class Changed:
 _STATUSES: Final = {status.value: status for status in EdgeStatus}
 
 
-def moved(reply: Reply) -> tuple[int, list[Changed]]:
-    """Read the reply of `advance`: the lane's number of unassigned keys, then one status each."""
+@attrs.define(eq=False)
+class Advanced:
+    """What is said of each edge.  Not frozen only because that costs time."""
+
+    unassigned: int  # keys of the lane
+    told: list[Changed]
+
+
+def advanced(reply: Reply) -> Advanced:
+    """Read the reply of `advance`."""
     unassigned, *told = reply
     words = [text.decode(errors="replace").partition(" ") for text in told]
-    return typed(unassigned, int), [Changed(_STATUSES[word], facts) for word, _, facts in words]
+    changed = [Changed(_STATUSES[word], facts) for word, _, facts in words]
+    return Advanced(typed(unassigned, int), changed)
 
 
-def pulled(reply: Reply) -> tuple[int, int, int]:
-    """Read the reply of `pull`: how many keys are left and were granted; how old the oldest is."""
+@attrs.frozen
+class Pulled:
+    """What a worker was granted of the unassigned keys, and what it left."""
+
+    left: int
+    granted: int
+    oldest: int  # acceptance stamp of the oldest one left; 0: there is none
+
+
+def pulled(reply: Reply) -> Pulled:
+    """Read the reply of `pull`."""
     left, granted, *oldest = reply
-    return typed(left, int), count(granted), int(oldest[0]) if oldest else 0
+    return Pulled(typed(left, int), count(granted), int(oldest[0]) if oldest else 0)
 
 
 ADVANCE: Final = Script.load(
@@ -79,7 +97,7 @@ ADVANCE: Final = Script.load(
     "journal source_owned source_stream trials kept *rest",
     args="generation guard source claim pending_ms reap_ms parked_ms says expects "
     "target_count *items",
-    reads=moved,
+    reads=advanced,
     made={"life": LIFE},
 )
 PULL: Final = Script.load(
@@ -108,7 +126,7 @@ class ChangeCalls(Calls):
         says: str = "",
         expects: str = "0",
     ) -> ScriptCall:
-        """Change jobs; the number of unassigned keys, then one status per edge."""
+        """Change jobs; one status per edge."""
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
         keys += (n.checkpoints, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
