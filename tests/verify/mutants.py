@@ -536,6 +536,14 @@ MUTANTS: Final = (
         needs=("lossy-replies",),
     ),
     Mutant(
+        name="new data deny what was done with the lost ones",
+        breaks="a dispatch that had no answer before a loss of data is said to be refused after it",
+        path="pool/jobs/client/dispatcher.py",
+        old="if is_anew and isinstance(answer, PoolError):",
+        new="if is_anew and isinstance(answer, Accepted):",
+        by=("tests/jobs/test_unsure.py",),
+    ),
+    Mutant(
         name="payload lost by a retry",
         breaks="a job that waits for its next attempt keeps no payload",
         path="pool/redis/lua/advance.lua",
