@@ -643,8 +643,8 @@ MUTANTS: Final = (
         name="an inbox of one page",
         breaks="what stands in an inbox behind its first page is not read (E3)",
         path="pool/jobs/job.py",
-        old="                self._is_behind = self._is_behind or has_more",
-        new="                del has_more",
+        old="self._is_behind = self._is_behind or page.has_more",
+        new="pass",
         needs=("pages",),
     ),
     Mutant(
@@ -1420,7 +1420,7 @@ MUTANTS: Final = (
     Mutant(
         name="a body that returned is not missed",
         breaks="a connection's body that ends without an error is not run again (13.1)",
-        path="pool/redis/io/restart.py",
+        path="pool/redis/io/task.py",
         old="            if _is_closing(body_io):\n                return\n"
         "            body_io.connection.close()",
         new='            if _is_closing(body_io) or "returned" in str(crash):\n'
@@ -1430,7 +1430,7 @@ MUTANTS: Final = (
     Mutant(
         name="a stranger ends a body's pause",
         breaks="a body that is cancelled between two lives is gone, and nobody told (13.1)",
-        path="pool/redis/io/restart.py",
+        path="pool/redis/io/task.py",
         old="            await unmoved(partial(body_io.pause, sum(filter(None, told))))",
         new="            await body_io.pause(sum(filter(None, told)))",
         by=("tests/runtime/test_bodies.py::test_a_stranger_who_never_rests_kills_no_body",),
@@ -1502,7 +1502,7 @@ MUTANTS: Final = (
     Mutant(
         name="who raises at his answer silences the others",
         breaks="what one caller makes of his reply ends the connection of all (13.1)",
-        path="pool/redis/io/restart.py",
+        path="pool/redis/io/task.py",
         old="        except Exception as error:  # noqa: BLE001 - told, whatever it is\n",
         new="        except OSError as error:\n",
         by=(
@@ -1542,8 +1542,8 @@ MUTANTS: Final = (
         name="a lease joined anew forgets who was stopped",
         breaks="who was told to stop with the one before is never told to go on: G-05",
         path="pool/jobs/fleet/membership.py",
-        old="phase=state.lease.phase)",
-        new='phase="held")',
+        old="term=told.ttl.term, phase=state.lease.phase",
+        new='term=told.ttl.term, phase="held"',
         by=(
             (
                 "tests/jobs/test_membership.py::"
