@@ -27,9 +27,9 @@ _WRITTEN: Final = """\
 Written by `python -m benchmarks.peers`; do not edit.
 {date}, commit {commit}, {minutes:.0f} minutes.
 
-**Made on a quiet machine.** A busy one flatters some and not others, so the run does not begin
-above a load of {load_max:g}. Before each part it waits until others use less than {others_max:g} of
-a processor, for {wait_s:g} s at most; what it found stands below. What to make of the figures:
+**A busy machine flatters some and not others.** So the run that writes this page does not begin
+above a load of {load_max:g}, and before each part it waits until others use less than
+{others_max:g} processors, for {wait_s:g} s at most. What it found stands below. What to make of the figures:
 [how fast](explanation/how-fast.md)."""
 _GOALS: Final = """\
 Each is judged in each of the {repeats} repetitions, beside the others of the same one. *Met* says
@@ -115,7 +115,7 @@ def _facts(results: Results) -> Iterator[str]:
 def _others(used: float | None) -> str:
     if used is None:
         return "what others use cannot be seen on this system"
-    told = f"others use {used:g} of a processor"
+    told = f"others use {used:g} processors"
     return told if used <= OTHERS_MAX else f"**{told}**"
 
 

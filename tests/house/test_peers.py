@@ -231,7 +231,7 @@ def test_who_does_not_come_to_rest_is_waited_for_no_longer_than_told_and_noted(
     monkeypatch.setattr(quiet, "_others", lambda: next(looks))
     assert quiet.wait_quiet("the first", 60.0)["others"] == 0.02
     assert quiet.wait_quiet("the next", 0.0)["others"] == 0.7
-    assert "**others use 0.3 of a processor**" in page(results(ours=peer({})), "plots")
+    assert "**others use 0.3 processors**" in page(results(ours=peer({})), "plots")
 
 
 def test_what_is_missing_has_a_reason() -> None:
