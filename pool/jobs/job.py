@@ -17,7 +17,7 @@ from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
 from pool.redis.commands.talk import InboxPage, Message
 
-# The id of the job whose handler runs in this context; what it starts there inherits it.
+# The job (key and id) whose handler runs in this context; what it starts there inherits it.
 RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
 
 
