@@ -48,6 +48,17 @@ def lane_of(key: str, lanes: int) -> int:
 # --- names ----------------------------------------------------------------------------------
 
 
+def pair(key: str, job_id: str) -> str:
+    """Return what a job is called that may be over: an id is its key's, and holds no space."""
+    return f"{job_id} {key}"
+
+
+def split_pair(text: str) -> tuple[str, str]:
+    """Return the key and the job id of a pair."""
+    job_id, _, key = text.partition(" ")
+    return key, job_id
+
+
 def _fixed(name: str) -> Any:
     """A key name without a part, put together once: it is used in nearly every script call."""
     made = attrs.Factory(lambda self: self.prefix + name, takes_self=True)
@@ -103,14 +114,9 @@ class Names:
         """Dispatches queued behind the live job of this key."""
         return f"{self.prefix}next:{key}"
 
-    def result(self, job_id: str) -> str:
+    def result(self, key: str, job_id: str) -> str:
         """The outcome of an ended job."""
-        return f"{self.prefix}result:{job_id}"
-
-    def idem(self, key: str, idempotency_key: str) -> str:
-        """What an idempotency key, scoped to its job key, stands for."""
-        # Both parts are the user's and may hold colons: the length says where the first one ends.
-        return f"{self.prefix}idem:{len(key)}:{key}:{idempotency_key}"
+        return f"{self.prefix}result:{pair(key, job_id)}"
 
     def signal(self, identity: str) -> str:
         """Wake-ups for a worker, and replies for a node."""

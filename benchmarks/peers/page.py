@@ -29,8 +29,8 @@ Written by `python -m benchmarks.peers`; do not edit.
 
 **A busy machine flatters some and not others.** So the run that writes this page does not begin
 above a load of {load_max:g}, and before each part it waits until others use less than
-{others_max:g} processors, for {wait_s:g} s at most. What it found stands below. What to make of the figures:
-[how fast](explanation/how-fast.md)."""
+{others_max:g} processors, for {wait_s:g} s at most. What it found stands below.
+What to make of the figures: [how fast](explanation/how-fast.md)."""
 _GOALS: Final = """\
 Each is judged in each of the {repeats} repetitions, beside the others of the same one. *Met* says
 that all of them met it; *missed* in how many, and by how much of the goal. *Reached* is the median,

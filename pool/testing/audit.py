@@ -20,6 +20,7 @@ import attrs
 import redis
 
 from pool.core.ids import member_name
+from pool.core.lifecycle import OWNED
 from pool.core.record import Record, Start
 from pool.names import Control, Names
 from pool.redis.commands.member import Opening
@@ -146,7 +147,7 @@ class _Lane:
         yield from self._of_counters(records)
 
     def _of_record(self, key: str, record: Record) -> Iterator[str]:
-        if (record.owner != "") != (record.state in ("pending", "running")):
+        if (record.owner != "") != (record.state in OWNED):
             yield f"its owner is {record.owner!r}"
         if record.epoch > int(self.lane.get("stamp", "0")):
             yield f"its epoch {record.epoch} is above the lane's stamp"
@@ -186,8 +187,8 @@ class _Lane:
             yield f"no entry {entry_id} in stream:{record.owner}"
             return
         said = (start.id, start.handler, start.kind, start.attempt, start.marks, start.accepted)
-        meant = (record.id, record.handler, record.kind)
-        if said != (*meant, record.attempt, record.marks, record.accepted):
+        meant = (record.id, record.handler, record.kind, record.attempt, record.marks)
+        if (*said, start.more) != (*meant, record.accepted, record.more):
             yield "its entry does not say the same"
         if (start.payload is None) != ("p" in record.flags):
             yield "its payload is not where flag p says"
@@ -228,8 +229,8 @@ class _Lane:
             ("inbox", set(self.inboxes)),
         ):
             yield from (f"{key!r}: {name} without a record" for key in keys_of - set(records))
-        for job_id in self.parked ^ self.letters:
-            yield f"{job_id!r}: only one of `parked` and `letters` has it"
+        for job in self.parked ^ self.letters:
+            yield f"{job!r}: only one of `parked` and `letters` has it"
 
     def _of_identities(self) -> Iterator[str]:
         for identity in self.cleanup:

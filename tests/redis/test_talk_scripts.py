@@ -13,7 +13,7 @@ from pool.core.record import Outcome, Record
 from pool.names import Control
 from pool.redis.commands.calls import Target
 from pool.redis.commands.opening import OPEN_POOL, PoolConfig, pool_config
-from pool.redis.commands.talk import Missing, More, looked, messages
+from pool.redis.commands.talk import Missing, More, inbox_page, looked
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -60,7 +60,7 @@ def test_a_look_tells_of_live_ended_and_unknown_jobs(bench: Bench) -> None:
         assert unknown.stamp == stamp
         assert unknown.now_ms >= stamp // 1000
     bench.do("HSET", bench.names.jobs, "bad", "garbage")
-    items = [("bad", ""), ("k", ""), ("bad", "other"), ("bad", ended.id)]
+    items = [("bad", ""), ("k", ""), ("bad", "other"), ("k", ended.id)]
     first, second, third, fourth = looked(bench.run(bench.lane.look(items)))
     assert second == live
     assert isinstance(first, Missing)
@@ -112,7 +112,7 @@ def test_a_name_that_begins_like_another_is_another(bench: Bench) -> None:
 
 def test_an_outcome_of_another_type_fails_its_own_look_alone(bench: Bench) -> None:
     bench.put("k", "R")
-    bench.do("RPUSH", bench.names.result("j"), "of another type")
+    bench.do("RPUSH", bench.names.result("nothing", "j"), "of another type")
     call = bench.lane.look([("k", ""), ("nothing", "j")], node="n1.1")
     live, other = bench.run(call)
     assert (live.split(b"|")[0], other[:1]) == (b"R", b"?")
@@ -187,9 +187,9 @@ def test_an_inbox_is_read_in_pages(bench: Bench) -> None:
 
     def page(after: int, **pages: int) -> tuple[bool, list[int]]:
         lane = attrs.evolve(bench.lane, pages=Pages(**pages))
-        has_more, found = messages(bench.run(lane.inbox("k", after)))
-        assert all(payload.strip(b"x") == b"" for _, payload in found)
-        return has_more, [ids.index(number) for number, _ in found]
+        found = inbox_page(bench.run(lane.inbox("k", after)))
+        assert all(payload.strip(b"x") == b"" for _, payload in found.messages)
+        return found.has_more, [ids.index(number) for number, _ in found.messages]
 
     assert page(0) == (False, [0, 1, 2, 3, 4])
     assert page(ids[1]) == (False, [2, 3, 4])
@@ -209,8 +209,10 @@ def test_what_was_handled_and_stands_there_is_passed_over_so_far(bench: Bench) -
     first = int(notify(bench, "k").split()[1])
     name, count = bench.names.inbox("k"), 2_500
     bench.do("RPUSH", name, *(f"{first + n}|r|m" for n in range(1, count)))
-    assert messages(bench.run(bench.lane.inbox("k", first + 899)))[1][0][0] == first + 900
-    assert messages(bench.run(bench.lane.inbox("k", first + 1_100))) == (True, [])
+    page = inbox_page(bench.run(bench.lane.inbox("k", first + 899)))
+    assert page.messages[0][0] == first + 900
+    page = inbox_page(bench.run(bench.lane.inbox("k", first + 1_100)))
+    assert (page.has_more, page.messages) == (True, [])
     handled = bench.edge("s", "k", x=first + count)
     answers = [bench.advance("own", "w1.1", handled)[0] for _ in range(6)]
     assert answers == ["MORE"] * 4 + ["OK"] * 2
