@@ -403,12 +403,12 @@ class Shifting:
             case b"PING":
                 told = pong(words)
             case _:
-                told = b"*2\r\n" + bulk(words[-1]) + bulk(words[-2])
+                told = bulk(words[-1] + b" " + words[-2])
                 self.numbers.append(words[-1])
         self.calls += 1
         stray = self.stray
         if stray == b"last" and self.numbers[:-1]:
-            stray = b"*2\r\n" + bulk(self.numbers[-2]) + bulk(b"another's")
+            stray = bulk(self.numbers[-2] + b" another's")
         self.is_late = self.is_late or self.calls == self.at
         return [stray, told] if self.calls == self.at else [told]
 

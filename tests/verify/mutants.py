@@ -2113,8 +2113,8 @@ MUTANTS: Final = (
         name="nobody looks at a reply's number",
         breaks="a reply that stands between a call and its own is given to that call (C4)",
         path="pool/redis/io/body.py",
-        old="        if type(reply) is not list or not reply or reply[0] != number:",
-        new="        if type(reply) is not list or not reply:",
+        old="        return text if said == number else _ANOTHERS",
+        new="        return text",
         by=(
             "tests/redis/test_bad_replies.py::test_a_reply_between_a_call_and_its_own_answers_nobody",
         ),

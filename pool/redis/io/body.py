@@ -338,6 +338,7 @@ class ConnectionIO:
 
 
 _PING = pack(("PING",))
+_ANOTHERS = object()  # what a reply says to whom it is not for
 
 
 def _begun(packed: Sequence[bytes], sent_bytes: int) -> int:
@@ -362,11 +363,25 @@ def _vouched(numbers: Sequence[bytes | None], replies: list[Reply], count: int) 
             return (count if is_ours else sure), is_ours
         if number is None or isinstance(reply, Exception):
             continue
-        if type(reply) is not list or not reply or reply[0] != number:
+        replies[i] = _own(reply, number)
+        if replies[i] is _ANOTHERS:
             return sure, False
-        replies[i] = reply[1] if len(reply) > 1 else None
         sure = i + 1
     return sure, True
+
+
+def _own(reply: Reply, number: bytes) -> Reply:
+    """Return what a reply with this number says; see `NUMBERED_TAIL`."""
+    if type(reply) is bytes:
+        said, _, text = reply.partition(b" ")
+        return text if said == number else _ANOTHERS
+    if type(reply) is list and reply:
+        if reply[-1] == number:
+            del reply[-1]
+            return reply
+        if len(reply) == 2 and reply[0] == number:
+            return reply[1]
+    return _ANOTHERS
 
 
 def _says_as(reply: Reply, last: Reply) -> bool:
