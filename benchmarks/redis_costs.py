@@ -325,7 +325,7 @@ def _maps(desk: Desk, costs: Costs) -> None:
     control = Control(POOL)
     stored = StoredMap(control, "prices")
     desk.do("HSET", control.config, "incarnation", GENERATION)
-    limits: tuple[Word, ...] = (GENERATION, stored.name, "0" * 16, 100_000, 0, 0)
+    limits: tuple[Word, ...] = (GENERATION, stored.name, "0" * 16, 100_000, "")
 
     def write(n: int) -> ScriptCall:
         return WRITE(stored.keys(), (*limits, "set", f"key-{n:04d}", PAYLOAD))

@@ -54,6 +54,7 @@ class Script:
     args: tuple[str, ...]
     reads: Reads = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
     behind: Script | None = attrs.field(default=None, repr=False)  # whose calls it never overtakes
+    is_text_too: bool = attrs.field(default=False, repr=False)  # what it tells in parts may be one text
     # The same, but its last argument is a number that comes back with what it returns.
     numbered: str = attrs.field(init=False, repr=False)
     numbered_sha: str = attrs.field(init=False, repr=False)
@@ -85,6 +86,7 @@ class Script:
         args: str,
         reads: Reads = _as_it_is,
         behind: Script | None = None,
+        is_text_too: bool = False,
         directory: Traversable | None = None,
     ) -> Script:
         """Read `lua/{name}.lua` and the parts that its header's `Uses` names from `lua/lib`.
@@ -102,7 +104,7 @@ class Script:
         used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
         parts = [(directory / "lib" / f"{part}.lua").read_text("utf-8") for part in used]
         source = "\n".join([_locals(header), *parts, text])
-        return cls(name, source, _sha(source), *found, reads, behind)
+        return cls(name, source, _sha(source), *found, reads, behind, is_text_too)
 
     def __call__(
         self, keys: Sequence[str], args: Sequence[Word], parts: int | None = None
@@ -128,7 +130,8 @@ class ScriptCall:
 
     def read(self, reply: Any) -> Any:
         """Return what a reply says; whatever this raises, it is no reply of this script."""
-        if self.parts is not None and len(reply) != self.parts:
+        is_text = self.script.is_text_too and type(reply) is bytes
+        if self.parts is not None and not is_text and len(reply) != self.parts:
             raise ValueError(f"{len(reply)} parts, not {self.parts}")
         return self.script.reads(reply)
 
