@@ -54,7 +54,7 @@ class Script:
     args: tuple[str, ...]
     reads: Reads = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
     behind: Script | None = attrs.field(default=None, repr=False)  # whose calls it never overtakes
-    is_text_too: bool = attrs.field(default=False, repr=False)  # what it tells in parts may be one text
+    is_text_too: bool = attrs.field(default=False, repr=False)  # its parts may come as one text
     # The same, but its last argument is a number that comes back with what it returns.
     numbered: str = attrs.field(init=False, repr=False)
     numbered_sha: str = attrs.field(init=False, repr=False)
