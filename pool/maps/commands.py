@@ -2,7 +2,8 @@
 
 Of each map Redis holds three keys: `data`, a hash of where in its history it is and of its strings;
 `lists`, a sorted set (see `lua/lib/rmap.lua`); and `log`, a stream of its latest deltas:
-`<revision>-0 -> incarnation, stamp, after, edits`.  The log is bounded in bytes and in deltas.  A
+`<revision>-0 -> at, edits`, where `at` is `<generation> <stamp> <revision before>-<stamp before>`;
+each field more would cost a twentieth of a write.  The log is bounded in bytes and in deltas.  A
 reader that falls behind meets a gap and takes a snapshot; nothing depends on the log.
 
 All maps of a pool share two keys: `due`, a sorted set of when whose time is up, and `maps`, a hash
@@ -533,10 +534,11 @@ def delta_of(entry: str, fields: Mapping[str, bytes]) -> Delta:
     """
     revision = int(entry.partition("-")[0])
     try:
-        after = fields["after"].split(b"-")
+        made, stamp, after = fields["at"].split(b" ")
+        before, _, was = after.partition(b"-")
         return Delta(
-            Position(fields["incarnation"].decode(), revision, _stamp(fields["stamp"])),
-            (int(after[0]), after[1].decode()),
+            Position(made.decode(), revision, _stamp(stamp)),
+            (int(before), _stamp(was)),
             tuple(_edits(fields["edits"])),
         )
     except (KeyError, ValueError, IndexError):

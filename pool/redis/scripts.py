@@ -18,8 +18,10 @@ _SLOT = re.compile(r"^(KEYS|ARGV)\[(\d+|\.\.\.)\] +(\w+)", re.MULTILINE)
 _TYPED = re.compile(r"^(KEYS|ARGV)\[(\d+)\] +(\w+) +(\w+)", re.MULTILINE)
 _USES = re.compile(r"^Uses +(.+)$", re.MULTILINE)
 
-# Around a script's text.  An error that a command raised in it has no number.  What is told has it in
-# front of a text, behind a list's parts, else beside it: each list costs the server 1 us.
+_HEADER = re.compile(r"^--\[\[.*?\]\]\n", re.DOTALL)
+
+# Around a script's text.  An error that a command raised in it has no number.  What is told has it
+# in front of a text, behind a list's parts, else beside it: each list costs the server 1 us.
 NUMBERED_HEAD: Final = "local number = table.remove(ARGV) local function call()\n"
 NUMBERED_TAIL: Final = """
 end
@@ -102,8 +104,9 @@ class Script:
         found, named = _slots(name, header), (tuple(keys.split()), tuple(args.split()))
         assert found == named, f"{name}.lua: header says {found}, Python {named}"
         used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
-        parts = [(directory / "lib" / f"{part}.lua").read_text("utf-8") for part in used]
-        source = "\n".join([_locals(header), *parts, text])
+        texts = [(directory / "lib" / f"{part}.lua").read_text("utf-8") for part in used] + [text]
+        # Without their headers, which the server would read too.
+        source = "\n".join([_locals(header), *(_HEADER.sub("", each) for each in texts)])
         return cls(name, source, _sha(source), *found, reads, behind, is_text_too)
 
     def __call__(

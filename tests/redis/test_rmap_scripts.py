@@ -979,13 +979,13 @@ async def test_a_page_reads_nothing_of_the_log_that_it_does_not_bring(
 
 @given(
     st.dictionaries(
-        st.sampled_from(["incarnation", "stamp", "after", "edits", "other"]),
+        st.sampled_from(["at", "edits", "other"]),
         st.sampled_from(
             [
                 b"",
                 b"1",
                 b"1-2",
-                b"i1",
+                b"i1 2 1-2",
                 b"+1:a2:bc",
                 b"-1:a",
                 b"+9:a",

@@ -2110,6 +2110,62 @@ MUTANTS: Final = (
         by=("tests/streams/test_sink.py::test_mass_parking_is_told_loudly_and_once",),
     ),
     Mutant(
+        name="nobody looks at the number behind a list",
+        breaks="a list that stands between a call and its own reply is given to that call (C4)",
+        path="pool/redis/io/body.py",
+        old="        if reply[-1] == number:",
+        new="        if reply[-1:]:",
+        by=(
+            "tests/redis/test_bad_replies.py::test_a_reply_between_a_call_and_its_own_answers_nobody",
+        ),
+    ),
+    Mutant(
+        name="nobody looks at the number beside what is told",
+        breaks="a number that stands between a call and its own reply is given to that call (C4)",
+        path="pool/redis/io/body.py",
+        old="        if len(reply) == 2 and reply[0] == number:",
+        new="        if len(reply) == 2:",
+        by=(
+            "tests/redis/test_bad_replies.py::test_a_reply_between_a_call_and_its_own_answers_nobody",
+        ),
+    ),
+    Mutant(
+        name="what is done at once is noted",
+        breaks="each event that a quick program takes costs a note of its hand-out",
+        path="pool/streams/sink_hands.py",
+        old="if item.handed_s <= until_s]",
+        new="if True]",
+        by=(
+            "tests/streams/test_sink.py::test_what_could_not_be_noted_is_noted_with_the_next_tick",
+        ),
+    ),
+    Mutant(
+        name="plain append that does not look at the limit",
+        breaks="a map grows without bound by appends of one value each",
+        path="pool/redis/lua/lib/list_plain.lua",
+        old="      if count < tonumber(items_max) then",
+        new="      if true then",
+        by=("tests/redis/test_rmap_scripts.py",),
+    ),
+    Mutant(
+        name="plain append onto a string",
+        breaks="a key holds a string and a list at once, and copies drift",
+        path="pool/redis/lua/lib/list_plain.lua",
+        old="#stamp <= 16 and not had[2] then",
+        new="#stamp <= 16 then",
+        by=("tests/redis/test_rmap_scripts.py",),
+    ),
+    Mutant(
+        name="what was missed before is forgotten",
+        breaks="where a pending event was lost, what caps took of the group is counted anew",
+        path="pool/redis/lua/lib/group.lua",
+        old="local rest = string.match(had, '^%d+(|%d+|%d+)$') or ''",
+        new="local rest = ''",
+        by=(
+            "tests/redis/test_stream_scripts.py::test_what_a_cap_took_is_counted_until_it_was_told",
+        ),
+    ),
+    Mutant(
         name="nobody looks at a reply's number",
         breaks="a reply that stands between a call and its own is given to that call (C4)",
         path="pool/redis/io/body.py",

@@ -136,13 +136,13 @@ local function commit(edits, kind, until_ms, fields)
   local kept = math.max(1, math.min(LOG_DELTAS, math.floor(LOG_BYTES / (#text + 100))))
   -- The log comes first: it is the write that a full server refuses, and then nothing is half done.
   local number = whole(revision)
-  local logged = redis.pcall('XADD', log, 'MAXLEN', '~', kept, number .. '-0', 'incarnation', generation, 'stamp', stamp,
-    'after', after, 'edits', text)
+  local head = generation .. ' ' .. stamp .. ' ' .. after
+  local logged = redis.pcall('XADD', log, 'MAXLEN', '~', kept, number .. '-0', 'at', head, 'edits', text)
   if type(logged) == 'table' and logged.err then
     -- A write of before was broken off behind this, by a right that its user lacked: above what it logged.
     revision = begin_anew() + 1
     number = whole(revision)
-    redis.call('XADD', log, number .. '-0', 'incarnation', generation, 'stamp', stamp, 'after', after, 'edits', text)
+    redis.call('XADD', log, number .. '-0', 'at', head, 'edits', text)
   end
   if not from then
     redis.call('PERSIST', log) -- of a map that had ended

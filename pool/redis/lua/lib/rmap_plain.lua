@@ -15,8 +15,8 @@ do
       number, stamp = string.format('%d', number + 1), string.sub(redis.sha1hex(stamp .. nonce), 1, 16)
       local text = '+' .. #key .. ':' .. key .. #value .. ':' .. value
       local kept = #text <= 8092 and 1024 or math.max(1, math.floor(8388608 / (#text + 100)))
-      local logged = redis.pcall('XADD', log, 'MAXLEN', '~', kept, number .. '-0', 'incarnation', generation, 'stamp',
-        stamp, 'after', after, 'edits', text)
+      local logged = redis.pcall('XADD', log, 'MAXLEN', '~', kept, number .. '-0', 'at',
+        generation .. ' ' .. stamp .. ' ' .. after, 'edits', text)
       if type(logged) == 'string' then -- else nothing is written, and the rest says why or how
         redis.call('HSET', data, 'at', generation .. ' ' .. number .. ' ' .. stamp .. ' 0', '=' .. key, value)
         return number .. ' ' .. stamp .. ' ' .. had[2]
