@@ -15,7 +15,7 @@ import attrs
 
 from pool.core.digits import DIGITS_MAX, number
 from pool.core.ids import process_of
-from pool.core.lifecycle import Ended, State
+from pool.core.lifecycle import OWNED, Ended, State
 
 Kind: TypeAlias = Literal["job", "service"]
 
@@ -166,7 +166,7 @@ class Record:
             return None
         state, kind, job_id, handler, owner, epoch, attempt, flags, intent, *rest = match.groups()
         marks, requeues, accepted, since, waiters, error, more = rest
-        if (state in "PR") != (owner != ""):
+        if (STATES[state] in OWNED) != (owner != ""):
             return None
         return cls(
             state=STATES[state],
@@ -447,7 +447,7 @@ class Options:
     def pack(self) -> str:
         """Return what stands in `handlers`."""
         timeout_ms = 0 if self.timeout_s is None else max(1, round(self.timeout_s * 1000))
-        numbers = (
+        numbers: tuple[int, ...] = (
             self.attempts_max,
             round(self.backoff_s * 1000),
             round(self.backoff_max_s * 1000),

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from pool.core.digits import number_or
+from pool.core.lifecycle import OWNED
 from pool.core.record import ERROR_CHARS_MAX, NO_MARKS, Marks, Options, Record, one_line
 from pool.core.retry import Dice, full_jitter, requeue_delay
 
@@ -20,6 +21,7 @@ class ParkJob:
 
     cause: str
     error: str
+    failed: str = ""  # what is kept of its last attempt, if its owner knows more; `pack_attempt`
 
 
 @attrs.frozen
@@ -30,6 +32,7 @@ class Wait:
     attempt: int
     error: str
     mark: str = ""
+    failed: str = ""  # as of `ParkJob`
 
 
 @attrs.frozen
@@ -37,6 +40,7 @@ class Grant:
     """Give it to a worker at once; `mark` is what `advance` takes (see there)."""
 
     mark: str = ""
+    checkpoint: bytes | None = None  # what its run hands over; None: what is there stays
 
     @property
     def marks(self) -> Marks:
@@ -139,7 +143,7 @@ def recover(
         return CancelJob(record.intent[1:])
     if record.intent.startswith("t"):
         return after_timeout(record.attempt, options, dice)
-    if death is None or record.state not in ("pending", "running"):
+    if death is None or record.state not in OWNED:
         return _come_due(record, judgement)
     marks, letters = _marked(record, death, judgement)
     text = f"{letters}={marks.pack()}"

@@ -12,6 +12,7 @@ from pool.core.record import (
     ERROR_CHARS_MAX,
     Options,
     Record,
+    Start,
     one_line,
     pack_attempt,
 )
@@ -30,7 +31,7 @@ from pool.jobs.context import Context, LaneState, Ranks
 from pool.names import pair
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Keeps, Target
-from pool.redis.commands.change import Changed, EdgeStatus, Guard
+from pool.redis.commands.change import Advanced, Changed, EdgeStatus, Guard
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.settings import Settings
 
@@ -55,13 +56,6 @@ def outcome_ttl_ms(settings: Settings, options: Options | None = None) -> int:
     return round(max(settings.known_s, kept_s) * 1000)
 
 
-def brief_ttl_ms(settings: Settings, options: Options | None = None) -> int:
-    """Return the same of a job that returned None: that it has ended is all there is to tell."""
-    if options is not None and options.retention_s is not None:
-        return outcome_ttl_ms(settings, options)
-    return round(settings.known_s * 1000)
-
-
 def judgement_of(settings: Settings, timing: Timing) -> Judgement:
     """Return how jobs are judged whose owners died."""
     return Judgement(
@@ -73,25 +67,28 @@ def judgement_of(settings: Settings, timing: Timing) -> Judgement:
 
 def edge_of(
     key: str,
-    record: Record,
+    run: Record | Start,
     decision: Decision,
     settings: Settings,
+    *,
+    has_begun: bool = False,
     options: Options | None = None,
 ) -> Edge:
-    """Return the edge that carries a decision out; a grant still lacks its targets."""
-    of = (key, record.epoch, record.id, outcome_ttl_ms(settings, options), record.handler)
+    """Return the edge that carries a decision about a run out; a grant still lacks its targets."""
+    of = (key, run.epoch, run.id, outcome_ttl_ms(settings, options), run.handler)
     match decision:
-        case ParkJob(cause, error):
+        case ParkJob(cause, error, failed):
+            failed = failed or pack_attempt(cause, error)
             cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-            return ParkEdge(*of, cause, error, failed=pack_attempt(cause, error))
-        case Wait(delay_s, attempt, error, mark):
-            # With a mark it is delayed, and no attempt has failed.
-            failed = "" if mark else pack_attempt("timed out", error)
+            return ParkEdge(*of, cause, error, has_begun, failed)
+        case Wait(delay_s, attempt, error, mark, failed):
+            if not mark:  # with one it is delayed, and no attempt has failed
+                failed = failed or pack_attempt("timed out", error)
             return WaitEdge(*of, round(delay_s * 1000), attempt, error, mark, failed)
         case CancelJob(cause):
-            return CancelEdge(*of, cause)
-        case Grant(mark):
-            return GrantEdge(*of, mark=mark)
+            return CancelEdge(*of, one_line(cause, CAUSE_CHARS_MAX), has_begun)
+        case Grant(mark, checkpoint):
+            return GrantEdge(*of, mark=mark, checkpoint=checkpoint)
 
 
 def tell_all(
@@ -137,7 +134,7 @@ class Recovery:
         """Decide about a job; `targets` says who may have it, if it is granted at once."""
         dice, judgement = self.context.io.dice, self.judgement
         decision = recover(record, options, dice, judgement=judgement, death=death, is_most=is_most)
-        edge = edge_of(key, record, decision, self.context.settings, options)
+        edge = edge_of(key, record, decision, self.context.settings, options=options)
         if isinstance(decision, Grant) and isinstance(edge, GrantEdge):
             edge.ranked = ranking(self._ranks.of(targets(key, record, decision)))
         self._edges.append(edge)
@@ -160,5 +157,5 @@ class Recovery:
             expects=self.state.time.expects(self.context.io.clock()),
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
-        _, told = await self.context.pipeline.call(call, repeatable=True)
-        return tell_all(self.context, tell_waiters, self.state.number, self._edges, told)
+        advanced: Advanced = await self.context.pipeline.call(call, repeatable=True)
+        return tell_all(self.context, tell_waiters, self.state.number, self._edges, advanced.told)
