@@ -30,7 +30,7 @@ from pool.errors import (
 from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
 from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
-from pool.jobs.client.parked import Parked
+from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
@@ -273,9 +273,9 @@ class Node(Dispatching):
         return JobRef[Any](key, found.id, found.handler, client, seen)
 
     @property
-    def parked(self) -> Parked:
+    def parked(self) -> DeadLetters:
         """The pool's dead letters: to look through, mend, replay and discard."""
-        return Parked(self._open_client)
+        return DeadLetters(self._open_client)
 
     # --- shared parts -------------------------------------------------------------------------
 

@@ -159,10 +159,10 @@ async def test_a_live_job_tells_which_of_its_attempts_failed_and_why(fleet: Flee
     ref = await node.dispatch(flaky, "k")
 
     async def is_at_last() -> bool:
-        return (await ref.status()).attempt == 12
+        status = await ref.status()
+        return (status.attempt, status.state) == (12, "running")
 
     await fleet.until(is_at_last)
-    await ref.started()
     status = await ref.status()
     assert [each.number for each in status.history] == list(range(4, 12))
     assert all(len(each.traceback) <= 4000 for each in status.history)

@@ -44,8 +44,8 @@ from pool.redis.commands.letters import (
     LetterStatus,
     Made,
     OtherHandler,
-    Replayed,
-    Told,
+    ReplaySaid,
+    ToldLetter,
 )
 
 COUNT_MAX: Final = 256  # letters in one page
@@ -129,7 +129,7 @@ class _Wanted:
 
 
 @attrs.frozen(eq=False)
-class Parked:
+class DeadLetters:
     """The dead letters of a pool: `node.parked`."""
 
     _opened: Callable[[], JobClient] = attrs.field(repr=False)  # raises where it is not open
@@ -204,7 +204,7 @@ class Parked:
         letter = await self._fetch(key, job_id)
         if letter is None:
             raise NoSuchLetter(key=key, job_id=job_id)
-        job = _job(Told(letter, len(letter.payload)))
+        job = _job(ToldLetter(letter, len(letter.payload)))
         try:
             args, kwargs = decode_call(letter.payload)
         except PayloadEncodingError:
@@ -361,7 +361,7 @@ class Parked:
                 queued_jobs_max=context.settings.queued_jobs_of_lane,
                 expects=state.time.expects(asked_s),
             )
-            told: Replayed = await context.pipeline.call(call, repeatable=True)
+            told: ReplaySaid = await context.pipeline.call(call, repeatable=True)
             match told:
                 case Made(made):
                     seen = state.seen(asked_s) if made == anew else None
@@ -455,7 +455,7 @@ def _now_ms(state: LaneState, now_s: float) -> int:
     return round(state.server_ms + 1000 * (now_s - state.server_at_s))
 
 
-def _job(told: Told) -> ParkedJob:
+def _job(told: ToldLetter) -> ParkedJob:
     letter, outcome = told.letter, told.letter.outcome
     return ParkedJob(
         key=letter.key,

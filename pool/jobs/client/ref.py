@@ -199,22 +199,25 @@ class JobRef(Generic[R]):
             case Outcome(word="done", body=body):
                 return body
             case Outcome(word="parked") as outcome:
-                parked = JobParked(
-                    key=self.key,
-                    job_id=self.job_id,
-                    cause=outcome.cause,
-                    attempts=outcome.attempt,
-                    last_error=outcome.error,
-                    replayed_as=more_of(outcome.more, "replayed"),
-                )
-                for failed in outcome.attempts[-1:]:
-                    if failed.traceback:
-                        parked.add_note(f"Its last attempt failed with:\n{failed.traceback}")
-                raise parked
+                raise self._parked(outcome)
             case Outcome() as outcome:
                 raise JobCancelled(key=self.key, job_id=self.job_id, cause=outcome.cause)
             case PoolError() as error:
                 raise again(error)
+
+    def _parked(self, outcome: Outcome) -> JobParked:
+        error = JobParked(
+            key=self.key,
+            job_id=self.job_id,
+            cause=outcome.cause,
+            attempts=outcome.attempt,
+            last_error=outcome.error,
+            replayed_as=more_of(outcome.more, "replayed"),
+        )
+        for failed in outcome.attempts[-1:]:
+            if failed.traceback:
+                error.add_note(f"Its last attempt failed with:\n{failed.traceback}")
+        return error
 
     async def status(self) -> Status:
         """Return how the job is now.

@@ -20,7 +20,7 @@ from pool.redis.scripts import Script, ScriptCall, Word
 
 
 @attrs.frozen
-class Told:
+class ToldLetter:
     """A dead letter as a page tells of it: without its attempts, and without its payload."""
 
     letter: Letter
@@ -33,7 +33,7 @@ class LettersPage:
 
     looked: int
     at: tuple[str, str] | None
-    told: tuple[Told, ...]
+    told: tuple[ToldLetter, ...]
 
 
 class LetterStatus(Enum):
@@ -75,7 +75,7 @@ class OtherHandler:
     handler: str
 
 
-Replayed: TypeAlias = Made | KeyHas | LaneFull | OtherHandler | LetterStatus
+ReplaySaid: TypeAlias = Made | KeyHas | LaneFull | OtherHandler | LetterStatus
 
 
 def page_of(reply: Reply) -> LettersPage:
@@ -90,7 +90,7 @@ def page_of(reply: Reply) -> LettersPage:
             continue
         letter = Letter.parse(key, job_id, text + b"\n\n")
         if letter is not None:
-            told.append(Told(letter, count(size)))
+            told.append(ToldLetter(letter, count(size)))
     place = (at.decode(), job.decode(errors="surrogateescape")) if at else None
     return LettersPage(count(looked), place, tuple(told))
 
@@ -100,7 +100,7 @@ def letter_changed(reply: Reply) -> LetterStatus:
     return LetterStatus(reply.decode())
 
 
-def replayed(reply: Reply) -> Replayed:
+def replayed(reply: Reply) -> ReplaySaid:
     """Read the reply of `replay`."""
     match reply.decode(errors="replace").split(" "):
         case ["OK", job_id]:
