@@ -312,7 +312,7 @@ def play(scene: Scene, loops: Any, calls: int, *, is_applied: bool) -> tuple[Out
     keyspace = simulation.server.keyspace
     outcome = simulation.play()
     if scene is _replay:  # whatever dies: the job that was parked last has its letter
-        letters = [len(held) for name, held in keyspace.keys.items() if name.endswith(b":letters")]  # type: ignore[arg-type]
+        letters = [len(held) for name, held in keyspace.keys.items() if name.endswith(b":letters")]
         if letters != [1]:
             failures = (*outcome.failures, f"{letters} letters")
             outcome = attrs.evolve(outcome, failures=failures)
