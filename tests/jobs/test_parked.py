@@ -137,6 +137,7 @@ async def test_many_are_replayed_and_those_refused_stay(fleet: Fleet) -> None:
 
 
 async def test_a_letter_of_a_handler_that_nobody_has_any_more_stays(fleet: Fleet) -> None:
+    """D38."""
     node, [ref], _ = await _parked(fleet, ["k"])
     fleet.client.hdel(fleet.names.handlers, "mail")
     with pytest.raises(UnknownHandler):

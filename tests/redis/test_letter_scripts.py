@@ -181,3 +181,17 @@ def test_a_crash_is_an_entry_of_its_own(bench: Bench) -> None:
     assert text.startswith(f"{bench.record('k').id}\t")
     assert text.endswith(' 1 w1.1 {"type":"crash"}')
     assert bench.audit() == []
+
+
+def test_what_a_letter_became_is_remembered_longer_than_how_it_was_parked(bench: Bench) -> None:
+    """The older note's time is up first: it must not take the newer one along."""
+    job_id = parked(bench, "k")
+    before: Any = bench.client.zrange(bench.names.kept, 0, -1)
+    [first] = before
+    assert replay(bench, "k", job_id, "anew") == Made("anew")
+    bench.do("ZADD", bench.names.kept, 1, first)
+    bench.run(bench.lane.expire([first.decode()], items_max=9))
+    assert bench.client.zcard(bench.names.kept) == 1
+    assert replay(bench, "k", job_id, "other") == Made("anew")
+    kept: Any = bench.client.zrange(bench.names.kept, 0, -1)
+    assert bench.counter("results") == sum(int(text.split(b" ")[0]) for text in kept)
