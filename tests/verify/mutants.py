@@ -2396,7 +2396,8 @@ MUTANTS: Final = (
         name="a known id answers for whatever is asked",
         breaks="another handler or other arguments under a known id are a conflict",
         path="pool/redis/lua/dispatch.lua",
-        old="  if digest and (its_handler ~= handler or (its_digest and its_digest ~= digest)) then",
+        old="  if digest and (its_handler ~= handler or "
+        "(its_digest and its_digest ~= digest)) then",
         new="  if false then",
         by=("tests/jobs/test_identity.py",),
     ),
