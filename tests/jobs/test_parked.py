@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import Any
 
 import pytest
@@ -170,6 +172,7 @@ async def test_a_live_job_tells_which_of_its_attempts_failed_and_why(fleet: Flee
     assert "characters ..." in status.history[0].traceback
     assert status.worker is not None
     assert status.worker.id == node.workers[0].id
+    assert (status.worker.host, status.worker.pid) == (socket.gethostname(), os.getpid())
     await node.notify("k", 1)
     assert await ref.result(timeout_s=5) == "well"
     assert not fleet.client.exists(fleet.names.attempts)
