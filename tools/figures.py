@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from benchmarks.peers.environments import OURS, PEERS
 from benchmarks.peers.metrics import METRICS, Results, best, judged, value_of
 from benchmarks.peers.page import loaded, reached
+from benchmarks.peers.plot import said
 from benchmarks.peers.quiet import LOAD_MAX
 
 RESULTS: Final = Path(__file__).parents[1] / "docs/benchmarks/results.json"
@@ -60,18 +62,50 @@ def _beside(results: Results, metric: str, but: str = "") -> tuple[float, str]:
     return ours / other[1], other[0]
 
 
-def goals() -> str:
-    """Return which of our own goals the comparison missed."""
+# What "how fast" shows: a metric, how it is called there, whom "the others" leave out.
+_SHOWN: Final = (
+    ("drain_1_per_s", "jobs a second, drained by one process; others that lose none", "huey"),
+    ("dispatch_bulk_per_s", "jobs a second, dispatched in bulk", ""),
+    ("worker_cpu_us", "CPU of the worker for a job, us", ""),
+    ("life_redis_cpu_us", "CPU of Redis for a job, us", ""),
+    ("recovery_20_s", "until what a killed worker ran begins elsewhere, s", ""),
+    ("recovery_safe_20_s", "the same with the soonest settings that are documented, s", ""),
+    ("idle_start_p50_us", "one job on an idle system, to its start, us", ""),
+    ("idle_result_p50_us", "one job on an idle system, to its result, us", ""),
+    ("load_50_p99_us", "to the start at half of one's own capacity, slowest percent, us", ""),
+)
+
+
+def beside() -> str:
+    """Return the comparison in a few lines, and which of our own goals it missed."""
     results = loaded(RESULTS)
     load, repeats = results["load_before"][0], results["sizes"]["repeats"]
-    made = f"The page is of {results['date'][:10]}: load {load:g} before, {repeats} repetitions."
+    made = f"Made on {results['date'][:10]}, commit {results['commit']}: load {load:g} before, "
+    parts = [f"{made}{repeats} repetitions, medians.", _table(_rows(results))]
     if not is_quiet(results):
-        return f"{made} That is not quiet enough to judge goals by."
+        parts.append("**That was not quiet enough** to say anything of single jobs, or of goals.")
+        return "\n\n".join(parts)
     every = list(judged(results))
     missed = [each for each in every if each.verdict != "met"]
-    rows = [
-        f"| {each.goal.title} | {each.said} | {reached(each)} | {each.verdict} |" for each in missed
-    ]
-    met = f"Of our {len(every)} goals {len(every) - len(missed)} were met in each of them."
-    told = f"{made} {met}"
-    return "\n".join([told, "", "| missed | goal | reached | |", "|---|---|---|---|", *rows])
+    parts.append(
+        f"Of our own {len(every)} goals {len(every) - len(missed)} were met in each of them."
+    )
+    if missed:
+        rows = [(each.goal.title, each.said, reached(each), each.verdict) for each in missed]
+        parts.append(_table([("not met", "goal", "reached", ""), *rows]))
+    return "\n\n".join(parts)
+
+
+def _rows(results: Results) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = [("", "ours", "best of the others", "ours to theirs")]
+    for metric, title, but in _SHOWN:
+        ours, other = value_of(results, OURS, metric), best(results, METRICS[metric], but=but)
+        if ours is not None and other is not None:
+            ratio = f"{ours / other[1]:.2f}" if other[1] else "-"
+            rows.append((title, said(ours), f"{said(other[1])} ({other[0]})", ratio))
+    return rows
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *rest = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rest))

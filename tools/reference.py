@@ -329,7 +329,7 @@ PARTS: Final = (
     Part("reference/api-rest.md", "api", lambda: api("rest")),
     Part("reference/api-rest.md", "testing", api_testing),
     Part("explanation/life-of-a-job.md", "transitions", transitions),
-    Part("explanation/how-fast.md", "goals", figures.goals),
+    Part("explanation/how-fast.md", "beside", figures.beside),
     Part("../README.md", "fast", figures.fast),
 )
 
