@@ -641,6 +641,14 @@ MUTANTS: Final = (
         by=("tests/jobs/test_pages.py::test_a_worker_compares_what_it_owns_page_by_page",),
     ),
     Mutant(
+        name="who waits for its retry is done",
+        breaks="a job that nobody owns any more can end by what its former owner sends: G-01",
+        path="pool/core/lifecycle.py",
+        old='    ("waiting", CANCEL): ("cancelled",),',
+        new='    ("waiting", DONE): ("done",),\n    ("waiting", CANCEL): ("cancelled",),',
+        by=("tests/core/test_job.py::test_of_what_nobody_owns_nothing_is_heard",),
+    ),
+    Mutant(
         name="an inbox of one page",
         breaks="what stands in an inbox behind its first page is not read (E3)",
         path="pool/jobs/job.py",
