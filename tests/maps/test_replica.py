@@ -115,7 +115,7 @@ class Fleet:
     def write_unseen(self, replica: Replica, *words: str) -> Position:
         """Write, and take the delta out of the log before anyone can read it."""
         stored = replica.stored
-        keys, limits = stored.keys(), (stored.name, secrets.token_hex(8), 1024, 0, 0)
+        keys, limits = stored.keys(), (stored.name, secrets.token_hex(8), 1024, "")
         with self.client.pipeline(transaction=True) as pipe:
             pipe.eval(WRITE.source, len(keys), *keys, self.follower.generation, *limits, *words)
             pipe.xtrim(stored.log, maxlen=0, approximate=False)
