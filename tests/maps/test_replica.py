@@ -119,8 +119,8 @@ class Fleet:
         with self.client.pipeline(transaction=True) as pipe:
             pipe.eval(WRITE.source, len(keys), *keys, self.follower.generation, *limits, *words)
             pipe.xtrim(stored.log, maxlen=0, approximate=False)
-            [[revision, stamp, *_], _] = pipe.execute()
-        return Position(self.follower.generation, int(revision), stamp.decode())
+            revision, stamp, _ = WRITE.reads(pipe.execute()[0])
+        return Position(self.follower.generation, revision, stamp)
 
     def truth(self, replica: Replica) -> dict[bytes, Value]:
         held = self.client.hgetall(replica.stored.data)
