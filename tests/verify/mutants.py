@@ -540,8 +540,8 @@ MUTANTS: Final = (
         name="new data deny what was done with the lost ones",
         breaks="a dispatch that had no answer before a loss of data is said to be refused after it",
         path="pool/jobs/client/dispatcher.py",
-        old="if is_anew and isinstance(answer, PoolError):",
-        new="if is_anew and isinstance(answer, Accepted):",
+        old="is_refused = isinstance(answer, PoolError)",
+        new="is_refused = isinstance(answer, Accepted)",
         by=("tests/jobs/test_unsure.py",),
     ),
     Mutant(

@@ -97,7 +97,7 @@ class Pending:
     is_answered: bool = False
     is_tried: bool = False  # a call that had it has failed
     maybe_done: bool = False  # one of the calls that had it may have been carried out
-    generation: str = ""  # whose data the first of those was for
+    generation: str = ""  # whose data the first of those was for, if there is one
 
     def resolve(self, answer: Accepted | PoolError) -> None:
         if not self.is_answered:
@@ -498,13 +498,13 @@ class Dispatcher(Actor[Message]):
                     pending.fail(answer)
                 else:
                     pending.resolve(answer)
-            else:
+            elif pending.generation not in ("", admitted.generation):
+                # It may have been done with the data that are lost: these know nothing of that.
                 answer = self._read(pending.item, said, seen)
-                is_anew = pending.maybe_done and pending.generation != admitted.generation
-                if is_anew and isinstance(answer, PoolError):
-                    # It may have been done with the data that are lost: these know nothing of that.
-                    answer = unsure(StoreLost(pool=self.context.pool))
-                pending.resolve(answer)
+                is_refused = isinstance(answer, PoolError)
+                pending.resolve(unsure(StoreLost(pool=self.context.pool)) if is_refused else answer)
+            else:
+                pending.resolve(self._read(pending.item, said, seen))
         first = batch[0].item  # each is, once
         if told[0] is Said.ACCEPTED and not first.allow_unknown and len(self._known) < KNOWN_MAX:
             self._known.add(first.handler)
