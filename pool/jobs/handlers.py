@@ -71,6 +71,7 @@ class Handlers:
         attempts_max: int = 5,
         backoff_s: float = 1.0,
         backoff_max_s: float = 60.0,
+        retention_s: float | None = None,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -84,6 +85,8 @@ class Handlers:
             backoff_s: The first retry waits up to this, 0.001 s to 365 days, each later one up to
                 twice as much (full jitter).
             backoff_max_s: No retry waits longer than this.
+            retention_s: How long outcomes are kept, at most 365 days, if there is room
+                (`Settings.results_bytes_max`); None goes by `Settings.result_ttl_s`.
 
         Raises:
             ConfigError: The name or the function cannot be used.
@@ -101,6 +104,7 @@ class Handlers:
                 backoff_s=base_s,
                 backoff_max_s=cap_s,
                 timeout_s=checks.seconds("timeout_s", timeout_s, SECONDS_MIN, or_none=True),
+                retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
             ),
         )
 
@@ -111,6 +115,7 @@ class Handlers:
         backoff_s: float = 1.0,
         backoff_max_s: float = 60.0,
         healthy_s: float = 60.0,
+        retention_s: float | None = None,
     ) -> _Decorator:
         """Register a function that runs until it is stopped: a poller, a subscription, a session.
 
@@ -122,6 +127,7 @@ class Handlers:
             backoff_s: As for `job()`.
             backoff_max_s: As for `job()`.
             healthy_s: After a run of this length its failures are counted afresh.
+            retention_s: As for `job()`.
 
         Raises:
             ConfigError: The name or the function cannot be used.
@@ -139,6 +145,7 @@ class Handlers:
                 backoff_s=base_s,
                 backoff_max_s=cap_s,
                 healthy_s=checks.seconds("healthy_s", healthy_s),
+                retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
             ),
         )
 

@@ -22,13 +22,15 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, encode_message
 from pool.core.placement import WEIGHT_MAX, WEIGHT_MIN
+from pool.core.record import Record
 from pool.errors import (
     NotRunning,
     StoreUnavailable,
 )
 from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
 from pool.jobs.client.dispatch import Dispatching
-from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
+from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
@@ -155,21 +157,47 @@ class Node(Dispatching):
         delay_s: float = 0.0,
         if_exists: Literal["reject", "attach"] = "reject",
         allow_unknown: bool = False,
+        job_id: str | None = None,
+        idempotency_key: str | None = None,
+        window_s: float = WINDOW_S,
+        retention_s: float | None = None,
     ) -> Dispatching:
         """Return this node's dispatching calls with other options.
+
+        With `job_id` or `idempotency_key` a dispatch may be repeated: it answers the same job, and
+        what became of it, while that lives or waits, while its dead letter is kept, and for the
+        longer of `window_s` and its retention after its end.  If it was replayed, that job is the
+        answer.  Both are scoped to the job's key.
 
         Args:
             delay_s: Start the job no earlier than this, in seconds, at most 365 days.
             if_exists: For a key that has a live job: `reject` raises `JobExists`, `attach` returns
                 a reference to that job (its handler may be another one).
             allow_unknown: Accept a handler name that no node has registered yet.
+            job_id: The job's id: 1 to 128 characters of ASCII that can be seen, without comma and
+                bar.
+            idempotency_key: Any text of 1 to 256 bytes without control characters, from which the
+                id is made.
+            window_s: How long the id is known after the job's end, at most 365 days.
+            retention_s: How long the outcome is kept, at most 365 days, if there is room
+                (`Settings.results_bytes_max`); None as its handler says.  Never less than
+                `Settings.retry_window_s`.
 
         Raises:
-            InvalidOption: A value is out of bounds.
+            InvalidOption: A value is out of bounds, or both `job_id` and `idempotency_key` are
+                given.
         """
         return Dispatching(
             self._open_client,
-            DispatchOptions(delay_s=delay_s, if_exists=if_exists, allow_unknown=allow_unknown),
+            DispatchOptions(
+                delay_s=delay_s,
+                if_exists=if_exists,
+                allow_unknown=allow_unknown,
+                job_id=job_id,
+                idempotency_key=idempotency_key,
+                window_s=window_s,
+                retention_s=retention_s,
+            ),
         )
 
     # --- jobs ---------------------------------------------------------------------------------
@@ -220,7 +248,34 @@ class Node(Dispatching):
         check_key(key)
         client = self._open_client()
         found_now, _ = await client.look(key, "")
-        return status_of(key, "", found_now, client)
+        return status_of(key, "", found_now, client, await client.history(key, found_now))
+
+    async def job(
+        self, key: str, job_id: str | None = None, *, idempotency_key: str | None = None
+    ) -> JobRef[Any]:
+        """Return a reference to a job, from any node: to wait for it, look at it, stop it.
+
+        Without `job_id` and `idempotency_key` it is the live job of the key.  Else nothing is
+        asked: what the reference refers to may be over, or never have been, which its calls tell.
+
+        Raises:
+            NoSuchJob: None was named, and the key has no live job.
+            InvalidKey, InvalidOption: No job can be called so.
+            StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        check_key(key)
+        named = known_id(job_id, idempotency_key)
+        client = self._open_client()
+        if named:
+            return JobRef[Any](key, named, "", client)
+        found, seen = await client.look(key, "")
+        assert isinstance(found, Record), "of an outcome the id is asked for"
+        return JobRef[Any](key, found.id, found.handler, client, seen)
+
+    @property
+    def parked(self) -> DeadLetters:
+        """The pool's dead letters: to look through, mend, replay and discard."""
+        return DeadLetters(self._open_client)
 
     # --- shared parts -------------------------------------------------------------------------
 

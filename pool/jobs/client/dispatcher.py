@@ -29,9 +29,10 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.record import Outcome, Record
+from pool.core.record import Outcome, Record, more_of
 from pool.core.retry import DISPATCH_RETRY_S, refused_delay
 from pool.errors import (
+    IdempotencyConflict,
     JobExists,
     JobLost,
     NotRunning,
@@ -49,7 +50,15 @@ from pool.errors import (
 from pool.jobs.context import TARGETS_MAX, Context, Ranks, Seen
 from pool.names import pair, split_pair
 from pool.redis import pipeline
-from pool.redis.commands.admission import Admission, Admitted, Exists, Full, Said
+from pool.redis.commands.admission import (
+    Admission,
+    Admitted,
+    Conflict,
+    Exists,
+    Full,
+    Replayed,
+    Said,
+)
 from pool.redis.commands.talk import Missing, More
 from pool.redis.io.system import Reply, Waiter
 from pool.runtime.actor import Actor
@@ -569,6 +578,17 @@ class Dispatcher(Actor[Message]):
                 return Accepted(item.key, item.id, item.handler, seen)
             case Said.ENDED:
                 return Accepted(item.key, item.id, item.handler, None)
+            case Replayed(job_id, handler):
+                return Accepted(item.key, job_id, handler, None)
+            case Conflict(handler, digest):
+                return IdempotencyConflict(
+                    key=item.key,
+                    job_id=item.id,
+                    handler=item.handler,
+                    digest=more_of(item.more, "digest"),
+                    known_handler=handler,
+                    known_digest=digest,
+                )
             case Exists(_, _, job_id, handler, is_attached=True):
                 return Accepted(item.key, job_id, handler, seen)
             case Exists(state, owner, job_id):

@@ -32,13 +32,15 @@ class Admission:
     delay_s: float = 0.0
     attach: bool = False
     allow_unknown: bool = False
+    more: str = ""  # of its record
     unassigned: bool = False
     ranked: Sequence[int] = ()
 
     @property
     def flags(self) -> str:
         """The letters that `dispatch` takes."""
-        return f"{'a' * self.attach}{'k' * self.allow_unknown}{'u' * self.unassigned}"
+        letters = f"{'a' * self.attach}{'k' * self.allow_unknown}{'u' * self.unassigned}"
+        return f"{letters},{self.more}" if self.more else letters
 
 
 def ranking(places: Iterable[int]) -> str:
@@ -74,7 +76,23 @@ class Exists:
     is_attached: bool  # as was asked for
 
 
-Admitted: TypeAlias = Said | Full | Exists
+@attrs.frozen
+class Replayed:
+    """The job is over, and that one was made from its dead letter."""
+
+    job_id: str
+    handler: str
+
+
+@attrs.frozen
+class Conflict:
+    """The id is that of another job."""
+
+    handler: str
+    digest: str
+
+
+Admitted: TypeAlias = Said | Full | Exists | Replayed | Conflict
 
 
 def admitted(reply: Reply) -> list[Admitted]:
@@ -85,10 +103,14 @@ def admitted(reply: Reply) -> list[Admitted]:
 _SAID: Final = {said.value: said for said in Said}  # there is one for each job
 
 
-def _admitted(text: bytes) -> Full | Exists:
+def _admitted(text: bytes) -> Full | Exists | Replayed | Conflict:
     match text.decode(errors="replace").split(" ", 4):
         case ["FULL", queued]:
             return Full(number(queued))
+        case ["REPLAYED", job_id, handler]:
+            return Replayed(job_id, handler)
+        case ["CONFLICT", handler, digest]:
+            return Conflict(handler, digest)
         case ["EXISTS" | "ATTACHED" as word, state, owner, job_id, handler]:
             owner = "" if owner == "-" else owner
             return Exists(STATES[state], owner, job_id, handler, word == "ATTACHED")
@@ -97,7 +119,7 @@ def _admitted(text: bytes) -> Full | Exists:
 
 DISPATCH: Final = Script.load(
     "dispatch",
-    keys="lane open jobs pending due payloads handlers kept *rest",
+    keys="lane open jobs pending due payloads handlers kept letters *rest",
     args="generation pending_ms queued_jobs_max refused_ms expects target_count *items",
     reads=admitted,
 )
@@ -120,6 +142,7 @@ class AdmissionCalls(Calls):
         """Accept jobs; one status per item, see `dispatch.lua`."""
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers, n.kept]
+        keys.append(n.letters)
         args: list[Word] = [self.generation, as_ms(pending_s), queued_jobs_max]
         args += (as_ms(refused_s) if refused_s else 0, expects)
         self._add_targets(keys, args, targets)

@@ -32,13 +32,26 @@ def as_ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
+@attrs.frozen(kw_only=True)
+class Keeps:
+    """What a lane remembers of jobs that are over, and for how long."""
+
+    brief_s: float = 30.0  # every outcome
+    results_bytes_max: int = 64 * 1024 * 1024  # of all outcomes, above which none is kept longer
+    parked_s: float = 30 * 86_400.0  # dead letters
+    parked_max: int = 100_000
+
+
+NORMAL: Final = Keeps()
+
+
 @attrs.frozen
 class Calls:
     """Builds script calls of one lane; `generation` is its own, as joining told it."""
 
     names: Names
     generation: str
-    parked_s: float = 30 * 86_400.0  # how long dead letters are kept
+    keeps: Keeps = NORMAL
     pages: Pages = PAGES
 
     def _add_targets(self, keys: list[str], args: list[Word], targets: Sequence[Target]) -> None:
