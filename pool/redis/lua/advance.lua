@@ -37,7 +37,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     s seen         x message id               removes messages up to it from the inbox
     o over                                    its trial: it has lived for long enough
     d done         x result                   P R -> done
-    c cancel       x cause, z 1: it has begun           P R W U -> cancelled
+    c cancel       x cause, z 1: it has begun           P R W U Q -> cancelled; key of Q: its name, see lib/queue.lua
     x park         x cause, y error, z 1: it has begun  P R W U -> parked
     w wait         x delay ms, y next attempt[ mark], z error           P R -> W
     g grant        x ranked targets, y mark, z checkpoint              P R W U -> P or U
@@ -46,8 +46,9 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
                    that alone; m counts a crash; h (of w): it is held, see record
                    z: empty keeps the checkpoint, else = then its new bytes
 
-Uses     lane, expected, record, batch, place, keep, finish, hung, says
-Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
+Uses     lane, expected, record, batch, place, queue, keep, finish, hung, says
+Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
+         has ended, and the next one of its key has its turn: it is due) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
@@ -57,7 +58,7 @@ Errors   POOLDATALOST <lane>, POOLGONE <identity or claim>
 Cost     O(1) per item; settling straight from pending takes 1 command each and 16 a call
 Why Lua  who may, what is, and what shall be are one step: two owners could otherwise both commit.
 ]]
-local FROM = { a = 'PR', l = 'R', s = 'PR', o = 'R', d = 'PR', c = 'PRWU', x = 'PRWU', w = 'PR', g = 'PRWU' }
+local FROM = { a = 'PR', l = 'R', s = 'PR', o = 'R', d = 'PR', c = 'PRWUQ', x = 'PRWU', w = 'PR', g = 'PRWU' }
 local SEEN_MAX, SEEN_BYTES_MAX = 500, 1024 * 1024 -- messages taken out by one call
 local seen, seen_bytes = 0, 0
 local TAKES = { a = 0, l = 0, s = 1, o = 0, d = 2, c = 3, x = 3, w = 3, g = 3 }

@@ -1,7 +1,7 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record, batch, keep; keys jobs, pending, due, payloads, checkpoints, parked, letters, journal,
+Needs  lane, record, batch, queue, keep; keys jobs, pending, due, payloads, checkpoints, parked, letters, journal,
        source_owned, source_stream (of the record's owner); argument parked_ms.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
@@ -24,7 +24,7 @@ local function lift(key, r, unassigned)
     later('ZREM', pending, key)
   elseif r[STATE] == 'R' then
     later('SREM', source_owned, key)
-  elseif r[STATE] == 'W' then
+  elseif r[STATE] == 'W' or r[STATE] == 'Q' then
     tally('waiting', -1)
   else
     later('ZREM', unassigned, key)
@@ -57,7 +57,8 @@ local function history_of(r, has_begun)
     .. (halves > 0 and text_of(halves) or '')
 end
 
--- word: done | parked | cancelled.  Outcome: word|epoch|owner|attempt|ended ms,history|detail, newline, body
+-- word: done | parked | cancelled.  Returns OK[ <waiters or -> <unheard>], the latter where the next one of its key has its turn.
+-- Outcome: word|epoch|owner|attempt|ended ms,history|detail, newline, body
 local OUTCOME = '^(%l+)|(%d+)|([^|]*)|' -- word, epoch, owner; whole it is read in core/record.py
 local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned, has_begun)
   detail = plain(detail)
@@ -81,7 +82,9 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   if has(r, 'b') then
     later('HDEL', checkpoints, key)
   end
+  local unheard = 0
   if has(r, 'i') then
+    unheard = has(r, 'n') and tonumber(redis.pcall('LLEN', inbox)) or 0 -- of another type it holds none
     redis.call('UNLINK', inbox) -- it may be large
   end
   later('HDEL', jobs, key)
@@ -90,6 +93,11 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   tally(word, 1)
   if word ~= 'done' then
     journal_add(word, key, r, detail)
+  end
+  if has(r, 'n') and promote(key) then
+    return 'OK ' .. (r[WAITERS] ~= '' and r[WAITERS] or '-') .. ' ' .. text_of(unheard)
+  elseif r[STATE] == 'Q' then
+    leave_line(key, r[ID])
   end
   return r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK'
 end
