@@ -26,6 +26,7 @@ STREAM_BYTES_MAX = 128
 IDEMPOTENCY_KEY_BYTES_MAX = 256
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
+QUEUED, LINE = "\t", "\n"  # no key begins with a control character
 
 _POOL = re.compile(r"[a-z0-9_-]{1,64}")
 _HANDLER = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -45,6 +46,34 @@ def lane_of(key: str, lanes: int) -> int:
 
 
 # --- names ----------------------------------------------------------------------------------
+
+
+def pair(key: str, job_id: str) -> str:
+    """Return what a job is called that may be over: an id is its key's, and holds no space."""
+    return f"{job_id} {key}"
+
+
+def queued(key: str, job_id: str) -> str:
+    """Return the name in `jobs` of a record that waits behind another; see `lib/queue.lua`."""
+    return QUEUED + pair(key, job_id)
+
+
+def line(key: str) -> str:
+    """Return the name in `jobs` of the ids that wait behind a key's live job, in order."""
+    return LINE + key
+
+
+def key_of(name: str) -> str:
+    """Return the key that a name in `jobs` is about."""
+    if name[:1] == QUEUED:
+        return name.partition(" ")[2]
+    return name[1:] if name[:1] == LINE else name
+
+
+def split_pair(text: str) -> tuple[str, str]:
+    """Return the key and the job id of a pair."""
+    job_id, _, key = text.partition(" ")
+    return key, job_id
 
 
 def _fixed(name: str) -> Any:
@@ -102,14 +131,9 @@ class Names:
         """Dispatches queued behind the live job of this key."""
         return f"{self.prefix}next:{key}"
 
-    def result(self, job_id: str) -> str:
+    def result(self, key: str, job_id: str) -> str:
         """The outcome of an ended job."""
-        return f"{self.prefix}result:{job_id}"
-
-    def idem(self, key: str, idempotency_key: str) -> str:
-        """What an idempotency key, scoped to its job key, stands for."""
-        # Both parts are the user's and may hold colons: the length says where the first one ends.
-        return f"{self.prefix}idem:{len(key)}:{key}:{idempotency_key}"
+        return f"{self.prefix}result:{pair(key, job_id)}"
 
     def signal(self, identity: str) -> str:
         """Wake-ups for a worker, and replies for a node."""

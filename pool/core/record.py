@@ -22,6 +22,7 @@ STATES: Final[dict[str, State]] = {
     "R": "running",
     "W": "waiting",
     "U": "unassigned",
+    "Q": "queued",
 }
 KINDS: Final[dict[str, Kind]] = {"j": "job", "s": "service"}
 KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
@@ -92,6 +93,34 @@ NO_MARKS: Final = Marks()
 _MARKS_TEXT: Final = rf"[0-9A-Za-z.,-]{{0,{MARKS_CHARS_MAX}}}"
 
 
+# --- what hardly any job has ------------------------------------------------------------------
+
+# In `more` of a record and of its start: a letter and its value each, with commas between.
+MORE: Final = {
+    "digest": "d",  # of handler and payload, where its id was given to it
+    "expires": "x",  # ms: not started by then, never started
+    "retention": "r",  # ms for which its outcome is kept, whatever its handler says
+    "window": "w",  # ms for which its id is known at least, once it has ended
+    "progress": "p",  # it has said how far it is
+    "attempts": "t",  # some have failed, and how is kept
+    "steps": "s",  # results of some are stored
+    "lineage": "l",  # id of the dead letter that it was made from
+}
+
+
+def more_of(more: str, name: str) -> str:
+    """Return what `more` has of this name; empty if it has none."""
+    letter = MORE[name]
+    found = (each[1:] for each in more.split(",") if each[:1] == letter)
+    return next(found, "") if more else ""
+
+
+def pack_more(**values: object) -> str:
+    """Return `more` with these; what is None or empty is left out."""
+    told = ((MORE[name], value) for name, value in values.items())
+    return ",".join(f"{letter}{value}" for letter, value in told if value not in (None, ""))
+
+
 # --- the record -----------------------------------------------------------------------------
 
 
@@ -114,6 +143,7 @@ class Record:
     since_ms: int  # server time: running since; of one that waits, when it is due; 0: neither
     waiters: tuple[str, ...]
     error: str
+    more: str = ""
 
     @classmethod
     def parse(cls, text: bytes) -> Record | None:
@@ -127,8 +157,8 @@ class Record:
             match = None
         if match is None:
             return None
-        state, kind, job_id, handler, owner, epoch, attempt, flags, intent, *more = match.groups()
-        marks, requeues, accepted, since, waiters, error = more
+        state, kind, job_id, handler, owner, epoch, attempt, flags, intent, *rest = match.groups()
+        marks, requeues, accepted, since, waiters, error, more = rest
         if (state in "PR") != (owner != ""):
             return None
         return cls(
@@ -147,13 +177,14 @@ class Record:
             since_ms=int(since or 0),
             waiters=tuple(waiters.split(",")) if waiters else (),
             error=error,
+            more=more,
         )
 
 
 _NUMBER: Final = rf"\d{{0,{DIGITS_MAX}}}"
 # What may stand in each field; what a newer version writes behind them is not looked at.
 FIELDS: Final = {
-    "state": "[PRWU]",
+    "state": "[PRWUQ]",
     "kind": "[js]",
     "id": "[^|]+",
     "handler": "[^|]+",
@@ -168,6 +199,7 @@ FIELDS: Final = {
     "since": _NUMBER,
     "waiters": "[^|]*",
     "error": "[^|]*",
+    "more": "[^|]*",
 }
 _RECORD: Final = re.compile(rf"({')[|]('.join(FIELDS.values())})(?:[|]|\Z)", re.ASCII)
 
@@ -189,13 +221,14 @@ class Start:
     marks: Marks
     accepted: int  # stamp, microseconds
     payload: bytes | None  # None: too large for the entry, it lies in `payloads`
+    more: str = ""
 
     @classmethod
     def parse(cls, entry_id: str, fields: dict[str, bytes]) -> Start | None:
         """Return the start, or None when the entry is not one."""
         try:
-            job_id, handler, kind, attempt, flags, marks, accepted = (
-                fields["m"].decode().split("|")[:7]
+            job_id, handler, kind, attempt, flags, marks, accepted, more = (
+                fields["m"].decode().split("|")[:8]
             )
             epoch = number(entry_id.partition("-")[0])
             return cls(
@@ -209,6 +242,7 @@ class Start:
                 marks=Marks.parse(_marks_text(marks)) if marks else NO_MARKS,
                 accepted=number(accepted) if accepted else epoch,
                 payload=fields.get("p"),
+                more=more,
             )
         except (KeyError, ValueError):  # UnicodeDecodeError is a ValueError
             return None
@@ -282,6 +316,28 @@ def one_line(text: str, chars_max: int) -> str:
     return re.sub(r"[|\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]
 
 
+# --- what a dispatch wants where its key has a live job ----------------------------------------
+
+SUPERSEDED: Final = "superseded by "  # then an id: the cause of what another took the place of
+
+IfExists: TypeAlias = Literal["reject", "attach", "queue", "replace", "coalesce"]
+LINE_MAX: Final = 1000  # jobs queued behind one, whatever is asked for
+POLICY_LETTERS: Final = "abcqr"
+_POLICY: Final = rf"[{POLICY_LETTERS}]\d{{0,4}}"
+
+
+def policy_of(if_exists: IfExists, *, queue_max: int, attach_any: bool) -> str:
+    """Return the letters that `dispatch` takes: empty to reject, q<N> to queue behind so many."""
+    letters = {
+        "reject": "",
+        "attach": "b" if attach_any else "a",
+        "queue": f"q{queue_max}",
+        "replace": "r",
+        "coalesce": "c",
+    }
+    return letters[if_exists]
+
+
 # --- what a handler wants for its jobs --------------------------------------------------------
 
 
@@ -295,6 +351,7 @@ class Options:
     backoff_max_s: float = 60.0
     timeout_s: float | None = None
     healthy_s: float = 60.0
+    policy: str = ""  # where the key has a live job, see `policy_of`
 
     def pack(self) -> str:
         """Return what stands in `handlers`."""
@@ -306,7 +363,8 @@ class Options:
             timeout_ms,
             round(self.healthy_s * 1000),
         )
-        return "|".join([KIND_LETTERS[self.kind], *map(str, numbers)])
+        told = (KIND_LETTERS[self.kind], *map(str, numbers), self.policy)
+        return "|".join(told).rstrip("|")
 
     @classmethod
     def parse(cls, text: bytes) -> Options:
@@ -325,4 +383,5 @@ class Options:
             backoff_max_s=max(cap, base, 1) / 1000,
             timeout_s=timeout / 1000 if timeout else None,
             healthy_s=healthy / 1000,
+            policy=fields[-1] if re.fullmatch(_POLICY, fields[-1], re.ASCII) else "",
         )

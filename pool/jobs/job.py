@@ -16,7 +16,7 @@ from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
 
-# The id of the job whose handler runs in this context; what it starts there inherits it.
+# The job (key and id) whose handler runs in this context; what it starts there inherits it.
 RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
 
 

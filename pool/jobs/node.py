@@ -22,6 +22,7 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, encode_message
 from pool.core.placement import WEIGHT_MAX, WEIGHT_MIN
+from pool.core.record import IfExists
 from pool.errors import (
     NotRunning,
     StoreUnavailable,
@@ -31,7 +32,7 @@ from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import DispatchOptions, JobClient
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.context import Context
-from pool.jobs.handlers import Handlers
+from pool.jobs.handlers import QUEUE_MAX, Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.wiring import Wiring
 from pool.maps.commands import MapLife
@@ -153,15 +154,23 @@ class Node(Dispatching):
         self,
         *,
         delay_s: float = 0.0,
-        if_exists: Literal["reject", "attach"] = "reject",
+        if_exists: IfExists | None = None,
+        queue_max: int = QUEUE_MAX,
+        attach_any: bool = False,
         allow_unknown: bool = False,
     ) -> Dispatching:
         """Return this node's dispatching calls with other options.
 
         Args:
             delay_s: Start the job no earlier than this, in seconds, at most 365 days.
-            if_exists: For a key that has a live job: `reject` raises `JobExists`, `attach` returns
-                a reference to that job (its handler may be another one).
+            if_exists: For a key that has a live job: `reject` raises `JobExists`.  `attach` returns
+                a reference to that job, if it is of the same handler and arguments.  `queue` lets
+                this one wait behind it, first come first run.  `replace` asks it to stop and runs
+                this one when it has ended.  `coalesce` runs this one when it has ended, unless a
+                newer one has come.  The last two take the place of whatever is queued:
+                `JobSuperseded`.  None is as the handler was registered: `reject` by default.
+            queue_max: How many may be queued behind the live job, 1 to 1000: then `QueueFull`.
+            attach_any: Attach to a job of another handler or other arguments, too.
             allow_unknown: Accept a handler name that no node has registered yet.
 
         Raises:
@@ -169,7 +178,13 @@ class Node(Dispatching):
         """
         return Dispatching(
             self._open_client,
-            DispatchOptions(delay_s=delay_s, if_exists=if_exists, allow_unknown=allow_unknown),
+            DispatchOptions(
+                delay_s=delay_s,
+                if_exists=if_exists,
+                queue_max=queue_max,
+                attach_any=attach_any,
+                allow_unknown=allow_unknown,
+            ),
         )
 
     # --- jobs ---------------------------------------------------------------------------------

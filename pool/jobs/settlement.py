@@ -19,14 +19,16 @@ from pool.core.settlement import (
     recover,
 )
 from pool.core.timing import Timing
+from pool.events import MessagesDropped
 from pool.jobs.context import Context, LaneState, Ranks
+from pool.names import key_of, pair
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Target
 from pool.redis.commands.change import Changed, EdgeStatus, Guard
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.settings import Settings
 
-# Lane, who waits, what it hears, of which job, and the outcome if that is known.
+# Lane, who waits, what it hears, of which job (key and id), and the outcome if that is known.
 TellWaiters: TypeAlias = Callable[[int, Sequence[str], str, str, bytes], object]
 
 
@@ -74,9 +76,21 @@ def tell_all(
     for edge, each in zip(edges, told, strict=True):
         if each.status is EdgeStatus.DONE and isinstance(edge, WaitEdge):
             context.on_due(lane, edge.delay_ms / 1000)
-        if each.status is EdgeStatus.DONE and each.waiters:
-            tell_waiters(lane, each.waiters, "ended", edge.id, b"")
+        if each.status is EdgeStatus.DONE and each.facts:
+            if each.waiters:
+                of = pair(key_of(edge.key), edge.id)
+                tell_waiters(lane, each.waiters, "ended", of, b"")
+            tell_next(context, lane, edge, each)
     return sum(each.status is not EdgeStatus.UNREADABLE for each in told)
+
+
+def tell_next(context: Context, lane: int, edge: Edge, told: Changed) -> None:
+    """Have the next job of a key looked after whose turn has come with this edge, if one has."""
+    if told.unheard is None:
+        return
+    context.on_due(lane, 0.0)
+    if told.unheard:
+        context.emit(MessagesDropped(key=edge.key, job_id=edge.id, messages=told.unheard))
 
 
 @attrs.define

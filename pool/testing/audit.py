@@ -6,6 +6,7 @@
     running     owned:OWNER                       in `payloads`
     waiting     `due`                             in `payloads`
     unassigned  unassigned:HANDLER                in `payloads`
+    queued      the line behind its key           in `payloads`, under its own name
 
 A payload with flag p stays in `payloads` in every state.  Flags b, d and i say that the key stands
 in `checkpoints`, `due` and its inbox; the lane's counters are the sizes of what they count.
@@ -21,7 +22,7 @@ import redis
 
 from pool.core.ids import member_name
 from pool.core.record import Record, Start
-from pool.names import Control, Names
+from pool.names import LINE, QUEUED, Control, Names, key_of, queued
 from pool.redis.commands.member import Opening
 from pool.redis.commands.opening import generation_of_pool
 
@@ -130,7 +131,10 @@ class _Lane:
         )
 
     def problems(self) -> Iterator[str]:
-        records = {key: Record.parse(text) for key, text in self.jobs.items()}
+        lines = {key[1:]: text for key, text in self.jobs.items() if key[:1] == LINE}
+        jobs = {key: text for key, text in self.jobs.items() if key[:1] != LINE}
+        records = {key: Record.parse(text) for key, text in jobs.items()}
+        yield from self._of_lines(records, lines)
         epochs: dict[int, str] = {}
         for key, record in records.items():
             if record is None:
@@ -168,6 +172,8 @@ class _Lane:
             case "unassigned":
                 if key not in self.unassigned.get(record.handler, ()):
                     yield f"not in unassigned:{record.handler}"
+        if (record.state == "queued") != (key[:1] == QUEUED):
+            yield "stands where it does not belong"
         is_apart = record.state != "pending" or "p" in record.flags
         if is_apart != (key in self.payloads):
             yield "its payload is not in `payloads`" if is_apart else "its payload is there twice"
@@ -178,6 +184,27 @@ class _Lane:
         if "i" not in record.flags and key in self.inboxes:
             yield f"flags {record.flags!r} do not say that it has messages"
 
+    def _of_lines(
+        self, records: dict[str, Record | None], lines: dict[str, bytes]
+    ) -> Iterator[str]:
+        """Look at who is queued: in a line behind a live job, or about to end."""
+        named = set()
+        for key, text in lines.items():
+            live = records.get(key)
+            if key not in records or (live is not None and "n" not in live.flags):
+                yield f"{key!r}: somebody is queued behind it, and it does not know"
+            named |= {queued(key, job_id) for job_id in _text(text).split(" ")}
+        for name, record in records.items():
+            if record is not None and record.state == "queued":
+                if name != queued(key_of(name), record.id):
+                    yield f"{name!r}: is of {record.id}"
+                if (name in named) != (record.intent == ""):
+                    yield f"{name!r}: its intent {record.intent!r} does not say if it is in line"
+                if record.intent and f"k:{name}" not in self.due:
+                    yield f"{name!r}: nobody comes to end it"
+        for name in named - set(records):
+            yield f"{name!r}: in line without a record"
+
     def _of_entry(self, key: str, record: Record) -> Iterator[str]:
         entry_id = f"{record.epoch}-0"
         fields = self.streams.get(record.owner, {}).get(entry_id)
@@ -186,8 +213,8 @@ class _Lane:
             yield f"no entry {entry_id} in stream:{record.owner}"
             return
         said = (start.id, start.handler, start.kind, start.attempt, start.marks, start.accepted)
-        meant = (record.id, record.handler, record.kind)
-        if said != (*meant, record.attempt, record.marks, record.accepted):
+        meant = (record.id, record.handler, record.kind, record.attempt, record.marks)
+        if (*said, start.more) != (*meant, record.accepted, record.more):
             yield "its entry does not say the same"
         if (start.payload is None) != ("p" in record.flags):
             yield "its payload is not where flag p says"
@@ -228,8 +255,8 @@ class _Lane:
             ("inbox", set(self.inboxes)),
         ):
             yield from (f"{key!r}: {name} without a record" for key in keys_of - set(records))
-        for job_id in self.parked ^ self.letters:
-            yield f"{job_id!r}: only one of `parked` and `letters` has it"
+        for job in self.parked ^ self.letters:
+            yield f"{job!r}: only one of `parked` and `letters` has it"
 
     def _of_identities(self) -> Iterator[str]:
         for identity in self.cleanup:
@@ -247,7 +274,8 @@ class _Lane:
 
     def _of_counters(self, records: dict[str, Record | None]) -> Iterator[str]:
         unassigned = sum(map(len, self.unassigned.values()))
-        waiting = sum(record.state == "waiting" for record in records.values() if record)
+        states = [record.state for record in records.values() if record]
+        waiting = states.count("waiting") + states.count("queued")
         for name, size in (("unassigned", unassigned), ("waiting", waiting)):
             if (counted := int(self.lane.get(name, "0"))) != size:
                 yield f"counts {counted} {name} keys, has {size}"

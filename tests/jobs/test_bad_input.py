@@ -654,9 +654,9 @@ async def test_a_stream_entry_that_is_none_of_ours_disturbs_nobody(fleet: Fleet)
     junk: list[dict[Any, Any]] = [
         {"x": b"y"},
         {"k": b"k"},
-        {"k": b"\xff\xfe", "m": b"a|b|j|1||0|1"},
-        {"k": b"k", "m": b"a|b|q|1||0|1"},
-        {"k": b"k", "m": b"a|b|j|1e999||0|1"},
+        {"k": b"\xff\xfe", "m": b"a|b|j|1||0|1|"},
+        {"k": b"k", "m": b"a|b|q|1||0|1|"},
+        {"k": b"k", "m": b"a|b|j|1e999||0|1|"},
     ]
     for stream in (fleet.names.stream(worker), fleet.names.signal(worker)):
         for fields in junk:
@@ -718,7 +718,7 @@ async def test_a_start_whose_record_became_junk_is_not_committed(
     release.set()
     await fleet.until(lambda: not fleet.workers(node)[0].runs)
     await answers(node)
-    assert not fleet.client.exists(fleet.names.result(ref.job_id))
+    assert not fleet.client.exists(fleet.names.result(ref.key, ref.job_id))
     if fleet.client.hget(fleet.names.jobs, "k") != b"junk":
         await fleet.seen(RecordQuarantined, key="k")  # its answer may be on its way
         assert fleet.client.hget(fleet.names.jobs, "k") is None

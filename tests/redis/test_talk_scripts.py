@@ -112,7 +112,7 @@ def test_a_name_that_begins_like_another_is_another(bench: Bench) -> None:
 
 def test_an_outcome_of_another_type_fails_its_own_look_alone(bench: Bench) -> None:
     bench.put("k", "R")
-    bench.do("RPUSH", bench.names.result("j"), "of another type")
+    bench.do("RPUSH", bench.names.result("nothing", "j"), "of another type")
     call = bench.lane.look([("k", ""), ("nothing", "j")], node="n1.1")
     live, other = bench.run(call)
     assert (live.split(b"|")[0], other[:1]) == (b"R", b"?")

@@ -1808,8 +1808,8 @@ MUTANTS: Final = (
         name="who waits for a result waits for nobody",
         breaks="an actor that ends for good leaves those who wait for results (13.2)",
         path="pool/jobs/client/dispatcher.py",
-        old="        for job_id in list(self._waiting):\n"
-        "            self.on_ended(job_id, _not_running())",
+        old="        for job in list(self._waiting):\n"
+        "            self.on_ended(job, _not_running())",
         new="",
         by=("tests/jobs/test_every_call_returns.py",),
     ),

@@ -125,6 +125,7 @@ class Dispatching:
 
         Raises:
             JobExists: The key has a live job; `owner` says where.  See `options(if_exists=...)`.
+            JobStopping, ArgumentsDiffer, QueueFull: The same, where another policy was asked for.
             PoolFull: `Settings.queued_jobs_max` jobs wait already.  Retry later.
             UnknownHandler: No node ever registered the name; see `options(allow_unknown=...)`.
             InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.

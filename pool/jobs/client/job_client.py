@@ -5,21 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, get_args
 
 import anyio
 import attrs
 
 from pool import checks
 from pool.core.codec import check_size, encode_call
-from pool.core.record import Outcome, Record
+from pool.core.record import LINE_MAX, IfExists, Outcome, Record, policy_of
 from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
 from pool.jobs.client.dispatcher import Dispatcher, Waiting
 from pool.jobs.client.requests import Requests
 from pool.jobs.context import Seen
-from pool.jobs.handlers import Handler, Handlers
+from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.names import check_handler, check_key
-from pool.redis.commands.admission import Admission
+from pool.redis.commands.admission import AS_REGISTERED, Admission
 from pool.redis.commands.talk import Missing
 
 
@@ -28,13 +28,25 @@ class DispatchOptions:
     """How a dispatch is done; see `Node.options`."""
 
     delay_s: float = 0.0
-    if_exists: Literal["reject", "attach"] = "reject"
+    if_exists: IfExists | None = None  # as the handler says
+    queue_max: int = QUEUE_MAX
+    attach_any: bool = False
     allow_unknown: bool = False
+
+    @property
+    def policy(self) -> str | None:
+        """What the script is told of a key with a live job; None: as the handler says."""
+        if self.if_exists is None:
+            return None
+        return policy_of(self.if_exists, queue_max=self.queue_max, attach_any=self.attach_any)
 
     def __attrs_post_init__(self) -> None:
         delay_s = checks.seconds("delay_s", self.delay_s)
         object.__setattr__(self, "delay_s", delay_s)  # a plain one, whatever was given
-        checks.word("if_exists", self.if_exists, "reject", "attach")
+        if self.if_exists is not None:
+            checks.word("if_exists", self.if_exists, *get_args(IfExists))
+        checks.count("queue_max", self.queue_max, 1, LINE_MAX)
+        checks.flag("attach_any", self.attach_any)
         checks.flag("allow_unknown", self.allow_unknown)
 
 
@@ -68,6 +80,9 @@ class JobClient:
             mine, name, kind = handler, handler.name, handler._options.kind  # type: ignore[union-attr]
         else:
             raise no_handler(handler)
+        policy = options.policy
+        if policy is None:
+            policy = mine._options.policy if mine is not None else AS_REGISTERED
         payload = encode_call(args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
         return Admission(
@@ -77,7 +92,7 @@ class JobClient:
             kind=kind,
             payload=payload,
             delay_s=options.delay_s,
-            attach=options.if_exists == "attach",
+            policy=policy,
             allow_unknown=options.allow_unknown or mine is not None,
         )
 
@@ -113,6 +128,8 @@ class JobClient:
                 return f"all slots for {record.handler!r} are taken"
             case "unassigned":
                 return f"no worker takes {record.handler!r}"
+            case "queued":
+                return "the job before it has not ended"
         return ""
 
     async def look(

@@ -8,11 +8,12 @@ import attrs
 
 from pool import checks
 from pool.core.codec import decode_value
-from pool.core.record import Outcome, Record
+from pool.core.record import SUPERSEDED, Outcome, Record
 from pool.errors import (
     DeadlockRisk,
     JobCancelled,
     JobParked,
+    JobSuperseded,
     NoSuchJob,
     NotRunning,
     NotStarted,
@@ -27,6 +28,7 @@ from pool.jobs.client.dispatcher import Waiting
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.context import Seen
 from pool.jobs.job import RUNNING
+from pool.names import pair
 
 R = TypeVar("R")
 
@@ -35,7 +37,8 @@ R = TypeVar("R")
 class Status:
     """What is known of a job at one moment.
 
-    `state` is pending, running, waiting, unassigned, done, parked or cancelled; `handler` is empty
+    `state` is pending, running, waiting, unassigned, queued (behind the live job of its key), done,
+    parked or cancelled; `handler` is empty
     once it has ended; `owner` the worker that has it, or had it last.  `accepted_us`, `started_ms`
     (of its present run, or its last), `ended_ms` and `since_ms` (running, or ended, since) are pool
     time; 0 is what has not been.
@@ -156,7 +159,7 @@ class JobRef(Generic[R]):
             StoreLost: The pool's data were lost, and the job with them.
         """
         checks.seconds("timeout_s", timeout_s, or_none=True)
-        if RUNNING.get() == self.job_id:
+        if RUNNING.get() == pair(self.key, self.job_id):
             raise DeadlockRisk(key=self.key, job_id=self.job_id)
         waiting = Waiting(self.key, self.job_id, self._seen)
         await self._wait(waiting, timeout_s)
@@ -177,6 +180,9 @@ class JobRef(Generic[R]):
                     attempts=outcome.attempt,
                     last_error=outcome.body.decode(errors="replace"),
                 )
+            case Outcome(cause=cause) if cause.startswith(SUPERSEDED):
+                by = cause.removeprefix(SUPERSEDED)
+                raise JobSuperseded(key=self.key, job_id=self.job_id, cause=cause, by=by)
             case Outcome() as outcome:
                 raise JobCancelled(key=self.key, job_id=self.job_id, cause=outcome.cause)
             case PoolError() as error:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import anyio
@@ -39,9 +40,10 @@ from pool.jobs.restoring import restore, tell_restored
 from pool.names import Names
 from pool.redis.commands.recovery import Overdue
 from pool.redis.commands.reply import read
-from pool.redis.commands.upkeep import Walked
+from pool.redis.commands.upkeep import Requeued, Walked
 from pool.redis.scripts import Word
 
+_QUEUE_FIELDS: Final = (b"\n", b"\t")  # how those begin in `jobs` that are no keys
 _ENDS: Final = ("", "0")  # cursors between two passes
 _NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
 ACT_MAX: Final = 64  # keys put right by one call: a few milliseconds of the server's time
@@ -73,7 +75,7 @@ class Pass:
     def count(self, key: bytes, record: Record) -> None:
         if len(self.handlers) <= HANDLERS_MAX:
             self.handlers.add(record.handler)
-        if record.state == "waiting" and len(self.waiting) <= WAITING_MAX:
+        if record.state in ("waiting", "queued") and len(self.waiting) <= WAITING_MAX:
             self.waiting.add(key)
         self.unassigned += record.state == "unassigned"
 
@@ -183,6 +185,11 @@ class Walker:
 
     async def _judge(self, state: LaneState, mine: Pass, flat: Sequence[bytes]) -> None:
         """Look records up and judge them; next to no object is made for a sound one."""
+        lines = [key for key in flat[::2] if key[:1] in _QUEUE_FIELDS]
+        if lines:
+            await self._requeue(state, mine, lines)
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            flat = [each for key, text in pairs if key[:1] != b"\n" for each in (key, text)]
         keys, texts = flat[::2], flat[1::2]
         records = list(map(read, keys, texts))
         for key, record in zip(keys, records, strict=True):
@@ -204,6 +211,27 @@ class Walker:
             still = [each for each, text in zip(odd, again, strict=True) if text == each.text]
             mine.found += len(still)
             await self._act(state, still)
+
+    async def _requeue(self, state: LaneState, mine: Pass, fields: Sequence[bytes]) -> None:
+        """Look after who is queued, and after the lines; a script mends what is wrong."""
+        items = []
+        for field in fields:
+            with suppress(UnicodeDecodeError):
+                job_id, _, key = field[1:].decode().partition(" ")
+                line = field[1:].decode(), ""
+                items.append((key, job_id) if field[:1] == b"\t" else line)
+        for i in range(0, len(items), ACT_MAX):
+            call = state.lane.requeue(items[i : i + ACT_MAX])
+            told: list[Requeued] = await self.context.pipeline.call(call, repeatable=True)
+            wrong = [
+                item[0]
+                for item, each in zip(items[i:], told, strict=False)
+                if each is not Requeued.SOUND
+            ]
+            mine.found += len(wrong)
+            if wrong:
+                self.context.on_due(state.number, 0.0)
+                tell_restored(self.context, state, "queue", wrong)
 
     async def _look_up(
         self, names: Names, keys: Sequence[bytes], records: Sequence[Record | None]

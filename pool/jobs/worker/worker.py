@@ -37,7 +37,7 @@ from pool.jobs.quarantine import quarantine
 from pool.jobs.raised import Raised
 from pool.jobs.restoring import restore
 from pool.jobs.run import CANCELLED, Ending, Run
-from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms
+from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.trials import LIVED_S
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Executor
 from pool.jobs.worker.messages import (
@@ -57,6 +57,7 @@ from pool.jobs.worker.outbox import BATCH_MAX, Answered, FlushDue, Memory, Outbo
 from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
+from pool.names import pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import (
@@ -711,7 +712,7 @@ class Worker(Actor[Told]):
         run.is_acknowledged = True
         flags, waiters = changed.of_start
         if waiters:
-            self.tell_waiters(run.lane, waiters, "started", run.start.id, b"")
+            self.tell_waiters(run.lane, waiters, "started", pair(run.key, run.start.id), b"")
         if run.inbox is not None and "i" in flags and run.inbox.is_unread:
             run.inbox.fall_behind()
         self._executor.prepared(run)
@@ -737,7 +738,9 @@ class Worker(Actor[Told]):
         if status is EdgeStatus.DONE:
             if changed.facts:  # it has ended, or failed before it was said to have begun
                 outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
-                self.tell_waiters(box.lane, changed.waiters, "ended", edge.id, outcome or b"")
+                job = pair(edge.key, edge.id)
+                self.tell_waiters(box.lane, changed.waiters, "ended", job, outcome or b"")
+                tell_next(self.context, box.lane, edge, changed)
         elif status not in _HANDED_ON and not isinstance(edge, GrantEdge):
             self._refused(edge.key, edge.epoch, str(changed))
         if run is not None and run.step("settled"):

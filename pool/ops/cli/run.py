@@ -19,6 +19,7 @@ from pool.errors import NoHandlers, shown
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import RUNNING
 from pool.jobs.node import Node
+from pool.names import split_pair
 from pool.ops.logs import configure
 from pool.runtime.memory import freeze_memory
 from pool.settings import Settings
@@ -89,8 +90,8 @@ def _watch_for_culprits(node: Node) -> None:
 
     def noting(before: Any) -> Callable[[int, FrameType | None], None]:
         def on_signal(number: int, frame: FrameType | None) -> None:
-            if job_id := RUNNING.get():
-                node.suspect(job_id)
+            if job := RUNNING.get():
+                node.suspect(split_pair(job)[1])
             before(number, frame)
 
         return on_signal

@@ -9,6 +9,8 @@ from typing import Final, Literal, TypeAlias
 import attrs
 
 from pool.core import lifecycle
+from pool.core.digits import number
+from pool.names import key_of
 from pool.redis.commands.calls import Calls, Target, as_ms
 from pool.redis.commands.edges import Edge
 from pool.redis.commands.plain import count, typed
@@ -21,7 +23,7 @@ Guard: TypeAlias = Literal["own", "reap", "free"]
 class EdgeStatus(Enum):
     """What became of an edge; what its facts are."""
 
-    DONE = "OK"  # who waits; of an acknowledgement: flags, and who waits
+    DONE = "OK"  # who waits, and what was left unheard; of an acknowledgement: flags, and who waits
     STOPPED = "STOPPED"  # the cause: it must not begin
     GRANTED = "GRANTED"  # owner and epoch
     UNASSIGNED = "UNASSIGNED"
@@ -49,7 +51,19 @@ class Changed:
     @property
     def waiters(self) -> Sequence[str]:
         """Who waits for the job."""
-        return self.facts.split(",") if self.facts else ()
+        if not self.facts:
+            return ()
+        waiters = self.facts.partition(" ")[0]
+        return () if waiters == "-" else waiters.split(",")
+
+    @property
+    def unheard(self) -> int | None:
+        """How many messages it left that nobody took, where the next one of its key has its turn.
+
+        None: there is no next one, and nobody has counted them.
+        """
+        count = self.facts.partition(" ")[2]
+        return number(count) if count else None
 
     @property
     def of_start(self) -> tuple[str, Sequence[str]]:
@@ -120,12 +134,13 @@ class ChangeCalls(Calls):
             match edge.letter:
                 case lifecycle.DONE:
                     assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
-                    keys += (n.result(edge.id), n.inbox(edge.key))
+                    keys += (n.result(edge.key, edge.id), n.inbox(edge.key))
                 case lifecycle.SEEN:
                     keys.append(n.inbox(edge.key))
                 case lifecycle.CANCEL | lifecycle.PARK | lifecycle.WAIT | lifecycle.GRANT:
                     assert edge.ttl_ms > 0
-                    keys += (n.result(edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
+                    key = key_of(edge.key)
+                    keys += (n.result(key, edge.id), n.inbox(key), n.unassigned(edge.handler))
             args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)
             args += edge.words()
         return ADVANCE(keys, args, parts=1 + len(edges))

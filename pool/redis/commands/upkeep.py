@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Final
 
 import attrs
 
 from pool.core.record import Record, Start
+from pool.names import split_pair
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import count, flat, texts, typed
 from pool.redis.commands.reply import read
@@ -95,12 +96,33 @@ def _indexes(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+class Requeued(Enum):
+    """What was done about a line."""
+
+    SOUND = b"SOUND"
+    MENDED = b"MENDED"
+    PROMOTED = b"PROMOTED"  # nobody was before it any more
+
+
+def requeued(reply: Reply) -> list[Requeued]:
+    """Read the reply of `requeue`, per item."""
+    return [Requeued(text) for text in texts(reply)]
+
+
 def expired(reply: Reply) -> list[str]:
     """Read the reply of `expire`; what is none of ours is left to whoever wrote it."""
-    return [text.decode() for text in reply if _IDS.fullmatch(text)]
+    return [text.decode() for text in reply if _is_ours(text)]
 
 
-_IDS: Final = re.compile(rb"[0-9A-Za-z]{1,64}(?: [0-9A-Za-z]{1,64}){0,31}")
+def _is_ours(text: bytes) -> bool:
+    try:
+        pairs = text.decode().split("\n")
+    except UnicodeDecodeError:
+        return False
+    return len(pairs) <= PAIRS_MAX and all(" " in pair for pair in pairs)
+
+
+PAIRS_MAX: Final = 32  # jobs of one member of `kept`; see `keep.lua`
 
 
 def walked(reply: Reply) -> Walked:
@@ -210,6 +232,11 @@ QUARANTINE: Final = Script.load(
 )
 
 
+REQUEUE: Final = Script.load(
+    "requeue", keys="lane jobs payloads due", args="generation *items", reads=requeued
+)
+
+
 @attrs.frozen
 class UpkeepCalls(Calls):
     """Putting things right."""
@@ -249,6 +276,12 @@ class UpkeepCalls(Calls):
             args += (key, text, as_ms(limit_s) if limit_s else 0)
         return RESTORE(keys, args, parts=(len(args) - 3) // 3)
 
+    def requeue(self, items: Sequence[tuple[str, str]]) -> ScriptCall:
+        """Put the lines behind keys right, where these (key, job id or nothing) stand."""
+        n = self.names
+        args = (self.generation, *(word for item in items for word in item))
+        return REQUEUE((n.lane, n.jobs, n.payloads, n.due), args, parts=len(items))
+
     def quarantine(self, key: str, text: bytes, holder: str = "", after: str = "-") -> ScriptCall:
         """Park a record that cannot be read, if it still is what was seen.
 
@@ -266,12 +299,12 @@ class UpkeepCalls(Calls):
     def expire(self, items: Sequence[str], *, items_max: int) -> ScriptCall:
         """End answers whose time is up; returns of which further ones it is.
 
-        An item is what the reply told: the ids of some jobs, with spaces between.
+        An item is what the reply told: (job id, key) of some jobs, with line ends between.
         """
         n = self.names
         keys = [n.lane, n.kept]
         for item in items:
-            keys += map(n.result, item.split())
+            keys += (n.result(*split_pair(pair)) for pair in item.split("\n"))
         return EXPIRE(keys, (self.generation, items_max, *items))
 
     def reconcile(

@@ -70,11 +70,12 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
       redis.call('ZREM', parked, old)
       redis.call('HDEL', letters, old)
     end
-    redis.call('ZADD', parked, now, r[ID])
-    redis.call('HSET', letters, r[ID], table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[MARKS], text_of(now),
-      detail }, '|') .. '\n' .. key .. '\n' .. body .. '\n' .. payload)
+    local pair = pair_of(r[ID], key)
+    redis.call('ZADD', parked, now, pair)
+    redis.call('HSET', letters, pair, table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[MARKS], text_of(now),
+      detail }, '|') .. '\n' .. body .. '\n' .. payload)
   end
-  local history = history_of(r, has_begun)
+  local history, is_queued = history_of(r, has_begun), r[STATE] == 'Q'
   lift(key, r, unassigned)
   if has(r, 'p') then
     later('HDEL', payloads, key)
@@ -88,15 +89,15 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     redis.call('UNLINK', inbox) -- it may be large
   end
   later('HDEL', jobs, key)
-  remember(result, r[ID], table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
+  remember(result, is_queued and string.sub(key, 2) or pair_of(r[ID], key), table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
     detail }, '|') .. '\n' .. body, ttl_ms)
   tally(word, 1)
   if word ~= 'done' then
-    journal_add(word, key, r, detail)
+    journal_add(word, is_queued and string.sub(key, #r[ID] + 3) or key, r, detail)
   end
   if has(r, 'n') and promote(key) then
     return 'OK ' .. (r[WAITERS] ~= '' and r[WAITERS] or '-') .. ' ' .. text_of(unheard)
-  elseif r[STATE] == 'Q' then
+  elseif is_queued then
     leave_line(key, r[ID])
   end
   return r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK'
