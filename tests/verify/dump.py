@@ -141,7 +141,10 @@ def _outcomes(client: redis.Redis, n: Names) -> Iterable[tuple[str, dict[str, An
         for name, text in zip(some, texts, strict=True):
             outcome = Outcome.parse(text) if text is not None else None
             if outcome is not None:
-                yield name.decode().removeprefix(n.prefix + "result:").partition(" ")[0], _outcome(outcome)
+                yield (
+                    name.decode().removeprefix(n.prefix + "result:").partition(" ")[0],
+                    _outcome(outcome),
+                )
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tests.verify.sim.scripting import Scripts
 from tests.verify.sim.streams import Stream
 
 SEEDS = 6
-STEPS = 60
+STEPS = 90
 MANY = 700  # with a value each more arguments than one command is given
 ROOM = 10 * MANY  # a batch counts what its targets have once, so there must be enough
 TTL_S = 60.0
@@ -52,7 +52,9 @@ class _Side:
             match value:
                 case SortedSet() if key == NAMES.kept.encode():  # one entry for those of one script
                     plain[key] = {
-                        name: due for names, due in value.scores.items() for name in names.split(b"\n")
+                        name: due
+                        for names, due in value.scores.items()
+                        for name in names.split(b"\n")
                     }
                 case SortedSet():
                     plain[key] = value.scores
@@ -80,7 +82,7 @@ def _admissions(dice: random.Random, step: int, keys: int) -> list[Admission]:
             kind=None,
             payload=b"p" * dice.choice((1, 2000)),
             delay_s=dice.choice((0.0, 0.0, 0.0, 1.5)),
-            attach=dice.random() < 0.1,
+            policy=dice.choice((*[""] * 12, "a", "b", "q1", "q3", "r", "c")),
             unassigned=dice.random() < 0.7,
         )
         item.ranked = () if item.delay_s else dice.choice(((1,), (2,), (1, 2), ()))
@@ -93,6 +95,8 @@ def _edges(dice: random.Random, side: _Side, owner: str) -> list[Edge]:
     jobs: dict[bytes, bytes] = side.keyspace.keys.get(NAMES.jobs.encode(), {})
     mine = []
     for name, text in jobs.items():
+        if name[:1] == b"\n":
+            continue  # a line
         record = text.decode().split("|")
         if record[4] == owner:
             mine.append((name.decode(), record))
