@@ -32,7 +32,7 @@ class Mutator(Protocol):
 RECORDS = (
     b"P|j|id-1|thumbnail|w8z4k0qv1xt1.1|1795231945399674|1|||||||||",
     b"R|s|id-2|follow|w8z4k0qv1xt1.2|1795231945399675|3|pbid|scause|2||1795231945399670|1795231945400|n1.1,n2.1|boom|",
-    b"W|j|id-3|thumbnail||1795231945399676|2|d||||1795231945399671|||ValueError: no|d0123456789abcdef,r3600000|newer fields",
+    b"W|j|id-3|thumbnail||1795231945399676|2|d||||1795231945399671|||ValueError: no|d0123|newer fields",
     b"U|j|id-4|thumbnail||1795231945399677|1|a||1|4|||||",
 )
 OUTCOMES = (

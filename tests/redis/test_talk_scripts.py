@@ -60,7 +60,7 @@ def test_a_look_tells_of_live_ended_and_unknown_jobs(bench: Bench) -> None:
         assert unknown.stamp == stamp
         assert unknown.now_ms >= stamp // 1000
     bench.do("HSET", bench.names.jobs, "bad", "garbage")
-    items = [("bad", ""), ("k", ""), ("bad", "other"), ("bad", ended.id)]
+    items = [("bad", ""), ("k", ""), ("bad", "other"), ("k", ended.id)]
     first, second, third, fourth = looked(bench.run(bench.lane.look(items)))
     assert second == live
     assert isinstance(first, Missing)
