@@ -59,15 +59,13 @@ def queued(key: str, job_id: str) -> str:
 
 
 def line(key: str) -> str:
-    """Return the name in `jobs` of the ids that wait behind a key's live job, in order."""
+    """Return the name in `payloads` of the ids that wait behind a key's live job, in order."""
     return LINE + key
 
 
 def key_of(name: str) -> str:
     """Return the key that a name in `jobs` is about."""
-    if name[:1] == QUEUED:
-        return name.partition(" ")[2]
-    return name[1:] if name[:1] == LINE else name
+    return name.partition(" ")[2] if name[:1] == QUEUED else name
 
 
 def split_pair(text: str) -> tuple[str, str]:

@@ -76,6 +76,7 @@ class _Lane:
     pending: dict[str, float]
     due: dict[str, float]
     payloads: set[str]
+    lines: dict[str, str]  # who is queued, by key
     checkpoints: set[str]
     parked: set[str]
     letters: set[str]
@@ -92,11 +93,11 @@ class _Lane:
         handlers, workers = parts(n.unassigned("")), parts(n.owned(""))
         streams, inboxes = parts(n.stream("")), parts(n.inbox(""))
         with client.pipeline(transaction=True) as pipe:
-            for name in (n.lane, n.cleanup, n.open, n.jobs):
+            for name in (n.lane, n.cleanup, n.open, n.jobs, n.payloads):
                 pipe.hgetall(name)
             for name in (n.keepalive, n.pending, n.due, *map(n.unassigned, handlers)):
                 pipe.zrange(name, 0, -1, withscores=True)
-            for name in (n.payloads, n.checkpoints, n.letters):
+            for name in (n.checkpoints, n.letters):
                 pipe.hkeys(name)
             pipe.zrange(n.parked, 0, -1)
             for worker in workers:
@@ -109,9 +110,10 @@ class _Lane:
             replies = iter(pipe.execute())
         lane, cleanup, opened = (_texts(next(replies)) for _ in range(3))
         jobs = {_text(key): text for key, text in next(replies).items()}
+        payloads = _texts(next(replies))
         keepalive, pending, due = (_scores(next(replies)) for _ in range(3))
         unassigned = {handler: _scores(next(replies)) for handler in handlers}
-        payloads, checkpoints, letters, parked = (set(map(_text, next(replies))) for _ in range(4))
+        checkpoints, letters, parked = (set(map(_text, next(replies))) for _ in range(3))
         return cls(
             lane=lane,
             keepalive=keepalive,
@@ -120,7 +122,8 @@ class _Lane:
             jobs=jobs,
             pending=pending,
             due=due,
-            payloads=payloads,
+            payloads={name for name in payloads if name[:1] != LINE},
+            lines={name[1:]: ids for name, ids in payloads.items() if name[:1] == LINE},
             checkpoints=checkpoints,
             parked=parked,
             letters=letters,
@@ -131,10 +134,8 @@ class _Lane:
         )
 
     def problems(self) -> Iterator[str]:
-        lines = {key[1:]: text for key, text in self.jobs.items() if key[:1] == LINE}
-        jobs = {key: text for key, text in self.jobs.items() if key[:1] != LINE}
-        records = {key: Record.parse(text) for key, text in jobs.items()}
-        yield from self._of_lines(records, lines)
+        records = {key: Record.parse(text) for key, text in self.jobs.items()}
+        yield from self._of_lines(records)
         epochs: dict[int, str] = {}
         for key, record in records.items():
             if record is None:
@@ -184,16 +185,14 @@ class _Lane:
         if "i" not in record.flags and key in self.inboxes:
             yield f"flags {record.flags!r} do not say that it has messages"
 
-    def _of_lines(
-        self, records: dict[str, Record | None], lines: dict[str, bytes]
-    ) -> Iterator[str]:
+    def _of_lines(self, records: dict[str, Record | None]) -> Iterator[str]:
         """Look at who is queued: in a line behind a live job, or about to end."""
         named = set()
-        for key, text in lines.items():
+        for key, text in self.lines.items():
             live = records.get(key)
             if key not in records or (live is not None and "n" not in live.flags):
                 yield f"{key!r}: somebody is queued behind it, and it does not know"
-            named |= {queued(key, job_id) for job_id in _text(text).split(" ")}
+            named |= {queued(key, job_id) for job_id in text.split(" ")}
         for name, record in records.items():
             if record is not None and record.state == "queued":
                 if name != queued(key_of(name), record.id):

@@ -278,7 +278,7 @@ class Life:
         key, job_id = key_of(name), bench.record(name).id
         match self.dice.choice(["line", "flag", "due", "nothing"]):
             case "line":
-                bench.do("HDEL", jobs, line(key))
+                bench.do("HDEL", bench.names.payloads, line(key))
             case "flag":
                 text = bench.text(key) or b""
                 fields = text.split(b"|")

@@ -123,7 +123,8 @@ def _promote(bench: Bench) -> ScriptCall:
 
 def _requeue(bench: Bench) -> ScriptCall:
     lost, kept = bench.put("r1", "Q"), bench.put("r2", "Q")
-    bench.do("HDEL", bench.names.jobs, line("r1"), "r2")
+    bench.do("HDEL", bench.names.jobs, "r2")
+    bench.do("HDEL", bench.names.payloads, line("r1"))
     bench.do("SREM", bench.names.owned("w1.1"), "r2")
     bench.do("HDEL", bench.names.payloads, "r2")
     bench.do("DEL", bench.names.inbox("r2"))

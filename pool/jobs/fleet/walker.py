@@ -37,13 +37,12 @@ from pool.events import CountersMended
 from pool.jobs.context import Context, LaneState
 from pool.jobs.quarantine import quarantine
 from pool.jobs.restoring import restore, tell_restored
-from pool.names import Names
+from pool.names import Names, split_pair
 from pool.redis.commands.recovery import Overdue
 from pool.redis.commands.reply import read
 from pool.redis.commands.upkeep import Requeued, Walked
 from pool.redis.scripts import Word
 
-_QUEUE_FIELDS: Final = (b"\n", b"\t")  # how those begin in `jobs` that are no keys
 _ENDS: Final = ("", "0")  # cursors between two passes
 _NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
 ACT_MAX: Final = 64  # keys put right by one call: a few milliseconds of the server's time
@@ -185,12 +184,10 @@ class Walker:
 
     async def _judge(self, state: LaneState, mine: Pass, flat: Sequence[bytes]) -> None:
         """Look records up and judge them; next to no object is made for a sound one."""
-        lines = [key for key in flat[::2] if key[:1] in _QUEUE_FIELDS]
-        if lines:
-            await self._requeue(state, mine, lines)
-            pairs = zip(flat[::2], flat[1::2], strict=True)
-            flat = [each for key, text in pairs if key[:1] != b"\n" for each in (key, text)]
         keys, texts = flat[::2], flat[1::2]
+        queued = [key for key in keys if key[:1] == b"\t"]
+        if queued:
+            await self._requeue(state, mine, queued)
         records = list(map(read, keys, texts))
         for key, record in zip(keys, records, strict=True):
             if record is not None:
@@ -212,14 +209,12 @@ class Walker:
             mine.found += len(still)
             await self._act(state, still)
 
-    async def _requeue(self, state: LaneState, mine: Pass, fields: Sequence[bytes]) -> None:
+    async def _requeue(self, state: LaneState, mine: Pass, names: Sequence[bytes]) -> None:
         """Look after who is queued, and after the lines; a script mends what is wrong."""
         items = []
-        for field in fields:
+        for name in names:
             with suppress(UnicodeDecodeError):
-                job_id, _, key = field[1:].decode().partition(" ")
-                line = field[1:].decode(), ""
-                items.append((key, job_id) if field[:1] == b"\t" else line)
+                items.append(split_pair(name[1:].decode()))
         for i in range(0, len(items), ACT_MAX):
             call = state.lane.requeue(items[i : i + ACT_MAX])
             told: list[Requeued] = await self.context.pipeline.call(call, repeatable=True)

@@ -2,8 +2,8 @@
 requeue: put the lines behind some keys right: who is in none, whose turn it is, and who is to end.
 
 KEYS[1] lane       hash    stamp
-KEYS[2] jobs       hash    key -> record; lines, and records of who is queued: see lib/queue.lua
-KEYS[3] payloads   hash    key -> payload
+KEYS[2] jobs       hash    key -> record; also of who is queued: see lib/queue.lua
+KEYS[3] payloads   hash    key -> payload; likewise, and the lines
 KEYS[4] due        zset    k:KEY -> when
 ARGV[1] generation  str
 ARGV[...] items            key, job id each: one that is queued there; empty: nobody is meant

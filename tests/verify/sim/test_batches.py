@@ -95,8 +95,6 @@ def _edges(dice: random.Random, side: _Side, owner: str) -> list[Edge]:
     jobs: dict[bytes, bytes] = side.keyspace.keys.get(NAMES.jobs.encode(), {})
     mine = []
     for name, text in jobs.items():
-        if name[:1] == b"\n":
-            continue  # a line
         record = text.decode().split("|")
         if record[4] == owner:
             mine.append((name.decode(), record))

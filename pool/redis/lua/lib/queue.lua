@@ -4,11 +4,13 @@ queue: the jobs that wait behind the live one of their key.
 Needs  lane, record, batch; keys jobs, payloads, due.
 Gives  queued_name(key, id), line_of(key), set_line(key, ids), leave_line(name, id), promote(key): whether one was.
 
-Beside a record for each key `jobs` has fields of two kinds, which no key can be: keys hold no control characters.
-So no script has a key more for them, and the walk over the records comes to them, too.
+They stand in the hashes that all other jobs stand in, under names which no key can be: keys hold no control
+characters.  So no script has a key more for them, and the walk over the records comes to them, too.
 
-    "\n" KEY          who waits, first come first: ids with spaces between
-    "\t" ID " " KEY   the record of each, in state Q; `payloads` has its payload, and `due` k: and this, by the same name
+    jobs      "\t" ID " " KEY   the record of each, in state Q
+    payloads  "\t" ID " " KEY   its payload
+    payloads  "\n" KEY          the line: ids, first come first, spaces between
+    due       k: "\t" ID " " KEY   where it is to end
 
     --dispatch--> Q --promote: the live one ends, whoever ends it, in the same step--> W, due now
                   |--stop, or its time to start is over (c of advance)--> cancelled
@@ -31,7 +33,7 @@ end
 local function line_of(key)
   write_batch()
   local ids = {}
-  for id in string.gmatch(redis.call('HGET', jobs, '\n' .. key) or '', '[^ ]+') do
+  for id in string.gmatch(redis.call('HGET', payloads, '\n' .. key) or '', '[^ ]+') do
     ids[#ids + 1] = id
   end
   return ids
@@ -39,9 +41,9 @@ end
 
 local function set_line(key, ids, first)
   if first > #ids then
-    later('HDEL', jobs, '\n' .. key)
+    later('HDEL', payloads, '\n' .. key)
   else
-    later('HSET', jobs, '\n' .. key, table.concat(ids, ' ', first))
+    later('HSET', payloads, '\n' .. key, table.concat(ids, ' ', first))
   end
 end
 
