@@ -65,6 +65,7 @@ from pool.redis.commands.admission import (
     Said,
     Stopping,
 )
+from pool.redis.commands.calls import Target
 from pool.redis.commands.talk import Missing, More
 from pool.redis.io.system import Reply, Waiter
 from pool.runtime.actor import Actor
@@ -77,6 +78,7 @@ ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
 LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
 KNOWN_MAX: Final = 10_000  # handlers remembered as registered
+_COME_AGAIN: Final = (Policy, Elsewhere)  # answers that tell how
 LATE: Final = "not sent: the calls before it took too long"
 
 
@@ -216,6 +218,7 @@ class _Lane:
     doubted_s: float = 0.0  # until then, something may be sent again that may be done
     due_s: float = math.inf  # when it is looked whose time is up of these and of the queue
     looks: dict[tuple[str, str], None] = attrs.field(factory=dict)
+    owners: set[Target] = attrs.field(factory=set)  # who has what is to be compared with
     is_looking: bool = False
     is_crowded: bool = False  # there was no place for us among those who are told
 
@@ -453,9 +456,10 @@ class Dispatcher(Actor[Message]):
                 targets = context.targets(item.key, item.handler, lane=number, limit=limit)
                 item.unassigned = is_last or not targets
                 item.ranked = ranks.of(targets)
-            if item.owner is not None:
-                ranks.of((item.owner,))
             items.append(item)
+        if lane.owners:
+            ranks.of(tuple(lane.owners))  # whose streams are to be looked into, too
+            lane.owners.clear()
         state = context.lanes[number]
         call = state.lane.dispatch(
             items,
@@ -503,11 +507,11 @@ class Dispatcher(Actor[Message]):
                 self._saturated[pending.item.handler] = self.context.io.clock() + SATURATED_S
                 pending.item.unassigned = True
                 again.append(pending)
-            elif isinstance(said, Policy):
-                pending.item.policy = said.policy
-                again.append(pending)
-            elif isinstance(said, Elsewhere) and said.owner != pending.item.owner:
-                pending.item.owner = said.owner
+            elif type(said) in _COME_AGAIN:
+                if isinstance(said, Policy):
+                    pending.item.policy = said.policy
+                elif isinstance(said, Elsewhere):
+                    self._lane(number).owners.add(said.owner)
                 again.append(pending)
             elif admitted.only_answered or said is Said.UNREADABLE:  # nothing of it is remembered
                 is_full = isinstance(said, Full)

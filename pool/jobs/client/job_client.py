@@ -32,21 +32,17 @@ class DispatchOptions:
     queue_max: int = QUEUE_MAX
     attach_any: bool = False
     allow_unknown: bool = False
-
-    @property
-    def policy(self) -> str | None:
-        """What the script is told of a key with a live job; None: as the handler says."""
-        if self.if_exists is None:
-            return None
-        return policy_of(self.if_exists, queue_max=self.queue_max, attach_any=self.attach_any)
+    policy: str = attrs.field(init=False, default=AS_REGISTERED)  # what the script is told of it
 
     def __attrs_post_init__(self) -> None:
         delay_s = checks.seconds("delay_s", self.delay_s)
         object.__setattr__(self, "delay_s", delay_s)  # a plain one, whatever was given
+        queue_max = checks.count("queue_max", self.queue_max, 1, LINE_MAX)
+        attach_any = checks.flag("attach_any", self.attach_any)
         if self.if_exists is not None:
             checks.word("if_exists", self.if_exists, *get_args(IfExists))
-        checks.count("queue_max", self.queue_max, 1, LINE_MAX)
-        checks.flag("attach_any", self.attach_any)
+            policy = policy_of(self.if_exists, queue_max=queue_max, attach_any=attach_any)
+            object.__setattr__(self, "policy", policy)
         checks.flag("allow_unknown", self.allow_unknown)
 
 
@@ -81,8 +77,8 @@ class JobClient:
         else:
             raise no_handler(handler)
         policy = options.policy
-        if policy is None:
-            policy = mine._options.policy if mine is not None else AS_REGISTERED
+        if policy == AS_REGISTERED and mine is not None:
+            policy = mine._options.policy
         payload = encode_call(args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
         return Admission(

@@ -35,7 +35,6 @@ class Admission:
     allow_unknown: bool = False
     unassigned: bool = False
     ranked: Sequence[int] = ()
-    owner: Target | None = None  # whose stream is to be looked into, too
 
     @property
     def flags(self) -> str:
