@@ -484,15 +484,24 @@ class NotStarted(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class NotStopped(RefusedError):
-    """The job has not ended within the time given; its stop stays requested."""
+    """The job has not ended within the time given; its stop stays requested.
+
+    `owner` is the worker that had it when it was looked at last, and `why` says what it does there.
+    Waiting longer is one way on: `stop()` again changes nothing and waits. If its handler does not
+    end, it swallows cancellation, shields itself from it, or blocks a thread: `pool status` says on
+    which host that worker is, and when its process ends the job is ended, too, and not run again.
+    Until then nothing else runs under its key (G-02).
+    """
 
     code: ClassVar[str] = "POOLNOTSTOPPED"
     retryable: ClassVar[bool] = True
-    hint: ClassVar[str] = "its handler may swallow cancellation or block its thread"
+    hint: ClassVar[str] = "stop it again to wait longer, or end the process of its owner"
 
     key: str
     job_id: str
     waited_s: float
+    owner: str = ""
+    why: str = ""
 
 
 # --- we no longer own it --------------------------------------------------------------------

@@ -128,6 +128,14 @@ class JobClient:
                 return "the job before it has not ended"
         return ""
 
+    def why_goes_on(self, record: Record | None) -> str:
+        """Return why a job that was asked to stop has not ended, as its record was."""
+        if record is not None and record.state == "running":
+            return "its handler has been told, and has not returned"
+        if record is not None and record.state == "pending":
+            return "its worker has not answered since it was given it"
+        return "its store has not answered" if record is None else "nobody has come to end it yet"
+
     async def look(
         self, key: str, job_id: str, seen: Seen | None = None
     ) -> tuple[Record | Outcome, Seen | None]:

@@ -236,7 +236,14 @@ async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
         await ref._wait(waiting, timeout_s)
     except TimeoutError:
         assert timeout_s is not None
-        raise NotStopped(key=ref.key, job_id=ref.job_id, waited_s=timeout_s) from None
+        record = waiting.record
+        raise NotStopped(
+            key=ref.key,
+            job_id=ref.job_id,
+            waited_s=timeout_s,
+            owner=record.owner if record is not None else "",
+            why=ref._client.why_goes_on(record),
+        ) from None
     match waiting.answer:  # whatever it is, the stop had been written
         case StoreLost() as lost:
             raise unsure(lost)

@@ -592,6 +592,8 @@ class Worker(Actor[Told]):
         effect = run.step(event)
         if run.why != why:
             run.cause = cause
+            if run.why == "stop" and run.job is not None:
+                run.job._stop_cause = cause or "stopped"
         if not effect:
             return
         run.turn.give_up()
