@@ -125,10 +125,6 @@ class Names:
         """Messages accepted for a job and not yet handled."""
         return f"{self.prefix}inbox:{key}"
 
-    def next(self, key: str) -> str:
-        """Dispatches queued behind the live job of this key."""
-        return f"{self.prefix}next:{key}"
-
     def result(self, key: str, job_id: str) -> str:
         """The outcome of an ended job."""
         return f"{self.prefix}result:{pair(key, job_id)}"
