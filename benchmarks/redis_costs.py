@@ -33,7 +33,7 @@ from pool.redis.commands.edges import (
     WaitEdge,
 )
 from pool.redis.commands.lane import Lane
-from pool.redis.commands.recovery import claims
+from pool.redis.commands.recovery import fenced
 from pool.redis.connection import Reply
 from pool.redis.scripts import Command, ScriptCall, Word
 from pool.streams.commands import StoredSink, StoredStream
@@ -267,7 +267,7 @@ def _takeover(desk: Desk, costs: Costs) -> None:
     bench.run(bench.renewal(WORKERS[1:2]))
     desk.do("ZADD", bench.names.keepalive, 1, WORKER.name)
     cost, [reply] = desk.run(bench.lane.fence(NODE.name, reap_s=1.0, claims_max=10))
-    [claim] = claims(reply)[1]
+    [claim] = fenced(reply).claims
     assert claim.identity == WORKER.name
     granted = bench.edges(GrantEdge, ranked="1", mark="1")
     reaped = bench.run(
@@ -325,7 +325,7 @@ def _maps(desk: Desk, costs: Costs) -> None:
     control = Control(POOL)
     stored = StoredMap(control, "prices")
     desk.do("HSET", control.config, "incarnation", GENERATION)
-    limits: tuple[Word, ...] = (GENERATION, stored.name, "0" * 16, 100_000, 0, 0)
+    limits: tuple[Word, ...] = (GENERATION, stored.name, "0" * 16, 100_000, "")
 
     def write(n: int) -> ScriptCall:
         return WRITE(stored.keys(), (*limits, "set", f"key-{n:04d}", PAYLOAD))
@@ -337,7 +337,7 @@ def _maps(desk: Desk, costs: Costs) -> None:
         desk.run(write(n), append(n))
     written, [reply] = desk.run(write(7))
     costs.note("map.set", written, 1, f"a write to a map of {ITEMS} keys")
-    behind = f"{int(reply[0]) - 1}-0"
+    behind = f"{int(reply.split()[0]) - 1}-0"
     delta = desk.run(("XREAD", "COUNT", 256, "STREAMS", stored.log, behind))[0]
     costs.note("map.delta", delta, 1, "the delta of one write, to one copy")
     costs.note(

@@ -28,8 +28,9 @@ WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
 QUEUED, LINE = "\t", "\n"  # no key begins with a control character
 
-_POOL = re.compile(r"[a-z0-9_-]{1,64}")
-_HANDLER = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+# What a name may be, and how an error says so.
+_POOL = re.compile(r"[a-z0-9_-]{1,64}"), "1 to 64 of a-z, 0-9, _ and -"
+_HANDLER = re.compile(r"[A-Za-z0-9_.:-]{1,128}"), "1 to 128 of A-Z, a-z, 0-9, _, ., : and -"
 
 
 # --- hashing --------------------------------------------------------------------------------
@@ -236,12 +237,12 @@ def check_pool(name: object) -> None:
     The alphabet leaves out all that means something in key patterns, access rules and hash tags,
     so that no pool's keys can be taken for another's.
     """
-    _check_word("pool", name, _POOL)
+    _check_word("pool", name, *_POOL)
 
 
 def check_handler(name: object) -> None:
     """Refuse what cannot be a handler's name."""
-    _check_word("handler", name, _HANDLER)
+    _check_word("handler", name, *_HANDLER)
 
 
 def check_label(label: object, setting: str = "label") -> None:
@@ -260,10 +261,10 @@ def check_stream(name: object, setting: str = "stream") -> None:
     _check_text(setting, name, STREAM_BYTES_MAX)
 
 
-def _check_word(setting: str, name: object, words: re.Pattern[str]) -> None:
+def _check_word(setting: str, name: object, words: re.Pattern[str], told: str) -> None:
     if type(name) is str and words.fullmatch(name):
         return
-    problem = f"it is not {words.pattern}" if type(name) is str else _no_text(name)
+    problem = f"a name is {told}" if type(name) is str else _no_text(name)
     raise ConfigError(setting=setting, problem=f"{checks.told(name)}: {problem}")
 
 

@@ -503,7 +503,7 @@ class Wiring:
     def _on_workers_changed(self, news: KeyChange | Resync) -> None:
         self._on_workers()
         if isinstance(news, Resync):
-            self.membership.announce_soon()  # it may have lost our entries
+            self.membership.announcer.write_soon()  # it may have lost our entries
 
     def _on_workers(self) -> None:
         """The `workers` map changed."""

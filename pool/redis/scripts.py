@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Final, TypeAlias
@@ -18,9 +18,22 @@ _SLOT = re.compile(r"^(KEYS|ARGV)\[(\d+|\.\.\.)\] +(\w+)", re.MULTILINE)
 _TYPED = re.compile(r"^(KEYS|ARGV)\[(\d+)\] +(\w+) +(\w+)", re.MULTILINE)
 _USES = re.compile(r"^Uses +(.+)$", re.MULTILINE)
 
-# Around a script's text; an error that a command raised in it has no number.
+_HEADER = re.compile(r"^--\[\[.*?\]\]\n", re.DOTALL)
+
+# Around a script's text.  An error that a command raised in it has no number.  What is told has it
+# in front of a text, behind a list's parts, else beside it: each list costs the server 1 us.
 NUMBERED_HEAD: Final = "local number = table.remove(ARGV) local function call()\n"
-NUMBERED_TAIL: Final = "\nend return { number, call() }\n"
+NUMBERED_TAIL: Final = """
+end
+local told = call()
+if type(told) == 'string' then
+  return number .. ' ' .. told
+elseif type(told) == 'table' and not told.err then
+  told[#told + 1] = number
+  return told
+end
+return { number, told or false }
+"""
 
 Reads: TypeAlias = Callable[[Any], Any]
 
@@ -43,7 +56,8 @@ class Script:
     args: tuple[str, ...]
     reads: Reads = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
     behind: Script | None = attrs.field(default=None, repr=False)  # whose calls it never overtakes
-    # The same, but its last argument is a number that comes back in front of what it returns.
+    is_text_too: bool = attrs.field(default=False, repr=False)  # its parts may come as one text
+    # The same, but its last argument is a number that comes back with what it returns.
     numbered: str = attrs.field(init=False, repr=False)
     numbered_sha: str = attrs.field(init=False, repr=False)
     _keys_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
@@ -74,14 +88,16 @@ class Script:
         args: str,
         reads: Reads = _as_it_is,
         behind: Script | None = None,
+        made: Mapping[str, str] | None = None,
+        is_text_too: bool = False,
         directory: Traversable | None = None,
     ) -> Script:
-        """Read `lua/{name}.lua` and the parts that its header's `Uses` names from `lua/lib`.
+        """Read `lua/{name}.lua` and the parts that its header's `Uses` names.
 
         `keys` and `args` are the names that the header has, with spaces between; each is a local of
-        that name, an `int` as a number.  The
-        parts come next, in the order named, then the script's own text; the sha is that of the
-        whole.  An AssertionError says where header and Python differ: that is a bug of ours.
+        that name, an `int` as a number.  The parts come next, in the order named, each from `made`
+        or else from `lua/lib`; then the script's own text; the sha is that of the whole.  An
+        AssertionError says where header and Python differ: that is a bug of ours.
         """
         directory = directory or files("pool.redis") / "lua"
         text = (directory / f"{name}.lua").read_text("utf-8")
@@ -89,9 +105,11 @@ class Script:
         found, named = _slots(name, header), (tuple(keys.split()), tuple(args.split()))
         assert found == named, f"{name}.lua: header says {found}, Python {named}"
         used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
-        parts = [(directory / "lib" / f"{part}.lua").read_text("utf-8") for part in used]
-        source = "\n".join([_locals(header), *parts, text])
-        return cls(name, source, _sha(source), *found, reads, behind)
+        library, made = directory / "lib", made or {}
+        texts = [made.get(p) or (library / f"{p}.lua").read_text("utf-8") for p in used] + [text]
+        # Without their headers, which the server would read too.
+        source = "\n".join([_locals(header), *(_HEADER.sub("", each) for each in texts)])
+        return cls(name, source, _sha(source), *found, reads, behind, is_text_too)
 
     def __call__(
         self, keys: Sequence[str], args: Sequence[Word], parts: int | None = None
@@ -117,7 +135,8 @@ class ScriptCall:
 
     def read(self, reply: Any) -> Any:
         """Return what a reply says; whatever this raises, it is no reply of this script."""
-        if self.parts is not None and len(reply) != self.parts:
+        is_text = self.script.is_text_too and type(reply) is bytes
+        if self.parts is not None and not is_text and len(reply) != self.parts:
             raise ValueError(f"{len(reply)} parts, not {self.parts}")
         return self.script.reads(reply)
 

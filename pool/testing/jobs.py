@@ -11,7 +11,8 @@ from typing import Any
 from pool.core.codec import encode_value
 from pool.core.record import Kind
 from pool.core.timing import Timing
-from pool.jobs.job import Inbox, Job, Page
+from pool.jobs.job import Inbox, Job
+from pool.redis.commands.talk import InboxPage
 
 
 def make_job(
@@ -40,8 +41,8 @@ def make_job(
     """
     messages = [(n, encode_value(each)) for n, each in enumerate(notifications, start=1)]
 
-    async def read_inbox(_: int) -> Page:
-        return False, messages
+    async def read_inbox(_: int) -> InboxPage:
+        return InboxPage(False, messages)
 
     return Job(
         key=key,

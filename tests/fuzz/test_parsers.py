@@ -32,7 +32,7 @@ class Mutator(Protocol):
 RECORDS = (
     b"P|j|id-1|thumbnail|w8z4k0qv1xt1.1|1795231945399674|1|||||||||",
     b"R|s|id-2|follow|w8z4k0qv1xt1.2|1795231945399675|3|pbid|scause|2||1795231945399670|1795231945400|n1.1,n2.1|boom|",
-    b"W|j|id-3|thumbnail||1795231945399676|2|d||||1795231945399671|||ValueError: no|d0123|newer fields",
+    b"W|j|id-3|thumbnail||1795231945399676|2|d||||1795231945399671|||no|d01|newer fields",
     b"U|j|id-4|thumbnail||1795231945399677|1|a||1|4|||||",
 )
 OUTCOMES = (
@@ -94,8 +94,8 @@ def _info(mutator: Mutator, raw: bytes) -> None:
 
 
 def _delta(mutator: Mutator, raw: bytes) -> None:
-    fields = {"incarnation": b"i1", "stamp": b"17", "after": b"16-16", "edits": raw}
-    name = ("incarnation", "stamp", "after", "edits", "edits")[int(mutator.dice.random() * 5)]
+    fields = {"at": b"i1 17 16-16", "edits": raw}
+    name = "at" if mutator.dice.random() < 0.6 else "edits"
     fields[name] = mutator.damaged(fields[name])
     delta_of("17-0", fields)
 

@@ -565,7 +565,7 @@ async def test_what_a_calls_own_code_raises_is_that_calls_answer(fleet: Fleet, l
     assert [type(answer) for answer in refused] == [*wrong.values(), *[JobRef] * len(keys)]
     planted = refused[0].__cause__  # type: ignore[union-attr]
     assert isinstance(planted, RuntimeError)
-    with pytest.raises(PayloadEncodingError, match=r"\$\.args.*RuntimeError was raised by it"):
+    with pytest.raises(PayloadEncodingError, match=r"RuntimeError was raised by it.*\$\.args"):
         await node.dispatch(echo, "c", Closed(a=1))
 
 
@@ -980,7 +980,7 @@ def test_the_text_of_an_error_never_fails(monkeypatch: pytest.MonkeyPatch) -> No
 
     for given in (Raises("k"), 10**5000, [Raises("k")] * 3, Raises, object()):
         text = str(InvalidKey(key=given, problem="none"))  # type: ignore[arg-type]
-        assert "problem='none'" in text
+        assert "control characters: none. (key=" in text
         assert len(text) < 300
     monkeypatch.setattr(NotRunning, "__doc__", None)  # as with -OO, which was an IndexError
     assert str(NotRunning(state="new")).startswith("[POOLNOTRUNNING] NotRunning (state='new')")

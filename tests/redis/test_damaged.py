@@ -13,7 +13,7 @@ from pool.maps.commands import delta_of
 from pool.maps.deltas import Position
 from pool.names import pair
 from pool.redis.commands.calls import Target
-from pool.redis.commands.recovery import holdings, overdue
+from pool.redis.commands.recovery import overdue, reaped
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -81,8 +81,9 @@ def test_a_key_that_is_no_text_keeps_no_reaper_from_its_work(bench: Bench, state
     parked, is_done = set(), False
     while not is_done:
         call = bench.lane.reap(claim, reap_s=1.0)
-        is_done, _, held = holdings(bench.run(call))
-        for each in held:
+        told = reaped(bench.run(call))
+        is_done = told.is_forgotten
+        for each in told.held:
             if each.record is None:
                 quarantine = bench.lane.quarantine(each.key, each.text, "w1.1")
                 assert bench.run(quarantine) == b"OK"
@@ -119,5 +120,5 @@ def test_numbers_are_what_the_scripts_take_and_nothing_else() -> None:
 def test_a_length_that_leads_back_ends() -> None:
     """A delta whose string has a negative length was read again and again, for ever."""
     for edits in (b"--4:", b"+-4:", b"--3:", b"+0:-9:", b"-1_0:x", b"- 1:x"):
-        fields = {"incarnation": b"i", "stamp": b"1", "after": b"0-0", "edits": edits}
+        fields = {"at": b"i 1 0-0", "edits": edits}
         assert delta_of("7-0", fields).at == Position("", 7)

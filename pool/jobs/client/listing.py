@@ -90,7 +90,7 @@ class JobFilter:
             self.state in (None, record.state)
             and self.handler in (None, record.handler)
             and key.startswith(self.prefix)
-            and (self.owner is None or self.owner in (record.owner, record.owner.split(".")[0]))
+            and (self.owner is None or f"{record.owner}.".startswith(f"{self.owner}."))
             and (
                 self.older_than_s is None
                 or state.until_s(record.accepted / 1000, now_s) <= -self.older_than_s

@@ -10,7 +10,6 @@ from typing import Final, TypeAlias
 import attrs
 
 from pool.core.digits import number
-from pool.core.ids import split_member_name
 from pool.core.lifecycle import State
 from pool.core.record import KIND_LETTERS, POLICY_LETTERS, STATES, Kind
 from pool.redis.commands.calls import Calls, Target, as_ms
@@ -148,8 +147,8 @@ def _admitted(text: bytes) -> Admitted:
             return Differs(job_id, handler)
         case ["POLICY", policy] if policy[:1] in POLICY_LETTERS:
             return Policy(policy)
-        case ["ELSEWHERE", owner]:
-            return Elsewhere(Target(*split_member_name(owner)))
+        case ["ELSEWHERE", worker, incarnation]:
+            return Elsewhere(Target(worker, number(incarnation)))
         case ["EXISTS" | "ATTACHED" as word, state, owner, job_id, handler]:
             owner = "" if owner == "-" else owner
             return Exists(STATES[state], owner, job_id, handler, word == "ATTACHED")

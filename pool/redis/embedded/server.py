@@ -38,7 +38,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self
 from urllib.parse import quote
 
@@ -171,12 +171,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # --- its life ---
@@ -377,7 +372,8 @@ def _shared_directory(directory: Path) -> Path:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(setting="directory", problem=str(error)) from error
+        problem = f"{shown(str(directory))} cannot be made: {error.strerror}"
+        raise ConfigError(setting="directory", problem=problem) from error
     check_premises(directory, _NAMES)
     return directory
 

@@ -27,7 +27,7 @@ Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id>
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) | FULL <queued> | UNKNOWN | NOROOM
          | QUEUED <due: 1 if there is work for a sweeper, else 0> | LINE <N> | STOPPING <job id> | DIFFERS <job id> <handler>
          | POLICY <q<N>, r, c, a or b> (h was asked: come again with this)
-         | ELSEWHERE <owner> (its payload is in the stream of a worker that was not passed as a target)
+         | ELSEWHERE <worker id> <number> (its payload is in the stream of a worker that was not passed as a target)
          | MALFORMED (the key has a record that cannot be read, or unassigned:H is something else)
 Errors   POOLDATALOST <lane>  the pool's data are not those this caller joined
 Cost     O(1) per item; 1 command each, 11 a call, 3 a target, 2 a handler
@@ -172,7 +172,7 @@ local function meet(key, live, id, handler, kind, flags, delay_ms, payload)
     end
     local same = policy == 'b' or is_same(key, live, handler, payload)
     if same == nil then
-      return 'ELSEWHERE ' .. live[OWNER], true
+      return 'ELSEWHERE ' .. string.gsub(live[OWNER], '%.(%d+)$', ' %1'), true
     end
     return same and 'ATTACHED ' .. facts or 'DIFFERS ' .. live[ID] .. ' ' .. live[HANDLER]
   end

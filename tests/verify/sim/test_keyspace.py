@@ -130,7 +130,9 @@ def _at(source: str, now_us: int) -> str:
     """Have a script run at a time; what it adds to a stream is of that time, too."""
     seconds, micros = divmod(now_us, 1_000_000)
     source = re.sub(
-        r"('XADD', \w+, (?:'NOMKSTREAM', )?|ipairs\(\{ )'\*'", rf"\1'{now_us // 1000}-*'", source
+        r"('XADD', \w+, (?:'NOMKSTREAM', )?|words\[at \+ 5\] = )'\*'",
+        rf"\1'{now_us // 1000}-*'",
+        source,
     )
     return source.replace("redis.call('TIME')", f"{{'{seconds}', '{micros}'}}")
 
@@ -370,7 +372,7 @@ def _random_map_call(
     life = dice.choice(
         (commands.FOR_EVER, commands.FOR_EVER, commands.MapLife(2.0), commands.MapLife(2.0, True))
     )
-    head = ("i", stored.name, f"{dice.getrandbits(64):016x}", 9, *life.words())
+    head = ("i", stored.name, f"{dice.getrandbits(64):016x}", 9, life.word())
     match dice.choice(("write", "write", "list", "list", "reset", "snapshot", "probe")):
         case "write":
             ops: list[model.Op] = [
@@ -385,9 +387,8 @@ def _random_map_call(
             return commands.WRITE(stored.keys(), (*head, *chosen))
         case "list":
             kind = dice.choice(("append", "append_unique", "remove"))
-            return commands.LIST(
-                stored.keys(), (*head, kind, b"list", value, b"%d" % dice.randrange(3))
-            )
+            values = (value, b"%d" % dice.randrange(3))[: dice.randint(1, 2)]
+            return commands.LIST(stored.keys(), (*head, kind, b"list", *values))
         case "reset":
             kinds: list[Any] = ["expire", "expire", "reset", "destroy"]
             return commands.RESET(stored.keys(), ("i", stored.name, "n", dice.choice(kinds)))
