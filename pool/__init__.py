@@ -29,9 +29,7 @@ from pool.version import __version__
 if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HOMES`
     from pool.errors import PoolError
     from pool.jobs.client.dispatch import Call, Dispatching
-    from pool.jobs.client.listing import JobPage
     from pool.jobs.client.ref import JobRef, Status
-    from pool.jobs.client.stopping import StopReport
     from pool.jobs.handlers import Handler, Handlers, Runner
     from pool.jobs.job import Cancel, Job, Park, Retry
     from pool.jobs.node import LocalWorker, Node
@@ -49,7 +47,6 @@ __all__ = [
     "Handler",
     "Handlers",
     "Job",
-    "JobPage",
     "JobRef",
     "LocalWorker",
     "Node",
@@ -60,7 +57,6 @@ __all__ = [
     "Runner",
     "Settings",
     "Status",
-    "StopReport",
     "Stream",
     "WorkerInfo",
     "__version__",
@@ -76,7 +72,6 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Handler": "pool.jobs.handlers",
         "Handlers": "pool.jobs.handlers",
         "Job": "pool.jobs.job",
-        "JobPage": "pool.jobs.client.listing",
         "JobRef": "pool.jobs.client.ref",
         "LocalWorker": "pool.jobs.node",
         "Node": "pool.jobs.node",
@@ -87,7 +82,6 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Runner": "pool.jobs.handlers",
         "Settings": "pool.settings",
         "Status": "pool.jobs.client.ref",
-        "StopReport": "pool.jobs.client.stopping",
         "Stream": "pool.streams.stream",
         "WorkerInfo": "pool.jobs.roster",
         "freeze_memory": "pool.runtime.memory",

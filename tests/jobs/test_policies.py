@@ -55,7 +55,8 @@ async def failing(job: Job) -> None:
 
 @handlers.job("lined", if_exists="queue", queue_max=2)
 async def lined(job: Job, name: str) -> str:
-    return await gated(job, name)
+    text: str = await gated(job, name)
+    return text
 
 
 @handlers.service("forever")

@@ -434,8 +434,8 @@ async def test_who_is_queued_has_its_turn_whatever_was_deleted_by_hand(
     first = await node.options(delay_s=600).dispatch("held", "k")
     [second] = [await node.options(if_exists="queue").dispatch("quick", "k")]
     names, do = fleet.wiring(node).context.lanes[0].lane.names, fleet.client
-    text = do.hget(names.jobs, "k")
-    assert text is not None
+    text: Any = do.hget(names.jobs, "k")
+    third = second
     match lost:
         case "record":
             do.hdel(names.jobs, "k")

@@ -484,7 +484,7 @@ def lines_are_kept(view: View, _: Bounds, found: Finding) -> None:
                 continue
             began = runs[0].start
             between = []
-            for other, before, _ in jobs:
+            for other, before, _at in jobs:
                 if before.t >= asked or other == job:
                     continue
                 had, end = view.by_job.get(other, ()), settled.get(other)
@@ -496,7 +496,7 @@ def lines_are_kept(view: View, _: Bounds, found: Finding) -> None:
                     between.append(other)
             if ok.extra["policy"] != "queue" and len(between) > 1:
                 found.say(f"{job} took the place of {between[1:]}, which ran before it", ok, began)
-        for job, ok, _ in policies:
+        for job, ok, _at in policies:
             if ok.extra["policy"] == "replace":
                 _judge_replaced(view, found, job, ok, jobs)
     for commit in view.settled:

@@ -147,8 +147,8 @@ def _admitted(text: bytes) -> Admitted:
             return Differs(job_id, handler)
         case ["POLICY", policy] if policy[:1] in POLICY_LETTERS:
             return Policy(policy)
-        case ["ELSEWHERE", worker, incarnation]:
-            return Elsewhere(Target(worker, number(incarnation)))
+        case ["ELSEWHERE", worker, its]:
+            return Elsewhere(Target(worker, number(its)))
         case ["EXISTS" | "ATTACHED" as word, state, owner, job_id, handler]:
             owner = "" if owner == "-" else owner
             return Exists(STATES[state], owner, job_id, handler, word == "ATTACHED")
