@@ -504,7 +504,9 @@ class Dispatcher(Actor[Message]):
         seen = self.context.lanes[number].seen(admitted.asked_s)
         told: list[Admitted] = reply
         for pending, said in zip(batch, told, strict=True):
-            if said is Said.UNKNOWN and self._has_known(pending.item):
+            if said is Said.ACCEPTED:  # nearly all of them
+                pending.resolve(self._read(pending.item, said, seen))
+            elif said is Said.UNKNOWN and self._has_known(pending.item):
                 # It was registered: the data are new, and nobody has joined them yet who says so.
                 pending.item.allow_unknown = True
                 again.append(pending)

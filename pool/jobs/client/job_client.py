@@ -76,9 +76,6 @@ class JobClient:
             mine, name, kind = handler, handler.name, handler._options.kind  # type: ignore[union-attr]
         else:
             raise no_handler(handler)
-        policy = options.policy
-        if policy == AS_REGISTERED and mine is not None:
-            policy = mine._options.policy
         payload = encode_call(args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
         return Admission(
@@ -88,7 +85,9 @@ class JobClient:
             kind=kind,
             payload=payload,
             delay_s=options.delay_s,
-            policy=policy,
+            policy=mine._options.policy
+            if mine and options.policy == AS_REGISTERED
+            else options.policy,
             allow_unknown=options.allow_unknown or mine is not None,
         )
 
