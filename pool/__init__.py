@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING
 from pool.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HOMES`
+    from pool.core.record import Attempt
     from pool.errors import PoolError
     from pool.jobs.client.dispatch import Call, Dispatching
+    from pool.jobs.client.parked import DeadLetters, ManyReplayed, ParkedJob, ParkedPage
     from pool.jobs.client.ref import JobRef, Status
     from pool.jobs.handlers import Handler, Handlers, Runner
     from pool.jobs.job import Cancel, Job, Park, Retry
@@ -41,16 +43,21 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.streams.stream import Stream
 
 __all__ = [
+    "Attempt",
     "Call",
     "Cancel",
+    "DeadLetters",
     "Dispatching",
     "Handler",
     "Handlers",
     "Job",
     "JobRef",
     "LocalWorker",
+    "ManyReplayed",
     "Node",
     "Park",
+    "ParkedJob",
+    "ParkedPage",
     "PoolError",
     "ReplicatedMap",
     "Retry",
@@ -66,16 +73,21 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
     _HOMES = {
+        "Attempt": "pool.core.record",
         "Call": "pool.jobs.client.dispatch",
         "Cancel": "pool.jobs.job",
+        "DeadLetters": "pool.jobs.client.parked",
         "Dispatching": "pool.jobs.client.dispatch",
         "Handler": "pool.jobs.handlers",
         "Handlers": "pool.jobs.handlers",
         "Job": "pool.jobs.job",
         "JobRef": "pool.jobs.client.ref",
         "LocalWorker": "pool.jobs.node",
+        "ManyReplayed": "pool.jobs.client.parked",
         "Node": "pool.jobs.node",
         "Park": "pool.jobs.job",
+        "ParkedJob": "pool.jobs.client.parked",
+        "ParkedPage": "pool.jobs.client.parked",
         "PoolError": "pool.errors",
         "ReplicatedMap": "pool.maps.map",
         "Retry": "pool.jobs.job",

@@ -22,6 +22,7 @@ __all__ = [
     "DuplicateHandler",
     "Gone",
     "HandlerError",
+    "IdempotencyConflict",
     "InboxFull",
     "InvalidKey",
     "InvalidOption",
@@ -34,6 +35,7 @@ __all__ = [
     "NoHandlers",
     "NoServer",
     "NoSuchJob",
+    "NoSuchLetter",
     "NodeError",
     "NotRunning",
     "NotStarted",
@@ -402,6 +404,39 @@ class QueueFull(RefusedError):
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
+class IdempotencyConflict(RefusedError):
+    """The id, or idempotency key, is that of a job with another handler or other arguments.
+
+    It answers for the job that it was given to first, as long as that lives or is remembered, and
+    is never another one's. `handler` and `digest` (of handler and encoded arguments) are this
+    dispatch's, `known_handler` and `known_digest` those of the job that stands. It says that two
+    callers, or two versions of one, make different jobs under one name: put what tells them apart
+    into the key.
+    """
+
+    code: ClassVar[str] = "POOLCONFLICT"
+    hint: ClassVar[str] = "give each job an id, or idempotency key, of its own"
+
+    key: str
+    job_id: str
+    handler: str
+    digest: str
+    known_handler: str
+    known_digest: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NoSuchLetter(RefusedError):
+    """There is no such dead letter: it was replayed or discarded, or is too old."""
+
+    code: ClassVar[str] = "POOLNOLETTER"
+    hint: ClassVar[str] = "`node.parked.list()` tells which there are"
+
+    key: str
+    job_id: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
 class PoolFull(RefusedError):
     """The pool already holds as many waiting jobs as it may, or the key's lane its share.
 
@@ -722,17 +757,19 @@ class JobParked(HandlerError):
     one's), "poison" (it is suspected of having killed its workers), "malformed payload" (its
     arguments cannot be read), "unusable result" (what it returned cannot be stored), or what its
     handler said with `Park`. Dead letters are kept for `parked_ttl_s`, 30 days by default, and
-    hold no key: a new dispatch may follow at once.
+    hold no key: a new dispatch may follow at once. If one was replayed, `replayed_as` is the id of
+    the job that was made from it.
     """
 
     code: ClassVar[str] = "POOLPARKED"
-    hint: ClassVar[str] = "mend the cause, then dispatch it again"
+    hint: ClassVar[str] = "mend the cause, then replay it: `pool parked`"
 
     key: str
     job_id: str
     cause: str
     attempts: int
     last_error: str
+    replayed_as: str = ""
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

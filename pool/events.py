@@ -229,6 +229,7 @@ class AttemptFailed:
     attempt: int
     error: str
     follows: str
+    traceback: str = ""
 
 
 @attrs.frozen(kw_only=True)

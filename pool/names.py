@@ -31,6 +31,7 @@ QUEUED, LINE = "\t", "\n"  # no key begins with a control character
 # What a name may be, and how an error says so.
 _POOL = re.compile(r"[a-z0-9_-]{1,64}"), "1 to 64 of a-z, 0-9, _ and -"
 _HANDLER = re.compile(r"[A-Za-z0-9_.:-]{1,128}"), "1 to 128 of A-Z, a-z, 0-9, _, ., : and -"
+_JOB_ID = re.compile(r"[!-+\--{}~]{1,128}")  # printable ASCII but space, comma and bar
 
 
 # --- hashing --------------------------------------------------------------------------------
@@ -104,6 +105,7 @@ class Names:
     journal: str = _fixed("journal")
     trials: str = _fixed("trials")  # the suspected job that each worker began last
     thawed: str = _fixed("thawed")  # who was fenced, and lives
+    attempts: str = _fixed("attempts")  # of live jobs, those that failed
     kept: str = _fixed("kept")  # until when the outcomes of which jobs are remembered
 
     @prefix.default
@@ -229,6 +231,13 @@ def check_idempotency_key(key: object) -> None:
     problem = _problem(key, IDEMPOTENCY_KEY_BYTES_MAX)
     if problem:
         raise InvalidOption(option="idempotency_key", value=shown(key), problem=problem)
+
+
+def check_job_id(job_id: object) -> None:
+    """Refuse what cannot be a job's id: 1 to 128 of printable ASCII but space, comma and bar."""
+    if not (type(job_id) is str and _JOB_ID.fullmatch(job_id)):
+        must = "1 to 128 characters of ASCII that can be seen, without comma and bar"
+        raise checks.option("job_id", job_id, must)
 
 
 def check_pool(name: object) -> None:

@@ -5,6 +5,8 @@ The scripts read and write the same fields (`lua/lib/record.lua`); tests hold th
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Collection
 from typing import Final, Literal, TypeAlias
@@ -27,6 +29,7 @@ STATES: Final[dict[str, State]] = {
 KINDS: Final[dict[str, Kind]] = {"j": "job", "s": "service"}
 KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
 
+TRACEBACK_CHARS_MAX: Final = 4000  # of a failed attempt's traceback that are kept
 ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
 INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewise
@@ -105,6 +108,11 @@ MORE: Final = {
     "attempts": "t",  # some have failed, and how is kept
     "steps": "s",  # results of some are stored
     "lineage": "l",  # id of the dead letter that it was made from
+    # Only outcomes and dead letters have:
+    "handler": "h",
+    "kind": "k",  # as in the record
+    "replayed": "y",  # id of the job that was made from it
+    "edited": "e",  # its payload is not the one it was dispatched with
 }
 
 
@@ -249,8 +257,59 @@ class Start:
 
 
 @attrs.frozen(kw_only=True)
+class Attempt:
+    """An attempt that failed, or the death of a worker that had the job aboard.
+
+    `type` is the exception's, or "crash"; `traceback` is cut in the middle if it is long.
+    """
+
+    number: int
+    at_ms: int  # pool time
+    owner: str
+    type: str
+    message: str = ""
+    traceback: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Attempt | None:
+        """Return what `lua/lib/finish.lua` keeps of one, or None when the text is not one."""
+        try:
+            at, attempt, owner, told = text.split(" ", 3)
+            facts = json.loads(told)
+            words = [facts.get(name, "") for name in ("type", "message", "traceback")]
+            if not all(type(word) is str for word in words):
+                return None
+            of = {"number": number(attempt), "at_ms": number(at)}
+        except (ValueError, AttributeError, RecursionError):
+            return None
+        return cls(**of, owner=owner, type=words[0], message=words[1], traceback=words[2])
+
+
+def attempts(text: str) -> tuple[Attempt, ...]:
+    """Return those of a text that can be read, the first one first."""
+    found = (Attempt.parse(each) for each in text.split("\t") if each)
+    return tuple(each for each in found if each is not None)
+
+
+def pack_attempt(kind: str, message: str, traceback: str = "") -> str:
+    """Return what an owner has to say of a failed attempt, in one line without tabs."""
+    facts = {"type": kind[:ERROR_CHARS_MAX], "message": message[:ERROR_CHARS_MAX]}
+    facts |= {"traceback": cut(traceback, TRACEBACK_CHARS_MAX)} if traceback else {}
+    text = json.dumps(facts, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace").decode().replace("\x7f", " ")
+
+
+def cut(text: str, chars_max: int) -> str:
+    """Return a text that is not too long: what is too much is taken out of its middle."""
+    if len(text) <= chars_max:
+        return text
+    half = (chars_max - 40) // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
+
+
+@attrs.frozen(kw_only=True)
 class Outcome:
-    """How a job ended, as `result:ID` keeps it."""
+    """How a job ended, as `result:ID KEY` keeps it."""
 
     word: Ended
     epoch: int
@@ -258,24 +317,43 @@ class Outcome:
     attempt: int
     ended_ms: int
     cause: str
-    body: bytes  # of a done job its encoded result, of a parked one its last error
+    body: bytes  # of a done job its encoded result, of a parked one its last error and its attempts
     accepted_ms: int = 0  # 0: not told
     started_ms: int = 0  # when its last run began; 0: not told, or it never did
     halves: int = 0  # what its crash marks weighed
+    more: str = ""
+
+    @property
+    def error(self) -> str:
+        """The last one of a parked job."""
+        return self.body.partition(b"\n")[0].decode(errors="replace")
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Those of a parked job that failed, the last few."""
+        return attempts(self.body.partition(b"\n")[2].decode(errors="replace"))
 
     @staticmethod
     def pack(
         word: Ended, epoch: int, owner: str, attempt: int, *, cause: str = "", body: bytes = b""
     ) -> bytes:
         """Return what `lua/lib/finish.lua` keeps, but for the times."""
-        return f"{word}|{epoch}|{owner}|{attempt}|0|{cause}\n".encode() + body
+        return f"{word}|{epoch}|{owner}|{attempt}|0||{cause}\n".encode() + body
 
     @classmethod
     def parse(cls, text: bytes) -> Outcome | None:
         """Return the outcome, or None when the text is not one."""
         head, newline, body = text.partition(b"\n")
-        match head.decode(errors="replace").split("|", 5):
-            case [("done" | "parked" | "cancelled") as word, epoch, owner, attempt, times, cause]:
+        match head.decode(errors="replace").split("|", 6):
+            case [
+                "done" | "parked" | "cancelled" as word,
+                epoch,
+                owner,
+                attempt,
+                times,
+                more,
+                cause,
+            ]:
                 ended, *history = times.split(",")
                 try:
                     numbers = [number(text) for text in (epoch, attempt, ended)]
@@ -295,8 +373,44 @@ class Outcome:
                         accepted_ms=max(0, numbers[2] - accepted) if accepted >= 0 else 0,
                         started_ms=max(0, numbers[2] - started) if started >= 0 else 0,
                         halves=max(0, halves),
+                        more=more,
                     )
         return None
+
+
+@attrs.frozen(kw_only=True)
+class Letter:
+    """A dead letter: the outcome of a job that was given up, and its payload."""
+
+    key: str
+    id: str
+    outcome: Outcome
+    payload: bytes
+
+    @property
+    def handler(self) -> str:
+        return more_of(self.outcome.more, "handler")
+
+    @property
+    def kind(self) -> Kind:
+        return "service" if more_of(self.outcome.more, "kind") == "s" else "job"
+
+    @classmethod
+    def parse(cls, key: str, job_id: str, text: bytes) -> Letter | None:
+        """Return the letter, or None when the text is not one."""
+        try:
+            head, error, failed, payload = text.split(b"\n", 3)
+        except ValueError:
+            return None
+        outcome = Outcome.parse(b"\n".join((head, error, failed)))
+        if outcome is None or outcome.word != "parked":
+            return None
+        return cls(key=key, id=job_id, outcome=outcome, payload=payload)
+
+
+def digest_of(handler: str, payload: bytes) -> str:
+    """Return what tells one job from another that is given the same id."""
+    return hashlib.blake2b(handler.encode() + b"\0" + payload, digest_size=8).hexdigest()
 
 
 def _marks_text(text: str) -> str:
@@ -351,18 +465,21 @@ class Options:
     backoff_max_s: float = 60.0
     timeout_s: float | None = None
     healthy_s: float = 60.0
+    retention_s: float | None = None
     policy: str = ""  # where the key has a live job, see `policy_of`
 
     def pack(self) -> str:
         """Return what stands in `handlers`."""
         timeout_ms = 0 if self.timeout_s is None else max(1, round(self.timeout_s * 1000))
-        numbers = (
+        numbers: tuple[int, ...] = (
             self.attempts_max,
             round(self.backoff_s * 1000),
             round(self.backoff_max_s * 1000),
             timeout_ms,
             round(self.healthy_s * 1000),
         )
+        if self.retention_s is not None:
+            numbers = (*numbers, max(1, round(self.retention_s * 1000)))
         told = (KIND_LETTERS[self.kind], *map(str, numbers), self.policy)
         return "|".join(told).rstrip("|")
 
@@ -372,6 +489,7 @@ class Options:
         fields = text.decode(errors="replace").split("|")
         try:
             attempts, base, cap, timeout, healthy = map(number, fields[1:6])
+            retention = number(fields[6]) if len(fields) > 6 else 0
         except ValueError:
             return cls()
         if fields[0] not in KINDS:
@@ -383,5 +501,6 @@ class Options:
             backoff_max_s=max(cap, base, 1) / 1000,
             timeout_s=timeout / 1000 if timeout else None,
             healthy_s=healthy / 1000,
+            retention_s=retention / 1000 if retention else None,
             policy=fields[-1] if re.fullmatch(_POLICY, fields[-1], re.ASCII) else "",
         )

@@ -83,6 +83,7 @@ class Handlers:
         attempts_max: int = 5,
         backoff_s: float = 1.0,
         backoff_max_s: float = 60.0,
+        retention_s: float | None = None,
         if_exists: IfExists = "reject",
         queue_max: int = QUEUE_MAX,
     ) -> _Decorator:
@@ -98,6 +99,8 @@ class Handlers:
             backoff_s: The first retry waits up to this, 0.001 s to 365 days, each later one up to
                 twice as much (full jitter).
             backoff_max_s: No retry waits longer than this.
+            retention_s: How long outcomes are kept, at most 365 days, if there is room
+                (`Settings.results_bytes_max`); None goes by `Settings.result_ttl_s`.
             if_exists: What a dispatch does whose key has a live job, unless it says otherwise; see
                 `Node.options()`.
             queue_max: How many may be queued behind one then, 1 to 1000.
@@ -118,6 +121,7 @@ class Handlers:
                 backoff_s=base_s,
                 backoff_max_s=cap_s,
                 timeout_s=checks.seconds("timeout_s", timeout_s, SECONDS_MIN, or_none=True),
+                retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
                 policy=_policy(if_exists, queue_max),
             ),
         )
@@ -129,6 +133,7 @@ class Handlers:
         backoff_s: float = 1.0,
         backoff_max_s: float = 60.0,
         healthy_s: float = 60.0,
+        retention_s: float | None = None,
         if_exists: IfExists = "reject",
         queue_max: int = QUEUE_MAX,
     ) -> _Decorator:
@@ -142,6 +147,7 @@ class Handlers:
             backoff_s: As for `job()`.
             backoff_max_s: As for `job()`.
             healthy_s: After a run of this length its failures are counted afresh.
+            retention_s: As for `job()`.
             if_exists: As for `job()`.
             queue_max: As for `job()`.
 
@@ -161,6 +167,7 @@ class Handlers:
                 backoff_s=base_s,
                 backoff_max_s=cap_s,
                 healthy_s=checks.seconds("healthy_s", healthy_s),
+                retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
                 policy=_policy(if_exists, queue_max),
             ),
         )

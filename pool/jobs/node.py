@@ -23,15 +23,16 @@ from pool import checks
 from pool.core.codec import check_size, encode_message
 from pool.core.lifecycle import State as JobState
 from pool.core.placement import WEIGHT_MAX, WEIGHT_MIN
-from pool.core.record import IfExists
+from pool.core.record import IfExists, Record
 from pool.errors import (
     NotRunning,
     StoreUnavailable,
 )
 from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
 from pool.jobs.client.dispatch import Dispatching
-from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
 from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
+from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.client.stopping import StopAll, StopReport
 from pool.jobs.context import Context
@@ -161,8 +162,17 @@ class Node(Dispatching):
         queue_max: int = QUEUE_MAX,
         attach_any: bool = False,
         allow_unknown: bool = False,
+        job_id: str | None = None,
+        idempotency_key: str | None = None,
+        window_s: float = WINDOW_S,
+        retention_s: float | None = None,
     ) -> Dispatching:
         """Return this node's dispatching calls with other options.
+
+        With `job_id` or `idempotency_key` a dispatch may be repeated: it answers the same job, and
+        what became of it, while that lives or waits, while its dead letter is kept, and for the
+        longer of `window_s` and its retention after its end.  If it was replayed, that job is the
+        answer.  Both are scoped to the job's key.
 
         Args:
             delay_s: Start the job no earlier than this, in seconds, at most 365 days.
@@ -175,9 +185,18 @@ class Node(Dispatching):
             queue_max: How many may be queued behind the live job, 1 to 1000: then `QueueFull`.
             attach_any: Attach to a job of another handler or other arguments, too.
             allow_unknown: Accept a handler name that no node has registered yet.
+            job_id: The job's id: 1 to 128 characters of ASCII that can be seen, without comma and
+                bar.
+            idempotency_key: Any text of 1 to 256 bytes without control characters, from which the
+                id is made.
+            window_s: How long the id is known after the job's end, at most 365 days.
+            retention_s: How long the outcome is kept, at most 365 days, if there is room
+                (`Settings.results_bytes_max`); None as its handler says.  Never less than
+                `Settings.retry_window_s`.
 
         Raises:
-            InvalidOption: A value is out of bounds.
+            InvalidOption: A value is out of bounds, or both `job_id` and `idempotency_key` are
+                given.
         """
         return Dispatching(
             self._open_client,
@@ -187,6 +206,10 @@ class Node(Dispatching):
                 queue_max=queue_max,
                 attach_any=attach_any,
                 allow_unknown=allow_unknown,
+                job_id=job_id,
+                idempotency_key=idempotency_key,
+                window_s=window_s,
+                retention_s=retention_s,
             ),
         )
 
@@ -333,7 +356,34 @@ class Node(Dispatching):
         check_key(key)
         client = self._open_client()
         found_now, _ = await client.look(key, "")
-        return status_of(key, "", found_now, client)
+        return status_of(key, "", found_now, client, await client.history(key, found_now))
+
+    async def job(
+        self, key: str, job_id: str | None = None, *, idempotency_key: str | None = None
+    ) -> JobRef[Any]:
+        """Return a reference to a job, from any node: to wait for it, look at it, stop it.
+
+        Without `job_id` and `idempotency_key` it is the live job of the key.  Else nothing is
+        asked: what the reference refers to may be over, or never have been, which its calls tell.
+
+        Raises:
+            NoSuchJob: None was named, and the key has no live job.
+            InvalidKey, InvalidOption: No job can be called so.
+            StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        check_key(key)
+        named = known_id(job_id, idempotency_key)
+        client = self._open_client()
+        if named:
+            return JobRef[Any](key, named, "", client)
+        found, seen = await client.look(key, "")
+        assert isinstance(found, Record), "of an outcome the id is asked for"
+        return JobRef[Any](key, found.id, found.handler, client, seen)
+
+    @property
+    def parked(self) -> DeadLetters:
+        """The pool's dead letters: to look through, mend, replay and discard."""
+        return DeadLetters(self._open_client)
 
     # --- shared parts -------------------------------------------------------------------------
 

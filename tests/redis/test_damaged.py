@@ -64,7 +64,7 @@ def test_the_start_of_a_damaged_record_is_looked_for_in_pages(bench: Bench) -> N
         assert word == "OK" or bench.dump() == before
     assert told == ["LOOKED", "LOOKED", "OK"]
     letters: Any = bench.do("HVALS", bench.names.letters)
-    assert [text.endswith(b"\ngarbage\npayload") for text in letters] == [True]
+    assert [text.endswith(b"\ngarbage\n\npayload") for text in letters] == [True]
     assert bench.audit() == []
 
 

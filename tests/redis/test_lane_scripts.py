@@ -92,7 +92,7 @@ def _restore(bench: Bench) -> ScriptCall:
 
 def _expire(bench: Bench) -> ScriptCall:
     bench.run(bench.advance_call("own", "w1.1", bench.edge("d", "r2", ttl_ms=1)))
-    while not (items := expired(bench.run(bench.lane.expire([], items_max=9)))):
+    while not (items := expired(bench.run(bench.lane.expire([], items_max=9))).items):
         pass  # for a millisecond
     return bench.lane.expire(items, items_max=9)
 

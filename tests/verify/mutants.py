@@ -540,8 +540,8 @@ MUTANTS: Final = (
         name="new data deny what was done with the lost ones",
         breaks="a dispatch that had no answer before a loss of data is said to be refused after it",
         path="pool/jobs/client/dispatcher.py",
-        old="if is_anew and isinstance(answer, PoolError):",
-        new="if is_anew and isinstance(answer, Accepted):",
+        old="is_refused = isinstance(answer, PoolError)",
+        new="is_refused = isinstance(answer, Accepted)",
         by=("tests/jobs/test_unsure.py",),
     ),
     Mutant(
@@ -2428,8 +2428,8 @@ MUTANTS: Final = (
         name="queued twice",
         breaks="a dispatch that is sent again is not looked for in the line",
         path="pool/redis/lua/dispatch.lua",
-        old="    if redis.call('HEXISTS', jobs, queued_name(key, id)) == 1 then",
-        new="    if false then",
+        old="    local mine = parse(redis.call('HGET', jobs, queued_name(key, id)))",
+        new="    local mine",
         needs=("lines", "lossy-replies"),
     ),
     Mutant(

@@ -29,10 +29,11 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.record import Outcome, Record
+from pool.core.record import Outcome, Record, more_of
 from pool.core.retry import DISPATCH_RETRY_S, refused_delay
 from pool.errors import (
     ArgumentsDiffer,
+    IdempotencyConflict,
     JobExists,
     JobLost,
     JobStopping,
@@ -55,6 +56,7 @@ from pool.redis import pipeline
 from pool.redis.commands.admission import (
     Admission,
     Admitted,
+    Conflict,
     Differs,
     Elsewhere,
     Exists,
@@ -62,6 +64,7 @@ from pool.redis.commands.admission import (
     LineFull,
     Policy,
     Queued,
+    Replayed,
     Said,
     Stopping,
 )
@@ -114,7 +117,7 @@ class Pending:
     is_answered: bool = False
     is_tried: bool = False  # a call that had it has failed
     maybe_done: bool = False  # one of the calls that had it may have been carried out
-    generation: str = ""  # whose data the first of those was for
+    generation: str = ""  # whose data the first of those was for, if there is one
 
     def resolve(self, answer: Accepted | PoolError) -> None:
         if not self.is_answered:
@@ -527,13 +530,13 @@ class Dispatcher(Actor[Message]):
                     pending.fail(answer)
                 else:
                     pending.resolve(answer)
-            else:
+            elif pending.generation not in ("", admitted.generation):
+                # It may have been done with the data that are lost: these know nothing of that.
                 answer = self._read(pending.item, said, seen)
-                is_anew = pending.maybe_done and pending.generation != admitted.generation
-                if is_anew and isinstance(answer, PoolError):
-                    # It may have been done with the data that are lost: these know nothing of that.
-                    answer = unsure(StoreLost(pool=self.context.pool))
-                pending.resolve(answer)
+                is_refused = isinstance(answer, PoolError)
+                pending.resolve(unsure(StoreLost(pool=self.context.pool)) if is_refused else answer)
+            else:
+                pending.resolve(self._read(pending.item, said, seen))
         first = batch[0].item  # each is, once
         if told[0] is Said.ACCEPTED and not first.allow_unknown and len(self._known) < KNOWN_MAX:
             self._known.add(first.handler)
@@ -598,6 +601,17 @@ class Dispatcher(Actor[Message]):
                 return Accepted(item.key, item.id, item.handler, seen)
             case Said.ENDED:
                 return Accepted(item.key, item.id, item.handler, None)
+            case Replayed(job_id, handler):
+                return Accepted(item.key, job_id, handler, None)
+            case Conflict(handler, digest):
+                return IdempotencyConflict(
+                    key=item.key,
+                    job_id=item.id,
+                    handler=item.handler,
+                    digest=more_of(item.more, "digest"),
+                    known_handler=handler,
+                    known_digest=digest,
+                )
             case Exists(_, _, job_id, handler, is_attached=True):
                 return Accepted(item.key, job_id, handler, seen)
             case Exists(state, owner, job_id):

@@ -40,7 +40,7 @@ from pool.jobs.restoring import restore, tell_restored
 from pool.names import Names, split_pair
 from pool.redis.commands.recovery import Overdue
 from pool.redis.commands.reply import read
-from pool.redis.commands.upkeep import Recounted, Requeued, Walked
+from pool.redis.commands.upkeep import Expired, Recounted, Requeued, Walked
 from pool.redis.scripts import Word
 
 _ENDS: Final = ("", "0")  # cursors between two passes
@@ -162,14 +162,14 @@ class Walker:
         return model.pause_s(told.records, len(context.lanes), ttl_s)
 
     async def _expire(self, state: LaneState) -> None:
-        """End the answers that have been remembered for long enough, a page at a time."""
+        """End the answers and the dead letters that were kept for long enough, a page at a time."""
         items: list[str] = []
         while True:
             call = state.lane.expire(items, items_max=EXPIRED)
-            found: list[str] = await self.context.pipeline.call(call, repeatable=True)
-            if not found or found == items:
+            told: Expired = await self.context.pipeline.call(call, repeatable=True)
+            if not told.letters and (not told.items or told.items == items):
                 return
-            items = found
+            items = told.items
 
     def _begin(self, mine: Pass, told: Walked, connections: int) -> None:
         """Begin to count.  Where another walker stood, it is no whole pass."""

@@ -32,13 +32,15 @@ class Admission:
     delay_s: float = 0.0
     policy: str = ""  # for a key with a live job: letters as `dispatch` takes them
     allow_unknown: bool = False
+    more: str = ""  # of its record
     unassigned: bool = False
     ranked: Sequence[int] = ()
 
     @property
     def flags(self) -> str:
         """The letters that `dispatch` takes."""
-        return f"{self.policy}{'k' * self.allow_unknown}{'u' * self.unassigned}"
+        letters = f"{self.policy}{'k' * self.allow_unknown}{'u' * self.unassigned}"
+        return f"{letters},{self.more}" if self.more else letters
 
 
 AS_REGISTERED: Final = "h"  # the policy of a handler that the caller does not know
@@ -120,8 +122,34 @@ class Exists:
     is_attached: bool  # as was asked for
 
 
+@attrs.frozen
+class Replayed:
+    """The job is over, and that one was made from its dead letter."""
+
+    job_id: str
+    handler: str
+
+
+@attrs.frozen
+class Conflict:
+    """The id is that of another job."""
+
+    handler: str
+    digest: str
+
+
 Admitted: TypeAlias = (
-    Said | Full | Exists | Queued | LineFull | Stopping | Differs | Policy | Elsewhere
+    Said
+    | Full
+    | Exists
+    | Replayed
+    | Conflict
+    | Queued
+    | LineFull
+    | Stopping
+    | Differs
+    | Policy
+    | Elsewhere
 )
 
 
@@ -137,6 +165,10 @@ def _admitted(text: bytes) -> Admitted:
     match text.decode(errors="replace").split(" ", 4):
         case ["FULL", queued]:
             return Full(number(queued))
+        case ["REPLAYED", job_id, handler]:
+            return Replayed(job_id, handler)
+        case ["CONFLICT", handler, digest]:
+            return Conflict(handler, digest)
         case ["QUEUED", "0" | "1" as has_due]:
             return Queued(has_due == "1")
         case ["LINE", line_max]:
@@ -157,7 +189,7 @@ def _admitted(text: bytes) -> Admitted:
 
 DISPATCH: Final = Script.load(
     "dispatch",
-    keys="lane open jobs pending due payloads handlers kept *rest",
+    keys="lane open jobs pending due payloads handlers kept letters *rest",
     args="generation pending_ms queued_jobs_max refused_ms expects target_count *items",
     reads=admitted,
 )
@@ -180,6 +212,7 @@ class AdmissionCalls(Calls):
         """Accept jobs; one status per item, see `dispatch.lua`."""
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers, n.kept]
+        keys.append(n.letters)
         args: list[Word] = [self.generation, as_ms(pending_s), queued_jobs_max]
         args += (as_ms(refused_s) if refused_s else 0, expects)
         self._add_targets(keys, args, targets)

@@ -108,9 +108,9 @@ def pulled(reply: Reply) -> Pulled:
 ADVANCE: Final = Script.load(
     "advance",
     keys="lane keepalive cleanup open jobs pending due payloads checkpoints parked letters "
-    "journal source_owned source_stream trials kept *rest",
-    args="generation guard source claim pending_ms reap_ms parked_ms says expects "
-    "target_count *items",
+    "journal source_owned source_stream trials kept attempts *rest",
+    args="generation guard source claim pending_ms reap_ms parked_ms brief_ms results_max "
+    "says expects target_count *items",
     reads=advanced,
     made={"life": LIFE},
 )
@@ -144,9 +144,11 @@ class ChangeCalls(Calls):
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
         keys += (n.checkpoints, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
-        keys += (n.trials, n.kept)
+        keys += (n.trials, n.kept, n.attempts)
         args: list[Word] = [self.generation, guard, source, claim, as_ms(pending_s), as_ms(reap_s)]
-        args += (as_ms(self.parked_s), says, expects)
+        keeps = self.keeps
+        args += (as_ms(keeps.parked_s), as_ms(keeps.brief_s), keeps.results_bytes_max)
+        args += (says, expects)
         self._add_targets(keys, args, targets)
         for edge in edges:
             if edge.takes > 1:

@@ -168,7 +168,10 @@ INTEND: Final = Script.load(
     reads=intended,
 )
 LOOK: Final = Script.load(
-    "look", keys="lane jobs thawed *rest", args="generation node bytes_max *items", reads=looked
+    "look",
+    keys="lane jobs thawed letters *rest",
+    args="generation node bytes_max *items",
+    reads=looked,
 )
 NOTIFY: Final = Script.load(
     "notify",
@@ -212,7 +215,13 @@ class TalkCalls(Calls):
         is bounded in bytes, for `lines` that share them.
         """
         n = self.names
-        keys = [n.lane, n.jobs, n.thawed, *(n.result(key, job_id or "-") for key, job_id in items)]
+        keys = [
+            n.lane,
+            n.jobs,
+            n.thawed,
+            n.letters,
+            *(n.result(key, job_id or "-") for key, job_id in items),
+        ]
         if frees:
             keys += (n.keepalive, n.cleanup)
         bytes_max = self.pages.outcome_bytes // lines or 1

@@ -8,7 +8,8 @@ KEYS[4] pending    zset    key -> by when its start must be acknowledged
 KEYS[5] due        zset    k:KEY -> when
 KEYS[6] payloads   hash    key -> payload
 KEYS[7] handlers   hash    names ever registered -> options
-KEYS[8] kept       zset    (job id, key) of some jobs -> until when their answers are remembered
+KEYS[8] kept       zset    (length, job id, key) of some jobs -> until when their answers are remembered
+KEYS[9] letters    hash    (job id, key) -> dead letter
 KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID KEY, unassigned:H each
 ARGV[1] generation      str
 ARGV[2] pending_ms       int   > 0
@@ -18,19 +19,23 @@ ARGV[5] expects          str   pool time that the caller expects; 0: it knows no
 ARGV[6] target_count     int   how many targets; (worker id, number) each follow
 ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags, delay_ms, ranked targets, payload each
                          flags: k the name need not be registered, u take it without an owner when no target has
-                         room; where somebody waits it is anyway.  And for a key with a live job, else it is refused:
-                         a attach to it, if handler and payload are the same, b whatever they are; q<N> queue behind it
-                         with N others at most, r likewise alone, and stop it, c alone; h as its handler's options say
+                         room; where somebody waits it is anyway.  Before them, for a key with a live job (nothing
+                         refuses it): a attach to it, if handler and payload are the same, b whatever they are;
+                         q<N> queue behind it with N others at most, r likewise alone, and stop it, c alone; h as its
+                         handler's options say.  Then a comma and what its record has in `more`.  A digest there says
+                         that its id was given to it, and may be given again
 
 Uses     lane, expected, record, batch, place, queue, keep
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
-         ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) | FULL <queued> | UNKNOWN | NOROOM
+         ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
+         REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
+         CONFLICT <handler> <digest> (the id is that of a job with another handler or payload) | FULL <queued> | UNKNOWN | NOROOM
          | QUEUED <due: 1 if there is work for a sweeper, else 0> | LINE <N> | STOPPING <job id> | DIFFERS <job id> <handler>
          | POLICY <q<N>, r, c, a or b> (h was asked: come again with this)
          | ELSEWHERE <worker id> <number> (its payload is in the stream of a worker that was not passed as a target)
          | MALFORMED (the key has a record that cannot be read, or unassigned:H is something else)
 Errors   POOLDATALOST <lane>  the pool's data are not those this caller joined
-Cost     O(1) per item; 1 command each, 11 a call, 3 a target, 2 a handler
+Cost     O(1) per item; 1 command each (2 more where an id was given), 11 a call, 3 a target, 2 a handler
 Why Lua  look-up, claim, record and announcement are one step, else a crash between two of them
          leaves a job that was accepted but never reaches a worker.  Dispatch is the grant.
 
@@ -38,10 +43,11 @@ What is refused although a former call with it may still come is refused for goo
 outcome would, so that nobody who was told "no" finds that it ran.
 ]]
 local REFUSED = 'refused\n'
-local arg, k = read_targets(6, 9)
+local arg, k = read_targets(6, 10)
 local queued = redis.call('ZCARD', pending) + whole(lane_had[3]) + whole(lane_had[4])
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
+redis.call('HLEN', letters)
 -- Reads that raise on a key of the wrong type must come before the first write; of one handler's keys
 -- that fails its own items alone.
 local unfit, results = {}, {}
@@ -71,6 +77,22 @@ end
 
 local function may(flags, letter)
   return string.find(flags, letter, 1, true) ~= nil
+end
+
+-- Whether a job is not the one that this id was given to before.
+local function conflict(digest, handler, more, its_handler)
+  local its_digest = more_of(more, 'd')
+  if digest and (its_handler ~= handler or (its_digest and its_digest ~= digest)) then
+    return 'CONFLICT ' .. its_handler .. ' ' .. (its_digest or '-')
+  end
+end
+
+-- What is said of one that is over; its outcome, or its letter.
+local function ended(text, digest, handler)
+  local more = string.match(text, '^%l+|[^|\n]*|[^|\n]*|[^|\n]*|[^|\n]*|([^|\n]*)|') or ''
+  local its_handler, anew = more_of(more, 'h'), more_of(more, 'y')
+  local differs = its_handler and conflict(digest, handler, more, its_handler)
+  return differs or (anew and 'REPLAYED ' .. anew .. ' ' .. its_handler) or 'ENDED'
 end
 
 -- The handler as it is registered, and the job's kind.
@@ -148,15 +170,16 @@ local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
 end
 
 -- What is said of a job whose key has a live one.
-local function meet(key, live, id, handler, kind, flags, delay_ms, payload)
+local function meet(key, live, id, handler, kind, flags, delay_ms, payload, digest, more)
   local facts = table.concat({ live[STATE], live[OWNER] ~= '' and live[OWNER] or '-', live[ID], live[HANDLER] }, ' ')
   if has(live, 'n') then
     write_batch()
-    if redis.call('HEXISTS', jobs, queued_name(key, id)) == 1 then
-      return 'QUEUED 0', true
+    local mine = parse(redis.call('HGET', jobs, queued_name(key, id)))
+    if mine then
+      return conflict(digest, handler, mine[MORE], mine[HANDLER]) or 'QUEUED 0', true
     end
   end
-  local policy, line_max = string.match(flags, '([abchqr])(%d*)')
+  local policy, line_max = string.match(flags, '^([abchqr])(%d*)')
   if policy == 'h' then
     local said = string.match(looked_up(handler, kind) or '', '|([abcqr]%d*)$')
     if said then
@@ -181,18 +204,26 @@ local function meet(key, live, id, handler, kind, flags, delay_ms, payload)
     return 'UNKNOWN'
   end
   local r = new_record(kind_known, id, handler)
+  r[MORE] = more
   flag(r, 'p', #payload > INLINE_BYTES_MAX)
   local answer = enqueue(key, live, r, delay_ms, policy, tonumber(line_max) or 0, payload)
   return answer, string.sub(answer, 1, 1) == 'Q'
 end
 
 local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, result, unassigned)
+  local more, digest = '', nil
+  if #flags > 3 then
+    flags, more = string.match(flags, '^([^,]*),?(.*)$')
+    digest = more_of(more, 'd')
+  end
   if unfit[unassigned] then
     return 'MALFORMED'
   elseif has_ended and redis.call('EXISTS', result) == 1 then
     local text = redis.pcall('GET', result) -- as a call it would raise on another type
     local is_refused = type(text) == 'string' and string.sub(text, 1, #REFUSED) == REFUSED
-    return is_refused and string.sub(text, #REFUSED + 1) or 'ENDED'
+    return is_refused and string.sub(text, #REFUSED + 1) or type(text) == 'string' and ended(text, digest, handler) or 'ENDED'
+  elseif digest and redis.call('HEXISTS', letters, pair_of(id, key)) == 1 then
+    return ended(redis.call('HGET', letters, pair_of(id, key)), digest, handler)
   end
   local live = record_of(key)
   if live then
@@ -201,9 +232,16 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
       return 'MALFORMED'
     end
     if r[ID] == id then
+      local differs = conflict(digest, handler, r[MORE], r[HANDLER])
+      if differs then
+        return differs
+      end
       return 'OK ' .. (r[STATE] == 'U' and 'unassigned' or r[OWNER] ~= '' and r[OWNER] or '-')
     end
-    local answer, is_open = meet(key, r, id, handler, kind, flags, delay_ms, payload)
+    if digest and more_of(r[MORE], 'l') == id then
+      return conflict(digest, handler, r[MORE], r[HANDLER]) or 'REPLAYED ' .. r[ID] .. ' ' .. r[HANDLER]
+    end
+    local answer, is_open = meet(key, r, id, handler, kind, flags, delay_ms, payload, digest, more)
     return is_open and answer or refuse(answer, result, id, key)
   end
   if queued >= queued_jobs_max then
@@ -215,6 +253,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     return refuse('UNKNOWN', result, id, key)
   end
   local r = new_record(kind, id, handler)
+  r[MORE] = more
   local target = delay_ms == 0 and first_with_room(ranked)
   if delay_ms == 0 and not target and not queues[unassigned] and not may(flags, 'u') then
     return 'NOROOM'

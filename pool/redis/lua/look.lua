@@ -4,6 +4,7 @@ look: tell how jobs are, and register a node to be told when they start or end.
 KEYS[1] lane       hash    incarnation
 KEYS[2] jobs       hash    key -> record
 KEYS[3] thawed     zset    identity that came back from a freeze -> until when that is known
+KEYS[4] letters    hash    (job id, key) -> dead letter, whose outcome is known as long as it is there
 KEYS[...] rest             result:ID KEY per item; then, where the dead are to give up their places, keepalive and cleanup
 ARGV[1] generation  str
 ARGV[2] node         str   who is to be told; empty: only look
@@ -14,12 +15,12 @@ Uses     lane, record, marks
 Returns  per item: the record without void marks (also of one that is queued), or = and the outcome, or ? and stamp and server ms: neither is known,
          or what is known cannot be read; or + where that would be too much with the outcomes before it
 Errors   POOLDATALOST <lane>
-Cost     O(1) per item; 3 commands, 1 more where no outcome is known, 2 for each place that may be freed
+Cost     O(1) per item; 4 commands, 1 more where no outcome is known, 2 for each place that may be freed
 Why Lua  an outcome that arrives between look and registration would never be told.
 ]]
 local WAITERS_MAX = 16
 local lives = {}
-local frees = #KEYS > 3 + (#ARGV - 3) / 2
+local frees = #KEYS > 4 + (#ARGV - 3) / 2
 -- Who has no lease at the moment gives its place to one who asks: if it lives, it asks again.
 local function living(waiters)
   local kept = {}
@@ -39,7 +40,11 @@ for a = 4, #ARGV, 2 do
   local name, r, outcome = key, parse(redis.call('HGET', jobs, key)), nil
   local is_it = r and (id == '' or r[ID] == id)
   if not is_it and id ~= '' and bytes <= bytes_max then
-    outcome = redis.pcall('GET', KEYS[3 + (a - 2) / 2]) -- as a call it would raise on another type
+    outcome = redis.pcall('GET', KEYS[4 + (a - 2) / 2]) -- as a call it would raise on another type
+    if not outcome then
+      local letter = redis.pcall('HGET', letters, id .. ' ' .. key)
+      outcome = type(letter) == 'string' and string.match(letter, '^[^\n]*\n[^\n]*\n[^\n]*')
+    end
     if type(outcome) ~= 'string' then
       name = '\t' .. id .. ' ' .. key -- as lib/queue.lua names one that is queued
       r = parse(redis.call('HGET', jobs, name))

@@ -13,7 +13,7 @@ import redis
 from pool.core.record import Options
 from pool.maps import commands
 from pool.maps import deltas as model
-from pool.names import Control, Names
+from pool.names import Control, Names, split_pair
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
 from pool.redis.commands.change import Guard
@@ -204,11 +204,13 @@ def _random_call(
     key, worker = f"k{dice.randrange(8)}", dice.choice(workers)
     text = both.keyspace.run(b"HGET", both.names.jobs.encode(), key.encode())
     record = (text or b"").decode().split("|")
-    match dice.choice(("dispatch", "edge", "edge", "edge", "renew", "pull", "other")):
+    match dice.choice(("dispatch", "edge", "edge", "edge", "renew", "pull", "other", "dead")):
         case "dispatch":
+            is_named = dice.random() < 0.4
             item = Admission(
                 key=key,
-                id=f"j{step}",
+                id=f"n{dice.randrange(3)}" if is_named else f"j{step}",
+                more=f"d{dice.randrange(2)},w90000" if is_named else "",
                 handler=dice.choice("hs"),
                 kind=None,
                 payload=b"p" * dice.choice((1, 2000)),
@@ -224,10 +226,26 @@ def _random_call(
             )
             y: Any = {"w": 2, "g": dice.choice(("", "r", "1"))}.get(letter, "")
             z: Any = {"g": dice.choice((b"", b"=state")), "w": "failed"}.get(letter, b"")
+            if letter in "xw" and dice.random() < 0.5:
+                y, z = (f"{y}\n{{}}", z) if letter == "x" else (y, f"{z}\n{{}}")
             edge = WireEdge(key, int(record[5]), record[2], 60_000, record[3], letter, x, y, z)
             owner = record[4]
             guard: Guard = "own" if owner else "free"
             return lane.advance(guard, owner, [edge], pending_s=TTL_S, targets=workers)
+        case "dead":
+            held: Any = both.keyspace.keys.get(both.names.letters.encode(), {})
+            some = [split_pair(name.decode()) for name in held] or [(key, "none")]
+            of_key, job_id = dice.choice(some)
+            room = {"pending_s": TTL_S, "queued_jobs_max": 20}
+            return dice.choice(
+                (
+                    lane.letters(found_max=2),
+                    lane.letters(("1", "none k"), handler="h", prefix="k1"),
+                    lane.letter(dice.choice(("edit", "discard")), of_key, job_id, b"other"),
+                    lane.replay(of_key, job_id, f"a{step}", dice.choice("hs"), workers, **room),
+                    lane.expire([], items_max=3),
+                )
+            )
         case "pull":
             return lane.pull(worker, ["h", "s"], keys_max=4, pending_s=TTL_S)
         case "other":

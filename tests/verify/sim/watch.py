@@ -160,7 +160,7 @@ class Watch:
         if found and not value.startswith(reading.REFUSED):
             job_id = job.decode().partition(" ")[0]
             head, _, body = value.decode(errors="replace").partition("\n")
-            word, epoch, owner, attempt, _, cause = head.split("|")
+            word, epoch, owner, attempt, _, _, cause = head.split("|")
             self.settled.setdefault(job_id, word)
             self._store(
                 "commit",
@@ -228,7 +228,7 @@ class Watch:
             return
         if guard == "reap":
             self._use_claim(lane, source, claim)
-        for item, status in zip(_items(args, 9), reply[1:], strict=True):
+        for item, status in zip(_items(args, 11), reply[1:], strict=True):
             edge, name, epoch, job = (word.decode() for word in item[:4])
             key = key_of(name)
             word = status.decode().partition(" ")[0]
