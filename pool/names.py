@@ -26,6 +26,7 @@ STREAM_BYTES_MAX = 128
 IDEMPOTENCY_KEY_BYTES_MAX = 256
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
+QUEUED, LINE = "\t", "\n"  # no key begins with a control character
 
 # What a name may be, and how an error says so.
 _POOL = re.compile(r"[a-z0-9_-]{1,64}"), "1 to 64 of a-z, 0-9, _ and -"
@@ -52,6 +53,21 @@ def lane_of(key: str, lanes: int) -> int:
 def pair(key: str, job_id: str) -> str:
     """Return what a job is called that may be over: an id is its key's, and holds no space."""
     return f"{job_id} {key}"
+
+
+def queued(key: str, job_id: str) -> str:
+    """Return the name in `jobs` of a record that waits behind another; see `lib/queue.lua`."""
+    return QUEUED + pair(key, job_id)
+
+
+def line(key: str) -> str:
+    """Return the name in `payloads` of the ids that wait behind a key's live job, in order."""
+    return LINE + key
+
+
+def key_of(name: str) -> str:
+    """Return the key that a name in `jobs` is about."""
+    return name.partition(" ")[2] if name[:1] == QUEUED else name
 
 
 def split_pair(text: str) -> tuple[str, str]:
@@ -111,10 +127,6 @@ class Names:
     def inbox(self, key: str) -> str:
         """Messages accepted for a job and not yet handled."""
         return f"{self.prefix}inbox:{key}"
-
-    def next(self, key: str) -> str:
-        """Dispatches queued behind the live job of this key."""
-        return f"{self.prefix}next:{key}"
 
     def result(self, key: str, job_id: str) -> str:
         """The outcome of an ended job."""

@@ -285,7 +285,8 @@ def transitions() -> str:
 
 
 def _transitions() -> Iterator[Sequence[str]]:
-    yield "not there", "dispatch", "pending, unassigned, or (with a delay) waiting"
+    yield "not there", "dispatch", "pending, unassigned, (with a delay) waiting, or queued"
+    yield "queued", "the end of the one before it", "waiting, and due at once"
     for (state, edge), becomes in lifecycle.TABLE.items():
         others = [each for each in becomes if each not in (state, "cancelled")]
         if edge == lifecycle.CANCEL:

@@ -24,6 +24,7 @@ STATES: Final[dict[str, State]] = {
     "R": "running",
     "W": "waiting",
     "U": "unassigned",
+    "Q": "queued",
 }
 KINDS: Final[dict[str, Kind]] = {"j": "job", "s": "service"}
 KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
@@ -191,7 +192,7 @@ class Record:
 _NUMBER: Final = rf"\d{{0,{DIGITS_MAX}}}"
 # What may stand in each field; what a newer version writes behind them is not looked at.
 FIELDS: Final = {
-    "state": "[PRWU]",
+    "state": "[PRWUQ]",
     "kind": "[js]",
     "id": "[^|]+",
     "handler": "[^|]+",
@@ -429,6 +430,28 @@ def one_line(text: str, chars_max: int) -> str:
     return re.sub(r"[|\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]
 
 
+# --- what a dispatch wants where its key has a live job ----------------------------------------
+
+SUPERSEDED: Final = "superseded by "  # then an id: the cause of what another took the place of
+
+IfExists: TypeAlias = Literal["reject", "attach", "queue", "replace", "coalesce"]
+LINE_MAX: Final = 1000  # jobs queued behind one, whatever is asked for
+POLICY_LETTERS: Final = "abcqr"
+_POLICY: Final = rf"[{POLICY_LETTERS}]\d{{0,4}}"
+
+
+def policy_of(if_exists: IfExists, *, queue_max: int, attach_any: bool) -> str:
+    """Return the letters that `dispatch` takes: empty to reject, q<N> to queue behind so many."""
+    letters = {
+        "reject": "",
+        "attach": "b" if attach_any else "a",
+        "queue": f"q{queue_max}",
+        "replace": "r",
+        "coalesce": "c",
+    }
+    return letters[if_exists]
+
+
 # --- what a handler wants for its jobs --------------------------------------------------------
 
 
@@ -443,6 +466,7 @@ class Options:
     timeout_s: float | None = None
     healthy_s: float = 60.0
     retention_s: float | None = None
+    policy: str = ""  # where the key has a live job, see `policy_of`
 
     def pack(self) -> str:
         """Return what stands in `handlers`."""
@@ -456,7 +480,8 @@ class Options:
         )
         if self.retention_s is not None:
             numbers = (*numbers, max(1, round(self.retention_s * 1000)))
-        return "|".join([KIND_LETTERS[self.kind], *map(str, numbers)])
+        told = (KIND_LETTERS[self.kind], *map(str, numbers), self.policy)
+        return "|".join(told).rstrip("|")
 
     @classmethod
     def parse(cls, text: bytes) -> Options:
@@ -477,4 +502,5 @@ class Options:
             timeout_s=timeout / 1000 if timeout else None,
             healthy_s=healthy / 1000,
             retention_s=retention / 1000 if retention else None,
+            policy=fields[-1] if re.fullmatch(_POLICY, fields[-1], re.ASCII) else "",
         )

@@ -149,6 +149,7 @@ class Job:
     _on_handled: Callable[[int], object] = attrs.field(repr=False)
     _on_unheard: Callable[[Job], object] = attrs.field(repr=False, default=lambda _: None)
     _is_stated: bool = attrs.field(repr=False, default=False)
+    _stop_cause: str = attrs.field(init=False, repr=False, default="")
     _is_listening: bool = attrs.field(init=False, default=False)
     _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
 
@@ -171,6 +172,15 @@ class Job:
         encoded = encode_message(value)
         check_size("state", encoded, self._state_bytes_max)
         self._state, self._is_stated = encoded, True
+
+    @property
+    def stop_cause(self) -> str:
+        """Why the job was asked to stop, in the words of who asked.
+
+        Empty while nobody has; also where it is cancelled here for another reason, and goes on: it
+        is handed over, its time is up, or its lease was lost.
+        """
+        return self._stop_cause
 
     def notifications(self) -> AsyncIterator[Any]:
         """Iterate over the messages sent with `notify()`, in order, at least once each (G-07).

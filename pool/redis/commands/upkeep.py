@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Final
 
 import attrs
@@ -94,6 +95,19 @@ def _indexes(names: Sequence[str]) -> tuple[str, ...]:
     if not {*names} <= {"pending", "owned", "due"}:
         raise ValueError("no status of this script")
     return tuple(names)
+
+
+class Requeued(Enum):
+    """What was done about a line."""
+
+    SOUND = b"SOUND"
+    MENDED = b"MENDED"
+    PROMOTED = b"PROMOTED"  # nobody was before it any more
+
+
+def requeued(reply: Reply) -> list[Requeued]:
+    """Read the reply of `requeue`, per item."""
+    return [Requeued(text) for text in texts(reply)]
 
 
 @attrs.frozen
@@ -240,6 +254,11 @@ QUARANTINE: Final = Script.load(
 )
 
 
+REQUEUE: Final = Script.load(
+    "requeue", keys="lane jobs payloads due", args="generation *items", reads=requeued
+)
+
+
 @attrs.frozen
 class UpkeepCalls(Calls):
     """Putting things right."""
@@ -278,6 +297,12 @@ class UpkeepCalls(Calls):
         for key, text, limit_s in items:
             args += (key, text, as_ms(limit_s) if limit_s else 0)
         return RESTORE(keys, args, parts=(len(args) - 3) // 3)
+
+    def requeue(self, items: Sequence[tuple[str, str]]) -> ScriptCall:
+        """Put the lines behind keys right, where these (key, job id or nothing) stand."""
+        n = self.names
+        args = (self.generation, *(word for item in items for word in item))
+        return REQUEUE((n.lane, n.jobs, n.payloads, n.due), args, parts=len(items))
 
     def quarantine(self, key: str, text: bytes, holder: str = "", after: str = "-") -> ScriptCall:
         """Park a record that cannot be read, if it still is what was seen.

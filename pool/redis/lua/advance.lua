@@ -41,7 +41,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     s seen         x message id               removes messages up to it from the inbox
     o over                                    its trial: it has lived for long enough
     d done         x result
-    c cancel       x cause, z 1: it has begun
+    c cancel       x cause, z 1: it has begun; the key of a queued one is its name, see lib/queue.lua
     x park         x cause, y error[, newline, attempt], z 1: it has begun
     w wait         x delay ms, y next attempt[ mark], z error[, newline, attempt]
                    attempt: what is to be kept of the one that has failed, JSON
@@ -53,8 +53,9 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, place, keep, finish, hung, says
-Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
+Uses     life, lane, expected, record, batch, place, queue, keep, finish, hung, says
+Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
+         has ended, and the next one of its key has its turn: it is due) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
