@@ -52,7 +52,7 @@ IDLE_SINKS: Final = 10
 KEPT: Final = 2_000  # jobs over which memory is averaged: enough that the structures' own is little
 ROOM: Final = 10_000
 TTL_S: Final = 10.0
-TTL_MS: Final = 60_000
+TTL_MS: Final = 30_000
 ITEMS: Final = 100  # of a map, and of a list in it
 EVENT: Final = (b"thumbnail.made", PAYLOAD)
 

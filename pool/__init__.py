@@ -8,14 +8,15 @@
     pool/runtime/    time and tasks: actors, their supervisor, the session with a pool
     pool/maps/       replicated maps            pool/streams/    streams, readers, sinks
     pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
+    pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
     pool/ops/        for people: the command line, and what it looks at
     pool/testing/    for your tests: a fault proxy, an auditor
     pool/demo/       `pool demo`
 
 A module imports its own floor or a lower one.  Public is what is named here and in the `__all__`
-of `pool.errors`, `pool.events`, `pool.maps`, `pool.streams` and `pool.testing`; the rest may
-change.  `import pool` alone loads none of them: a name is fetched from its home when it is first
-used.
+of `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`, `pool.maps`, `pool.streams` and
+`pool.testing`; the rest may change.  `import pool` alone loads none of them: a name is fetched from
+its home when it is first used.
 """
 
 from __future__ import annotations
@@ -27,10 +28,8 @@ from typing import TYPE_CHECKING
 from pool.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HOMES`
-    from pool.core.record import Attempt
     from pool.errors import PoolError
     from pool.jobs.client.dispatch import Call, Dispatching
-    from pool.jobs.client.parked import DeadLetters, ManyReplayed, ParkedJob, ParkedPage
     from pool.jobs.client.ref import JobRef, Status
     from pool.jobs.handlers import Handler, Handlers, Runner
     from pool.jobs.job import Cancel, Job, Park, Retry
@@ -43,21 +42,16 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.streams.stream import Stream
 
 __all__ = [
-    "Attempt",
     "Call",
     "Cancel",
-    "DeadLetters",
     "Dispatching",
     "Handler",
     "Handlers",
     "Job",
     "JobRef",
     "LocalWorker",
-    "ManyReplayed",
     "Node",
     "Park",
-    "ParkedJob",
-    "ParkedPage",
     "PoolError",
     "ReplicatedMap",
     "Retry",
@@ -73,21 +67,16 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
     _HOMES = {
-        "Attempt": "pool.core.record",
         "Call": "pool.jobs.client.dispatch",
         "Cancel": "pool.jobs.job",
-        "DeadLetters": "pool.jobs.client.parked",
         "Dispatching": "pool.jobs.client.dispatch",
         "Handler": "pool.jobs.handlers",
         "Handlers": "pool.jobs.handlers",
         "Job": "pool.jobs.job",
         "JobRef": "pool.jobs.client.ref",
         "LocalWorker": "pool.jobs.node",
-        "ManyReplayed": "pool.jobs.client.parked",
         "Node": "pool.jobs.node",
         "Park": "pool.jobs.job",
-        "ParkedJob": "pool.jobs.client.parked",
-        "ParkedPage": "pool.jobs.client.parked",
         "PoolError": "pool.errors",
         "ReplicatedMap": "pool.maps.map",
         "Retry": "pool.jobs.job",

@@ -392,9 +392,10 @@ def _known_at(view: View, start: Event) -> float:
 def one_call_one_job(view: View, _: Bounds, found: Finding) -> None:
     """Whatever the library repeats, one dispatch call leads to one job id."""
     made: dict[str, Event] = {}
+    anew = {event.job for event in view.of.get("replayed", ())}  # of dead letters
     for f in ("dispatch", "start", "effect", "commit"):
         for event in view.of.get(f, ()):
-            if event.idem and event.job:
+            if event.idem and event.job and event.job not in anew:
                 found.judged += 1
                 first = made.setdefault(event.idem, event)
                 if first.job != event.job:

@@ -280,12 +280,11 @@ class _Many:
     def _admit(self, calls: Sequence[Call | str]) -> list[Pending | PoolError]:
         """Admit calls, as many as there is room for in a slice."""
         client, items, left = self.client, list[Admission | PoolError](), SLICE_BYTES_MAX
+        handler, options = self.handler, self.options
         for call in calls:
             try:
                 one = Call(call) if isinstance(call, str) else _checked(call)
-                item = client.admission(
-                    self.handler, one.key, one.args, one.kwargs, self.options, one._known
-                )
+                item = client.admission(handler, one.key, one.args, one.kwargs, options, one._known)
                 items.append(item)
                 if (left := left - len(item.payload)) <= 0:
                     break

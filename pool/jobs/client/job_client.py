@@ -51,7 +51,8 @@ class DispatchOptions:
     idempotency_key: str | None = None
     window_s: float = WINDOW_S
     retention_s: float | None = None
-    is_special: bool = attrs.field(init=False, default=False)  # has any of these
+    known: str = attrs.field(init=False, default="")  # the id, if it was given
+    is_special: bool = attrs.field(init=False, default=False)  # something goes into its record
     policy: str = attrs.field(init=False, default=AS_REGISTERED)  # what the script is told of it
     is_open: bool = attrs.field(init=False, default=True)  # it goes by what the handler says
 
@@ -66,13 +67,13 @@ class DispatchOptions:
             object.__setattr__(self, "policy", policy)
             object.__setattr__(self, "is_open", False)
         checks.flag("allow_unknown", self.allow_unknown)
-        known_id(self.job_id, self.idempotency_key)
+        known = known_id(self.job_id, self.idempotency_key)
+        object.__setattr__(self, "known", known)
         window_s = checks.seconds("window_s", self.window_s)
         object.__setattr__(self, "window_s", window_s)
         retention_s = checks.seconds("retention_s", self.retention_s, or_none=True)
         object.__setattr__(self, "retention_s", retention_s)
-        given = (self.job_id, self.idempotency_key, self.retention_s)
-        object.__setattr__(self, "is_special", given != (None, None, None))
+        object.__setattr__(self, "is_special", bool(known) or retention_s is not None)
 
 
 def check_named(key: object, job_id: object) -> None:
@@ -100,6 +101,15 @@ def known_id(job_id: object, idempotency_key: object) -> str:
         raise checks.option("idempotency_key", idempotency_key, "None: there is a job_id")
     check_idempotency_key(idempotency_key)
     return id_of(str(idempotency_key))
+
+
+def _more(options: DispatchOptions, known: str, handler: str, payload: bytes) -> str:
+    is_known = known or options.known
+    return pack_more(
+        digest=digest_of(handler, payload) if is_known else "",
+        window=_ms(options.window_s) if is_known else "",
+        retention=_ms(options.retention_s),
+    )
 
 
 def _ms(seconds: float | None) -> str:
@@ -139,17 +149,10 @@ class JobClient:
             raise no_handler(handler)
         payload = encode_call(args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
-        more = ""
-        if known or options.is_special:
-            known = known or known_id(options.job_id, options.idempotency_key)
-            more = pack_more(
-                digest=digest_of(name, payload) if known else "",
-                window=_ms(options.window_s) if known else "",
-                retention=_ms(options.retention_s),
-            )
+        more = _more(options, known, name, payload) if known or options.is_special else ""
         return Admission(
             key=key,
-            id=known or context.ids.next(),
+            id=known or options.known or context.ids.next(),
             handler=name,
             kind=kind,
             payload=payload,

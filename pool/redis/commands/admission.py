@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import attrs
@@ -39,8 +40,8 @@ class Admission:
     @property
     def flags(self) -> str:
         """The letters that `dispatch` takes."""
-        letters = f"{self.policy}{'k' * self.allow_unknown}{'u' * self.unassigned}"
-        return f"{letters},{self.more}" if self.more else letters
+        more = self.more and f",{self.more}"
+        return f"{self.policy}{'k' * self.allow_unknown}{'u' * self.unassigned}{more}"
 
 
 AS_REGISTERED: Final = "h"  # the policy of a handler that the caller does not know
@@ -187,9 +188,11 @@ def _admitted(text: bytes) -> Admitted:
     raise ValueError("no status of this script")
 
 
+_more_of: Final = attrgetter("more")
+
 DISPATCH: Final = Script.load(
     "dispatch",
-    keys="lane open jobs pending due payloads handlers kept letters *rest",
+    keys="lane open jobs pending due payloads handlers kept *rest",
     args="generation pending_ms queued_jobs_max refused_ms expects target_count *items",
     reads=admitted,
 )
@@ -212,7 +215,6 @@ class AdmissionCalls(Calls):
         """Accept jobs; one status per item, see `dispatch.lua`."""
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers, n.kept]
-        keys.append(n.letters)
         args: list[Word] = [self.generation, as_ms(pending_s), queued_jobs_max]
         args += (as_ms(refused_s) if refused_s else 0, expects)
         self._add_targets(keys, args, targets)
@@ -228,4 +230,6 @@ class AdmissionCalls(Calls):
                 ranking(item.ranked),
                 item.payload,
             )
+        if any(map(_more_of, items)):
+            keys.append(n.letters)
         return DISPATCH(keys, args, parts=len(items))

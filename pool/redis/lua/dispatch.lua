@@ -9,8 +9,8 @@ KEYS[5] due        zset    k:KEY -> when
 KEYS[6] payloads   hash    key -> payload
 KEYS[7] handlers   hash    names ever registered -> options
 KEYS[8] kept       zset    (length, job id, key) of some jobs -> until when their answers are remembered
-KEYS[9] letters    hash    (job id, key) -> dead letter
-KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID KEY, unassigned:H each
+KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID KEY, unassigned:H each; then, where an id
+                           was given, letters
 ARGV[1] generation      str
 ARGV[2] pending_ms       int   > 0
 ARGV[3] queued_jobs_max  int   0: the server is full, only answer: whatever must be written is FULL
@@ -43,11 +43,14 @@ What is refused although a former call with it may still come is refused for goo
 outcome would, so that nobody who was told "no" finds that it ran.
 ]]
 local REFUSED = 'refused\n'
-local arg, k = read_targets(6, 10)
+local arg, k = read_targets(6, 9)
 local queued = redis.call('ZCARD', pending) + whole(lane_had[3]) + whole(lane_had[4])
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
-redis.call('HLEN', letters)
+local letters = (#KEYS - k) % 2 == 0 and KEYS[#KEYS]
+if letters then
+  redis.call('HLEN', letters)
+end
 -- Reads that raise on a key of the wrong type must come before the first write; of one handler's keys
 -- that fails its own items alone.
 local unfit, results = {}, {}

@@ -9,8 +9,15 @@ from typing import Any, Final, TypeAlias
 import anyio
 import attrs
 
-from pool import Call, Node
-from pool.errors import NotStopped, PoolError, StoreFault, StoreLost, StoreUnavailable
+from pool import Call, Dispatching, Node
+from pool.errors import (
+    IdempotencyConflict,
+    NotStopped,
+    PoolError,
+    StoreFault,
+    StoreLost,
+    StoreUnavailable,
+)
 from tests.verify.sim.config import Config
 from tests.verify.sim.fleet import ATTEMPTS_MAX, Boot, Op, Plan, SimFleet, digest
 from tests.verify.sim.world import World
@@ -202,6 +209,9 @@ class Load:
                 extra["delay_s"] = delay_s
             extra["within_s"] = node.settings.op_timeout_s
             boot.record("dispatch", "invoke", key=key, idem=token, extra=extra)
+        is_named = self._is_named(batch, calls, options)
+        if is_named:
+            options = {**options, "idempotency_key": tokens[0]}
         via = node.options(**options)
         answers: list[Any] = []
         try:
@@ -236,7 +246,31 @@ class Load:
             else:
                 boot.record("dispatch", "ok", job=answer.job_id, extra=extra, **facts)
                 accepted.append(answer)
+        if is_named and (accepted or _is_unknown(answers[0])):
+            await self._repeat(via, name, tokens[0], calls[0], accepted)
         return accepted
+
+    def _is_named(
+        self, batch: int, calls: Sequence[tuple[str, Plan]], options: dict[str, Any]
+    ) -> bool:
+        """Say whether a dispatch has an idempotency key; by dice of its own."""
+        is_alone = len(calls) == 1 and "if_exists" not in options
+        return is_alone and random.Random(f"named/{self._config.seed}/{batch}").random() < 0.3
+
+    async def _repeat(
+        self, via: Dispatching, name: str, token: str, call: tuple[str, Plan], accepted: list[Any]
+    ) -> None:
+        """Dispatch again what was, or may have been, accepted: it is the same job."""
+        try:
+            again = await via.dispatch(name, call[0], token, call[1])
+        except PoolError as error:
+            if isinstance(error, IdempotencyConflict):
+                self._fleet.watch.problems.append(f"{token}: {error}")
+            return
+        self._fleet.watch.seen.add("named dispatch repeated")
+        if accepted and accepted[0].job_id != again.job_id:
+            ids = f"{accepted[0].job_id} and {again.job_id}"
+            self._fleet.watch.problems.append(f"{token} was made two jobs: {ids}")
 
     def _is_foreign(self, ref: Any, token: str) -> bool:
         made_by = self._fleet.watch.token_of.get(ref.job_id)

@@ -25,7 +25,7 @@ from pool.redis.commands.member import RENEW
 from pool.redis.commands.upkeep import RECONCILE
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Fuse
-from tests.verify.sim.fleet import Boot, Plan
+from tests.verify.sim.fleet import Boot, Plan, digest
 from tests.verify.sim.load import stop
 from tests.verify.sim.run import Outcome, Simulation
 from tests.verify.sim.world import Process
@@ -46,6 +46,7 @@ class Stage:
 
     simulation: Simulation
     jobs: int = 0
+    seen: set[str] = attrs.field(factory=set)
     is_open: bool = True  # what the actor sends counts
 
     def at(self, after_s: float, fn: Callable[..., object], *args: Any) -> None:
@@ -205,6 +206,36 @@ def _join(stage: Stage) -> None:
     stage.at(0.0, stage.crash, ACTOR, 0.1)
 
 
+def _named(stage: Stage) -> None:
+    """Dispatch with an idempotency key, and again whatever became of the first."""
+
+    async def ask(boot: Boot, node: Node) -> None:
+        via = node.options(idempotency_key="named")
+        extra = {"digest": digest(_PLAIN), "kind": "job", "attempts_max": 5, "within_s": 9.0}
+        facts: dict[str, Any] = {"key": "named", "idem": "named", "extra": extra}
+        if "named" not in stage.seen:
+            stage.seen.add("named")
+            boot.record("dispatch", "invoke", **facts)
+        await via.dispatch("work", "named", "named", _PLAIN)
+
+    for after_s in (0.0, 0.3, 1.5, 3.0):
+        stage.at(after_s, stage.do, ACTOR, ask)
+        stage.at(after_s + 0.1, stage.do, OTHER, ask)
+
+
+def _replay(stage: Stage) -> None:
+    """Replay a letter that parks again, from two nodes: each letter becomes one job."""
+
+    async def ask(boot: Boot, node: Node) -> None:
+        for letter in (await node.parked.list()).jobs:
+            await node.parked.replay(letter.key, letter.job_id)
+
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, fails=1, how="park"))
+    for after_s in (0.5, 1.5, 3.0):
+        stage.at(after_s, stage.do, ACTOR, ask)
+        stage.at(after_s, stage.do, OTHER, ask)
+
+
 def _queue(stage: Stage) -> None:
     stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=0.5))
     for number in range(2):
@@ -262,6 +293,8 @@ LINES: Final[dict[str, Scene]] = {
     "stop a queued one": _stop_queued,
 }
 SCENES: Final[dict[str, Scene]] = {
+    "named": _named,
+    "replay": _replay,
     "dispatch": _dispatch,
     "start and settle": _start_and_settle,
     "fetch a payload": _big_payload,
@@ -344,7 +377,14 @@ def play(
     else:
         simulation.world.at(_BEGIN_S, actor.arm)
     scene(stage)
-    return simulation.play(), actor.sent
+    keyspace = simulation.server.keyspace
+    outcome = simulation.play()
+    if scene is _replay:  # whatever dies: the job that was parked last has its letter
+        letters = [len(held) for name, held in keyspace.keys.items() if name.endswith(b":letters")]  # type: ignore[arg-type]
+        if letters != [1]:
+            failures = (*outcome.failures, f"{letters} letters")
+            outcome = attrs.evolve(outcome, failures=failures)
+    return outcome, actor.sent
 
 
 def play_all(name: str, loops: Any, stride: int = 1, lanes: int = 1) -> list[str]:

@@ -18,6 +18,7 @@ from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
 from pool.redis.commands.change import Guard
 from pool.redis.commands.lane import Lane
+from pool.redis.commands.upkeep import RECONCILE
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import StoredSink, StoredStream, probe_call
 from tests.edges import WireEdge
@@ -120,7 +121,9 @@ def _pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _ordered(call: ScriptCall, reply: Any) -> Any:
-    """Leave out of a map's page in which order a hash stands."""
+    """Leave out in which order a hash, or a set, stands: of a map's page, of what is owned."""
+    if call.script is RECONCILE and isinstance(reply, list):
+        return [*reply[:2], sorted(reply[2]), *reply[3:]]
     if call.script is not commands.PAGE or not isinstance(reply, list):
         return reply
     return [*reply[:4], sorted(_pairs(reply[4])), *reply[5:]]
