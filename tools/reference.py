@@ -23,6 +23,7 @@ import attrs
 import pool
 import pool.events
 import pool.letters
+import pool.listing
 import pool.maps
 import pool.streams
 import pool.testing
@@ -51,12 +52,13 @@ API: Final = {
         *("Node", "Handlers", "Handler", "Runner", "Job", "Retry", "Cancel", "Park", "Call"),
         *("Dispatching", "JobRef", "Status", "LocalWorker", "WorkerInfo"),
         *pool.letters.__all__,
+        *pool.listing.__all__,
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
     "rest": ("Settings", "Event", "Observer", "log_observer", "freeze_memory"),
 }
-_HOMES: Final = (pool, pool.letters, pool.maps, pool.streams, pool.events)
+_HOMES: Final = (pool, pool.letters, pool.listing, pool.maps, pool.streams, pool.events)
 _HEADER: Final = re.compile(r"^--\[\[\n(\w+): (.*?)\]\]", re.DOTALL)
 
 

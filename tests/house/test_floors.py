@@ -219,7 +219,8 @@ def test_no_async_log_calls() -> None:
 
 
 PUBLIC = (
-    *("pool", "pool.errors", "pool.events", "pool.letters", "pool.maps", "pool.streams"),
+    *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
+    *("pool.maps", "pool.streams"),
     "pool.testing",
 )
 

@@ -491,7 +491,8 @@ def lines_are_kept(view: View, _: Bounds, found: Finding) -> None:
                 had, end = view.by_job.get(other, ()), settled.get(other)
                 if not had:
                     continue  # it has ended in the line, or will
-                if had[-1].start.t > began.t or (end is not None and end.order > began.t):
+                last = max(had[-1].start.t, end.order if end is not None else 0.0)
+                if last > began.t and not _lost_between(view, 0.0, last):
                     found.say(f"{job} began, and {other} before it had not ended", before, began)
                 if ok.t < had[0].start.t < began.t:
                     between.append(other)
@@ -504,7 +505,8 @@ def lines_are_kept(view: View, _: Bounds, found: Finding) -> None:
         if commit.cause.startswith("superseded by "):
             by = view.accepted.get(commit.cause.removeprefix("superseded by "))
             found.judged += 1
-            if view.by_job.get(commit.job) and not _lost_between(view, 0.0, commit.order):
+            had = view.by_job.get(commit.job, ())
+            if had and not _lost_between(view, 0.0, max(commit.order, had[-1].start.t)):
                 found.say(f"{commit.job} was superseded, and ran", commit.event)
             if by is not None and by.extra.get("policy") not in ("replace", "coalesce"):
                 found.say(f"{commit.job} was superseded by {by.job}, which may not", by)

@@ -620,8 +620,11 @@ class Dispatcher(Actor[Message]):
                 most = self.context.settings.queued_jobs_of_lane
                 return PoolFull(queued_jobs=queued, queued_jobs_max=most)
             case Queued(has_due):
+                number = self.context.lane_of(item.key).number
                 if has_due:
-                    self.context.on_due(self.context.lane_of(item.key).number, 0.0)
+                    self.context.on_due(number, 0.0)
+                if item.delay_s:  # its turn may have come by then
+                    self.context.on_due(number, item.delay_s)
                 return Accepted(item.key, item.id, item.handler, seen)
             case LineFull(line_max):
                 return QueueFull(key=item.key, queue_max=line_max)

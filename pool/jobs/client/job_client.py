@@ -54,6 +54,7 @@ class DispatchOptions:
     known: str = attrs.field(init=False, default="")  # the id, if it was given
     is_special: bool = attrs.field(init=False, default=False)  # something goes into its record
     policy: str = attrs.field(init=False, default=AS_REGISTERED)  # what the script is told of it
+    is_open: bool = attrs.field(init=False, default=True)  # it goes by what the handler says
 
     def __attrs_post_init__(self) -> None:
         delay_s = checks.seconds("delay_s", self.delay_s)
@@ -64,6 +65,7 @@ class DispatchOptions:
             checks.word("if_exists", self.if_exists, *get_args(IfExists))
             policy = policy_of(self.if_exists, queue_max=queue_max, attach_any=attach_any)
             object.__setattr__(self, "policy", policy)
+            object.__setattr__(self, "is_open", False)
         checks.flag("allow_unknown", self.allow_unknown)
         known = known_id(self.job_id, self.idempotency_key)
         object.__setattr__(self, "known", known)
@@ -155,9 +157,7 @@ class JobClient:
             kind=kind,
             payload=payload,
             delay_s=options.delay_s,
-            policy=mine._options.policy
-            if mine and options.policy == AS_REGISTERED
-            else options.policy,
+            policy=mine._options.policy if mine and options.is_open else options.policy,
             allow_unknown=options.allow_unknown or mine is not None,
             more=more,
         )

@@ -40,8 +40,8 @@ class Admission:
     @property
     def flags(self) -> str:
         """The letters that `dispatch` takes."""
-        letters = f"{self.policy}{'k' * self.allow_unknown}{'u' * self.unassigned}"
-        return f"{letters},{self.more}" if self.more else letters
+        more = self.more and f",{self.more}"
+        return f"{self.policy}{'k' * self.allow_unknown}{'u' * self.unassigned}{more}"
 
 
 AS_REGISTERED: Final = "h"  # the policy of a handler that the caller does not know
