@@ -24,6 +24,7 @@ LABEL_BYTES_MAX = 128
 MAP_BYTES_MAX = 128
 STREAM_BYTES_MAX = 128
 IDEMPOTENCY_KEY_BYTES_MAX = 256
+STEP_BYTES_MAX = 128
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
 
@@ -210,6 +211,13 @@ def check_idempotency_key(key: object) -> None:
     problem = _problem(key, IDEMPOTENCY_KEY_BYTES_MAX)
     if problem:
         raise InvalidOption(option="idempotency_key", value=shown(key), problem=problem)
+
+
+def check_step(name: object) -> None:
+    """Refuse what cannot be the name of a step: the rule of job keys, within 128 bytes."""
+    problem = _problem(name, STEP_BYTES_MAX)
+    if problem:
+        raise InvalidOption(option="step", value=shown(name), problem=problem)
 
 
 def check_pool(name: object) -> None:

@@ -206,7 +206,10 @@ KINDS: Final = {
     "cleanup": ("hash", "worker or node -> who takes over from it; a field here is what fences"),
     "parked": ("zset", "job id -> when it was parked"),
     "letters": ("hash", "job id -> dead letter"),
-    "checkpoints": ("hash", "key -> state that a service hands over"),
+    "checkpoints": (
+        "hash",
+        "key -> state that a job saved or handed over; line feed, id, space, key -> its steps",
+    ),
     "journal": ("stream", "what does not happen to an ordinary job; the latest 10,000"),
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),

@@ -19,6 +19,7 @@ State: TypeAlias = Literal["pending", "running", "waiting", "unassigned"]
 Ended: TypeAlias = Literal["done", "parked", "cancelled"]
 
 ACKNOWLEDGE, LIMIT, SEEN, DONE, CANCEL, PARK, WAIT, GRANT = "a", "l", "s", "d", "c", "x", "w", "g"
+SAVE, STEP = "v", "t"
 ENDS = frozenset((DONE, CANCEL, PARK))
 OVER = "o"
 
@@ -27,6 +28,8 @@ OVER = "o"
 TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("pending", ACKNOWLEDGE): ("running",),
     ("pending", SEEN): ("pending",),
+    ("pending", SAVE): ("pending",),
+    ("pending", STEP): ("pending",),
     ("pending", DONE): ("done",),
     ("pending", CANCEL): ("cancelled",),
     ("pending", PARK): ("parked",),
@@ -35,6 +38,8 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("running", ACKNOWLEDGE): ("running",),  # a repeat, its first answer was lost
     ("running", LIMIT): ("running",),
     ("running", SEEN): ("running",),
+    ("running", SAVE): ("running",),
+    ("running", STEP): ("running",),
     ("running", OVER): ("running",),
     ("running", DONE): ("done",),
     ("running", CANCEL): ("cancelled",),
@@ -53,6 +58,8 @@ EDGE_NAMES: Final = {
     ACKNOWLEDGE: "acknowledge",
     LIMIT: "limit",
     SEEN: "seen",
+    SAVE: "save",
+    STEP: "step",
     OVER: "over",
     DONE: "done",
     CANCEL: "cancel",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import anyio
 import attrs
@@ -15,9 +15,13 @@ from pool.core.codec import check_size, decode_value, encode_message
 from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
+from pool.jobs.keeper import Keeper, Step
 
 # The id of the job whose handler runs in this context; what it starts there inherits it.
 RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
+
+
+R = TypeVar("R")
 
 
 class Retry(Exception):
@@ -142,12 +146,16 @@ class Job:
     attempt: int  # 1 is the first
     node: str
     worker: str
+    # This run follows one that may have ended without handing over: its process died, it failed, or
+    # ran too long.  `state` is what was saved last, or handed over before that.
+    is_recovered: bool = False
     _state: bytes | None = attrs.field(repr=False)
     _state_bytes_max: int = attrs.field(repr=False)
     _timing: Callable[[], Timing] = attrs.field(repr=False)
     _inbox: Inbox = attrs.field(repr=False)
     _read_inbox: ReadInbox = attrs.field(repr=False)
     _on_handled: Callable[[int], object] = attrs.field(repr=False)
+    _keeper: Callable[[], Keeper] = attrs.field(repr=False)
     _on_unheard: Callable[[Job], object] = attrs.field(repr=False, default=lambda _: None)
     _is_stated: bool = attrs.field(repr=False, default=False)
     _is_listening: bool = attrs.field(init=False, default=False)
@@ -155,11 +163,11 @@ class Job:
 
     @property
     def state(self) -> Any:
-        """What the former owner handed over, or what was assigned here since; None: nothing.
+        """What was saved last or handed over, or what was assigned here since; None: nothing.
 
         Assign to it what the next owner shall find: it is encoded at once (strict JSON or bytes,
         at most `Settings.state_bytes_max`) and sent with the hand-off.  A crash or a failed
-        attempt loses what was assigned since the last one.
+        attempt loses what was assigned since the last one; see `save()`.
 
         Raises:
             PayloadEncodingError: The value cannot be encoded.
@@ -169,9 +177,88 @@ class Job:
 
     @state.setter
     def state(self, value: Any) -> None:
+        self._state, self._is_stated = self._encoded(value), True
+
+    def _encoded(self, value: Any) -> bytes:
         encoded = encode_message(value)
         check_size("state", encoded, self._state_bytes_max)
-        self._state, self._is_stated = encoded, True
+        return encoded
+
+    async def save(self, state: Any) -> None:
+        """Store a state that survives whatever happens next; return once it, or a later one, is.
+
+        All messages that `notifications()` has given out are part of it, also the one in hand: the
+        same step removes them, so that none is applied twice.  So apply a message, then save.  What
+        was saved is `state` in the next run, on whichever node (G-02: only the owner's counts).
+
+        Args:
+            state: As for `state`.
+
+        Raises:
+            PayloadEncodingError: The value cannot be encoded.
+            PayloadTooLarge: It is larger than the limit.
+            StorageFull: The server has no room.  It is tried again while this run goes on, and
+                meanwhile no message is removed.
+            Fenced: The job is another's by now.
+        """
+        number = self._save(state)
+        await self._keeper().wait_stored(number)
+
+    def save_soon(self, state: Any) -> None:
+        """Likewise, without waiting: of several only the newest is sent, with one call under way.
+
+        A crash loses what was not stored yet, and delivers again the messages of that; whoever
+        wants to know waits with `save()`.  From a thread: `anyio.from_thread.run_sync()`.
+
+        Raises:
+            PayloadEncodingError: The value cannot be encoded.
+            PayloadTooLarge: It is larger than the limit.
+            Fenced: The job is another's by now.
+            WrongLoop: It was called from a thread.
+        """
+        self._save(state)
+
+    def _save(self, state: Any) -> int:
+        encoded = self._encoded(state)
+        number = self._keeper().save(encoded, self._in_hand)
+        self._state, self._is_stated, self._in_hand = encoded, True, 0
+        return number
+
+    @overload
+    async def once(self, name: str, fn: Callable[[Step], Awaitable[R]]) -> R: ...
+    @overload
+    async def once(self, name: str, fn: Callable[[], Awaitable[R]]) -> R: ...
+    @overload
+    async def once(self, name: str, fn: Callable[[Step], R]) -> R: ...
+    @overload
+    async def once(self, name: str, fn: Callable[[], R]) -> R: ...
+    async def once(self, name: str, fn: Callable[..., Any]) -> Any:
+        """Return the result that this step of the job stored first, or call `fn` for it.
+
+        At every later attempt, on whichever node, `fn` is not called again once its result is
+        stored.  It may be called again if the process dies between what it did and that: give
+        `step.key`, which is the same then, to whoever can recognise it.  Nothing else makes an
+        effect elsewhere happen once.
+
+        If it raises, nothing is stored, and the next who asks calls it again.  Who asks for a step
+        that is under way waits for it.  The results are there until the job is done or cancelled; a
+        parked one keeps them.
+
+        Args:
+            name: Of the step, 1 to 128 bytes; the job's own.
+            fn: Called with a `Step` if it cannot be called without arguments.  A plain function
+                runs in a worker thread.  From a plain handler:
+                `anyio.from_thread.run(job.once, "charge", charge)`.
+
+        Raises:
+            InvalidOption: The name cannot be used, or `fn` cannot be called.
+            TooManySteps: The job has `Settings.steps_max` steps.
+            PayloadEncodingError: The result cannot be encoded.
+            PayloadTooLarge: It is larger than `Settings.result_bytes_max`, or all of them together
+                than `Settings.steps_bytes_max`.
+            Fenced: The job is another's by now; the result was not stored.
+        """
+        return await self._keeper().once(name, fn)
 
     def notifications(self) -> AsyncIterator[Any]:
         """Iterate over the messages sent with `notify()`, in order, at least once each (G-07).

@@ -22,6 +22,7 @@ from pool.core.run import Life, Phase, Why
 from pool.errors import PayloadEncodingError
 from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING, Inbox, Job
+from pool.jobs.keeper import NO_KEEPER
 from pool.jobs.raised import Raised, read
 from pool.redis.commands.edges import Edge
 from pool.redis.io.loops import Strays, is_asked_for, is_cancellation
@@ -49,6 +50,8 @@ class Run(Life):
     refusals = 0  # in a row, of what it has to fetch before it begins
     fetches = 0  # of that, answered with what cannot be it
     turn = NO_TURN  # to fetch it
+    steps = b""  # what its steps stored before it began
+    keeper = NO_KEEPER
 
     start: Start
     lane: int

@@ -20,7 +20,7 @@ import attrs
 import redis
 
 from pool.core.ids import member_name
-from pool.core.record import Record, Start
+from pool.core.record import Record, Start, steps_name
 from pool.names import Control, Names
 from pool.redis.commands.member import Opening
 from pool.redis.commands.opening import generation_of_pool
@@ -175,6 +175,8 @@ class _Lane:
             yield f"flags {record.flags!r} do not say whether it is in `due`"
         if ("b" in record.flags) != (key in self.checkpoints):
             yield f"flags {record.flags!r} do not say whether it has a checkpoint"
+        if ("s" in record.flags) != (steps_name(key) in self.checkpoints):
+            yield f"flags {record.flags!r} do not say whether it has steps"
         if "i" not in record.flags and key in self.inboxes:
             yield f"flags {record.flags!r} do not say that it has messages"
 
@@ -224,10 +226,16 @@ class _Lane:
                     yield f"{key!r}: entry {entry_id} in stream:{worker} starts no job"
         for name, keys_of in (
             ("payloads", self.payloads),
-            ("checkpoints", self.checkpoints),
+            ("checkpoints", {name for name in self.checkpoints if name[:1] != "\n"}),
             ("inbox", set(self.inboxes)),
         ):
             yield from (f"{key!r}: {name} without a record" for key in keys_of - set(records))
+        for name in self.checkpoints:
+            mark, _, of = name.rpartition("\n")
+            if mark == "" and name != of and of not in records:
+                yield f"{of!r}: steps without a record"
+            if mark and of.partition(" ")[0] not in self.letters:
+                yield f"{of!r}: steps without a dead letter"
         for job_id in self.parked ^ self.letters:
             yield f"{job_id!r}: only one of `parked` and `letters` has it"
 

@@ -276,6 +276,10 @@ class Bench:
                 given["x"] = 30_000
             case "s":
                 given["x"] = self.stamp()
+            case "v":
+                given |= {"x": b"state", "y": 0, "z": 1}
+            case "t":
+                given |= {"x": "step", "y": b"returned"}
             case "d":
                 given["x"] = b"result"
             case "c":

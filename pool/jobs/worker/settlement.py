@@ -71,13 +71,16 @@ class Settlement:
         if run.why == "stop":
             return self._cancelled(run, run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
-        checkpoint, mark = run.job._checkpoint() if run.job is not None else None, ""
+        checkpoint = run.job._checkpoint() if run.job is not None else None
+        mark = "f" if run.is_called else ""
+        if run.keeper is not None and run.keeper.is_behind:
+            checkpoint = None  # its messages are in the inbox: what is stored goes with them
         if run.is_marked and run.job is not None:
             marks = start.marks.add(run.job.worker, is_whole=True)
             if marks.halves > 2 * self.context.settings.crashes_max:
                 times = f"its process was told to end while it was at work, {marks.deaths} times"
                 return self._parked(run, "poison", times)
-            mark = f"a={marks.pack()}"
+            mark += f"a={marks.pack()}"
         return GrantEdge(*self._of(run), mark=mark, checkpoint=checkpoint)
 
     def timed_out(self, run: Run) -> Edge:

@@ -24,7 +24,7 @@ import attrs
 
 from pool.core import lifecycle
 from pool.core.digits import is_number
-from pool.core.record import Options, Start
+from pool.core.record import Options, Start, parse_steps
 from pool.core.retry import refused_delay
 from pool.core.run import Effect, Event
 from pool.core.settlement import after_timeout
@@ -33,6 +33,7 @@ from pool.events import CommitRefused, MessageUnheard, ReconciliationMended, Wor
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Inbox, Job, Page
+from pool.jobs.keeper import Keeper
 from pool.jobs.quarantine import quarantine
 from pool.jobs.raised import Raised
 from pool.jobs.restoring import restore
@@ -66,7 +67,9 @@ from pool.redis.commands.edges import (
     GrantEdge,
     LimitEdge,
     OverEdge,
+    SaveEdge,
     SeenEdge,
+    StepEdge,
     WaitEdge,
 )
 from pool.redis.commands.upkeep import Owned
@@ -77,6 +80,7 @@ from pool.runtime.actor import Actor
 
 ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
 _HANDED_ON: Final = (EdgeStatus.REPEAT, EdgeStatus.GRANTED, EdgeStatus.UNASSIGNED)
+_STORED: Final = (EdgeStatus.DONE, EdgeStatus.FULL, EdgeStatus.STANDS, EdgeStatus.UNREADABLE)
 COMING_S: Final = 0.1  # for so long slots are kept for what a lane was asked for; then it hangs
 
 
@@ -565,7 +569,9 @@ class Worker(Actor[Told]):
             inbox=run.inbox,
             read_inbox=partial(self._read_inbox, run),
             on_handled=partial(self._on_handled, run),
+            keeper=partial(self._keeper, run),
             on_unheard=self._on_unheard,
+            is_recovered="r" in start.flags,
         )
         if run.has_old_limit:
             self._limit_anew(run)
@@ -601,6 +607,8 @@ class Worker(Actor[Told]):
                 run.scope.cancel()
             run.cancelled_s = run.cancelled_s or self.context.io.clock()
             if effect == "lose":
+                if run.keeper is not None:
+                    run.keeper.end()
                 self._zombies.add(run)
                 self.on_lost(run.lane)
         elif was == "settling":
@@ -638,6 +646,9 @@ class Worker(Actor[Told]):
         self._settling[run.lane] += 1
         if run.inbox is not None and run.inbox.is_unheard and edge.letter in lifecycle.ENDS:
             self._on_unheard(run.start)
+        if run.keeper is not None:
+            run.keeper.end()
+            run.keeper = None
         run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box = self._box(run)
         box.withdraw(run)
@@ -683,6 +694,9 @@ class Worker(Actor[Told]):
             elif isinstance(edge, SeenEdge):
                 if changed.status is EdgeStatus.MORE:  # than one call takes out
                     box.see(edge)
+            elif isinstance(edge, (SaveEdge, StepEdge)):
+                assert run is not None
+                self._on_stored(run, edge, changed)
             elif not isinstance(edge, (LimitEdge, OverEdge)):
                 self._on_settled(box, edge, run, changed)
         box.flush()
@@ -715,6 +729,17 @@ class Worker(Actor[Told]):
         if run.inbox is not None and "i" in flags and run.inbox.is_unread:
             run.inbox.fall_behind()
         self._executor.prepared(run)
+
+    def _on_stored(self, run: Run, edge: SaveEdge | StepEdge, changed: Changed) -> None:
+        if run.keeper is None:
+            return  # it has ended meanwhile
+        if changed.status in _STORED:
+            run.keeper.on_answer(edge, changed)
+            return
+        run.keeper.end()
+        if self.runs.get(run.key) is run and not run.is_lost:
+            self._refused(run.key, run.start.epoch, str(changed))
+            self._cancel(run, "lost", changed.facts)
 
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, changed: Changed) -> None:
         status = changed.status
@@ -792,7 +817,34 @@ class Worker(Actor[Told]):
 
     def _on_handled(self, run: Run, number: int) -> None:
         if self.runs.get(run.key) is run and not run.is_lost:
+            if run.keeper is not None and run.keeper.handled(number):
+                return
             self._box(run).see(SeenEdge(run.key, run.start.epoch, run.start.id, message=number))
+
+    def _keeper(self, run: Run) -> Keeper:
+        """Return what a run stores with; few do."""
+        if run.keeper is None:
+            run.keeper = Keeper(
+                pool=self.context.pool,
+                key=run.key,
+                id=run.start.id,
+                epoch=run.start.epoch,
+                settings=self.context.settings,
+                check_here=self.context.pipeline.check_loop,
+                send=partial(self._store, run),
+                results=parse_steps(run.steps) or {},
+                is_over=self.runs.get(run.key) is not run or run.phase != "running" or run.is_lost,
+            )
+        return run.keeper
+
+    def _store(self, run: Run, edge: Edge) -> None:
+        match edge:
+            case SaveEdge():
+                self._box(run).save(edge, run)
+            case SeenEdge():
+                self._box(run).see(edge)
+            case _:
+                self._box(run).send(edge, run)
 
     def _on_unheard(self, job: Job | Start) -> None:
         self.context.emit(MessageUnheard(key=job.key, handler=job.handler, epoch=job.epoch))
@@ -847,6 +899,8 @@ class Worker(Actor[Told]):
                     self._cancel(run, "release")
             elif run.phase == "running":
                 self._limit(run, now_s)
+                if run.keeper is not None:
+                    run.keeper.save_again()
         if lane.box.is_empty and lane.box.answered_s < tick.asked_s:
             lane.odd = lane.odd + 1 if acknowledged != tick.acknowledged else 0
         overdue = now_s - lane.reconciled_s > 10 * timing.ttl_s

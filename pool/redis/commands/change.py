@@ -34,6 +34,8 @@ class EdgeStatus(Enum):
     MOVED_ON = "MOVED_ON"  # the handler that its record names: its unassigned keys were not passed
     UNREADABLE = "MALFORMED"
     MORE = "MORE"  # messages than one call takes out
+    FULL = "FULL"  # the server is, and nothing was stored
+    STANDS = "STANDS"  # the step has another result, which stands
 
 
 @attrs.define(eq=False)
@@ -42,6 +44,7 @@ class Changed:
 
     status: EdgeStatus
     facts: str
+    stands: bytes = b""  # the result that a step had before
 
     def __str__(self) -> str:
         return f"{self.status.value} {self.facts}".strip()
@@ -65,7 +68,11 @@ def moved(reply: Reply) -> tuple[int, list[Changed]]:
     """Read the reply of `advance`: the lane's number of unassigned keys, then one status each."""
     unassigned, *told = reply
     words = [text.decode(errors="replace").partition(" ") for text in told]
-    return typed(unassigned, int), [Changed(_STATUSES[word], facts) for word, _, facts in words]
+    changed = [Changed(_STATUSES[word], facts) for word, _, facts in words]
+    for each, text in zip(changed, told, strict=True):
+        if each.status is EdgeStatus.STANDS:
+            each.facts, each.stands = "", text.partition(b" ")[2]
+    return typed(unassigned, int), changed
 
 
 def pulled(reply: Reply) -> tuple[int, int, int]:
@@ -121,7 +128,7 @@ class ChangeCalls(Calls):
                 case lifecycle.DONE:
                     assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
                     keys += (n.result(edge.id), n.inbox(edge.key))
-                case lifecycle.SEEN:
+                case lifecycle.SEEN | lifecycle.SAVE:
                     keys.append(n.inbox(edge.key))
                 case lifecycle.CANCEL | lifecycle.PARK | lifecycle.WAIT | lifecycle.GRANT:
                     assert edge.ttl_ms > 0

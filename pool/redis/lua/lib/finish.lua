@@ -1,7 +1,7 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record, batch, keep; keys jobs, pending, due, payloads, checkpoints, parked, letters, journal,
+Needs  lane, record, batch, keep, steps; keys jobs, pending, due, payloads, checkpoints, parked, letters, journal,
        source_owned, source_stream (of the record's owner); argument parked_ms.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
@@ -80,6 +80,12 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   end
   if has(r, 'b') then
     later('HDEL', checkpoints, key)
+  end
+  if has(r, 's') then
+    if word == 'parked' then
+      park_steps(key, r)
+    end
+    later('HDEL', checkpoints, steps_name(key))
   end
   if has(r, 'i') then
     redis.call('UNLINK', inbox) -- it may be large

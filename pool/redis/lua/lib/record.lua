@@ -9,6 +9,7 @@ and limits stand in core/record.py, too; a test holds the two together.
 
 state     P pending (in the owner's stream, entry id = epoch), R running, W waiting, U unassigned
 flags     p payload stays in `payloads`, b has a checkpoint, i has an inbox, d has a `due` entry,
+          s has steps, r its last run may have ended without handing over,
           a must be acknowledged before its handler starts; if it has marks, it is begun alone
           h held: parked as poison when it comes due, unless its marks have become too few
 intent    s<cause> stop was asked for, t timed out
