@@ -47,7 +47,18 @@ FAMILIES: Final = {
 # Every public name that is no error and no event of its own, by the page that tells of it.
 API: Final = {
     "jobs": (
-        *("Node", "Handlers", "Handler", "Runner", "Job", "Retry", "Cancel", "Park", "Call"),
+        *(
+            "Node",
+            "Handlers",
+            "Handler",
+            "Runner",
+            "Job",
+            "Step",
+            "Retry",
+            "Cancel",
+            "Park",
+            "Call",
+        ),
         *("Dispatching", "JobRef", "Status", "LocalWorker", "WorkerInfo"),
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),

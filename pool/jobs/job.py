@@ -75,9 +75,10 @@ class Inbox:
     the one before.  Until the last page has been read every signal is for what it will bring.
     """
 
-    def __init__(self, *, is_behind: bool) -> None:
+    def __init__(self, *, is_behind: bool, after: int = 0) -> None:
         self._queue: deque[Message] = deque()
-        self._last = 0  # the newest id that was queued
+        self._after = after  # what came up to this one was handled, and may not be gone yet
+        self._last = after  # the newest id that was queued
         self._is_behind = is_behind
         self._is_reading = False
         self._bell: anyio.Event | None = None
@@ -104,7 +105,7 @@ class Inbox:
     @property
     def is_unread(self) -> bool:
         """Whether nothing was ever queued: whoever learns of messages must have them read."""
-        return self._last == 0
+        return self._last == self._after
 
     async def next(self, read: ReadInbox) -> Message:
         """Return the next message, waiting for it."""

@@ -114,6 +114,11 @@ class Keeper:
             self._refused = 0
             self._send_state()
 
+    def lose_sent(self) -> None:
+        """Note that what was sent last may be lost: it is tried again as if it was refused."""
+        if self._stored < self._number:
+            self._refused, self._error = self._number, None
+
     def _send_state(self) -> None:
         edge = SaveEdge(
             self.key,

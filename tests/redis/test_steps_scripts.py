@@ -134,8 +134,8 @@ def test_a_save_removes_however_many(bench: Bench) -> None:
     bench.put("k", "R")
     ids = tell(bench, 1203)
     assert own(bench, bench.edge("v", "k", y=ids[1200])) == ["OK"]
-    left = bench.client.lrange(bench.names.inbox("k"), 0, -1)
-    assert [int(bytes(each).split(b"|")[0]) for each in left] == ids[1201:]
+    left = [each.decode() for each in bench.do("LRANGE", bench.names.inbox("k"), 0, -1)]
+    assert [int(each.split("|")[0]) for each in left] == ids[1201:]
 
 
 def test_a_late_copy_of_a_save_puts_nothing_back(bench: Bench) -> None:

@@ -379,6 +379,8 @@ class Worker(Actor[Told]):
                 case "send":
                     self._settle(run, self._settlement.edge_for(run, CANCELLED))
                 case "queue":
+                    if run.keeper is not None:
+                        run.keeper.lose_sent()
                     self._executor.requeue(run)
                 case _:
                     lost.append(run)
@@ -552,7 +554,8 @@ class Worker(Actor[Told]):
         start, settings = run.start, self.context.settings
         # Its flags say what was there at the grant.  One that was acknowledged before (it goes on
         # after an outage, or had to be) may have missed since what was told while it had no inbox.
-        run.inbox = Inbox(is_behind="i" in start.flags or run.is_acknowledged)
+        after = 0 if run.keeper is None else run.keeper.passed
+        run.inbox = Inbox(is_behind="i" in start.flags or run.is_acknowledged, after=after)
         run.job = Job(
             key=start.key,
             id=start.id,

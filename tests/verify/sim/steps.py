@@ -35,6 +35,7 @@ _BEGIN_S: Final = 1.0  # when the scene begins; nodes have joined by then
 _END_S: Final = 5.0  # until then a node of the scene may be killed
 _DOWN_S: Final = 0.5
 
+_SAVING: Final[Plan] = {"trips": [], "s": 0.01, "end": 0.1}
 _PLAIN: Final[Plan] = {"s": 0.05, "fails": 0, "how": "raise", "pad": ""}
 
 
@@ -171,6 +172,23 @@ def _hand_off(stage: Stage) -> None:
     stage.at(0.6, stage.leave, 0.2)
 
 
+def _steps(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, steps=2, fails=1))
+
+
+def _save(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", **_SAVING, saves="each"))
+    for number in range(3):
+        stage.at(0.3 + 0.2 * number, stage.do, OTHER, tell(stage, number))
+
+
+def _save_soon(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", **_SAVING, saves="soon"))
+    for number in range(6):
+        stage.at(0.3 + 0.03 * number, stage.do, OTHER, tell(stage, number))
+    stage.at(0.6, stage.leave, 0.2)
+
+
 def _leave(stage: Stage) -> None:
     stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, s=0.3))
     stage.at(0.1, stage.leave, 0.2)
@@ -207,6 +225,9 @@ SCENES: Final[dict[str, Scene]] = {
     "be stopped": _be_stopped,
     "notify": _notify,
     "hand off": _hand_off,
+    "steps": _steps,
+    "save": _save,
+    "save soon": _save_soon,
     "leave": _leave,
     "reap": _crash_of_other,
     "sweep": _sweep,

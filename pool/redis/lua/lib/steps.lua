@@ -1,7 +1,7 @@
 --[[
 steps: what the steps of a job returned, in `checkpoints` beside the states.
 
-Needs  lane, record, batch; key checkpoints.  Gives  steps_name(key), letters_steps(id, key),
+Needs  lane, record, batch; keys jobs, checkpoints.  Gives  steps_name(key), letters_steps(id, key),
 store_step(key, r, name, result), park_steps(key, r).
 
     NAME\nBYTES\nRESULT...  one after another, in the order in which they were stored: name, size, and so much of it
