@@ -33,7 +33,7 @@ from pool.redis.commands.edges import (
     WaitEdge,
 )
 from pool.redis.commands.lane import Lane
-from pool.redis.commands.recovery import claims
+from pool.redis.commands.recovery import fenced
 from pool.redis.connection import Reply
 from pool.redis.scripts import Command, ScriptCall, Word
 from pool.streams.commands import StoredSink, StoredStream
@@ -267,7 +267,7 @@ def _takeover(desk: Desk, costs: Costs) -> None:
     bench.run(bench.renewal(WORKERS[1:2]))
     desk.do("ZADD", bench.names.keepalive, 1, WORKER.name)
     cost, [reply] = desk.run(bench.lane.fence(NODE.name, reap_s=1.0, claims_max=10))
-    [claim] = claims(reply)[1]
+    [claim] = fenced(reply).claims
     assert claim.identity == WORKER.name
     granted = bench.edges(GrantEdge, ranked="1", mark="1")
     reaped = bench.run(

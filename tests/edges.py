@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from pool.redis.commands.edges import Edge, Words
+from pool.redis.commands.edges import EDGES, Edge, Words
 from pool.redis.scripts import Word
 
 
@@ -16,6 +16,10 @@ class WireEdge(Edge):
     x: Word = b""
     y: Word = b""
     z: Word = b""
+
+    @property
+    def takes(self) -> int:  # type: ignore[override]
+        return EDGES[self.letter].takes
 
     def words(self) -> Words:
         return self.x, self.y, self.z

@@ -12,9 +12,6 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from pool.core.digits import is_number
-from pool.errors import StoreFault
-
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _PREFIX_CHARS: Final = 10
 SEED_BYTES: Final = 8  # enough for the 50 bits of a prefix
@@ -56,18 +53,6 @@ def process_of(name: str) -> str:
 def member_name(identity: str, number: int) -> str:
     """Return the name under which an identity acts in one lane."""
     return f"{identity}.{number}"
-
-
-def split_member_name(name: str) -> tuple[str, int]:
-    """Return identity and number of a name.
-
-    Raises:
-        StoreFault: It is none.  Such names come from Redis, so it is foreign data.
-    """
-    identity, dot, number = name.rpartition(".")
-    if not (identity and dot and is_number(number)):
-        raise StoreFault(problem=f"{name!r} is no name of a member")
-    return identity, int(number)
 
 
 def order(entry_id: str) -> tuple[int, int]:

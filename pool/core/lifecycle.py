@@ -8,7 +8,7 @@
     done, parked, cancelled      only an outcome is left
 
 Owner and lease are not states, and what shall become of a job (its intent) stands in a record that
-still has its owner.  The scripts carry out the same table; tests hold the two together.
+still has its owner.  `advance` goes by this very table (see `redis/commands/edges.py`).
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("unassigned", PARK): ("parked",),
     ("unassigned", GRANT): ("pending", "unassigned"),
 }
+
+OWNED: Final = frozenset(state for state, edge in TABLE if edge == ACKNOWLEDGE)
 
 EDGE_NAMES: Final = {
     ACKNOWLEDGE: "acknowledge",

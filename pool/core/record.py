@@ -13,7 +13,7 @@ import attrs
 
 from pool.core.digits import DIGITS_MAX, number
 from pool.core.ids import process_of
-from pool.core.lifecycle import Ended, State
+from pool.core.lifecycle import OWNED, Ended, State
 
 Kind: TypeAlias = Literal["job", "service"]
 
@@ -129,7 +129,7 @@ class Record:
             return None
         state, kind, job_id, handler, owner, epoch, attempt, flags, intent, *more = match.groups()
         marks, requeues, accepted, since, waiters, error = more
-        if (state in "PR") != (owner != ""):
+        if (STATES[state] in OWNED) != (owner != ""):
             return None
         return cls(
             state=STATES[state],

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from pool.core.digits import number_or
+from pool.core.lifecycle import OWNED
 from pool.core.record import ERROR_CHARS_MAX, NO_MARKS, Marks, Options, Record, one_line
 from pool.core.retry import Dice, full_jitter, requeue_delay
 
@@ -37,6 +38,7 @@ class Grant:
     """Give it to a worker at once; `mark` is what `advance` takes (see there)."""
 
     mark: str = ""
+    checkpoint: bytes | None = None  # what its run hands over; None: what is there stays
 
     @property
     def marks(self) -> Marks:
@@ -139,7 +141,7 @@ def recover(
         return CancelJob(record.intent[1:])
     if record.intent.startswith("t"):
         return after_timeout(record.attempt, options, dice)
-    if death is None or record.state not in ("pending", "running"):
+    if death is None or record.state not in OWNED:
         return _come_due(record, judgement)
     marks, letters = _marked(record, death, judgement)
     text = f"{letters}={marks.pack()}"

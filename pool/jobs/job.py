@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar, overload
 
@@ -16,6 +16,7 @@ from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
 from pool.jobs.keeper import Keeper, Step
+from pool.redis.commands.talk import InboxPage, Message
 
 # The id of the job whose handler runs in this context; what it starts there inherits it.
 RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
@@ -62,9 +63,7 @@ class Park(Exception):
         super().__init__(self.cause)
 
 
-Message = tuple[int, bytes]  # id (a stamp) and payload
-Page = tuple[bool, Sequence[Message]]  # whether there may be more, and what comes next
-ReadInbox = Callable[[int], Awaitable[Page]]  # of those behind a message
+ReadInbox = Callable[[int], Awaitable[InboxPage]]  # of those behind a message
 
 
 class Inbox:
@@ -114,14 +113,14 @@ class Inbox:
             if self._is_behind:
                 self._is_behind, self._is_reading = False, True
                 try:
-                    has_more, messages = await read(self._last)
+                    page = await read(self._last)
                 except BaseException:
                     self._is_behind = True
                     raise
                 finally:
                     self._is_reading = False
-                self._is_behind = self._is_behind or has_more
-                for number, payload in messages:
+                self._is_behind = self._is_behind or page.has_more
+                for number, payload in page.messages:
                     if number > self._last:
                         self._queue.append((number, payload))
                         self._last = number

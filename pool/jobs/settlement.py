@@ -7,7 +7,14 @@ from typing import TypeAlias
 
 import attrs
 
-from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, Record, one_line
+from pool.core.record import (
+    CAUSE_CHARS_MAX,
+    ERROR_CHARS_MAX,
+    Options,
+    Record,
+    Start,
+    one_line,
+)
 from pool.core.settlement import (
     CancelJob,
     Death,
@@ -22,7 +29,7 @@ from pool.core.timing import Timing
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, EdgeStatus, Guard
+from pool.redis.commands.change import Advanced, Changed, EdgeStatus, Guard
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.settings import Settings
 
@@ -44,19 +51,26 @@ def judgement_of(settings: Settings, timing: Timing) -> Judgement:
     )
 
 
-def edge_of(key: str, record: Record, decision: Decision, settings: Settings) -> Edge:
-    """Return the edge that carries a decision out; a grant still lacks its targets."""
-    of = (key, record.epoch, record.id, outcome_ttl_ms(settings), record.handler)
+def edge_of(
+    key: str,
+    run: Record | Start,
+    decision: Decision,
+    settings: Settings,
+    *,
+    has_begun: bool = False,
+) -> Edge:
+    """Return the edge that carries a decision about a run out; a grant still lacks its targets."""
+    of = (key, run.epoch, run.id, outcome_ttl_ms(settings), run.handler)
     match decision:
         case ParkJob(cause, error):
             cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-            return ParkEdge(*of, cause, error)
+            return ParkEdge(*of, cause, error, has_begun)
         case Wait(delay_s, attempt, error, mark):
             return WaitEdge(*of, round(delay_s * 1000), attempt, error, mark)
         case CancelJob(cause):
-            return CancelEdge(*of, cause)
-        case Grant(mark):
-            return GrantEdge(*of, mark=mark)
+            return CancelEdge(*of, one_line(cause, CAUSE_CHARS_MAX), has_begun)
+        case Grant(mark, checkpoint):
+            return GrantEdge(*of, mark=mark, checkpoint=checkpoint)
 
 
 def tell_all(
@@ -125,5 +139,5 @@ class Recovery:
             expects=self.state.time.expects(self.context.io.clock()),
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
-        _, told = await self.context.pipeline.call(call, repeatable=True)
-        return tell_all(self.context, tell_waiters, self.state.number, self._edges, told)
+        advanced: Advanced = await self.context.pipeline.call(call, repeatable=True)
+        return tell_all(self.context, tell_waiters, self.state.number, self._edges, advanced.told)

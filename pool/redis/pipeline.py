@@ -58,8 +58,8 @@ from pool.names import hash_tag
 from pool.redis.connection import Reply, Server
 from pool.redis.io.body import READ_S
 from pool.redis.io.loops import door
-from pool.redis.io.restart import Care, Guard
 from pool.redis.io.system import IO, BodyIO, RunningBody, Waiter
+from pool.redis.io.task import Care, Guard
 from pool.redis.reads import Reads
 from pool.redis.scripts import Command, Script, ScriptCall, Word
 from pool.redis.url import Url

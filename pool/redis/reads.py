@@ -15,7 +15,6 @@ Who reads entries one after the other asks for a `Portion`: as many as should we
 from __future__ import annotations
 
 from collections import deque
-from types import TracebackType
 from typing import Final, Self
 
 import anyio
@@ -49,9 +48,7 @@ class Turn:
                 raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._reads._end(self)
 
     def give_up(self) -> bool:

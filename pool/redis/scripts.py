@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Final, TypeAlias
@@ -74,14 +74,15 @@ class Script:
         args: str,
         reads: Reads = _as_it_is,
         behind: Script | None = None,
+        made: Mapping[str, str] | None = None,
         directory: Traversable | None = None,
     ) -> Script:
-        """Read `lua/{name}.lua` and the parts that its header's `Uses` names from `lua/lib`.
+        """Read `lua/{name}.lua` and the parts that its header's `Uses` names.
 
         `keys` and `args` are the names that the header has, with spaces between; each is a local of
-        that name, an `int` as a number.  The
-        parts come next, in the order named, then the script's own text; the sha is that of the
-        whole.  An AssertionError says where header and Python differ: that is a bug of ours.
+        that name, an `int` as a number.  The parts come next, in the order named, each from `made`
+        or else from `lua/lib`; then the script's own text; the sha is that of the whole.  An
+        AssertionError says where header and Python differ: that is a bug of ours.
         """
         directory = directory or files("pool.redis") / "lua"
         text = (directory / f"{name}.lua").read_text("utf-8")
@@ -89,7 +90,8 @@ class Script:
         found, named = _slots(name, header), (tuple(keys.split()), tuple(args.split()))
         assert found == named, f"{name}.lua: header says {found}, Python {named}"
         used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
-        parts = [(directory / "lib" / f"{part}.lua").read_text("utf-8") for part in used]
+        library, made = directory / "lib", made or {}
+        parts = [made.get(p) or (library / f"{p}.lua").read_text("utf-8") for p in used]
         source = "\n".join([_locals(header), *parts, text])
         return cls(name, source, _sha(source), *found, reads, behind)
 

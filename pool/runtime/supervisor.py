@@ -32,7 +32,7 @@ from pool.core.retry import Dice, Restarts
 from pool.errors import NotRunning, PartEnded, StoreError
 from pool.events import ActorCrashed, Event
 from pool.redis.io.loops import is_asked_for, is_cancellation, strays, unmoved
-from pool.redis.io.restart import Ends
+from pool.redis.io.task import Ends
 from pool.runtime.actor import Actor
 from pool.runtime.exceptions import told
 

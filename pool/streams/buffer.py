@@ -11,8 +11,9 @@ Of bytes it holds `BUFFER_BYTES_MAX`, and beyond half of that no more than one r
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
@@ -20,7 +21,7 @@ import anyio.lowlevel
 import attrs
 
 from pool import checks
-from pool.errors import InvalidOption
+from pool.errors import InvalidOption, NotRunning
 from pool.runtime.session import Session
 from pool.runtime.stream_tailer import Batch, Reading, StreamTailer
 from pool.streams.commands import StoredStream
@@ -56,6 +57,19 @@ def stored_of(given: object, session: Session) -> StoredStream:
         problem = "it is of another pool or server: make it by sibling()"
         raise InvalidOption(option="stream", value=stored.name, problem=problem)
     return stored
+
+
+def check_may_read(stored: StoredStream, known: Collection[str]) -> None:
+    """Raise InvalidOption if a stream is read already, or as many are as may be.
+
+    `known` holds the keys of those that are read.
+    """
+    problem = f"it reads {STREAMS_MAX} streams, which is the most"
+    if stored.events in known:
+        problem = "it is read already"
+    elif len(known) < STREAMS_MAX:
+        return
+    raise InvalidOption(option="stream", value=stored.name, problem=problem)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -169,3 +183,26 @@ class EventBuffer(Generic[I, R]):
         if self._batch is not None and self._is_light and len(self._items) <= self._half:
             batch, self._batch = self._batch, None
             self.tailer.taken(batch)
+
+
+class BufferedReader(ABC):
+    """What a reader and a sink do alike: they are open for a time, and fail as one."""
+
+    _session: Session
+    _state: str  # new, open, closed
+    _buffer: EventBuffer[Any, Any]
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Read no more."""
+
+    def _check_open(self, *, may_be_closed: bool = False) -> None:
+        self._session.check_loop()
+        if self._state != "open" and not (may_be_closed and self._state == "closed"):
+            raise NotRunning(state=self._state)
+
+    def _on_failed(self, error: Exception) -> None:
+        self._buffer.end(error)

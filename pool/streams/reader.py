@@ -28,7 +28,6 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 import anyio
@@ -49,7 +48,7 @@ from pool.redis.io.system import BodyIO, Reply
 from pool.runtime.session import CLOSE_BUDGET_S, Session
 from pool.runtime.stream_tailer import Batch, Fields, Reading, StreamEntry, StreamTailer
 from pool.runtime.supervisor import Apart
-from pool.streams.buffer import STREAMS_MAX, EventBuffer, EventSource, stored_of
+from pool.streams.buffer import BufferedReader, EventBuffer, EventSource, check_may_read, stored_of
 from pool.streams.commands import Facts, StoredStream, probe_call
 from pool.streams.event import (
     FIRST,
@@ -125,7 +124,7 @@ def _size_of(item: _Item) -> int:
     return 0 if item.event is None else len(item.event.payload)
 
 
-class Reader:
+class Reader(BufferedReader):
     """An independent cursor over one or more streams: `async with stream.reader() as reader`.
 
     Iterating gives each `StreamEvent` once, in the order of each stream, and waits for new ones.
@@ -235,14 +234,6 @@ class Reader:
         self._tailer.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
         """Stop reading; whoever iterates is told that it has ended.  Twice is fine."""
         self._session.check_loop()
@@ -262,14 +253,7 @@ class Reader:
     async def _add(self, stored: StoredStream, start: Start) -> None:
         position = position_of(start)
         readings = self._tailer.readings
-        is_read = stored.events in readings or stored.events in self._aside
-        if is_read or len(readings) + len(self._aside) >= STREAMS_MAX:
-            problem = (
-                "it is read already"
-                if is_read
-                else f"it reads {STREAMS_MAX} streams, which is the most"
-            )
-            raise InvalidOption(option="stream", value=stored.name, problem=problem)
+        check_may_read(stored, {*readings, *self._aside})
         call = probe_call([(stored, position)])
         reply = await self._session.pipeline.call(call, repeatable=True)
         [facts] = reply
@@ -474,14 +458,6 @@ class Reader:
             if error is None:
                 self._buffer.drop()
             self._buffer.end(NotRunning(state="closed"))
-
-    def _on_failed(self, error: Exception) -> None:
-        self._buffer.end(error)
-
-    def _check_open(self, *, may_be_closed: bool = False) -> None:
-        self._session.check_loop()
-        if self._state != "open" and not (may_be_closed and self._state == "closed"):
-            raise NotRunning(state=self._state)
 
     # --- beside the loop ----------------------------------------------------------------------
 

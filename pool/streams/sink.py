@@ -66,7 +66,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 import anyio
@@ -90,7 +89,7 @@ from pool.redis.reads import Portion
 from pool.runtime.session import CLOSE_BUDGET_S, Session
 from pool.runtime.stream_tailer import Batch, StreamTailer
 from pool.runtime.supervisor import Apart
-from pool.streams.buffer import STREAMS_MAX, EventBuffer, EventSource, stored_of
+from pool.streams.buffer import BufferedReader, EventBuffer, EventSource, check_may_read, stored_of
 from pool.streams.commands import (
     BATCH_MAX,
     ConsumerLease,
@@ -119,7 +118,7 @@ DELIVERIES_HIGH: Final = 10_000
 PARKED_FETCHED_MAX: Final = 10_000
 
 
-class Sink:
+class Sink(BufferedReader):
     """A named consumer group: `async with stream.sink("billing") as sink`.
 
     Iterating gives this consumer its share of the events; each must be acknowledged with `ack()`.
@@ -388,14 +387,6 @@ class Sink:
         self._arm()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
         """Read no more; what was not handed out goes to others at once.  Twice is fine.
 
@@ -425,14 +416,7 @@ class Sink:
 
     def _source(self, stored: StoredStream, start: Start) -> Source:
         position = position_of(start)
-        if stored.events in self._sources or len(self._sources) >= STREAMS_MAX:
-            is_read = stored.events in self._sources
-            problem = (
-                "it is read already"
-                if is_read
-                else f"it reads {STREAMS_MAX} streams, which is the most"
-            )
-            raise InvalidOption(option="stream", value=stored.name, problem=problem)
+        check_may_read(stored, self._sources)
         # One that was read before goes on where it was: what is in hand is not given again.
         return self._left.get(stored.events) or Source(
             stream=stored.events, position=FIRST, of=self._stored(stored), start=position
@@ -440,11 +424,6 @@ class Sink:
 
     def _all(self) -> list[Source]:
         return [*self._sources.values(), *self._left.values()]
-
-    def _check_open(self, *, may_be_closed: bool = False) -> None:
-        self._session.check_loop()
-        if self._state != "open" and not (may_be_closed and self._state == "closed"):
-            raise NotRunning(state=self._state)
 
     def _check_acks(self) -> None:
         self._check_open()
@@ -709,9 +688,6 @@ class Sink:
             if error is None:
                 self._buffer.drop()
             self._buffer.end(NotRunning(state="closed"))
-
-    def _on_failed(self, error: Exception) -> None:
-        self._buffer.end(error)
 
 
 def _checked(given: object) -> StreamEvent:

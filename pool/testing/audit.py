@@ -20,6 +20,7 @@ import attrs
 import redis
 
 from pool.core.ids import member_name
+from pool.core.lifecycle import OWNED
 from pool.core.record import Record, Start, steps_name
 from pool.names import Control, Names
 from pool.redis.commands.member import Opening
@@ -146,7 +147,7 @@ class _Lane:
         yield from self._of_counters(records)
 
     def _of_record(self, key: str, record: Record) -> Iterator[str]:
-        if (record.owner != "") != (record.state in ("pending", "running")):
+        if (record.owner != "") != (record.state in OWNED):
             yield f"its owner is {record.owner!r}"
         if record.epoch > int(self.lane.get("stamp", "0")):
             yield f"its epoch {record.epoch} is above the lane's stamp"

@@ -11,10 +11,11 @@ from typing import Any
 from pool.core.codec import encode_value
 from pool.core.record import Kind
 from pool.core.timing import Timing
-from pool.jobs.job import Inbox, Job, Page
+from pool.jobs.job import Inbox, Job
 from pool.jobs.keeper import Keeper
 from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import Edge, SaveEdge, StepEdge
+from pool.redis.commands.talk import InboxPage
 from pool.settings import Settings
 
 
@@ -48,8 +49,8 @@ def make_job(
     """
     messages = [(n, encode_value(each)) for n, each in enumerate(notifications, start=1)]
 
-    async def read_inbox(_: int) -> Page:
-        return False, messages
+    async def read_inbox(_: int) -> InboxPage:
+        return InboxPage(False, messages)
 
     def store(edge: Edge) -> None:
         if isinstance(edge, (SaveEdge, StepEdge)):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pool.core.digits import DIGITS_MAX
-from pool.core.ids import SEED_BYTES, Ids, member_name, split_member_name
-from pool.errors import StoreFault
+from pool.core.ids import SEED_BYTES, Ids
 
 SEED = st.binary(min_size=SEED_BYTES, max_size=SEED_BYTES)
 
@@ -43,15 +40,3 @@ def test_a_fork_makes_other_ids() -> None:
     assert parent.next() == child.next()
     child.redraw(b"abcdefgh")
     assert not {parent.next() for _ in range(99)} & {child.next() for _ in range(99)}
-
-
-@given(SEED, st.integers(0, 10**DIGITS_MAX - 1))
-def test_a_members_name_can_be_taken_apart(seed: bytes, number: int) -> None:
-    worker = Ids(seed).next("w")
-    assert split_member_name(member_name(worker, number)) == (worker, number)
-
-
-@pytest.mark.parametrize("name", ["", ".", "w1", "w1.", ".1", "w1.x", "w1.-1", "w1.٣", "w1. 1"])
-def test_foreign_names_are_refused(name: str) -> None:
-    with pytest.raises(StoreFault):
-        split_member_name(name)

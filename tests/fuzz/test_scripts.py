@@ -15,7 +15,7 @@ from pool.redis.commands.change import Guard
 from pool.redis.commands.edges import Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import renewal
-from pool.redis.commands.recovery import claims, holdings, overdue
+from pool.redis.commands.recovery import fenced, overdue, reaped
 from pool.redis.commands.talk import looked
 from pool.redis.commands.upkeep import owned
 from pool.redis.scripts import ScriptCall
@@ -224,7 +224,7 @@ def _use(bench: Bench, mutator: Mutator, number: int) -> None:
     bench.client.zadd(bench.names.keepalive, {"w1.1": number})
     bench.client.hdel(bench.names.lane, "seen", "quiet")
     [reply] = bench.run(lane.fence("n1.1", reap_s=1.0, claims_max=9, suspects=("w9.1",)))
-    for claim in claims(reply)[1]:
+    for claim in fenced(reply).claims:
         [reply] = bench.run(lane.reap(claim, reap_s=1.0))
-        for holding in holdings(reply)[2]:
+        for holding in reaped(reply).held:
             bench.run(lane.quarantine(holding.key, holding.text, claim.identity))

@@ -11,9 +11,11 @@ import pytest
 
 from pool.core import record
 from pool.core.digits import DIGITS_MAX
+from pool.redis.commands.edges import LIFE
 
 LUA = Path(__file__).parents[2] / "pool" / "redis" / "lua"
 PARTS = sorted(path.stem for path in (LUA / "lib").glob("*.lua"))
+MADE = {"life": LIFE}  # of Python's tables; the others stand in files
 KEYWORDS = {
     *("and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in"),
     *("local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while"),
@@ -73,7 +75,7 @@ def free(text: str) -> set[str]:
 
 @cache
 def text_of(part: str) -> str:
-    return (LUA / "lib" / f"{part}.lua").read_text("utf-8")
+    return MADE.get(part) or (LUA / "lib" / f"{part}.lua").read_text("utf-8")
 
 
 def gives(part: str) -> set[str]:
@@ -86,7 +88,7 @@ def gives(part: str) -> set[str]:
 
 def needs(part: str) -> tuple[set[str], set[str]]:
     """Return which parts it needs, and which keys and arguments, as its header has them."""
-    header = re.sub(r"\([^)]*\)", "", text_of(part)[: text_of(part).index("]]")])
+    header = re.sub(r"\([^)]*\)", "", text_of(part).partition("]]")[0])
     said = re.search(r"\bNeeds\s+(.*?)\.(?:\s|$)", header, re.DOTALL)
     parts: set[str] = set()
     names: set[str] = set()

@@ -19,6 +19,7 @@ from pool.jobs.worker.messages import Ticked
 from pool.maps.deltas import Set
 from pool.names import Names, lane_of
 from pool.ops import inspect
+from pool.redis.commands.change import Pulled
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -198,7 +199,7 @@ async def test_what_runs_in_one_lane_is_a_slot_less_for_the_others(
     lane = worker._lanes[mine]
     lane.is_pulling, lane.coming, lane.come = True, 5, 0
     worker._note_come(lane, 2)
-    worker._on_pulled(lane.box, (0, 3, 0))
+    worker._on_pulled(lane.box, Pulled(left=0, granted=3, oldest=0))
     assert (lane.is_pulling, lane.coming) == (False, 1)
     worker._note_come(lane, 1)
     assert lane.coming == 0

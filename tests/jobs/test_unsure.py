@@ -12,6 +12,7 @@ from pool import Handlers, Job
 from pool.errors import (
     AuthError,
     InboxFull,
+    JobExists,
     NoSuchJob,
     NotRunning,
     StorageFull,
@@ -411,3 +412,29 @@ async def test_what_a_lane_refused_that_is_not_joined_yet_is_surely_not_done(
     assert told
     assert not refused.value.maybe_done
     fleet.client.hdel(fleet.names.jobs, "k")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_anew", [False, True])
+async def test_a_refusal_of_new_data_says_nothing_of_a_try_with_those_that_are_lost(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, is_anew: bool
+) -> None:
+    """It may have run before the loss, and somebody else has the key since."""
+    handle, told = Dispatcher.handle, list[object]()
+    node = await fleet.node(Handlers())
+    await node.options(allow_unknown=True).dispatch("any", "k")
+
+    def lose(self: Dispatcher, message: Any) -> None:
+        if isinstance(message, _Admitted):
+            told.append(message)
+            if len(told) == 1:
+                message = attrs.evolve(message, reply=SENT)
+            elif is_anew:
+                message = attrs.evolve(message, generation="anew")
+        handle(self, message)
+
+    monkeypatch.setattr(Dispatcher, "handle", lose)
+    with pytest.raises(StoreLost if is_anew else JobExists) as refused:
+        await node.options(allow_unknown=True).dispatch("any", "k")
+    assert len(told) == 2
+    assert not is_anew or refused.value.maybe_done  # type: ignore[attr-defined]

@@ -189,7 +189,7 @@ def test_a_reaper_that_dies_with_the_claim_is_succeeded(fleet: Fleet, figures: F
 
 def _claim_as_a_dead_reaper(fleet: Fleet, worker: str) -> Claim:
     """Fence a dead worker for a reaper that does not exist, before anybody else can."""
-    from pool.redis.commands.recovery import claims
+    from pool.redis.commands.recovery import fenced
 
     lane, identity = fleet.lane, f"{worker}.1"
     call = lane.fence("ndead.1", reap_s=0.5, claims_max=1)
@@ -197,7 +197,7 @@ def _claim_as_a_dead_reaper(fleet: Fleet, worker: str) -> Claim:
         pipe.zadd(lane.names.keepalive, {identity: 1}, xx=True)  # its lease has just ended
         pipe.eval(call.script.source, len(call.keys), *call.keys, *call.args)
         _, reply = pipe.execute()
-    _, [claim] = claims(reply)
+    [claim] = fenced(reply).claims
     assert claim.identity == identity
     return claim
 

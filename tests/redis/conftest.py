@@ -23,7 +23,7 @@ from pool.redis.commands.change import Guard
 from pool.redis.commands.edges import Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import renewal
-from pool.redis.commands.recovery import Claim, claims
+from pool.redis.commands.recovery import Claim, fenced
 from pool.redis.commands.talk import Missing, More, looked
 from pool.redis.commands.upkeep import Owned, owned
 from pool.redis.embedded.program import ServerProgram, find_servers
@@ -349,7 +349,7 @@ class Bench:
         return self.lane.fence(**given | changes)
 
     def fence(self, **changes: Any) -> list[Claim]:
-        return claims(self.run(self.fence_call(**changes)))[1]
+        return fenced(self.run(self.fence_call(**changes))).claims
 
     def fenced(self, worker: Target) -> Claim:
         """Fence a worker, and return the claim on what it owns."""

@@ -10,7 +10,7 @@ import pytest
 from pool.core.pooltime import Told
 from pool.redis.commands.calls import Target
 from pool.redis.commands.member import Renewal, renewal
-from pool.redis.commands.recovery import claims, overdue
+from pool.redis.commands.recovery import fenced, overdue
 from pool.redis.commands.upkeep import expired
 
 if TYPE_CHECKING:
@@ -539,4 +539,4 @@ def test_what_somebody_else_wrote_is_no_offset(clock: Clock, junk: str) -> None:
         clock.bench.do("HSET", clock.bench.names.lane, field, junk)
     told = clock.renew(turn=0)
     assert abs(clock.error_ms(told)) < BUSY_MS
-    claims(clock.bench.run(clock.bench.fence_call()))
+    fenced(clock.bench.run(clock.bench.fence_call()))

@@ -12,7 +12,7 @@ from pool.core.record import Options, Outcome, Record
 from pool.maps.commands import delta_of
 from pool.maps.deltas import Position
 from pool.redis.commands.calls import Target
-from pool.redis.commands.recovery import holdings, overdue
+from pool.redis.commands.recovery import overdue, reaped
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -80,8 +80,9 @@ def test_a_key_that_is_no_text_keeps_no_reaper_from_its_work(bench: Bench, state
     parked, is_done = set(), False
     while not is_done:
         call = bench.lane.reap(claim, reap_s=1.0)
-        is_done, _, held = holdings(bench.run(call))
-        for each in held:
+        told = reaped(bench.run(call))
+        is_done = told.is_forgotten
+        for each in told.held:
             if each.record is None:
                 quarantine = bench.lane.quarantine(each.key, each.text, "w1.1")
                 assert bench.run(quarantine) == b"OK"

@@ -12,7 +12,7 @@ from pool.core.lifecycle import TABLE
 from pool.core.settlement import CancelJob, Death, Grant, Judgement, ParkJob, Wait, recover
 from pool.redis.commands.calls import Target
 from pool.redis.commands.edges import Edge
-from pool.redis.commands.recovery import Claim, holdings, overdue
+from pool.redis.commands.recovery import Claim, overdue, reaped
 
 if TYPE_CHECKING:
     from pool.redis.scripts import ScriptCall
@@ -169,12 +169,12 @@ class Life:
             return None
         claim = self.dice.choice(self.claims)
         call = self.bench.lane.reap(claim, reap_s=1.0)
-        is_done, _, found = holdings(self.bench.run(call))
-        if is_done:
+        told = reaped(self.bench.run(call))
+        if told.is_forgotten:
             self.claims.remove(claim)
             return "forgotten"
         edges = []
-        for holding in found[: self.dice.randint(1, 3)]:
+        for holding in told.held[: self.dice.randint(1, 3)]:
             assert holding.record is not None
             assert holding.record.owner == claim.identity
             decision = recover(

@@ -9,8 +9,8 @@ import pytest
 
 from pool.core.record import Options
 from pool.redis.commands.calls import Target
-from pool.redis.commands.member import Renewal, Ttl, joined, renewal
-from pool.redis.commands.recovery import Claim, Holding, claims, holdings
+from pool.redis.commands.member import Renewal, Ttl, registered, renewal
+from pool.redis.commands.recovery import Claim, Holding, fenced, reaped
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -31,8 +31,8 @@ def renew(bench: Bench, *identities: str, term: int = 0) -> Renewal:
 
 
 def reap(bench: Bench, claim: Claim, after: int = 0) -> tuple[bool, list[Holding]]:
-    is_done, _, held = holdings(bench.run(bench.lane.reap(claim, reap_s=1.0, after=after)))
-    return is_done, held
+    told = reaped(bench.run(bench.lane.reap(claim, reap_s=1.0, after=after)))
+    return told.is_forgotten, [*told.held]
 
 
 def set_seen(bench: Bench, ago_ms: int) -> None:
@@ -182,14 +182,14 @@ def test_nobody_is_fenced_while_nobody_could_renew(bench: Bench, seen_ago_ms: in
     bench.end_lease("w1.1")
     set_seen(bench, seen_ago_ms)
     before = bench.dump()
-    earliest, found = claims(bench.run(bench.fence_call()))  # before anybody could renew
-    assert (found, bench.dump()) == ([], before)
-    assert earliest is not None
+    told = fenced(bench.run(bench.fence_call()))  # before anybody could renew
+    assert (told.claims, bench.dump()) == ([], before)
+    assert told.earliest_ms is not None
     renew(bench, "n1.1")
-    earliest, found = claims(bench.run(bench.fence_call()))
-    assert found == []
-    assert earliest is not None
-    assert bench.now_ms() + TTL_MS - 1_000 < earliest <= bench.now_ms() + TTL_MS
+    told = fenced(bench.run(bench.fence_call()))
+    assert told.claims == []
+    assert told.earliest_ms is not None
+    assert bench.now_ms() + TTL_MS - 1_000 < told.earliest_ms <= bench.now_ms() + TTL_MS
     assert [e["edge"] for e in bench.journal()] == ["quiet"]
 
     bench.do("HSET", bench.names.lane, "quiet", bench.now_ms() - 1)
@@ -245,7 +245,7 @@ def test_the_lane_says_for_how_long_it_grants(bench: Bench) -> None:
         not_after_ms=bench.now_ms() + TTL_MS,
         pool_ttl_ms=3_600_000,
     )
-    assert joined(bench.run(call))[1] == told
+    assert registered(bench.run(call)).ttl == told
     assert left_ms(bench, "n2.1") <= TTL_MS
     bench.do("HDEL", bench.names.lane, "ttl", "term")
     assert renew(bench, "n1.1").ttl.ms == TTL_MS  # the default
@@ -381,9 +381,9 @@ def test_an_owner_without_a_lease_is_fenced_as_a_suspect(bench: Bench) -> None:
 def test_a_fence_claims_no_more_than_asked(bench: Bench) -> None:
     """The earliest lease end left says that there is more to do."""
     bench.end_lease("w1.1", "w2.1", "n1.1")
-    earliest, found = claims(bench.run(bench.fence_call(claims_max=2)))
-    assert len(found) == 2
-    assert earliest == 0
+    told = fenced(bench.run(bench.fence_call(claims_max=2)))
+    assert len(told.claims) == 2
+    assert told.earliest_ms == 0
     assert len(bench.fence(claims_max=2)) == 1
 
 
@@ -452,21 +452,22 @@ def test_starts_that_cannot_be_moved_hide_nothing(bench: Bench) -> None:
     bench.put("r", "R")
     claim = bench.fenced(W1)
     bench.do("SET", bench.names.unassigned("h"), "somebody else's")
-    seen, after, is_done = list[str](), 0, False
+    seen, after = list[str](), 0
     for _ in range(2):
-        is_done, after, held = holdings(bench.run(bench.lane.reap(claim, reap_s=1.0, after=after)))
-        seen += [holding.key for holding in held]
-        edges = [bench.edge("g", holding.key, x="") for holding in held]
+        told = reaped(bench.run(bench.lane.reap(claim, reap_s=1.0, after=after)))
+        after = told.upto
+        seen += [holding.key for holding in told.held]
+        edges = [bench.edge("g", holding.key, x="") for holding in told.held]
         assert set(bench.advance("reap", "w1.1", *edges, claim=claim.claim)) == {"MALFORMED"}
     assert sorted(seen) == sorted([*(f"p{i}" for i in range(70)), "r"])
-    assert holdings(bench.run(bench.lane.reap(claim, reap_s=1.0, after=after)))[1:2] == (0,)
-    assert not is_done
+    told = reaped(bench.run(bench.lane.reap(claim, reap_s=1.0, after=after)))
+    assert (told.upto, told.is_forgotten) == (0, False)
 
 
 def test_a_name_that_is_no_text_keeps_no_other_claim_from_being_read(bench: Bench) -> None:
     bench.end_lease("w1.1")
     bench.client.zadd(bench.names.keepalive, {b"\xff.1": bench.now_ms() - 10})
-    assert [claim.identity for claim in claims(bench.run(bench.fence_call()))[1]] == ["w1.1"]
+    assert [claim.identity for claim in bench.fence()] == ["w1.1"]
 
 
 def test_who_was_reaped_is_remembered_and_then_forgotten(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pool.core.record import Marks, Record
 from pool.redis.commands.calls import Target
-from pool.redis.commands.recovery import Claim, holdings, overdue
+from pool.redis.commands.recovery import Claim, overdue, reaped
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -119,7 +119,7 @@ def test_the_marks_of_who_came_back_are_told_to_nobody(bench: Bench) -> None:
     assert isinstance(looked, Record)
     assert looked.marks == left
     claim = died(bench, bench.now_ms() - TTL_MS - 1)
-    *_, [held] = holdings(bench.run(bench.lane.reap(claim, reap_s=1.0)))
+    [held] = reaped(bench.run(bench.lane.reap(claim, reap_s=1.0))).held
     assert held.record is not None
     assert held.record.marks == left
     sweep = bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)

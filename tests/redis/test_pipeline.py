@@ -41,7 +41,7 @@ from pool.redis.url import Url
 from pool.testing.proxy import FaultProxy, fault_proxy
 from tests.stopwatch import stopwatch
 
-OP_TIMEOUT_S = 0.4
+OP_TIMEOUT_S = 1.0
 PATIENCE_S = 10.0
 SLACK_S = 0.35  # of a busy machine, on top of a deadline
 
@@ -83,7 +83,7 @@ def key(pool_name: str) -> str:
 
 @asynccontextmanager
 async def linked(url: str, **options: Any) -> AsyncIterator[Pipeline]:
-    options = {"op_timeout_s": OP_TIMEOUT_S, **options}
+    options = {"op_timeout_s": PATIENCE_S, **options}
     with anyio.fail_after(PATIENCE_S):
         pipeline = await Pipeline.open(SystemIO(), Url.parse(url), **options)
         try:
@@ -94,6 +94,7 @@ async def linked(url: str, **options: Any) -> AsyncIterator[Pipeline]:
 
 @asynccontextmanager
 async def proxied(url: str, **options: Any) -> AsyncIterator[tuple[Pipeline, FaultProxy]]:
+    options = {"op_timeout_s": OP_TIMEOUT_S, **options}
     with anyio.fail_after(PATIENCE_S):
         async with fault_proxy(url) as proxy, linked(proxy.url, **options) as pipeline:
             yield pipeline, proxy
@@ -109,7 +110,7 @@ async def test_many_callers_each_get_their_own_reply(redis_url: str, key: str, a
     """1,200 calls at once are more than one batch."""
     got: dict[int, bytes] = {}
 
-    async with linked(redis_url, op_timeout_s=PATIENCE_S) as pipeline:
+    async with linked(redis_url) as pipeline:
 
         async def ask(n: int) -> None:
             got[n] = await pipeline.call(add([key], [n]))
@@ -428,7 +429,7 @@ async def test_flushed_scripts_are_loaded_again_once(redis_url: str, key: str, a
 async def test_a_stopped_server_does_late_what_it_was_sent(
     own_server: EmbeddedServer, add: Script
 ) -> None:
-    async with linked(own_server.url) as pipeline:
+    async with linked(own_server.url, op_timeout_s=OP_TIMEOUT_S) as pipeline:
         await pipeline.call(add(["{a}"], ["warm"]))
         os.kill(own_server.pid, signal.SIGSTOP)
         try:
@@ -446,7 +447,7 @@ async def test_a_stopped_server_does_late_what_it_was_sent(
 
 @pytest.mark.anyio
 async def test_a_restarted_server_is_found_again(own_server: EmbeddedServer, add: Script) -> None:
-    async with linked(own_server.url, op_timeout_s=PATIENCE_S) as pipeline:
+    async with linked(own_server.url) as pipeline:
         await pipeline.call(add(["{a}"], ["x"]))
         own_server.kill()
         own_server.restart()
@@ -457,7 +458,7 @@ async def test_a_restarted_server_is_found_again(own_server: EmbeddedServer, add
 @pytest.mark.anyio
 async def test_a_demoted_master_is_left(own_server: EmbeddedServer, add: Script) -> None:
     """D28: a replica is refused with its role; the words of LOADING are in test_replies."""
-    async with linked(own_server.url) as pipeline:
+    async with linked(own_server.url, op_timeout_s=OP_TIMEOUT_S) as pipeline:
         with redis.Redis.from_url(own_server.url) as client:
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(StoreUnavailable, match="READONLY"):

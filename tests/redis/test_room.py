@@ -8,6 +8,7 @@ import pytest
 
 from pool.core.record import Start
 from pool.redis import pipeline as pipelines
+from pool.redis.commands.change import Pulled
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
@@ -184,4 +185,4 @@ async def test_a_pull_does_not_overtake_the_ends_that_free_its_slots(
     pipeline.send(bench.lane.pull(W1, ["h"], keys_max=100, pending_s=1.0), said.append)
     await pipeline.execute("PING")
     await pipeline.aclose(5.0)
-    assert said[1] == (0, 10, 0)
+    assert said[1] == Pulled(left=0, granted=10, oldest=0)

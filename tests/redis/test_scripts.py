@@ -45,6 +45,15 @@ def test_a_script_is_its_parts_and_its_text_in_order(directory: Path) -> None:
     assert "return 1" not in repr(script)
 
 
+def test_a_part_may_be_made_of_what_python_has(directory: Path) -> None:
+    made = {"first": "local first = 2"}
+    script = Script.load(
+        "sum", keys="total *parts", args="unit limit", directory=directory, made=made
+    )
+    assert "local first = 2" in script.source
+    assert "local first = 1" not in script.source
+
+
 def test_names_of_the_header_are_locals_and_ints_are_numbers(directory: Path) -> None:
     script = load(directory, ("total", "*parts"), ("unit", "limit"))
     first, *_ = script.source.splitlines()

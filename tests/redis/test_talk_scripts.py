@@ -13,7 +13,7 @@ from pool.core.record import Outcome, Record
 from pool.names import Control
 from pool.redis.commands.calls import Target
 from pool.redis.commands.opening import OPEN_POOL, PoolConfig, pool_config
-from pool.redis.commands.talk import Missing, More, looked, messages
+from pool.redis.commands.talk import Missing, More, inbox_page, looked
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -187,9 +187,9 @@ def test_an_inbox_is_read_in_pages(bench: Bench) -> None:
 
     def page(after: int, **pages: int) -> tuple[bool, list[int]]:
         lane = attrs.evolve(bench.lane, pages=Pages(**pages))
-        has_more, found = messages(bench.run(lane.inbox("k", after)))
-        assert all(payload.strip(b"x") == b"" for _, payload in found)
-        return has_more, [ids.index(number) for number, _ in found]
+        found = inbox_page(bench.run(lane.inbox("k", after)))
+        assert all(payload.strip(b"x") == b"" for _, payload in found.messages)
+        return found.has_more, [ids.index(number) for number, _ in found.messages]
 
     assert page(0) == (False, [0, 1, 2, 3, 4])
     assert page(ids[1]) == (False, [2, 3, 4])
@@ -209,8 +209,10 @@ def test_what_was_handled_and_stands_there_is_passed_over_so_far(bench: Bench) -
     first = int(notify(bench, "k").split()[1])
     name, count = bench.names.inbox("k"), 2_500
     bench.do("RPUSH", name, *(f"{first + n}|r|m" for n in range(1, count)))
-    assert messages(bench.run(bench.lane.inbox("k", first + 899)))[1][0][0] == first + 900
-    assert messages(bench.run(bench.lane.inbox("k", first + 1_100))) == (True, [])
+    page = inbox_page(bench.run(bench.lane.inbox("k", first + 899)))
+    assert page.messages[0][0] == first + 900
+    page = inbox_page(bench.run(bench.lane.inbox("k", first + 1_100)))
+    assert (page.has_more, page.messages) == (True, [])
     handled = bench.edge("s", "k", x=first + count)
     answers = [bench.advance("own", "w1.1", handled)[0] for _ in range(6)]
     assert answers == ["MORE"] * 4 + ["OK"] * 2

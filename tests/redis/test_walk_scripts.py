@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool.redis.commands.calls import Target
-from pool.redis.commands.upkeep import Walked, recounted, walked
+from pool.redis.commands.upkeep import Recounted, Walked, recounted, walked
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -96,7 +96,8 @@ def test_whoever_should_have_a_deadline_and_has_none_is_told(bench: Bench) -> No
 
 def recount(bench: Bench, changes: str, *, counted: int) -> tuple[Any, Any]:
     call = bench.lane.recount(["h", "other"], changes=changes, found=3, counted=counted)
-    return recounted(bench.run(call))
+    counts = recounted(bench.run(call))
+    return counts.before, counts.after
 
 
 def test_counters_are_set_right(bench: Bench) -> None:
@@ -113,7 +114,7 @@ def test_counters_are_set_right(bench: Bench) -> None:
 def test_without_a_count_only_the_pass_is_noted(bench: Bench) -> None:
     bench.do("HSET", bench.names.lane, "unassigned", 7, "waiting", 9)
     call = bench.lane.recount([], changes="", found=2, counted=5)
-    assert recounted(bench.run(call)) == ((7, 9), (7, 9))
+    assert recounted(bench.run(call)) == Recounted((7, 9), (7, 9))
     assert bench.counter("astray") == 2
 
 

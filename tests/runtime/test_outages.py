@@ -263,7 +263,9 @@ async def test_ten_seconds_of_outage_of_many_lanes_are_a_few_log_lines(
             await fleet.leave(node)
             await fleet.until(lambda: "node.left" in [line["event"] for line in logs])
     counted = {line["event"]: line["times"] for line in logs if "times" in line}
-    assert counted.items() >= {"lease.lost": 15, "lease.resumed": 15}.items()
+    # On a busy machine one may be lost twice.
+    assert counted["lease.lost"] >= 15
+    assert counted["lease.resumed"] >= 15
     assert len(logs) < 15, logs
 
 

@@ -40,9 +40,7 @@ def refused_is_not_done(view: View, _: Bounds, found: Finding) -> None:
         if event.type == "fail":
             found.judged += 1
             if start := began.get(event.idem):
-                asked = view.invoked.get(event.idem, event)
-                if not view.loses(asked.t, event.t, event.key):
-                    found.say(f"{event.idem} failed with {event.err}, and ran", event, start)
+                found.say(f"{event.idem} failed with {event.err}, and ran", event, start)
     handled = {(e.job, e.extra["seq"]): e for e in view.of.get("note", ())}
     for event in view.of.get("notify", ()):
         if event.type == "fail":

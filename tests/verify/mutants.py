@@ -536,6 +536,14 @@ MUTANTS: Final = (
         needs=("lossy-replies",),
     ),
     Mutant(
+        name="new data deny what was done with the lost ones",
+        breaks="a dispatch that had no answer before a loss of data is said to be refused after it",
+        path="pool/jobs/client/dispatcher.py",
+        old="if is_anew and isinstance(answer, PoolError):",
+        new="if is_anew and isinstance(answer, Accepted):",
+        by=("tests/jobs/test_unsure.py",),
+    ),
+    Mutant(
         name="payload lost by a retry",
         breaks="a job that waits for its next attempt keeps no payload",
         path="pool/redis/lua/advance.lua",
@@ -635,8 +643,8 @@ MUTANTS: Final = (
         name="an inbox of one page",
         breaks="what stands in an inbox behind its first page is not read (E3)",
         path="pool/jobs/job.py",
-        old="                self._is_behind = self._is_behind or has_more",
-        new="                del has_more",
+        old="self._is_behind = self._is_behind or page.has_more",
+        new="pass",
         needs=("pages",),
     ),
     Mutant(
@@ -1412,7 +1420,7 @@ MUTANTS: Final = (
     Mutant(
         name="a body that returned is not missed",
         breaks="a connection's body that ends without an error is not run again (13.1)",
-        path="pool/redis/io/restart.py",
+        path="pool/redis/io/task.py",
         old="            if _is_closing(body_io):\n                return\n"
         "            body_io.connection.close()",
         new='            if _is_closing(body_io) or "returned" in str(crash):\n'
@@ -1422,7 +1430,7 @@ MUTANTS: Final = (
     Mutant(
         name="a stranger ends a body's pause",
         breaks="a body that is cancelled between two lives is gone, and nobody told (13.1)",
-        path="pool/redis/io/restart.py",
+        path="pool/redis/io/task.py",
         old="            await unmoved(partial(body_io.pause, sum(filter(None, told))))",
         new="            await body_io.pause(sum(filter(None, told)))",
         by=("tests/runtime/test_bodies.py::test_a_stranger_who_never_rests_kills_no_body",),
@@ -1494,7 +1502,7 @@ MUTANTS: Final = (
     Mutant(
         name="who raises at his answer silences the others",
         breaks="what one caller makes of his reply ends the connection of all (13.1)",
-        path="pool/redis/io/restart.py",
+        path="pool/redis/io/task.py",
         old="        except Exception as error:  # noqa: BLE001 - told, whatever it is\n",
         new="        except OSError as error:\n",
         by=(
@@ -1534,8 +1542,8 @@ MUTANTS: Final = (
         name="a lease joined anew forgets who was stopped",
         breaks="who was told to stop with the one before is never told to go on: G-05",
         path="pool/jobs/fleet/membership.py",
-        old="phase=state.lease.phase)",
-        new='phase="held")',
+        old="term=told.ttl.term, phase=state.lease.phase",
+        new='term=told.ttl.term, phase="held"',
         by=(
             (
                 "tests/jobs/test_membership.py::"

@@ -443,7 +443,7 @@ def outage(stage: Stage) -> None:
 def rolling_restart(stage: Stage) -> None:
     """Three nodes are replaced one after the other: zero lost, each service moves at most twice."""
     test_leaving.test_a_rolling_restart_loses_nothing_and_moves_a_service_at_most_twice(
-        stage.make_fleet(), stage.note
+        stage.make_fleet, stage.note
     )
     stage.said = "250 jobs, 0 lost"
 

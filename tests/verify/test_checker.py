@@ -1916,6 +1916,15 @@ def its_very_job_existed(s: Story) -> None:
 
 
 @bad("I30")
+def what_ran_before_a_loss_was_refused_after_it(s: Story) -> None:
+    facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"digest": "x"}}
+    s.say("dispatch", "invoke", **facts)
+    s.start("j1")
+    s.fault("loss")
+    s.say("dispatch", "fail", err="POOLEXISTS", **facts)
+
+
+@bad("I30")
 def a_refused_message_was_handled(s: Story) -> None:
     s.whole("j1")
     s.say("notify", "fail", key="k", job="j1", err="POOLUNAVAILABLE", extra={"seq": 1})

@@ -96,6 +96,7 @@ class Pending:
     is_answered: bool = False
     is_tried: bool = False  # a call that had it has failed
     maybe_done: bool = False  # one of the calls that had it may have been carried out
+    generation: str = ""  # whose data the first of those was for
 
     def resolve(self, answer: Accepted | PoolError) -> None:
         if not self.is_answered:
@@ -108,9 +109,10 @@ class Pending:
         if not self.is_tried:
             self.deadline_s = max(self.deadline_s, min(moved_s + op_timeout_s, self.until_s))
 
-    def doubt(self, lane: _Lane) -> None:
+    def doubt(self, lane: _Lane, generation: str) -> None:
         """A call that had it may have been carried out, or may still be."""
-        self.maybe_done = True
+        if not self.maybe_done:
+            self.maybe_done, self.generation = True, generation
         lane.doubted_s = max(lane.doubted_s, self.deadline_s)
 
     def fail(self, error: PoolError) -> None:
@@ -155,6 +157,7 @@ class _Admitted:
     reply: Reply
     asked_s: float
     only_answered: bool  # nothing was to be written: the server is full
+    generation: str  # as the call named it
 
 
 @attrs.frozen
@@ -318,7 +321,7 @@ class Dispatcher(Actor[Message]):
             lane.is_looking = False
             flying, lane.flying = [*chain(*lane.flying)], []
             for pending in flying:
-                pending.doubt(lane)
+                pending.doubt(lane, self.context.lanes[number].lane.generation)
             lane.again = [p for p in (*flying, *lane.again) if not p.is_answered]
             lane.due_s = math.inf
             self._resume(number)
@@ -444,8 +447,10 @@ class Dispatcher(Actor[Message]):
             expects=state.time.expects(now_s),
         )
 
+        generation = state.lane.generation
+
         def told(reply: Reply) -> _Admitted:
-            return _Admitted(number, batch, reply, now_s, only_answer)
+            return _Admitted(number, batch, reply, now_s, only_answer, generation)
 
         # Whose time is up first is answered then; the others are sent again if theirs is not.
         ends = (batch[0], batch[-1])
@@ -466,7 +471,7 @@ class Dispatcher(Actor[Message]):
             self._send(number, self._lane(number), batch, only_answer=True)
             return
         if isinstance(reply, PoolError):
-            self._on_failed(number, batch, reply)
+            self._on_failed(number, batch, reply, admitted.generation)
             return
         self._lane(number).failures = 0
         again = []
@@ -489,7 +494,12 @@ class Dispatcher(Actor[Message]):
                 else:
                     pending.resolve(answer)
             else:
-                pending.resolve(self._read(pending.item, said, seen))
+                answer = self._read(pending.item, said, seen)
+                is_anew = pending.maybe_done and pending.generation != admitted.generation
+                if is_anew and isinstance(answer, PoolError):
+                    # It may have been done with the data that are lost: these know nothing of that.
+                    answer = unsure(StoreLost(pool=self.context.pool))
+                pending.resolve(answer)
         first = batch[0].item  # each is, once
         if told[0] is Said.ACCEPTED and not first.allow_unknown and len(self._known) < KNOWN_MAX:
             self._known.add(first.handler)
@@ -503,7 +513,9 @@ class Dispatcher(Actor[Message]):
         workers = self.context.candidates.workers.values()
         return item.handler in self._known or any(item.handler in w.handlers for w in workers)
 
-    def _on_failed(self, number: int, batch: Sequence[Pending], error: PoolError) -> None:
+    def _on_failed(
+        self, number: int, batch: Sequence[Pending], error: PoolError, generation: str
+    ) -> None:
         """Try again what can be tried again: an admission carries its id."""
         if isinstance(error, StoreLost):
             error = self._lost(number)
@@ -518,7 +530,7 @@ class Dispatcher(Actor[Message]):
                 pending.fail(error)
                 continue
             if error.maybe_done:
-                pending.doubt(lane)
+                pending.doubt(lane, generation)
             lane.again.append(pending)
             if len(lane.again) == 1:
                 self.context.loop.later(pause_s, lambda: self.put(_Retry(number)))

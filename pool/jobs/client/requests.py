@@ -27,7 +27,7 @@ from pool.errors import (
 )
 from pool.jobs.context import Context
 from pool.jobs.settlement import TellWaiters, outcome_ttl_ms, tell_all
-from pool.redis.commands.change import EdgeStatus
+from pool.redis.commands.change import Advanced, EdgeStatus
 from pool.redis.commands.edges import CancelEdge
 from pool.redis.commands.talk import (
     InboxHas,
@@ -202,9 +202,9 @@ class Requests:
         state, pending_s = self.context.lanes[lane], self.context.timing.pending_timeout_s
         expects = state.time.expects(self.context.io.clock())
         call = state.lane.advance("free", "", [edge], pending_s=pending_s, expects=expects)
-        _, told = await self._call(call, limit, is_sure=True)
-        tell_all(self.context, self.tell_waiters, lane, [edge], told)
-        return told[0].status in (EdgeStatus.DONE, EdgeStatus.REPEAT)
+        advanced: Advanced = await self._call(call, limit, is_sure=True)
+        tell_all(self.context, self.tell_waiters, lane, [edge], advanced.told)
+        return advanced.told[0].status in (EdgeStatus.DONE, EdgeStatus.REPEAT)
 
     def _limit(self) -> _Limit:
         clock, settings = self.context.io.clock, self.context.settings

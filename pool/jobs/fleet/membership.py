@@ -64,7 +64,7 @@ from pool.maps.replica import Replica
 from pool.names import Names
 from pool.redis.commands.calls import IS_NODE, Target
 from pool.redis.commands.lane import Lane
-from pool.redis.commands.member import Left
+from pool.redis.commands.member import Left, Registered
 from pool.redis.commands.opening import PoolConfig, generation_of_pool
 from pool.runtime.actor import Actor
 from pool.runtime.pool_config import open_pool
@@ -662,14 +662,14 @@ class Membership(Actor[Message]):
             pool_ttl_ms=context.timing.ttl_ms,
             stale=stale,
         )
-        now_ms, ttl, generation, clock = await context.pipeline.call(call, repeatable=True)
+        told: Registered = await context.pipeline.call(call, repeatable=True)
         if context.lanes[state.number] is not state:
             return  # the pool was found anew meanwhile: that lease ends by itself
-        state.tell_time(now_ms, asked_s)
-        if state.lane.generation != generation:
+        state.tell_time(told.now_ms, asked_s)
+        if state.lane.generation != told.generation:
             state.time = PoolTime()  # made anew, it has a time of its own, and nothing of before
-        state.hear(clock, asked_s, context.io.clock())
-        state.lane = attrs.evolve(state.lane, generation=generation)
+        state.hear(told.clock, asked_s, context.io.clock())
+        state.lane = attrs.evolve(state.lane, generation=told.generation)
         await self._thaw(state)
         if context.lanes[state.number] is not state:
             return  # likewise
@@ -681,10 +681,12 @@ class Membership(Actor[Message]):
         # Of workers that did not need to join the lease stands, and ends when it does: this call
         # has renewed nothing of theirs, however early or late it was answered.
         if is_new and not has_others:
-            timing = Timing(ttl.ms / 1000)
+            timing = Timing(told.ttl.ms / 1000)
             # Whoever was told to stop has to be told to go on, and a renewal does that: so were
             # those of ours that had not joined.
-            lease = Lease(timing=timing, asked_s=asked_s, term=ttl.term, phase=state.lease.phase)
+            lease = Lease(
+                timing=timing, asked_s=asked_s, term=told.ttl.term, phase=state.lease.phase
+            )
             is_late = context.io.clock() + timing.renew_s >= lease.soft_s
             if is_late and lease.phase == "held":
                 # It would end before it is renewed.  Nothing begins by it, and nobody runs here.

@@ -34,7 +34,7 @@ from pool.jobs.context import Context, LaneState
 from pool.jobs.fleet.scatter import Scatter
 from pool.jobs.quarantine import quarantine
 from pool.jobs.settlement import Recovery, TellWaiters, judgement_of
-from pool.redis.commands.recovery import Claim, Forgotten, Holding
+from pool.redis.commands.recovery import Claim, Fenced, Forgotten, Holding, Reaped
 from pool.runtime.actor import Actor
 from pool.runtime.timers import Alarms
 
@@ -142,7 +142,7 @@ class Reaper(Actor[Message]):
             suspects=tuple(some),
         )
         try:
-            earliest_ms, claimed = await self.context.pipeline.call(call)
+            fenced: Fenced = await self.context.pipeline.call(call)
         except PoolError as error:
             self._troubled("fence", lane, error)
             self._suspects[state.number] = {**suspects, **self._suspects.get(state.number, {})}
@@ -150,12 +150,12 @@ class Reaper(Actor[Message]):
             return False
         if left:
             self._suspects[lane] = {**left, **self._suspects.get(lane, {})}
-        if left or earliest_ms == 0:
+        if left or fenced.earliest_ms == 0:
             self._alarms.set_by(lane, 0.0)  # the next page
-        elif earliest_ms is not None:
-            in_s = max(0.0, state.until_s(earliest_ms, self.context.io.clock()))
+        elif fenced.earliest_ms is not None:
+            in_s = max(0.0, state.until_s(fenced.earliest_ms, self.context.io.clock()))
             self._alarms.set_by(lane, in_s + self._spread() + 0.01)
-        for claim in await self._forget(state, claimed):
+        for claim in await self._forget(state, fenced.claims):
             if self.state != "running":
                 return False  # stopped meanwhile: what was claimed is claimed anew, in its time
             if (state.number, claim.identity) not in self._reaping:
@@ -211,9 +211,10 @@ class Reaper(Actor[Message]):
                 reap_s = self.context.timing.reap_s
                 call = state.lane.reap(claim, reap_s=reap_s, deaths=lineup.deaths, after=after)
                 try:
-                    is_done, upto, held = await pipeline.call(call, repeatable=True)
-                    if is_done:
+                    reaped: Reaped = await pipeline.call(call, repeatable=True)
+                    if reaped.is_forgotten:
                         break
+                    held, upto = reaped.held, reaped.upto
                     moved = await self._move(state, claim, held, lineup, scatter)
                     keys += moved
                     # Where a key of one job or handler is of another type its starts stay: those

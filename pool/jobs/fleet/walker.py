@@ -39,7 +39,7 @@ from pool.jobs.restoring import restore, tell_restored
 from pool.names import Names
 from pool.redis.commands.recovery import Overdue
 from pool.redis.commands.reply import read
-from pool.redis.commands.upkeep import Walked
+from pool.redis.commands.upkeep import Recounted, Walked
 from pool.redis.scripts import Word
 
 _ENDS: Final = ("", "0")  # cursors between two passes
@@ -359,7 +359,8 @@ class Walker:
         call = state.lane.recount(
             sorted(handlers), changes=mine.changes, found=mine.found, counted=counted
         )
-        before, after = await pipeline.call(call)
+        counts: Recounted = await pipeline.call(call)
+        before, after = counts.before, counts.after
         if before != after:
             self.context.emit(CountersMended(lane=state.number, before=before, after=after))
 

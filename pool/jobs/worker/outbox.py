@@ -31,7 +31,7 @@ from pool.jobs.run import Run
 from pool.redis import pipeline
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed
+from pool.redis.commands.change import Advanced, Changed
 from pool.redis.commands.edges import (
     EDGES,
     AcknowledgeEdge,
@@ -224,9 +224,9 @@ class Outbox:
             self._take_back(answer.batch)
             return ()
         self._refusals = 0
-        left, told = answer.reply
-        self.context.tell_unassigned(self.lane, left)
-        return zip(answer.batch, told, strict=True)
+        advanced: Advanced = answer.reply
+        self.context.tell_unassigned(self.lane, advanced.unassigned)
+        return zip(answer.batch, advanced.told, strict=True)
 
     def _take(self, acks_until_s: float) -> tuple[list[Sent], Ranks]:
         batch: list[Sent] = []

@@ -7,22 +7,15 @@ from typing import Any
 import attrs
 
 from pool.core.codec import check_size, encode_value
-from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Options, Outcome, one_line
-from pool.core.settlement import ParkJob, after_failure
+from pool.core.record import ERROR_CHARS_MAX, Options, Outcome, one_line
+from pool.core.settlement import CancelJob, Decision, Grant, ParkJob, Wait, after_failure
 from pool.errors import PayloadEncodingError, PayloadTooLarge
 from pool.events import AttemptFailed
 from pool.jobs.context import Context
 from pool.jobs.raised import Raised
 from pool.jobs.run import Ending, Returned, Run, Unreadable
-from pool.jobs.settlement import outcome_ttl_ms
-from pool.redis.commands.edges import (
-    CancelEdge,
-    DoneEdge,
-    Edge,
-    GrantEdge,
-    ParkEdge,
-    WaitEdge,
-)
+from pool.jobs.settlement import edge_of, outcome_ttl_ms
+from pool.redis.commands.edges import CancelEdge, DoneEdge, Edge, ParkEdge
 from pool.runtime.exceptions import told
 
 
@@ -42,34 +35,50 @@ class Settlement:
         if run.why == "timeout":
             return self.timed_out(run)
         try:
-            if type(ending) is Returned and not run.why:  # nearly all of them
-                return self._done(run, ending.value)
-            return self._judged(run, ending)
-        except KeyboardInterrupt as error:  # Ctrl-C, for all that can be seen, as out of a handler
-            self.context.on_interrupt(error)
-            return self._failed(run, "failed", told(error))
-        except BaseException as error:  # noqa: BLE001 - what it returns is user code
-            return self._failed(run, "failed", told(error))
-
-    def _judged(self, run: Run, ending: Ending) -> Edge:
-        start = run.start
-        match ending:
             # A result counts although we wanted the handler to end; a service that returns because
             # it was cancelled is not done.
-            case Returned(value) if start.kind == "job":
-                return self._done(run, value)
+            if type(ending) is Returned and (not run.why or run.start.kind == "job"):
+                return self._done(run, ending.value)
+            decision = self._judged(run, ending)
+        except KeyboardInterrupt as error:  # Ctrl-C, for all that can be seen, as out of a handler
+            self.context.on_interrupt(error)
+            decision = self._failed(run, "failed", told(error))
+        except BaseException as error:  # noqa: BLE001 - what it returns is user code
+            decision = self._failed(run, "failed", told(error))
+        return self._edge_of(run, decision)
+
+    def timed_out(self, run: Run) -> Edge:
+        """Return the end of an attempt that ran too long."""
+        return self._edge_of(run, self._failed(run, "timed out", "ran longer than timeout_s"))
+
+    def _edge_of(self, run: Run, decision: Decision) -> Edge:
+        start, settings = run.start, self.context.settings
+        return edge_of(start.key, start, decision, settings, has_begun=run.is_called)
+
+    def _done(self, run: Run, value: Any) -> Edge:
+        try:
+            encoded = encode_value(value)
+            check_size("result", encoded, self.context.settings.result_bytes_max)
+        except (PayloadEncodingError, PayloadTooLarge) as error:
+            return self._edge_of(run, ParkJob("unusable result", str(error)))
+        start = run.start
+        return DoneEdge(start.key, start.epoch, start.id, self._ttl_ms, start.handler, encoded)
+
+    def _judged(self, run: Run, ending: Ending) -> Decision:
+        start = run.start
+        match ending:
             case Raised(order="retry", cause=cause, after_s=after_s):
                 return self._failed(run, "retry", cause, after_s=after_s)
             case Raised(order="cancel", cause=cause):
-                return self._cancelled(run, one_line(cause, CAUSE_CHARS_MAX))
+                return CancelJob(cause)
             case Raised(order="park", cause=cause):
-                return self._parked(run, cause or "parked by its handler", "")
+                return ParkJob(cause or "parked by its handler", "")
             case Unreadable(problem):
-                return self._parked(run, "malformed payload", problem)
+                return ParkJob("malformed payload", problem)
             case Raised(text) if run.why in ("", "lease"):
                 return self._failed(run, "failed", text)
         if run.why == "stop":
-            return self._cancelled(run, run.cause)
+            return CancelJob(run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
         checkpoint = run.job._checkpoint() if run.job is not None else None
         mark = "f" if run.is_called else ""
@@ -79,35 +88,13 @@ class Settlement:
             marks = start.marks.add(run.job.worker, is_whole=True)
             if marks.halves > 2 * self.context.settings.crashes_max:
                 times = f"its process was told to end while it was at work, {marks.deaths} times"
-                return self._parked(run, "poison", times)
+                return ParkJob("poison", times)
             mark += f"a={marks.pack()}"
-        return GrantEdge(*self._of(run), mark=mark, checkpoint=checkpoint)
+        return Grant(mark, checkpoint)
 
-    def timed_out(self, run: Run) -> Edge:
-        """Return the end of an attempt that ran too long."""
-        return self._failed(run, "timed out", "ran longer than timeout_s")
-
-    def _of(self, run: Run) -> tuple[str, int, str, int, str]:
-        """Return what each edge of this run's epoch begins with."""
-        start = run.start
-        return start.key, start.epoch, start.id, self._ttl_ms, start.handler
-
-    def _done(self, run: Run, value: Any) -> Edge:
-        try:
-            encoded = encode_value(value)
-            check_size("result", encoded, self.context.settings.result_bytes_max)
-        except (PayloadEncodingError, PayloadTooLarge) as error:
-            return self._parked(run, "unusable result", str(error))
-        return DoneEdge(*self._of(run), encoded)
-
-    def _parked(self, run: Run, cause: str, error: str) -> Edge:
-        cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-        return ParkEdge(*self._of(run), cause, error, run.is_called)
-
-    def _cancelled(self, run: Run, cause: str) -> Edge:
-        return CancelEdge(*self._of(run), cause, run.is_called)
-
-    def _failed(self, run: Run, cause: str, error: str, *, after_s: float | None = None) -> Edge:
+    def _failed(
+        self, run: Run, cause: str, error: str, *, after_s: float | None = None
+    ) -> Decision:
         start, io = run.start, self.context.io
         options = run.handler._options if run.handler is not None else Options()
         attempt = start.attempt
@@ -115,14 +102,11 @@ class Settlement:
         if options.kind == "service" and ran_s >= options.healthy_s:
             attempt = 1  # it was well for long enough: this failure is a first one
         decision = after_failure(attempt, options, io.dice, cause=cause, error=error)
-        if isinstance(decision, ParkJob):
-            follows = "parked"
-            edge: Edge = self._parked(run, decision.cause, decision.error)
-        else:
-            delay_s = decision.delay_s if after_s is None else after_s
-            follows = f"attempt {decision.attempt} in {delay_s:.3f} s"
-            delay_ms = round(delay_s * 1000)
-            edge = WaitEdge(*self._of(run), delay_ms, decision.attempt, decision.error)
+        follows = "parked"
+        if isinstance(decision, Wait):
+            if after_s is not None:
+                decision = attrs.evolve(decision, delay_s=after_s)
+            follows = f"attempt {decision.attempt} in {decision.delay_s:.3f} s"
         self.context.emit(
             AttemptFailed(
                 key=start.key,
@@ -132,7 +116,7 @@ class Settlement:
                 follows=follows,
             )
         )
-        return edge
+        return decision
 
 
 def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:

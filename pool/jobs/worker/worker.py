@@ -32,7 +32,7 @@ from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.events import CommitRefused, MessageUnheard, ReconciliationMended, WorkerFenced
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
-from pool.jobs.job import Inbox, Job, Page
+from pool.jobs.job import Inbox, Job
 from pool.jobs.keeper import Keeper
 from pool.jobs.quarantine import quarantine
 from pool.jobs.raised import Raised
@@ -59,7 +59,7 @@ from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, EdgeStatus
+from pool.redis.commands.change import Changed, EdgeStatus, Pulled
 from pool.redis.commands.edges import (
     AcknowledgeEdge,
     DoneEdge,
@@ -72,6 +72,7 @@ from pool.redis.commands.edges import (
     StepEdge,
     WaitEdge,
 )
+from pool.redis.commands.talk import InboxPage
 from pool.redis.commands.upkeep import Owned
 from pool.redis.io.loops import unmoved
 from pool.redis.io.system import Reply
@@ -797,14 +798,14 @@ class Worker(Actor[Told]):
             case {"t": b"remade"}:
                 self.put(Missed(lane))  # somebody deleted our signals; see `renew.lua`
 
-    async def _read_inbox(self, run: Run, after: int) -> Page:
+    async def _read_inbox(self, run: Run, after: int) -> InboxPage:
         state, refusals = self.context.lanes[run.lane], 0
         while True:
             try:
                 call = state.lane.inbox(run.key, after)
                 async with self.context.pipeline.at(state.lane.names.prefix).reads.turn() as turn:
-                    has_more, messages = await self.context.pipeline.call(call, repeatable=True)
-                    turn.size = sum(len(message) for _, message in messages)
+                    page: InboxPage = await self.context.pipeline.call(call, repeatable=True)
+                    turn.size = sum(len(message) for _, message in page.messages)
             except StoreLost:
                 self.context.on_data_lost(run.lane)  # which ends this run
             except (StoreUnavailable, StoreFault) as error:
@@ -812,8 +813,8 @@ class Worker(Actor[Told]):
                     raise  # there is no inbox in its place
                 refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
             else:
-                if messages or not has_more:
-                    return has_more, messages
+                if page.messages or not page.has_more:
+                    return page
                 # Nothing but what was handled already, or is no message: first that has to go.
                 self._on_handled(run, after)
             await anyio.sleep(refused_delay(refusals))
@@ -985,11 +986,12 @@ class Worker(Actor[Told]):
         elif isinstance(reply, PoolError):
             lane.has_heard = False
         else:
-            left, granted, lane.oldest = reply
+            pulled: Pulled = reply
+            lane.oldest = pulled.oldest
             # If nothing among them is for us, the next renewal tells whether that has changed.
-            self.context.tell_unassigned(box.lane, left if granted else 0)
+            self.context.tell_unassigned(box.lane, pulled.left if pulled.granted else 0)
             if len(self._lanes) > 1:
-                lane.coming = max(0, granted - lane.come)
+                lane.coming = max(0, pulled.granted - lane.come)
                 self._fill()
                 self._tell_room()
 

@@ -21,10 +21,10 @@ class Target:
 
     id: str
     number: int
+    name: str = attrs.field(init=False, eq=False, repr=False)  # in the lane
 
-    @property
-    def name(self) -> str:
-        """Its name in the lane."""
+    @name.default
+    def _(self) -> str:
         return member_name(self.id, self.number)
 
 

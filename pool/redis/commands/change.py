@@ -8,9 +8,8 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from pool.core import lifecycle
 from pool.redis.commands.calls import Calls, Target, as_ms
-from pool.redis.commands.edges import Edge
+from pool.redis.commands.edges import LIFE, Edge
 from pool.redis.commands.plain import count, typed
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
@@ -64,21 +63,38 @@ class Changed:
 _STATUSES: Final = {status.value: status for status in EdgeStatus}
 
 
-def moved(reply: Reply) -> tuple[int, list[Changed]]:
-    """Read the reply of `advance`: the lane's number of unassigned keys, then one status each."""
+@attrs.define(eq=False)
+class Advanced:
+    """What is said of each edge.  Not frozen only because that costs time."""
+
+    unassigned: int  # keys of the lane
+    told: list[Changed]
+
+
+def advanced(reply: Reply) -> Advanced:
+    """Read the reply of `advance`."""
     unassigned, *told = reply
     words = [text.decode(errors="replace").partition(" ") for text in told]
     changed = [Changed(_STATUSES[word], facts) for word, _, facts in words]
     for each, text in zip(changed, told, strict=True):
         if each.status is EdgeStatus.STANDS:
             each.facts, each.stands = "", text.partition(b" ")[2]
-    return typed(unassigned, int), changed
+    return Advanced(typed(unassigned, int), changed)
 
 
-def pulled(reply: Reply) -> tuple[int, int, int]:
-    """Read the reply of `pull`: how many keys are left and were granted; how old the oldest is."""
+@attrs.frozen
+class Pulled:
+    """What a worker was granted of the unassigned keys, and what it left."""
+
+    left: int
+    granted: int
+    oldest: int  # acceptance stamp of the oldest one left; 0: there is none
+
+
+def pulled(reply: Reply) -> Pulled:
+    """Read the reply of `pull`."""
     left, granted, *oldest = reply
-    return typed(left, int), count(granted), int(oldest[0]) if oldest else 0
+    return Pulled(typed(left, int), count(granted), int(oldest[0]) if oldest else 0)
 
 
 ADVANCE: Final = Script.load(
@@ -87,7 +103,8 @@ ADVANCE: Final = Script.load(
     "journal source_owned source_stream trials kept *rest",
     args="generation guard source claim pending_ms reap_ms parked_ms says expects "
     "target_count *items",
-    reads=moved,
+    reads=advanced,
+    made={"life": LIFE},
 )
 PULL: Final = Script.load(
     "pull",
@@ -115,7 +132,7 @@ class ChangeCalls(Calls):
         says: str = "",
         expects: str = "0",
     ) -> ScriptCall:
-        """Change jobs; the number of unassigned keys, then one status per edge."""
+        """Change jobs; one status per edge."""
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
         keys += (n.checkpoints, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
@@ -124,15 +141,13 @@ class ChangeCalls(Calls):
         args += (as_ms(self.parked_s), says, expects)
         self._add_targets(keys, args, targets)
         for edge in edges:
-            match edge.letter:
-                case lifecycle.DONE:
-                    assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
-                    keys += (n.result(edge.id), n.inbox(edge.key))
-                case lifecycle.SEEN | lifecycle.SAVE:
-                    keys.append(n.inbox(edge.key))
-                case lifecycle.CANCEL | lifecycle.PARK | lifecycle.WAIT | lifecycle.GRANT:
-                    assert edge.ttl_ms > 0
-                    keys += (n.result(edge.id), n.inbox(edge.key), n.unassigned(edge.handler))
+            if edge.takes > 1:
+                assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
+                keys.append(n.result(edge.id))
+            if edge.takes:
+                keys.append(n.inbox(edge.key))
+                if edge.takes > 2:
+                    keys.append(n.unassigned(edge.handler))
             args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)
             args += edge.words()
         return ADVANCE(keys, args, parts=1 + len(edges))

@@ -1,7 +1,8 @@
 """One change of one job, as `advance` takes it: a class for each edge of a job's life.
 
 On the wire each is a letter and three words, which mean something else behind each letter (see
-`lua/advance.lua`); here they have names.  None is frozen, only because that costs time.
+`lua/advance.lua`); here they have names.  None is frozen, only because that costs time.  `LIFE` is
+what the script knows of them, and of `core/lifecycle.TABLE`: it has no table of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import ClassVar, Final, TypeAlias
 import attrs
 
 from pool.core import lifecycle
+from pool.core.record import STATES
 from pool.redis.scripts import Word
 
 Words: TypeAlias = tuple[Word, Word, Word]
@@ -21,6 +23,7 @@ class Edge:
     """What all have: the run that it is about, and for how long its outcome is kept."""
 
     letter: ClassVar[str] = ""
+    takes: ClassVar[int] = 0  # so many keys: 1 its inbox; 2 its result, too; 3 its unassigned:H
 
     key: str
     epoch: int
@@ -72,6 +75,7 @@ class SeenEdge(Edge):
     """Its messages up to this one were handled."""
 
     letter = lifecycle.SEEN
+    takes = 1
 
     message: int = 0
 
@@ -84,6 +88,7 @@ class SaveEdge(Edge):
     """Its state, which holds what its messages up to this one had to say (0: none)."""
 
     letter = lifecycle.SAVE
+    takes = 1
 
     state: bytes = b""
     message: int = 0
@@ -118,6 +123,7 @@ class DoneEdge(Edge):
     """It returned."""
 
     letter = lifecycle.DONE
+    takes = 2
 
     result: bytes = b""
 
@@ -134,6 +140,7 @@ class CancelEdge(Edge):
     """It was stopped, or cancelled itself."""
 
     letter = lifecycle.CANCEL
+    takes = 3
 
     cause: str = ""
     has_begun: bool = False
@@ -147,6 +154,7 @@ class ParkEdge(Edge):
     """It is given up."""
 
     letter = lifecycle.PARK
+    takes = 3
 
     cause: str = ""
     error: str = ""
@@ -161,6 +169,7 @@ class WaitEdge(Edge):
     """It runs again after a delay, as this attempt."""
 
     letter = lifecycle.WAIT
+    takes = 3
 
     delay_ms: int = 0
     attempt: int = 1
@@ -176,6 +185,7 @@ class GrantEdge(Edge):
     """It goes to the first with room of these places in the call's list of targets."""
 
     letter = lifecycle.GRANT
+    takes = 3
 
     ranked: str = ""
     mark: str = ""
@@ -192,6 +202,18 @@ EDGES: Final[dict[str, type[Edge]]] = {
         *(DoneEdge, CancelEdge, ParkEdge, WaitEdge, GrantEdge),
     )
 }
+
+
+def _life() -> str:
+    """Return the table as Lua: of each edge the letters of the states it leaves, and its keys."""
+    states = {state: letter for letter, state in STATES.items()}
+    leaves = {edge: "".join(states[s] for s, e in lifecycle.TABLE if e == edge) for edge in EDGES}
+    froms = ", ".join(f"{edge} = '{letters}'" for edge, letters in leaves.items())
+    takes = ", ".join(f"{edge} = {kind.takes}" for edge, kind in EDGES.items())
+    return f"local FROM = {{ {froms} }}\nlocal TAKES = {{ {takes} }}"
+
+
+LIFE: Final = _life()
 
 
 def _flag(is_so: bool) -> str:

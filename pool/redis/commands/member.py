@@ -136,18 +136,28 @@ def changed(reply: Reply) -> int:
     return count(before_ms)
 
 
-def joined(reply: Reply) -> tuple[int, Ttl, str, Clock]:
-    """Read the reply of `join`: pool time, what was granted, generation of the lane, its clock."""
+@attrs.frozen
+class Registered:
+    """What whoever joins is told of the lane."""
+
+    now_ms: int  # pool time
+    ttl: Ttl  # what was granted
+    generation: str
+    clock: Clock
+
+
+def registered(reply: Reply) -> Registered:
+    """Read the reply of `join`."""
     now, ttl_ms, term, named, clock = reply
     name = named.decode(errors="replace")
-    return int(now), _ttl(ttl_ms, term), name, _clock(int(now), clock)
+    return Registered(int(now), _ttl(ttl_ms, term), name, _clock(int(now), clock))
 
 
 JOIN: Final = Script.load(
     "join",
     keys="lane keepalive cleanup open handlers *signals",
     args="generation known stale not_after_ms pool_ttl_ms node identity_count *handlers",
-    reads=joined,
+    reads=registered,
 )
 RENEW: Final = Script.load(
     "renew",

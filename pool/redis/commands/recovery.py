@@ -77,8 +77,16 @@ def forgotten(reply: Reply) -> list[Forgotten]:
     return list(map(Forgotten, reply))
 
 
-def claims(reply: Reply) -> tuple[int | None, list[Claim]]:
-    """Read the reply of `fence`: the earliest lease end left, and what was claimed."""
+@attrs.frozen
+class Fenced:
+    """What was claimed, and the earliest lease end that is left (None: no lease, 0: claim more)."""
+
+    earliest_ms: int | None
+    claims: list[Claim]
+
+
+def fenced(reply: Reply) -> Fenced:
+    """Read the reply of `fence`."""
     earliest, *pairs = reply
     found = []
     for name, claim in zip(pairs[::2], pairs[1::2], strict=True):
@@ -86,18 +94,24 @@ def claims(reply: Reply) -> tuple[int | None, list[Claim]]:
         # a record with such an owner is unreadable, and parked by whoever comes to it.
         with suppress(UnicodeDecodeError):
             found.append(Claim(identity=name.decode(), claim=claim.decode()))
-    earliest_ms, _ = (
-        time_or_none(earliest),
-        [each.death for each in found],
-    )  # which can be read, then
-    return earliest_ms, found
+    _ = [each.death for each in found]  # which can be read, then
+    return Fenced(time_or_none(earliest), found)
 
 
-def holdings(reply: Reply) -> tuple[bool, int, list[Holding]]:
-    """Read the reply of `reap`: whether all is done, up to which start it read, the next keys."""
+@attrs.frozen
+class Reaped:
+    """The next keys of a fenced identity."""
+
+    held: Sequence[Holding]
+    upto: int  # it read the starts up to this one; 0: all that are left
+    is_forgotten: bool = False  # it owned nothing more
+
+
+def reaped(reply: Reply) -> Reaped:
+    """Read the reply of `reap`."""
     upto, *rest = reply
     if rest == [b"FORGOTTEN"]:
-        return True, 0, []
+        return Reaped((), 0, is_forgotten=True)
     found = [
         Holding(
             key=key.decode(errors="surrogateescape"),
@@ -107,7 +121,7 @@ def holdings(reply: Reply) -> tuple[bool, int, list[Holding]]:
         )
         for key, text, options in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
     ]
-    return False, int(upto), found
+    return Reaped(found, int(upto))
 
 
 _INDEXES: Final[Mapping[bytes, Literal["pending", "due"]]] = {b"pending": "pending", b"due": "due"}
@@ -149,13 +163,13 @@ FENCE: Final = Script.load(
     "fence",
     keys="lane keepalive cleanup open journal jobs trials thawed",
     args="generation reap_ms holder claims_max known_ms latest_ms *suspects",
-    reads=claims,
+    reads=fenced,
 )
 REAP: Final = Script.load(
     "reap",
     keys="lane keepalive cleanup jobs handlers owned stream signal thawed trials",
     args="generation identity claim reap_ms keys_max deaths after",
-    reads=holdings,
+    reads=reaped,
 )
 FORGET: Final = Script.load(
     "forget", keys="lane keepalive cleanup *rest", args="generation *items", reads=forgotten

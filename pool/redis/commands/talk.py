@@ -107,14 +107,25 @@ def _owner(word: str) -> str:
     return "" if word == "-" else word
 
 
-def messages(reply: Reply) -> tuple[bool, list[tuple[int, bytes]]]:
-    """Read the reply of `inbox`: whether there may be more, and the messages with their ids."""
+Message: TypeAlias = tuple[int, bytes]  # id (a stamp) and payload
+
+
+@attrs.frozen
+class InboxPage:
+    """The next messages of a job, and whether there may be more."""
+
+    has_more: bool
+    messages: Sequence[Message]
+
+
+def inbox_page(reply: Reply) -> InboxPage:
+    """Read the reply of `inbox`."""
     has_more, *held = reply
     found = []
     for text in texts(held):
         number, _, rest = text.partition(b"|")
         found.append((int(number), rest.partition(b"|")[2]))
-    return bool(count(has_more)), found
+    return InboxPage(bool(count(has_more)), found)
 
 
 def looked(reply: Reply) -> list[Looked]:
@@ -153,7 +164,7 @@ NOTIFY: Final = Script.load(
     reads=notified,
 )
 INBOX: Final = Script.load(
-    "inbox", keys="lane inbox", args="generation after messages_max bytes_max", reads=messages
+    "inbox", keys="lane inbox", args="generation after messages_max bytes_max", reads=inbox_page
 )
 SIGNAL: Final = Script.load("signal", keys="lane signal", args="generation *fields", reads=done)
 

@@ -127,11 +127,19 @@ def walked(reply: Reply) -> Walked:
     )
 
 
-def recounted(reply: Reply) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Read the reply of `recount`: unassigned and waiting keys, as counted before and now."""
+@attrs.frozen
+class Recounted:
+    """Unassigned and waiting keys, as they were counted before and now."""
+
+    before: tuple[int, int]
+    after: tuple[int, int]
+
+
+def recounted(reply: Reply) -> Recounted:
+    """Read the reply of `recount`."""
     unassigned, waiting, *after = map(int, reply)
     unassigned_now, waiting_now = after
-    return (unassigned, waiting), (unassigned_now, waiting_now)
+    return Recounted((unassigned, waiting), (unassigned_now, waiting_now))
 
 
 def owned(reply: Reply) -> Owned:

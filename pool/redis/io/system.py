@@ -21,6 +21,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
@@ -35,9 +36,8 @@ from pool.redis.commands.plain import Entries
 from pool.redis.connection import Connection, Reply, Server
 from pool.redis.io.body import ConnectionIO, Group, Handle, OnEnd, ThreadBell
 from pool.redis.io.loops import Loop, TaskLoop, Waiter, current_loop, unmoved
-from pool.redis.io.restart import Care, Guard, supervised
 from pool.redis.io.scribe import Scribe
-from pool.redis.io.task import Task
+from pool.redis.io.task import Care, Guard, Task, supervised
 from pool.redis.scripts import Command
 from pool.redis.url import Url
 
@@ -254,13 +254,12 @@ class SystemIO:
         self._aside = Scribe(lambda n: _log.warning("observers.failed", times=n), patience_s=0.0)
         _IOS.add(self)
 
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        # A lease goes on ending while the machine sleeps; CLOCK_MONOTONIC would not notice.
-        @staticmethod
-        def clock() -> float:
-            return time.clock_gettime(time.CLOCK_BOOTTIME)
-    else:
-        clock = staticmethod(time.monotonic)
+    # A lease goes on ending while the machine sleeps; CLOCK_MONOTONIC would not notice.
+    clock: staticmethod[[], float] = staticmethod(
+        partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic
+    )
 
     def loop(self, care: Care | None = None) -> TaskLoop:
         with suppress(sniffio.AsyncLibraryNotFoundError):  # in a callback, it is the one of before

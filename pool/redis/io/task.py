@@ -1,4 +1,4 @@
-"""A body on the event loop: one plain task for one connection.
+r"""A body on the event loop: one plain task for one connection; and the lives of any body.
 
     waits for | the bell     a waiter of the loop, which `ring()` fills
               | its socket   until something is read, or, rarely, there is room to write; what
@@ -11,6 +11,16 @@ deadline: a cancel scope around each wait would cost as much as the wait.
 A wait lasts as long as the line stands still, up to the end of the exchange.  The line has moved
 when something was read, when there was room to write after there was none, and when the system
 holds less of what we wrote: that alone tells of a large command which it took all at once.
+
+A crash is told, and the body begins anew after a pause, in a task or in a thread (`supervised`):
+
+    running --asked to close--> ended
+       |  \--raises, or returns unasked--> down --pause--> running again, on a new connection
+       |                                     \-- too often in a minute: it ends by its error, and
+       |                                         whoever cares for it ends by that, too
+       \--a callback of it raises: told likewise, and nothing else of it stops
+
+How long the pause is, and what too often means, say whoever cares: a node's supervisor, most often.
 """
 
 from __future__ import annotations
@@ -22,15 +32,18 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
 import anyio
+import attrs
+import structlog
 
+from pool.core.retry import Restarts
 from pool.errors import PartEnded
 from pool.redis.connection import Connection
 from pool.redis.io.body import ConnectionIO, Handle, OnEnd
 from pool.redis.io.loops import Read, Readable, TaskLoop, Waiter, is_asked_for, strays
-from pool.redis.io.restart import Guard
 from pool.redis.url import Url
 
 try:
@@ -40,6 +53,8 @@ except ImportError:  # not a Unix: no system tells what it holds
     _HELD = 0
 else:
     _HELD = termios.TIOCOUTQ
+
+_log = structlog.get_logger("pool")
 
 LoopBody: TypeAlias = Callable[[ConnectionIO], Coroutine[Any, Any, None]]
 
@@ -328,3 +343,111 @@ class _TaskConnection(Connection):
                 poll.register(self._socket, select.POLLIN)
                 return bool(poll.poll(0))
         return False
+
+
+# --- the lives of a body ------------------------------------------------------------------------
+
+
+class Ends(Protocol):
+    """A body, as far as whoever cares for it needs to know it."""
+
+    def end(self) -> object:
+        """Have it end, soon; nobody waits for that."""
+
+
+class Care(Protocol):
+    """Whoever hears of crashes.  All of it is called on the event loop."""
+
+    def restarts(self) -> Restarts:
+        """Return what counts the crashes of one part."""
+
+    def fell(self, part: str, error: BaseException, restarts: Restarts) -> float | None:
+        """A part has crashed; return the pause before its next start.
+
+        None: it was one too many, and the owner ends by it.
+        """
+
+    def rose(self, part: str, restarts: Restarts) -> object:
+        """A part runs again."""
+
+    def began(self, body: Ends) -> object:
+        """A body runs: it shall end with whoever cares for it, however that ends."""
+
+
+@attrs.define(eq=False)
+class Guard:
+    """Runs what is somebody else's: if that raises, it is told as a crash, and stops nobody."""
+
+    part: str
+    care: Care | None  # None: whoever uses it alone, as the command line does, finds it in the log
+    _restarts: Restarts | None = attrs.field(init=False, default=None)
+
+    def run(self, fn: Callable[..., object], *args: Any) -> None:
+        """Call it."""
+        try:
+            fn(*args)
+        except Exception as error:  # noqa: BLE001 - told, whatever it is
+            self.tell(error)
+
+    def tell(self, error: Exception) -> None:
+        """Tell what was raised."""
+        if self.care is None:
+            _log.error("part.crashed", part=self.part, exc_info=error)
+            return
+        self._restarts = self._restarts or self.care.restarts()
+        if self.care.fell(self.part, error, self._restarts) is not None:
+            self.care.rose(self.part, self._restarts)
+
+
+Wait: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
+async def _wait(wait: Wait) -> None:
+    await wait()
+
+
+def supervised(
+    name: str,
+    body: Callable[[Any], Coroutine[Any, Any, None]],
+    care: Care | None,
+    unmoved: Callable[[Wait], Coroutine[Any, Any, None]] = _wait,
+) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """Return a body that lives as drawn above; without anybody who cares it is the same one.
+
+    Between two lives it waits by `unmoved`, which no stranger can end.
+    """
+    if care is None:
+        return body
+
+    async def live(body_io: ConnectionIO) -> None:
+        restarts = care.restarts()
+        while True:
+            crash: Exception = PartEnded(part=name, problem="it returned")
+            try:
+                await body(body_io)
+            except Exception as error:  # noqa: BLE001 - told, and raised in the end
+                crash = error
+            if _is_closing(body_io):
+                return
+            body_io.connection.close()  # what is on its way there is nobody's by now
+            told: list[float | None] = []
+
+            def tell(crash: Exception = crash, told: list[float | None] = told) -> None:
+                told.append(care.fell(name, crash, restarts))
+                body_io.ring()
+
+            if not body_io.post(tell):
+                return  # there is no event loop any more
+            while not told and not _is_closing(body_io):
+                await unmoved(body_io.wait)
+            if told == [None]:
+                raise crash
+            await unmoved(partial(body_io.pause, sum(filter(None, told))))
+            if _is_closing(body_io) or not body_io.post(care.rose, name, restarts):
+                return
+
+    return live
+
+
+def _is_closing(body_io: ConnectionIO) -> bool:
+    return body_io.closing  # which others set meanwhile, as a checker of types cannot see

@@ -17,7 +17,8 @@ KEYS[13] source_owned   set     keys the source runs
 KEYS[14] source_stream  stream  the source's starts
 KEYS[15] trials    hash    identity -> epoch|key of the suspected job that it began last, and that may kill it
 KEYS[16] kept      zset    job ids -> until when their outcomes are remembered
-KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes (see takes)
+KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes: s inbox:K; d result:I, inbox:K;
+                   c x w g these and unassigned:H
 ARGV[1] generation  str
 ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
                            free: nobody owns it, or its owner is fenced or unregistered, or hangs and has not
@@ -31,24 +32,26 @@ ARGV[8] says         str   takes|seq of the source, or nothing: see lib/says.lua
 ARGV[9] expects      str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[10] target_count int   how many targets; (worker id, number) each follow
 ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
-    a acknowledge  x 1: it has begun          P R -> R, also if a stop was asked for; from R it is a repeat
+    a acknowledge  x 1: it has begun, so that a stop which was asked for does not keep it; from R it is a repeat
     l limit        x in how many ms, y 1: of a run begun anew under its epoch: a time-out of the one before is
                    taken back           writes the run-time limit into `due`
     s seen         x message id               removes messages up to it from the inbox
     v save         x state, y message id or 0, z number      stores it, and removes messages up to that one
     t step         x its name, y its result                  stores it, unless it has one
     o over                                    its trial: it has lived for long enough
-    d done         x result                   P R -> done
-    c cancel       x cause, z 1: it has begun           P R W U -> cancelled
-    x park         x cause, y error, z 1: it has begun  P R W U -> parked
-    w wait         x delay ms, y next attempt[ mark], z error           P R -> W
-    g grant        x ranked targets, y mark, z checkpoint              P R W U -> P or U
+    d done         x result
+    c cancel       x cause, z 1: it has begun
+    x park         x cause, y error, z 1: it has begun
+    w wait         x delay ms, y next attempt[ mark], z error
+    g grant        x ranked targets, y mark, z checkpoint
                    mark: letters, then = and its crash marks from now on, or nothing and they stay
                    r counts a requeue, and asks for acknowledgement before the handler starts; a asks for
                    that alone; m counts a crash; h (of w): it is held, see record; f: it was handed over in order
                    z: empty keeps the checkpoint, else = then its new bytes
+    From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
+    `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     lane, expected, record, batch, place, keep, steps, finish, hung, says
+Uses     life, lane, expected, record, batch, place, keep, steps, finish, hung, says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
@@ -60,10 +63,8 @@ Errors   POOLDATALOST <lane>, POOLGONE <identity or claim>
 Cost     O(1) per item; settling straight from pending takes 1 command each and 16 a call
 Why Lua  who may, what is, and what shall be are one step: two owners could otherwise both commit.
 ]]
-local FROM = { a = 'PR', l = 'R', s = 'PR', v = 'PR', t = 'PR', o = 'R', d = 'PR', c = 'PRWU', x = 'PRWU', w = 'PR', g = 'PRWU' }
 local SEEN_MAX, SEEN_BYTES_MAX = 500, 1024 * 1024 -- messages taken out by one call
 local seen, seen_bytes = 0, 0
-local TAKES = { a = 0, l = 0, s = 1, v = 1, t = 0, o = 0, d = 2, c = 3, x = 3, w = 3, g = 3 }
 
 local fence = source ~= '' and redis.call('HGET', cleanup, source)
 local registered = source ~= '' and redis.call('ZSCORE', keepalive, source)
@@ -98,7 +99,7 @@ for a = arg, #ARGV, 8 do
     check(KEYS[checked + 2], 'zset')
   end
   begins = begins or edge == 'a' or edge == 'o'
-  may_go = may_go or string.find('cxwg', edge, 1, true)
+  may_go = may_go or TAKES[edge] == 3
   checked = checked + TAKES[edge]
 end
 if begins then

@@ -16,8 +16,8 @@ from pool.errors import PoolError
 from pool.redis.connection import Connection
 from pool.redis.io.body import ConnectionIO, Handle
 from pool.redis.io.loops import current_loop
-from pool.redis.io.restart import Care, supervised
 from pool.redis.io.system import Body, Loop, OnEnd, RunningBody, Waiter
+from pool.redis.io.task import Care, supervised
 from pool.redis.url import Url
 from tests.verify.history import MOVED_S
 from tests.verify.sim.server import PIECE_S, RemoteConnection, Server

@@ -17,7 +17,7 @@ from pool.core.timing import Timing
 from pool.errors import PoolError
 from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.fleet.membership import Membership
-from pool.jobs.job import Inbox, Page
+from pool.jobs.job import Inbox
 from pool.jobs.run import Run
 from pool.jobs.worker.executor import Executor
 from pool.jobs.worker.outbox import Outbox
@@ -28,6 +28,7 @@ from pool.redis.commands.admission import DISPATCH
 from pool.redis.commands.change import ADVANCE
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.recovery import FENCE, REAP, SWEEP
+from pool.redis.commands.talk import InboxPage
 from pool.redis.commands.upkeep import Owned
 from tests.verify.history import Event, Recorder
 from tests.verify.sim import reading
@@ -298,9 +299,9 @@ def watch_rare(seen: set[str]) -> Callable[[], None]:
     offered, may, mended = Inbox.offer, Executor._may_start, Worker._mend
     read_inbox = Worker._read_inbox
 
-    async def read(self: Worker, run: Run, after: int) -> Page:
+    async def read(self: Worker, run: Run, after: int) -> InboxPage:
         page = await read_inbox(self, run, after)
-        if after and page[0]:
+        if after and page.has_more:
             seen.add("one of several pages of an inbox")
         return page
 
