@@ -460,7 +460,7 @@ class Boot:
         saves = plan.get("saves", "")
         heard: list[int] = (job.state or []) if saves else []
         if saves:
-            self.record("state", "info", **self._with(who, heard=heard))
+            self.record("state", "info", **self._with(who, heard=list(heard)))
         try:
             async for note in job.notifications():
                 self.record("note", **self._with(who, seq=note["seq"]))
