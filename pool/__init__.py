@@ -20,6 +20,7 @@ used.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -92,10 +93,35 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
-            msg = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(msg)
+            raise _missing(name)
         found = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return found
+
+    def _missing(name: str) -> AttributeError | ImportError:
+        """Return what to raise: it says where the name is, or which one may be meant.
+
+        `from pool import X` asks for X before it looks for a module of that name, and drops what
+        an AttributeError says.  So there, unless there is such a module, an ImportError says it;
+        whoever else asks gets the AttributeError that `hasattr` needs.
+        """
+        from difflib import get_close_matches
+        from importlib.util import find_spec
+
+        error = AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name.startswith("_") or find_spec(f"{__name__}.{name}"):
+            return error
+        homes = dict.fromkeys(__all__, __name__)
+        for module in ("errors", "events", "maps", "streams", "testing"):
+            home = f"{__name__}.{module}"
+            homes |= {each: home for each in import_module(home).__all__ if each not in homes}
+        near = get_close_matches(name, homes, n=1, cutoff=0.75)
+        if not near:
+            return error
+        said = f"from {homes[near[0]]} import {near[0]}"
+        said = f"it is in {homes[name]}: {said}" if name in homes else f"did you mean: {said}"
+        if sys._getframe(2).f_globals.get("__name__") == "importlib._bootstrap":
+            return ImportError(f"{__name__} has no {name}; {said}", name=__name__, path=__file__)
+        return AttributeError(f"{error}; {said}", name=name)  # named, so that Python adds no guess
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -20,7 +20,6 @@ __all__ = [
     "ConfigError",
     "DeadlockRisk",
     "DuplicateHandler",
-    "Fenced",
     "Gone",
     "HandlerError",
     "InboxFull",
@@ -36,6 +35,7 @@ __all__ = [
     "NoServer",
     "NoSuchJob",
     "NodeError",
+    "NotOwner",
     "NotRunning",
     "NotStarted",
     "NotStopped",
@@ -65,6 +65,7 @@ E = TypeVar("E", bound="PoolError")
 _SHOWN_MAX = 80  # characters of an offending value that an error may repeat
 _BITS_SHOWN_MAX = 128  # of a whole number that is shown with all its digits
 _PLAIN = frozenset({int, float, complex, bool, type(None)})  # their repr is short, and Python's own
+_SAID = "problem"
 _NAME = type.__dict__["__name__"].__get__
 
 
@@ -107,6 +108,9 @@ class PoolError(Exception):
     def __str__(self) -> str:
         said = (self.__doc__ or type(self).__name__).splitlines()[0]
         names = [fact.name for fact in attrs.fields(type(self))]
+        if _SAID in names:  # what is wrong, in words: it goes on with the sentence
+            names.remove(_SAID)
+            said = f"{said.removesuffix('.')}: {_words(getattr(self, _SAID))}"
         facts = ", ".join(f"{name}={_fact(getattr(self, name))}" for name in names)
         tail = f"  Hint: {self.hint}" if self.hint else ""
         told = f"[{self.code}] {said}{f' ({facts})' if facts else ''}{tail}"
@@ -122,6 +126,13 @@ def again(error: E) -> E:
     anew = attrs.evolve(error)
     anew.__cause__ = error.__cause__
     return anew
+
+
+def _words(problem: object) -> str:
+    """Return a problem as a sentence goes on, in one line."""
+    text = problem if type(problem) is str else shown(problem)
+    text = text if text.isprintable() else _escaped(text)
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _fact(fact: object) -> str:
@@ -153,7 +164,7 @@ class ConfigError(UsageError):
     """
 
     code: ClassVar[str] = "POOLCONFIG"
-    hint: ClassVar[str] = "correct what `problem` names"
+    hint: ClassVar[str] = "correct it where it is given: call, Settings, address, command line"
 
     setting: str
     problem: str
@@ -170,7 +181,7 @@ class NoHandlers(UsageError):
     """
 
     code: ClassVar[str] = "POOLHANDLERS"
-    hint: ClassVar[str] = "give module:attribute; why an import failed stands above this line"
+    hint: ClassVar[str] = "`pool run jobs:handlers` is for `handlers = Handlers()` in jobs.py"
 
     reference: str
     problem: str
@@ -193,7 +204,7 @@ class InvalidKey(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class InvalidOption(UsageError):
-    """An option of this call is outside its bounds.
+    """An option of this call is not usable.
 
     Nothing was sent. `option` is the argument, `value` what was given (shortened), `problem` what
     it must be. Durations end at 365 days unless they say otherwise; without a limit is None, never
@@ -201,7 +212,7 @@ class InvalidOption(UsageError):
     """
 
     code: ClassVar[str] = "POOLOPTION"
-    hint: ClassVar[str] = "correct the named option: `problem` gives its bounds"
+    hint: ClassVar[str] = "nothing was sent: correct the option, and call again"
 
     option: str
     value: str
@@ -494,7 +505,7 @@ class Gone(LostError):
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
-class Fenced(LostError):
+class NotOwner(LostError):
     """This run is over, or its job is another's by now; nothing was stored.
 
     A state or a step's result is taken from the job's owner alone. Who hears this was cut off, or
@@ -502,7 +513,7 @@ class Fenced(LostError):
     function did has happened: whoever runs the job now calls it again with the same `step.key`.
     """
 
-    code: ClassVar[str] = "POOLFENCED"
+    code: ClassVar[str] = "POOLNOTOWNER"
     hint: ClassVar[str] = "end: the job goes on elsewhere"
 
     key: str
@@ -522,7 +533,7 @@ class StoreError(PoolError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class StoreUnavailable(StoreError):
-    """Redis did not answer within the deadline.
+    """Redis cannot be reached, or did not answer in time.
 
     `problem` says where and how: refused, no address, no answer in time, a certificate. The
     deadline is `op_timeout_s` (2 s by default), and counts while nothing moves. With

@@ -28,8 +28,9 @@ STEP_BYTES_MAX = 128
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
 
-_POOL = re.compile(r"[a-z0-9_-]{1,64}")
-_HANDLER = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+# What a name may be, and how an error says so.
+_POOL = re.compile(r"[a-z0-9_-]{1,64}"), "1 to 64 of a-z, 0-9, _ and -"
+_HANDLER = re.compile(r"[A-Za-z0-9_.:-]{1,128}"), "1 to 128 of A-Z, a-z, 0-9, _, ., : and -"
 
 
 # --- hashing --------------------------------------------------------------------------------
@@ -46,6 +47,17 @@ def lane_of(key: str, lanes: int) -> int:
 
 
 # --- names ----------------------------------------------------------------------------------
+
+
+def pair(key: str, job_id: str) -> str:
+    """Return what a job is called that may be over: an id is its key's, and holds no space."""
+    return f"{job_id} {key}"
+
+
+def split_pair(text: str) -> tuple[str, str]:
+    """Return the key and the job id of a pair."""
+    job_id, _, key = text.partition(" ")
+    return key, job_id
 
 
 def _fixed(name: str) -> Any:
@@ -103,14 +115,9 @@ class Names:
         """Dispatches queued behind the live job of this key."""
         return f"{self.prefix}next:{key}"
 
-    def result(self, job_id: str) -> str:
+    def result(self, key: str, job_id: str) -> str:
         """The outcome of an ended job."""
-        return f"{self.prefix}result:{job_id}"
-
-    def idem(self, key: str, idempotency_key: str) -> str:
-        """What an idempotency key, scoped to its job key, stands for."""
-        # Both parts are the user's and may hold colons: the length says where the first one ends.
-        return f"{self.prefix}idem:{len(key)}:{key}:{idempotency_key}"
+        return f"{self.prefix}result:{pair(key, job_id)}"
 
     def signal(self, identity: str) -> str:
         """Wake-ups for a worker, and replies for a node."""
@@ -226,12 +233,12 @@ def check_pool(name: object) -> None:
     The alphabet leaves out all that means something in key patterns, access rules and hash tags,
     so that no pool's keys can be taken for another's.
     """
-    _check_word("pool", name, _POOL)
+    _check_word("pool", name, *_POOL)
 
 
 def check_handler(name: object) -> None:
     """Refuse what cannot be a handler's name."""
-    _check_word("handler", name, _HANDLER)
+    _check_word("handler", name, *_HANDLER)
 
 
 def check_label(label: object, setting: str = "label") -> None:
@@ -250,10 +257,10 @@ def check_stream(name: object, setting: str = "stream") -> None:
     _check_text(setting, name, STREAM_BYTES_MAX)
 
 
-def _check_word(setting: str, name: object, words: re.Pattern[str]) -> None:
+def _check_word(setting: str, name: object, words: re.Pattern[str], told: str) -> None:
     if type(name) is str and words.fullmatch(name):
         return
-    problem = f"it is not {words.pattern}" if type(name) is str else _no_text(name)
+    problem = f"a name is {told}" if type(name) is str else _no_text(name)
     raise ConfigError(setting=setting, problem=f"{checks.told(name)}: {problem}")
 
 

@@ -32,7 +32,7 @@ from pool.ops import cli
 from pool.ops.cli.explain import facts, kinds
 from pool.redis.scripts import Script
 from pool.settings import Settings
-from tools import life
+from tools import figures, life
 
 ROOT: Final = Path(__file__).parents[1]
 DOCS: Final = ROOT / "docs"
@@ -343,6 +343,8 @@ PARTS: Final = (
     Part("reference/api-rest.md", "api", lambda: api("rest")),
     Part("reference/api-rest.md", "testing", api_testing),
     Part("explanation/life-of-a-job.md", "transitions", transitions),
+    Part("explanation/how-fast.md", "beside", figures.beside),
+    Part("../README.md", "fast", figures.fast),
 )
 
 

@@ -7,6 +7,7 @@ Each takes a server, a client process and worker processes of its own (`stage.py
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -16,7 +17,7 @@ import attrs
 from benchmarks.peers.protocol import CALLERS
 from benchmarks.peers.stage import Peer, Stage, free_port
 from benchmarks.probe import Probe, Usage
-from benchmarks.report import Report, latency
+from benchmarks.report import latency
 from pool.redis.embedded.program import ServerProgram
 from pool.redis.embedded.server import EmbeddedServer
 
@@ -27,15 +28,15 @@ SHARES: Final = (25, 50, 75)  # % of the measured capacity
 class Sizes:
     """How much of everything."""
 
-    repeats: int = 3
-    drain_s: float = 1.5  # a drain has as many jobs as take about that long
+    repeats: int = 5
+    drain_s: float = 0.7  # a drain has as many jobs as take about that long
     jobs_min: int = 500
     jobs_max: int = 30_000
     samples: int = 200
-    samples_s: float = 3.0  # fewer samples rather than longer
-    open_s: float = 1.5
+    samples_s: float = 1.25  # fewer samples rather than longer
+    open_s: float = 0.75
     alone_s: float = 15.0  # since the client ended; longer than ours is remembered
-    rest_s: float = 20.0
+    rest_s: float = 10.0
     running: tuple[int, ...] = (20, 1_000)
     recovery_s: float = 120.0
     watch_s: float = 15.0  # after a recovery: whether a live job is started again
@@ -67,13 +68,37 @@ TINY: Final = attrs.evolve(
 
 
 @attrs.define
+class Rounds:
+    """Figures by repetition, so that each can be judged beside the others' of the same one."""
+
+    repeats: int
+    _values: dict[str, list[list[float]]] = attrs.field(init=False, factory=dict)
+
+    def note(self, name: str, value: float, repetition: int) -> None:
+        """Note a figure; of several in one repetition the median counts."""
+        every = self._values.setdefault(name, [[] for _ in range(self.repeats)])
+        every[repetition].append(value)
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Return each figure: of every repetition, None where it is missing, and of all."""
+        found = {}
+        for name, every in self._values.items():
+            each = [statistics.median(values) if values else None for values in every]
+            known = [value for value in each if value is not None]
+            told = {"median": statistics.median(known), "min": min(known), "max": max(known)}
+            found[name] = {**told, "each": each}
+        return found
+
+
+@attrs.define
 class Bench:
     """One peer, over all repetitions."""
 
     program: ServerProgram
     peer: Peer
     sizes: Sizes
-    report: Report
+    rounds: Rounds
+    repetition: int = 0  # which one is measured now
     _rate_per_s: float = attrs.field(init=False, default=0.0)
 
     @property
@@ -82,10 +107,10 @@ class Bench:
         wanted = int(self._rate_per_s * self.sizes.drain_s)
         return max(self.sizes.jobs_min, min(self.sizes.jobs_max, wanted))
 
-    def note(self, name: str, value: float) -> None:
-        """Note one repetition, unless the peer says that this is not to be had from it."""
+    def note(self, name: str, value: float, repetition: int | None = None) -> None:
+        """Note a figure, unless the peer says that this is not to be had from it."""
         if not self.peer.why_not(name):
-            self.report.note(name, value)
+            self.rounds.note(name, value, self.repetition if repetition is None else repetition)
 
     def note_samples(self, name: str, values: Sequence[float]) -> None:
         """Note the percentiles of one repetition, in microseconds."""
@@ -186,24 +211,24 @@ class Bench:
                 stage.wait_ended()
 
 
-def raw(program: ServerProgram, report: Report, *, count: int) -> None:
+def raw(program: ServerProgram, note: Callable[[str, float], None], *, count: int) -> None:
     """Take the yardstick: what plain redis-py and the same kind of server do, over TCP too."""
     with EmbeddedServer.start(program, tcp_port=free_port()) as server:
         probe = Probe(server.url)
         try:
             spent_us = probe.xadd_one_by_one(count // 10)
-            report.note("raw_one_by_one_per_s", 1e6 * len(spent_us) / sum(spent_us))
+            note("raw_one_by_one_per_s", 1e6 * len(spent_us) / sum(spent_us))
             timed = latency(spent_us)
             for part, value in (("p50", timed.p50), ("p99", timed.p99), ("max", timed.max)):
-                report.note(f"raw_round_trip_{part}_us", value)
+                note(f"raw_round_trip_{part}_us", value)
             measured: tuple[tuple[str, Callable[[int], tuple[float, float]]], ...] = (
                 ("raw_pipelined", probe.xadd_pipelined),
                 ("raw_50_connections", probe.xadd_clients),
             )
             for name, measure in measured:
                 per_s, cpu_us = measure(count)
-                report.note(f"{name}_per_s", per_s)
-                report.note(f"{name}_redis_cpu_us", cpu_us)
+                note(f"{name}_per_s", per_s)
+                note(f"{name}_redis_cpu_us", cpu_us)
         finally:
             probe.close()
 
@@ -224,8 +249,9 @@ class Rest:
         self.stage.warm()
         self.stage.client.kill()
 
-    def begin(self) -> None:
+    def begin(self, repetition: int) -> None:
         """Count from now on."""
+        self.bench.repetition = repetition
         cpu_s = self.stage.report(0)["process_cpu_s"]
         self._began = time.monotonic(), self.stage.probe.usage(), cpu_s
 
@@ -252,6 +278,7 @@ class Crash:
     stage: Stage
     running: int
     metric: str
+    repetition: int
     _killed_ns: int = attrs.field(init=False, default=0)
     _wanted: set[int] = attrs.field(init=False, factory=set)
     _live: set[int] = attrs.field(init=False, factory=set)
@@ -270,7 +297,7 @@ class Crash:
         stage.wait_started(held, 0)
         if self.running == max(self.bench.sizes.running) and self.stage.setting == "usual":
             grown_bytes = stage.probe.keys_bytes() - before_bytes
-            self.bench.note("running_job_bytes", grown_bytes / self.running)
+            self._note("running_job_bytes", grown_bytes / self.running)
         self._wanted = set(held)
         stage.work(1)
         if self.running == self.bench.peer.running_max:
@@ -282,6 +309,9 @@ class Crash:
             stage.report(1)
             if stage.started[1]:
                 return
+
+    def _note(self, name: str, value: float) -> None:
+        self.bench.note(name, value, self.repetition)
 
     def kill(self) -> None:
         """Kill A."""
@@ -320,8 +350,9 @@ class Crash:
         twice = [n for n in self._live if len(began[n]) > self._before[n]]
         twice += [n for n in self._wanted if len(began.get(n, ())) > 1]
         if self.recovered_s is not None:
-            self.bench.note(self.metric, self.recovered_s)
+            self._note(self.metric, self.recovered_s)
         return {
+            "repetition": self.repetition,
             "running": self.running,
             "live": len(self._live),
             "seconds": self.recovered_s,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
@@ -92,6 +92,13 @@ def value_of(results: Results, name: str, metric: str) -> float | None:
     return None if figure is None else float(figure["median"])
 
 
+def each_of(results: Results, name: str, metric: str) -> list[float | None]:
+    """Return a peer's metric in each repetition; None where there is no figure."""
+    peer = results["peers"].get(name, {"figures": {}})
+    none: list[float | None] = [None] * int(results["sizes"]["repeats"])
+    return list(peer["figures"].get(metric, {"each": none})["each"])
+
+
 def why_not(results: Results, name: str, metric: Metric) -> str:
     """Return why a peer has no such figure."""
     peer = results["peers"][name]
@@ -102,8 +109,8 @@ def why_not(results: Results, name: str, metric: Metric) -> str:
     for part, why in peer["cannot"].items():
         if metric.name.startswith(part):
             return str(why)
-    if recovery is not None and recovery["seconds"] is None:
-        return f"not in {recovery['not_in_s']:g} s"
+    if recovery is not None and recovery[0]["seconds"] is None:
+        return f"not in {recovery[0]['not_in_s']:g} s"
     return "not measured in this run"
 
 
@@ -137,20 +144,36 @@ class Goal:
 
 @attrs.frozen
 class Judged:
-    """A goal, and what came of it."""
+    """A goal, and what came of it in each repetition."""
 
     goal: Goal
-    reached: float | None  # None: a figure is missing
+    each: Sequence[float | None]  # None: a figure is missing
     said: str
 
     @property
+    def known(self) -> list[float]:
+        """What was reached where there was a figure."""
+        return [value for value in self.each if value is not None]
+
+    @property
     def verdict(self) -> str:
-        """Say whether it was met."""
-        if self.reached is None:
+        """Say whether every repetition met it; if not, how many did not, and by how much."""
+        if not self.known:
             return "not measured"
-        is_more = self.goal.sign == ">="
-        is_met = self.reached >= self.goal.bound if is_more else self.reached <= self.goal.bound
-        return "met" if is_met else "**missed**"
+        missed = [over for value in self.known if (over := self._over(value)) > 0]
+        lacking = len(self.each) - len(self.known)
+        if not (missed or lacking):
+            return "met"
+        told = f"**missed** in {len(missed) + lacking} of {len(self.each)}"
+        if missed:
+            whole = self.goal.bound / 100 or 1.0
+            least, most = (f"{over / whole:.2g}" for over in (min(missed), max(missed)))
+            told += f", by {most if least == most else f'{least} to {most}'}"
+            told += " %" if self.goal.bound else ""
+        return told + (f"; {lacking} without a figure" if lacking else "")
+
+    def _over(self, value: float) -> float:
+        return self.goal.bound - value if self.goal.sign == ">=" else value - self.goal.bound
 
 
 GOALS: Final = (
@@ -190,40 +213,54 @@ def judged(results: Results) -> Iterator[Judged]:
 
 
 def _judge(results: Results, goal: Goal) -> Judged:
+    """Compare within each repetition; of several peers with the best one there."""
     first = METRICS[goal.metrics[0]]
     choose = max if first.more_is_better else min
 
-    def of(name: str) -> float | None:
-        found = [v for m in goal.metrics if (v := value_of(results, name, m)) is not None]
-        return choose(found) if found else None
+    def of(names: Sequence[str]) -> list[float | None]:
+        every = [each_of(results, name, metric) for name in names for metric in goal.metrics]
+        known = [
+            [value for each in every if (value := each[number]) is not None]
+            for number in range(results["sizes"]["repeats"])
+        ]
+        return [choose(values) if values else None for values in known]
 
-    ours = of(OURS)
     if not goal.to:
-        return Judged(goal, ours, f"{goal.sign} {goal.bound:g}")
-    name, theirs = goal.to, of(goal.to)
+        return Judged(goal, of([OURS]), f"{goal.sign} {goal.bound:g}")
+    name, names = goal.to, [goal.to]
     if goal.to in (BEST, BEST_ACKNOWLEDGED):
-        found = best(results, first, but=_POPS if goal.to == BEST_ACKNOWLEDGED else "")
-        name, theirs = found or (goal.to, None)
-    to = name if name == goal.to else f"{goal.to} ({name})"
-    said = f"{goal.sign} {goal.bound:g} x {to}"
-    return Judged(goal, ours / theirs if ours is not None and theirs else None, said)
+        but = _POPS if goal.to == BEST_ACKNOWLEDGED else ""
+        found = best(results, first, but=but)
+        names = [each for each in results["peers"] if each not in (OURS, but)]
+        name = f"{goal.to} ({found[0]})" if found else goal.to
+    return Judged(goal, _ratios(of([OURS]), of(names)), f"{goal.sign} {goal.bound:g} x {name}")
+
+
+def _ratios(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[float | None]:
+    return [
+        mine / other if mine is not None and other else None
+        for mine, other in zip(ours, theirs, strict=True)
+    ]
 
 
 def _judge_redis_cpu(results: Results) -> Judged:
     """Ours in batches, against taskiq's streams one by one: it has no batches."""
     goal = Goal("Redis CPU per job, whole life", ("life_redis_cpu_us",), "<=", 1.0, "taskiq")
-    ours = value_of(results, OURS, "life_redis_cpu_us")
-    parts = [
-        value_of(results, "taskiq", name)
-        for name in ("dispatch_one_redis_cpu_us", "drain_redis_cpu_us")
-    ]
-    theirs = sum(part for part in parts if part is not None) if None not in parts else 0.0
-    reached = ours / theirs if ours is not None and theirs else None
-    return Judged(goal, reached, "batched <= 1 x taskiq one by one")
+    parts = zip(
+        each_of(results, "taskiq", "dispatch_one_redis_cpu_us"),
+        each_of(results, "taskiq", "drain_redis_cpu_us"),
+        strict=True,
+    )
+    theirs = [None if one is None or rest is None else one + rest for one, rest in parts]
+    ours = each_of(results, OURS, "life_redis_cpu_us")
+    return Judged(goal, _ratios(ours, theirs), "batched <= 1 x taskiq one by one")
 
 
 def _judge_live(results: Results) -> Judged:
     goal = Goal("live jobs started again in any recovery", (), "<=", 0.0)
-    seen = results["peers"].get(OURS, {"recoveries": {}})["recoveries"].values()
-    again = sum(each["live_started_again"] for each in seen) if seen else None
+    again: list[float | None] = [None] * int(results["sizes"]["repeats"])
+    for told in results["peers"].get(OURS, {"recoveries": {}})["recoveries"].values():
+        for one in told:
+            number = one["repetition"]
+            again[number] = (again[number] or 0) + one["live_started_again"]
     return Judged(goal, again, "none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from benchmarks.peers.environments import OURS
 from benchmarks.peers.metrics import (
     GROUPS,
     METRICS,
+    Judged,
     Metric,
     Results,
     best,
@@ -19,13 +21,20 @@ from benchmarks.peers.metrics import (
     why_not,
 )
 from benchmarks.peers.plot import Bar, chart, said
+from benchmarks.peers.quiet import LOAD_MAX, OTHERS_MAX, WAIT_S
 
 _WRITTEN: Final = """\
 Written by `python -m benchmarks.peers`; do not edit.
 {date}, commit {commit}, {minutes:.0f} minutes.
 
-**A noisy hour flatters.** What is known of this page's, and which figures to doubt:
-[how fast](explanation/how-fast.md)."""
+**A busy machine flatters some and not others.** So the run that writes this page does not begin
+above a load of {load_max:g}, and before each part it waits until others use less than
+{others_max:g} processors, for {wait_s:g} s at most. What it found stands below.
+What to make of the figures: [how fast](explanation/how-fast.md)."""
+_GOALS: Final = """\
+Each is judged in each of the {repeats} repetitions, beside the others of the same one. *Met* says
+that all of them met it; *missed* in how many, and by how much of the goal. *Reached* is the median,
+and minimum to maximum."""
 _RATIOS: Final = """\
 Ratios of ours to theirs. Bare server: plain redis-py, XADD one by one, by 50 connections, or in
 pipelines."""
@@ -38,8 +47,8 @@ setting; all other settings stand below, with where they are documented. Ours ha
 defaults.
 
 Repetitions are interleaved: each takes every peer once, forwards and backwards by turns. Cells
-give the median, and minimum to maximum. **Compare ratios within this page only**: absolute
-figures of two machines, or of two hours, say nothing.
+give the median of all {repeats}, and minimum to maximum. **Compare ratios within this page only**:
+absolute figures of two machines, or of two hours, say nothing.
 
 - **Dispatch**: one awaited after another; 100 callers of which each awaits its own (threads,
   where the client blocks); the library's own call for many.
@@ -53,12 +62,13 @@ figures of two machines, or of two hours, say nothing.
 - **Redis CPU**: user and system time of the server process. **Commands**: those within scripts
   count. **Round trips**: times at which the server found something to read on a connection.
 - **Redis bytes**: `MEMORY USAGE` of all keys, by job.
-- **At rest**: a worker with nothing to do for {rest_s:g} s, some time after its client has gone. A
-  call is a round trip.
+- **At rest**: a worker with nothing to do, some time after its client has gone; {repeats}
+  stretches of {rest_s:g} s. A call is a round trip.
 - **Recovery**: a worker is killed (SIGKILL) with all its slots in use, another one is idle. Until
   the last of its jobs has begun there, {recovery_s:g} s at most. Meanwhile the other one runs
   jobs of its own, until {watch_s:g} s later: a *live job started again* is one of those. Soonest
-  settings: the shortest that the documentation has.
+  settings: the shortest that the documentation has. Ours and those that a goal names are killed in
+  each repetition, the others once: some take minutes.
 """
 
 
@@ -67,9 +77,16 @@ def page(results: Results, plots: str) -> str:
     sizes = results["sizes"]
     parts = [
         "# pool beside others",
-        _WRITTEN.format(minutes=results["seconds"] / 60, **results),
+        _WRITTEN.format(
+            minutes=results["seconds"] / 60,
+            load_max=LOAD_MAX,
+            others_max=OTHERS_MAX,
+            wait_s=WAIT_S,
+            **results,
+        ),
         "\n".join(_facts(results)),
         "## Goals",
+        _GOALS.format(**sizes),
         _table(("", "goal", "reached", ""), _goal_rows(results)),
         "## Against the best peer and the bare server",
         _RATIOS,
@@ -87,15 +104,34 @@ def _facts(results: Results) -> Iterator[str]:
     machine, server = results["machine"], results["server"]
     yield f"- {machine['processor']}, {machine['cores']} cores, {machine['system']}"
     yield f"- load before: {', '.join(f'{each:g}' for each in results['load_before'])}"
+    for told in results["quiet"]:
+        others = _others(told["others"])
+        yield f"- before {told['before']}: load {told['load']:g}, our own included; {others}"
     yield f"- {server['name']} {server['version']}, no persistence, TCP on loopback"
     yield "- " + ", ".join(f"{name} {number}" for name, number in results["versions"].items())
     yield f"- repetitions: {results['sizes']['repeats']}"
 
 
+def _others(used: float | None) -> str:
+    if used is None:
+        return "what others use cannot be seen on this system"
+    told = f"others use {used:g} processors"
+    return told if used <= OTHERS_MAX else f"**{told}**"
+
+
 def _goal_rows(results: Results) -> Iterator[Sequence[str]]:
     for each in judged(results):
-        reached = "-" if each.reached is None else f"{each.reached:,.3g}"
-        yield each.goal.title, each.said, reached, each.verdict
+        yield each.goal.title, each.said, reached(each), each.verdict
+
+
+def reached(judged: Judged) -> str:
+    """Return what came of a goal: the median, and the least and the most."""
+    known = judged.known
+    if not known:
+        return "-"
+    low, high = (f"{value:,.3g}" for value in (min(known), max(known)))
+    middle = f"{statistics.median(known):,.3g}"
+    return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def _ratio_rows(results: Results) -> Iterator[Sequence[str]]:
@@ -162,13 +198,18 @@ def _peer_row(
 
 
 def _recovery_lines(results: Results) -> Iterator[str]:
+    recovery_s = results["sizes"]["recovery_s"]
     for name, peer in results["peers"].items():
-        for part, told in peer["recoveries"].items():
-            again = told["live_started_again"]
+        for part, every in peer["recoveries"].items():
+            what = f"- {name}, {part.replace('_', ' ')}"
+            again = sum(told["live_started_again"] for told in every)
+            late = sum(told["seconds"] is None for told in every)
             if again:
-                yield f"- {name}, {part.replace('_', ' ')}: **{again} live jobs started again**"
-            if told["running"] != int(part.rpartition("_")[2]):
-                yield f"- {name}, {part.replace('_', ' ')}: with {told['running']} running"
+                yield f"{what}: **{again} live jobs started again** in {len(every)} recoveries"
+            if 0 < late < len(every):
+                yield f"{what}: **{late} of {len(every)} not in {recovery_s:g} s**"
+            if every[0]["running"] != int(part.rpartition("_")[2]):
+                yield f"{what}: with {every[0]['running']} running"
     yield "- In all others no live job was started again."
 
 

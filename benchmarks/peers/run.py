@@ -1,6 +1,7 @@
 """The whole comparison: all peers by turns, several times; then what takes long, side by side.
 
-An adapter that fails is reported with its error, and the others go on.
+Before each part the machine is given time to come to rest (`quiet.py`).  An adapter that fails is
+reported with its error, and the others go on.
 """
 
 from __future__ import annotations
@@ -9,26 +10,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import attrs
 
-from benchmarks.peers.environments import ROOT, prepare
-from benchmarks.peers.measure import ROOM, Bench, Crash, Rest, Sizes, raw
+from benchmarks.peers.environments import OURS, ROOT, prepare
+from benchmarks.peers.measure import ROOM, Bench, Crash, Rest, Rounds, Sizes, raw
+from benchmarks.peers.metrics import GOALS
 from benchmarks.peers.protocol import Setting
+from benchmarks.peers.quiet import WAIT_S, wait_quiet
 from benchmarks.peers.stage import Peer
-from benchmarks.report import Report, Table
 from pool.redis.embedded.program import ServerProgram
 
 GROUPS: Final = ("dispatch", "drain", "latency", "load", "rest", "recovery")
-RAW: Final = "raw"
 RAW_COUNT: Final = 10_000
-SETTLE_S: Final = 2.0
+SETTLE_S: Final = 1.0
 QUICK_S: Final = 3.0  # a recovery that takes no longer is over before the next peer starts
 LOOK_S: Final = 0.1
-_TABLE: Final = Table("", ())
 
-Recoveries: TypeAlias = dict[str, dict[str, Any]]
+Recoveries: TypeAlias = dict[str, list[dict[str, Any]]]  # part -> one of each repetition
 
 
 @attrs.define
@@ -38,10 +39,15 @@ class Comparison:
     program: ServerProgram
     sizes: Sizes
     groups: Sequence[str]
+    wait_s: float = WAIT_S  # for the machine to come to rest, before each part
     benches: dict[str, Bench] = attrs.field(init=False, factory=dict)
-    raw: Report = attrs.field(init=False, factory=lambda: Report(RAW, _TABLE))
+    raw: Rounds = attrs.field(init=False)
+    quiet: list[dict[str, Any]] = attrs.field(init=False, factory=list)
     errors: dict[str, dict[str, str]] = attrs.field(init=False, factory=dict)
     recoveries: dict[str, Recoveries] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.raw = Rounds(self.sizes.repeats)
 
     def run(self, names: Sequence[str], *, is_upgrade: bool = False) -> None:
         """Measure."""
@@ -49,18 +55,29 @@ class Comparison:
             with self._guard(name, "environment"):
                 prepare(name, is_upgrade=is_upgrade)
                 peer = Peer.of(name)
-                self.benches[name] = Bench(self.program, peer, self.sizes, Report(name, _TABLE))
+                rounds = Rounds(self.sizes.repeats)
+                self.benches[name] = Bench(self.program, peer, self.sizes, rounds)
         for number in range(self.sizes.repeats):
-            _say(f"repetition {number + 1} of {self.sizes.repeats}")
-            raw(self.program, self.raw, count=RAW_COUNT)
-            order = list(self.benches)
-            for name in order if number % 2 == 0 else order[::-1]:
+            self._begin(f"repetition {number + 1}")
+            note = partial(self.raw.note, repetition=number)
+            raw(self.program, note, count=RAW_COUNT)
+            for name in self._by_turns(number):
+                self.benches[name].repetition = number
                 self._once(name)
         if "rest" in self.groups:
             self._rest()
         if "recovery" in self.groups:
             for setting in ("usual", "safe"):
                 self._recovery(setting)
+
+    def _begin(self, part: str) -> None:
+        self.quiet.append(wait_quiet(part, self.wait_s))
+        _say(", ".join(f"{name} {each}" for name, each in self.quiet[-1].items()))
+
+    def _by_turns(self, number: int) -> list[str]:
+        """Forwards and backwards, so that nobody always comes after the same one."""
+        order = list(self.benches)
+        return order if number % 2 == 0 else order[::-1]
 
     @contextmanager
     def _guard(self, name: str, part: str) -> Iterator[None]:
@@ -93,7 +110,7 @@ class Comparison:
 
     def _rest(self) -> None:
         """All peers at rest at the same time, each with its own server: none does much."""
-        _say("at rest")
+        self._begin("at rest")
         ready: list[Rest] = []
         with ExitStack() as stack:
             for name, bench in self.benches.items():
@@ -104,22 +121,24 @@ class Comparison:
                     rest.prepare()
                     ready.append(rest)
             time.sleep(self.sizes.alone_s)
-            for rest in ready:
-                rest.begin()
-            time.sleep(self.sizes.rest_s)
-            for rest in ready:
-                with self._guard(rest.bench.peer.name, "rest"):
-                    rest.end()
+            for number in range(self.sizes.repeats):
+                for rest in ready:
+                    rest.begin(number)
+                time.sleep(self.sizes.rest_s)
+                for rest in ready:
+                    with self._guard(rest.bench.peer.name, "rest"):
+                        rest.end()
 
     def _recovery(self, setting: Setting) -> None:
         """Kill one peer's worker after another's; what takes long is waited for side by side.
 
         One at a time, because a lease of a second does not survive that everybody starts at once.
         """
-        _say(f"recovery, {setting} settings")
+        self._begin(f"recovery, {setting} settings")
         open_ones: list[tuple[str, str, Crash]] = []
         with ExitStack() as stack:
             for name, part, crash in self._crashes(setting):
+                began_s = time.monotonic()
                 stack.callback(crash.stage.close)
                 with self._guard(name, part):
                     crash.stage.__enter__()
@@ -130,6 +149,7 @@ class Comparison:
                     end_s = time.monotonic() + QUICK_S
                     while not crash.look() and time.monotonic() < end_s:
                         time.sleep(LOOK_S)
+                _say(f"  {name}, {part}: {time.monotonic() - began_s:.1f} s")
                 self._look_at(open_ones)
             while open_ones:
                 time.sleep(LOOK_S)
@@ -143,22 +163,30 @@ class Comparison:
                 crash.look()
                 is_over = crash.is_over
                 if is_over:
-                    self.recoveries.setdefault(name, {})[part] = crash.end()
+                    self.recoveries.setdefault(name, {}).setdefault(part, []).append(crash.end())
             if is_over:
                 open_ones.remove((name, part, crash))
                 crash.stage.close()
 
     def _crashes(self, setting: Setting) -> Iterator[tuple[str, str, Crash]]:
+        """Each peer once, and whom a goal names in every repetition: all would take an hour."""
         infix = "_safe" if setting == "safe" else ""
-        for running in self.sizes.running:
-            metric = f"recovery{infix}_{running}"
-            for name, bench in self.benches.items():
-                if bench.peer.why_not(metric) or (setting == "safe" and not bench.peer.safe):
-                    continue
-                count = min(running, bench.peer.running_max)
-                room = ROOM if count < bench.peer.running_max else 0
-                stage = bench.stage(setting=setting, slots=(count, count + room))
-                yield name, metric, Crash(bench, stage, count, f"{metric}_s")
+        for number in range(self.sizes.repeats):
+            for running in self.sizes.running:
+                part = f"recovery{infix}_{running}"
+                named = {OURS, *(goal.to for goal in GOALS if goal.metrics[0] == f"{part}_s")}
+                for name in self._by_turns(number):
+                    bench = self.benches[name]
+                    if (
+                        (number and name not in named)
+                        or bench.peer.why_not(part)
+                        or (setting == "safe" and not bench.peer.safe)
+                    ):
+                        continue
+                    count = min(running, bench.peer.running_max)
+                    room = ROOM if count < bench.peer.running_max else 0
+                    stage = bench.stage(setting=setting, slots=(count, count + room))
+                    yield name, part, Crash(bench, stage, count, f"{part}_s", number)
 
 
 def _say(text: str) -> None:

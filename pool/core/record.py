@@ -92,6 +92,33 @@ NO_MARKS: Final = Marks()
 _MARKS_TEXT: Final = rf"[0-9A-Za-z.,-]{{0,{MARKS_CHARS_MAX}}}"
 
 
+# --- what hardly any job has ------------------------------------------------------------------
+
+# In `more` of a record and of its start: a letter and its value each, with commas between.
+MORE: Final = {
+    "digest": "d",  # of handler and payload, where its id was given to it
+    "expires": "x",  # ms: not started by then, never started
+    "retention": "r",  # ms for which its outcome is kept, whatever its handler says
+    "window": "w",  # ms for which its id is known at least, once it has ended
+    "progress": "p",  # it has said how far it is
+    "attempts": "t",  # some have failed, and how is kept
+    "lineage": "l",  # id of the dead letter that it was made from
+}
+
+
+def more_of(more: str, name: str) -> str:
+    """Return what `more` has of this name; empty if it has none."""
+    letter = MORE[name]
+    found = (each[1:] for each in more.split(",") if each[:1] == letter)
+    return next(found, "") if more else ""
+
+
+def pack_more(**values: object) -> str:
+    """Return `more` with these; what is None or empty is left out."""
+    told = ((MORE[name], value) for name, value in values.items())
+    return ",".join(f"{letter}{value}" for letter, value in told if value not in (None, ""))
+
+
 # --- the record -----------------------------------------------------------------------------
 
 
@@ -114,6 +141,7 @@ class Record:
     since_ms: int  # server time: running since; of one that waits, when it is due; 0: neither
     waiters: tuple[str, ...]
     error: str
+    more: str = ""
 
     @classmethod
     def parse(cls, text: bytes) -> Record | None:
@@ -127,8 +155,8 @@ class Record:
             match = None
         if match is None:
             return None
-        state, kind, job_id, handler, owner, epoch, attempt, flags, intent, *more = match.groups()
-        marks, requeues, accepted, since, waiters, error = more
+        state, kind, job_id, handler, owner, epoch, attempt, flags, intent, *rest = match.groups()
+        marks, requeues, accepted, since, waiters, error, more = rest
         if (STATES[state] in OWNED) != (owner != ""):
             return None
         return cls(
@@ -147,6 +175,7 @@ class Record:
             since_ms=int(since or 0),
             waiters=tuple(waiters.split(",")) if waiters else (),
             error=error,
+            more=more,
         )
 
 
@@ -168,6 +197,7 @@ FIELDS: Final = {
     "since": _NUMBER,
     "waiters": "[^|]*",
     "error": "[^|]*",
+    "more": "[^|]*",
 }
 _RECORD: Final = re.compile(rf"({')[|]('.join(FIELDS.values())})(?:[|]|\Z)", re.ASCII)
 
@@ -189,13 +219,14 @@ class Start:
     marks: Marks
     accepted: int  # stamp, microseconds
     payload: bytes | None  # None: too large for the entry, it lies in `payloads`
+    more: str = ""
 
     @classmethod
     def parse(cls, entry_id: str, fields: dict[str, bytes]) -> Start | None:
         """Return the start, or None when the entry is not one."""
         try:
-            job_id, handler, kind, attempt, flags, marks, accepted = (
-                fields["m"].decode().split("|")[:7]
+            job_id, handler, kind, attempt, flags, marks, accepted, more = (
+                fields["m"].decode().split("|")[:8]
             )
             epoch = number(entry_id.partition("-")[0])
             return cls(
@@ -209,6 +240,7 @@ class Start:
                 marks=Marks.parse(_marks_text(marks)) if marks else NO_MARKS,
                 accepted=number(accepted) if accepted else epoch,
                 payload=fields.get("p"),
+                more=more,
             )
         except (KeyError, ValueError):  # UnicodeDecodeError is a ValueError
             return None

@@ -18,7 +18,7 @@ from pool.errors import InvalidOption, PayloadEncodingError
 from pool.jobs.keeper import Keeper, Step
 from pool.redis.commands.talk import InboxPage, Message
 
-# The id of the job whose handler runs in this context; what it starts there inherits it.
+# The job (key and id) whose handler runs in this context; what it starts there inherits it.
 RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
 
 
@@ -199,7 +199,7 @@ class Job:
             PayloadTooLarge: It is larger than the limit.
             StorageFull: The server has no room.  It is tried again while this run goes on, and
                 meanwhile no message is removed.
-            Fenced: The job is another's by now.
+            NotOwner: The job is another's by now.
         """
         number = self._save(state)
         await self._keeper().wait_stored(number)
@@ -213,7 +213,7 @@ class Job:
         Raises:
             PayloadEncodingError: The value cannot be encoded.
             PayloadTooLarge: It is larger than the limit.
-            Fenced: The job is another's by now.
+            NotOwner: The job is another's by now.
             WrongLoop: It was called from a thread.
         """
         self._save(state)
@@ -256,7 +256,7 @@ class Job:
             PayloadEncodingError: The result cannot be encoded.
             PayloadTooLarge: It is larger than `Settings.result_bytes_max`, or all of them together
                 than `Settings.steps_bytes_max`.
-            Fenced: The job is another's by now; the result was not stored.
+            NotOwner: The job is another's by now; the result was not stored.
         """
         return await self._keeper().once(name, fn)
 

@@ -27,7 +27,7 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, decode_value, encode_value
 from pool.errors import (
-    Fenced,
+    NotOwner,
     PayloadTooLarge,
     PoolError,
     StorageFull,
@@ -206,7 +206,7 @@ class Keeper:
 
     def _check_ours(self) -> None:
         if self.is_over:
-            raise Fenced(key=self.key, job_id=self.id, epoch=self.epoch)
+            raise NotOwner(key=self.key, job_id=self.id, epoch=self.epoch)
 
 
 NO_KEEPER: Final[Keeper | None] = None  # of a run that stores nothing

@@ -24,6 +24,7 @@ from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING, Inbox, Job
 from pool.jobs.keeper import NO_KEEPER
 from pool.jobs.raised import Raised, read
+from pool.names import pair
 from pool.redis.commands.edges import Edge
 from pool.redis.io.loops import Strays, is_asked_for, is_cancellation
 from pool.redis.io.system import LINEAGE
@@ -182,7 +183,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     try:
         args, kwargs = decode_call(run.payload or b"")
         context = copy_context()
-        context.run(RUNNING.set, run.start.id)
+        context.run(RUNNING.set, pair(run.key, run.start.id))
     except PayloadEncodingError as error:
         return Unreadable(str(error))
     scope = run.scope = anyio.CancelScope()

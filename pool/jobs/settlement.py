@@ -27,13 +27,14 @@ from pool.core.settlement import (
 )
 from pool.core.timing import Timing
 from pool.jobs.context import Context, LaneState, Ranks
+from pool.names import pair
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Target
 from pool.redis.commands.change import Advanced, Changed, EdgeStatus, Guard
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.settings import Settings
 
-# Lane, who waits, what it hears, of which job, and the outcome if that is known.
+# Lane, who waits, what it hears, of which job (key and id), and the outcome if that is known.
 TellWaiters: TypeAlias = Callable[[int, Sequence[str], str, str, bytes], object]
 
 
@@ -89,7 +90,7 @@ def tell_all(
         if each.status is EdgeStatus.DONE and isinstance(edge, WaitEdge):
             context.on_due(lane, edge.delay_ms / 1000)
         if each.status is EdgeStatus.DONE and each.waiters:
-            tell_waiters(lane, each.waiters, "ended", edge.id, b"")
+            tell_waiters(lane, each.waiters, "ended", pair(edge.key, edge.id), b"")
     return sum(each.status is not EdgeStatus.UNREADABLE for each in told)
 
 

@@ -472,18 +472,18 @@ class Wiring:
         return True
 
     def _tell_waiters(
-        self, lane: int, names: Sequence[str], kind: str, job_id: str, outcome: bytes
+        self, lane: int, names: Sequence[str], kind: str, job: str, outcome: bytes
     ) -> None:
         """Tell nodes that wait for a job; our own without a detour."""
         state = self.context.lanes[lane]
         for name in names:
             if name == state.node.name:
-                fields = {"t": kind.encode(), "i": job_id.encode(), "o": outcome}
+                fields = {"t": kind.encode(), "i": job.encode(), "o": outcome}
                 self.dispatcher.on_signal(fields)
                 continue
             signal = ("XADD", state.lane.names.signal(name), "NOMKSTREAM")
             bounds = ("MAXLEN", "~", _SIGNALS_MAX, "*")
-            fields_of: tuple[Word, ...] = ("t", kind, "i", job_id)
+            fields_of: tuple[Word, ...] = ("t", kind, "i", job)
             if len(outcome) <= INLINE_BYTES_MAX:
                 fields_of = (*fields_of, "o", outcome)
             again = partial(self._signal_when_full, state, name, fields_of)
@@ -503,7 +503,7 @@ class Wiring:
     def _on_workers_changed(self, news: KeyChange | Resync) -> None:
         self._on_workers()
         if isinstance(news, Resync):
-            self.membership.announce_soon()  # it may have lost our entries
+            self.membership.announcer.write_soon()  # it may have lost our entries
 
     def _on_workers(self) -> None:
         """The `workers` map changed."""

@@ -63,6 +63,8 @@ def _refused_credentials(text: str) -> PoolError:
         text = "its user may not run all commands of pool's scripts: ACL rules are missing"
     elif text.startswith("NOAUTH"):  # the server's own sentence is a paragraph about HELLO
         text = "the server wants a password and the address has none"
+    elif text.startswith("WRONGPASS"):
+        text = "no such user with this password, or it is disabled"
     return AuthError(problem=shown(text))
 
 

@@ -40,7 +40,10 @@ def ask(
     except exceptions.TimeoutError as error:
         raise TimeoutError from error
     except exceptions.RedisError as error:
-        raise Unanswered from error
+        # Of the one that was asked; before it stands how redis-py shows its own objects.
+        why = str(error).rpartition(" - ")[2]
+        told = f"no sentinel names a master {service!r}"
+        raise Unanswered from RuntimeError(f"{told} ({why})" if "<" not in why else told)
     finally:
         sentinel.close()
     return str(host), int(port)

@@ -94,10 +94,10 @@ class Url:
         scheme = scheme.lower()
         kind = _KINDS.get(scheme)
         if kind is None:
-            known = ", ".join(f"{name}://" for name in _KINDS)
+            known = ", ".join(_KINDS)
             named = found and _SCHEME.fullmatch(scheme)
             problem = f"unknown scheme {scheme!r}" if named else "the address has no scheme"
-            raise _wrong(f"{problem}; use one of {known}")
+            raise _wrong(f"{problem}; write redis://localhost:6379, say; there are {known}")
         parts = _split(scheme, text[len(scheme) + len("://") :])
         if parts.fragment or "@" in parts.query + parts.path:
             raise _wrong("percent-encode '/', '?', '#' and '@' where a name or password has them")

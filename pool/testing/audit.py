@@ -189,8 +189,8 @@ class _Lane:
             yield f"no entry {entry_id} in stream:{record.owner}"
             return
         said = (start.id, start.handler, start.kind, start.attempt, start.marks, start.accepted)
-        meant = (record.id, record.handler, record.kind)
-        if said != (*meant, record.attempt, record.marks, record.accepted):
+        meant = (record.id, record.handler, record.kind, record.attempt, record.marks)
+        if (*said, start.more) != (*meant, record.accepted, record.more):
             yield "its entry does not say the same"
         if (start.payload is None) != ("p" in record.flags):
             yield "its payload is not where flag p says"
@@ -235,10 +235,10 @@ class _Lane:
             mark, _, of = name.rpartition("\n")
             if mark == "" and name != of and of not in records:
                 yield f"{of!r}: steps without a record"
-            if mark and of.partition(" ")[0] not in self.letters:
+            if mark and of not in self.letters:
                 yield f"{of!r}: steps without a dead letter"
-        for job_id in self.parked ^ self.letters:
-            yield f"{job_id!r}: only one of `parked` and `letters` has it"
+        for job in self.parked ^ self.letters:
+            yield f"{job!r}: only one of `parked` and `letters` has it"
 
     def _of_identities(self) -> Iterator[str]:
         for identity in self.cleanup:

@@ -36,7 +36,24 @@ from pool.core.settlement import (
 )
 
 FIELDS = [
-    *("R", "j", "id", "h", "w.1", "7", "1", "p", "", "", "", "", "1000", "n.1,n.2", "boom"),
+    *(
+        "R",
+        "j",
+        "id",
+        "h",
+        "w.1",
+        "7",
+        "1",
+        "p",
+        "",
+        "",
+        "",
+        "",
+        "1000",
+        "n.1,n.2",
+        "boom",
+        "d07,r5",
+    ),
 ]
 
 
@@ -319,6 +336,19 @@ def test_every_state_can_end() -> None:
             o for (s, _), outcomes in lifecycle.TABLE.items() if s == state for o in outcomes
         }
         assert reached & ends, state
+
+
+def test_of_what_nobody_owns_nothing_is_heard() -> None:
+    """G-05: it can be stopped, given up and granted; all else is said by its owner alone."""
+    assert {"pending", "running"} == lifecycle.OWNED
+    for state in {*STATES.values()} - lifecycle.OWNED:
+        edges = {edge for at, edge in lifecycle.TABLE if at == state}
+        assert edges == {lifecycle.CANCEL, lifecycle.PARK, lifecycle.GRANT}
+
+
+def test_what_never_began_has_no_limit_and_no_trial() -> None:
+    assert ("pending", lifecycle.LIMIT) not in lifecycle.TABLE
+    assert ("pending", lifecycle.OVER) not in lifecycle.TABLE
 
 
 def test_the_diagram_shows_each_edge_that_leads_elsewhere() -> None:

@@ -135,7 +135,7 @@ def junk(client: Any, n: Names, mutator: Mutator) -> None:
             sent[b"\xff\xfe"] = b"a field whose name is no text"
         client.xadd(signals[i % len(signals)], sent)
     for i in range(100):
-        entry = {b"k": b"nobody-%d" % i, b"m": b"id|work|j|1||0|", b"p": b"x"}
+        entry = {b"k": b"nobody-%d" % i, b"m": b"id|work|j|1||0||", b"p": b"x"}
         name = list(entry)[i % 3]
         entry[name] = mutator.damaged(entry[name])
         if i % 10 == 0:

@@ -30,10 +30,10 @@ class Mutator(Protocol):
 
 
 RECORDS = (
-    b"P|j|id-1|thumbnail|w8z4k0qv1xt1.1|1795231945399674|1||||||||",
-    b"R|s|id-2|follow|w8z4k0qv1xt1.2|1795231945399675|3|pbid|scause|2||1795231945399670|1795231945400|n1.1,n2.1|boom",
-    b"W|j|id-3|thumbnail||1795231945399676|2|d||||1795231945399671|||ValueError: no|newer fields",
-    b"U|j|id-4|thumbnail||1795231945399677|1|a||1|4||||",
+    b"P|j|id-1|thumbnail|w8z4k0qv1xt1.1|1795231945399674|1|||||||||",
+    b"R|s|id-2|follow|w8z4k0qv1xt1.2|1795231945399675|3|pbid|scause|2||1795231945399670|1795231945400|n1.1,n2.1|boom|",
+    b"W|j|id-3|thumbnail||1795231945399676|2|d||||1795231945399671|||no|d01|newer fields",
+    b"U|j|id-4|thumbnail||1795231945399677|1|a||1|4|||||",
 )
 OUTCOMES = (
     b"done|1795231945399674|w8z4k0qv1xt1.1|1|1795231945400|\n\x01[1,2]",
@@ -41,7 +41,7 @@ OUTCOMES = (
     b"parked|1795231945399674||5|1795231945400|failed\nValueError: no",
 )
 OPTIONS = (b"j|5|1000|60000|0|60000", b"s|0|1000|60000|30000|60000")
-METAS = (b"id-1|thumbnail|j|1||0|", b"id-2|follow|s|3|pbi|2|1795231945399670")
+METAS = (b"id-1|thumbnail|j|1||0||", b"id-2|follow|s|3|pbi|2|1795231945399670|d0123456789abcdef")
 ENTRIES = ("1795231945399674-0", "0-1", "18446744073709551615-18446744073709551615")
 EDITS = (b"+3:key5:value-3:old", b"-1:a", b"+0:0:")
 INFO = WorkerEntry(

@@ -158,7 +158,7 @@ class Bench:
             pipe.xdel(stream, entry_id)
         last = int(self.client.xinfo_stream(stream)["last-generated-id"].split(b"-")[0])
         for i in range(20):
-            fields = {b"k": b"key-%d" % i, b"m": b"id|h|j|1||0|", b"p": b"payload"}
+            fields = {b"k": b"key-%d" % i, b"m": b"id|h|j|1||0||", b"p": b"payload"}
             name = list(fields)[i % 3]
             fields[name] = mutator.damaged(fields[name])
             if i % 5 == 0:

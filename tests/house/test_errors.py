@@ -48,12 +48,29 @@ def test_every_code_is_one_errors_own() -> None:
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
 def test_an_error_says_what_happened_and_what_to_do_in_one_line(kind: type[PoolError]) -> None:
     said = str(sample(kind))
-    assert said.startswith(f"[{kind.code}] {(kind.__doc__ or '').splitlines()[0]}")
+    first = (kind.__doc__ or "").splitlines()[0]
+    names = [fact.name for fact in attrs.fields(kind)]
+    first = f"{first.removesuffix('.')}: it." if "problem" in names else first
+    assert said.startswith(f"[{kind.code}] {first}")
     assert kind.hint, "an error without a hint leaves its reader alone"
     assert said.endswith(f"  Hint: {kind.hint}  More: pool explain {kind.code}")
     assert len(said.splitlines()) == 1
     for fact in attrs.fields(kind):
-        assert f"{fact.name}={FACTS[str(fact.type)]!r}" in said
+        assert fact.name == "problem" or f"{fact.name}={FACTS[str(fact.type)]!r}" in said
+
+
+def test_a_problem_goes_on_with_the_sentence_in_one_printable_line() -> None:
+    """Whatever it repeats of what others said."""
+    for problem, said in (
+        ("give --pool", "give --pool."),
+        ("is it jobs?", "is it jobs?"),
+        ("a\nb\x1b[2J", "a\\nb\\x1b[2J."),
+        (7, "7."),
+    ):
+        text = str(errors.ConfigError(setting="s", problem=problem))  # type: ignore[arg-type]
+        assert text.startswith(
+            f"[POOLCONFIG] A setting, a name or an address is not usable: {said} ("
+        )
 
 
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)

@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 # Of 389 with the packages that a plain installation has.  Each further one is a module that every
 # process of a fleet loads: raise it with a reason.
 NODE_MODULES_MAX = 400
+THERE = "it is in pool.errors: from pool.errors import JobExists"
+NODE = "did you mean: from pool import Node"
 _SHOW = """
 import json, sys
 before = set(sys.modules)
@@ -79,6 +81,74 @@ def test_type_checkers_are_told_where_each_name_is_at_run_time() -> None:
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nood'"):
         pool.Nood  # type: ignore[attr-defined]  # noqa: B018
+
+
+def raised(statement: str) -> str:
+    """Return what a statement raises, as Python prints it."""
+    done = subprocess.run(
+        [sys.executable, "-c", statement], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stderr.strip().rpartition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (
+            "from pool import JobExists",
+            f"ImportError: pool has no JobExists; {THERE}",
+        ),
+        (
+            "import pool; pool.JobExists",
+            f"AttributeError: module 'pool' has no attribute 'JobExists'; {THERE}",
+        ),
+        (
+            "from pool import Node, Nood",
+            f"ImportError: pool has no Nood; {NODE}",
+        ),
+        (
+            "from pool import JobExist",
+            "ImportError: pool has no JobExist; did you mean: from pool.errors import JobExists",
+        ),
+        (
+            "import pool; pool.Nod",
+            f"AttributeError: module 'pool' has no attribute 'Nod'; {NODE}",
+        ),
+    ],
+)
+def test_a_name_that_is_elsewhere_or_misspelt_is_told(statement: str, said: str) -> None:
+    """In both forms: of `from pool import X` Python drops what an AttributeError says."""
+    assert raised(statement) == said
+
+
+def test_a_name_that_is_like_none_is_pythons_own_error() -> None:
+    assert raised("from pool import Xyzzy").startswith("ImportError: cannot import name 'Xyzzy'")
+    for name in ("JobExists", "Nood", "__wrapped__"):
+        assert not hasattr(pool, name)
+        assert getattr(pool, name, 7) == 7
+
+
+@pytest.mark.parametrize("module", ["errors", "streams", "jobs"])
+def test_a_module_is_imported_though_it_is_spelt_like_a_name(module: str) -> None:
+    assert f"pool.{module}" in loaded(f"from pool import {module}")
+
+
+def test_the_package_alone_is_imported_in_a_fraction_of_the_time_of_a_redis_client() -> None:
+    """A ratio, of processor time: seconds depend on the machine."""
+    took = {name: min(_cpu_s(name) for _ in range(3)) for name in ("pool", "redis.asyncio")}
+    assert took["pool"] < took["redis.asyncio"] / 3
+
+
+def _cpu_s(name: str) -> float:
+    timed = "from time import process_time as s; was_s = s(); import {}; print(s() - was_s)"
+    done = subprocess.run(
+        [sys.executable, "-c", timed.format(name)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout)
 
 
 def _import(name: str) -> bool:

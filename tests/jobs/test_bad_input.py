@@ -565,7 +565,7 @@ async def test_what_a_calls_own_code_raises_is_that_calls_answer(fleet: Fleet, l
     assert [type(answer) for answer in refused] == [*wrong.values(), *[JobRef] * len(keys)]
     planted = refused[0].__cause__  # type: ignore[union-attr]
     assert isinstance(planted, RuntimeError)
-    with pytest.raises(PayloadEncodingError, match=r"\$\.args.*RuntimeError was raised by it"):
+    with pytest.raises(PayloadEncodingError, match=r"RuntimeError was raised by it.*\$\.args"):
         await node.dispatch(echo, "c", Closed(a=1))
 
 
@@ -654,9 +654,9 @@ async def test_a_stream_entry_that_is_none_of_ours_disturbs_nobody(fleet: Fleet)
     junk: list[dict[Any, Any]] = [
         {"x": b"y"},
         {"k": b"k"},
-        {"k": b"\xff\xfe", "m": b"a|b|j|1||0|1"},
-        {"k": b"k", "m": b"a|b|q|1||0|1"},
-        {"k": b"k", "m": b"a|b|j|1e999||0|1"},
+        {"k": b"\xff\xfe", "m": b"a|b|j|1||0|1|"},
+        {"k": b"k", "m": b"a|b|q|1||0|1|"},
+        {"k": b"k", "m": b"a|b|j|1e999||0|1|"},
     ]
     for stream in (fleet.names.stream(worker), fleet.names.signal(worker)):
         for fields in junk:
@@ -718,7 +718,7 @@ async def test_a_start_whose_record_became_junk_is_not_committed(
     release.set()
     await fleet.until(lambda: not fleet.workers(node)[0].runs)
     await answers(node)
-    assert not fleet.client.exists(fleet.names.result(ref.job_id))
+    assert not fleet.client.exists(fleet.names.result(ref.key, ref.job_id))
     if fleet.client.hget(fleet.names.jobs, "k") != b"junk":
         await fleet.seen(RecordQuarantined, key="k")  # its answer may be on its way
         assert fleet.client.hget(fleet.names.jobs, "k") is None
@@ -980,7 +980,7 @@ def test_the_text_of_an_error_never_fails(monkeypatch: pytest.MonkeyPatch) -> No
 
     for given in (Raises("k"), 10**5000, [Raises("k")] * 3, Raises, object()):
         text = str(InvalidKey(key=given, problem="none"))  # type: ignore[arg-type]
-        assert "problem='none'" in text
+        assert "control characters: none. (key=" in text
         assert len(text) < 300
     monkeypatch.setattr(NotRunning, "__doc__", None)  # as with -OO, which was an IndexError
     assert str(NotRunning(state="new")).startswith("[POOLNOTRUNNING] NotRunning (state='new')")

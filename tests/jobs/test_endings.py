@@ -651,7 +651,7 @@ def test_the_end_of_a_handlers_coroutine_is_not_its_error() -> None:
             ended.append("handler")
 
     async def slot() -> None:
-        start = Start.parse("1-0", {"k": b"k", "m": b"j|h|j|1|||"})
+        start = Start.parse("1-0", {"k": b"k", "m": b"j|h|j|1||||"})
         assert start is not None
         await _apart(handler(), copy_context(), Run(start, 0, 0.0), NoStrays())
         ended.append("slot went on")

@@ -11,7 +11,7 @@ import pytest
 from pool import Handlers, Job, Park
 from pool.core.record import letters_steps, state_of, steps_name
 from pool.errors import (
-    Fenced,
+    NotOwner,
     InvalidOption,
     JobParked,
     PayloadEncodingError,
@@ -236,9 +236,9 @@ async def test_a_step_of_who_lost_the_job_is_refused(fleet: Fleet, diary: Diary)
                 await job.save("mine")
         except BaseException as error:
             diary.note(type(error))
-            with job.ending(), pytest.raises(Fenced):
+            with job.ending(), pytest.raises(NotOwner):
                 await job.once("other", charge)
-            with pytest.raises(Fenced):
+            with pytest.raises(NotOwner):
                 job.save_soon("mine")
             diary.note("over")
             raise

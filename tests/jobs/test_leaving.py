@@ -25,6 +25,7 @@ from pool.events import (
     WorkerFenced,
     WorkerReaped,
 )
+from pool.jobs.fleet.announcer import Announcer
 from pool.jobs.fleet.keepalive import EXIT_CODE
 from pool.jobs.fleet.membership import Membership
 from pool.jobs.run import Run
@@ -188,14 +189,14 @@ async def test_a_node_that_fails_to_open_leaves_nothing_behind(
     fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper = await fleet.node()
-    announce = Membership.announce
+    announce = Announcer.write
 
-    async def fail(self: Membership, worker: Worker) -> None:
+    async def fail(self: Announcer, worker: Worker) -> None:
         await announce(self, worker)
         monkeypatch.undo()
         raise StoreUnavailable(problem="as asked", maybe_done=True)
 
-    monkeypatch.setattr(Membership, "announce", fail)
+    monkeypatch.setattr(Announcer, "write", fail)
     with pytest.raises(StoreUnavailable, match="as asked"):
         async with Node(fleet.pool, fleet.url, handlers=handlers_of(diary), settings=SETTINGS):
             raise AssertionError

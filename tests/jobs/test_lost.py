@@ -10,6 +10,7 @@ import pytest
 from pool import Handlers, Job, JobRef
 from pool.errors import JobLost, NoSuchJob, OutcomeExpired
 from pool.jobs.context import Seen
+from pool.names import pair
 from pool.redis.commands.talk import Missing
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ async def test_who_waits_is_told_that_it_was_lost(fleet: Fleet) -> None:
 
         tasks.start_soon(wait)
         waiting = fleet.wiring(node).dispatcher._waiting
-        await fleet.until(lambda: waiting.get(ref.job_id))
-        [one] = waiting[ref.job_id]
+        await fleet.until(lambda: waiting.get(pair(ref.key, ref.job_id)))
+        [one] = waiting[pair(ref.key, ref.job_id)]
         before = one.seen
         await fleet.until(lambda: one.seen is not before)
         fleet.client.hdel(fleet.names.jobs, "k")
@@ -120,10 +121,10 @@ async def test_what_ended_long_ago_has_ended_or_was_lost(fleet: Fleet) -> None:
     node = await fleet.node(mine)
     heard, unheard = [await node.dispatch(quick, key) for key in ("a", "b")]
     await heard.result(timeout_s=5)
-    await fleet.until(lambda: fleet.client.exists(fleet.names.result(unheard.job_id)))
+    await fleet.until(lambda: fleet.client.exists(fleet.names.result(unheard.key, unheard.job_id)))
     long_ago(unheard)
     for ref in (heard, unheard, JobRef[Any]("c", "never", "quick", node._client)):
-        fleet.client.delete(fleet.names.result(ref.job_id))
+        fleet.client.delete(fleet.names.result(ref.key, ref.job_id))
         with pytest.raises(OutcomeExpired, match="has ended, or was lost"):
             await ref.result(timeout_s=5)
         assert await asked(ref.status) == "NoSuchJob"

@@ -12,6 +12,7 @@ from pool import Handlers, Job, Node, PoolError, ReplicatedMap
 from pool.core.lease import Tick
 from pool.errors import AuthError, StoreUnavailable
 from pool.events import DataLost, LeaseLost, LeaseResumed, StoreTroubled, WorkerFenced, WorkerReaped
+from pool.jobs.fleet.announcer import Announcer
 from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.fleet.membership import IdentityGone, Membership
 from pool.maps.deltas import Doubted
@@ -38,15 +39,15 @@ async def echo(job: Job, value: int) -> int:
 @pytest.fixture
 def announce_fails_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Lose the answer to the next announcement, after the lanes were joined."""
-    real, failed = Membership.announce, ["armed later"]
+    real, failed = Announcer.write, ["armed later"]
 
-    async def announce(self: Membership, worker: Any) -> None:
+    async def announce(self: Announcer, worker: Any) -> None:
         if not failed:
             failed.append("once")
             raise StoreUnavailable(problem="planted", maybe_done=True)
         await real(self, worker)
 
-    monkeypatch.setattr(Membership, "announce", announce)
+    monkeypatch.setattr(Announcer, "write", announce)
     return failed
 
 

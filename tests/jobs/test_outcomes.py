@@ -15,6 +15,7 @@ from pool import Cancel, Handlers, Job, JobRef, Park, Retry
 from pool.core.record import Outcome
 from pool.errors import JobCancelled, JobParked, NoSuchJob, NotStarted, NotStopped, OutcomeExpired
 from pool.events import AttemptFailed, CommitRefused
+from pool.names import pair
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
@@ -440,9 +441,9 @@ async def test_an_outcome_is_kept_for_its_time_and_then_said_to_be_expired(fleet
     ref = await node.dispatch(echo, "k")
     assert await ref.result(timeout_s=5) == "done"
     seconds, micros = fleet.client.time()
-    due_ms: Any = fleet.client.zscore(fleet.names.kept, ref.job_id)
+    due_ms: Any = fleet.client.zscore(fleet.names.kept, pair(ref.key, ref.job_id))
     assert 5000 < due_ms - (1000 * seconds + micros // 1000) <= 6500
-    fleet.client.delete(fleet.names.result(ref.job_id))  # as if that time had passed
+    fleet.client.delete(fleet.names.result(ref.key, ref.job_id))  # as if that time had passed
     with pytest.raises(OutcomeExpired) as expired:
         await ref.result(timeout_s=5)
     assert (expired.value.key, expired.value.job_id) == ("k", ref.job_id)
@@ -509,7 +510,7 @@ async def test_the_first_outcome_stands_when_another_owner_settled_meanwhile(
     fleet.client.hdel(fleet.names.jobs, "k")
     fleet.client.hdel(fleet.names.payloads, "k")
     fleet.client.srem(fleet.names.owned(record.owner), "k")
-    fleet.client.set(fleet.names.result(ref.job_id), outcome, ex=60)
+    fleet.client.set(fleet.names.result(ref.key, ref.job_id), outcome, ex=60)
     release.set()
     refused = await fleet.seen(CommitRefused)
     assert refused.key == "k"

@@ -46,7 +46,7 @@ def serving() -> Handlers:
 def died(fleet: Fleet, key: str) -> None:
     """Leave a job that was aboard at four deaths before this one, which makes it the last."""
     marks = ",".join(f"{name}-" for name in BEFORE)
-    record = f"R|s|id-{key}|serve|{DIED}|7|1|||{marks}|0|11|1||"
+    record = f"R|s|id-{key}|serve|{DIED}|7|1|||{marks}|0|11|1|||"
     with fleet.client.pipeline() as pipe:
         pipe.hset(fleet.names.jobs, key, record)
         pipe.hset(fleet.names.payloads, key, "[]")
@@ -162,7 +162,7 @@ async def test_who_stood_together_is_dealt_out_to_different_processes() -> None:
     )
     context.as_targets = partial(Context.as_targets, context)  # type: ignore[method-assign]
     scatter = Scatter(context, 0, DIED)
-    record = Record.parse(b"R|s|id|serve|wdeadprocss1.1|7|1|||w1.1-|0|11|1||")
+    record = Record.parse(b"R|s|id|serve|wdeadprocss1.1|7|1|||w1.1-|0|11|1|||")
     assert record is not None
     grant = Grant("m=w1.1-")
     firsts = [scatter.targets(f"k{n}", record, grant)[0].id for n in range(10)]

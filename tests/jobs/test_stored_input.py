@@ -24,6 +24,7 @@ from pool.jobs.fleet.reaper import Suspects
 from pool.jobs.worker.executor import Executor
 from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import Op, Set
+from pool.names import pair
 from pool.redis.pipeline import Pipeline
 from pool.runtime.outages import Outages
 
@@ -189,14 +190,14 @@ async def test_a_start_without_its_entry_is_parked_as_malformed(fleet: Fleet) ->
     node = await fleet.node(handlers, lease_ttl_s=1.0)
     await is_well(fleet, node)
     stamp: Any = fleet.client.hget(fleet.names.lane, "stamp")
-    record = f"P|j|lost-1|echo|{node.workers[0].id}.1|{int(stamp)}|1||||||||"
+    record = f"P|j|lost-1|echo|{node.workers[0].id}.1|{int(stamp)}|1|||||||||"
     with fleet.client.pipeline(transaction=True) as pipe:
         pipe.hset(fleet.names.jobs, "lost", record)
         pipe.zadd(fleet.names.pending, {"lost": 1})
         pipe.execute()
     await fleet.until(lambda: fleet.record("lost") is None)
-    letter: Any = fleet.client.hget(fleet.names.letters, "lost-1")
-    assert b"|malformed\nlost\nits payload is gone\n" in letter
+    letter: Any = fleet.client.hget(fleet.names.letters, pair("lost", "lost-1"))
+    assert b"|malformed\nits payload is gone\n" in letter
     await is_well(fleet, node)
 
 
@@ -245,9 +246,9 @@ async def test_a_stored_start_of_another_id_than_its_record_is_granted_anew(flee
     with fleet.client.pipeline(transaction=True) as pipe:
         epoch = int(stamp) + 1
         pipe.hset(fleet.names.lane, "stamp", str(epoch))
-        pipe.hset(fleet.names.jobs, "k", f"P|j|good|echo|{worker}|{epoch}|1||||||||")
+        pipe.hset(fleet.names.jobs, "k", f"P|j|good|echo|{worker}|{epoch}|1|||||||||")
         pipe.zadd(fleet.names.pending, {"k": 1})
-        fields: dict[Any, Any] = {"k": "k", "m": "goof|echo|j|1|||", "p": encode_call(("v",), {})}
+        fields: dict[Any, Any] = {"k": "k", "m": "goof|echo|j|1||||", "p": encode_call(("v",), {})}
         pipe.xadd(fleet.names.stream(worker), fields, id=f"{epoch}-0")
         pipe.execute()
     ref = JobRef[Any]("k", "good", "echo", node._client)
@@ -272,7 +273,7 @@ async def test_a_lost_start_is_found_however_busy_its_owner_is(fleet: Fleet) -> 
             callers.start_soon(load, caller)
         await fleet.until(lambda: int(fleet.client.hget(fleet.names.lane, "done") or 0) > 500)
         with fleet.client.pipeline(transaction=True) as pipe:
-            record = f"P|j|lost-1|echo|{worker.id}.1|{int(stamp)}|1||||||||"
+            record = f"P|j|lost-1|echo|{worker.id}.1|{int(stamp)}|1|||||||||"
             pipe.hset(fleet.names.jobs, "lost", record)
             pipe.zadd(fleet.names.pending, {"lost": 1})
             pipe.execute()

@@ -3,6 +3,7 @@
     ```python                   a program: it runs (with pytest, if it has tests)
     ```python title="app.py"    a file of that name; it runs too, if it does more than define
     ```sh                       commands; they end well
+    ```console                  `$ commands`, each with all that it writes; they may end badly
     ```sh title="terminal 1"    a command that goes on, in a terminal of that name
     ```text                     behind "prints": what the block before printed, and nothing else
     ```text title="terminal 1"  what comes there, in this order; other lines may stand between
@@ -10,7 +11,8 @@
     ```dockerfile               its CMD is a command of ours that can be read
     ```shell                    for the reader alone: what needs more than this machine
 
-In expected text `...` stands for anything within a line.  Log lines of programs are left out.
+In expected text `...` stands for anything within a line, and alone on one for any lines.  Log lines
+of programs are left out.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ _BLOCK = re.compile(
     r"(?P<text>.*?)^(?P=indent)```\n",
     re.DOTALL | re.MULTILINE,
 )
+_PROMPT = re.compile(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* \[.*\n", re.MULTILINE)
 # What a block of these begins with, its reader may do and a test may not.
 SHOWN_ONLY: Final = (
@@ -166,6 +169,10 @@ class Session:
         match block.kind:
             case "python":
                 self._python(block)
+            case "console":
+                for command, wanted in _PROMPT.findall(block.text):
+                    self.printed = self._run("/bin/sh", "-uc", f"{command} 2>&1", is_free=True)
+                    self._compare(wanted)
             case "sh" if block.is_terminal:
                 self._begin(block)
             case "sh":
@@ -221,12 +228,14 @@ class Session:
         self.terminals[block.title] = Terminal(process)
 
     def _compare(self, wanted: str) -> None:
-        lines, came = wanted.splitlines(), self.printed.splitlines()
-        assert len(lines) == len(came), f"{came} instead of {lines}"
-        for line, each in zip(lines, came, strict=True):
-            assert masked(line).fullmatch(each), f"{each!r} instead of {line!r}"
+        form = "".join(
+            "(?:.*\n)*" if line == "..." else f"{masked(line).pattern}\n"
+            for line in wanted.splitlines()
+        )
+        came = "".join(f"{line}\n" for line in self.printed.splitlines())
+        assert re.fullmatch(form, came), f"{came!r} instead of {wanted!r}"
 
-    def _run(self, *words: str) -> str:
+    def _run(self, *words: str, is_free: bool = False) -> str:
         done = subprocess.run(
             [shutil.which(words[0], path=str(self.bin)) or words[0], *words[1:]],
             cwd=self.folder,
@@ -237,7 +246,7 @@ class Session:
             timeout=WAIT_S,
             check=False,
         )
-        assert done.returncode == 0, f"{words[-1]}\n{done.stdout}{done.stderr}"
+        assert is_free or done.returncode == 0, f"{words[-1]}\n{done.stdout}{done.stderr}"
         return _LOG_LINE.sub("", done.stdout)
 
     def _env(self) -> dict[str, str]:

@@ -209,9 +209,11 @@ def test_a_module_that_fails_shows_where(
 @pytest.mark.parametrize(
     ("reference", "problem"),
     [
-        ("no_such_module:handlers", "there is no module no_such_module"),
-        ("jobs:handler", "jobs has no handler; its Handlers are empty, handlers"),
-        ("jobs:other", "it is of type int, not Handlers"),
+        ("no_such_module:handlers", "there is no module no_such_module in "),
+        ("job:handlers", "nor installed; is it jobs?"),
+        ("jobs.py:handlers", "a module is named without .py"),
+        ("jobs:handler", "jobs has no handler; there is jobs:empty and jobs:handlers."),
+        ("jobs:other", "it is of type int, not Handlers; there is jobs:empty and"),
         ("jobs:empty", "it has no handlers"),
         ("jobs", "it is not of the form module:attribute"),
     ],

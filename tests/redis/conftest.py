@@ -315,7 +315,9 @@ class Bench:
         return found
 
     def outcome(self, job_id: str) -> Outcome:
-        found = self.look("no such key", job_id)
+        [name] = self.client.scan_iter(match=f"{self.names.prefix}result:{job_id} *", count=1000)
+        key = name.decode().partition(f":result:{job_id} ")[2]
+        [found] = looked(self.run(self.lane.look([(key, job_id)])))
         assert isinstance(found, Outcome)
         return found
 

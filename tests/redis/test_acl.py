@@ -130,4 +130,4 @@ def test_its_own_keys_are_allowed_whatever_they_are_called(do: Do) -> None:
     for key in (Control(MINE).config, Names(MINE, 0).jobs, Names(MINE, 31).inbox("a*[b]?c:{d}")):
         do("GET", key)
     for kind in ("*", "[x]", "\\", "}:", "{media-2}:x"):
-        do("GET", Names(MINE, 0).result(kind))
+        do("GET", Names(MINE, 0).result("k", kind))

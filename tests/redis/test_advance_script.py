@@ -134,8 +134,8 @@ def test_what_people_write_cannot_break_an_outcome(bench: Bench) -> None:
         assert b"\n" not in outcome.body
         put = bench.put("k", "R")
     (letter_text,) = bench.do("HVALS", bench.names.letters)
-    head, key, error, payload = letter_text.split(b"\n")
-    assert (key, error, payload) == (b"k", b"line line bar", b"payload")
+    head, error, payload = letter_text.split(b"\n")
+    assert (error, payload) == (b"line line bar", b"payload")
     assert head.startswith(b"j|h|1||")
 
 
@@ -333,10 +333,10 @@ def test_an_outcome_that_is_none_counts_as_absent(bench: Bench) -> None:
     put = bench.put("k", "R")
     gone = bench.edge("d", "nothing", id="gone", epoch=put.epoch)
     edges = [gone, bench.edge("d", "k")]
-    bench.do("SET", bench.names.result("gone"), "garbage")
+    bench.do("SET", bench.names.result("nothing", "gone"), "garbage")
     assert bench.advance("own", W1.name, *edges) == ["FENCED", "OK"]
-    bench.do("DEL", bench.names.result("gone"))
-    bench.do("RPUSH", bench.names.result("gone"), "of another type")
+    bench.do("DEL", bench.names.result("nothing", "gone"))
+    bench.do("RPUSH", bench.names.result("nothing", "gone"), "of another type")
     assert bench.advance("own", W1.name, *edges) == ["FENCED", "REPEAT done"]
 
 
@@ -438,15 +438,15 @@ def test_each_item_has_its_own_answer(bench: Bench) -> None:
         "",
         "R",
         "|" * 20,
-        "R|j|i|h|w1.1|99999999999999999999999|1||||||1||",  # no entry id
-        "R|j|i|h|w1.1|007|1||||||1||",
-        "R|j|i|h|w1.1|0|1||||||1||",
-        f"R|j|i|h|w1.1|7|{'1' * 5000}||||||1||",
-        f"R|j|i|h|w1.1|7|1||||{'1' * 400}||1||",
-        "R|j|i|h|w1.1|7|-1||||||1||",
-        "R|j|i|h|w1.1|7|1|P|||||1||",
+        "R|j|i|h|w1.1|99999999999999999999999|1||||||1|||",  # no entry id
+        "R|j|i|h|w1.1|007|1||||||1|||",
+        "R|j|i|h|w1.1|0|1||||||1|||",
+        f"R|j|i|h|w1.1|7|{'1' * 5000}||||||1|||",
+        f"R|j|i|h|w1.1|7|1||||{'1' * 400}||1|||",
+        "R|j|i|h|w1.1|7|-1||||||1|||",
+        "R|j|i|h|w1.1|7|1|P|||||1|||",
         "R|q|i|h|w1.1|7|1||||||1||",
-        "R|j||h|w1.1|7|1||||||1||",
+        "R|j||h|w1.1|7|1||||||1|||",
         b"\xff\x00|\n",
     ],
 )

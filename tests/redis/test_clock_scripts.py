@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from pool.core.pooltime import Told
+from pool.names import pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.member import Renewal, renewal
 from pool.redis.commands.recovery import fenced, overdue
@@ -497,7 +498,8 @@ def test_an_answer_is_remembered_in_pool_time(clock: Clock, step_ms: int) -> Non
     ids = [bench.put(key, "R").id for key in ("a", "b", "c")]
     edges = [bench.edge("d", key, ttl_ms=30_000) for key in ("a", "b")]
     bench.advance("own", "w1.1", *edges, bench.edge("d", "c", ttl_ms=90_000))
-    results = [bench.names.result(job_id) for job_id in ids]
+    jobs = [pair(key, job_id) for key, job_id in zip("abc", ids, strict=True)]
+    results = [bench.names.result(key, job_id) for key, job_id in zip("abc", ids, strict=True)]
     assert min(bench.client.pttl(result) for result in results) > HOUR_MS
 
     def expire(*items: str) -> list[str]:
@@ -510,9 +512,9 @@ def test_an_answer_is_remembered_in_pool_time(clock: Clock, step_ms: int) -> Non
     clock.renew(later_ms=29_000)
     assert expire() == []
     clock.renew(later_ms=2_000)
-    assert expire() == [" ".join(ids[:2])]
+    assert expire() == ["\n".join(jobs[:2])]
     assert bench.client.exists(*results) == 3
-    assert expire(" ".join(ids[:2]), ids[2]) == []  # of the last one it is not time yet
+    assert expire("\n".join(jobs[:2]), jobs[2]) == []  # of the last one it is not time yet
     assert [bench.client.exists(result) for result in results] == [0, 0, 1]
     assert bench.client.zcard(bench.names.kept) == 1
 

@@ -11,6 +11,7 @@ from pool.core.pages import Pages
 from pool.core.record import Options, Outcome, Record
 from pool.maps.commands import delta_of
 from pool.maps.deltas import Position
+from pool.names import pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.recovery import overdue, reaped
 
@@ -33,8 +34,8 @@ def test_a_start_whose_entry_is_gone_moves_on_if_its_payload_is_not(bench: Bench
     assert answers[0] == "OK"
     assert answers[1].startswith("GRANTED w2.1")
     assert bench.outcome(small.id).word == "parked"
-    letter: Any = bench.do("HGET", n.letters, small.id)
-    assert b"|malformed\nsmall\nits payload is gone\n" in letter
+    letter: Any = bench.do("HGET", n.letters, pair("small", small.id))
+    assert b"|malformed\nits payload is gone\n" in letter
     assert bench.audit() == []
 
 
@@ -112,7 +113,7 @@ def test_numbers_are_what_the_scripts_take_and_nothing_else() -> None:
     for odd in ("\u00b2", "\u0663", "1_0", " 1", "+1", "-1", "1e3", "9" * 17, "9" * 5000, ""):
         assert Outcome.parse(f"done|{odd}|w|1|1|\nx".encode()) is None
         assert Options.parse(f"j|{odd}|1000|60000|0|60000".encode()) == Options()
-        record = f"P|j|id|h|w.1|{odd}|1||||||||".encode()
+        record = f"P|j|id|h|w.1|{odd}|1|||||||||".encode()
         assert Record.parse(record) is None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool.core.record import Options, Start
+from pool.names import pair
 from pool.redis.commands.calls import Target
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def test_who_is_refused_while_a_former_call_may_come_is_refused_for_good(bench: 
     kept: Any = bench.client.zrange(bench.names.kept, 0, 0, withscores=True)
     [(ids, until_ms)] = kept
     assert 0 < until_ms - bench.now_ms() <= 30_000
-    assert late[0].id in ids.decode().split()
+    assert pair("k", late[0].id) in ids.decode().split("\n")
     assert bench.audit() == []
 
 
@@ -242,7 +243,7 @@ def test_any_key_lives_its_whole_life(bench: Bench, key: str) -> None:
     assert bench.advance("free", "", bench.edge("x", key)) == ["OK"]
     assert bench.audit() == []
     assert bench.outcome(record.id).word == "parked"
-    assert bench.do("HEXISTS", bench.names.letters, record.id)
+    assert bench.do("HEXISTS", bench.names.letters, pair(key, record.id))
 
 
 def test_epochs_rise_even_when_the_clock_falls(bench: Bench) -> None:

@@ -252,7 +252,7 @@ def test_a_key_of_the_wrong_type_is_noticed_before_the_first_write(bench: Bench,
                 f"{key}: one job's or handler's key fails the whole batch"
             )
         else:
-            is_outcome = key.startswith(bench.names.result(""))
+            is_outcome = key.startswith(bench.names.prefix + "result:")
             is_skipped = own(bench, key) or key in {*unused(bench, name), kept(bench, name)}
             assert is_outcome or is_skipped, f"{key}: nobody noticed"
 
@@ -376,7 +376,7 @@ def test_a_full_server_answers_each_dispatch_that_needs_no_memory(
     """G-09: asked only to answer, it refuses what is new and nothing else, and writes nothing."""
 
     def make(b: Bench) -> ScriptCall:
-        b.do("SET", b.names.result("of-ended"), "done|5|w1.1|")
+        b.do("SET", b.names.result("x2", "of-ended"), "done|5|w1.1|")
         items = [b.admission(key) for key in ("first", "r1", "x2", "r2", "second")]
         items[2].id = "of-ended"
         items[3].attach = True

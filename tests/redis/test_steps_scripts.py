@@ -101,6 +101,17 @@ def test_steps_end_with_the_job_unless_it_is_parked(bench: Bench, letter: str) -
     assert bench.audit() == []
 
 
+def test_steps_of_a_dead_letter_go_with_it(bench: Bench) -> None:
+    """When it has been kept for long enough, and another one comes."""
+    put = bench.put("k", "R")
+    own(bench, step(bench, "one", b"1"), bench.edge("x", "k"))
+    bench.do("ZADD", bench.names.parked, 1, f"{put.id} k")
+    bench.put("l", "R")
+    own(bench, bench.edge("x", "l"))
+    assert steps_of(bench, letters_steps(put.id, "k")) is None
+    assert bench.audit() == []
+
+
 def test_steps_that_cannot_be_read_are_left_alone(bench: Bench) -> None:
     bench.put("k", "R")
     own(bench, step(bench, "one", b"1"))

@@ -60,7 +60,7 @@ def test_a_look_tells_of_live_ended_and_unknown_jobs(bench: Bench) -> None:
         assert unknown.stamp == stamp
         assert unknown.now_ms >= stamp // 1000
     bench.do("HSET", bench.names.jobs, "bad", "garbage")
-    items = [("bad", ""), ("k", ""), ("bad", "other"), ("bad", ended.id)]
+    items = [("bad", ""), ("k", ""), ("bad", "other"), ("k", ended.id)]
     first, second, third, fourth = looked(bench.run(bench.lane.look(items)))
     assert second == live
     assert isinstance(first, Missing)
@@ -112,7 +112,7 @@ def test_a_name_that_begins_like_another_is_another(bench: Bench) -> None:
 
 def test_an_outcome_of_another_type_fails_its_own_look_alone(bench: Bench) -> None:
     bench.put("k", "R")
-    bench.do("RPUSH", bench.names.result("j"), "of another type")
+    bench.do("RPUSH", bench.names.result("nothing", "j"), "of another type")
     call = bench.lane.look([("k", ""), ("nothing", "j")], node="n1.1")
     live, other = bench.run(call)
     assert (live.split(b"|")[0], other[:1]) == (b"R", b"?")

@@ -185,7 +185,7 @@ async def test_a_leave_that_cannot_be_announced_is_no_outage_without_end(
     await other.remove()
     monkeypatch.undo()
     assert (await fleet.seen(StoreTroubled)).lane is None
-    await fleet.until(lambda: not fleet.wiring(node).membership._is_announcing)
+    await fleet.until(lambda: not fleet.wiring(node).membership.announcer._is_writing)
     await node.add_worker(handlers)
     assert all(each.down_s < 1.0 for each in fleet.all_seen(StoreRecovered))  # a lane answered
     assert not fleet.wiring(node).context.outages._outages[None].lanes

@@ -134,14 +134,17 @@ def _jobs(client: redis.Redis, n: Names) -> Iterable[tuple[str, list[str]]]:
 
 
 def _outcomes(client: redis.Redis, n: Names) -> Iterable[tuple[str, dict[str, Any]]]:
-    names = list(client.scan_iter(match=n.result("*"), count=1000))
+    names = list(client.scan_iter(match=n.prefix + "result:*", count=1000))
     for at in range(0, len(names), TOGETHER):
         some = names[at : at + TOGETHER]
         texts: Any = client.mget(some)
         for name, text in zip(some, texts, strict=True):
             outcome = Outcome.parse(text) if text is not None else None
             if outcome is not None:
-                yield name.decode().removeprefix(n.result("")), _outcome(outcome)
+                yield (
+                    name.decode().removeprefix(n.prefix + "result:").partition(" ")[0],
+                    _outcome(outcome),
+                )
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

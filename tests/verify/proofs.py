@@ -281,7 +281,7 @@ async def _reply_loss(stage: Stage, url: str, jobs: int = 25) -> None:
     assert set(runs.values()) == {1}, runs
     assert len(runs) >= jobs - unknown
     with redis.Redis.from_url(url) as by_hand:
-        outcomes = list(by_hand.scan_iter(match=Names(POOL, 0).result("*"), count=1000))
+        outcomes = list(by_hand.scan_iter(match=Names(POOL, 0).prefix + "result:*", count=1000))
         done: Any = by_hand.hget(Names(POOL, 0).lane, "done")
         assert int(done) == len(outcomes) == len(runs), (done, len(outcomes), len(runs))
     _sound(url)
@@ -393,7 +393,7 @@ def cold_restart(stage: Stage) -> None:
 
     def states() -> set[str]:
         with fleet.client() as by_hand:
-            names = [Names(fleet.pool, 0).result(job) for job in jobs.values()]
+            names = [Names(fleet.pool, 0).result(key, job) for key, job in jobs.items()]
             texts: Any = by_hand.mget(names)
         return {text.decode().partition("|")[0] if text else "" for text in texts}
 

@@ -47,6 +47,7 @@ from pool.errors import (
     unsure,
 )
 from pool.jobs.context import TARGETS_MAX, Context, Ranks, Seen
+from pool.names import pair, split_pair
 from pool.redis import pipeline
 from pool.redis.commands.admission import Admission, Admitted, Exists, Full, Said
 from pool.redis.commands.talk import Missing, More
@@ -133,6 +134,11 @@ class Waiting:
     record: Record | None = None  # as it was when it was looked at last
     answer: Outcome | PoolError | None = None
 
+    @property
+    def job(self) -> str:
+        """Key and id."""
+        return pair(self.key, self.job_id)
+
     def end(self, answer: Outcome | PoolError) -> None:
         """Answer, once."""
         if self.answer is None:
@@ -210,7 +216,7 @@ class Dispatcher(Actor[Message]):
     context: Context
     _load: Load = attrs.field(init=False, factory=Load)
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
-    _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by job id
+    _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by key and id
     _saturated: dict[str, float] = attrs.field(init=False, factory=dict)  # handler -> until
     _known: set[str] = attrs.field(init=False, factory=set)  # handlers that were registered
     _is_asking: bool = attrs.field(init=False, default=False)
@@ -253,7 +259,7 @@ class Dispatcher(Actor[Message]):
         if self.state in ("stopping", "ended"):
             waiting.answer = _not_running()
             return
-        present = self._waiting.setdefault(waiting.job_id, [])
+        present = self._waiting.setdefault(waiting.job, [])
         present.append(waiting)
         forget: Callable[[], object] = int  # there is nothing to take back yet
         try:
@@ -272,40 +278,39 @@ class Dispatcher(Actor[Message]):
             forget()
             present.remove(waiting)
             if not present:
-                self._waiting.pop(waiting.job_id, None)
+                self._waiting.pop(waiting.job, None)
 
     def on_signal(self, fields: dict[str, bytes]) -> None:
         """Take a reply from the node's own stream."""
-        job_id = fields.get("i", b"").decode(errors="replace")
+        job = fields.get("i", b"").decode(errors="replace")
         match fields.get("t"):
             case b"started":
-                self.on_started(job_id)
+                self.on_started(job)
             case b"ended":
                 outcome = Outcome.parse(fields.get("o", b""))
                 if outcome is not None:
-                    self.on_ended(job_id, outcome)
-                else:
-                    for waiting in self._waiting.get(job_id, ()):
-                        self._look(waiting.key, job_id)
+                    self.on_ended(job, outcome)
+                elif job in self._waiting:
+                    self._look(*split_pair(job))
             case b"remade":
                 self.look_again()  # somebody deleted our signals; see `renew.lua`
 
-    def on_started(self, job_id: str) -> None:
-        """A job that somebody may wait for has started."""
-        for waiting in self._waiting.get(job_id, ()):
+    def on_started(self, job: str) -> None:
+        """A job (key and id) that somebody may wait for has started."""
+        for waiting in self._waiting.get(job, ()):
             waiting.is_started = True
             waiting.event.set()
 
-    def on_ended(self, job_id: str, answer: Outcome | PoolError) -> None:
-        """A job that somebody may wait for has ended."""
-        for waiting in self._waiting.get(job_id, ()):
+    def on_ended(self, job: str, answer: Outcome | PoolError) -> None:
+        """A job (key and id) that somebody may wait for has ended."""
+        for waiting in self._waiting.get(job, ()):
             waiting.end(answer)
 
     def lose(self, lane: int) -> None:
         """A lane's data are gone: who waits there can be told nothing else."""
-        for job_id, (waiting, *_) in list(self._waiting.items()):
+        for job, (waiting, *_) in list(self._waiting.items()):
             if self.context.lane_of(waiting.key).number == lane:
-                self.on_ended(job_id, StoreLost(pool=self.context.pool))
+                self.on_ended(job, StoreLost(pool=self.context.pool))
 
     def look_again(self) -> None:
         """Ask how everything is that somebody waits for, and register anew."""
@@ -363,8 +368,8 @@ class Dispatcher(Actor[Message]):
             lane.queue.clear()
             lane.again.clear()
             lane.looks.clear()
-        for job_id in list(self._waiting):
-            self.on_ended(job_id, _not_running())
+        for job in list(self._waiting):
+            self.on_ended(job, _not_running())
 
     def _here(self, send: Callable[[int], object], number: int) -> None:
         """Send in the stack of some caller, who is not to blame for what that raises.
@@ -593,7 +598,7 @@ class Dispatcher(Actor[Message]):
             some = list(islice(lane.looks, BATCH_MAX))
             for each in some:
                 del lane.looks[each]
-            asked = [each for each in some if self._waits(each[1])]
+            asked = [each for each in some if self._waits(*each)]
         if not asked:
             return
         lane.is_looking = True
@@ -609,9 +614,9 @@ class Dispatcher(Actor[Message]):
         except PoolError as error:
             self.put(told(error))
 
-    def _waits(self, job_id: str) -> bool:
+    def _waits(self, key: str, job_id: str) -> bool:
         """Whether somebody still waits for what becomes of it: it may have been told meanwhile."""
-        return any(waiting.answer is None for waiting in self._waiting.get(job_id, ()))
+        return any(waiting.answer is None for waiting in self._waiting.get(pair(key, job_id), ()))
 
     def _on_looked(self, looked: _Looked) -> None:
         reply, state = looked.reply, self.context.lanes[looked.lane]
@@ -620,18 +625,19 @@ class Dispatcher(Actor[Message]):
                 self.context.on_data_lost(looked.lane)
             return  # they are asked again
         for (key, job_id), found in zip(looked.asked, reply, strict=True):
+            job = pair(key, job_id)
             match found:
                 case Record():
                     if state.node.name not in found.waiters and not looked.frees:
                         self._lane(looked.lane).is_crowded = True  # at once, and so that we fit
                         self._look(key, job_id)
-                    self._on_record(job_id, found, state.seen(looked.asked_s, found.accepted))
+                    self._on_record(job, found, state.seen(looked.asked_s, found.accepted))
                 case Outcome() as outcome:
-                    self.on_ended(job_id, outcome)
+                    self.on_ended(job, outcome)
                 case More():
                     self._lane(looked.lane).looks[key, job_id] = None  # `handle` asks for it next
                 case Missing():
-                    for waiting in self._waiting.get(job_id, ()):
+                    for waiting in self._waiting.get(job, ()):
                         waiting.end(self.missing(key, job_id, waiting.seen, found))
 
     def missing(
@@ -643,15 +649,16 @@ class Dispatcher(Actor[Message]):
             return JobLost(key=key, job_id=job_id)
         return OutcomeExpired(key=key, job_id=job_id)
 
-    def _on_record(self, job_id: str, record: Record, seen: Seen | None) -> None:
+    def _on_record(self, job: str, record: Record, seen: Seen | None) -> None:
         """Note how a job is; whoever starts or ends it tells us."""
         if record.state == "running":
-            self.on_started(job_id)
-        for waiting in self._waiting.get(job_id, ()):
+            self.on_started(job)
+        for waiting in self._waiting.get(job, ()):
             waiting.seen, waiting.record = seen, record
             waiting.event.set()
             if record.state == "waiting" and record.error and not waiting.for_end:
                 error = record.error
+                job_id = waiting.job_id
                 waiting.end(StartFailed(key=waiting.key, job_id=job_id, last_error=error))
 
     def _ask_again_later(self) -> None:

@@ -27,6 +27,7 @@ from pool.jobs.client.dispatcher import Waiting
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.context import Seen
 from pool.jobs.job import RUNNING
+from pool.names import pair
 
 R = TypeVar("R")
 
@@ -156,7 +157,7 @@ class JobRef(Generic[R]):
             StoreLost: The pool's data were lost, and the job with them.
         """
         checks.seconds("timeout_s", timeout_s, or_none=True)
-        if RUNNING.get() == self.job_id:
+        if RUNNING.get() == pair(self.key, self.job_id):
             raise DeadlockRisk(key=self.key, job_id=self.job_id)
         waiting = Waiting(self.key, self.job_id, self._seen)
         await self._wait(waiting, timeout_s)

@@ -23,8 +23,8 @@ anew, and tells which.
     another     the pool is lost, with all lanes
 
 A lane that hangs keeps its settler waiting and nobody else: joining returns with the lanes that
-have answered, and in `workers` its number is 0 until it has.  `workers` is written by one task at a
-time, the announcer, after any settler.
+have answered, and in `workers` its number is 0 until it has.  After any settler the announcer
+writes `workers`.
 
 Who writes: a lane's part of `_joined` and its LaneState only its settler, or whoever leaves, one at
 a time (`writing`), numbers only plain functions.  `config` makes the pool, the first to join makes
@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 import attrs
@@ -56,10 +56,9 @@ from pool.core.timing import Timing
 from pool.errors import Gone, NotRunning, PoolError, StoreLost, StoreUnavailable
 from pool.events import DataLost, LaneDataLost, LaneJoined, LaneMissing
 from pool.jobs.context import Context, LaneState
-from pool.jobs.roster import WorkerEntry
+from pool.jobs.fleet.announcer import Announcer
 from pool.jobs.worker.messages import LaneLost, LeaseBack
 from pool.jobs.worker.worker import Worker
-from pool.maps.deltas import Delete, Set
 from pool.maps.replica import Replica
 from pool.names import Names
 from pool.redis.commands.calls import IS_NODE, Target
@@ -126,16 +125,24 @@ class Membership(Actor[Message]):
     _news: anyio.Event = attrs.field(init=False, factory=anyio.Event)  # of the next try to join
     _is_joining: bool = attrs.field(init=False, default=False)  # else nobody has asked for it yet
     _is_opening: bool = attrs.field(init=False, default=False)
-    _is_announcing: bool = attrs.field(init=False, default=False)
-    _announced: set[str] = attrs.field(init=False, factory=set)  # workers that the fleet knows
-    _announcing: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
-    _looked_s: float = attrs.field(init=False, default=0.0)  # whether our entries are there
     _returning: set[tuple[int, str]] = attrs.field(init=False, factory=set)  # lane and worker
     # by lane, who our workers were there: no job must be blamed for their deaths
     _former: dict[int, list[str]] = attrs.field(init=False, factory=dict)
     # lane and name of all that have a lease: a name may stand in several lanes
     _joined: set[tuple[int, str]] = attrs.field(init=False, factory=set)
     _numbers: dict[str, list[int]] = attrs.field(init=False, factory=dict)  # by worker id
+    announcer: Announcer = attrs.field(init=False)
+
+    @announcer.default
+    def _first_announcer(self) -> Announcer:
+        return Announcer(
+            context=self.context,
+            replica=self.replica,
+            workers=self.workers,
+            numbers_of=self._numbers_of,
+            spawn=self.spawn,
+            is_opening=lambda: self._is_opening,
+        )
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -206,13 +213,9 @@ class Membership(Actor[Message]):
         self.workers[worker.id] = worker
         self.on_changed()
         await self._join_lanes(lambda state: worker.target(state.number).name)
-        async with self._announcing:
-            if worker.id not in self.workers:
-                raise NotRunning(state="closing")
-            self._announced.add(worker.id)  # however this ends, it may be there
-            await self.announce(worker)
+        await self.announcer.add(worker)
         self.on_changed()
-        self.announce_soon()  # a lane may have been joined meanwhile
+        self.announcer.write_soon()  # a lane may have been joined meanwhile
 
     async def _join_lanes(self, name_in: Callable[[LaneState], str]) -> None:
         """Return when an identity has joined all lanes, or some of them and the others fail.
@@ -250,47 +253,17 @@ class Membership(Actor[Message]):
                 node = self.context.node_id
                 self.context.emit(LaneMissing(node=node, lane=lane, problem=problem))
 
-    async def announce(self, worker: Worker) -> None:
-        """Write a worker's entry of `workers`, and wait until our own copy has it."""
-        while True:
-            written = await self.replica.write(
-                [Set(worker.id.encode(), self.info(worker).pack())], repeatable=True
-            )
-            self.context.outages.over(None)
-            try:
-                return await self.replica.wait_for(written.at)
-            except StoreLost:
-                continue  # the server lost this write; if it lost the pool, the next one says so
-
-    def info(self, worker: Worker) -> WorkerEntry:
-        """Return what is announced of a worker."""
-        return WorkerEntry(
-            id=worker.id,
-            node=self.context.node_id,
-            handlers=tuple(worker.handlers),
-            capacity=worker.capacity,
-            weight=worker.weight,
-            label=worker.label,
-            version=worker.version,
-            is_draining=worker.is_draining,
-            numbers=tuple(
-                number if (lane, Target(worker.id, number).name) in self._joined else 0
-                for lane, number in enumerate(self._numbers[worker.id])
-            ),
+    def _numbers_of(self, worker: Worker) -> tuple[int, ...]:
+        """Return which numbers a worker has in the lanes; 0 where it has no lease yet."""
+        return tuple(
+            number if (lane, Target(worker.id, number).name) in self._joined else 0
+            for lane, number in enumerate(self._numbers[worker.id])
         )
 
     def look_at_entries(self) -> None:
-        """Announce again whoever of ours is missing in `workers`, or stands there otherwise.
-
-        After each renewal, but once a period is enough: with many lanes each of them answers.
-        """
-        now_s, items = self.context.io.clock(), self.replica.items
-        if now_s - self._looked_s < self.context.timing.renew_s / 2 or self.state != "running":
-            return
-        self._looked_s = now_s
-        mine = [worker for worker in self.workers.values() if worker.id in self._announced]
-        if any(items.get(w.id.encode()) != self.info(w).pack() for w in mine):
-            self.announce_soon()
+        """Announce again whoever is missing in `workers`; after each renewal."""
+        if self.state == "running":  # else nothing can be spawned
+            self.announcer.look()
 
     async def close_worker(self, worker: Worker) -> None:
         """Have a worker that drains take no keys in any lane, and announce that it does.
@@ -298,15 +271,9 @@ class Membership(Actor[Message]):
         Lanes that do not answer are silent from here on.
         """
 
-        async def announce() -> None:
-            async with self._announcing:
-                is_known = worker.id in self._announced
-                if is_known and not await self._tried("close", self.announce, worker):
-                    self._announced.discard(worker.id)  # whoever looks for orphans finds its entry
-
         self.on_changed()
         async with anyio.create_task_group() as closing:
-            closing.start_soon(announce)
+            closing.start_soon(self.announcer.close, worker)
             await self.confirm()
 
     async def give_up(self, who: Worker | None) -> int:
@@ -316,7 +283,7 @@ class Membership(Actor[Message]):
         that overtakes the answer would find it gone.  Then each lane is asked, once the join that
         is under way there was answered; but not a silent one, where its lease ends by itself.
         """
-        lanes, is_known = self.context.lanes, who is not None and who.id in self._announced
+        lanes, is_known = self.context.lanes, False
 
         def name_in(lane: int) -> Target:
             return lanes[lane].node if who is None else who.target(lane)
@@ -324,7 +291,7 @@ class Membership(Actor[Message]):
         if who is None:
             self._is_joining = False
         else:
-            self._announced.discard(who.id)
+            is_known = self.announcer.forget(who)
             self.workers.pop(who.id, None)
         self._joined.difference_update((s.number, name_in(s.number).name) for s in lanes)
         self.on_changed()
@@ -347,39 +314,22 @@ class Membership(Actor[Message]):
                 self._note_former(lane, target.name)
                 self._settle_soon(lane)
 
-        async def withdraw(worker: Worker) -> None:
-            async with self._announcing:
-                written = await self.replica.write([Delete(worker.id.encode())], repeatable=True)
-            with anyio.move_on_after(self.context.settings.op_timeout_s):
-                await self.replica.wait_for(written.at)  # our own copy says so too
-
         async with anyio.create_task_group() as leaving:
             if who is not None and is_known:
-                leaving.start_soon(self._tried, "leave", withdraw, who)
+                leaving.start_soon(self.announcer.withdraw, who)
             for state in lanes:
                 leaving.start_soon(leave, state.number)
         return sum(owns)
 
-    async def _tried(
-        self, during: str, step: Callable[..., Awaitable[object]], *args: Any, **options: Any
-    ) -> bool:
-        """Do what concerns the announcements; what fails there is told, and no lane's matter."""
-        try:
-            await step(*args, **options)
-        except PoolError as error:
-            self.context.outages.fault(during, None, error)
-            return False
-        return True
-
     # --- the actor ----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._is_opening = self._is_announcing = False
+        self._is_opening = False
         for number, settling in enumerate(self._settling):
             settling.is_running = False
             if self._is_joining:
                 self._settle_soon(number)
-        self.announce_soon()
+        self.announcer.begin()
 
     def handle(self, message: Message) -> None:
         match message:
@@ -504,7 +454,7 @@ class Membership(Actor[Message]):
                 try:
                     made = await open_pool(self.context)
                     if made.generation == self.context.generation:
-                        await self._announce_again()
+                        await self.announcer.write_again()
                 except PoolError as error:
                     self.context.trouble("found", None, error)
                     refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
@@ -515,14 +465,6 @@ class Membership(Actor[Message]):
                     return
         finally:
             self._is_opening = False
-
-    async def _announce_again(self) -> None:
-        """Put our entries back, before our own copy of `workers` is fetched without them."""
-        async with self._announcing:
-            mine = [worker for worker in self.workers.values() if worker.id in self._announced]
-            entries = [Set(worker.id.encode(), self.info(worker).pack()) for worker in mine]
-            if entries:
-                await self.replica.write(entries, repeatable=True)
 
     def _begin_anew(self, made: PoolConfig) -> None:
         """The data of before are gone: no lease of ours is left, all take the next number.
@@ -590,7 +532,7 @@ class Membership(Actor[Message]):
                 self._returning.discard((state.number, worker.id))
                 worker.put(LeaseBack(state.number))
         self._tell_news()
-        self.announce_soon()
+        self.announcer.write_soon()
 
     async def _tell_time(self, state: LaneState) -> None:
         """Ask the lane's own server: those of a cluster have clocks of their own."""
@@ -601,37 +543,6 @@ class Membership(Actor[Message]):
     def _tell_news(self) -> None:
         self._news.set()
         self._news = anyio.Event()
-
-    def announce_soon(self) -> None:
-        if not self._is_announcing:
-            self._is_announcing = True
-            self.spawn(self._announce_all)
-
-    async def _announce_all(self) -> None:
-        """Announce what has changed, until nothing has that could be announced."""
-        refusals = 0
-        try:
-            while True:
-                try:
-                    if not await self._announce_next():
-                        if not self._is_opening:  # who could not be announced may have left
-                            self.context.outages.forget(None)
-                        return
-                except PoolError as error:
-                    self.context.trouble("join", None, error)
-                    refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
-                    await anyio.sleep(refused_delay(refusals))
-        finally:
-            self._is_announcing = False
-
-    async def _announce_next(self) -> bool:
-        async with self._announcing:  # as joining and leaving: what is written last is the latest
-            for worker in self.workers.values():
-                entry = self.replica.items.get(worker.id.encode())
-                if worker.id in self._announced and entry != self.info(worker).pack():
-                    await self.announce(worker)
-                    return True
-        return False
 
     # --- calls --------------------------------------------------------------------------------
 

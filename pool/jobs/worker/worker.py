@@ -58,6 +58,7 @@ from pool.jobs.worker.outbox import BATCH_MAX, Answered, FlushDue, Memory, Outbo
 from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
+from pool.names import pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.change import Changed, EdgeStatus, Pulled
 from pool.redis.commands.edges import (
@@ -729,7 +730,7 @@ class Worker(Actor[Told]):
         run.is_acknowledged = True
         flags, waiters = changed.of_start
         if waiters:
-            self.tell_waiters(run.lane, waiters, "started", run.start.id, b"")
+            self.tell_waiters(run.lane, waiters, "started", pair(run.key, run.start.id), b"")
         if run.inbox is not None and "i" in flags and run.inbox.is_unread:
             run.inbox.fall_behind()
         self._executor.prepared(run)
@@ -766,7 +767,8 @@ class Worker(Actor[Told]):
         if status is EdgeStatus.DONE:
             if changed.facts:  # it has ended, or failed before it was said to have begun
                 outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
-                self.tell_waiters(box.lane, changed.waiters, "ended", edge.id, outcome or b"")
+                job = pair(edge.key, edge.id)
+                self.tell_waiters(box.lane, changed.waiters, "ended", job, outcome or b"")
         elif status not in _HANDED_ON and not isinstance(edge, GrantEdge):
             self._refused(edge.key, edge.epoch, str(changed))
         if run is not None and run.step("settled"):

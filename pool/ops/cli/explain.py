@@ -39,7 +39,7 @@ def find(word: str) -> type[PoolError]:
     wanted = word.strip("[]").lower()
     if wanted in words:
         return words[wanted]
-    near = [words[each].code for each in difflib.get_close_matches(wanted, words)]
+    near = dict.fromkeys(words[each].code for each in difflib.get_close_matches(wanted, words))
     problem = "it is no code and no class" + (f"; is it {' or '.join(near)}?" if near else "")
     raise InvalidOption(option="CODE", value=shown(word), problem=problem)
 

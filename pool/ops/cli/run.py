@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import json
 import signal
@@ -19,6 +20,7 @@ from pool.errors import NoHandlers, shown
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import RUNNING
 from pool.jobs.node import Node
+from pool.names import split_pair
 from pool.ops.logs import configure
 from pool.runtime.memory import freeze_memory
 from pool.settings import Settings
@@ -89,8 +91,8 @@ def _watch_for_culprits(node: Node) -> None:
 
     def noting(before: Any) -> Callable[[int, FrameType | None], None]:
         def on_signal(number: int, frame: FrameType | None) -> None:
-            if job_id := RUNNING.get():
-                node.suspect(job_id)
+            if job := RUNNING.get():
+                node.suspect(split_pair(job)[1])
             before(number, frame)
 
         return on_signal
@@ -126,31 +128,47 @@ def load(reference: str) -> Handlers:
     name, colon, attribute = reference.partition(":")
     if not (name and colon and attribute):
         raise _none(reference, "it is not of the form module:attribute")
+    if name.endswith(".py") or "/" in name:
+        raise _none(reference, "a module is named without .py, and without a path")
     # As `python -m` does: what is being developed lies in the working directory.
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _none(reference, f"{name} cannot be imported: {error}") from error
-        raise _none(reference, f"there is no module {error.name}") from None
+            raise _none(reference, _failed(name, error)) from error
+        raise _none(reference, f"there is no module {error.name}{_near(error.name)}") from None
     except (Exception, SystemExit) as error:  # the module's own code runs here: anything may come
-        problem = f"{name} cannot be imported: {type(error).__name__}: {error}"
-        raise _none(reference, problem) from error
+        raise _none(reference, _failed(name, error)) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise _none(reference, f"{name} has no {attribute}{_instead(found)}")
+            raise _none(reference, f"{name} has no {attribute}{_instead(name, found)}")
         found = getattr(found, part)
     if not isinstance(found, Handlers):
-        raise _none(reference, f"it is of type {type(found).__name__}, not Handlers")
+        kind = type(found).__name__
+        raise _none(
+            reference, f"it is of type {kind}, not Handlers{_instead(name, sys.modules[name])}"
+        )
     if not len(found):
-        raise _none(reference, "it has no handlers")
+        raise _none(reference, "it has no handlers: decorate some with @handlers.job(...)")
     return found
 
 
-def _instead(module: object) -> str:
-    names = sorted(name for name, each in vars(module).items() if isinstance(each, Handlers))
-    return f"; its Handlers are {', '.join(names)}" if names else ""
+def _failed(name: str, error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}"
+    return f"{name} fails while it is imported, as the traceback above says: {text}"
+
+
+def _near(name: str) -> str:
+    """Return where a module was looked for, and which one there is spelled alike."""
+    here = [path.stem for path in Path.cwd().glob("*.py")]
+    near = difflib.get_close_matches(name, here, n=1)
+    return f" in {Path.cwd()}, nor installed" + (f"; is it {near[0]}?" if near else "")
+
+
+def _instead(name: str, module: object) -> str:
+    found = sorted(name for name, each in vars(module).items() if isinstance(each, Handlers))
+    return f"; there is {' and '.join(f'{name}:{each}' for each in found)}" if found else ""
 
 
 def _none(reference: str, problem: str) -> NoHandlers:

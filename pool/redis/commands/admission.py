@@ -124,7 +124,7 @@ class AdmissionCalls(Calls):
         args += (as_ms(refused_s) if refused_s else 0, expects)
         self._add_targets(keys, args, targets)
         for item in items:
-            keys += (n.result(item.id), n.unassigned(item.handler))
+            keys += (n.result(item.key, item.id), n.unassigned(item.handler))
             args += (
                 item.key,
                 item.id,

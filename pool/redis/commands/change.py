@@ -143,7 +143,7 @@ class ChangeCalls(Calls):
         for edge in edges:
             if edge.takes > 1:
                 assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
-                keys.append(n.result(edge.id))
+                keys.append(n.result(edge.key, edge.id))
             if edge.takes:
                 keys.append(n.inbox(edge.key))
                 if edge.takes > 2:

@@ -199,7 +199,7 @@ class TalkCalls(Calls):
         is bounded in bytes, for `lines` that share them.
         """
         n = self.names
-        keys = [n.lane, n.jobs, n.thawed, *(n.result(job_id or "-") for _, job_id in items)]
+        keys = [n.lane, n.jobs, n.thawed, *(n.result(key, job_id or "-") for key, job_id in items)]
         if frees:
             keys += (n.keepalive, n.cleanup)
         bytes_max = self.pages.outcome_bytes // lines or 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
 
 from pool.core.record import Record, Start
+from pool.names import split_pair
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import count, flat, texts, typed
 from pool.redis.commands.reply import read
@@ -97,10 +97,18 @@ def _indexes(names: Sequence[str]) -> tuple[str, ...]:
 
 def expired(reply: Reply) -> list[str]:
     """Read the reply of `expire`; what is none of ours is left to whoever wrote it."""
-    return [text.decode() for text in reply if _IDS.fullmatch(text)]
+    return [text.decode() for text in reply if _is_ours(text)]
 
 
-_IDS: Final = re.compile(rb"[0-9A-Za-z]{1,64}(?: [0-9A-Za-z]{1,64}){0,31}")
+def _is_ours(text: bytes) -> bool:
+    try:
+        pairs = text.decode().split("\n")
+    except UnicodeDecodeError:
+        return False
+    return len(pairs) <= PAIRS_MAX and all(" " in pair for pair in pairs)
+
+
+PAIRS_MAX: Final = 32  # jobs of one member of `kept`; see `keep.lua`
 
 
 def walked(reply: Reply) -> Walked:
@@ -274,12 +282,12 @@ class UpkeepCalls(Calls):
     def expire(self, items: Sequence[str], *, items_max: int) -> ScriptCall:
         """End answers whose time is up; returns of which further ones it is.
 
-        An item is what the reply told: the ids of some jobs, with spaces between.
+        An item is what the reply told: (job id, key) of some jobs, with line ends between.
         """
         n = self.names
         keys = [n.lane, n.kept]
         for item in items:
-            keys += map(n.result, item.split())
+            keys += (n.result(*split_pair(pair)) for pair in item.split("\n"))
         return EXPIRE(keys, (self.generation, items_max, *items))
 
     def reconcile(

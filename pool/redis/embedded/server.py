@@ -372,7 +372,8 @@ def _shared_directory(directory: Path) -> Path:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(setting="directory", problem=str(error)) from error
+        problem = f"{shown(str(directory))} cannot be made: {error.strerror}"
+        raise ConfigError(setting="directory", problem=problem) from error
     check_premises(directory, _NAMES)
     return directory
 

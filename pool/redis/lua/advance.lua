@@ -10,13 +10,13 @@ KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY -> when
 KEYS[8] payloads   hash    key -> payload
 KEYS[9] checkpoints      hash    key -> state, steps of a job -> results: see lib/steps.lua
-KEYS[10] parked    zset    job id -> when it was parked
-KEYS[11] letters   hash    job id -> dead letter
+KEYS[10] parked    zset    (job id, key) -> when it was parked
+KEYS[11] letters   hash    (job id, key) -> dead letter
 KEYS[12] journal   stream  abnormal edges
 KEYS[13] source_owned   set     keys the source runs
 KEYS[14] source_stream  stream  the source's starts
 KEYS[15] trials    hash    identity -> epoch|key of the suspected job that it began last, and that may kill it
-KEYS[16] kept      zset    job ids -> until when their outcomes are remembered
+KEYS[16] kept      zset    (job id, key) of some jobs -> until when their outcomes are remembered
 KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes: s inbox:K; d result:I, inbox:K;
                    c x w g these and unassigned:H
 ARGV[1] generation  str

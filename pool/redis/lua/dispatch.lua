@@ -8,8 +8,8 @@ KEYS[4] pending    zset    key -> by when its start must be acknowledged
 KEYS[5] due        zset    k:KEY -> when
 KEYS[6] payloads   hash    key -> payload
 KEYS[7] handlers   hash    names ever registered -> options
-KEYS[8] kept       zset    job ids -> until when their answers are remembered
-KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID, unassigned:H each
+KEYS[8] kept       zset    (job id, key) of some jobs -> until when their answers are remembered
+KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID KEY, unassigned:H each
 ARGV[1] generation      str
 ARGV[2] pending_ms       int   > 0
 ARGV[3] queued_jobs_max  int   0: the server is full, only answer: whatever must be written is FULL
@@ -55,11 +55,11 @@ end
 read_records(arg, 8)
 local known = {}
 local answers = {}
-local refused = {} -- result:ID -> job id, what stands there
+local refused = {} -- result:ID KEY -> (job id, key), what stands there
 
-local function refuse(answer, result, id)
+local function refuse(answer, result, id, key)
   if refused_ms > 0 then
-    refused[result] = { id, REFUSED .. answer }
+    refused[result] = { pair_of(id, key), REFUSED .. answer }
   end
   return answer
 end
@@ -87,10 +87,10 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     end
     local word = may(flags, 'a') and 'ATTACHED ' or 'EXISTS '
     local facts = table.concat({ r[STATE], r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[HANDLER] }, ' ')
-    return refuse(word .. facts, result, id)
+    return refuse(word .. facts, result, id, key)
   end
   if queued >= queued_jobs_max then
-    return refuse('FULL ' .. queued, result, id)
+    return refuse('FULL ' .. queued, result, id, key)
   end
   if known[handler] == nil then
     known[handler] = redis.call('HGET', handlers, handler)
@@ -99,7 +99,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     kind = string.match(known[handler] or '', '^[js]') or 'j'
   end
   if not known[handler] and not may(flags, 'k') then
-    return refuse('UNKNOWN', result, id)
+    return refuse('UNKNOWN', result, id, key)
   end
   local r = new_record(kind, id, handler)
   local target = delay_ms == 0 and first_with_room(ranked)

@@ -4,7 +4,7 @@ look: tell how jobs are, and register a node to be told when they start or end.
 KEYS[1] lane       hash    incarnation
 KEYS[2] jobs       hash    key -> record
 KEYS[3] thawed     zset    identity that came back from a freeze -> until when that is known
-KEYS[...] rest             result:ID per item; then, where the dead are to give up their places, keepalive and cleanup
+KEYS[...] rest             result:ID KEY per item; then, where the dead are to give up their places, keepalive and cleanup
 ARGV[1] generation  str
 ARGV[2] node         str   who is to be told; empty: only look
 ARGV[3] bytes_max    int   > 0; of outcomes; one alone may be larger

@@ -8,8 +8,8 @@ KEYS[4] due        zset    k:KEY -> when
 KEYS[5] payloads   hash    key -> payload
 KEYS[6] checkpoints      hash    key -> state, steps of a job -> results: see lib/steps.lua
 KEYS[7] inbox      list    messages accepted for the key: none may reach the key's next job
-KEYS[8] parked     zset    job id -> when it was parked
-KEYS[9] letters    hash    job id -> dead letter
+KEYS[8] parked     zset    (job id, key) -> when it was parked
+KEYS[9] letters    hash    (job id, key) -> dead letter
 KEYS[10] journal   stream  abnormal edges
 KEYS[11] holders_owned   set     owned:W of the worker it was found at
 KEYS[12] holders_stream  stream  stream:W of that worker
@@ -54,9 +54,8 @@ if found then -- another one of the key is dropped by whoever looks at it: no re
   redis.call('XDEL', holders_stream, found[1])
 end
 local id = 'malformed-' .. stamp()
-redis.call('ZADD', parked, now, id)
-redis.call('HSET', letters, id, 'j|-|0|0|' .. text_of(now) .. '|malformed\n' .. key
-  .. '\n' .. string.gsub(text, '\n', ' ') .. '\n' .. (payload or ''))
+redis.call('ZADD', parked, now, id .. ' ' .. key)
+redis.call('HSET', letters, id .. ' ' .. key, 'j|-|0|0|' .. text_of(now) .. '|malformed\n' .. string.gsub(text, '\n', ' ') .. '\n' .. (payload or ''))
 redis.call('HDEL', jobs, key)
 redis.call('HDEL', payloads, key)
 redis.call('HDEL', checkpoints, key, '\n' .. key)

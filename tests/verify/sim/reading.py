@@ -177,7 +177,7 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
             outcome = Outcome.parse(text)
             assert outcome is not None, text
             body = outcome.body.decode()
-            outcomes[job.decode()] = {
+            outcomes[job.decode().partition(" ")[0]] = {
                 "word": outcome.word,
                 "epoch": outcome.epoch,
                 "owner": f"{outcome.owner}@{lane_in(key)}" if outcome.owner else "",

@@ -52,7 +52,9 @@ class _Side:
             match value:
                 case SortedSet() if key == NAMES.kept.encode():  # one entry for those of one script
                     plain[key] = {
-                        name: due for names, due in value.scores.items() for name in names.split()
+                        name: due
+                        for names, due in value.scores.items()
+                        for name in names.split(b"\n")
                     }
                 case SortedSet():
                     plain[key] = value.scores

@@ -158,7 +158,7 @@ class Watch:
     def _on_set(self, key: bytes, value: bytes) -> None:
         prefix, found, job = key.partition(b":result:")
         if found and not value.startswith(reading.REFUSED):
-            job_id = job.decode()
+            job_id = job.decode().partition(" ")[0]
             head, _, body = value.decode(errors="replace").partition("\n")
             word, epoch, owner, attempt, _, cause = head.split("|")
             self.settled.setdefault(job_id, word)

@@ -68,10 +68,12 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     for _, old in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now - parked_ms, 'LIMIT', 0, 16)) do
       redis.call('ZREM', parked, old)
       redis.call('HDEL', letters, old)
+      redis.call('HDEL', checkpoints, letters_steps(old))
     end
-    redis.call('ZADD', parked, now, r[ID])
-    redis.call('HSET', letters, r[ID], table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[MARKS], text_of(now),
-      detail }, '|') .. '\n' .. key .. '\n' .. body .. '\n' .. payload)
+    local pair = pair_of(r[ID], key)
+    redis.call('ZADD', parked, now, pair)
+    redis.call('HSET', letters, pair, table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[MARKS], text_of(now),
+      detail }, '|') .. '\n' .. body .. '\n' .. payload)
   end
   local history = history_of(r, has_begun)
   lift(key, r, unassigned)
@@ -83,7 +85,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   end
   if has(r, 's') then
     if word == 'parked' then
-      park_steps(key, r)
+      park_steps(key, pair_of(r[ID], key))
     end
     later('HDEL', checkpoints, steps_name(key))
   end
@@ -91,7 +93,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     redis.call('UNLINK', inbox) -- it may be large
   end
   later('HDEL', jobs, key)
-  remember(result, r[ID], table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
+  remember(result, pair_of(r[ID], key), table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
     detail }, '|') .. '\n' .. body, ttl_ms)
   tally(word, 1)
   if word ~= 'done' then

@@ -1,30 +1,35 @@
 --[[
 keep: for how long an answer is remembered, in pool time.
 
-Needs  lane; key kept.  Gives  remember(result, id, text, ttl_ms), close_kept().
+Needs  lane; key kept.  Gives  remember(result, pair, text, ttl_ms), close_kept(), pair_of(id, key).
 `expire` ends it.  What only the server's own clock would end would end at once when that clock is set an hour
 on.  That clock is left the rest: what nobody forgets, as the pool is there no more, or its `kept` was lost.
 ]]
 local NOBODY_MS = 86400000
-local KEPT_MAX = 32 -- job ids of one member
-local kept_ids = {} -- how long -> job ids; and `rest`, for how long the server keeps each
+local KEPT_MAX = 32 -- pairs of one member
+local kept_pairs = {} -- how long -> pairs; and `rest`, for how long the server keeps each
 
-local function remember(result, id, text, ttl_ms)
-  local ids = kept_ids[ttl_ms]
-  if not ids then
-    ids = { rest = text_of(tonumber(ttl_ms) + NOBODY_MS) }
-    kept_ids[ttl_ms] = ids
+-- An id is its key's, and holds no space; a key holds no line's end.
+local function pair_of(id, key)
+  return id .. ' ' .. key
+end
+
+local function remember(result, pair, text, ttl_ms)
+  local pairs_of = kept_pairs[ttl_ms]
+  if not pairs_of then
+    pairs_of = { rest = text_of(tonumber(ttl_ms) + NOBODY_MS) }
+    kept_pairs[ttl_ms] = pairs_of
   end
-  redis.call('SET', result, text, 'PX', ids.rest)
-  ids[#ids + 1] = id
+  redis.call('SET', result, text, 'PX', pairs_of.rest)
+  pairs_of[#pairs_of + 1] = pair
 end
 
 local function close_kept()
-  for ttl_ms, ids in pairs(kept_ids) do
-    for i = 1, #ids, KEPT_MAX do
+  for ttl_ms, members in pairs(kept_pairs) do
+    for i = 1, #members, KEPT_MAX do
       -- Where it is of another type no answer is lost.
       redis.pcall('ZADD', kept, text_of(now + tonumber(ttl_ms)),
-        table.concat(ids, ' ', i, math.min(i + KEPT_MAX - 1, #ids)))
+        table.concat(members, '\n', i, math.min(i + KEPT_MAX - 1, #members)))
     end
   end
 end

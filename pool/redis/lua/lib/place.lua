@@ -56,7 +56,7 @@ local function grant(key, r, target, payload)
   r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'P', target.name, stamp(), ''
   r[ACCEPTED] = first and '' or accepted
   local words = { target.stream, r[EPOCH] .. '-0', 'k', key, 'm',
-    table.concat({ r[ID], r[HANDLER], r[KIND], r[ATTEMPT], r[FLAGS], r[MARKS], r[ACCEPTED] }, '|') }
+    table.concat({ r[ID], r[HANDLER], r[KIND], r[ATTEMPT], r[FLAGS], r[MARKS], r[ACCEPTED], r[MORE] }, '|') }
   if not has(r, 'p') then
     words[7], words[8] = 'p', payload
   end

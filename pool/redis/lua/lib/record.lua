@@ -5,7 +5,7 @@ and limits stand in core/record.py, too; a test holds the two together.
  1 state P R W U   2 kind j s     3 job id       4 handler     5 owner id.n, or none
  6 epoch           7 attempt      8 flags        9 intent     10 marks
 11 requeues       12 accepted    13 since       14 waiters    15 last error
-16 whatever a newer version wrote behind it, kept as it is
+16 more           17 whatever a newer version wrote behind it, kept as it is
 
 state     P pending (in the owner's stream, entry id = epoch), R running, W waiting, U unassigned
 flags     p payload stays in `payloads`, b has a checkpoint, i has an inbox, d has a `due` entry,
@@ -16,10 +16,11 @@ intent    s<cause> stop was asked for, t timed out
 accepted  acceptance stamp in microseconds; empty: the epoch of the first grant is it
 marks     the deaths it is suspected of: N,id.n,id.n-  (- half; N halves of which no name is kept)
 since     ms when it was acknowledged running; of one that waits, when it is due
+more      what hardly any job has: a letter and its value each, commas between (core/record.py says which)
 ]]
 local STATE, KIND, ID, HANDLER, OWNER, EPOCH, ATTEMPT, FLAGS = 1, 2, 3, 4, 5, 6, 7, 8
-local INTENT, MARKS, REQUEUES, ACCEPTED, SINCE, WAITERS, ERROR, REST = 9, 10, 11, 12, 13, 14, 15, 16
-local RECORD = '^([PRWU])|([js])|([^|]+)|([^|]+)|([^|]*)|([1-9]%d*)|(%d+)|(%l*)|([^|]*)|([%w.,-]*)|(%d*)|(%d*)|(%d*)|([^|]*)|([^|]*)(.*)$'
+local INTENT, MARKS, REQUEUES, ACCEPTED, SINCE, WAITERS, ERROR, MORE, REST = 9, 10, 11, 12, 13, 14, 15, 16, 17
+local RECORD = '^([PRWU])|([js])|([^|]+)|([^|]+)|([^|]*)|([1-9]%d*)|(%d+)|(%l*)|([^|]*)|([%w.,-]*)|(%d*)|(%d*)|(%d*)|([^|]*)|([^|]*)|([^|]*)(.*)$'
 
 local INLINE_BYTES_MAX = 1024 -- of a payload, a message or an outcome that travels with what announces it
 local MARKS_CHARS_MAX = 400
@@ -36,7 +37,7 @@ end
 
 -- One of a job that nobody has, field by field.
 local function new_record(kind, id, handler)
-  return { 'U', kind, id, handler, '', '0', '1', '', '', '', '', '', '', '', '', '' }
+  return { 'U', kind, id, handler, '', '0', '1', '', '', '', '', '', '', '', '', '', '' }
 end
 
 local function pack(r)
@@ -53,6 +54,17 @@ local function flag(r, letter, on)
   elseif not on then
     r[FLAGS] = string.gsub(r[FLAGS], letter, '')
   end
+end
+
+-- What `more` has behind a letter, or nil.
+local function more_of(more, letter)
+  return more ~= '' and string.match(',' .. more, ',' .. letter .. '([^,]*)') or nil
+end
+
+-- The same with another value; nil takes the letter out.
+local function with_more(more, letter, value)
+  local rest = string.gsub(',' .. more, ',' .. letter .. '[^,]*', '')
+  return string.sub(rest .. (value and ',' .. letter .. value or ''), 2)
 end
 
 -- What people wrote (a cause, an error) must not look like a field or a line of ours.

@@ -1,8 +1,8 @@
 --[[
 steps: what the steps of a job returned, in `checkpoints` beside the states.
 
-Needs  lane, record, batch; keys jobs, checkpoints.  Gives  steps_name(key), letters_steps(id, key),
-store_step(key, r, name, result), park_steps(key, r).
+Needs  lane, record, batch; keys jobs, checkpoints.  Gives  steps_name(key), letters_steps(pair),
+store_step(key, r, name, result), park_steps(key, pair).
 
     NAME\nBYTES\nRESULT...  one after another, in the order in which they were stored: name, size, and so much of it
 
@@ -14,14 +14,14 @@ local function steps_name(key)
   return '\n' .. key
 end
 
-local function letters_steps(id, key)
-  return '\n\n' .. id .. ' ' .. key
+local function letters_steps(pair)
+  return '\n\n' .. pair
 end
 
-local function park_steps(key, r)
+local function park_steps(key, pair)
   local steps = redis.call('HGET', checkpoints, steps_name(key))
   if steps then
-    redis.call('HSET', checkpoints, letters_steps(r[ID], key), steps)
+    redis.call('HSET', checkpoints, letters_steps(pair), steps)
   end
 end
 

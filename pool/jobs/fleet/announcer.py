@@ -1,0 +1,171 @@
+"""What the fleet is told of this node's workers: their entries in the `workers` map.
+
+    unknown --add--> known --its entry differs from what it is, or is gone--> due --written--> known
+       ^               |
+       +--forget-------+   it leaves; or it drains, and that could not be written
+
+Entries are written by one task at a time, and what is written last is the latest.  A lane in which
+a worker has no lease stands in its entry as 0, so joining a lane makes entries due, and so does a
+copy of the map that was fetched anew.
+
+Dying after any step: an entry without a lease is found by whoever looks for orphans in that lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+import attrs
+
+from pool.core.retry import refused_delay
+from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable
+from pool.jobs.context import Context
+from pool.jobs.roster import WorkerEntry
+from pool.jobs.worker.worker import Worker
+from pool.maps.deltas import Delete, Set
+from pool.maps.replica import Replica
+
+
+@attrs.define(eq=False, kw_only=True)
+class Announcer:
+    """Writes the entries; a part of `Membership`, whose task spawns what waits."""
+
+    context: Context
+    replica: Replica
+    workers: Mapping[str, Worker]  # ours, known to the fleet or not
+    numbers_of: Callable[[Worker], tuple[int, ...]]  # per lane; 0: it has no lease there
+    spawn: Callable[[Callable[[], Any]], object]
+    is_opening: Callable[[], bool]  # the control keys are being put back
+    _known: set[str] = attrs.field(init=False, factory=set)  # workers of which there is an entry
+    _writing: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
+    _is_writing: bool = attrs.field(init=False, default=False)  # what is due
+    _looked_s: float = attrs.field(init=False, default=0.0)
+
+    def begin(self) -> None:
+        """Start, or start again."""
+        self._is_writing = False
+        self.write_soon()
+
+    async def add(self, worker: Worker) -> None:
+        """Announce a worker.
+
+        Raises:
+            StoreUnavailable, StoreLost, StoreFault: Why not; it may be known all the same.
+            NotRunning: It was given up meanwhile.
+        """
+        async with self._writing:
+            if worker.id not in self.workers:
+                raise NotRunning(state="closing")
+            self._known.add(worker.id)  # however this ends, it may be there
+            await self.write(worker)
+
+    async def write(self, worker: Worker) -> None:
+        """Write a worker's entry, and wait until our own copy has it."""
+        while True:
+            entry = Set(worker.id.encode(), self._entry_of(worker))
+            written = await self.replica.write([entry], repeatable=True)
+            self.context.outages.over(None)
+            try:
+                return await self.replica.wait_for(written.at)
+            except StoreLost:
+                continue  # the server lost this write; if it lost the pool, the next one says so
+
+    async def close(self, worker: Worker) -> None:
+        """Announce that a worker drains, if it is known."""
+        async with self._writing:
+            if worker.id in self._known and not await self._tried("close", self.write(worker)):
+                self._known.discard(worker.id)  # whoever looks for orphans finds its entry
+
+    def forget(self, worker: Worker) -> bool:
+        """Write nothing more of a worker; return whether there is an entry to withdraw."""
+        is_known = worker.id in self._known
+        self._known.discard(worker.id)
+        return is_known
+
+    async def withdraw(self, worker: Worker) -> None:
+        """Take a worker's entry out."""
+        await self._tried("leave", self._withdraw(worker))
+
+    async def _withdraw(self, worker: Worker) -> None:
+        async with self._writing:
+            written = await self.replica.write([Delete(worker.id.encode())], repeatable=True)
+        with anyio.move_on_after(self.context.settings.op_timeout_s):
+            await self.replica.wait_for(written.at)  # our own copy says so too
+
+    async def write_again(self) -> None:
+        """Put all entries back, before our own copy of `workers` is fetched without them."""
+        async with self._writing:
+            entries = [Set(w.id.encode(), self._entry_of(w)) for w in self._mine()]
+            if entries:
+                await self.replica.write(entries, repeatable=True)
+
+    def look(self) -> None:
+        """Write again what of ours is missing in `workers`, or stands there otherwise.
+
+        After each renewal, but once a period is enough: with many lanes each of them answers.
+        """
+        now_s = self.context.io.clock()
+        if now_s - self._looked_s >= self.context.timing.renew_s / 2:
+            self._looked_s = now_s
+            if any(map(self._is_due, self._mine())):
+                self.write_soon()
+
+    def write_soon(self) -> None:
+        """Write what is due."""
+        if not self._is_writing:
+            self._is_writing = True
+            self.spawn(self._write_all)
+
+    async def _write_all(self) -> None:
+        """Write what is due, until nothing is that could be written."""
+        refusals = 0
+        try:
+            while True:
+                try:
+                    if not await self._write_next():
+                        if not self.is_opening():  # who could not be announced may have left
+                            self.context.outages.forget(None)
+                        return
+                except PoolError as error:
+                    self.context.trouble("join", None, error)
+                    refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
+                    await anyio.sleep(refused_delay(refusals))
+        finally:
+            self._is_writing = False
+
+    async def _write_next(self) -> bool:
+        async with self._writing:
+            due = next(filter(self._is_due, self._mine()), None)
+            if due is not None:
+                await self.write(due)
+        return due is not None
+
+    async def _tried(self, during: str, step: Awaitable[None]) -> bool:
+        """Do it; what fails is told, and no lane's matter."""
+        try:
+            await step
+        except PoolError as error:
+            self.context.outages.fault(during, None, error)
+            return False
+        return True
+
+    def _mine(self) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.id in self._known]
+
+    def _is_due(self, worker: Worker) -> bool:
+        return self.replica.items.get(worker.id.encode()) != self._entry_of(worker)
+
+    def _entry_of(self, worker: Worker) -> bytes:
+        return WorkerEntry(
+            id=worker.id,
+            node=self.context.node_id,
+            handlers=tuple(worker.handlers),
+            capacity=worker.capacity,
+            weight=worker.weight,
+            label=worker.label,
+            version=worker.version,
+            is_draining=worker.is_draining,
+            numbers=self.numbers_of(worker),
+        ).pack()
