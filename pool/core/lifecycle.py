@@ -19,7 +19,7 @@ State: TypeAlias = Literal["pending", "running", "waiting", "unassigned"]
 Ended: TypeAlias = Literal["done", "parked", "cancelled"]
 
 ACKNOWLEDGE, LIMIT, SEEN, DONE, CANCEL, PARK, WAIT, GRANT = "a", "l", "s", "d", "c", "x", "w", "g"
-SAVE, STEP = "v", "t"
+SAVE, STEP, NOTE = "v", "t", "n"
 ENDS = frozenset((DONE, CANCEL, PARK))
 OVER = "o"
 
@@ -30,6 +30,7 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("pending", SEEN): ("pending",),
     ("pending", SAVE): ("pending",),
     ("pending", STEP): ("pending",),
+    ("pending", NOTE): ("pending",),
     ("pending", DONE): ("done",),
     ("pending", CANCEL): ("cancelled",),
     ("pending", PARK): ("parked",),
@@ -40,6 +41,7 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("running", SEEN): ("running",),
     ("running", SAVE): ("running",),
     ("running", STEP): ("running",),
+    ("running", NOTE): ("running",),
     ("running", OVER): ("running",),
     ("running", DONE): ("done",),
     ("running", CANCEL): ("cancelled",),
@@ -62,6 +64,7 @@ EDGE_NAMES: Final = {
     SEEN: "seen",
     SAVE: "save",
     STEP: "step",
+    NOTE: "progress",
     OVER: "over",
     DONE: "done",
     CANCEL: "cancel",

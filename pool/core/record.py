@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from typing import Final, Literal, TypeAlias
+from urllib.parse import quote, unquote
 
 import attrs
 
@@ -28,6 +29,7 @@ KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
 
 ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
+NOTE_CHARS_MAX = 200  # of what a handler says beside how far it is
 INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewise
 MARKS_MAX: Final = 8  # crash marks of a record that name who died; older ones become a number
 MARKS_CHARS_MAX: Final = 400  # of all of them; eight identities and the number are half of that
@@ -100,7 +102,7 @@ MORE: Final = {
     "expires": "x",  # ms: not started by then, never started
     "retention": "r",  # ms for which its outcome is kept, whatever its handler says
     "window": "w",  # ms for which its id is known at least, once it has ended
-    "progress": "p",  # it has said how far it is
+    "progress": "p",  # ms/done/total/note: how far it is, as it said; see `Progress`
     "attempts": "t",  # some have failed, and how is kept
     "lineage": "l",  # id of the dead letter that it was made from
 }
@@ -247,6 +249,35 @@ class Start:
 
 
 @attrs.frozen(kw_only=True)
+class Progress:
+    """How far a job is, as its handler said last; a `total` of None: it does not know."""
+
+    done: float
+    total: float | None = None
+    note: str = ""
+    at_ms: int = 0  # pool time
+
+    def pack(self) -> str:
+        """Return what the edge takes: no bar, comma, slash or line feed is in its parts."""
+        total = "" if self.total is None else f"{self.total:.15g}"
+        return f"{self.done:.15g}/{total}/{quote(one_line(self.note, NOTE_CHARS_MAX), safe=' ')}"
+
+    @classmethod
+    def parse(cls, text: str) -> Progress | None:
+        """Return it, or None when the text is not one."""
+        try:
+            at_ms, done, total, note = text.split("/")
+            return cls(
+                done=float(done),
+                total=float(total) if total else None,
+                note=unquote(note),
+                at_ms=number(at_ms),
+            )
+        except ValueError:
+            return None
+
+
+@attrs.frozen(kw_only=True)
 class Outcome:
     """How a job ended, as `result:ID` keeps it."""
 
@@ -260,6 +291,7 @@ class Outcome:
     accepted_ms: int = 0  # 0: not told
     started_ms: int = 0  # when its last run began; 0: not told, or it never did
     halves: int = 0  # what its crash marks weighed
+    progress: Progress | None = None  # what it said last
 
     @staticmethod
     def pack(
@@ -277,7 +309,7 @@ class Outcome:
                 ended, *history = times.split(",")
                 try:
                     numbers = [number(text) for text in (epoch, attempt, ended)]
-                    before = [number(text) if text else -1 for text in history]
+                    before = [number(text) if text else -1 for text in history[:3]]
                 except ValueError:
                     return None
                 accepted, started, halves = [*before, -1, -1, -1][:3]
@@ -293,6 +325,7 @@ class Outcome:
                         accepted_ms=max(0, numbers[2] - accepted) if accepted >= 0 else 0,
                         started_ms=max(0, numbers[2] - started) if started >= 0 else 0,
                         halves=max(0, halves),
+                        progress=Progress.parse(history[3]) if len(history) > 3 else None,
                     )
         return None
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 import anyio
 import attrs
 
 from pool import checks
 from pool.core.codec import check_size, decode_value, encode_message
-from pool.core.record import Kind
+from pool.core.record import Kind, Progress
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
 from pool.jobs.keeper import Keeper, Step
@@ -23,6 +23,7 @@ RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
 
 
 R = TypeVar("R")
+PROGRESS_MAX: Final = 10**15  # floats are exact up to here
 
 
 class Retry(Exception):
@@ -259,6 +260,27 @@ class Job:
             NotOwner: The job is another's by now; the result was not stored.
         """
         return await self._keeper().once(name, fn)
+
+    async def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far the job is: `status()` tells everybody, also when it has failed or ended.
+
+        However often it is said, the newest goes out once a second, and the last at the end;
+        nothing is waited for.
+
+        Args:
+            done: How much is done, from 0 to 10**15, in whatever is counted.
+            total: Of how much; None: nobody knows.
+            note: A few words, of which 200 characters are kept.
+
+        Raises:
+            InvalidOption: A number is out of bounds, or the note is no text.
+        """
+        low, high = 0, PROGRESS_MAX
+        done = checks.number("done", done, low, high)
+        if total is not None:
+            total = checks.number("total", total, low, high)
+        said = Progress(done=done, total=total, note=checks.as_text(note))
+        self._keeper().note(said.pack())
 
     def notifications(self) -> AsyncIterator[Any]:
         """Iterate over the messages sent with `notify()`, in order, at least once each (G-07).

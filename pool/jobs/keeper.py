@@ -3,6 +3,7 @@
     save() --> the newest state --SaveEdge--> stored, and the messages in it removed
                     ^                |
                     +---- again -----+ the server is full: whoever waits is told
+    progress() --> the newest --NoteEdge, one a second--> in the record, and at last in the outcome
     once(name, fn) --> stored before? --no--> fn --StepEdge--> what stands is returned
 
 Who may write: the run's worker and handler, on their event loop; in Redis the owner alone, at its
@@ -37,9 +38,10 @@ from pool.errors import (
 )
 from pool.names import check_step
 from pool.redis.commands.change import Changed, EdgeStatus
-from pool.redis.commands.edges import Edge, SaveEdge, SeenEdge, StepEdge
+from pool.redis.commands.edges import Edge, NoteEdge, SaveEdge, SeenEdge, StepEdge
 from pool.settings import Settings
 
+NOTES_S: Final = 1.0  # between two notes of how far a run is, however often it says so
 _KEY_DIGITS: Final = 40  # of SHA-256, in hex: no two steps ever have the same
 
 
@@ -72,6 +74,9 @@ class Keeper:
     _error: PoolError | None = None
     _bell: anyio.Event = attrs.field(factory=anyio.Event)
     _locks: dict[str, anyio.Lock] = attrs.field(factory=dict)
+    later: Callable[[float, Callable[[], object]], object]  # calls back after so many seconds
+    _note: str = ""  # of how far it is, the newest; empty: it is sent
+    _is_noting: bool = False  # one was sent not long ago
     _told: dict[str, bytes | PoolError] = attrs.field(factory=dict)  # of steps under way
 
     # --- its state ------------------------------------------------------------------------------
@@ -129,6 +134,25 @@ class Keeper:
             number=self._number,
         )
         self.send(edge)
+
+    # --- how far it is --------------------------------------------------------------------------
+
+    def note(self, progress: str) -> None:
+        """Tell how far it is: at once, or with the newest when the last is `NOTES_S` old."""
+        self.check_here()
+        self._note = progress
+        if not self._is_noting:
+            self._send_note()
+
+    def _send_note(self) -> None:
+        self._is_noting = bool(self._note) and not self.is_over
+        if self._is_noting:
+            self.send(self._note_edge())
+            self._note = ""
+            self.later(NOTES_S, self._send_note)
+
+    def _note_edge(self) -> NoteEdge:
+        return NoteEdge(self.key, self.epoch, self.id, progress=self._note)
 
     # --- its steps ------------------------------------------------------------------------------
 
@@ -194,6 +218,11 @@ class Keeper:
                 problem = "there is no inbox in its place"
                 self._refused, self._error = number, StoreFault(problem=problem, maybe_done=False)
         self._ring()
+
+    def settle(self) -> NoteEdge | None:
+        """Take nothing more, as the run ends now; return what it said last, if it is not sent."""
+        self.end()
+        return self._note_edge() if self._note else None
 
     def end(self) -> None:
         """Take nothing more: the run has ended, or is another's."""

@@ -21,7 +21,7 @@ import redis
 
 from pool.core.ids import member_name
 from pool.core.lifecycle import OWNED
-from pool.core.record import Record, Start, steps_name
+from pool.core.record import MORE, Record, Start, steps_name
 from pool.names import Control, Names
 from pool.redis.commands.member import Opening
 from pool.redis.commands.opening import generation_of_pool
@@ -190,7 +190,9 @@ class _Lane:
             return
         said = (start.id, start.handler, start.kind, start.attempt, start.marks, start.accepted)
         meant = (record.id, record.handler, record.kind, record.attempt, record.marks)
-        if (*said, start.more) != (*meant, record.accepted, record.more):
+        # How far it is may have been said since.
+        more = _but_progress(start.more), _but_progress(record.more)
+        if said != (*meant, record.accepted) or more[0] != more[1]:
             yield "its entry does not say the same"
         if (start.payload is None) != ("p" in record.flags):
             yield "its payload is not where flag p says"
@@ -260,6 +262,10 @@ class _Lane:
         for name, size in (("unassigned", unassigned), ("waiting", waiting)):
             if (counted := int(self.lane.get(name, "0"))) != size:
                 yield f"counts {counted} {name} keys, has {size}"
+
+
+def _but_progress(more: str) -> list[str]:
+    return [each for each in more.split(",") if each and each[0] != MORE["progress"]]
 
 
 def _text(raw: bytes) -> str:

@@ -63,6 +63,7 @@ def make_job(
         epoch=epoch,
         settings=Settings(),
         check_here=lambda: None,
+        later=lambda *_: None,
         send=store,
         results={name: encode_value(result) for name, result in (steps or {}).items()},
     )

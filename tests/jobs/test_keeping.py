@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import pytest
 
 from pool import Handlers, Job, Park
 from pool.core.record import letters_steps, state_of, steps_name
 from pool.errors import (
-    NotOwner,
     InvalidOption,
     JobParked,
+    NotOwner,
     PayloadEncodingError,
     PayloadTooLarge,
     PoolError,
@@ -43,6 +45,12 @@ def stored(fleet: Fleet, key: str = "k") -> bytes:
 def waiting(fleet: Fleet, key: str = "k") -> int:
     count: Any = fleet.client.llen(fleet.names.inbox(key))
     return int(count)
+
+
+def called(fleet: Fleet) -> int:
+    """Return how many scripts the server has run; others may use it, too."""
+    info: Any = fleet.client.info("commandstats")
+    return int(info["cmdstat_evalsha"]["calls"])
 
 
 def taken(fleet: Fleet, key: str = "k") -> None:
@@ -338,15 +346,11 @@ async def test_states_that_nobody_waits_for_are_sent_as_the_newest_alone(
 
     node = await fleet.node(mine)
 
-    def called() -> int:
-        info: Any = fleet.client.info("commandstats")
-        return int(info["cmdstat_evalsha"]["calls"])
-
-    before = called()
+    before = called(fleet)
     ref = await node.dispatch(fast, "k")
     await diary.has("saved")
     assert stored(fleet) == b"1000"
-    assert called() - before < 50
+    assert called(fleet) - before < 50
     await ref.stop(timeout_s=10)
 
 
@@ -458,3 +462,81 @@ async def test_a_full_server_refuses_a_state_and_loses_nothing(full: Fleet, diar
     await full.until(lambda: (stored(full), waiting(full)) == (b"[1,2,3]", 0))
     assert full.client.hexists(full.names.checkpoints, steps_name("k"))
     await ref.stop(timeout_s=10)
+
+
+# --- progress -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["done", "failed", "stopped"])
+async def test_progress_is_told_while_it_runs_and_when_it_has_ended(
+    fleet: Fleet, diary: Diary, how: str
+) -> None:
+    """However it ended: the last that it said is there."""
+    mine, go = Handlers(), anyio.Event()
+
+    @mine.job("count", attempts_max=1)
+    async def count(job: Job) -> None:
+        await job.progress(1, 3, "first, or 1/3 | 100 %")
+        diary.note("said")
+        await go.wait()
+        await job.progress(2.5, 3)
+        await job.progress(3, note="all")
+        if how == "failed":
+            raise OSError("afterwards")
+        if how == "stopped":
+            await anyio.sleep_forever()
+
+    worker, client = await fleet.node(mine), await fleet.node()
+    ref = await client.dispatch("count", "k")
+    await diary.has("said")
+    progress = None
+    while progress is None:
+        progress = (await client.status("k")).progress
+    assert (progress.done, progress.total) == (1, 3)
+    assert progress.note.split() == ["first,", "or", "1/3", "100", "%"]
+    assert progress.at_ms > 0
+    go.set()
+    if how == "stopped":
+        await fleet.until(lambda: "all" in str(fleet.client.hget(fleet.names.jobs, "k")))
+        await ref.stop(timeout_s=10)
+    else:
+        with contextlib.suppress(JobParked):
+            await ref.result(timeout_s=10)
+    last = (await ref.status()).progress
+    assert last is not None
+    assert (last.done, last.total, last.note) == (3, None, "all")
+    assert worker.id
+
+
+async def test_progress_costs_no_call_each_time(fleet: Fleet) -> None:
+    """Told in a loop, it goes out once a second."""
+    mine = Handlers()
+
+    @mine.job("count")
+    async def count(job: Job) -> int:
+        before = called(fleet)
+        for n in range(1000):
+            await job.progress(n, 1000)
+            await anyio.lowlevel.checkpoint()
+        return called(fleet) - before
+
+    node = await fleet.node(mine)
+    ref = await node.dispatch(count, "k")
+    assert await ref.result(timeout_s=20) < 50
+    last = (await ref.status()).progress
+    assert last is not None
+    assert last.done == 999
+
+
+@pytest.mark.parametrize("given", [(-1, None), (1, "x"), (float("nan"), None), ("1", 2), (1, 1e16)])
+async def test_what_cannot_be_progress_is_refused(fleet: Fleet, given: Any) -> None:
+    mine = Handlers()
+
+    @mine.job("count")
+    async def count(job: Job) -> str:
+        with pytest.raises(InvalidOption):
+            await job.progress(*given)
+        return "ok"
+
+    node = await fleet.node(mine)
+    assert await (await node.dispatch(count, "k")).result(timeout_s=10) == "ok"

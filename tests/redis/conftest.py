@@ -280,6 +280,8 @@ class Bench:
                 given |= {"x": b"state", "y": 0, "z": 1}
             case "t":
                 given |= {"x": "step", "y": b"returned"}
+            case "n":
+                given["x"] = "1/2/half of it"
             case "d":
                 given["x"] = b"result"
             case "c":

@@ -86,7 +86,7 @@ class Life:
         """Return edges for some keys, most of them at the present epoch."""
         made: list[Edge] = []
         for key in self.dice.sample(self.KEYS, self.dice.randint(1, 4)):
-            letter = self.dice.choice("aalsvvttdcxwwggg")
+            letter = self.dice.choice("aalsnvvttdcxwwggg")
             edge = self.bench.edge(letter, key)
             if letter == "g":
                 edge.x = ",".join(map(str, self.ranked()))

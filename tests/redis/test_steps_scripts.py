@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from pool.core.record import STATES, letters_steps, parse_steps, state_of, steps_name
+from pool.core.record import (
+    STATES,
+    Outcome,
+    Progress,
+    letters_steps,
+    more_of,
+    parse_steps,
+    state_of,
+    steps_name,
+)
 from pool.redis.commands.calls import Target
 from tests.redis.conftest import W1, W2
 
@@ -170,6 +179,29 @@ def test_what_is_handed_over_takes_the_place_of_what_was_saved(bench: Bench) -> 
     assert state(bench) == b"1.1|saved"
     own(bench, bench.edge("g", "k", z=b"=9.9|handed"))
     assert state(bench) == b"9.9|handed"
+
+
+# --- how far it is --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("letter", [*ENDS, "g", "w"])
+def test_what_a_job_said_last_stays_in_its_record_and_its_outcome(
+    bench: Bench, letter: str
+) -> None:
+    put = bench.put("k", "R")
+    for text in (Progress(done=1, total=2).pack(), Progress(done=2, note="a,b|c/d\n").pack()):
+        assert own(bench, bench.edge("n", "k", x=text)) == ["OK"]
+    own(bench, bench.edge(letter, "k"))
+    if letter in ENDS:
+        outcome = bench.look("k", put.id)
+        assert isinstance(outcome, Outcome)
+        said = outcome.progress
+    else:
+        said = Progress.parse(more_of(bench.record("k").more, "progress"))
+    assert said is not None
+    assert (said.done, said.total, said.note) == (2, None, "a,b c/d")
+    assert abs(said.at_ms - bench.now_ms()) < 60_000
+    assert bench.audit() == []
 
 
 # --- whether it followed in order -----------------------------------------------------------

@@ -8,7 +8,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import decode_value
-from pool.core.record import Outcome, Record
+from pool.core.record import Outcome, Progress, Record, more_of
 from pool.errors import (
     DeadlockRisk,
     JobCancelled,
@@ -42,7 +42,8 @@ class Status:
     time; 0 is what has not been.
     `crashes` are the worker crashes that it is suspected of, as `Settings.crashes_max` counts them:
     1 where it was the last suspect to begin, 1/2 where others may have done it as well.
-    `why` says what a job that has not begun waits for.
+    `why` says what a job that has not begun waits for; `progress` what its handler said last of how
+    far it is, also of one that failed or was stopped.
     """
 
     key: str
@@ -61,6 +62,7 @@ class Status:
     started_ms: int = 0
     ended_ms: int = 0
     since_ms: int = 0
+    progress: Progress | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -85,6 +87,7 @@ def status_of(key: str, job_id: str, found: Record | Outcome, client: JobClient)
             started_ms=found.started_ms,
             ended_ms=found.ended_ms,
             since_ms=found.ended_ms,
+            progress=found.progress,
         )
     return Status(
         key=key,
@@ -101,6 +104,7 @@ def status_of(key: str, job_id: str, found: Record | Outcome, client: JobClient)
         accepted_us=found.accepted,
         started_ms=found.since_ms if found.state == "running" else 0,
         since_ms=found.since_ms if found.state == "running" else 0,
+        progress=Progress.parse(more_of(found.more, "progress")),
     )
 
 

@@ -67,6 +67,7 @@ from pool.redis.commands.edges import (
     Edge,
     GrantEdge,
     LimitEdge,
+    NoteEdge,
     OverEdge,
     SaveEdge,
     SeenEdge,
@@ -651,11 +652,13 @@ class Worker(Actor[Told]):
         self._settling[run.lane] += 1
         if run.inbox is not None and run.inbox.is_unheard and edge.letter in lifecycle.ENDS:
             self._on_unheard(run.start)
-        if run.keeper is not None:
-            run.keeper.end()
-            run.keeper = None
-        run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box = self._box(run)
+        if run.keeper is not None:
+            last = run.keeper.settle()
+            run.keeper = None
+            if last is not None:
+                box.add(last, run)
+        run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box.withdraw(run)
         self._executor.free(run)
         box.add(edge, run)
@@ -699,7 +702,7 @@ class Worker(Actor[Told]):
             elif isinstance(edge, SeenEdge):
                 if changed.status is EdgeStatus.MORE:  # than one call takes out
                     box.see(edge)
-            elif isinstance(edge, (SaveEdge, StepEdge)):
+            elif isinstance(edge, (SaveEdge, StepEdge, NoteEdge)):
                 assert run is not None
                 self._on_stored(run, edge, changed)
             elif not isinstance(edge, (LimitEdge, OverEdge)):
@@ -735,11 +738,12 @@ class Worker(Actor[Told]):
             run.inbox.fall_behind()
         self._executor.prepared(run)
 
-    def _on_stored(self, run: Run, edge: SaveEdge | StepEdge, changed: Changed) -> None:
+    def _on_stored(self, run: Run, edge: SaveEdge | StepEdge | NoteEdge, changed: Changed) -> None:
         if run.keeper is None:
             return  # it has ended meanwhile
         if changed.status in _STORED:
-            run.keeper.on_answer(edge, changed)
+            if not isinstance(edge, NoteEdge):
+                run.keeper.on_answer(edge, changed)
             return
         run.keeper.end()
         if self.runs.get(run.key) is run and not run.is_lost:
@@ -838,6 +842,7 @@ class Worker(Actor[Told]):
                 settings=self.context.settings,
                 check_here=self.context.pipeline.check_loop,
                 send=partial(self._store, run),
+                later=self.context.loop.later,
                 results=parse_steps(run.steps) or {},
                 is_over=self.runs.get(run.key) is not run or run.phase != "running" or run.is_lost,
             )

@@ -112,6 +112,18 @@ class StepEdge(Edge):
 
 
 @attrs.define(eq=False)
+class NoteEdge(Edge):
+    """How far it is, as its handler says."""
+
+    letter = lifecycle.NOTE
+
+    progress: str = ""
+
+    def words(self) -> Words:
+        return self.progress, "", ""
+
+
+@attrs.define(eq=False)
 class OverEdge(Edge):
     """Its trial is over: it has lived for long enough."""
 
@@ -198,7 +210,7 @@ class GrantEdge(Edge):
 EDGES: Final[dict[str, type[Edge]]] = {
     kind.letter: kind
     for kind in (
-        *(AcknowledgeEdge, LimitEdge, SeenEdge, SaveEdge, StepEdge, OverEdge),
+        *(AcknowledgeEdge, LimitEdge, SeenEdge, SaveEdge, StepEdge, NoteEdge, OverEdge),
         *(DoneEdge, CancelEdge, ParkEdge, WaitEdge, GrantEdge),
     )
 }

@@ -38,6 +38,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     s seen         x message id               removes messages up to it from the inbox
     v save         x state, y message id or 0, z number      stores it, and removes messages up to that one
     t step         x its name, y its result                  stores it, unless it has one
+    n progress     x done/total/note                         rewrites how far it is, with the time, in `more`
     o over                                    its trial: it has lived for long enough
     d done         x result
     c cancel       x cause, z 1: it has begun
@@ -168,6 +169,32 @@ local function pass_messages(inbox, upto)
   end
 end
 
+-- v, t and n: a function of their own, as one may have no more than 60 names from outside.
+local function store(edge, key, r, x, y, z, inbox)
+  if edge == 't' then
+    return store_step(key, r, x, y)
+  elseif edge == 'n' then
+    r[MORE] = with_more(r[MORE], 'p', text_of(now) .. '/' .. plain(x))
+    later('HSET', jobs, key, pack(r))
+    return 'OK'
+  elseif is_full then
+    return 'FULL'
+  end
+  local by, number = string.match(redis.call('HGET', checkpoints, key) or '', '^(%d+)%.(%d+)|')
+  if by == r[EPOCH] and whole(number) > tonumber(z) then
+    return 'OK' -- this is a late copy, and a later state is stored
+  end
+  if y ~= '0' then
+    pass_messages(inbox, tonumber(y))
+  end
+  later('HSET', checkpoints, key, r[EPOCH] .. '.' .. z .. '|' .. x)
+  if not has(r, 'b') then
+    flag(r, 'b', true)
+    later('HSET', jobs, key, pack(r))
+  end
+  return 'OK'
+end
+
 -- Its worker says that its loop hangs, and begins nothing more that it has not acknowledged before: see
 -- runtime/hang.py.
 local function is_stranded(key, r)
@@ -249,25 +276,8 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
       redis.call('HDEL', trials, source)
     end
     return 'OK'
-  elseif edge == 'v' then
-    if is_full then
-      return 'FULL'
-    end
-    local by, number = string.match(redis.call('HGET', checkpoints, key) or '', '^(%d+)%.(%d+)|')
-    if by == epoch and whole(number) > tonumber(z) then
-      return 'OK' -- this is a late copy, and a later state is stored
-    end
-    if y ~= '0' then
-      pass_messages(KEYS[k], tonumber(y))
-    end
-    later('HSET', checkpoints, key, epoch .. '.' .. z .. '|' .. x)
-    if not has(r, 'b') then
-      flag(r, 'b', true)
-      later('HSET', jobs, key, pack(r))
-    end
-    return 'OK'
-  elseif edge == 't' then
-    return store_step(key, r, x, y)
+  elseif edge == 'v' or edge == 't' or edge == 'n' then
+    return store(edge, key, r, x, y, z, KEYS[k])
   elseif edge == 's' then
     local upto, gone, answer = tonumber(x), 0, 'OK'
     while true do

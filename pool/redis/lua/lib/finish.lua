@@ -45,7 +45,7 @@ local function journal_add(edge, key, r, detail)
 end
 
 -- How long before now it was accepted and began (what was never acknowledged, and has begun, did so just now),
--- and what its marks weigh, in halves; what is none is left empty.
+-- what its marks weigh, in halves, and how far it said it was; what is none is left empty, or out at the end.
 local function history_of(r, has_begun)
   local began = r[STATE] == 'R' and tonumber(r[SINCE]) or (r[STATE] == 'P' and has_begun and now)
   local halves = 0
@@ -53,8 +53,9 @@ local function history_of(r, has_begun)
     halves = halves + (string.find(mark, '^%d+$') and tonumber(mark) or string.sub(mark, -1) == '-' and 1 or 2)
   end
   local accepted = math.max(0, now - math.floor(tonumber(accepted_of(r)) / 1000))
+  local progress = more_of(r[MORE], 'p')
   return text_of(accepted) .. ',' .. (began and text_of(math.max(0, now - began)) or '') .. ','
-    .. (halves > 0 and text_of(halves) or '')
+    .. (halves > 0 and text_of(halves) or '') .. (progress and ',' .. progress or '')
 end
 
 -- word: done | parked | cancelled.  Outcome: word|epoch|owner|attempt|ended ms,history|detail, newline, body
