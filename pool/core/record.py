@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 from urllib.parse import quote, unquote
 
 import attrs
@@ -17,6 +17,8 @@ from pool.core.ids import process_of
 from pool.core.lifecycle import OWNED, Ended, State
 
 Kind: TypeAlias = Literal["job", "service"]
+Limit: TypeAlias = Literal["timeout", "progress"]  # `timeout_s`, `progress_timeout_s`
+LIMITS: Final[tuple[Limit, ...]] = get_args(Limit)
 
 STATES: Final[dict[str, State]] = {
     "P": "pending",
@@ -403,10 +405,18 @@ class Options:
     backoff_max_s: float = 60.0
     timeout_s: float | None = None
     healthy_s: float = 60.0
+    progress_timeout_s: float | None = None
+    park_on: frozenset[Limit] = frozenset()  # limits after which an attempt is the last one
+
+    @property
+    def limit_s(self) -> float | None:
+        """The first limit that a run without any progress comes to; None: it has none."""
+        limits = (self.timeout_s, self.progress_timeout_s)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def pack(self) -> str:
-        """Return what stands in `handlers`."""
-        timeout_ms = 0 if self.timeout_s is None else max(1, round(self.timeout_s * 1000))
+        """Return what stands in `handlers`: what few have comes last, or not at all."""
+        timeout_ms = _limit_ms(self.timeout_s)
         numbers = (
             self.attempts_max,
             round(self.backoff_s * 1000),
@@ -414,7 +424,11 @@ class Options:
             timeout_ms,
             round(self.healthy_s * 1000),
         )
-        return "|".join([KIND_LETTERS[self.kind], *map(str, numbers)])
+        words = [KIND_LETTERS[self.kind], *map(str, numbers)]
+        if self.progress_timeout_s is not None or self.park_on:
+            mask = sum(1 << at for at, limit in enumerate(LIMITS) if limit in self.park_on)
+            words += [str(_limit_ms(self.progress_timeout_s)), str(mask)]
+        return "|".join(words)
 
     @classmethod
     def parse(cls, text: bytes) -> Options:
@@ -422,6 +436,7 @@ class Options:
         fields = text.decode(errors="replace").split("|")
         try:
             attempts, base, cap, timeout, healthy = map(number, fields[1:6])
+            progress, mask = map(number, fields[6:8] if len(fields) > 7 else ("0", "0"))
         except ValueError:
             return cls()
         if fields[0] not in KINDS:
@@ -433,4 +448,10 @@ class Options:
             backoff_max_s=max(cap, base, 1) / 1000,
             timeout_s=timeout / 1000 if timeout else None,
             healthy_s=healthy / 1000,
+            progress_timeout_s=progress / 1000 if progress else None,
+            park_on=frozenset(limit for at, limit in enumerate(LIMITS) if mask >> at & 1),
         )
+
+
+def _limit_ms(limit_s: float | None) -> int:
+    return 0 if limit_s is None else max(1, round(limit_s * 1000))

@@ -74,6 +74,7 @@ class Keeper:
     _error: PoolError | None = None
     _bell: anyio.Event = attrs.field(factory=anyio.Event)
     _locks: dict[str, anyio.Lock] = attrs.field(factory=dict)
+    on_note: Callable[[], object] = lambda: None
     later: Callable[[float, Callable[[], object]], object]  # calls back after so many seconds
     _note: str = ""  # of how far it is, the newest; empty: it is sent
     _is_noting: bool = False  # one was sent not long ago
@@ -140,7 +141,10 @@ class Keeper:
     def note(self, progress: str) -> None:
         """Tell how far it is: at once, or with the newest when the last is `NOTES_S` old."""
         self.check_here()
+        if self.is_over:
+            return  # nobody would hear of it
         self._note = progress
+        self.on_note()
         if not self._is_noting:
             self._send_note()
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
+import attrs
 import pytest
 
 from pool import Handlers, Job, Park
-from pool.core.record import letters_steps, state_of, steps_name
+from pool.core.record import LIMITS, Options, letters_steps, state_of, steps_name
 from pool.errors import (
     InvalidOption,
     JobParked,
@@ -540,3 +541,71 @@ async def test_what_cannot_be_progress_is_refused(fleet: Fleet, given: Any) -> N
 
     node = await fleet.node(mine)
     assert await (await node.dispatch(count, "k")).result(timeout_s=10) == "ok"
+
+
+async def test_who_tells_nothing_for_too_long_is_ended(fleet: Fleet, diary: Diary) -> None:
+    """As long as it goes on it may take as long as it likes; `park_on` allows no other attempt."""
+    mine = Handlers()
+
+    async def go_on(job: Job) -> None:
+        for n in range(8):
+            await job.progress(n, 8)
+            await anyio.sleep(0.05)
+        diary.note(job.attempt)
+        await anyio.sleep_forever()
+
+    limits: dict[str, Any] = {"progress_timeout_s": 0.3, "attempts_max": 2, **FAST}
+    mine.job("again", **limits)(go_on)
+    mine.job("once", **{**limits, "park_on": ("progress",)})(go_on)
+    mine.job("other", timeout_s=20.0, **{**limits, "park_on": ["timeout"]})(go_on)
+    node = await fleet.node(mine)
+    for name, attempts in (("again", 2), ("once", 1), ("other", 2)):
+        ref = await node.dispatch(name, name)
+        with pytest.raises(JobParked) as parked:
+            await ref.result(timeout_s=20)
+        assert (parked.value.cause, parked.value.attempts) == ("timed out", attempts)
+        assert parked.value.last_error == "made no progress for progress_timeout_s"
+        last = (await ref.status()).progress
+        assert last is not None
+        assert last.done == 7
+    assert diary.entries == [1, 2, 1, 1, 2]
+
+
+async def test_the_time_for_progress_is_written_where_others_can_enforce_it(fleet: Fleet) -> None:
+    """It moves on with each renewal, as the handler goes on."""
+    mine, stop = Handlers(), anyio.Event()
+
+    @mine.job("long", progress_timeout_s=60.0)
+    async def long(job: Job) -> None:
+        while not stop.is_set():
+            await job.progress(1)
+            await anyio.sleep(0.01)
+
+    def due() -> float:
+        return fleet.client.zscore(fleet.names.due, "k:k") or 0.0
+
+    node = await fleet.node(mine, lease_ttl_s=1.0)
+    ref = await node.dispatch(long, "k")
+    await fleet.until(due)
+    first = due()
+    await fleet.until(lambda: due() > first)
+    stop.set()
+    await ref.result(timeout_s=10)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"progress_timeout_s": 0}, {"park_on": "timeout"}, {"park_on": ["never"]}, {"park_on": 7}],
+)
+def test_what_cannot_be_a_limit_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption):
+        Handlers().job("h", **options)
+
+
+def test_a_handlers_limits_are_kept_for_those_who_lack_its_code() -> None:
+    """And what few have costs the others nothing."""
+    limits = Options(progress_timeout_s=1.5, park_on=frozenset(("progress",)))
+    assert Options.parse(limits.pack().encode()) == limits
+    both = attrs.evolve(limits, timeout_s=2.0, park_on=frozenset(LIMITS))
+    assert Options.parse(both.pack().encode()) == both
+    assert Options().pack().count("|") == 5

@@ -191,6 +191,7 @@ class Executor:
             run.state = run.job._checkpoint()
         run.cause = ""
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
+        run.progressed_s = 0.0
         run.cancelled_s, run.has_overrun = 0.0, False
         if run.is_limited:
             run.is_limited, run.has_old_limit = False, True

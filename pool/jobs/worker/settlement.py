@@ -8,7 +8,16 @@ import attrs
 
 from pool.core.codec import check_size, encode_value
 from pool.core.record import ERROR_CHARS_MAX, Options, Outcome, one_line
-from pool.core.settlement import CancelJob, Decision, Grant, ParkJob, Wait, after_failure
+from pool.core.settlement import (
+    TOO_LONG,
+    CancelJob,
+    Decision,
+    Grant,
+    ParkJob,
+    Wait,
+    after_failure,
+    after_timeout,
+)
 from pool.errors import PayloadEncodingError, PayloadTooLarge
 from pool.events import AttemptFailed
 from pool.jobs.context import Context
@@ -49,7 +58,11 @@ class Settlement:
 
     def timed_out(self, run: Run) -> Edge:
         """Return the end of an attempt that ran too long."""
-        return self._edge_of(run, self._failed(run, "timed out", "ran longer than timeout_s"))
+        options = run.handler._options if run.handler is not None else Options()
+        limit = run.limit_of(options)
+        decision = after_timeout(run.start.attempt, options, self.context.io.dice, limit)
+        self._tell_failed(run, TOO_LONG[limit], decision)
+        return self._edge_of(run, decision)
 
     def _edge_of(self, run: Run, decision: Decision) -> Edge:
         start, settings = run.start, self.context.settings
@@ -102,10 +115,14 @@ class Settlement:
         if options.kind == "service" and ran_s >= options.healthy_s:
             attempt = 1  # it was well for long enough: this failure is a first one
         decision = after_failure(attempt, options, io.dice, cause=cause, error=error)
-        follows = "parked"
+        if isinstance(decision, Wait) and after_s is not None:
+            decision = attrs.evolve(decision, delay_s=after_s)
+        self._tell_failed(run, error, decision)
+        return decision
+
+    def _tell_failed(self, run: Run, error: str, decision: Decision) -> None:
+        start, follows = run.start, "parked"
         if isinstance(decision, Wait):
-            if after_s is not None:
-                decision = attrs.evolve(decision, delay_s=after_s)
             follows = f"attempt {decision.attempt} in {decision.delay_s:.3f} s"
         self.context.emit(
             AttemptFailed(
@@ -116,7 +133,6 @@ class Settlement:
                 follows=follows,
             )
         )
-        return decision
 
 
 def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:

@@ -843,10 +843,19 @@ class Worker(Actor[Told]):
                 check_here=self.context.pipeline.check_loop,
                 send=partial(self._store, run),
                 later=self.context.loop.later,
+                on_note=partial(self._on_progress, run),
                 results=parse_steps(run.steps) or {},
                 is_over=self.runs.get(run.key) is not run or run.phase != "running" or run.is_lost,
             )
         return run.keeper
+
+    def _on_progress(self, run: Run) -> None:
+        """Give its handler as long again as it may go on without telling how far it is."""
+        assert run.handler is not None
+        options = run.handler._options
+        if options.progress_timeout_s is not None and run.scope is not None:
+            run.progressed_s = self.context.io.clock()
+            run.scope.deadline = anyio.current_time() + run.ends_s(options) - run.progressed_s
 
     def _store(self, run: Run, edge: Edge) -> None:
         match edge:
@@ -925,11 +934,13 @@ class Worker(Actor[Told]):
     def _limit(self, run: Run, now_s: float) -> None:
         """Write the run-time limit into `due` once a job has lasted: then others can enforce it."""
         assert run.handler is not None
-        timeout_s, timing = run.handler._options.timeout_s, self.context.timing
-        if timeout_s is None or run.is_limited or not run.is_acknowledged:
+        options, timing = run.handler._options, self.context.timing
+        if options.limit_s is None or not run.is_acknowledged:
+            return
+        if run.is_limited and options.progress_timeout_s is None:
             return
         if now_s - run.began_s >= timing.renew_s / 2:
-            self._send_limit(run, run.began_s + timeout_s - now_s)
+            self._send_limit(run, run.ends_s(options) - now_s)
 
     def _send_limit(self, run: Run, left_s: float, *, is_anew: bool = False) -> None:
         run.is_limited, run.has_old_limit = True, False
@@ -943,16 +954,18 @@ class Worker(Actor[Told]):
         A run of before, under the same epoch, may have left its own there.
         """
         handler = self.handlers.get(run.start.handler)
-        timeout_s = handler._options.timeout_s if handler is not None else None
-        if timeout_s is None:
+        if handler is None or handler._options.limit_s is None:
             return False
-        return not run.began_s or self.context.io.clock() < run.began_s + timeout_s
+        return not run.began_s or self.context.io.clock() < run.ends_s(handler._options)
 
     def _limit_anew(self, run: Run) -> None:
         """Write the limit of this run over whatever stands there, and over a time-out, too."""
-        timeout_s = self.handlers[run.start.handler]._options.timeout_s or 0.0
-        for_s = self.context.io.clock() - run.began_s if run.began_s else 0.0
-        self._send_limit(run, timeout_s - for_s, is_anew=True)
+        options, left_s = self.handlers[run.start.handler]._options, 0.0
+        if run.began_s:
+            left_s = run.ends_s(options) - self.context.io.clock()
+        elif options.limit_s is not None:
+            left_s = options.limit_s
+        self._send_limit(run, left_s, is_anew=True)
 
     # --- unassigned keys ----------------------------------------------------------------------
 
