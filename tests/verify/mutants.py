@@ -2354,8 +2354,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="removed before it is saved",
-        breaks="a message that was passed is removed at once, though the state with those before it "
-        "waits to be stored",
+        breaks="a message that was passed is removed at once, while the state of before waits",
         path="pool/jobs/keeper.py",
         old="        if self._stored == self._number:\n            return False",
         new="        if self._stored <= self._number:\n            return False",

@@ -353,6 +353,7 @@ class Boot:
     async def _run(self, job: Job, plan: Plan, who: dict[str, Any]) -> list[Any]:
         try:
             for number in range(plan.get("steps", 0)):
+                await job.progress(number, plan["steps"])
                 await self._step(job, f"s{number}", who)
             if plan["s"]:
                 await anyio.sleep(plan["s"])

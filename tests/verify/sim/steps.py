@@ -102,7 +102,7 @@ class Stage:
         while True:
             self.jobs += 1
             key = f"step{self.jobs}"
-            first = context.targets(key, "work", lane=0, limit=1)
+            first = context.targets(key, "work", lane=context.lane_of(key).number, limit=1)
             if first and first[0].id in mine:
                 return key
 
@@ -244,12 +244,12 @@ def is_step(words: Sequence[bytes]) -> bool:
     return words[0] in (b"XADD", b"XTRIM", b"HGET")
 
 
-def _config(loops: Any) -> Config:
+def _config(loops: Any, lanes: int = 1) -> Config:
     return Config(
         seed=1,
         loops=loops,
         nodes=2,
-        lanes=1,
+        lanes=lanes,
         capacity=20,
         ttl_s=TTL_S,
         op_timeout_s=0.4,
@@ -287,9 +287,11 @@ class _Actor:
             self.sent += 1
 
 
-def play(scene: Scene, loops: Any, calls: int, *, is_applied: bool) -> tuple[Outcome, int]:
+def play(
+    scene: Scene, loops: Any, calls: int, *, is_applied: bool, lanes: int = 1
+) -> tuple[Outcome, int]:
     """Play a scene; the actor dies at that command, 0: it lives.  Return what it sent, too."""
-    simulation = Simulation(_config(loops))
+    simulation = Simulation(_config(loops, lanes))
     actor = _Actor(simulation, calls, is_applied=is_applied)
     stage = Stage(simulation)
     if scene is _join:
@@ -300,15 +302,15 @@ def play(scene: Scene, loops: Any, calls: int, *, is_applied: bool) -> tuple[Out
     return simulation.play(), actor.sent
 
 
-def play_all(name: str, loops: Any, stride: int = 1) -> list[str]:
+def play_all(name: str, loops: Any, stride: int = 1, lanes: int = 1) -> list[str]:
     """Play a scene with a crash at each of its steps, or each so many; return what was wrong."""
     scene, wrong = SCENES[name], []
-    outcome, sent = play(scene, loops, 0, is_applied=True)
+    outcome, sent = play(scene, loops, 0, is_applied=True, lanes=lanes)
     if not outcome.ok:
         wrong.append(f"{name}, nobody dies: {_told(outcome)}")
     for at in range(0, 2 * sent, stride):
         calls, is_applied = at // 2 + 1, at % 2 == 0
-        outcome, _ = play(scene, loops, calls, is_applied=is_applied)
+        outcome, _ = play(scene, loops, calls, is_applied=is_applied, lanes=lanes)
         if not outcome.ok:
             when = "after" if is_applied else "before"
             wrong.append(f"{name}, dies {when} command {calls}: {_told(outcome)}")
@@ -324,10 +326,11 @@ def main(names: Sequence[str]) -> int:
     """Play the scenes named, or all."""
     failed = 0
     for name in names or SCENES:
-        for loops in ("asyncio", "trio"):
-            wrong = play_all(name, loops)
+        for loops, lanes in (("asyncio", 1), ("trio", 1), ("mixed", 4)):
+            wrong = play_all(name, loops, lanes=lanes)
             failed += bool(wrong)
-            sys.stdout.write(f"{name:20} {loops:8} {'ok' if not wrong else 'VIOLATED'}\n")
+            word = "ok" if not wrong else "VIOLATED"
+            sys.stdout.write(f"{name:20} {loops:8} {lanes} lanes {word}\n")
             sys.stdout.write("".join(f"    {line}\n" for line in wrong))
             sys.stdout.flush()
     return 1 if failed else 0
