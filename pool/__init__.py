@@ -8,15 +8,15 @@
     pool/runtime/    time and tasks: actors, their supervisor, the session with a pool
     pool/maps/       replicated maps            pool/streams/    streams, readers, sinks
     pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
-    pool/letters.py  dead letters, by name
+    pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
     pool/ops/        for people: the command line, and what it looks at
     pool/testing/    for your tests: a fault proxy, an auditor
     pool/demo/       `pool demo`
 
 A module imports its own floor or a lower one.  Public is what is named here and in the `__all__`
-of `pool.errors`, `pool.events`, `pool.letters`, `pool.maps`, `pool.streams` and `pool.testing`;
-the rest may change.  `import pool` alone loads none of them: a name is fetched from its home when
-it is first used.
+of `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`, `pool.maps`, `pool.streams` and
+`pool.testing`; the rest may change.  `import pool` alone loads none of them: a name is fetched from
+its home when it is first used.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.jobs.client.ref import JobRef, Status
     from pool.jobs.handlers import Handler, Handlers, Runner
     from pool.jobs.job import Cancel, Job, Park, Retry
+    from pool.jobs.keeper import Step
     from pool.jobs.node import LocalWorker, Node
     from pool.jobs.roster import WorkerInfo
     from pool.maps.map import ReplicatedMap
@@ -58,6 +59,7 @@ __all__ = [
     "Runner",
     "Settings",
     "Status",
+    "Step",
     "Stream",
     "WorkerInfo",
     "__version__",
@@ -83,6 +85,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Runner": "pool.jobs.handlers",
         "Settings": "pool.settings",
         "Status": "pool.jobs.client.ref",
+        "Step": "pool.jobs.keeper",
         "Stream": "pool.streams.stream",
         "WorkerInfo": "pool.jobs.roster",
         "freeze_memory": "pool.runtime.memory",

@@ -37,6 +37,7 @@ __all__ = [
     "NoSuchJob",
     "NoSuchLetter",
     "NodeError",
+    "NotOwner",
     "NotRunning",
     "NotStarted",
     "NotStopped",
@@ -53,6 +54,7 @@ __all__ = [
     "StoreFault",
     "StoreLost",
     "StoreUnavailable",
+    "TooManySteps",
     "UnknownHandler",
     "UnsupportedServer",
     "UsageError",
@@ -270,9 +272,9 @@ class PayloadTooLarge(UsageError):
 
     `what` is the value that is meant, `size_bytes` what it takes encoded, `size_bytes_max` the
     limit. For jobs that is a setting: `payload_bytes_max` (arguments), `result_bytes_max`,
-    `message_bytes_max`, `state_bytes_max`. Redis holds all of it in memory, and each worker reads
-    it before it begins: put what is large into a file or an object store, and pass its name.  Of a
-    map's keys and values the limits are fixed.
+    `message_bytes_max`, `state_bytes_max`, `steps_bytes_max` (all steps of a job). Redis holds all
+    of it in memory, and each worker reads it before it begins: put what is large into a file or an
+    object store, and pass its name.  Of a map's keys and values the limits are fixed.
     """
 
     code: ClassVar[str] = "POOLTOOLARGE"
@@ -281,6 +283,23 @@ class PayloadTooLarge(UsageError):
     what: str
     size_bytes: int
     size_bytes_max: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class TooManySteps(UsageError):
+    """The job has stored the results of as many steps as it may.
+
+    `steps_max` (a setting, 100 by default) bounds the names that one job gives to `Job.once()`. The
+    step's function was not called. A step for each item of a long list is a job of its own for
+    each, or one `save()` of how far the list was worked off.
+    """
+
+    code: ClassVar[str] = "POOLSTEPS"
+    hint: ClassVar[str] = "fewer, larger steps; or raise steps_max"
+
+    key: str
+    step: str
+    steps_max: int
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -349,17 +368,58 @@ class JobExists(RefusedError):
 
     One key has one job at a time; this is how the pool keeps two from working on it. `state`,
     `owner` and `job_id` say what is there. Wait for its result; stop it with `node.stop(key)`; or
-    dispatch with `node.options(if_exists="attach")`, which returns a reference to the live one
-    instead. Where both should run, they need two keys.
+    say with `node.options(if_exists=...)` what shall happen: `attach` returns a reference to the
+    live one, `queue` lets this one wait behind it, `replace` stops it for this one, `coalesce`
+    keeps the newest. Where both should run at once, they need two keys.
     """
 
     code: ClassVar[str] = "POOLEXISTS"
-    hint: ClassVar[str] = "wait for it, stop it, or dispatch with if_exists='attach'"
+    hint: ClassVar[str] = "wait for it, stop it, or dispatch with another if_exists"
 
     key: str
     job_id: str
     state: str
     owner: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class JobStopping(RefusedError):
+    """The key's live job was asked to stop, so nobody attaches to it any more."""
+
+    code: ClassVar[str] = "POOLSTOPPING"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "dispatch again when it has ended, or with if_exists='queue'"
+
+    key: str
+    job_id: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class ArgumentsDiffer(RefusedError):
+    """The key's live job is of another handler, or was given other arguments.
+
+    Whoever attaches to it would wait for the result of something else. With
+    `node.options(if_exists="attach", attach_any=True)` that is what is meant.
+    """
+
+    code: ClassVar[str] = "POOLDIFFERS"
+    hint: ClassVar[str] = "give the arguments of the live one, or ask for attach_any=True"
+
+    key: str
+    job_id: str
+    handler: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class QueueFull(RefusedError):
+    """So many jobs are queued behind the live one of the key, and no more may."""
+
+    code: ClassVar[str] = "POOLQUEUEFULL"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "retry later, raise queue_max, or use if_exists='coalesce'"
+
+    key: str
+    queue_max: int
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -490,15 +550,24 @@ class NotStarted(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class NotStopped(RefusedError):
-    """The job has not ended within the time given; its stop stays requested."""
+    """The job has not ended within the time given; its stop stays requested.
+
+    `owner` is the worker that had it when it was looked at last, and `why` says what it does there.
+    Waiting longer is one way on: `stop()` again changes nothing and waits. If its handler does not
+    end, it swallows cancellation, shields itself from it, or blocks a thread: `pool status` says on
+    which host that worker is, and when its process ends the job is ended, too, and not run again.
+    Until then nothing else runs under its key (G-02).
+    """
 
     code: ClassVar[str] = "POOLNOTSTOPPED"
     retryable: ClassVar[bool] = True
-    hint: ClassVar[str] = "its handler may swallow cancellation or block its thread"
+    hint: ClassVar[str] = "stop it again to wait longer, or end the process of its owner"
 
     key: str
     job_id: str
     waited_s: float
+    owner: str = ""
+    why: str = ""
 
 
 # --- we no longer own it --------------------------------------------------------------------
@@ -519,6 +588,23 @@ class Gone(LostError):
     hint: ClassVar[str] = "its jobs run elsewhere; the node joins again by itself"
 
     identity: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NotOwner(LostError):
+    """This run is over, or its job is another's by now; nothing was stored.
+
+    A state or a step's result is taken from the job's owner alone. Who hears this was cut off, or
+    stood still, for longer than its lease lasted, or its handler has ended. What the step's
+    function did has happened: whoever runs the job now calls it again with the same `step.key`.
+    """
+
+    code: ClassVar[str] = "POOLNOTOWNER"
+    hint: ClassVar[str] = "end: the job goes on elsewhere"
+
+    key: str
+    job_id: str
+    epoch: int
 
 
 # --- Redis ----------------------------------------------------------------------------------
@@ -733,3 +819,16 @@ class JobCancelled(HandlerError):
     key: str
     job_id: str
     cause: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class JobSuperseded(JobCancelled):
+    """It was queued behind a live job, and a newer dispatch took its place before it began.
+
+    `by` is the id of that one; its result is what is left to wait for.
+    """
+
+    code: ClassVar[str] = "POOLSUPERSEDED"
+    hint: ClassVar[str] = "wait for the job that took its place"
+
+    by: str

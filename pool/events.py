@@ -233,6 +233,18 @@ class AttemptFailed:
 
 
 @attrs.frozen(kw_only=True)
+class MessagesDropped:
+    """A job ended with messages that it had not handled, and the next one of its key gets none."""
+
+    event: ClassVar[str] = "messages.dropped"
+    level: ClassVar[str] = "warning"
+
+    key: str
+    job_id: str
+    messages: int
+
+
+@attrs.frozen(kw_only=True)
 class MessageUnheard:
     """Messages came that nobody is given: the object has no `notify()`, or the job ended and its
     handler had never asked for any.  Once a run.

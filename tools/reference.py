@@ -23,6 +23,7 @@ import attrs
 import pool
 import pool.events
 import pool.letters
+import pool.listing
 import pool.maps
 import pool.streams
 import pool.testing
@@ -48,15 +49,27 @@ FAMILIES: Final = {
 # Every public name that is no error and no event of its own, by the page that tells of it.
 API: Final = {
     "jobs": (
-        *("Node", "Handlers", "Handler", "Runner", "Job", "Retry", "Cancel", "Park", "Call"),
+        *(
+            "Node",
+            "Handlers",
+            "Handler",
+            "Runner",
+            "Job",
+            "Step",
+            "Retry",
+            "Cancel",
+            "Park",
+            "Call",
+        ),
         *("Dispatching", "JobRef", "Status", "LocalWorker", "WorkerInfo"),
         *pool.letters.__all__,
+        *pool.listing.__all__,
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
     "rest": ("Settings", "Event", "Observer", "log_observer", "freeze_memory"),
 }
-_HOMES: Final = (pool, pool.letters, pool.maps, pool.streams, pool.events)
+_HOMES: Final = (pool, pool.letters, pool.listing, pool.maps, pool.streams, pool.events)
 _HEADER: Final = re.compile(r"^--\[\[\n(\w+): (.*?)\]\]", re.DOTALL)
 
 
@@ -208,7 +221,10 @@ KINDS: Final = {
     "cleanup": ("hash", "worker or node -> who takes over from it; a field here is what fences"),
     "parked": ("zset", "job id and key -> when it was parked"),
     "letters": ("hash", "job id and key -> dead letter"),
-    "checkpoints": ("hash", "key -> state that a service hands over"),
+    "checkpoints": (
+        "hash",
+        "key -> state that a job saved or handed over; line feed, id, space, key -> its steps",
+    ),
     "journal": ("stream", "what does not happen to an ordinary job; the latest 10,000"),
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
@@ -285,7 +301,8 @@ def transitions() -> str:
 
 
 def _transitions() -> Iterator[Sequence[str]]:
-    yield "not there", "dispatch", "pending, unassigned, or (with a delay) waiting"
+    yield "not there", "dispatch", "pending, unassigned, (with a delay) waiting, or queued"
+    yield "queued", "the end of the one before it", "waiting, and due at once"
     for (state, edge), becomes in lifecycle.TABLE.items():
         others = [each for each in becomes if each not in (state, "cancelled")]
         if edge == lifecycle.CANCEL:

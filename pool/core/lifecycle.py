@@ -5,6 +5,7 @@
     running     acknowledged by its owner
     waiting     in `due`, without an owner: delayed, or before its next attempt
     unassigned  in `unassigned:H`, without an owner: no worker had room
+    queued      in the line behind the live job of its key, which is none of the states above
     done, parked, cancelled      only an outcome is left
 
 Owner and lease are not states, and what shall become of a job (its intent) stands in a record that
@@ -15,10 +16,11 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-State: TypeAlias = Literal["pending", "running", "waiting", "unassigned"]
+State: TypeAlias = Literal["pending", "running", "waiting", "unassigned", "queued"]
 Ended: TypeAlias = Literal["done", "parked", "cancelled"]
 
 ACKNOWLEDGE, LIMIT, SEEN, DONE, CANCEL, PARK, WAIT, GRANT = "a", "l", "s", "d", "c", "x", "w", "g"
+SAVE, STEP, NOTE = "v", "t", "n"
 ENDS = frozenset((DONE, CANCEL, PARK))
 OVER = "o"
 
@@ -27,6 +29,9 @@ OVER = "o"
 TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("pending", ACKNOWLEDGE): ("running",),
     ("pending", SEEN): ("pending",),
+    ("pending", SAVE): ("pending",),
+    ("pending", STEP): ("pending",),
+    ("pending", NOTE): ("pending",),
     ("pending", DONE): ("done",),
     ("pending", CANCEL): ("cancelled",),
     ("pending", PARK): ("parked",),
@@ -35,6 +40,9 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("running", ACKNOWLEDGE): ("running",),  # a repeat, its first answer was lost
     ("running", LIMIT): ("running",),
     ("running", SEEN): ("running",),
+    ("running", SAVE): ("running",),
+    ("running", STEP): ("running",),
+    ("running", NOTE): ("running",),
     ("running", OVER): ("running",),
     ("running", DONE): ("done",),
     ("running", CANCEL): ("cancelled",),
@@ -45,6 +53,7 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("waiting", PARK): ("parked",),
     ("waiting", GRANT): ("pending", "unassigned"),
     ("unassigned", CANCEL): ("cancelled",),
+    ("queued", CANCEL): ("cancelled",),
     ("unassigned", PARK): ("parked",),
     ("unassigned", GRANT): ("pending", "unassigned"),
 }
@@ -55,6 +64,9 @@ EDGE_NAMES: Final = {
     ACKNOWLEDGE: "acknowledge",
     LIMIT: "limit",
     SEEN: "seen",
+    SAVE: "save",
+    STEP: "step",
+    NOTE: "progress",
     OVER: "over",
     DONE: "done",
     CANCEL: "cancel",

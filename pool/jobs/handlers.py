@@ -6,14 +6,25 @@ Names are explicit because they are stored with jobs: renaming a function must n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from types import FunctionType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 
 import attrs
 
 from pool import checks
-from pool.core.record import Options
+from pool.core.record import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, name_of, shown
 from pool.jobs.job import Job
 from pool.names import check_handler
@@ -22,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ATTEMPTS_MAX: Final = 1000
+QUEUE_MAX: Final = 100  # jobs queued behind one of their key, unless somebody says otherwise
 # The fleet knows a worker, with its handlers' names, by one value of a map (64 KiB): this leaves
 # room for the rest, as long as that may be.
 NAMES_BYTES_MAX: Final = 56 * 1024
@@ -68,10 +80,14 @@ class Handlers:
         name: str,
         *,
         timeout_s: float | None = None,
+        progress_timeout_s: float | None = None,
+        park_on: Collection[Limit] = (),
         attempts_max: int = 5,
         backoff_s: float = 1.0,
         backoff_max_s: float = 60.0,
         retention_s: float | None = None,
+        if_exists: IfExists = "reject",
+        queue_max: int = QUEUE_MAX,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -81,12 +97,17 @@ class Handlers:
         Args:
             name: What the jobs are stored under: 1 to 128 of `A-Z a-z 0-9 _ . : -`.
             timeout_s: Longest run of one attempt, 0.001 s to 365 days; None is without limit.
+            progress_timeout_s: Longest time without a `Job.progress()`, likewise.
+            park_on: Limits after which there is no other attempt: "timeout", "progress", both.
             attempts_max: After so many failed attempts the job is parked, 1 to 1000.
             backoff_s: The first retry waits up to this, 0.001 s to 365 days, each later one up to
                 twice as much (full jitter).
             backoff_max_s: No retry waits longer than this.
             retention_s: How long outcomes are kept, at most 365 days, if there is room
                 (`Settings.results_bytes_max`); None goes by `Settings.result_ttl_s`.
+            if_exists: What a dispatch does whose key has a live job, unless it says otherwise; see
+                `Node.options()`.
+            queue_max: How many may be queued behind one then, 1 to 1000.
 
         Raises:
             ConfigError: The name or the function cannot be used.
@@ -105,6 +126,11 @@ class Handlers:
                 backoff_max_s=cap_s,
                 timeout_s=checks.seconds("timeout_s", timeout_s, SECONDS_MIN, or_none=True),
                 retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
+                policy=_policy(if_exists, queue_max),
+                progress_timeout_s=checks.seconds(
+                    "progress_timeout_s", progress_timeout_s, SECONDS_MIN, or_none=True
+                ),
+                park_on=_limits(park_on),
             ),
         )
 
@@ -116,6 +142,8 @@ class Handlers:
         backoff_max_s: float = 60.0,
         healthy_s: float = 60.0,
         retention_s: float | None = None,
+        if_exists: IfExists = "reject",
+        queue_max: int = QUEUE_MAX,
     ) -> _Decorator:
         """Register a function that runs until it is stopped: a poller, a subscription, a session.
 
@@ -128,6 +156,8 @@ class Handlers:
             backoff_max_s: As for `job()`.
             healthy_s: After a run of this length its failures are counted afresh.
             retention_s: As for `job()`.
+            if_exists: As for `job()`.
+            queue_max: As for `job()`.
 
         Raises:
             ConfigError: The name or the function cannot be used.
@@ -146,6 +176,7 @@ class Handlers:
                 backoff_max_s=cap_s,
                 healthy_s=checks.seconds("healthy_s", healthy_s),
                 retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
+                policy=_policy(if_exists, queue_max),
             ),
         )
 
@@ -279,6 +310,17 @@ def _problem(fn: object) -> str:
     except ValueError:  # a builtin without a signature: its first call will tell
         pass
     return ""
+
+
+def _policy(if_exists: IfExists, queue_max: object) -> str:
+    checks.word("if_exists", if_exists, *get_args(IfExists))
+    most = checks.count("queue_max", queue_max, 1, LINE_MAX)
+    return policy_of(if_exists, queue_max=most, attach_any=False)
+
+
+def _limits(given: object) -> frozenset[Limit]:
+    words = [checks.word("park_on", w, *LIMITS) for w in checks.several("park_on", given, "limits")]
+    return frozenset(limit for limit in LIMITS if limit in words)
 
 
 def _backoff(backoff_s: object, backoff_max_s: object) -> tuple[float, float]:

@@ -27,8 +27,9 @@ from pool.core.settlement import (
     recover,
 )
 from pool.core.timing import Timing
+from pool.events import MessagesDropped
 from pool.jobs.context import Context, LaneState, Ranks
-from pool.names import pair
+from pool.names import key_of, pair
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Keeps, Target
 from pool.redis.commands.change import Advanced, Changed, EdgeStatus, Guard
@@ -106,9 +107,21 @@ def tell_all(
     for edge, each in zip(edges, told, strict=True):
         if each.status is EdgeStatus.DONE and isinstance(edge, WaitEdge):
             context.on_due(lane, edge.delay_ms / 1000)
-        if each.status is EdgeStatus.DONE and each.waiters:
-            tell_waiters(lane, each.waiters, "ended", pair(edge.key, edge.id), b"")
+        if each.status is EdgeStatus.DONE and each.facts:
+            if each.waiters:
+                of = pair(key_of(edge.key), edge.id)
+                tell_waiters(lane, each.waiters, "ended", of, b"")
+            tell_next(context, lane, edge, each)
     return sum(each.status is not EdgeStatus.UNREADABLE for each in told)
+
+
+def tell_next(context: Context, lane: int, edge: Edge, told: Changed) -> None:
+    """Have the next job of a key looked after whose turn has come with this edge, if one has."""
+    if told.unheard is None:
+        return
+    context.on_due(lane, 0.0)
+    if told.unheard:
+        context.emit(MessagesDropped(key=edge.key, job_id=edge.id, messages=told.unheard))
 
 
 @attrs.define

@@ -43,6 +43,7 @@ FLOOR = {
     "jobs.wiring": 13,
     "jobs.node": 14,
     "letters": 14,
+    "listing": 14,
     # For people, and for users' tests.
     "testing": 15,
     "ops": 15,
@@ -219,7 +220,8 @@ def test_no_async_log_calls() -> None:
 
 
 PUBLIC = (
-    *("pool", "pool.errors", "pool.events", "pool.letters", "pool.maps", "pool.streams"),
+    *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
+    *("pool.maps", "pool.streams"),
     "pool.testing",
 )
 

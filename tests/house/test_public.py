@@ -20,6 +20,7 @@ import pool
 import pool.errors
 import pool.events
 import pool.letters
+import pool.listing
 import pool.maps
 import pool.streams
 import pool.testing
@@ -29,11 +30,12 @@ HOMES = (
     pool.errors,
     pool.events,
     pool.letters,
+    pool.listing,
     pool.maps,
     pool.streams,
     pool.testing,
 )
-NAMES_MAX = 21
+NAMES_MAX = 22
 # What a public signature names, and nobody has to.
 UNNAMED = {
     "_Decorator": "what `@handlers.job(...)` applies; the function's own type comes out of it",

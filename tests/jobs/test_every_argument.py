@@ -379,7 +379,9 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Node.__init__": A_NODE,
     "Node.options": {
         "delay_s": within(0.0, YEAR_S),
-        "if_exists": taking("reject"),
+        "if_exists": taking("reject").or_none(),
+        "queue_max": within(1, 1000, whole=True),
+        "attach_any": FLAG,
         "allow_unknown": FLAG,
         "job_id": JOB_ID.or_none(),
         "idempotency_key": NAME.or_none(),
@@ -417,6 +419,8 @@ CALLS: dict[str, dict[str, Takes]] = {
         "backoff_s": BACKOFF,
         "backoff_max_s": within(1.0, YEAR_S, good=60.0),
         "retention_s": within(0.001, YEAR_S).or_none(),
+        "if_exists": taking("reject"),
+        "queue_max": within(1, 1000, whole=True),
     },
     "Handlers.service": {
         "name": NAME.called("handler"),
@@ -424,6 +428,8 @@ CALLS: dict[str, dict[str, Takes]] = {
         "backoff_max_s": within(1.0, YEAR_S, good=60.0),
         "healthy_s": within(0.0, YEAR_S),
         "retention_s": within(0.001, YEAR_S).or_none(),
+        "if_exists": taking("reject"),
+        "queue_max": within(1, 1000, whole=True),
     },
     "Handlers.runner": {
         "name": NAME.called("handler"),

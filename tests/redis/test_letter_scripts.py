@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pool.core.record import Outcome, pack_attempt
+from pool.core.record import Outcome, pack_attempt, parse_steps, steps_name
 from pool.names import pair
 from pool.redis.commands.letters import (
     KeyHas,
@@ -195,3 +195,26 @@ def test_what_a_letter_became_is_remembered_longer_than_how_it_was_parked(bench:
     assert replay(bench, "k", job_id, "other") == Made("anew")
     kept: Any = bench.client.zrange(bench.names.kept, 0, -1)
     assert bench.counter("results") == sum(int(text.split(b" ")[0]) for text in kept)
+
+
+@pytest.mark.parametrize("what", ["replay", "edit", "discard"])
+def test_what_steps_returned_goes_with_the_job_unless_its_arguments_are_others(
+    bench: Bench, what: str
+) -> None:
+    bench.put("k", "R")
+    assert bench.advance("own", W1.name, bench.edge("t", "k", x="charge", y=b"17")) == ["OK"]
+    job_id = bench.record("k").id
+    assert bench.advance("own", W1.name, bench.edge("x", "k")) == ["OK"]
+    assert bench.audit() == []
+    if what != "replay":
+        bench.run(bench.lane.letter(what, "k", job_id, b"other"))  # type: ignore[arg-type]
+        assert not bench.do("EXISTS", bench.names.checkpoints)
+        assert bench.audit() == []
+    if what == "discard":
+        return
+    assert replay(bench, "k", job_id, "anew") == Made("anew")
+    assert bench.audit() == []
+    has_steps = what == "replay"
+    assert ("s" in bench.record("k").flags) is has_steps
+    found = bench.do("HGET", bench.names.checkpoints, steps_name("k"))
+    assert (found is not None and parse_steps(found) == {"charge": b"17"}) is has_steps

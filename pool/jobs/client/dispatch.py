@@ -136,6 +136,7 @@ class Dispatching:
 
         Raises:
             JobExists: The key has a live job; `owner` says where.  See `options(if_exists=...)`.
+            JobStopping, ArgumentsDiffer, QueueFull: The same, where another policy was asked for.
             IdempotencyConflict: The id or idempotency key is that of a job with another handler or
                 other arguments; see `options(idempotency_key=...)`.
             PoolFull: `Settings.queued_jobs_max` jobs wait already.  Retry later.

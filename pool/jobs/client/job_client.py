@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import Any, Final, get_args
 
 import anyio
 import attrs
@@ -13,15 +13,26 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, encode_call
 from pool.core.ids import id_of
-from pool.core.record import MORE, Attempt, Outcome, Record, attempts, digest_of, pack_more
+from pool.core.record import (
+    LINE_MAX,
+    MORE,
+    Attempt,
+    IfExists,
+    Outcome,
+    Record,
+    attempts,
+    digest_of,
+    pack_more,
+    policy_of,
+)
 from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
 from pool.jobs.client.dispatcher import Dispatcher, Waiting
 from pool.jobs.client.requests import Requests
 from pool.jobs.context import Seen
-from pool.jobs.handlers import Handler, Handlers
+from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.names import check_handler, check_idempotency_key, check_job_id, check_key
-from pool.redis.commands.admission import Admission
+from pool.redis.commands.admission import AS_REGISTERED, Admission
 from pool.redis.commands.talk import Missing
 
 WINDOW_S: Final = 3600.0  # for so long the id that a job was given is known once it has ended
@@ -32,7 +43,9 @@ class DispatchOptions:
     """How a dispatch is done; see `Node.options`."""
 
     delay_s: float = 0.0
-    if_exists: Literal["reject", "attach"] = "reject"
+    if_exists: IfExists | None = None  # as the handler says
+    queue_max: int = QUEUE_MAX
+    attach_any: bool = False
     allow_unknown: bool = False
     job_id: str | None = None
     idempotency_key: str | None = None
@@ -40,11 +53,19 @@ class DispatchOptions:
     retention_s: float | None = None
     known: str = attrs.field(init=False, default="")  # the id, if it was given
     is_special: bool = attrs.field(init=False, default=False)  # something goes into its record
+    policy: str = attrs.field(init=False, default=AS_REGISTERED)  # what the script is told of it
+    is_open: bool = attrs.field(init=False, default=True)  # it goes by what the handler says
 
     def __attrs_post_init__(self) -> None:
         delay_s = checks.seconds("delay_s", self.delay_s)
         object.__setattr__(self, "delay_s", delay_s)  # a plain one, whatever was given
-        checks.word("if_exists", self.if_exists, "reject", "attach")
+        queue_max = checks.count("queue_max", self.queue_max, 1, LINE_MAX)
+        attach_any = checks.flag("attach_any", self.attach_any)
+        if self.if_exists is not None:
+            checks.word("if_exists", self.if_exists, *get_args(IfExists))
+            policy = policy_of(self.if_exists, queue_max=queue_max, attach_any=attach_any)
+            object.__setattr__(self, "policy", policy)
+            object.__setattr__(self, "is_open", False)
         checks.flag("allow_unknown", self.allow_unknown)
         known = known_id(self.job_id, self.idempotency_key)
         object.__setattr__(self, "known", known)
@@ -136,7 +157,7 @@ class JobClient:
             kind=kind,
             payload=payload,
             delay_s=options.delay_s,
-            attach=options.if_exists == "attach",
+            policy=mine._options.policy if mine and options.is_open else options.policy,
             allow_unknown=options.allow_unknown or mine is not None,
             more=more,
         )
@@ -173,7 +194,17 @@ class JobClient:
                 return f"all slots for {record.handler!r} are taken"
             case "unassigned":
                 return f"no worker takes {record.handler!r}"
+            case "queued":
+                return "the job before it has not ended"
         return ""
+
+    def why_goes_on(self, record: Record | None) -> str:
+        """Return why a job that was asked to stop has not ended, as its record was."""
+        if record is not None and record.state == "running":
+            return "its handler has been told, and has not returned"
+        if record is not None and record.state == "pending":
+            return "its worker has not answered since it was given it"
+        return "its store has not answered" if record is None else "nobody has come to end it yet"
 
     def what_waits(self, waiting: Waiting, timeout_s: float | None) -> str:
         """Return what somebody has waited for in vain, in words."""

@@ -8,11 +8,12 @@ import attrs
 
 from pool import checks
 from pool.core.codec import decode_value
-from pool.core.record import Attempt, Outcome, Record, more_of
+from pool.core.record import SUPERSEDED, Attempt, Outcome, Progress, Record, more_of
 from pool.errors import (
     DeadlockRisk,
     JobCancelled,
     JobParked,
+    JobSuperseded,
     NoSuchJob,
     NotRunning,
     NotStarted,
@@ -37,17 +38,18 @@ R = TypeVar("R")
 class Status:
     """What is known of a job at one moment.
 
-    `state` is pending, running, waiting, unassigned, done, parked or cancelled; `handler` is empty
-    once it has ended, unless it was parked or its id was given to it; `owner` the worker that has
-    it, or had it last, and `worker` what the fleet knows of that one while it works.
-    `accepted_us`, `started_ms` (of its present run, or its last), `ended_ms` and `since_ms`
-    (running, or ended, since) are pool time; 0 is what has not been.
+    `state` is pending, running, waiting, unassigned, queued (behind the live job of its key), done,
+    parked or cancelled; `handler` is empty once it has ended, unless it was parked or its id was
+    given to it; `owner` the worker that has it, or had it last, and `worker` what the fleet knows
+    of that one while it works.  `accepted_us`, `started_ms` (of its present run, or its last),
+    `ended_ms` and `since_ms` (running, or ended, since) are pool time; 0 is what has not been.
     `crashes` are the worker crashes that it is suspected of, as `Settings.crashes_max` counts them:
     1 where it was the last suspect to begin, 1/2 where others may have done it as well.
     `history` are the last eight of its attempts that failed, and of the deaths of its workers.
     `why` says what a job that has not begun waits for, and `waits_until_ms` until when, if that is
-    known.  `replayed_as` is the job that was made from its dead letter, `replay_of` the one from
-    whose letter it was made.
+    known.  `progress` is what its handler said last of how far it is, also of one that failed or
+    was stopped.  `replayed_as` is the job that was made from its dead letter, `replay_of` the one
+    from whose letter it was made.
     """
 
     key: str
@@ -71,6 +73,7 @@ class Status:
     started_ms: int = 0
     ended_ms: int = 0
     since_ms: int = 0
+    progress: Progress | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -105,6 +108,7 @@ def status_of(
             started_ms=found.started_ms,
             ended_ms=found.ended_ms,
             since_ms=found.ended_ms,
+            progress=found.progress,
         )
     return Status(
         key=key,
@@ -125,6 +129,7 @@ def status_of(
         accepted_us=found.accepted,
         started_ms=found.since_ms if found.state == "running" else 0,
         since_ms=found.since_ms if found.state == "running" else 0,
+        progress=Progress.parse(more_of(found.more, "progress")),
     )
 
 
@@ -200,6 +205,9 @@ class JobRef(Generic[R]):
                 return body
             case Outcome(word="parked") as outcome:
                 raise self._parked(outcome)
+            case Outcome(cause=cause) if cause.startswith(SUPERSEDED):
+                by = cause.removeprefix(SUPERSEDED)
+                raise JobSuperseded(key=self.key, job_id=self.job_id, cause=cause, by=by)
             case Outcome() as outcome:
                 raise JobCancelled(key=self.key, job_id=self.job_id, cause=outcome.cause)
             case PoolError() as error:
@@ -268,7 +276,14 @@ async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
         await ref._wait(waiting, timeout_s)
     except TimeoutError:
         assert timeout_s is not None
-        raise NotStopped(key=ref.key, job_id=ref.job_id, waited_s=timeout_s) from None
+        record = waiting.record
+        raise NotStopped(
+            key=ref.key,
+            job_id=ref.job_id,
+            waited_s=timeout_s,
+            owner=record.owner if record is not None else "",
+            why=ref._client.why_goes_on(record),
+        ) from None
     match waiting.answer:  # whatever it is, the stop had been written
         case StoreLost() as lost:
             raise unsure(lost)

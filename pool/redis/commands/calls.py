@@ -21,10 +21,10 @@ class Target:
 
     id: str
     number: int
-    name: str = attrs.field(init=False, eq=False, repr=False)  # in the lane
 
-    @name.default
-    def _(self) -> str:
+    @property
+    def name(self) -> str:
+        """Its name in the lane."""
         return member_name(self.id, self.number)
 
 
@@ -57,5 +57,6 @@ class Calls:
     def _add_targets(self, keys: list[str], args: list[Word], targets: Sequence[Target]) -> None:
         args.append(len(targets))
         for target in targets:
-            keys += (self.names.stream(target.name), self.names.owned(target.name))
+            name = target.name
+            keys += (self.names.stream(name), self.names.owned(name))
             args += (target.id, target.number)

@@ -8,6 +8,8 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from pool.core.digits import number
+from pool.names import key_of
 from pool.redis.commands.calls import Calls, Target, as_ms
 from pool.redis.commands.edges import LIFE, Edge
 from pool.redis.commands.plain import count, typed
@@ -20,7 +22,7 @@ Guard: TypeAlias = Literal["own", "reap", "free"]
 class EdgeStatus(Enum):
     """What became of an edge; what its facts are."""
 
-    DONE = "OK"  # who waits; of an acknowledgement: flags, and who waits
+    DONE = "OK"  # who waits, and what was left unheard; of an acknowledgement: flags, and who waits
     STOPPED = "STOPPED"  # the cause: it must not begin
     GRANTED = "GRANTED"  # owner and epoch
     UNASSIGNED = "UNASSIGNED"
@@ -33,6 +35,8 @@ class EdgeStatus(Enum):
     MOVED_ON = "MOVED_ON"  # the handler that its record names: its unassigned keys were not passed
     UNREADABLE = "MALFORMED"
     MORE = "MORE"  # messages than one call takes out
+    FULL = "FULL"  # the server is, and nothing was stored
+    STANDS = "STANDS"  # the step has another result, which stands
 
 
 @attrs.define(eq=False)
@@ -41,6 +45,7 @@ class Changed:
 
     status: EdgeStatus
     facts: str
+    stands: bytes = b""  # the result that a step had before
 
     def __str__(self) -> str:
         return f"{self.status.value} {self.facts}".strip()
@@ -48,7 +53,19 @@ class Changed:
     @property
     def waiters(self) -> Sequence[str]:
         """Who waits for the job."""
-        return self.facts.split(",") if self.facts else ()
+        if not self.facts:
+            return ()
+        waiters = self.facts.partition(" ")[0]
+        return () if waiters == "-" else waiters.split(",")
+
+    @property
+    def unheard(self) -> int | None:
+        """How many messages it left that nobody took, where the next one of its key has its turn.
+
+        None: there is no next one, and nobody has counted them.
+        """
+        count = self.facts.partition(" ")[2]
+        return number(count) if count else None
 
     @property
     def of_start(self) -> tuple[str, Sequence[str]]:
@@ -73,6 +90,9 @@ def advanced(reply: Reply) -> Advanced:
     unassigned, *told = reply
     words = [text.decode(errors="replace").partition(" ") for text in told]
     changed = [Changed(_STATUSES[word], facts) for word, _, facts in words]
+    for each, text in zip(changed, told, strict=True):
+        if each.status is EdgeStatus.STANDS:
+            each.facts, each.stands = "", text.partition(b" ")[2]
     return Advanced(typed(unassigned, int), changed)
 
 
@@ -139,7 +159,8 @@ class ChangeCalls(Calls):
         for edge in edges:
             if edge.takes > 1:
                 assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
-                keys.append(n.result(edge.key, edge.id))
+                of = edge.key if edge.takes == 2 else key_of(edge.key)  # it may be queued
+                keys.append(n.result(of, edge.id))
             if edge.takes:
                 keys.append(n.inbox(edge.key))
                 if edge.takes > 2:

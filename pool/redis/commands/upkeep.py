@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Final
 
 import attrs
@@ -94,6 +95,19 @@ def _indexes(names: Sequence[str]) -> tuple[str, ...]:
     if not {*names} <= {"pending", "owned", "due"}:
         raise ValueError("no status of this script")
     return tuple(names)
+
+
+class Requeued(Enum):
+    """What was done about a line."""
+
+    SOUND = b"SOUND"
+    MENDED = b"MENDED"
+    PROMOTED = b"PROMOTED"  # nobody was before it any more
+
+
+def requeued(reply: Reply) -> list[Requeued]:
+    """Read the reply of `requeue`, per item."""
+    return [Requeued(text) for text in texts(reply)]
 
 
 @attrs.frozen
@@ -227,7 +241,7 @@ RESTORE: Final = Script.load(
 )
 EXPIRE: Final = Script.load(
     "expire",
-    keys="lane kept parked letters *results",
+    keys="lane kept parked letters checkpoints *results",
     args="generation items_max parked_ms parked_max *items",
     reads=expired,
 )
@@ -237,6 +251,11 @@ QUARANTINE: Final = Script.load(
     "holders_owned holders_stream",
     args="generation key text after looked_max",
     reads=quarantined,
+)
+
+
+REQUEUE: Final = Script.load(
+    "requeue", keys="lane jobs payloads due", args="generation *items", reads=requeued
 )
 
 
@@ -279,6 +298,12 @@ class UpkeepCalls(Calls):
             args += (key, text, as_ms(limit_s) if limit_s else 0)
         return RESTORE(keys, args, parts=(len(args) - 3) // 3)
 
+    def requeue(self, items: Sequence[tuple[str, str]]) -> ScriptCall:
+        """Put the lines behind keys right, where these (key, job id or nothing) stand."""
+        n = self.names
+        args = (self.generation, *(word for item in items for word in item))
+        return REQUEUE((n.lane, n.jobs, n.payloads, n.due), args, parts=len(items))
+
     def quarantine(self, key: str, text: bytes, holder: str = "", after: str = "-") -> ScriptCall:
         """Park a record that cannot be read, if it still is what was seen.
 
@@ -300,7 +325,7 @@ class UpkeepCalls(Calls):
         An item is what the reply told: (length, job id, key) of some jobs, line ends between.
         """
         n, keeps = self.names, self.keeps
-        keys = [n.lane, n.kept, n.parked, n.letters]
+        keys = [n.lane, n.kept, n.parked, n.letters, n.checkpoints]
         for item in items:
             lines = (line.partition(" ")[2] for line in item.split("\n"))
             keys += (n.result(*split_pair(job)) for job in lines)

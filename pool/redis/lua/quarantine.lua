@@ -6,7 +6,7 @@ KEYS[2] jobs       hash    key -> record
 KEYS[3] pending    zset    key -> by when its start must be acknowledged
 KEYS[4] due        zset    k:KEY -> when
 KEYS[5] payloads   hash    key -> payload
-KEYS[6] checkpoints      hash    key -> hand-off state
+KEYS[6] checkpoints      hash    key -> state, steps of a job -> results: see lib/steps.lua
 KEYS[7] inbox      list    messages accepted for the key: none may reach the key's next job
 KEYS[8] parked     zset    (job id, key) -> when it was parked
 KEYS[9] letters    hash    (job id, key) -> dead letter
@@ -15,15 +15,15 @@ KEYS[11] attempts  hash    key -> failed attempts
 KEYS[12] holders_owned   set     owned:W of the worker it was found at
 KEYS[13] holders_stream  stream  stream:W of that worker
 ARGV[1] generation  str
-ARGV[2] key          bytes
+ARGV[2] key          bytes  or the name of one that is queued, see lib/queue.lua
 ARGV[3] text         bytes  what the record was when it was seen
 ARGV[4] after        str    entry behind which its start is looked for; -: from the first one
 ARGV[5] looked_max   int    > 0; how many entries are looked at
 
-Uses     lane
+Uses     lane, record, batch, queue
 Returns  OK | MOVED_ON (it is another record by now) | LOOKED <entry> (nothing was done: it may stand behind this)
 Errors   POOLDATALOST <lane>
-Cost     O(looked_max); 23 commands
+Cost     O(looked_max); 24 commands, 9 more if somebody is queued behind it
 Why Lua  it may have been mended or replaced since it was read.
 ]]
 if redis.call('HGET', jobs, key) ~= text then
@@ -56,12 +56,13 @@ if found then -- another one of the key is dropped by whoever looks at it: no re
   redis.call('XDEL', holders_stream, found[1])
 end
 local id = 'malformed-' .. stamp()
-redis.call('ZADD', parked, now, id .. ' ' .. key)
-redis.call('HSET', letters, id .. ' ' .. key, 'parked|0||0|' .. text_of(now) .. ',,,|h-|malformed\n'
+local of = string.match(key, '^\t[^ ]+ (.*)$') or key -- of one that is queued: its key
+redis.call('ZADD', parked, now, id .. ' ' .. of)
+redis.call('HSET', letters, id .. ' ' .. of, 'parked|0||0|' .. text_of(now) .. ',,,|h-|malformed\n'
   .. string.gsub(text, '[%c]', ' ') .. '\n\n' .. (payload or ''))
 redis.call('HDEL', jobs, key)
 redis.call('HDEL', payloads, key)
-redis.call('HDEL', checkpoints, key)
+redis.call('HDEL', checkpoints, key, '\n' .. key)
 redis.call('HDEL', attempts, key)
 redis.call('UNLINK', inbox)
 redis.call('ZREM', pending, key)
@@ -70,8 +71,14 @@ redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'malformed', 'key
 tally('parked', 1)
 -- Its state may still be legible.  An unassigned key whose handler is not is counted out by the pull
 -- that drops its entry.
-if string.sub(text, 1, 2) == 'W|' then
+if string.match(text, '^[WQ]|') then
   tally('waiting', -1)
 end
+if of ~= key then
+  leave_line(key, string.match(key, '^\t([^ ]+)'))
+else
+  promote(key)
+end
+write_batch()
 close_lane()
 return 'OK'

@@ -21,6 +21,7 @@ from pool.errors import (
 from tests.verify.sim.config import Config
 from tests.verify.sim.fleet import ATTEMPTS_MAX, Boot, Op, Plan, SimFleet, digest
 from tests.verify.sim.world import World
+from tests.verify.view import TERMINAL_ERRORS
 
 _AGAIN_S: Final = 0.5  # when no node can be asked
 _CROWD_S: Final = (0.0, 0.0, 0.0, 0.002, 0.01, 0.02, 0.05, 0.4)  # what jobs of a crowd take
@@ -28,6 +29,8 @@ _RESULT_S: Final = 40.0
 _STOP_S: Final = 10.0
 _LAST_S: Final = (0.0, 0.0, 0.001, 0.003, 0.01, 0.1, 1.0)  # after a node was told to leave
 _MESSAGES_MAX: Final = 25
+_POLICIES: Final = ("queue", "queue", "queue", "replace", "coalesce")
+LINE_MAX: Final = 4  # jobs queued behind one
 _ILL: Final = (
     *("base", "exit", "generator", "group", "interrupt", "cancelled", "self-cancel"),
     *("late-cancel", "shared", "shared", "open", "open-shield"),
@@ -65,6 +68,7 @@ class Load:
         self.asking: dict[int, Boot] = {}  # dispatches that have not returned
         self._tokens = 0
         self._last = world.dice("last calls")
+        self._lines = world.dice("lines")
         fleet.last_calls = self._last_calls
 
     def plan(self) -> None:
@@ -132,13 +136,18 @@ class Load:
         ]
         for _, plan in calls:
             _make_ill(plan, dice if config.shapes else None, config.shapes)
+            if "keeps" in config.shapes:
+                plan["steps"] = dice.choice((0, 1, 3))
             if is_crowd:
                 plan |= {"s": dice.choice(_CROWD_S), "fails": 0, "slow": 0}
         options: dict[str, Any] = {}
         if dice.random() < 0.15:
             options["delay_s"] = round(dice.uniform(0.1, 3.0), 3)
         if dice.random() < 0.15:
-            options["if_exists"] = "attach"
+            options |= {"if_exists": "attach", "attach_any": True}
+        if "lines" in config.shapes and self._lines.random() < 0.7:
+            options |= {"if_exists": self._lines.choice(_POLICIES), "queue_max": LINE_MAX}
+            calls = [(f"q{self._lines.randrange(2)}", plan) for _, plan in calls]
         wants_result, stops = dice.random() < 0.5, dice.random() < 0.12
         stop_s = dice.uniform(0.0, 2.0)
 
@@ -196,6 +205,8 @@ class Load:
         attempts_max = 0 if name == "feed" else ATTEMPTS_MAX
         for token, (key, plan) in zip(tokens, calls, strict=True):
             extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max}
+            if policy := options.get("if_exists"):
+                extra["policy"] = policy
             if delay_s:
                 extra["delay_s"] = delay_s
             extra["within_s"] = node.settings.op_timeout_s
@@ -223,6 +234,8 @@ class Load:
         for token, (key, plan), answer in zip(tokens, calls, answers, strict=True):
             facts: dict[str, Any] = {"key": key, "idem": token}
             extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max}
+            if policy := options.get("if_exists"):
+                extra["policy"] = policy
             if delay_s:
                 extra["delay_s"] = delay_s
             if isinstance(answer, PoolError):
@@ -274,6 +287,8 @@ class Load:
             "trips": sorted(dice.sample(range(_MESSAGES_MAX), dice.choice((0, 0, 2)))),
             "end": dice.choice((0.0, 0.05, 0.2)),  # what it takes when cancelled
         }
+        if "keeps" in self._config.shapes:
+            plan["saves"] = self._world.dice(f"saves/{service.key}").choice(("", "each", "soon"))
         pace_s = self._config.chaos_s / 2 / (service.last + 1)
         bursts = self._world.dice(f"bursts/{service.key}") if self._config.bursts else None
         if bursts is not None:
@@ -377,7 +392,7 @@ async def _result(boot: Boot, ref: Any) -> None:
         boot.give_up("result", **facts)
         raise
     except PoolError as error:
-        is_told = error.code in ("POOLPARKED", "POOLCANCELLED")
+        is_told = error.code in TERMINAL_ERRORS
         boot.record("result", "fail" if is_told else "info", err=error.code, **facts)
     except TimeoutError:
         boot.record("result", "info", err="TIMEOUT", **facts)
@@ -415,6 +430,6 @@ async def stop(
         boot.record("cancel", **facts)
 
 
-def _is_unknown(error: PoolError) -> bool:
+def _is_unknown(error: object) -> bool:
     """Say whether what was asked may have been done: what was answered cannot be read, or lost."""
     return isinstance(error, (StoreFault, StoreUnavailable, StoreLost)) and error.maybe_done

@@ -18,7 +18,9 @@ import attrs
 
 from pool import Node
 from pool.errors import PoolError
+from pool.jobs.client.ref import JobRef
 from pool.maps import commands
+from pool.names import lane_of
 from pool.redis.commands.member import RENEW
 from pool.redis.commands.upkeep import RECONCILE
 from tests.verify.sim.config import Config
@@ -35,6 +37,7 @@ _BEGIN_S: Final = 1.0  # when the scene begins; nodes have joined by then
 _END_S: Final = 5.0  # until then a node of the scene may be killed
 _DOWN_S: Final = 0.5
 
+_SAVING: Final[Plan] = {"trips": [], "s": 0.01, "end": 0.1}
 _PLAIN: Final[Plan] = {"s": 0.05, "fails": 0, "how": "raise", "pad": ""}
 
 
@@ -85,11 +88,17 @@ class Stage:
 
     def dispatch(self, by: str, to: str, name: str = "work", **plan: Any) -> None:
         """Have a node dispatch a job to a key that another node is first for."""
-        key = self.key_of(to)
+        self._dispatch(by, self.key_of(to), name, plan, {})
+
+    def follow(self, by: str, policy: str, **plan: Any) -> None:
+        """Have a node dispatch another job to the key of the last one."""
+        self._dispatch(by, f"step{self.jobs}", "work", plan, {"if_exists": policy})
+
+    def _dispatch(self, by: str, key: str, name: str, plan: Plan, options: Plan) -> None:
         whole = {**_PLAIN, **plan}
 
         async def ask(boot: Boot, node: Node) -> None:
-            await self.simulation.load._dispatch(boot, node, name, [(key, whole)], {})
+            await self.simulation.load._dispatch(boot, node, name, [(key, whole)], options)
 
         self.do(by, ask)
 
@@ -102,7 +111,8 @@ class Stage:
         while True:
             self.jobs += 1
             key = f"step{self.jobs}"
-            first = context.targets(key, "work", lane=0, limit=1)
+            lane = lane_of(key, len(context.lanes))
+            first = context.targets(key, "work", lane=lane, limit=1)
             if first and first[0].id in mine:
                 return key
 
@@ -172,6 +182,23 @@ def _hand_off(stage: Stage) -> None:
     stage.at(0.6, stage.leave, 0.2)
 
 
+def _steps(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, steps=2, fails=1))
+
+
+def _save(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", **_SAVING, saves="each"))
+    for number in range(3):
+        stage.at(0.3 + 0.2 * number, stage.do, OTHER, tell(stage, number))
+
+
+def _save_soon(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", **_SAVING, saves="soon"))
+    for number in range(6):
+        stage.at(0.3 + 0.03 * number, stage.do, OTHER, tell(stage, number))
+    stage.at(0.6, stage.leave, 0.2)
+
+
 def _leave(stage: Stage) -> None:
     stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, s=0.3))
     stage.at(0.1, stage.leave, 0.2)
@@ -227,6 +254,62 @@ def _replay(stage: Stage) -> None:
         stage.at(after_s, stage.do, OTHER, ask)
 
 
+def _queue(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=0.5))
+    for number in range(2):
+        stage.at(0.2 + 0.1 * number, stage.follow, ACTOR, "queue")
+
+
+def _be_promoted(stage: Stage) -> None:
+    """Have the actor end jobs that others are queued behind."""
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, s=0.3, fails=1, how="park"))
+    for number in range(2):
+        stage.at(0.1 + 0.05 * number, stage.follow, OTHER, "queue")
+
+
+def _replace(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=3.0))
+    stage.at(0.2, stage.follow, OTHER, "queue")
+    stage.at(0.4, stage.follow, ACTOR, "replace")
+
+
+def _be_replaced(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, s=3.0))
+    stage.at(0.4, stage.follow, OTHER, "replace")
+
+
+def _coalesce(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=0.8))
+    for number, by in enumerate((OTHER, ACTOR, ACTOR)):
+        stage.at(0.2 + 0.1 * number, stage.follow, by, "coalesce")
+
+
+def _stop_queued(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=0.8))
+    for number in range(2):
+        stage.at(0.2 + 0.1 * number, stage.follow, OTHER, "queue")
+    stage.at(0.5, stage.do, ACTOR, _stop_behind(stage))
+
+
+def _stop_behind(stage: Stage) -> Callable[[Boot, Node], Any]:
+    async def ask(boot: Boot, node: Node) -> None:
+        key = f"step{stage.jobs}"
+        job = [j for j, k in stage.simulation.watch.key_of.items() if k == key][1]
+        client = node._open_client()
+        ref = JobRef[Any](key, job, "work", client)
+        await stop(boot, node, key, job, lambda: ref.stop("as asked", 5.0))
+
+    return ask
+
+
+LINES: Final[dict[str, Scene]] = {
+    "queue": _queue,
+    "be promoted": _be_promoted,
+    "replace": _replace,
+    "be replaced": _be_replaced,
+    "coalesce": _coalesce,
+    "stop a queued one": _stop_queued,
+}
 SCENES: Final[dict[str, Scene]] = {
     "named": _named,
     "replay": _replay,
@@ -240,10 +323,14 @@ SCENES: Final[dict[str, Scene]] = {
     "be stopped": _be_stopped,
     "notify": _notify,
     "hand off": _hand_off,
+    "steps": _steps,
+    "save": _save,
+    "save soon": _save_soon,
     "leave": _leave,
     "reap": _crash_of_other,
     "sweep": _sweep,
     "join": _join,
+    **LINES,
 }
 _IDLE: Final = (RENEW, RECONCILE, commands.PROBE, commands.PAGE)
 _IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)
@@ -256,12 +343,12 @@ def is_step(words: Sequence[bytes]) -> bool:
     return words[0] in (b"XADD", b"XTRIM", b"HGET")
 
 
-def _config(loops: Any) -> Config:
+def _config(loops: Any, lanes: int = 1) -> Config:
     return Config(
         seed=1,
         loops=loops,
         nodes=2,
-        lanes=1,
+        lanes=lanes,
         capacity=20,
         ttl_s=TTL_S,
         op_timeout_s=0.4,
@@ -299,9 +386,11 @@ class _Actor:
             self.sent += 1
 
 
-def play(scene: Scene, loops: Any, calls: int, *, is_applied: bool) -> tuple[Outcome, int]:
+def play(
+    scene: Scene, loops: Any, calls: int, *, is_applied: bool, lanes: int = 1
+) -> tuple[Outcome, int]:
     """Play a scene; the actor dies at that command, 0: it lives.  Return what it sent, too."""
-    simulation = Simulation(_config(loops))
+    simulation = Simulation(_config(loops, lanes))
     actor = _Actor(simulation, calls, is_applied=is_applied)
     stage = Stage(simulation)
     if scene is _join:
@@ -319,15 +408,15 @@ def play(scene: Scene, loops: Any, calls: int, *, is_applied: bool) -> tuple[Out
     return outcome, actor.sent
 
 
-def play_all(name: str, loops: Any, stride: int = 1) -> list[str]:
+def play_all(name: str, loops: Any, stride: int = 1, lanes: int = 1) -> list[str]:
     """Play a scene with a crash at each of its steps, or each so many; return what was wrong."""
     scene, wrong = SCENES[name], []
-    outcome, sent = play(scene, loops, 0, is_applied=True)
+    outcome, sent = play(scene, loops, 0, is_applied=True, lanes=lanes)
     if not outcome.ok:
         wrong.append(f"{name}, nobody dies: {_told(outcome)}")
     for at in range(0, 2 * sent, stride):
         calls, is_applied = at // 2 + 1, at % 2 == 0
-        outcome, _ = play(scene, loops, calls, is_applied=is_applied)
+        outcome, _ = play(scene, loops, calls, is_applied=is_applied, lanes=lanes)
         if not outcome.ok:
             when = "after" if is_applied else "before"
             wrong.append(f"{name}, dies {when} command {calls}: {_told(outcome)}")
@@ -343,10 +432,11 @@ def main(names: Sequence[str]) -> int:
     """Play the scenes named, or all."""
     failed = 0
     for name in names or SCENES:
-        for loops in ("asyncio", "trio"):
-            wrong = play_all(name, loops)
+        for loops, lanes in (("asyncio", 1), ("trio", 1), ("mixed", 4)):
+            wrong = play_all(name, loops, lanes=lanes)
             failed += bool(wrong)
-            sys.stdout.write(f"{name:20} {loops:8} {'ok' if not wrong else 'VIOLATED'}\n")
+            word = "ok" if not wrong else "VIOLATED"
+            sys.stdout.write(f"{name:20} {loops:8} {lanes} lanes {word}\n")
             sys.stdout.write("".join(f"    {line}\n" for line in wrong))
             sys.stdout.flush()
     return 1 if failed else 0

@@ -24,7 +24,7 @@ from pool.jobs.worker.executor import Executor
 from pool.jobs.worker.outbox import Outbox
 from pool.jobs.worker.reconcile import Reconciliation
 from pool.jobs.worker.worker import Worker
-from pool.names import Control
+from pool.names import Control, key_of
 from pool.redis.commands.admission import DISPATCH
 from pool.redis.commands.change import ADVANCE
 from pool.redis.commands.lane import SCRIPTS
@@ -245,7 +245,8 @@ class Watch:
         if guard == "reap":
             self._use_claim(lane, source, claim)
         for item, status in zip(_items(args, 11), reply[1:], strict=True):
-            edge, key, epoch, job = (word.decode() for word in item[:4])
+            edge, name, epoch, job = (word.decode() for word in item[:4])
+            key = key_of(name)
             word = status.decode().partition(" ")[0]
             facts: dict[str, Any] = {"key": key, "job": job, "epoch": int(epoch)}
             facts["nonce"] = f"{source}@{lane}"

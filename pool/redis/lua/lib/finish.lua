@@ -1,7 +1,7 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record, batch, keep; keys lane, jobs, pending, due, payloads, checkpoints, parked, letters, attempts,
+Needs  lane, record, batch, queue, keep, steps; keys lane, jobs, pending, due, payloads, checkpoints, parked, letters, attempts,
        journal, source_owned, source_stream (of the record's owner); arguments parked_ms, brief_ms, results_max.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
@@ -24,7 +24,7 @@ local function lift(key, r, unassigned)
     later('ZREM', pending, key)
   elseif r[STATE] == 'R' then
     later('SREM', source_owned, key)
-  elseif r[STATE] == 'W' then
+  elseif r[STATE] == 'W' or r[STATE] == 'Q' then
     tally('waiting', -1)
   else
     later('ZREM', unassigned, key)
@@ -45,7 +45,7 @@ local function journal_add(edge, key, r, detail)
 end
 
 -- How long before now it was accepted and began (what was never acknowledged, and has begun, did so just now),
--- and what its marks weigh, in halves; what is none is left empty.
+-- what its marks weigh, in halves, and how far it said it was; what is none is left empty, or out at the end.
 local function history_of(r, has_begun)
   local began = r[STATE] == 'R' and tonumber(r[SINCE]) or (r[STATE] == 'P' and has_begun and now)
   local halves = 0
@@ -53,8 +53,9 @@ local function history_of(r, has_begun)
     halves = halves + (string.find(mark, '^%d+$') and tonumber(mark) or string.sub(mark, -1) == '-' and 1 or 2)
   end
   local accepted = math.max(0, now - math.floor(tonumber(accepted_of(r)) / 1000))
+  local progress = more_of(r[MORE], 'p')
   return text_of(accepted) .. ',' .. (began and text_of(math.max(0, now - began)) or '') .. ','
-    .. (halves > 0 and text_of(halves) or '')
+    .. (halves > 0 and text_of(halves) or '') .. (progress and ',' .. progress or '')
 end
 
 -- What `more` of an outcome has: of whom the id is known before it is dispatched, and of dead letters, also what
@@ -97,7 +98,8 @@ local function kept_ms(r, text, ttl_ms)
   return text_of(math.max(asked, known))
 end
 
--- word: done | parked | cancelled.  Outcome: word|epoch|owner|attempt|ended ms,history|more|detail, newline, body.
+-- word: done | parked | cancelled.  Returns OK[ <waiters or -> <unheard>], the latter where the next one of its key
+-- has its turn.  Outcome: word|epoch|owner|attempt|ended ms,history|more|detail, newline, body.
 -- The body of what is parked is two lines, its error and its attempts; a dead letter is that, newline, payload.
 local OUTCOME = '^(%l+)|(%d+)|([^|]*)|' -- word, epoch, owner; whole it is read in core/record.py
 local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned, has_begun)
@@ -115,11 +117,13 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     for _, old in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now - parked_ms, 'LIMIT', 0, 16)) do
       redis.call('ZREM', parked, old)
       redis.call('HDEL', letters, old)
+      redis.call('HDEL', checkpoints, letters_steps(old))
     end
     local pair = pair_of(r[ID], key)
     redis.call('ZADD', parked, now, pair)
     redis.call('HSET', letters, pair, text .. '\n' .. payload)
   end
+  local is_queued = r[STATE] == 'Q'
   lift(key, r, unassigned)
   if has(r, 'p') then
     later('HDEL', payloads, key)
@@ -127,7 +131,15 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   if has(r, 'b') then
     later('HDEL', checkpoints, key)
   end
+  if has(r, 's') then
+    if word == 'parked' then
+      park_steps(key, pair_of(r[ID], key))
+    end
+    later('HDEL', checkpoints, steps_name(key))
+  end
+  local unheard = 0
   if has(r, 'i') then
+    unheard = has(r, 'n') and tonumber(redis.pcall('LLEN', inbox)) or 0 -- of another type it holds none
     redis.call('UNLINK', inbox) -- it may be large
   end
   if r[MORE] ~= '' then
@@ -139,10 +151,15 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     ttl_ms = kept_ms(r, text, ttl_ms)
   end
   later('HDEL', jobs, key)
-  remember(result, pair_of(r[ID], key), text, ttl_ms)
+  remember(result, is_queued and string.sub(key, 2) or pair_of(r[ID], key), text, ttl_ms)
   tally(word, 1)
   if word ~= 'done' then
-    journal_add(word, key, r, detail)
+    journal_add(word, is_queued and string.sub(key, #r[ID] + 3) or key, r, detail)
+  end
+  if has(r, 'n') and promote(key) then
+    return 'OK ' .. (r[WAITERS] ~= '' and r[WAITERS] or '-') .. ' ' .. text_of(unheard)
+  elseif is_queued then
+    leave_line(key, r[ID])
   end
   return r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK'
 end
