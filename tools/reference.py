@@ -59,7 +59,7 @@ API: Final = {
             "Park",
             "Call",
         ),
-        *("Dispatching", "JobRef", "Status", "LocalWorker", "WorkerInfo"),
+        *("Dispatching", "JobRef", "Status", "Progress", "LocalWorker", "WorkerInfo"),
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),

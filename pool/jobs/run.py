@@ -54,7 +54,8 @@ class Run(Life):
     turn = NO_TURN  # to fetch it
     steps = b""  # what its steps stored before it began
     keeper = NO_KEEPER
-    progressed_s = 0.0  # when its handler said last how far it is
+    # When its handler said last how far it is.
+    progressed_s = 0.0  # type: float
 
     start: Start
     lane: int
