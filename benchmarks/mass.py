@@ -1,13 +1,16 @@
 """What masses cost: `python -m benchmarks.mass`, a minute; `--scale 0.1` for a tenth of each.
 
 A private server with one lane, and a node or two.  Of each case: how long it took, how many script
-calls it was, of the costliest of them the server's time, and how old the last renewal ever was.
-What a call may touch is bounded, so these do not grow with `--scale`; seconds do.
+calls it was, of the costliest of them the server's time, for how long the loop stood still at most,
+the collector of cycles apart, how long that ran, and how old the last renewal ever was.  What a
+call may touch is bounded, so these do not grow with `--scale`; seconds do, and the collector's time
+with what lives: 10,000 services in this one process are a million objects, 0.3 s for a full run.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import sys
 import time
@@ -46,21 +49,22 @@ class Cost:
     worst: str = ""  # the script with the longest call
     worst_us: int = 0
     p99_us: int = 0  # of all scripts
-    late_ms: float = 0.0  # the longest that the loop stood still
+    late_ms: float = 0.0  # the longest that the loop stood still, the collector apart
+    collector_ms: float = 0.0  # its longest run
     renewed_s: float = 0.0  # the greatest age of the last renewal, of leases of `TTL_S`
 
     def row(self) -> str:
         """Return it as a line of the table."""
         return (
             f"{self.case:<44}{self.took_s:>9.2f}{self.calls:>8,}{self.worst:>12}"
-            f"{self.worst_us:>10,}{self.p99_us:>9,}{self.late_ms:>9.0f}"
+            f"{self.worst_us:>10,}{self.p99_us:>9,}{self.late_ms:>9.0f}{self.collector_ms:>8.0f}"
             f"{self.renewed_s:>10.2f}"
         )
 
 
 HEAD: Final = (
     f"{'case':<44}{'s':>9}{'calls':>8}{'longest':>12}{'us':>10}{'p99 us':>9}{'loop ms':>9}"
-    f"{'renewed s':>10}"
+    f"{'gc ms':>8}{'renewed s':>10}"
 )
 
 
@@ -90,11 +94,22 @@ class Bench:
         client.config_set("slowlog-log-slower-than", 0)
         client.slowlog_reset()
 
+        collected_s = collecting_s = 0.0
+
+        def on_collector(phase: str, _: object) -> None:
+            nonlocal collected_s, collecting_s
+            if phase == "start":
+                collecting_s = time.perf_counter()
+            else:
+                took_s = time.perf_counter() - collecting_s
+                collected_s += took_s
+                cost.collector_ms = max(cost.collector_ms, 1000 * took_s)
+
         async def watch() -> None:
             while True:
-                began_s = time.perf_counter()
+                began_s = time.perf_counter() - collected_s
                 await anyio.sleep(0.001)
-                late_ms = 1000 * (time.perf_counter() - began_s) - 1
+                late_ms = 1000 * (time.perf_counter() - collected_s - began_s) - 1
                 cost.late_ms = max(cost.late_ms, late_ms)
 
         async def look() -> None:
@@ -106,11 +121,13 @@ class Bench:
                 await anyio.sleep(0.1)
 
         began_s = time.perf_counter()
+        gc.callbacks.append(on_collector)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch)
             tasks.start_soon(look)
             yield cost
             tasks.cancel_scope.cancel()
+        gc.callbacks.remove(on_collector)
         cost.took_s = time.perf_counter() - began_s
         client.config_set("slowlog-log-slower-than", -1)
         found: Any = client.slowlog_get(_LOG_MAX)

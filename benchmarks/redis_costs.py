@@ -52,7 +52,7 @@ IDLE_SINKS: Final = 10
 KEPT: Final = 2_000  # jobs over which memory is averaged: enough that the structures' own is little
 ROOM: Final = 10_000
 TTL_S: Final = 10.0
-TTL_MS: Final = 60_000
+TTL_MS: Final = 30_000
 ITEMS: Final = 100  # of a map, and of a list in it
 EVENT: Final = (b"thumbnail.made", PAYLOAD)
 
@@ -325,7 +325,7 @@ def _maps(desk: Desk, costs: Costs) -> None:
     control = Control(POOL)
     stored = StoredMap(control, "prices")
     desk.do("HSET", control.config, "incarnation", GENERATION)
-    limits: tuple[Word, ...] = (GENERATION, stored.name, "0" * 16, 100_000, 0, 0)
+    limits: tuple[Word, ...] = (GENERATION, stored.name, "0" * 16, 100_000, "")
 
     def write(n: int) -> ScriptCall:
         return WRITE(stored.keys(), (*limits, "set", f"key-{n:04d}", PAYLOAD))
@@ -337,7 +337,7 @@ def _maps(desk: Desk, costs: Costs) -> None:
         desk.run(write(n), append(n))
     written, [reply] = desk.run(write(7))
     costs.note("map.set", written, 1, f"a write to a map of {ITEMS} keys")
-    behind = f"{int(reply[0]) - 1}-0"
+    behind = f"{int(reply.split()[0]) - 1}-0"
     delta = desk.run(("XREAD", "COUNT", 256, "STREAMS", stored.log, behind))[0]
     costs.note("map.delta", delta, 1, "the delta of one write, to one copy")
     costs.note(

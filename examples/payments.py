@@ -44,6 +44,7 @@ async def main() -> None:
         await anyio.open_process([sys.executable, PROVIDER], stderr=None) as provider,
         Node("shop", "embedded://", handlers=handlers, observers=()) as node,
     ):
+        assert provider.stdout is not None
         port = int(await provider.stdout.receive())
         for order in ("order-1", "order-2", "order-3"):
             ref = await node.dispatch(pay, order, port)

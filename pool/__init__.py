@@ -8,14 +8,15 @@
     pool/runtime/    time and tasks: actors, their supervisor, the session with a pool
     pool/maps/       replicated maps            pool/streams/    streams, readers, sinks
     pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
+    pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
     pool/ops/        for people: the command line, and what it looks at
     pool/testing/    for your tests: a fault proxy, an auditor
     pool/demo/       `pool demo`
 
 A module imports its own floor or a lower one.  Public is what is named here and in the `__all__`
-of `pool.errors`, `pool.events`, `pool.maps`, `pool.streams` and `pool.testing`; the rest may
-change.  `import pool` alone loads none of them: a name is fetched from its home when it is first
-used.
+of `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`, `pool.maps`, `pool.streams` and
+`pool.testing`; the rest may change.  `import pool` alone loads none of them: a name is fetched from
+its home when it is first used.
 """
 
 from __future__ import annotations

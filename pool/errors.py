@@ -22,6 +22,7 @@ __all__ = [
     "DuplicateHandler",
     "Gone",
     "HandlerError",
+    "IdempotencyConflict",
     "InboxFull",
     "InvalidKey",
     "InvalidOption",
@@ -34,6 +35,7 @@ __all__ = [
     "NoHandlers",
     "NoServer",
     "NoSuchJob",
+    "NoSuchLetter",
     "NodeError",
     "NotOwner",
     "NotRunning",
@@ -366,17 +368,91 @@ class JobExists(RefusedError):
 
     One key has one job at a time; this is how the pool keeps two from working on it. `state`,
     `owner` and `job_id` say what is there. Wait for its result; stop it with `node.stop(key)`; or
-    dispatch with `node.options(if_exists="attach")`, which returns a reference to the live one
-    instead. Where both should run, they need two keys.
+    say with `node.options(if_exists=...)` what shall happen: `attach` returns a reference to the
+    live one, `queue` lets this one wait behind it, `replace` stops it for this one, `coalesce`
+    keeps the newest. Where both should run at once, they need two keys.
     """
 
     code: ClassVar[str] = "POOLEXISTS"
-    hint: ClassVar[str] = "wait for it, stop it, or dispatch with if_exists='attach'"
+    hint: ClassVar[str] = "wait for it, stop it, or dispatch with another if_exists"
 
     key: str
     job_id: str
     state: str
     owner: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class JobStopping(RefusedError):
+    """The key's live job was asked to stop, so nobody attaches to it any more."""
+
+    code: ClassVar[str] = "POOLSTOPPING"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "dispatch again when it has ended, or with if_exists='queue'"
+
+    key: str
+    job_id: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class ArgumentsDiffer(RefusedError):
+    """The key's live job is of another handler, or was given other arguments.
+
+    Whoever attaches to it would wait for the result of something else. With
+    `node.options(if_exists="attach", attach_any=True)` that is what is meant.
+    """
+
+    code: ClassVar[str] = "POOLDIFFERS"
+    hint: ClassVar[str] = "give the arguments of the live one, or ask for attach_any=True"
+
+    key: str
+    job_id: str
+    handler: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class QueueFull(RefusedError):
+    """So many jobs are queued behind the live one of the key, and no more may."""
+
+    code: ClassVar[str] = "POOLQUEUEFULL"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "retry later, raise queue_max, or use if_exists='coalesce'"
+
+    key: str
+    queue_max: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class IdempotencyConflict(RefusedError):
+    """The id, or idempotency key, is that of a job with another handler or other arguments.
+
+    It answers for the job that it was given to first, as long as that lives or is remembered, and
+    is never another one's. `handler` and `digest` (of handler and encoded arguments) are this
+    dispatch's, `known_handler` and `known_digest` those of the job that stands. It says that two
+    callers, or two versions of one, make different jobs under one name: put what tells them apart
+    into the key.
+    """
+
+    code: ClassVar[str] = "POOLCONFLICT"
+    hint: ClassVar[str] = "give each job an id, or idempotency key, of its own"
+
+    key: str
+    job_id: str
+    handler: str
+    digest: str
+    known_handler: str
+    known_digest: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NoSuchLetter(RefusedError):
+    """There is no such dead letter: it was replayed or discarded, or is too old."""
+
+    code: ClassVar[str] = "POOLNOLETTER"
+    hint: ClassVar[str] = "`node.parked.list()` tells which there are"
+
+    key: str
+    job_id: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -473,15 +549,24 @@ class NotStarted(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class NotStopped(RefusedError):
-    """The job has not ended within the time given; its stop stays requested."""
+    """The job has not ended within the time given; its stop stays requested.
+
+    `owner` is the worker that had it when it was looked at last, and `why` says what it does there.
+    Waiting longer is one way on: `stop()` again changes nothing and waits. If its handler does not
+    end, it swallows cancellation, shields itself from it, or blocks a thread: `pool status` says on
+    which host that worker is, and when its process ends the job is ended, too, and not run again.
+    Until then nothing else runs under its key (G-02).
+    """
 
     code: ClassVar[str] = "POOLNOTSTOPPED"
     retryable: ClassVar[bool] = True
-    hint: ClassVar[str] = "its handler may swallow cancellation or block its thread"
+    hint: ClassVar[str] = "stop it again to wait longer, or end the process of its owner"
 
     key: str
     job_id: str
     waited_s: float
+    owner: str = ""
+    why: str = ""
 
 
 # --- we no longer own it --------------------------------------------------------------------
@@ -708,17 +793,19 @@ class JobParked(HandlerError):
     one's), "poison" (it is suspected of having killed its workers), "malformed payload" (its
     arguments cannot be read), "unusable result" (what it returned cannot be stored), or what its
     handler said with `Park`. Dead letters are kept for `parked_ttl_s`, 30 days by default, and
-    hold no key: a new dispatch may follow at once.
+    hold no key: a new dispatch may follow at once. If one was replayed, `replayed_as` is the id of
+    the job that was made from it.
     """
 
     code: ClassVar[str] = "POOLPARKED"
-    hint: ClassVar[str] = "mend the cause, then dispatch it again"
+    hint: ClassVar[str] = "mend the cause, then replay it: `pool parked`"
 
     key: str
     job_id: str
     cause: str
     attempts: int
     last_error: str
+    replayed_as: str = ""
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -731,3 +818,16 @@ class JobCancelled(HandlerError):
     key: str
     job_id: str
     cause: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class JobSuperseded(JobCancelled):
+    """It was queued behind a live job, and a newer dispatch took its place before it began.
+
+    `by` is the id of that one; its result is what is left to wait for.
+    """
+
+    code: ClassVar[str] = "POOLSUPERSEDED"
+    hint: ClassVar[str] = "wait for the job that took its place"
+
+    by: str

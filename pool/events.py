@@ -229,6 +229,19 @@ class AttemptFailed:
     attempt: int
     error: str
     follows: str
+    traceback: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class MessagesDropped:
+    """A job ended with messages that it had not handled, and the next one of its key gets none."""
+
+    event: ClassVar[str] = "messages.dropped"
+    level: ClassVar[str] = "warning"
+
+    key: str
+    job_id: str
+    messages: int
 
 
 @attrs.frozen(kw_only=True)

@@ -27,10 +27,12 @@ IDEMPOTENCY_KEY_BYTES_MAX = 256
 STEP_BYTES_MAX = 128
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
+QUEUED, LINE = "\t", "\n"  # no key begins with a control character
 
 # What a name may be, and how an error says so.
 _POOL = re.compile(r"[a-z0-9_-]{1,64}"), "1 to 64 of a-z, 0-9, _ and -"
 _HANDLER = re.compile(r"[A-Za-z0-9_.:-]{1,128}"), "1 to 128 of A-Z, a-z, 0-9, _, ., : and -"
+_JOB_ID = re.compile(r"[!-+\--{}~]{1,128}")  # printable ASCII but space, comma and bar
 
 
 # --- hashing --------------------------------------------------------------------------------
@@ -52,6 +54,21 @@ def lane_of(key: str, lanes: int) -> int:
 def pair(key: str, job_id: str) -> str:
     """Return what a job is called that may be over: an id is its key's, and holds no space."""
     return f"{job_id} {key}"
+
+
+def queued(key: str, job_id: str) -> str:
+    """Return the name in `jobs` of a record that waits behind another; see `lib/queue.lua`."""
+    return QUEUED + pair(key, job_id)
+
+
+def line(key: str) -> str:
+    """Return the name in `payloads` of the ids that wait behind a key's live job, in order."""
+    return LINE + key
+
+
+def key_of(name: str) -> str:
+    """Return the key that a name in `jobs` is about."""
+    return name.partition(" ")[2] if name[:1] == QUEUED else name
 
 
 def split_pair(text: str) -> tuple[str, str]:
@@ -89,6 +106,7 @@ class Names:
     journal: str = _fixed("journal")
     trials: str = _fixed("trials")  # the suspected job that each worker began last
     thawed: str = _fixed("thawed")  # who was fenced, and lives
+    attempts: str = _fixed("attempts")  # of live jobs, those that failed
     kept: str = _fixed("kept")  # until when the outcomes of which jobs are remembered
 
     @prefix.default
@@ -110,10 +128,6 @@ class Names:
     def inbox(self, key: str) -> str:
         """Messages accepted for a job and not yet handled."""
         return f"{self.prefix}inbox:{key}"
-
-    def next(self, key: str) -> str:
-        """Dispatches queued behind the live job of this key."""
-        return f"{self.prefix}next:{key}"
 
     def result(self, key: str, job_id: str) -> str:
         """The outcome of an ended job."""
@@ -218,6 +232,13 @@ def check_idempotency_key(key: object) -> None:
     problem = _problem(key, IDEMPOTENCY_KEY_BYTES_MAX)
     if problem:
         raise InvalidOption(option="idempotency_key", value=shown(key), problem=problem)
+
+
+def check_job_id(job_id: object) -> None:
+    """Refuse what cannot be a job's id: 1 to 128 of printable ASCII but space, comma and bar."""
+    if not (type(job_id) is str and _JOB_ID.fullmatch(job_id)):
+        must = "1 to 128 characters of ASCII that can be seen, without comma and bar"
+        raise checks.option("job_id", job_id, must)
 
 
 def check_step(name: object) -> None:

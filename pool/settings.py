@@ -79,13 +79,30 @@ class Settings:
         high=86_400.0,
     )
     result_ttl_s: float = seconds(
-        60.0,
-        "How long outcomes can be fetched; never shorter than retry_window_s.",
+        3600.0,
+        "How long results other than None, and how jobs failed, can be fetched, within "
+        "results_bytes_max; all other outcomes, and what is too much, for retry_window_s.",
         low=0.0,
         high=365 * 86_400.0,
     )
+    results_bytes_max: int = count(
+        64 * 1024 * 1024,
+        "Outcomes that are remembered, per pool; each lane has an equal share.  Above it none is "
+        "kept longer than retry_window_s.",
+        unit="bytes",
+        low=0,
+        high=1024**4,
+    )
     parked_ttl_s: float = seconds(
         30 * 86_400.0, "How long dead letters are kept.", low=60.0, high=10 * 365 * 86_400.0
+    )
+    parked_max: int = count(
+        100_000,
+        "Dead letters that are kept, per pool; each lane has an equal share, of at least one.  The "
+        "oldest go first.",
+        unit="jobs",
+        low=1,
+        high=100_000_000,
     )
     grace_s: float = seconds(
         10.0, "How long finite jobs may go on when the node leaves.", low=0.0, high=86_400.0

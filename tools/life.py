@@ -15,6 +15,7 @@ PLACES: Final = {
     "pending": (250, 220),
     "waiting": (250, 360),
     "running": (520, 220),
+    "queued": (250, 480),
     "done": (800, 80),
     "parked": (800, 220),
     "cancelled": (800, 360),
@@ -45,8 +46,9 @@ ARROWS: Final = (
     Arrow("running", "waiting", "M 490 242 C 470 320 400 352 318 358", "retry", (448, 332)),
     Arrow("running", "done", "M 560 198 C 600 120 660 84 732 80", "result", (640, 128)),
     Arrow("pending", "done", "M 290 198 C 360 20 600 40 732 72"),
+    Arrow("queued", "cancelled", "M 312 480 C 620 480 790 460 800 388", "stopped", (520, 492)),
 )
-# What may happen in all four live states is drawn once, from the frame around them.
+# What may happen in these four states is drawn once, from the frame around them.
 FRAMED: Final = ("parked", "cancelled")
 FRAME: Final = (96, 30, 514, 390)
 
@@ -68,19 +70,26 @@ def _changes() -> Iterator[tuple[str, str]]:
 
 def _lines() -> Iterator[str]:
     yield (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 450" role="img" '
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 530" role="img" '
         'font-family="system-ui, sans-serif" font-size="15" aria-label="The life of a job">'
     )
     yield '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7"'
     yield 'markerHeight="7" orient="auto"><path d="M 0 0 L 8 4 L 0 8 z" fill="#37474f"/>'
     yield "</marker></defs>"
-    yield '<rect width="900" height="450" rx="10" fill="#fafafa"/>'
+    yield '<rect width="900" height="530" rx="10" fill="#fafafa"/>'
     x, y, wide, high = FRAME
     yield f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="14" fill="#e0f2f1"/>'
-    for left, top, word in ((10, 80, ""), (10, 220, ""), (10, 360, "with a delay")):
+    for left, top, word in (
+        (10, 80, ""),
+        (10, 220, ""),
+        (10, 360, "with a delay"),
+        (10, 480, "behind another"),
+    ):
         yield _stroke(f"M {left} {top} H 182")
         yield _text(word, left + 6, top + 20, 12)
     yield _text("dispatch", 14, 210, 15)
+    yield _stroke("M 250 458 V 388")  # of no edge of its own: the end of the one before it
+    yield _text("its turn", 258, 440, 13)
     for arrow in ARROWS:
         yield _stroke(arrow.path)
         end = ' text-anchor="end"' if arrow.at[0] == 222 else ""  # left of its arrow
@@ -90,7 +99,7 @@ def _lines() -> Iterator[str]:
     yield _stroke("M 610 330 C 660 330 680 358 732 360")
     yield _text("stopped", 640, 370, 13)
     for state, (across, down) in PLACES.items():
-        ground = "#ffffff" if state in LIVE else "#cfd8dc"
+        ground = "#ffffff" if state in (*LIVE, "queued") else "#cfd8dc"
         box = f'x="{across - WIDE // 2}" y="{down - HIGH // 2}" width="{WIDE}" height="{HIGH}"'
         yield f'<rect {box} rx="8" fill="{ground}" stroke="#00796b" stroke-width="1.5"/>'
         yield _text(state, across, down + 5, 16, ' text-anchor="middle" font-weight="600"')

@@ -22,6 +22,8 @@ import attrs
 
 import pool
 import pool.events
+import pool.letters
+import pool.listing
 import pool.maps
 import pool.streams
 import pool.testing
@@ -60,12 +62,14 @@ API: Final = {
             "Call",
         ),
         *("Dispatching", "JobRef", "Status", "Progress", "LocalWorker", "WorkerInfo"),
+        *pool.letters.__all__,
+        *pool.listing.__all__,
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
     "rest": ("Settings", "Event", "Observer", "log_observer", "freeze_memory"),
 }
-_HOMES: Final = (pool, pool.maps, pool.streams, pool.events)
+_HOMES: Final = (pool, pool.letters, pool.listing, pool.maps, pool.streams, pool.events)
 _HEADER: Final = re.compile(r"^--\[\[\n(\w+): (.*?)\]\]", re.DOTALL)
 
 
@@ -215,8 +219,8 @@ KINDS: Final = {
     "due": ("zset", "key -> when its delay, retry or time limit is over"),
     "payloads": ("hash", "key -> arguments, where no start in a stream holds them"),
     "cleanup": ("hash", "worker or node -> who takes over from it; a field here is what fences"),
-    "parked": ("zset", "job id -> when it was parked"),
-    "letters": ("hash", "job id -> dead letter"),
+    "parked": ("zset", "job id and key -> when it was parked"),
+    "letters": ("hash", "job id and key -> dead letter"),
     "checkpoints": (
         "hash",
         "key -> state that a job saved or handed over; line feed, id, space, key -> its steps",
@@ -224,7 +228,8 @@ KINDS: Final = {
     "journal": ("stream", "what does not happen to an ordinary job; the latest 10,000"),
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
-    "kept": ("zset", "job id -> until when its outcome is remembered"),
+    "attempts": ("hash", "key -> how its job's latest attempts failed"),
+    "kept": ("zset", "length of the outcome, job id and key -> until when it is remembered"),
     "config": ("hash", "protocol, lanes, TTL and generation: what the pool was made as"),
     "map_due": ("zset", "map -> when its time is up"),
     "maps": ("hash", "the time by which maps end, and how far those came that have"),
@@ -244,7 +249,7 @@ KINDS: Final = {
     "stream_once": ("hash", ""),
 }
 KIND_OF: Final = {"stream-once-ends": "zset"}  # of a second key that has the same words
-LATER: Final = {"idem", "next"}  # names that nothing is stored under yet
+LATER: Final = {"next"}  # names that nothing is stored under yet
 
 
 def _keys_of(made: Any, prefix: str) -> str:
@@ -296,7 +301,8 @@ def transitions() -> str:
 
 
 def _transitions() -> Iterator[Sequence[str]]:
-    yield "not there", "dispatch", "pending, unassigned, or (with a delay) waiting"
+    yield "not there", "dispatch", "pending, unassigned, (with a delay) waiting, or queued"
+    yield "queued", "the end of the one before it", "waiting, and due at once"
     for (state, edge), becomes in lifecycle.TABLE.items():
         others = [each for each in becomes if each not in (state, "cancelled")]
         if edge == lifecycle.CANCEL:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -67,8 +68,7 @@ class Comparison:
         if "rest" in self.groups:
             self._rest()
         if "recovery" in self.groups:
-            for setting in ("usual", "safe"):
-                self._recovery(setting)
+            self._recovery()
 
     def _begin(self, part: str) -> None:
         self.quiet.append(wait_quiet(part, self.wait_s))
@@ -129,15 +129,15 @@ class Comparison:
                     with self._guard(rest.bench.peer.name, "rest"):
                         rest.end()
 
-    def _recovery(self, setting: Setting) -> None:
+    def _recovery(self) -> None:
         """Kill one peer's worker after another's; what takes long is waited for side by side.
 
         One at a time, because a lease of a second does not survive that everybody starts at once.
         """
-        self._begin(f"recovery, {setting} settings")
+        self._begin("recovery")
         open_ones: list[tuple[str, str, Crash]] = []
         with ExitStack() as stack:
-            for name, part, crash in self._crashes(setting):
+            for name, part, crash in chain(self._crashes("usual"), self._crashes("safe")):
                 began_s = time.monotonic()
                 stack.callback(crash.stage.close)
                 with self._guard(name, part):

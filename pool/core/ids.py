@@ -3,12 +3,14 @@
     8z4k0qv1xt 2f        a job: prefix (50 bits) and counter (hexadecimal), written together
     w 8z4k0qv1xt 3       a worker; `n` for a node
     w8z4k0qv1xt3.2       the worker's name in some lane, its second there
+    i 0c4f...            a job that was dispatched with an idempotency key: 128 bits of its hash
 
 Random per process and not per id, because a counter is ten times cheaper than a `uuid4`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from typing import Final
 
@@ -43,6 +45,13 @@ def _prefix(seed: bytes) -> str:
     assert len(seed) >= SEED_BYTES
     bits = int.from_bytes(seed[:SEED_BYTES], "big")
     return "".join(_ALPHABET[bits >> (5 * i) & 31] for i in range(_PREFIX_CHARS))
+
+
+def id_of(idempotency_key: str) -> str:
+    """Return the id of a job that is dispatched with this key; no id of ours begins with an `i`."""
+    digest = hashlib.sha256(idempotency_key.encode()).digest()
+    bits = int.from_bytes(digest[:16], "big")
+    return "i" + "".join(_ALPHABET[bits >> (5 * i) & 31] for i in range(26))
 
 
 def process_of(name: str) -> str:

@@ -5,6 +5,7 @@
     running     acknowledged by its owner
     waiting     in `due`, without an owner: delayed, or before its next attempt
     unassigned  in `unassigned:H`, without an owner: no worker had room
+    queued      in the line behind the live job of its key, which is none of the states above
     done, parked, cancelled      only an outcome is left
 
 Owner and lease are not states, and what shall become of a job (its intent) stands in a record that
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-State: TypeAlias = Literal["pending", "running", "waiting", "unassigned"]
+State: TypeAlias = Literal["pending", "running", "waiting", "unassigned", "queued"]
 Ended: TypeAlias = Literal["done", "parked", "cancelled"]
 
 ACKNOWLEDGE, LIMIT, SEEN, DONE, CANCEL, PARK, WAIT, GRANT = "a", "l", "s", "d", "c", "x", "w", "g"
@@ -52,6 +53,7 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("waiting", PARK): ("parked",),
     ("waiting", GRANT): ("pending", "unassigned"),
     ("unassigned", CANCEL): ("cancelled",),
+    ("queued", CANCEL): ("cancelled",),
     ("unassigned", PARK): ("parked",),
     ("unassigned", GRANT): ("pending", "unassigned"),
 }

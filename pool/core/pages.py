@@ -23,6 +23,8 @@ class Pages:
     messages: int = 256  # of an inbox; beside ...
     message_bytes: int = 256 * 1024  # ... so many bytes of them; one alone may be larger
     outcome_bytes: int = 256 * 1024  # ... of outcomes that one look tells; one alone may be larger
+    letters: int = 256  # dead letters that one call looks at; beside ...
+    letter_bytes: int = 1024 * 1024  # ... so many bytes of them; one alone may be larger
     looked_at: int = 500  # messages, or entries, among which one is looked for
 
 

@@ -5,6 +5,8 @@ The scripts read and write the same fields (`lua/lib/record.lua`); tests hold th
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Collection
 from typing import Final, Literal, TypeAlias, get_args
@@ -25,10 +27,12 @@ STATES: Final[dict[str, State]] = {
     "R": "running",
     "W": "waiting",
     "U": "unassigned",
+    "Q": "queued",
 }
 KINDS: Final[dict[str, Kind]] = {"j": "job", "s": "service"}
 KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
 
+TRACEBACK_CHARS_MAX: Final = 4000  # of a failed attempt's traceback that are kept
 ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
 NOTE_CHARS_MAX = 200  # of what a handler says beside how far it is
@@ -107,6 +111,11 @@ MORE: Final = {
     "progress": "p",  # ms/done/total/note: how far it is, as it said; see `Progress`
     "attempts": "t",  # some have failed, and how is kept
     "lineage": "l",  # id of the dead letter that it was made from
+    # Only outcomes and dead letters have:
+    "handler": "h",
+    "kind": "k",  # as in the record
+    "replayed": "y",  # id of the job that was made from it
+    "edited": "e",  # its payload is not the one it was dispatched with
 }
 
 
@@ -186,7 +195,7 @@ class Record:
 _NUMBER: Final = rf"\d{{0,{DIGITS_MAX}}}"
 # What may stand in each field; what a newer version writes behind them is not looked at.
 FIELDS: Final = {
-    "state": "[PRWU]",
+    "state": "[PRWUQ]",
     "kind": "[js]",
     "id": "[^|]+",
     "handler": "[^|]+",
@@ -251,6 +260,57 @@ class Start:
 
 
 @attrs.frozen(kw_only=True)
+class Attempt:
+    """An attempt that failed, or the death of a worker that had the job aboard.
+
+    `type` is the exception's, or "crash"; `traceback` is cut in the middle if it is long.
+    """
+
+    number: int
+    at_ms: int  # pool time
+    owner: str
+    type: str
+    message: str = ""
+    traceback: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Attempt | None:
+        """Return what `lua/lib/finish.lua` keeps of one, or None when the text is not one."""
+        try:
+            at, attempt, owner, told = text.split(" ", 3)
+            facts = json.loads(told)
+            words = [facts.get(name, "") for name in ("type", "message", "traceback")]
+            if not all(type(word) is str for word in words):
+                return None
+            of = {"number": number(attempt), "at_ms": number(at)}
+        except (ValueError, AttributeError, RecursionError):
+            return None
+        return cls(**of, owner=owner, type=words[0], message=words[1], traceback=words[2])
+
+
+def attempts(text: str) -> tuple[Attempt, ...]:
+    """Return those of a text that can be read, the first one first."""
+    found = (Attempt.parse(each) for each in text.split("\t") if each)
+    return tuple(each for each in found if each is not None)
+
+
+def pack_attempt(kind: str, message: str, traceback: str = "") -> str:
+    """Return what an owner has to say of a failed attempt, in one line without tabs."""
+    facts = {"type": kind[:ERROR_CHARS_MAX], "message": message[:ERROR_CHARS_MAX]}
+    facts |= {"traceback": cut(traceback, TRACEBACK_CHARS_MAX)} if traceback else {}
+    text = json.dumps(facts, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace").decode().replace("\x7f", " ")
+
+
+def cut(text: str, chars_max: int) -> str:
+    """Return a text that is not too long: what is too much is taken out of its middle."""
+    if len(text) <= chars_max:
+        return text
+    half = (chars_max - 40) // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
+
+
+@attrs.frozen(kw_only=True)
 class Progress:
     """How far a job is, as its handler said last; a `total` of None: it does not know."""
 
@@ -281,7 +341,7 @@ class Progress:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How a job ended, as `result:ID` keeps it."""
+    """How a job ended, as `result:ID KEY` keeps it."""
 
     word: Ended
     epoch: int
@@ -289,10 +349,22 @@ class Outcome:
     attempt: int
     ended_ms: int
     cause: str
-    body: bytes  # of a done job its encoded result, of a parked one its last error
+    body: bytes  # of a done job its encoded result, of a parked one its last error and its attempts
     accepted_ms: int = 0  # 0: not told
     started_ms: int = 0  # when its last run began; 0: not told, or it never did
     halves: int = 0  # what its crash marks weighed
+    more: str = ""
+
+    @property
+    def error(self) -> str:
+        """The last one of a parked job."""
+        return self.body.partition(b"\n")[0].decode(errors="replace")
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Those of a parked job that failed, the last few."""
+        return attempts(self.body.partition(b"\n")[2].decode(errors="replace"))
+
     progress: Progress | None = None  # what it said last
 
     @staticmethod
@@ -300,14 +372,22 @@ class Outcome:
         word: Ended, epoch: int, owner: str, attempt: int, *, cause: str = "", body: bytes = b""
     ) -> bytes:
         """Return what `lua/lib/finish.lua` keeps, but for the times."""
-        return f"{word}|{epoch}|{owner}|{attempt}|0|{cause}\n".encode() + body
+        return f"{word}|{epoch}|{owner}|{attempt}|0||{cause}\n".encode() + body
 
     @classmethod
     def parse(cls, text: bytes) -> Outcome | None:
         """Return the outcome, or None when the text is not one."""
         head, newline, body = text.partition(b"\n")
-        match head.decode(errors="replace").split("|", 5):
-            case [("done" | "parked" | "cancelled") as word, epoch, owner, attempt, times, cause]:
+        match head.decode(errors="replace").split("|", 6):
+            case [
+                "done" | "parked" | "cancelled" as word,
+                epoch,
+                owner,
+                attempt,
+                times,
+                more,
+                cause,
+            ]:
                 ended, *history = times.split(",")
                 try:
                     numbers = [number(text) for text in (epoch, attempt, ended)]
@@ -327,9 +407,45 @@ class Outcome:
                         accepted_ms=max(0, numbers[2] - accepted) if accepted >= 0 else 0,
                         started_ms=max(0, numbers[2] - started) if started >= 0 else 0,
                         halves=max(0, halves),
+                        more=more,
                         progress=Progress.parse(history[3]) if len(history) > 3 else None,
                     )
         return None
+
+
+@attrs.frozen(kw_only=True)
+class Letter:
+    """A dead letter: the outcome of a job that was given up, and its payload."""
+
+    key: str
+    id: str
+    outcome: Outcome
+    payload: bytes
+
+    @property
+    def handler(self) -> str:
+        return more_of(self.outcome.more, "handler")
+
+    @property
+    def kind(self) -> Kind:
+        return "service" if more_of(self.outcome.more, "kind") == "s" else "job"
+
+    @classmethod
+    def parse(cls, key: str, job_id: str, text: bytes) -> Letter | None:
+        """Return the letter, or None when the text is not one."""
+        try:
+            head, error, failed, payload = text.split(b"\n", 3)
+        except ValueError:
+            return None
+        outcome = Outcome.parse(b"\n".join((head, error, failed)))
+        if outcome is None or outcome.word != "parked":
+            return None
+        return cls(key=key, id=job_id, outcome=outcome, payload=payload)
+
+
+def digest_of(handler: str, payload: bytes) -> str:
+    """Return what tells one job from another that is given the same id."""
+    return hashlib.blake2b(handler.encode() + b"\0" + payload, digest_size=8).hexdigest()
 
 
 def _marks_text(text: str) -> str:
@@ -347,6 +463,28 @@ def one_line(text: str, chars_max: int) -> str:
     """Return text that may stand in a record: one line, no bar, no surrogate, not too long."""
     text = text[: 4 * chars_max]  # before all else: it may be megabytes, and the loop waits
     return re.sub(r"[|\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]
+
+
+# --- what a dispatch wants where its key has a live job ----------------------------------------
+
+SUPERSEDED: Final = "superseded by "  # then an id: the cause of what another took the place of
+
+IfExists: TypeAlias = Literal["reject", "attach", "queue", "replace", "coalesce"]
+LINE_MAX: Final = 1000  # jobs queued behind one, whatever is asked for
+POLICY_LETTERS: Final = "abcqr"
+_POLICY: Final = rf"[{POLICY_LETTERS}]\d{{0,4}}"
+
+
+def policy_of(if_exists: IfExists, *, queue_max: int, attach_any: bool) -> str:
+    """Return the letters that `dispatch` takes: empty to reject, q<N> to queue behind so many."""
+    letters = {
+        "reject": "",
+        "attach": "b" if attach_any else "a",
+        "queue": f"q{queue_max}",
+        "replace": "r",
+        "coalesce": "c",
+    }
+    return letters[if_exists]
 
 
 # --- what a job has stored while it went on ----------------------------------------------------
@@ -405,8 +543,10 @@ class Options:
     backoff_max_s: float = 60.0
     timeout_s: float | None = None
     healthy_s: float = 60.0
+    retention_s: float | None = None
     progress_timeout_s: float | None = None
     park_on: frozenset[Limit] = frozenset()  # limits after which an attempt is the last one
+    policy: str = ""  # where the key has a live job, see `policy_of`
 
     @property
     def limit_s(self) -> float | None:
@@ -416,19 +556,18 @@ class Options:
 
     def pack(self) -> str:
         """Return what stands in `handlers`: what few have comes last, or not at all."""
-        timeout_ms = _limit_ms(self.timeout_s)
+        mask = sum(1 << at for at, limit in enumerate(LIMITS) if limit in self.park_on)
         numbers = (
             self.attempts_max,
             round(self.backoff_s * 1000),
             round(self.backoff_max_s * 1000),
-            timeout_ms,
+            _limit_ms(self.timeout_s),
             round(self.healthy_s * 1000),
         )
+        rare = (_limit_ms(self.retention_s), _limit_ms(self.progress_timeout_s), mask)
         words = [KIND_LETTERS[self.kind], *map(str, numbers)]
-        if self.progress_timeout_s is not None or self.park_on:
-            mask = sum(1 << at for at, limit in enumerate(LIMITS) if limit in self.park_on)
-            words += [str(_limit_ms(self.progress_timeout_s)), str(mask)]
-        return "|".join(words)
+        words += [str(number) if number else "" for number in rare]
+        return "|".join([*words, self.policy]).rstrip("|")
 
     @classmethod
     def parse(cls, text: bytes) -> Options:
@@ -436,7 +575,8 @@ class Options:
         fields = text.decode(errors="replace").split("|")
         try:
             attempts, base, cap, timeout, healthy = map(number, fields[1:6])
-            progress, mask = map(number, fields[6:8] if len(fields) > 7 else ("0", "0"))
+            rare = [number(text) if text else 0 for text in fields[6:9]]
+            retention, progress, mask = (*rare, 0, 0, 0)[:3]
         except ValueError:
             return cls()
         if fields[0] not in KINDS:
@@ -448,8 +588,10 @@ class Options:
             backoff_max_s=max(cap, base, 1) / 1000,
             timeout_s=timeout / 1000 if timeout else None,
             healthy_s=healthy / 1000,
+            retention_s=retention / 1000 if retention else None,
             progress_timeout_s=progress / 1000 if progress else None,
             park_on=frozenset(limit for at, limit in enumerate(LIMITS) if mask >> at & 1),
+            policy=fields[-1] if re.fullmatch(_POLICY, fields[-1], re.ASCII) else "",
         )
 
 

@@ -25,6 +25,7 @@ class ParkJob:
 
     cause: str
     error: str
+    failed: str = ""  # what is kept of its last attempt, if its owner knows more; `pack_attempt`
 
 
 @attrs.frozen
@@ -35,6 +36,7 @@ class Wait:
     attempt: int
     error: str
     mark: str = ""
+    failed: str = ""  # as of `ParkJob`
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@ what its indexes and its owner's lease say          what is done
 unassigned, not in its index                        granted, or left unassigned anew
 its owner was reaped, nobody looks there any more   what follows a crash, see `settlement.recover`
 not in the index of its state                       put back where it says
+queued, or a line of such (see lua/lib/queue.lua)   looked after by a script of its own
 its owner has no lease that could end               its owner is suspected: fenced, then reaped
 """
 
@@ -53,6 +54,7 @@ _INDEXES: Final = {
     "running": (("owned",), ("owned", "due")),
     "unassigned": (("unassigned",), ("unassigned", "due")),
     "waiting": (("due",), ("due",)),
+    "queued": ((), ()),
 }
 
 

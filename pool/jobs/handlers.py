@@ -8,12 +8,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from types import FunctionType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 
 import attrs
 
 from pool import checks
-from pool.core.record import LIMITS, Limit, Options
+from pool.core.record import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, name_of, shown
 from pool.jobs.job import Job
 from pool.names import check_handler
@@ -22,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ATTEMPTS_MAX: Final = 1000
+QUEUE_MAX: Final = 100  # jobs queued behind one of their key, unless somebody says otherwise
 # The fleet knows a worker, with its handlers' names, by one value of a map (64 KiB): this leaves
 # room for the rest, as long as that may be.
 NAMES_BYTES_MAX: Final = 56 * 1024
@@ -73,6 +85,9 @@ class Handlers:
         attempts_max: int = 5,
         backoff_s: float = 1.0,
         backoff_max_s: float = 60.0,
+        retention_s: float | None = None,
+        if_exists: IfExists = "reject",
+        queue_max: int = QUEUE_MAX,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -88,6 +103,11 @@ class Handlers:
             backoff_s: The first retry waits up to this, 0.001 s to 365 days, each later one up to
                 twice as much (full jitter).
             backoff_max_s: No retry waits longer than this.
+            retention_s: How long outcomes are kept, at most 365 days, if there is room
+                (`Settings.results_bytes_max`); None goes by `Settings.result_ttl_s`.
+            if_exists: What a dispatch does whose key has a live job, unless it says otherwise; see
+                `Node.options()`.
+            queue_max: How many may be queued behind one then, 1 to 1000.
 
         Raises:
             ConfigError: The name or the function cannot be used.
@@ -105,6 +125,8 @@ class Handlers:
                 backoff_s=base_s,
                 backoff_max_s=cap_s,
                 timeout_s=checks.seconds("timeout_s", timeout_s, SECONDS_MIN, or_none=True),
+                retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
+                policy=_policy(if_exists, queue_max),
                 progress_timeout_s=checks.seconds(
                     "progress_timeout_s", progress_timeout_s, SECONDS_MIN, or_none=True
                 ),
@@ -119,6 +141,9 @@ class Handlers:
         backoff_s: float = 1.0,
         backoff_max_s: float = 60.0,
         healthy_s: float = 60.0,
+        retention_s: float | None = None,
+        if_exists: IfExists = "reject",
+        queue_max: int = QUEUE_MAX,
     ) -> _Decorator:
         """Register a function that runs until it is stopped: a poller, a subscription, a session.
 
@@ -130,6 +155,9 @@ class Handlers:
             backoff_s: As for `job()`.
             backoff_max_s: As for `job()`.
             healthy_s: After a run of this length its failures are counted afresh.
+            retention_s: As for `job()`.
+            if_exists: As for `job()`.
+            queue_max: As for `job()`.
 
         Raises:
             ConfigError: The name or the function cannot be used.
@@ -147,6 +175,8 @@ class Handlers:
                 backoff_s=base_s,
                 backoff_max_s=cap_s,
                 healthy_s=checks.seconds("healthy_s", healthy_s),
+                retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
+                policy=_policy(if_exists, queue_max),
             ),
         )
 
@@ -280,6 +310,12 @@ def _problem(fn: object) -> str:
     except ValueError:  # a builtin without a signature: its first call will tell
         pass
     return ""
+
+
+def _policy(if_exists: IfExists, queue_max: object) -> str:
+    checks.word("if_exists", if_exists, *get_args(IfExists))
+    most = checks.count("queue_max", queue_max, 1, LINE_MAX)
+    return policy_of(if_exists, queue_max=most, attach_any=False)
 
 
 def _limits(given: object) -> frozenset[Limit]:

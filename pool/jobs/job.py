@@ -159,6 +159,7 @@ class Job:
     _keeper: Callable[[], Keeper] = attrs.field(repr=False)
     _on_unheard: Callable[[Job], object] = attrs.field(repr=False, default=lambda _: None)
     _is_stated: bool = attrs.field(repr=False, default=False)
+    _stop_cause: str = attrs.field(init=False, repr=False, default="")
     _is_listening: bool = attrs.field(init=False, default=False)
     _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
 
@@ -281,6 +282,15 @@ class Job:
             total = checks.number("total", total, low, high)
         said = Progress(done=done, total=total, note=checks.as_text(note))
         self._keeper().note(said.pack())
+
+    @property
+    def stop_cause(self) -> str:
+        """Why the job was asked to stop, in the words of who asked.
+
+        Empty while nobody has; also where it is cancelled here for another reason, and goes on: it
+        is handed over, its time is up, or its lease was lost.
+        """
+        return self._stop_cause
 
     def notifications(self) -> AsyncIterator[Any]:
         """Iterate over the messages sent with `notify()`, in order, at least once each (G-07).

@@ -21,17 +21,22 @@ import attrs
 
 from pool import checks
 from pool.core.codec import check_size, encode_message
+from pool.core.lifecycle import State as JobState
 from pool.core.placement import WEIGHT_MAX, WEIGHT_MIN
+from pool.core.record import IfExists, Record
 from pool.errors import (
     NotRunning,
     StoreUnavailable,
 )
 from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
 from pool.jobs.client.dispatch import Dispatching
-from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
+from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
+from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
+from pool.jobs.client.stopping import StopAll, StopReport
 from pool.jobs.context import Context
-from pool.jobs.handlers import Handlers
+from pool.jobs.handlers import QUEUE_MAX, Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.wiring import Wiring
 from pool.maps.commands import MapLife
@@ -153,23 +158,59 @@ class Node(Dispatching):
         self,
         *,
         delay_s: float = 0.0,
-        if_exists: Literal["reject", "attach"] = "reject",
+        if_exists: IfExists | None = None,
+        queue_max: int = QUEUE_MAX,
+        attach_any: bool = False,
         allow_unknown: bool = False,
+        job_id: str | None = None,
+        idempotency_key: str | None = None,
+        window_s: float = WINDOW_S,
+        retention_s: float | None = None,
     ) -> Dispatching:
         """Return this node's dispatching calls with other options.
 
+        With `job_id` or `idempotency_key` a dispatch may be repeated: it answers the same job, and
+        what became of it, while that lives or waits, while its dead letter is kept, and for the
+        longer of `window_s` and its retention after its end.  If it was replayed, that job is the
+        answer.  Both are scoped to the job's key.
+
         Args:
             delay_s: Start the job no earlier than this, in seconds, at most 365 days.
-            if_exists: For a key that has a live job: `reject` raises `JobExists`, `attach` returns
-                a reference to that job (its handler may be another one).
+            if_exists: For a key that has a live job: `reject` raises `JobExists`.  `attach` returns
+                a reference to that job, if it is of the same handler and arguments.  `queue` lets
+                this one wait behind it, first come first run.  `replace` asks it to stop and runs
+                this one when it has ended.  `coalesce` runs this one when it has ended, unless a
+                newer one has come.  The last two take the place of whatever is queued:
+                `JobSuperseded`.  None is as the handler was registered: `reject` by default.
+            queue_max: How many may be queued behind the live job, 1 to 1000: then `QueueFull`.
+            attach_any: Attach to a job of another handler or other arguments, too.
             allow_unknown: Accept a handler name that no node has registered yet.
+            job_id: The job's id: 1 to 128 characters of ASCII that can be seen, without comma and
+                bar.
+            idempotency_key: Any text of 1 to 256 bytes without control characters, from which the
+                id is made.
+            window_s: How long the id is known after the job's end, at most 365 days.
+            retention_s: How long the outcome is kept, at most 365 days, if there is room
+                (`Settings.results_bytes_max`); None as its handler says.  Never less than
+                `Settings.retry_window_s`.
 
         Raises:
-            InvalidOption: A value is out of bounds.
+            InvalidOption: A value is out of bounds, or both `job_id` and `idempotency_key` are
+                given.
         """
         return Dispatching(
             self._open_client,
-            DispatchOptions(delay_s=delay_s, if_exists=if_exists, allow_unknown=allow_unknown),
+            DispatchOptions(
+                delay_s=delay_s,
+                if_exists=if_exists,
+                queue_max=queue_max,
+                attach_any=attach_any,
+                allow_unknown=allow_unknown,
+                job_id=job_id,
+                idempotency_key=idempotency_key,
+                window_s=window_s,
+                retention_s=retention_s,
+            ),
         )
 
     # --- jobs ---------------------------------------------------------------------------------
@@ -210,6 +251,101 @@ class Node(Dispatching):
         job_id = await client.request_stop(key, "", cause)
         await wait_stopped(JobRef[Any](key, job_id, "", client), timeout_s)
 
+    async def stop_all(
+        self,
+        *,
+        handler: str | None = None,
+        prefix: str = "",
+        cause: str = "stopped",
+        timeout_s: float | None = None,
+        dry_run: bool = False,
+    ) -> StopReport:
+        """Stop the jobs of a handler, or under a prefix, or all; return how that went.
+
+        Those that are queued, too.  It returns when all have really ended, or the time is up; each
+        stop stays requested.  Asked for again, it finds those that have not ended.  What is
+        dispatched meanwhile may be stopped, or not.
+
+        Args:
+            handler: Those of this handler only.
+            prefix: Those whose keys begin with this only.
+            cause: As for `stop()`.
+            timeout_s: For all of them; None waits as long as it takes.
+            dry_run: Only count them, and name the first.
+
+        Raises:
+            InvalidOption, ConfigError: An argument cannot be used.
+            StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`; some may be stopping.
+        """
+        client = self._open_client()
+        checks.text("cause", cause)
+        checks.flag("dry_run", dry_run)
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
+        wanted = JobFilter(handler=handler, prefix=prefix)
+        return await StopAll(client, wanted, cause, timeout_s, dry_run).carry_out()
+
+    async def jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        handler: str | None = None,
+        prefix: str = "",
+        owner: str | None = None,
+        older_than_s: float | None = None,
+        page: int = PAGE,
+        cursor: str = "",
+        payloads: bool = False,
+    ) -> JobPage:
+        """Return some of the live jobs that fit all that is given, and where to go on.
+
+        An owner, `unassigned`, `pending` and `waiting` are found by their indexes; for all else a
+        page looks at so many records, and says at how many of how many: it may have found nothing,
+        and lead on.  Jobs that move between two pages may be told twice, or not at all.
+
+        Args:
+            state: pending, running, waiting, unassigned or queued.
+            handler: Those of this handler only.
+            prefix: Those whose keys begin with this only.
+            owner: Those that this worker has: its id, or its name as `Status.owner` says it.
+            older_than_s: Those accepted longer ago than this only.
+            page: How many records to look at, 1 to 2,000, about.
+            cursor: `JobPage.cursor` of the page before; the same filters belong to it.
+            payloads: Fetch their arguments as well.
+
+        Raises:
+            InvalidOption, ConfigError: An argument cannot be used.
+            StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        client = self._open_client()
+        wanted = JobFilter(
+            state=state, handler=handler, prefix=prefix, owner=owner, older_than_s=older_than_s
+        )
+        return await Listing(client).page(wanted, cursor, page, payloads=payloads)
+
+    async def count(
+        self,
+        *,
+        state: JobState | None = None,
+        handler: str | None = None,
+        prefix: str = "",
+        owner: str | None = None,
+        older_than_s: float | None = None,
+    ) -> int:
+        """Return how many live jobs fit all that is given; for the arguments see `jobs()`.
+
+        Unassigned and pending ones are counted by their indexes; all else page by page, which takes
+        a second for some hundred thousand jobs.
+
+        Raises:
+            InvalidOption, ConfigError: An argument cannot be used.
+            StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        client = self._open_client()
+        wanted = JobFilter(
+            state=state, handler=handler, prefix=prefix, owner=owner, older_than_s=older_than_s
+        )
+        return await Listing(client).count(wanted)
+
     async def status(self, key: str) -> Status:
         """Return how the live job of a key is now.
 
@@ -220,7 +356,34 @@ class Node(Dispatching):
         check_key(key)
         client = self._open_client()
         found_now, _ = await client.look(key, "")
-        return status_of(key, "", found_now, client)
+        return status_of(key, "", found_now, client, await client.history(key, found_now))
+
+    async def job(
+        self, key: str, job_id: str | None = None, *, idempotency_key: str | None = None
+    ) -> JobRef[Any]:
+        """Return a reference to a job, from any node: to wait for it, look at it, stop it.
+
+        Without `job_id` and `idempotency_key` it is the live job of the key.  Else nothing is
+        asked: what the reference refers to may be over, or never have been, which its calls tell.
+
+        Raises:
+            NoSuchJob: None was named, and the key has no live job.
+            InvalidKey, InvalidOption: No job can be called so.
+            StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        check_key(key)
+        named = known_id(job_id, idempotency_key)
+        client = self._open_client()
+        if named:
+            return JobRef[Any](key, named, "", client)
+        found, seen = await client.look(key, "")
+        assert isinstance(found, Record), "of an outcome the id is asked for"
+        return JobRef[Any](key, found.id, found.handler, client, seen)
+
+    @property
+    def parked(self) -> DeadLetters:
+        """The pool's dead letters: to look through, mend, replay and discard."""
+        return DeadLetters(self._open_client)
 
     # --- shared parts -------------------------------------------------------------------------
 
@@ -389,14 +552,34 @@ class Node(Dispatching):
         self._check_here()
         await self._is_drained().wait()
 
-    async def shutdown_pool(self) -> None:
+    async def shutdown_pool(self, *, end_jobs: bool = False) -> StopReport | None:
         """Have every node of the pool drain, this one included; return when this one has.
 
-        Open jobs stay in the store, for the next start.
+        Open jobs stay in the store, for the next start.  With `end_jobs` they are stopped instead:
+        before the nodes drain, within the grace of this one, and those once more that nobody owns
+        after that.  The report tells of which that is not known.
+
+        Raises:
+            InvalidOption: `end_jobs` is neither True nor False.
+            NotRunning: The node is not open.
+            StoreUnavailable, StoreLost: With `end_jobs`, as for `stop_all()`.
         """
         self._check_open()
+        checks.flag("end_jobs", end_jobs)
+        cause, before = "the pool is shut down", None
+        if end_jobs:
+            before = await self.stop_all(cause=cause, timeout_s=self.settings.grace_s)
         await self._open_wiring.shut_down()
         await self.drain()
+        if before is None:
+            return None
+        after = await self.stop_all(cause=cause, timeout_s=self.settings.grace_s)
+        return StopReport(
+            found=max(before.found, before.stopped + after.found),
+            stopped=before.stopped + after.stopped,
+            keys=before.keys,
+            problems=after.problems,
+        )
 
     def _on_shutdown(self) -> None:
         wiring = self._open_wiring

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pool.errors import StoreFault, shown
 from pool.events import RecordQuarantined
 from pool.jobs.context import Context, LaneState
+from pool.names import key_of
 from pool.redis.commands.upkeep import Quarantined
 
 
@@ -36,5 +37,6 @@ async def quarantine(
         context.trouble("quarantine", state.number, error)
         return False
     if told.is_parked:
-        context.emit(RecordQuarantined(key=shown(key)))
+        context.emit(RecordQuarantined(key=shown(key_of(key))))
+        context.on_due(state.number, 0.0)  # whoever was queued behind it has its turn
     return True

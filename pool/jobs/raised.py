@@ -7,11 +7,13 @@ that attempt which has failed, and no more.
 
 from __future__ import annotations
 
+import traceback
 from typing import Any, Literal
 
 import attrs
 
 from pool import checks
+from pool.core.record import TRACEBACK_CHARS_MAX, cut
 from pool.jobs.job import Cancel, Park, Retry
 from pool.redis.io.loops import is_cancellation
 from pool.runtime.exceptions import leaves, members, told
@@ -35,6 +37,7 @@ class Raised:
     cause: str = ""  # of an order
     after_s: float | None = None
     is_cancellation: bool = False
+    traceback: str = ""
     # Ctrl-C, for all that can be seen, which is for the node.
     interrupt: KeyboardInterrupt | None = None
 
@@ -58,7 +61,20 @@ def _read(error: BaseException) -> Raised:
             after_s = checks.seconds("after_s", after_s, or_none=True)
             return Raised(text, word, checks.as_text(given.cause), after_s)
     interrupts = (found for each in leaves(error) if (found := _interrupt(each)) is not None)
-    return Raised(text, is_cancellation=is_cancellation(error), interrupt=next(interrupts, None))
+    return Raised(
+        text,
+        is_cancellation=is_cancellation(error),
+        traceback=_traceback(error),
+        interrupt=next(interrupts, None),
+    )
+
+
+def _traceback(error: BaseException) -> str:
+    """Return it as text; a group's members, notes and causes are what its user made them."""
+    try:
+        return cut("".join(traceback.format_exception(error)), TRACEBACK_CHARS_MAX)
+    except Exception:  # noqa: BLE001 - of the caller's own code
+        return ""
 
 
 def _interrupt(error: BaseException) -> KeyboardInterrupt | None:

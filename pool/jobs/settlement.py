@@ -14,6 +14,7 @@ from pool.core.record import (
     Record,
     Start,
     one_line,
+    pack_attempt,
 )
 from pool.core.settlement import (
     CancelJob,
@@ -26,10 +27,11 @@ from pool.core.settlement import (
     recover,
 )
 from pool.core.timing import Timing
+from pool.events import MessagesDropped
 from pool.jobs.context import Context, LaneState, Ranks
-from pool.names import pair
+from pool.names import key_of, pair
 from pool.redis.commands.admission import ranking
-from pool.redis.commands.calls import Target
+from pool.redis.commands.calls import Keeps, Target
 from pool.redis.commands.change import Advanced, Changed, EdgeStatus, Guard
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.settings import Settings
@@ -38,9 +40,21 @@ from pool.settings import Settings
 TellWaiters: TypeAlias = Callable[[int, Sequence[str], str, str, bytes], object]
 
 
-def outcome_ttl_ms(settings: Settings) -> int:
+def keeps_of(settings: Settings) -> Keeps:
+    """Return what lanes remember of jobs that are over."""
+    return Keeps(
+        brief_s=settings.known_s,
+        results_bytes_max=settings.results_bytes_max // settings.lanes,
+        parked_s=settings.parked_ttl_s,
+        parked_max=max(1, settings.parked_max // settings.lanes),
+    )
+
+
+def outcome_ttl_ms(settings: Settings, options: Options | None = None) -> int:
     """Return how long an outcome is kept: a repeated call must be recognised in any case."""
-    return round(max(settings.known_s, settings.result_ttl_s) * 1000)
+    kept_s = options.retention_s if options is not None else None
+    kept_s = settings.result_ttl_s if kept_s is None else kept_s
+    return round(max(settings.known_s, kept_s) * 1000)
 
 
 def judgement_of(settings: Settings, timing: Timing) -> Judgement:
@@ -59,15 +73,19 @@ def edge_of(
     settings: Settings,
     *,
     has_begun: bool = False,
+    options: Options | None = None,
 ) -> Edge:
     """Return the edge that carries a decision about a run out; a grant still lacks its targets."""
-    of = (key, run.epoch, run.id, outcome_ttl_ms(settings), run.handler)
+    of = (key, run.epoch, run.id, outcome_ttl_ms(settings, options), run.handler)
     match decision:
-        case ParkJob(cause, error):
+        case ParkJob(cause, error, failed):
+            failed = failed or pack_attempt(cause, error)
             cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-            return ParkEdge(*of, cause, error, has_begun)
-        case Wait(delay_s, attempt, error, mark):
-            return WaitEdge(*of, round(delay_s * 1000), attempt, error, mark)
+            return ParkEdge(*of, cause, error, has_begun, failed)
+        case Wait(delay_s, attempt, error, mark, failed):
+            if not mark:  # with one it is delayed, and no attempt has failed
+                failed = failed or pack_attempt("timed out", error)
+            return WaitEdge(*of, round(delay_s * 1000), attempt, error, mark, failed)
         case CancelJob(cause):
             return CancelEdge(*of, one_line(cause, CAUSE_CHARS_MAX), has_begun)
         case Grant(mark, checkpoint):
@@ -89,9 +107,21 @@ def tell_all(
     for edge, each in zip(edges, told, strict=True):
         if each.status is EdgeStatus.DONE and isinstance(edge, WaitEdge):
             context.on_due(lane, edge.delay_ms / 1000)
-        if each.status is EdgeStatus.DONE and each.waiters:
-            tell_waiters(lane, each.waiters, "ended", pair(edge.key, edge.id), b"")
+        if each.status is EdgeStatus.DONE and each.facts:
+            if each.waiters:
+                of = pair(key_of(edge.key), edge.id)
+                tell_waiters(lane, each.waiters, "ended", of, b"")
+            tell_next(context, lane, edge, each)
     return sum(each.status is not EdgeStatus.UNREADABLE for each in told)
+
+
+def tell_next(context: Context, lane: int, edge: Edge, told: Changed) -> None:
+    """Have the next job of a key looked after whose turn has come with this edge, if one has."""
+    if told.unheard is None:
+        return
+    context.on_due(lane, 0.0)
+    if told.unheard:
+        context.emit(MessagesDropped(key=edge.key, job_id=edge.id, messages=told.unheard))
 
 
 @attrs.define
@@ -117,7 +147,7 @@ class Recovery:
         """Decide about a job; `targets` says who may have it, if it is granted at once."""
         dice, judgement = self.context.io.dice, self.judgement
         decision = recover(record, options, dice, judgement=judgement, death=death, is_most=is_most)
-        edge = edge_of(key, record, decision, self.context.settings)
+        edge = edge_of(key, record, decision, self.context.settings, options=options)
         if isinstance(decision, Grant) and isinstance(edge, GrantEdge):
             edge.ranked = ranking(self._ranks.of(targets(key, record, decision)))
         self._edges.append(edge)

@@ -2,7 +2,8 @@
 
 Of each map Redis holds three keys: `data`, a hash of where in its history it is and of its strings;
 `lists`, a sorted set (see `lua/lib/rmap.lua`); and `log`, a stream of its latest deltas:
-`<revision>-0 -> incarnation, stamp, after, edits`.  The log is bounded in bytes and in deltas.  A
+`<revision>-0 -> at, edits`, where `at` is `<generation> <stamp> <revision before>-<stamp before>`;
+each field more would cost a twentieth of a write.  The log is bounded in bytes and in deltas.  A
 reader that falls behind meets a gap and takes a snapshot; nothing depends on the log.
 
 All maps of a pool share two keys: `due`, a sorted set of when whose time is up, and `maps`, a hash
@@ -77,7 +78,7 @@ PAGE_BYTES_MAX = 256 * 1024  # of a copy's page: at 1 MB/s what comes behind it 
 PAGE_BYTES_MIN = 4 * 1024
 
 _WRITING = "config maps data lists log due"
-_GROWING = "generation name nonce items_max ttl_ms life"
+_GROWING = "generation name nonce items_max life"
 _OF_A_MAP = 3  # keys, in a probe
 _OF_A_PROBE = 5  # words for each map
 
@@ -90,6 +91,9 @@ def _stamp(word: object) -> str:
 
 
 def _written(reply: Reply) -> tuple[int, str, tuple[OpResult, ...]]:
+    if type(reply) is bytes:
+        revision, stamp, old = reply.split(b" ", 2)
+        return int(revision), _stamp(stamp), (OpResult(True, old),)
     outcomes = zip(reply[2::2], reply[3::2], strict=True)
     read = tuple(_outcome(met == b"1", old) for met, old in outcomes)
     return int(reply[0]), _stamp(reply[1]), read
@@ -107,7 +111,7 @@ def _resized(reply: Reply) -> tuple[int, str, bool, int]:
 
 
 def _listed(reply: Reply) -> tuple[int, str, int, int]:
-    revision, stamp, before, now = reply
+    revision, stamp, before, now = reply.split(b" ") if type(reply) is bytes else reply
     return int(revision), _stamp(stamp), int(before), int(now)
 
 
@@ -178,7 +182,9 @@ def _found(reply: Reply) -> tuple[int, int, list[str | None]]:
     return int(revision), int(floor), told
 
 
-WRITE = Script.load("rmap_write", keys=_WRITING, args=f"{_GROWING} *ops", reads=_written)
+WRITE = Script.load(
+    "rmap_write", keys=_WRITING, args=f"{_GROWING} *ops", reads=_written, is_text_too=True
+)
 LIST = Script.load("rmap_list", keys=_WRITING, args=f"{_GROWING} op key *values", reads=_listed)
 RESET = Script.load(
     "rmap_reset", keys=_WRITING, args="generation name nonce kind *expected", reads=_resized
@@ -227,11 +233,11 @@ class MapLife:
                 option="expires_at", value=str(until), problem="give it or a ttl_s, not both"
             )
 
-    def words(self) -> tuple[int, int]:
-        """Return what the scripts take: ms (0: for ever), and from when on, see rmap_write."""
+    def word(self) -> str:
+        """Return what the scripts take, see `life` in rmap_write."""
         if self.expires_at is not None:
-            return max(1, round(self.expires_at * 1000)), 2
-        return round((self.ttl_s or 0.0) * 1000), int(self.is_sliding)
+            return f"{max(1, round(self.expires_at * 1000))} 2"
+        return "" if self.ttl_s is None else f"{round(self.ttl_s * 1000)} {int(self.is_sliding)}"
 
 
 FOR_EVER = MapLife()
@@ -287,7 +293,7 @@ class StoredMap:
             StorageFull: The server is full, and a key would be set; nothing was written.
             StoreUnavailable: No answer in time; `maybe_done` says whether it may have been done.
         """
-        limits = (nonce(pipeline.io), items_max, *life.words())
+        limits = (nonce(pipeline.io), items_max, life.word())
         args = (generation, self.name, *limits, *_words(ops))
         call = WRITE(self.keys(), args, parts=2 + 2 * len(ops))
         reply = await self._call(pipeline, call, repeatable=repeatable)
@@ -316,7 +322,7 @@ class StoredMap:
             raise InvalidOption(
                 option="values", value=str(len(op.values)), problem=f"1 to {OPS_MAX} at once"
             )
-        limits = (nonce(pipeline.io), items_max, *life.words())
+        limits = (nonce(pipeline.io), items_max, life.word())
         what = (op.kind, _key(op.key), *map(_value, op.values))
         call = LIST(self.keys(), (generation, self.name, *limits, *what))
         revision, stamp, before, now = await self._call(pipeline, call, repeatable=False)
@@ -528,10 +534,11 @@ def delta_of(entry: str, fields: Mapping[str, bytes]) -> Delta:
     """
     revision = int(entry.partition("-")[0])
     try:
-        after = fields["after"].split(b"-")
+        made, stamp, after = fields["at"].split(b" ")
+        before, _, was = after.partition(b"-")
         return Delta(
-            Position(fields["incarnation"].decode(), revision, _stamp(fields["stamp"])),
-            (int(after[0]), after[1].decode()),
+            Position(made.decode(), revision, _stamp(stamp)),
+            (int(before), _stamp(was)),
             tuple(_edits(fields["edits"])),
         )
     except (KeyError, ValueError, IndexError):

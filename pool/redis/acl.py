@@ -27,10 +27,11 @@ _ACTORS: Final = frozenset({"hget", "hkeys", "scard", "xadd", "xlen", "xtrim"})
 _WALK: Final = frozenset({"hkeys", "hmget", "smismember", "zmscore"})
 # pool status, pool ttl
 _LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "hset", "time", "zcard", "zrange"})
+_LISTING: Final = frozenset({"hget", "hscan", "sscan", "xrange"})  # Node.jobs
 
 _STREAMS: Final = frozenset({"type", "xack", "xdel", "xlen", "xrange"})
 
-SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _STREAMS
+SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _LISTING | _STREAMS
 
 _FAMILIES: Final = frozenset({"XGROUP", "XINFO"})  # each subcommand has a rule of its own
 # At once, or for the whole batch (lib/batch.lua).

@@ -18,9 +18,22 @@ _SLOT = re.compile(r"^(KEYS|ARGV)\[(\d+|\.\.\.)\] +(\w+)", re.MULTILINE)
 _TYPED = re.compile(r"^(KEYS|ARGV)\[(\d+)\] +(\w+) +(\w+)", re.MULTILINE)
 _USES = re.compile(r"^Uses +(.+)$", re.MULTILINE)
 
-# Around a script's text; an error that a command raised in it has no number.
+_HEADER = re.compile(r"^--\[\[.*?\]\]\n", re.DOTALL)
+
+# Around a script's text.  An error that a command raised in it has no number.  What is told has it
+# in front of a text, behind a list's parts, else beside it: each list costs the server 1 us.
 NUMBERED_HEAD: Final = "local number = table.remove(ARGV) local function call()\n"
-NUMBERED_TAIL: Final = "\nend return { number, call() }\n"
+NUMBERED_TAIL: Final = """
+end
+local told = call()
+if type(told) == 'string' then
+  return number .. ' ' .. told
+elseif type(told) == 'table' and not told.err then
+  told[#told + 1] = number
+  return told
+end
+return { number, told or false }
+"""
 
 Reads: TypeAlias = Callable[[Any], Any]
 
@@ -43,7 +56,8 @@ class Script:
     args: tuple[str, ...]
     reads: Reads = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
     behind: Script | None = attrs.field(default=None, repr=False)  # whose calls it never overtakes
-    # The same, but its last argument is a number that comes back in front of what it returns.
+    is_text_too: bool = attrs.field(default=False, repr=False)  # its parts may come as one text
+    # The same, but its last argument is a number that comes back with what it returns.
     numbered: str = attrs.field(init=False, repr=False)
     numbered_sha: str = attrs.field(init=False, repr=False)
     _keys_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
@@ -75,6 +89,7 @@ class Script:
         reads: Reads = _as_it_is,
         behind: Script | None = None,
         made: Mapping[str, str] | None = None,
+        is_text_too: bool = False,
         directory: Traversable | None = None,
     ) -> Script:
         """Read `lua/{name}.lua` and the parts that its header's `Uses` names.
@@ -91,9 +106,10 @@ class Script:
         assert found == named, f"{name}.lua: header says {found}, Python {named}"
         used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
         library, made = directory / "lib", made or {}
-        parts = [made.get(p) or (library / f"{p}.lua").read_text("utf-8") for p in used]
-        source = "\n".join([_locals(header), *parts, text])
-        return cls(name, source, _sha(source), *found, reads, behind)
+        texts = [made.get(p) or (library / f"{p}.lua").read_text("utf-8") for p in used] + [text]
+        # Without their headers, which the server would read too.
+        source = "\n".join([_locals(header), *(_HEADER.sub("", each) for each in texts)])
+        return cls(name, source, _sha(source), *found, reads, behind, is_text_too)
 
     def __call__(
         self, keys: Sequence[str], args: Sequence[Word], parts: int | None = None
@@ -119,7 +135,8 @@ class ScriptCall:
 
     def read(self, reply: Any) -> Any:
         """Return what a reply says; whatever this raises, it is no reply of this script."""
-        if self.parts is not None and len(reply) != self.parts:
+        is_text = self.script.is_text_too and type(reply) is bytes
+        if self.parts is not None and not is_text and len(reply) != self.parts:
             raise ValueError(f"{len(reply)} parts, not {self.parts}")
         return self.script.reads(reply)
 

@@ -180,13 +180,13 @@ def returned(reply: Reply) -> GivenBack:
 ADD = Script.load(
     "stream_add",
     keys="events meta",
-    args="event payload length_max ttl_ms flags topic mark",
+    args="event payload mark topic limits",
     reads=added,
 )
 ADD_ONCE = Script.load(
     "stream_add_once",
     keys="events meta once ends_of",
-    args="event payload length_max ttl_ms flags topic mark once_id window_ms",
+    args="event payload mark topic limits once_id window_ms",
     reads=added,
 )
 END = Script.load("stream_end", keys="events meta once ends_of", args="", reads=count)
@@ -269,8 +269,8 @@ class StoredStream:
         `how` are letters: s for a life that every event prolongs, a for an end at an epoch time,
         x for only if it exists.  `mark` is drawn by whoever calls.
         """
-        flags = how if topic is None else how + "t"
-        args = (event, payload, length_max, ttl_ms, flags, topic or b"", mark)
+        limits = f"{length_max} {ttl_ms} {how}" if length_max or ttl_ms or how else ""
+        args = (event, payload, mark, b"" if topic is None else b"=" + topic, limits)
         if once_id is None:
             return ADD((self.events, self.meta), args)
         return ADD_ONCE(self.all_keys, (*args, once_id, window_ms))

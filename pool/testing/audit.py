@@ -6,6 +6,7 @@
     running     owned:OWNER                       in `payloads`
     waiting     `due`                             in `payloads`
     unassigned  unassigned:HANDLER                in `payloads`
+    queued      the line behind its key           in `payloads`, under its own name
 
 A payload with flag p stays in `payloads` in every state.  Flags b, d and i say that the key stands
 in `checkpoints`, `due` and its inbox; the lane's counters are the sizes of what they count.
@@ -22,7 +23,7 @@ import redis
 from pool.core.ids import member_name
 from pool.core.lifecycle import OWNED
 from pool.core.record import MORE, Record, Start, steps_name
-from pool.names import Control, Names
+from pool.names import LINE, QUEUED, Control, Names, key_of, queued
 from pool.redis.commands.member import Opening
 from pool.redis.commands.opening import generation_of_pool
 
@@ -76,6 +77,7 @@ class _Lane:
     pending: dict[str, float]
     due: dict[str, float]
     payloads: set[str]
+    lines: dict[str, str]  # who is queued, by key
     checkpoints: set[str]
     parked: set[str]
     letters: set[str]
@@ -92,11 +94,11 @@ class _Lane:
         handlers, workers = parts(n.unassigned("")), parts(n.owned(""))
         streams, inboxes = parts(n.stream("")), parts(n.inbox(""))
         with client.pipeline(transaction=True) as pipe:
-            for name in (n.lane, n.cleanup, n.open, n.jobs):
+            for name in (n.lane, n.cleanup, n.open, n.jobs, n.payloads):
                 pipe.hgetall(name)
             for name in (n.keepalive, n.pending, n.due, *map(n.unassigned, handlers)):
                 pipe.zrange(name, 0, -1, withscores=True)
-            for name in (n.payloads, n.checkpoints, n.letters):
+            for name in (n.checkpoints, n.letters):
                 pipe.hkeys(name)
             pipe.zrange(n.parked, 0, -1)
             for worker in workers:
@@ -109,9 +111,10 @@ class _Lane:
             replies = iter(pipe.execute())
         lane, cleanup, opened = (_texts(next(replies)) for _ in range(3))
         jobs = {_text(key): text for key, text in next(replies).items()}
+        payloads = _texts(next(replies))
         keepalive, pending, due = (_scores(next(replies)) for _ in range(3))
         unassigned = {handler: _scores(next(replies)) for handler in handlers}
-        payloads, checkpoints, letters, parked = (set(map(_text, next(replies))) for _ in range(4))
+        checkpoints, letters, parked = (set(map(_text, next(replies))) for _ in range(3))
         return cls(
             lane=lane,
             keepalive=keepalive,
@@ -120,7 +123,8 @@ class _Lane:
             jobs=jobs,
             pending=pending,
             due=due,
-            payloads=payloads,
+            payloads={name for name in payloads if name[:1] != LINE},
+            lines={name[1:]: ids for name, ids in payloads.items() if name[:1] == LINE},
             checkpoints=checkpoints,
             parked=parked,
             letters=letters,
@@ -132,6 +136,7 @@ class _Lane:
 
     def problems(self) -> Iterator[str]:
         records = {key: Record.parse(text) for key, text in self.jobs.items()}
+        yield from self._of_lines(records)
         epochs: dict[int, str] = {}
         for key, record in records.items():
             if record is None:
@@ -169,6 +174,8 @@ class _Lane:
             case "unassigned":
                 if key not in self.unassigned.get(record.handler, ()):
                     yield f"not in unassigned:{record.handler}"
+        if (record.state == "queued") != (key[:1] == QUEUED):
+            yield "stands where it does not belong"
         is_apart = record.state != "pending" or "p" in record.flags
         if is_apart != (key in self.payloads):
             yield "its payload is not in `payloads`" if is_apart else "its payload is there twice"
@@ -180,6 +187,25 @@ class _Lane:
             yield f"flags {record.flags!r} do not say whether it has steps"
         if "i" not in record.flags and key in self.inboxes:
             yield f"flags {record.flags!r} do not say that it has messages"
+
+    def _of_lines(self, records: dict[str, Record | None]) -> Iterator[str]:
+        """Look at who is queued: in a line behind a live job, or about to end."""
+        named = set()
+        for key, text in self.lines.items():
+            live = records.get(key)
+            if key not in records or (live is not None and "n" not in live.flags):
+                yield f"{key!r}: somebody is queued behind it, and it does not know"
+            named |= {queued(key, job_id) for job_id in text.split(" ")}
+        for name, record in records.items():
+            if record is not None and record.state == "queued":
+                if name != queued(key_of(name), record.id):
+                    yield f"{name!r}: is of {record.id}"
+                if (name in named) != (record.intent == ""):
+                    yield f"{name!r}: its intent {record.intent!r} does not say if it is in line"
+                if record.intent and f"k:{name}" not in self.due:
+                    yield f"{name!r}: nobody comes to end it"
+        for name in named - set(records):
+            yield f"{name!r}: in line without a record"
 
     def _of_entry(self, key: str, record: Record) -> Iterator[str]:
         entry_id = f"{record.epoch}-0"
@@ -258,7 +284,8 @@ class _Lane:
 
     def _of_counters(self, records: dict[str, Record | None]) -> Iterator[str]:
         unassigned = sum(map(len, self.unassigned.values()))
-        waiting = sum(record.state == "waiting" for record in records.values() if record)
+        states = [record.state for record in records.values() if record]
+        waiting = states.count("waiting") + states.count("queued")
         for name, size in (("unassigned", unassigned), ("waiting", waiting)):
             if (counted := int(self.lane.get(name, "0"))) != size:
                 yield f"counts {counted} {name} keys, has {size}"

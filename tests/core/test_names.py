@@ -21,7 +21,7 @@ FIXED = (
     *("lane", "keepalive", "open", "handlers", "jobs", "pending", "due", "payloads"),
     *("cleanup", "parked", "letters", "checkpoints", "journal"),
 )
-WITH_PART = ("unassigned", "owned", "stream", "inbox", "next", "signal")
+WITH_PART = ("unassigned", "owned", "stream", "inbox", "signal")
 CHECKS: tuple[Callable[[object], None], ...] = (
     names.check_key,
     names.check_idempotency_key,

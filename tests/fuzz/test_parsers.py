@@ -94,8 +94,8 @@ def _info(mutator: Mutator, raw: bytes) -> None:
 
 
 def _delta(mutator: Mutator, raw: bytes) -> None:
-    fields = {"incarnation": b"i1", "stamp": b"17", "after": b"16-16", "edits": raw}
-    name = ("incarnation", "stamp", "after", "edits", "edits")[int(mutator.dice.random() * 5)]
+    fields = {"at": b"i1 17 16-16", "edits": raw}
+    name = "at" if mutator.dice.random() < 0.6 else "edits"
     fields[name] = mutator.damaged(fields[name])
     delta_of("17-0", fields)
 

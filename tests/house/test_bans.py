@@ -62,6 +62,7 @@ MAY_SCRIPT = {
     ("notify.lua", "MAXLEN"): "signals, which only wake: the inbox holds the message",
     ("lib/rmap.lua", "MAXLEN"): "a map's log: who falls behind takes a snapshot",
     ("lib/rmap_plain.lua", "MAXLEN"): "the same log",
+    ("lib/list_plain.lua", "MAXLEN"): "the same log",
     ("lib/rmap.lua", "EXPIRE"): "the log of a map that has ended; nothing is decided by it",
     ("walk.lua", "SCAN"): "one slice at a time, by the one node that holds the walk",
     ("lib/append.lua", "MAXLEN"): "a cap that the program asked for; what it takes is told",

@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 import pool
+import pool.letters
+import pool.listing
 from pool.core.timing import Timing
 from pool.ops.cli.explain import kinds
 from pool.runtime.session import CLOSE_BUDGET_S
@@ -40,7 +42,8 @@ def test_a_generated_file_is_as_the_code_has_it(name: str) -> None:
 
 def test_every_public_name_has_a_page() -> None:
     told = [name for group in reference.API.values() for name in group]
-    known = {*pool.__all__, *pool.maps.__all__, *pool.streams.__all__, "Event", "Observer"}
+    homes = (pool, pool.letters, pool.listing, pool.maps, pool.streams)
+    known = {"Event", "Observer"}.union(*(home.__all__ for home in homes))
     assert sorted([*told, "PoolError", "__version__"]) == sorted(known)
     assert len(told) == len(set(told))
 

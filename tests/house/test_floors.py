@@ -42,6 +42,8 @@ FLOOR = {
     "jobs.fleet": 12,
     "jobs.wiring": 13,
     "jobs.node": 14,
+    "letters": 14,
+    "listing": 14,
     # For people, and for users' tests.
     "testing": 15,
     "ops": 15,
@@ -217,7 +219,11 @@ def test_no_async_log_calls() -> None:
     assert not broken
 
 
-PUBLIC = ("pool", "pool.errors", "pool.events", "pool.maps", "pool.streams", "pool.testing")
+PUBLIC = (
+    *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
+    *("pool.maps", "pool.streams"),
+    "pool.testing",
+)
 
 
 @pytest.mark.parametrize("facade", PUBLIC)

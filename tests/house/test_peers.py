@@ -20,6 +20,7 @@ from benchmarks.peers.environments import OURS, PEERS
 from benchmarks.peers.metrics import GOALS, METRICS, judged, why_not
 from benchmarks.peers.page import page, write
 from benchmarks.peers.plot import Bar, chart
+from tools import figures
 
 ROOT = Path(__file__).parents[2]
 ADAPTERS = ROOT / "benchmarks/peers"
@@ -279,6 +280,29 @@ def test_a_page_has_a_plot_for_each_metric(tmp_path: Path) -> None:
         assert f"(peers/{name}.svg)" in text
         assert (tmp_path / f"peers/{name}.svg").is_file()
     assert page(json.loads((tmp_path / "peers/results.json").read_text("utf-8")), "peers") == text
+
+
+# --- what other pages quote -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("load", "repeats", "is_quiet"), [(0.5, 5, True), (0.51, 5, False), (0.5, 4, False)]
+)
+def test_of_single_jobs_pages_quote_a_quiet_run_alone(
+    load: float, repeats: int, is_quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = ("drain_1_per_s", "recovery_20_s", "idle_start_p50_us", "idle_result_p50_us")
+    told = {name: [each] * repeats for name, each in zip(of, (90.0, 9.0, 98.0, 142.0), strict=True)}
+    found = results(ours=peer(told), saq=peer({name: [100.0] * repeats for name in of}))
+    found["load_before"], found["sizes"]["repeats"] = [load], repeats
+    monkeypatch.setattr(figures, "loaded", lambda _: found)
+    readme, page = " ".join(figures.fast().split()), figures.beside()
+    assert "drains 0.9 times as many jobs a second" in readme
+    assert "begins elsewhere after 9 s; the next best takes 100 s (saq)" in readme
+    assert ("0.98 times as long to its start" in readme) == is_quiet
+    assert ("1.42 times as long to its result (saq)" in readme) == is_quiet
+    assert ("goals" in page and "not quiet enough" not in page) == is_quiet
+    assert ("| **missed** in 5 of 5, by 70 % |" in page) == is_quiet  # the drain, of 3 x the best
 
 
 # --- the harness ----------------------------------------------------------------------------------

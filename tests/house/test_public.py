@@ -19,11 +19,22 @@ import pytest
 import pool
 import pool.errors
 import pool.events
+import pool.letters
+import pool.listing
 import pool.maps
 import pool.streams
 import pool.testing
 
-HOMES = (pool, pool.errors, pool.events, pool.maps, pool.streams, pool.testing)
+HOMES = (
+    pool,
+    pool.errors,
+    pool.events,
+    pool.letters,
+    pool.listing,
+    pool.maps,
+    pool.streams,
+    pool.testing,
+)
 NAMES_MAX = 23
 # What a public signature names, and nobody has to.
 UNNAMED = {

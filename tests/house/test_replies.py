@@ -91,6 +91,8 @@ FIT: dict[str, Any] = {
     "ZRANGE": [b"m", b"1.5"],
     "HGETALL": [b"f", b"v"],
     "HKEYS": [b"f"],
+    "HSCAN": [b"12", [b"f", b"v"]],
+    "SSCAN": [b"0", [b"m"]],
     "PING": b"PONG",
     "TYPE": b"stream",
     "TIME": [b"1", b"2000"],

@@ -290,7 +290,7 @@ async def test_delays_and_options_out_of_bounds_are_refused(fleet: Fleet) -> Non
             node.options(delay_s=delay_s)  # type: ignore[arg-type]
         assert refused.value.option == "delay_s"
     with pytest.raises(InvalidOption):
-        node.options(if_exists="replace")  # type: ignore[arg-type]
+        node.options(if_exists="other")  # type: ignore[arg-type]
     ref = await node.options(delay_s=365 * 86_400).dispatch(echo, "far")
     assert (await ref.status()).state == "waiting"
     await answers(node)

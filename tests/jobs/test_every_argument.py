@@ -369,7 +369,9 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Node.__init__": A_NODE,
     "Node.options": {
         "delay_s": within(0.0, YEAR_S),
-        "if_exists": taking("reject"),
+        "if_exists": taking("reject").or_none(),
+        "queue_max": within(1, 1000, whole=True),
+        "attach_any": FLAG,
         "allow_unknown": FLAG,
     },
     "Dispatching.dispatch": A_JOB,
@@ -397,12 +399,16 @@ CALLS: dict[str, dict[str, Takes]] = {
         "attempts_max": within(1, 1000, whole=True),
         "backoff_s": BACKOFF,
         "backoff_max_s": within(1.0, YEAR_S, good=60.0),
+        "if_exists": taking("reject"),
+        "queue_max": within(1, 1000, whole=True),
     },
     "Handlers.service": {
         "name": NAME.called("handler"),
         "backoff_s": BACKOFF,
         "backoff_max_s": within(1.0, YEAR_S, good=60.0),
         "healthy_s": within(0.0, YEAR_S),
+        "if_exists": taking("reject"),
+        "queue_max": within(1, 1000, whole=True),
     },
     "Handlers.runner": {
         "name": NAME.called("handler"),

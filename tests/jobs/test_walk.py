@@ -17,7 +17,7 @@ import pytest
 
 from pool import Handlers, Job, Node, PoolError
 from pool.core.record import Options, Record
-from pool.errors import StoreFault, StoreUnavailable
+from pool.errors import JobSuperseded, StoreFault, StoreUnavailable
 from pool.events import (
     CountersMended,
     IndexRestored,
@@ -27,7 +27,7 @@ from pool.events import (
     WorkerFenced,
 )
 from pool.jobs.fleet.walker import Walker
-from pool.names import Names, lane_of
+from pool.names import Names, lane_of, line, queued
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import Target
 from pool.redis.commands.edges import AcknowledgeEdge
@@ -419,3 +419,45 @@ async def test_a_walk_that_fails_is_told_and_an_absent_server_is_not(
     assert "odd" in told.problem
     assert not errors
     assert len(fleet.all_seen(StoreTroubled)) == 1
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["record", "line", "flag", "deadline"])
+async def test_who_is_queued_has_its_turn_whatever_was_deleted_by_hand(
+    fleet: Fleet, diary: Diary, lost: str
+) -> None:
+    """Without a live job, in no line, behind one that does not know, or displaced for ever."""
+    gate = anyio.Event()
+    node = await fleet.node(made(diary, gate), lease_ttl_s=TTL_S)
+    first = await node.options(delay_s=600).dispatch("held", "k")
+    [second] = [await node.options(if_exists="queue").dispatch("quick", "k")]
+    names, do = fleet.wiring(node).context.lanes[0].lane.names, fleet.client
+    text: Any = do.hget(names.jobs, "k")
+    third = second
+    match lost:
+        case "record":
+            do.hdel(names.jobs, "k")
+            do.hdel(names.payloads, "k")
+            do.zrem(names.due, "k:k")
+            do.hincrby(names.lane, "waiting", -1)
+        case "line":
+            do.hdel(names.payloads, line("k"))
+        case "flag":
+            do.hset(names.jobs, "k", text.replace(b"|dn|", b"|d|"))
+        case "deadline":
+            third = await node.options(if_exists="coalesce").dispatch("quick", "k")
+            do.zrem(names.due, f"k:{queued('k', second.job_id)}")
+    told = None if lost == "deadline" else await fleet.seen(IndexRestored)
+    assert told is None or told.index == "queue"
+    if lost == "deadline":
+        with pytest.raises(JobSuperseded):
+            await second.result(timeout_s=FOUND_S)
+        second = third
+    elif lost != "record":
+        await first.stop()
+    gate.set()
+    if lost == "deadline":
+        await first.stop()
+    assert await second.result(timeout_s=FOUND_S) == "k"

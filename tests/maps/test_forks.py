@@ -90,7 +90,7 @@ class Bench:
     def has(self, at: Position) -> bool:
         """Say by the server's log whether the present history has a write; it is never trimmed."""
         found = self.client.xrange(self.stored.log, f"{at.revision}-0", f"{at.revision}-0")
-        return bool(found) and found[0][1][b"stamp"].decode() == at.stamp
+        return bool(found) and found[0][1][b"at"].split()[1].decode() == at.stamp
 
     def truth(self) -> dict[str, Any]:
         held = self.client.hgetall(self.stored.data)

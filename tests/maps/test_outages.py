@@ -98,7 +98,8 @@ async def test_a_write_that_was_broken_off_behind_its_log_stops_no_later_one(
         client: Any = fleet.client
         log = fleet.control.map_log("flags")
         [(_, fields)] = client.xrevrange(log, count=1)
-        fields |= {b"after": b"%d-%s" % (before, fields[b"stamp"]), b"edits": b"-1:a"}
+        made, stamp, _ = fields[b"at"].split()
+        fields |= {b"at": b"%s %s %d-%s" % (made, stamp, before, stamp), b"edits": b"-1:a"}
         client.xadd(log, fields, id=f"{before + 1}-0")
         if not is_written:
             await fleet.seen(MapResynced, map="flags")

@@ -115,12 +115,12 @@ class Fleet:
     def write_unseen(self, replica: Replica, *words: str) -> Position:
         """Write, and take the delta out of the log before anyone can read it."""
         stored = replica.stored
-        keys, limits = stored.keys(), (stored.name, secrets.token_hex(8), 1024, 0, 0)
+        keys, limits = stored.keys(), (stored.name, secrets.token_hex(8), 1024, "")
         with self.client.pipeline(transaction=True) as pipe:
             pipe.eval(WRITE.source, len(keys), *keys, self.follower.generation, *limits, *words)
             pipe.xtrim(stored.log, maxlen=0, approximate=False)
-            [[revision, stamp, *_], _] = pipe.execute()
-        return Position(self.follower.generation, int(revision), stamp.decode())
+            revision, stamp, _ = WRITE.reads(pipe.execute()[0])
+        return Position(self.follower.generation, revision, stamp)
 
     def truth(self, replica: Replica) -> dict[bytes, Value]:
         held = self.client.hgetall(replica.stored.data)

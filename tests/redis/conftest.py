@@ -15,7 +15,7 @@ import redis
 
 from pool.core.pooltime import Told
 from pool.core.record import Options, Outcome, Record
-from pool.names import Names
+from pool.names import Names, queued
 from pool.redis.acl import rules
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import Target
@@ -91,8 +91,9 @@ class Bench:
     def run(self, call: ScriptCall) -> Any:
         """Run a script; touching a key that it does not declare is an error (NOPERM)."""
         self.load(call)
-        # A pattern may not hold a space; `?` stands for any one character.
-        patterns = ["~" + _SPECIAL.sub(r"\\\1", key).replace(" ", "?") for key in {*call.keys}]
+        # A pattern may not hold blanks; `?` stands for any one character.
+        names = (_SPECIAL.sub(r"\\\1", key) for key in {*call.keys})
+        patterns = ["~" + re.sub(r"\s", "?", name) for name in names]
         self.do("ACL", "SETUSER", self.user, "resetkeys", *patterns)
         return self._do(self._limited, *call.words())
 
@@ -249,6 +250,12 @@ class Bench:
             changes["delay_s"] = 60.0
         elif state == "U":
             changes |= {"ranked": (), "unassigned": True}
+        if state == "Q":
+            if self.text(key) is None:
+                self.put(key, "R")
+            item = self.admission(key, policy="q9", **changes)
+            assert self.dispatch(item) == ["QUEUED 0"]
+            return self.record(queued(key, item.id))
         (status,) = self.dispatch(self.admission(key, **changes))
         assert status.startswith("OK ")
         if state == "R":

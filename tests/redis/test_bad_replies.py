@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio
 import attrs
@@ -372,11 +372,19 @@ async def test_what_is_said_unasked_answers_nobody(late: bytes) -> None:
 # --- a reply between a call and its own ---------------------------------------------------------
 
 
+Shape: TypeAlias = Callable[[bytes, bytes], bytes]
+SHAPES: Final[dict[str, Shape]] = {  # of what a script tells, with the number of its call
+    "in a text": lambda number, word: bulk(number + b" " + word),
+    "behind a list": lambda number, word: b"*2\r\n" + bulk(word) + bulk(number),
+    "beside it": lambda number, word: b"*2\r\n" + bulk(number) + bulk(word),
+}
+
+
 class Shifting:
     """A server that says something of its own before a reply; all others are late by one."""
 
-    def __init__(self, stray: bytes, at: int) -> None:
-        self.stray, self.at, self.calls = stray, at, 0
+    def __init__(self, stray: bytes, at: int, shape: Shape) -> None:
+        self.stray, self.at, self.shape, self.calls = stray, at, shape, 0
         self.numbers: list[bytes] = []
         self.is_late = False
 
@@ -403,19 +411,19 @@ class Shifting:
             case b"PING":
                 told = pong(words)
             case _:
-                told = b"*2\r\n" + bulk(words[-1]) + bulk(words[-2])
+                told = self.shape(words[-1], words[-2])
                 self.numbers.append(words[-1])
         self.calls += 1
         stray = self.stray
         if stray == b"last" and self.numbers[:-1]:
-            stray = b"*2\r\n" + bulk(self.numbers[-2]) + bulk(b"another's")
+            stray = self.shape(self.numbers[-2], b"another's")
         self.is_late = self.is_late or self.calls == self.at
         return [stray, told] if self.calls == self.at else [told]
 
 
 @contextmanager
-def shifting(stray: bytes, at: int) -> Iterator[str]:
-    with served(Shifting(stray, at).serve) as url:
+def shifting(stray: bytes, at: int, shape: Shape) -> Iterator[str]:
+    with served(Shifting(stray, at, shape).serve) as url:
         yield url
 
 
@@ -430,13 +438,16 @@ SHIFTS: Final = {
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stray", SHIFTS.values(), ids=SHIFTS)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("count", [1, 3])
-async def test_a_reply_between_a_call_and_its_own_answers_nobody(stray: bytes, count: int) -> None:
+async def test_a_reply_between_a_call_and_its_own_answers_nobody(
+    stray: bytes, shape: Shape, count: int
+) -> None:
     """C4: there are as many replies as calls, and what is left over comes too late to be seen."""
     care = Care()
-    script = attrs.evolve(RENEW, reads=lambda reply: reply)
+    script = attrs.evolve(RENEW, reads=lambda reply: reply[0] if type(reply) is list else reply)
     for at in range(2, 2 + count):
-        with shifting(stray, at) as url:
+        with shifting(stray, at, shape) as url:
             pipeline = await Pipeline.open(
                 SystemIO(), Url.parse(url), op_timeout_s=OP_TIMEOUT_S, care=care
             )

@@ -106,7 +106,7 @@ def test_a_live_key_is_refused_or_attached_to(bench: Bench, state: str, where: s
     """G-02: one key, one live job; neither answer writes."""
     live = bench.put("k", state)
     before = bench.dump()
-    items = [bench.admission("k"), bench.admission("k", attach=True, handler="other")]
+    items = [bench.admission("k"), bench.admission("k", policy="b", handler="other")]
     facts = f"{state} {where} {live.id} h"
     assert bench.dispatch(*items) == [f"EXISTS {facts}", f"ATTACHED {facts}"]
     assert bench.dump() == before
@@ -137,7 +137,7 @@ def test_a_repeat_of_an_ended_job_never_runs_it_again(bench: Bench) -> None:
 def test_who_is_refused_while_a_former_call_may_come_is_refused_for_good(bench: Bench) -> None:
     """G-04: told "no", the caller goes on; the late copy then finds room, and may not run it."""
     full = bench.admission("new", handler="none", ranked=())
-    late = [bench.admission("k"), bench.admission("k", attach=True), full]
+    late = [bench.admission("k"), bench.admission("k", policy="b"), full]
     live = bench.put("k", "P")
     said = [f"EXISTS P w1.1 {live.id} h", f"ATTACHED P w1.1 {live.id} h", "UNKNOWN"]
     before = bench.dump()
@@ -152,7 +152,7 @@ def test_who_is_refused_while_a_former_call_may_come_is_refused_for_good(bench: 
     kept: Any = bench.client.zrange(bench.names.kept, 0, 0, withscores=True)
     [(ids, until_ms)] = kept
     assert 0 < until_ms - bench.now_ms() <= 30_000
-    assert pair("k", late[0].id) in ids.decode().split("\n")
+    assert pair("k", late[0].id) in [line.partition(" ")[2] for line in ids.decode().split("\n")]
     assert bench.audit() == []
 
 

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from pool.core.record import Options
+from pool.names import line, queued
 from pool.redis.commands.calls import Target
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.upkeep import expired, walked
@@ -91,7 +92,7 @@ def _restore(bench: Bench) -> ScriptCall:
 
 def _expire(bench: Bench) -> ScriptCall:
     bench.run(bench.advance_call("own", "w1.1", bench.edge("d", "r2", ttl_ms=1)))
-    while not (items := expired(bench.run(bench.lane.expire([], items_max=9)))):
+    while not (items := expired(bench.run(bench.lane.expire([], items_max=9))).items):
         pass  # for a millisecond
     return bench.lane.expire(items, items_max=9)
 
@@ -104,6 +105,30 @@ def walk(bench: Bench, cursor: str = "") -> ScriptCall:
 def _recount(bench: Bench) -> ScriptCall:
     changes = walked(bench.run(walk(bench))).changes
     return bench.lane.recount(["h", "other"], changes=changes, found=1, counted=1)
+
+
+def _queue(bench: Bench) -> ScriptCall:
+    bench.put("r1", "Q")
+    items = [bench.admission(k, policy=p) for k, p in (("r1", "q9"), ("r1", "r"), ("r2", "c"))]
+    return bench.dispatch_call(*items, bench.admission("p", policy="a", payload=b"payload"))
+
+
+def _promote(bench: Bench) -> ScriptCall:
+    first, second = bench.put("r1", "Q"), bench.put("r1", "Q")
+    bench.put("r2", "Q")
+    edges = [bench.edge("c", queued("r1", second.id)), bench.edge("d", "r2"), bench.edge("x", "r1")]
+    assert first.state == "queued"
+    return bench.advance_call("own", "w1.1", *edges)
+
+
+def _requeue(bench: Bench) -> ScriptCall:
+    lost, kept = bench.put("r1", "Q"), bench.put("r2", "Q")
+    bench.do("HDEL", bench.names.jobs, "r2")
+    bench.do("HDEL", bench.names.payloads, line("r1"))
+    bench.do("SREM", bench.names.owned("w1.1"), "r2")
+    bench.do("HDEL", bench.names.payloads, "r2")
+    bench.do("DEL", bench.names.inbox("r2"))
+    return bench.lane.requeue([("r1", lost.id), ("r2", ""), ("r2", kept.id)])
 
 
 def _join(bench: Bench) -> ScriptCall:
@@ -120,6 +145,7 @@ def _join(bench: Bench) -> ScriptCall:
 # Each makes a call which writes, in a lane as `busy` makes it.
 ACCEPTING: dict[str, Make] = {
     "dispatch": _dispatch,
+    "queue": _queue,
     "ttl": lambda b: b.lane.change_ttl(2_000),
     "notify": lambda b: b.lane.notify("r1", "w1.1", "r9", b"m", messages_max=9),
 }
@@ -144,6 +170,8 @@ FREEING: dict[str, Make] = {
     "leave": lambda b: b.lane.leave([W2, NODE]),
     "quarantine": _quarantine,
     "restore": _restore,
+    "promote": _promote,
+    "requeue": _requeue,
     "walk": walk,
     "recount": _recount,
 }
@@ -176,7 +204,8 @@ def test_every_script_of_the_lane_is_held_to_these_rules() -> None:
     """A script that is added must be added here."""
     scripts = {script.name for script in SCRIPTS}
     tested = {"settle": "advance", "release": "advance", "grant": "advance", "stop": "intend"}
-    tested |= {"reap grant": "advance", "reap all": "reap"}
+    tested |= {"reap grant": "advance", "reap all": "reap", "promote": "advance"}
+    tested |= {"queue": "dispatch"}
     # `found` has one key, in the control prefix, and a test of its own.
     assert {tested.get(name, name) for name in ALL} == scripts - {"open_pool"}
 
@@ -284,6 +313,8 @@ def unused(bench: Bench, name: str) -> set[str]:
             return {n.inbox("r1"), n.open, n.trials, n.parked, n.letters, n.journal}
         case "look":
             return {n.thawed}  # for records with marks
+        case "promote":
+            return {*inboxes, n.open, n.trials}
         case "forget":  # whose indexes are of another type owns what the reaper has to see to
             return {n.owned("w2.1"), n.stream("w2.1"), n.signal("w2.1")}
         case "release" | "reap grant":
@@ -379,7 +410,7 @@ def test_a_full_server_answers_each_dispatch_that_needs_no_memory(
         b.do("SET", b.names.result("x2", "of-ended"), "done|5|w1.1|")
         items = [b.admission(key) for key in ("first", "r1", "x2", "r2", "second")]
         items[2].id = "of-ended"
-        items[3].attach = True
+        items[3].policy = "b"
         return b.lane.dispatch(items, [W1], pending_s=1.0, queued_jobs_max=0)
 
     full, call = at_its_limit(make)

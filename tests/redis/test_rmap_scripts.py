@@ -307,7 +307,7 @@ async def test_a_stamp_names_a_whole_history(store: Store) -> None:
     stored = store.map
     await store.write(Set(b"a", b"1"))
     older = {key: store.client.dump(key) for key in (stored.data, stored.log)}
-    call = WRITE(stored.keys(), (GENERATION, "flags", "same", 10, 0, 0, "set", "b", "2"))
+    call = WRITE(stored.keys(), (GENERATION, "flags", "same", 10, "", "set", "b", "2"))
 
     async def history(value: bytes) -> list[Position]:
         for key, dump in older.items():
@@ -335,7 +335,7 @@ async def test_a_plain_write_does_what_any_other_does(store: Store, name: str) -
         for key, dump in before.items():
             store.client.restore(key, 0, dump, replace=True)
         words = ("set", "a", "2") * times
-        call = WRITE(stored.keys(), (GENERATION, name, "same", 10, 0, 0, *words))
+        call = WRITE(stored.keys(), (GENERATION, name, "same", 10, "", *words))
         revision, stamp, outcomes = await store.pipeline.call(call)
         assert outcomes[0] == OpResult(True, b"1")
         log = store.client.xrange(stored.log)
@@ -979,13 +979,13 @@ async def test_a_page_reads_nothing_of_the_log_that_it_does_not_bring(
 
 @given(
     st.dictionaries(
-        st.sampled_from(["incarnation", "stamp", "after", "edits", "other"]),
+        st.sampled_from(["at", "edits", "other"]),
         st.sampled_from(
             [
                 b"",
                 b"1",
                 b"1-2",
-                b"i1",
+                b"i1 2 1-2",
                 b"+1:a2:bc",
                 b"-1:a",
                 b"+9:a",

@@ -387,8 +387,13 @@ def test_what_a_cap_took_is_counted_until_it_was_told(shop: Shop) -> None:
     gone = shop.mend()  # four that were given to nobody, and four of the stale one
     assert (gone.freed, gone.missed, gone.told) == (0, 8, 0)
     assert (shop.mend().missed, shop.mend(told=8).told, shop.mend().told) == (8, 8, 8)
+    since = shop.bench.do("HGET", shop.stream.meta, f"missed:{shop.sink.name}").split(b"|")[1:]
+    assert len(since) == 2
     assert shop.take(ME, 10).events == []  # the two that were released
     assert (shop.mend().missed, shop.mend().told) == (10, 8)
+    # What no group had been given is counted apart from what was pending.
+    told = shop.bench.do("HGET", shop.stream.meta, f"missed:{shop.sink.name}").split(b"|")
+    assert told == [b"10", *since]
     # What somebody has told of another life of the stream says nothing of this one.
     assert shop.mend(told=10, of_life=b"1.2").told == 8
 

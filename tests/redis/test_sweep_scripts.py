@@ -356,7 +356,7 @@ def test_an_unreadable_record_is_parked_with_all_it_had(bench: Bench, state: str
     assert bench.run(bench.lane.quarantine(key, b"garbage", "w1.1")) == b"OK"
 
     job_id, letter = bench.do("HRANDFIELD", n.letters, 1, "WITHVALUES")
-    assert letter.partition(b"\n")[2] == b"garbage\n" + b"x" * 2000
+    assert letter.partition(b"\n")[2] == b"garbage\n\n" + b"x" * 2000
     assert bench.do("ZSCORE", n.parked, job_id) is not None
     assert bench.counter("parked") == 1
     assert bench.audit() == []

@@ -511,7 +511,7 @@ async def test_what_was_missed_is_told_though_an_answer_was_lost(
         for _ in range(3):
             await bench.renewed(sink.consumer)
         told = sum(each.events for each in bench.all_seen(SinkMissed))
-        missed = int(bench.client.hget(stream._stored.meta, "missed:billing"))
+        missed = int(bench.client.hget(stream._stored.meta, "missed:billing").partition(b"|")[0])
         assert told == missed
 
 
@@ -1071,6 +1071,7 @@ async def test_what_could_not_be_noted_is_noted_with_the_next_tick(
         await bench.add(stream, 1)
         [event] = await bench.take(sink, 1)
         [source] = sink._sources.values()
+        sink._hands._note()  # by the timer of another one: what is done at once costs no note
         assert [*source.fresh] == [event.id]
         await sink.ack(event)
         assert not source.fresh

@@ -63,6 +63,8 @@ def causes(view: View, bounds: Bounds, found: Finding) -> None:
         if commit.word == "cancelled":
             found.judged += 1
             own = any(run.end is not None and run.end.err == "cancel" for run in runs)
+            if _was_displaced(view, commit):
+                continue
             if not own and not _was_asked(asked[commit.job], commit.order + bounds.slack_s):
                 why = "was refused" if asked[commit.job] else "nobody had asked"
                 shown = (commit.event, *asked[commit.job][-1:])
@@ -77,6 +79,15 @@ def causes(view: View, bounds: Bounds, found: Finding) -> None:
             if not limit or end.t < run.start.t + limit - 0.002:
                 took = end.t - run.start.t
                 found.say(f"{run.start.job} timed out after {took:.2f} s of {limit}", end)
+
+
+def _was_displaced(view: View, commit: Commit) -> bool:
+    """Say whether a dispatch has ended it that might, as its cause says."""
+    word, _, by = commit.cause.partition(" by ")
+    policies = {"replaced": ("replace",), "superseded": ("replace", "coalesce")}.get(word, ())
+    answered = view.accepted.get(by)
+    tried = view.of.get("dispatch", ()) if answered is None else (answered,)
+    return any(e.key == commit.key and e.extra.get("policy") in policies for e in tried)
 
 
 def _was_asked(stops: Collection[Event], by: float) -> bool:
@@ -205,7 +216,7 @@ def begins_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         asked = view.invoked.get(dispatch.idem, dispatch)
         runs = view.by_job.get(job, ())
         delay_s = dispatch.extra.get("delay_s", 0.0)
-        due = max(dispatch.t, asked.t + delay_s)
+        due = max(dispatch.t, asked.t + delay_s, view.turn(job, dispatch))
         found.judged += 1
         _judge_wait(view, bounds, found, dispatch, due, runs[0].start if runs else None)
         for run, after in pairwise(runs):
@@ -296,15 +307,19 @@ def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
         if not in_peace(asked.t, start):
             continue
         found.judged += 1
-        if bounds.slots and start.t > accepted.t + BESIDE_S:
-            free_s = view.free_s(accepted.t, start.t, bounds)
+        since = max(accepted.t, view.turn(job, accepted))
+        if bounds.slots and start.t > since + BESIDE_S:
+            free_s = view.free_s(since, start.t, bounds)
             if free_s > BESIDE_S:
                 found.say(f"{job} waited {free_s:.2f} s beside a free slot", accepted, start)
         queue = ("kind", "timeout_s", "poison")  # one per handler
         kind = (view.lane_of(start.key), *(start.extra.get(name) for name in queue))
         # Who was held ahead and given back waited meanwhile where others did not look: order can be
         # judged only where it is told how often a job was granted.
-        if sum(e.t <= start.t for e in view.grants.get(start.key, ()) if e.job == job) == 1:
+        if (
+            since == accepted.t
+            and sum(e.t <= start.t for e in view.grants.get(start.key, ()) if e.job == job) == 1
+        ):
             begun[kind].append((accepted.t, asked.t, accepted, start))
     for since, told, said, start in _due(view, bounds):
         if not bounds.slots or not in_peace(told, start):
@@ -332,7 +347,8 @@ def _due(view: View, bounds: Bounds) -> Iterator[tuple[float, float, Event, Even
         delay_s = accepted.extra.get("delay_s") if accepted else 0.0
         if accepted and delay_s:
             asked = view.invoked.get(accepted.idem, accepted)
-            yield accepted.t + delay_s, asked.t, accepted, runs[0].start
+            since = max(accepted.t + delay_s, view.turn(job, accepted))
+            yield since, asked.t, accepted, runs[0].start
         for before, after in pairwise(runs):
             end = before.end
             if end is None or after.start.attempt != before.start.attempt + 1:

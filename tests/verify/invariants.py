@@ -32,6 +32,7 @@ from tests.verify.view import (
     LOST,
     STEP,
     STOPS,
+    TERMINAL_ERRORS,
     Bounds,
     Commit,
     Fault,
@@ -70,7 +71,6 @@ Check: TypeAlias = Callable[[View, Bounds, Finding], None]
 INVARIANTS: Final[dict[str, tuple[str, Check]]] = {}
 NOT_YET: Final = {
     "I12b": "idempotency keys do not exist yet; I12 judges the library's own repeats",
-    "I13b": "the policies queue, replace and coalesce do not exist yet: a key has one live job",
 }
 
 
@@ -165,6 +165,8 @@ def one_committer(view: View, bounds: Bounds, found: Finding) -> None:
     for commit in view.commits:
         found.judged += 1
         before = highest.get(commit.key)
+        if not commit.nonce:  # of what nobody owned, as of one that was queued behind it
+            continue
         if before is None or commit.epoch >= before.epoch:
             highest[commit.key] = commit
         elif commit.key and not _lost_between(view, before.order, commit.order):
@@ -225,7 +227,7 @@ def outcome_is_one(view: View, _: Bounds, found: Finding) -> None:
                 found.say(f"{event.job} was settled first twice", before, event)
     told: dict[str, tuple[str, Event]] = {}
     for event in view.of.get("result", ()):
-        if event.type == "ok" or event.err in ("POOLPARKED", "POOLCANCELLED"):
+        if event.type == "ok" or event.err in TERMINAL_ERRORS:
             found.judged += 1
             said = event.err or _canonical(event.result)
             value, before = told.setdefault(event.job, (said, event))
@@ -268,7 +270,7 @@ def first_write_wins(view: View, bounds: Bounds, found: Finding) -> None:
     gone = {commit.job for commit in view.settled} - first.keys()
     for event in view.of.get("result", ()):
         dispatch = view.accepted.get(event.job)
-        is_told = event.type == "ok" or event.err in ("POOLPARKED", "POOLCANCELLED")
+        is_told = event.type == "ok" or event.err in TERMINAL_ERRORS
         if is_told and dispatch and event.t > view.lost and event.job not in gone:
             found.judged += 1
             # It may be forgotten when its time is over by a clock that nobody has seen to step.
@@ -390,9 +392,10 @@ def _known_at(view: View, start: Event) -> float:
 def one_call_one_job(view: View, _: Bounds, found: Finding) -> None:
     """Whatever the library repeats, one dispatch call leads to one job id."""
     made: dict[str, Event] = {}
+    anew = {event.job for event in view.of.get("replayed", ())}  # of dead letters
     for f in ("dispatch", "start", "effect", "commit"):
         for event in view.of.get(f, ()):
-            if event.idem and event.job:
+            if event.idem and event.job and event.job not in anew:
                 found.judged += 1
                 first = made.setdefault(event.idem, event)
                 if first.job != event.job:
@@ -455,6 +458,71 @@ def _messages_in_order(view: View, found: Finding) -> None:
             is_handled = event.extra["seq"] in first.get(event.job, ()) or _is_reborn(view, event)
             if not is_handled:
                 found.say(f"{event.key!r}: message {event.extra['seq']} was never handled", event)
+
+
+# --- lines ------------------------------------------------------------------------------------
+
+
+@invariant("I13b", "a line goes in order, and the newest takes the others' place")
+def lines_are_kept(view: View, _: Bounds, found: Finding) -> None:
+    """What was dispatched after another one of its key was accepted begins when that has ended.
+
+    Behind a live job that another one replaced, or with which it coalesced, nothing else has its
+    turn before that; a replaced job is not granted again; and who was superseded never began, and
+    names one that could do so.  Lost data excuse what came before.
+    """
+    settled = {commit.job: commit for commit in reversed(view.settled)}
+    invoked = {idem: event.t for idem, event in view.invoked.items()}
+    by_key: dict[str, list[tuple[str, Event, float]]] = defaultdict(list)
+    for job, ok in view.accepted.items():
+        by_key[ok.key].append((job, ok, invoked.get(ok.idem, ok.t)))
+    for jobs in by_key.values():
+        policies = [each for each in jobs if each[1].extra.get("policy") not in (None, "attach")]
+        for job, ok, asked in policies:
+            found.judged += 1
+            runs = view.by_job.get(job, ())
+            if not runs or _lost_between(view, 0.0, runs[0].start.t):
+                continue
+            began = runs[0].start
+            between = []
+            for other, before, _at in jobs:
+                if before.t >= asked or other == job:
+                    continue
+                had, end = view.by_job.get(other, ()), settled.get(other)
+                if not had:
+                    continue  # it has ended in the line, or will
+                last = max(had[-1].start.t, end.order if end is not None else 0.0)
+                if last > began.t and not _lost_between(view, 0.0, last):
+                    found.say(f"{job} began, and {other} before it had not ended", before, began)
+                if ok.t < had[0].start.t < began.t:
+                    between.append(other)
+            if ok.extra["policy"] != "queue" and len(between) > 1:
+                found.say(f"{job} took the place of {between[1:]}, which ran before it", ok, began)
+        for job, ok, _at in policies:
+            if ok.extra["policy"] == "replace":
+                _judge_replaced(view, found, job, ok, jobs)
+    for commit in view.settled:
+        if commit.cause.startswith("superseded by "):
+            by = view.accepted.get(commit.cause.removeprefix("superseded by "))
+            found.judged += 1
+            had = view.by_job.get(commit.job, ())
+            if had and not _lost_between(view, 0.0, max(commit.order, had[-1].start.t)):
+                found.say(f"{commit.job} was superseded, and ran", commit.event)
+            if by is not None and by.extra.get("policy") not in ("replace", "coalesce"):
+                found.say(f"{commit.job} was superseded by {by.job}, which may not", by)
+
+
+def _judge_replaced(
+    view: View, found: Finding, job: str, ok: Event, jobs: Sequence[tuple[str, Event, float]]
+) -> None:
+    """What had begun before it was replaced has no further turn."""
+    for other, before, _ in jobs:
+        runs = view.by_job.get(other, ())
+        if other == job or before.t >= ok.t or not runs or runs[0].start.t >= ok.t:
+            continue
+        for grant in view.grants.get(ok.key, ()):
+            if grant.job == other and grant.t > ok.t and not _lost_between(view, 0.0, grant.t):
+                found.say(f"{other} was replaced by {job}, and granted again", ok, grant)
 
 
 # --- ownership -------------------------------------------------------------------------------

@@ -2011,6 +2011,120 @@ def cancelled(s: Story) -> None:
     s.commit("j1", extra={"word": "cancelled"})
 
 
+def second(s: Story, *, policy: str = "queue", first_s: float = 0.1) -> None:
+    """One job runs, and another one that was dispatched meanwhile begins so long after that."""
+    s.dispatch("j1")
+    s.start("j1")
+    s.at += 0.1
+    s.dispatch("j2", policy=policy)
+    s.at += first_s
+    word = {"word": "cancelled", "cause": "replaced by j2"} if policy == "replace" else {}
+    s.end("j1", err="cancelled" if word else "", effect=not word)
+    s.commit("j1", extra=word or {"word": "done"})
+
+
+@good("I13b")
+def each_has_its_turn(s: Story) -> None:
+    second(s)
+    s.dispatch("j3", policy="queue")
+    s.at += 0.1
+    s.start("j2", epoch=11)
+    s.end("j2", epoch=11)
+    s.commit("j2", epoch=11)
+    s.start("j3", epoch=12)
+
+
+@good("I13b")
+def the_newest_takes_the_others_place(s: Story) -> None:
+    second(s)
+    s.dispatch("j3", policy="coalesce")
+    superseded = {"word": "cancelled", "cause": "superseded by j3"}
+    s.say("commit", job="j2", key="k", epoch=5, result="first", extra=superseded)
+    s.at += 0.1
+    s.start("j3", epoch=12)
+
+
+@bad("I13b")
+def it_begins_before_the_one_before_it_has_ended(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.at += 0.1
+    s.dispatch("j2", policy="queue")
+    s.at += 0.1
+    s.start("j2", epoch=11)
+    s.at += 0.1
+    s.end("j1")
+    s.commit("j1")
+
+
+@bad("I13b")
+def the_last_has_the_first_turn(s: Story) -> None:
+    second(s)
+    s.dispatch("j3", policy="queue")
+    s.at += 0.1
+    s.start("j3", epoch=11)
+    s.end("j3", epoch=11)
+    s.commit("j3", epoch=11)
+    s.at += 0.1
+    s.start("j2", epoch=12)
+
+
+@bad("I13b")
+def the_newest_waits_with_others(s: Story) -> None:
+    s.dispatch("j1")
+    s.at += 0.1
+    s.dispatch("j2", policy="queue")
+    s.dispatch("j3", policy="queue")
+    s.at += 0.1
+    s.dispatch("j4", policy="coalesce")
+    for number, job in enumerate(("j1", "j2", "j4")):
+        s.at += 0.1
+        s.start(job, epoch=11 + number)
+        s.end(job, epoch=11 + number)
+        s.commit(job, epoch=11 + number)
+
+
+@bad("I13b")
+def what_was_replaced_begins_again(s: Story) -> None:
+    s.dispatch("j1")
+    s.start("j1")
+    s.at += 0.1
+    s.dispatch("j2", policy="replace")
+    s.at += 0.1
+    s.say("own", job="j1", key="k", epoch=11, nonce="Wb.1")
+
+
+@bad("I13b")
+def what_was_superseded_has_run(s: Story) -> None:
+    second(s, policy="queue")
+    s.dispatch("j3", policy="coalesce")
+    s.start("j2", epoch=11)
+    superseded = {"word": "cancelled", "cause": "superseded by j3"}
+    s.say("commit", job="j2", key="k", epoch=5, result="first", extra=superseded)
+
+
+@bad("I13b")
+def one_that_only_waits_takes_anothers_place(s: Story) -> None:
+    second(s)
+    s.dispatch("j3", policy="queue")
+    superseded = {"word": "cancelled", "cause": "superseded by j3"}
+    s.say("commit", job="j2", key="k", epoch=5, result="first", extra=superseded)
+
+
+@good("I31")
+def a_dispatch_took_its_place(s: Story) -> None:
+    second(s, policy="replace")
+
+
+@bad("I31")
+def a_dispatch_that_only_waits_takes_its_place(s: Story) -> None:
+    second(s, policy="replace")
+    s.events[:] = [
+        attrs.evolve(e, extra={**e.extra, "policy": "queue"}) if e.f == "dispatch" else e
+        for e in s.events
+    ]
+
+
 @good("I31")
 def who_was_stopped_had_been_asked_to(s: Story) -> None:
     s.dispatch("j1")

@@ -16,7 +16,7 @@ from tests.verify.history import Event
 
 STARVED_S: Final = 0.25  # waited between two looks, which are half a second apart
 APART_S: Final = 0.75  # two waits with more between them do not belong together
-TERMINAL_ERRORS: Final = frozenset({"POOLPARKED", "POOLCANCELLED"})
+TERMINAL_ERRORS: Final = frozenset({"POOLPARKED", "POOLCANCELLED", "POOLSUPERSEDED"})
 EXPIRED: Final = "POOLEXPIRED"  # says that a job has ended only where that may be forgotten
 LOST: Final = "POOLJOBLOST"  # ... or has been lost, and then only this is to be said
 STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})
@@ -264,6 +264,25 @@ class View:
         most_s = _window_s(bounds)
         found = self.excuses({"clock", STEP}, began - most_s, ended)
         return self.stood_s(began, bounds, lane) + sum(_step_s(f, most_s) for f in found)
+
+    def turn(self, job: str, dispatch: Event) -> float:
+        """Return when a job's turn came: when it was accepted, or the last one before it ended."""
+        if dispatch.extra.get("policy") in (None, "attach"):
+            return dispatch.t
+        runs = self.by_job.get(job, ())
+        start = runs[0].start.t if runs else math.inf
+        others = [j for j, ok in self.accepted.items() if ok.key == dispatch.key and j != job]
+        ends = [self.ended.get(other, math.inf) for other in others]
+        # Also of those whose dispatcher never heard that they were accepted.
+        ends += [at for at, other in self._ends.get(dispatch.key, ()) if other != job]
+        return max((end for end in ends if end <= start), default=0.0)
+
+    @cached_property
+    def _ends(self) -> Mapping[str, Sequence[tuple[float, str]]]:
+        ends: dict[str, list[tuple[float, str]]] = defaultdict(list)
+        for commit in self.settled:
+            ends[commit.key].append((commit.order, commit.job))
+        return ends
 
     def stood_s(self, began: float, bounds: Bounds, lane: str) -> float:
         """Return by how much steps of before may, as long as nobody could have set them right.

@@ -27,7 +27,7 @@ from pool.jobs.client.dispatcher import (
     Accepted,
     Pending,
 )
-from pool.jobs.client.job_client import DispatchOptions, JobClient, no_handler
+from pool.jobs.client.job_client import DispatchOptions, JobClient, known_id, no_handler
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler
 from pool.names import check_handler, lane_of
@@ -46,12 +46,23 @@ TURN_MAX: Final = 1024  # ... prepared in one turn of the loop: some 20 ms
 class Call:
     """One job of a `dispatch_many`: its key, and its arguments."""
 
-    __slots__ = ("args", "key", "kwargs")
+    __slots__ = ("_known", "args", "key", "kwargs")
 
     def __init__(self, key: str, /, *args: Any, **kwargs: Any) -> None:
         self.key: str = key
         self.args: tuple[Any, ...] = args
         self.kwargs: dict[str, Any] = kwargs
+        self._known = ""
+
+    def identified(self, *, job_id: str | None = None, idempotency_key: str | None = None) -> Call:
+        """Return it with an id or an idempotency key of its own; see `Node.options`.
+
+        Raises:
+            InvalidOption: It is none, or both are given.
+        """
+        call = Call(self.key, *self.args, **self.kwargs)
+        call._known = known_id(job_id, idempotency_key)
+        return call
 
     def __repr__(self) -> str:
         return f"Call({shown(self.key)!r}, ...)"
@@ -125,6 +136,9 @@ class Dispatching:
 
         Raises:
             JobExists: The key has a live job; `owner` says where.  See `options(if_exists=...)`.
+            JobStopping, ArgumentsDiffer, QueueFull: The same, where another policy was asked for.
+            IdempotencyConflict: The id or idempotency key is that of a job with another handler or
+                other arguments; see `options(idempotency_key=...)`.
             PoolFull: `Settings.queued_jobs_max` jobs wait already.  Retry later.
             UnknownHandler: No node ever registered the name; see `options(allow_unknown=...)`.
             InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.
@@ -266,10 +280,11 @@ class _Many:
     def _admit(self, calls: Sequence[Call | str]) -> list[Pending | PoolError]:
         """Admit calls, as many as there is room for in a slice."""
         client, items, left = self.client, list[Admission | PoolError](), SLICE_BYTES_MAX
+        handler, options = self.handler, self.options
         for call in calls:
             try:
                 one = Call(call) if isinstance(call, str) else _checked(call)
-                item = client.admission(self.handler, one.key, one.args, one.kwargs, self.options)
+                item = client.admission(handler, one.key, one.args, one.kwargs, options, one._known)
                 items.append(item)
                 if (left := left - len(item.payload)) <= 0:
                     break

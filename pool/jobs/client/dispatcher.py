@@ -29,15 +29,19 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.record import Outcome, Record
+from pool.core.record import Outcome, Record, more_of
 from pool.core.retry import DISPATCH_RETRY_S, refused_delay
 from pool.errors import (
+    ArgumentsDiffer,
+    IdempotencyConflict,
     JobExists,
     JobLost,
+    JobStopping,
     NotRunning,
     OutcomeExpired,
     PoolError,
     PoolFull,
+    QueueFull,
     StartFailed,
     StorageFull,
     StoreFault,
@@ -49,7 +53,22 @@ from pool.errors import (
 from pool.jobs.context import TARGETS_MAX, Context, Ranks, Seen
 from pool.names import pair, split_pair
 from pool.redis import pipeline
-from pool.redis.commands.admission import Admission, Admitted, Exists, Full, Said
+from pool.redis.commands.admission import (
+    Admission,
+    Admitted,
+    Conflict,
+    Differs,
+    Elsewhere,
+    Exists,
+    Full,
+    LineFull,
+    Policy,
+    Queued,
+    Replayed,
+    Said,
+    Stopping,
+)
+from pool.redis.commands.calls import Target
 from pool.redis.commands.talk import Missing, More
 from pool.redis.io.system import Reply, Waiter
 from pool.runtime.actor import Actor
@@ -62,6 +81,7 @@ ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
 LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
 KNOWN_MAX: Final = 10_000  # handlers remembered as registered
+_COME_AGAIN: Final = (Policy, Elsewhere)  # answers that tell how
 LATE: Final = "not sent: the calls before it took too long"
 
 
@@ -97,7 +117,7 @@ class Pending:
     is_answered: bool = False
     is_tried: bool = False  # a call that had it has failed
     maybe_done: bool = False  # one of the calls that had it may have been carried out
-    generation: str = ""  # whose data the first of those was for
+    generation: str = ""  # whose data the first of those was for, if there is one
 
     def resolve(self, answer: Accepted | PoolError) -> None:
         if not self.is_answered:
@@ -204,6 +224,7 @@ class _Lane:
     doubted_s: float = 0.0  # until then, something may be sent again that may be done
     due_s: float = math.inf  # when it is looked whose time is up of these and of the queue
     looks: dict[tuple[str, str], None] = attrs.field(factory=dict)
+    owners: set[Target] = attrs.field(factory=set)  # who has what is to be compared with
     is_looking: bool = False
     is_crowded: bool = False  # there was no place for us among those who are told
 
@@ -442,6 +463,9 @@ class Dispatcher(Actor[Message]):
                 item.unassigned = is_last or not targets
                 item.ranked = ranks.of(targets)
             items.append(item)
+        if lane.owners:
+            ranks.of(tuple(lane.owners))  # whose streams are to be looked into, too
+            lane.owners.clear()
         state = context.lanes[number]
         call = state.lane.dispatch(
             items,
@@ -483,13 +507,21 @@ class Dispatcher(Actor[Message]):
         seen = self.context.lanes[number].seen(admitted.asked_s)
         told: list[Admitted] = reply
         for pending, said in zip(batch, told, strict=True):
-            if said is Said.UNKNOWN and self._has_known(pending.item):
+            if said is Said.ACCEPTED:  # nearly all of them
+                pending.resolve(self._read(pending.item, said, seen))
+            elif said is Said.UNKNOWN and self._has_known(pending.item):
                 # It was registered: the data are new, and nobody has joined them yet who says so.
                 pending.item.allow_unknown = True
                 again.append(pending)
             elif said is Said.NO_ROOM:
                 self._saturated[pending.item.handler] = self.context.io.clock() + SATURATED_S
                 pending.item.unassigned = True
+                again.append(pending)
+            elif type(said) in _COME_AGAIN:
+                if isinstance(said, Policy):
+                    pending.item.policy = said.policy
+                elif isinstance(said, Elsewhere):
+                    self._lane(number).owners.add(said.owner)
                 again.append(pending)
             elif admitted.only_answered or said is Said.UNREADABLE:  # nothing of it is remembered
                 is_full = isinstance(said, Full)
@@ -498,13 +530,13 @@ class Dispatcher(Actor[Message]):
                     pending.fail(answer)
                 else:
                     pending.resolve(answer)
-            else:
+            elif pending.generation not in ("", admitted.generation):
+                # It may have been done with the data that are lost: these know nothing of that.
                 answer = self._read(pending.item, said, seen)
-                is_anew = pending.maybe_done and pending.generation != admitted.generation
-                if is_anew and isinstance(answer, PoolError):
-                    # It may have been done with the data that are lost: these know nothing of that.
-                    answer = unsure(StoreLost(pool=self.context.pool))
-                pending.resolve(answer)
+                is_refused = isinstance(answer, PoolError)
+                pending.resolve(unsure(StoreLost(pool=self.context.pool)) if is_refused else answer)
+            else:
+                pending.resolve(self._read(pending.item, said, seen))
         first = batch[0].item  # each is, once
         if told[0] is Said.ACCEPTED and not first.allow_unknown and len(self._known) < KNOWN_MAX:
             self._known.add(first.handler)
@@ -569,6 +601,17 @@ class Dispatcher(Actor[Message]):
                 return Accepted(item.key, item.id, item.handler, seen)
             case Said.ENDED:
                 return Accepted(item.key, item.id, item.handler, None)
+            case Replayed(job_id, handler):
+                return Accepted(item.key, job_id, handler, None)
+            case Conflict(handler, digest):
+                return IdempotencyConflict(
+                    key=item.key,
+                    job_id=item.id,
+                    handler=item.handler,
+                    digest=more_of(item.more, "digest"),
+                    known_handler=handler,
+                    known_digest=digest,
+                )
             case Exists(_, _, job_id, handler, is_attached=True):
                 return Accepted(item.key, job_id, handler, seen)
             case Exists(state, owner, job_id):
@@ -576,6 +619,19 @@ class Dispatcher(Actor[Message]):
             case Full(queued):
                 most = self.context.settings.queued_jobs_of_lane
                 return PoolFull(queued_jobs=queued, queued_jobs_max=most)
+            case Queued(has_due):
+                number = self.context.lane_of(item.key).number
+                if has_due:
+                    self.context.on_due(number, 0.0)
+                if item.delay_s:  # its turn may have come by then
+                    self.context.on_due(number, item.delay_s)
+                return Accepted(item.key, item.id, item.handler, seen)
+            case LineFull(line_max):
+                return QueueFull(key=item.key, queue_max=line_max)
+            case Stopping(job_id):
+                return JobStopping(key=item.key, job_id=job_id)
+            case Differs(job_id, handler):
+                return ArgumentsDiffer(key=item.key, job_id=job_id, handler=handler)
             case Said.UNKNOWN:
                 return UnknownHandler(handler=item.handler)
             case _:

@@ -5,22 +5,37 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Final, get_args
 
 import anyio
 import attrs
 
 from pool import checks
 from pool.core.codec import check_size, encode_call
-from pool.core.record import Outcome, Record
+from pool.core.ids import id_of
+from pool.core.record import (
+    LINE_MAX,
+    MORE,
+    Attempt,
+    IfExists,
+    Outcome,
+    Record,
+    attempts,
+    digest_of,
+    pack_more,
+    policy_of,
+)
 from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
 from pool.jobs.client.dispatcher import Dispatcher, Waiting
 from pool.jobs.client.requests import Requests
 from pool.jobs.context import Seen
-from pool.jobs.handlers import Handler, Handlers
-from pool.names import check_handler, check_key
-from pool.redis.commands.admission import Admission
+from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
+from pool.jobs.roster import WorkerInfo
+from pool.names import check_handler, check_idempotency_key, check_job_id, check_key
+from pool.redis.commands.admission import AS_REGISTERED, Admission
 from pool.redis.commands.talk import Missing
+
+WINDOW_S: Final = 3600.0  # for so long the id that a job was given is known once it has ended
 
 
 @attrs.frozen(kw_only=True)
@@ -28,14 +43,77 @@ class DispatchOptions:
     """How a dispatch is done; see `Node.options`."""
 
     delay_s: float = 0.0
-    if_exists: Literal["reject", "attach"] = "reject"
+    if_exists: IfExists | None = None  # as the handler says
+    queue_max: int = QUEUE_MAX
+    attach_any: bool = False
     allow_unknown: bool = False
+    job_id: str | None = None
+    idempotency_key: str | None = None
+    window_s: float = WINDOW_S
+    retention_s: float | None = None
+    known: str = attrs.field(init=False, default="")  # the id, if it was given
+    is_special: bool = attrs.field(init=False, default=False)  # something goes into its record
+    policy: str = attrs.field(init=False, default=AS_REGISTERED)  # what the script is told of it
+    is_open: bool = attrs.field(init=False, default=True)  # it goes by what the handler says
 
     def __attrs_post_init__(self) -> None:
         delay_s = checks.seconds("delay_s", self.delay_s)
         object.__setattr__(self, "delay_s", delay_s)  # a plain one, whatever was given
-        checks.word("if_exists", self.if_exists, "reject", "attach")
+        queue_max = checks.count("queue_max", self.queue_max, 1, LINE_MAX)
+        attach_any = checks.flag("attach_any", self.attach_any)
+        if self.if_exists is not None:
+            checks.word("if_exists", self.if_exists, *get_args(IfExists))
+            policy = policy_of(self.if_exists, queue_max=queue_max, attach_any=attach_any)
+            object.__setattr__(self, "policy", policy)
+            object.__setattr__(self, "is_open", False)
         checks.flag("allow_unknown", self.allow_unknown)
+        known = known_id(self.job_id, self.idempotency_key)
+        object.__setattr__(self, "known", known)
+        window_s = checks.seconds("window_s", self.window_s)
+        object.__setattr__(self, "window_s", window_s)
+        retention_s = checks.seconds("retention_s", self.retention_s, or_none=True)
+        object.__setattr__(self, "retention_s", retention_s)
+        object.__setattr__(self, "is_special", bool(known) or retention_s is not None)
+
+
+def check_named(key: object, job_id: object) -> None:
+    """Refuse what names no job.
+
+    Raises:
+        InvalidKey, InvalidOption: It does not.
+    """
+    check_key(key)
+    check_job_id(job_id)
+
+
+def known_id(job_id: object, idempotency_key: object) -> str:
+    """Return the id that a job is to have, by what its caller calls it; empty if any will do.
+
+    Raises:
+        InvalidOption: It cannot be called so, or both are given.
+    """
+    if idempotency_key is None:
+        if job_id is None:
+            return ""
+        check_job_id(job_id)
+        return str(job_id)
+    if job_id is not None:
+        raise checks.option("idempotency_key", idempotency_key, "None: there is a job_id")
+    check_idempotency_key(idempotency_key)
+    return id_of(str(idempotency_key))
+
+
+def _more(options: DispatchOptions, known: str, handler: str, payload: bytes) -> str:
+    is_known = known or options.known
+    return pack_more(
+        digest=digest_of(handler, payload) if is_known else "",
+        window=_ms(options.window_s) if is_known else "",
+        retention=_ms(options.retention_s),
+    )
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else str(max(1, round(seconds * 1000)))
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -55,6 +133,7 @@ class JobClient:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: DispatchOptions,
+        known: str = "",
     ) -> Admission:
         """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
         mine: Any
@@ -70,15 +149,17 @@ class JobClient:
             raise no_handler(handler)
         payload = encode_call(args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
+        more = _more(options, known, name, payload) if known or options.is_special else ""
         return Admission(
             key=key,
-            id=context.ids.next(),
+            id=known or options.known or context.ids.next(),
             handler=name,
             kind=kind,
             payload=payload,
             delay_s=options.delay_s,
-            attach=options.if_exists == "attach",
+            policy=mine._options.policy if mine and options.is_open else options.policy,
             allow_unknown=options.allow_unknown or mine is not None,
+            more=more,
         )
 
     async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
@@ -113,7 +194,44 @@ class JobClient:
                 return f"all slots for {record.handler!r} are taken"
             case "unassigned":
                 return f"no worker takes {record.handler!r}"
+            case "queued":
+                return "the job before it has not ended"
         return ""
+
+    def why_goes_on(self, record: Record | None) -> str:
+        """Return why a job that was asked to stop has not ended, as its record was."""
+        if record is not None and record.state == "running":
+            return "its handler has been told, and has not returned"
+        if record is not None and record.state == "pending":
+            return "its worker has not answered since it was given it"
+        return "its store has not answered" if record is None else "nobody has come to end it yet"
+
+    def what_waits(self, waiting: Waiting, timeout_s: float | None) -> str:
+        """Return what somebody has waited for in vain, in words."""
+        job, record = f"job {waiting.job_id} of {waiting.key!r}", waiting.record
+        if record is None:
+            how = "its store has not answered"
+        elif record.state == "running":
+            how = f"{record.owner} runs attempt {record.attempt} of it"
+        else:
+            how = f"it is {record.state}: {self.why_waits(record)}"
+        return f"{job} has not ended within {timeout_s:g} s: {how}"
+
+    def worker(self, owner: str) -> WorkerInfo | None:
+        """Return the worker of this name in a lane, if the fleet knows it."""
+        worker_id = owner.partition(".")[0]
+        workers = self.dispatcher.context.roster.workers
+        return next((info for info in workers if info.id == worker_id), None)
+
+    async def history(self, key: str, found: Record | Outcome) -> tuple[Attempt, ...]:
+        """Fetch the attempts of a live job that failed, if it is still that job's."""
+        if not isinstance(found, Record) or f",{MORE['attempts']}" not in f",{found.more}":
+            return ()
+        context = self.dispatcher.context
+        name = context.lane_of(key).lane.names.attempts
+        told: bytes | None = await context.pipeline.execute("HGET", name, key)
+        job_id, _, text = (told or b"").decode(errors="replace").partition("\t")
+        return attempts(text) if job_id == found.id else ()
 
     async def look(
         self, key: str, job_id: str, seen: Seen | None = None

@@ -8,11 +8,12 @@ import attrs
 
 from pool import checks
 from pool.core.codec import decode_value
-from pool.core.record import Outcome, Progress, Record, more_of
+from pool.core.record import SUPERSEDED, Attempt, Outcome, Progress, Record, more_of
 from pool.errors import (
     DeadlockRisk,
     JobCancelled,
     JobParked,
+    JobSuperseded,
     NoSuchJob,
     NotRunning,
     NotStarted,
@@ -27,6 +28,7 @@ from pool.jobs.client.dispatcher import Waiting
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.context import Seen
 from pool.jobs.job import RUNNING
+from pool.jobs.roster import WorkerInfo
 from pool.names import pair
 
 R = TypeVar("R")
@@ -36,14 +38,18 @@ R = TypeVar("R")
 class Status:
     """What is known of a job at one moment.
 
-    `state` is pending, running, waiting, unassigned, done, parked or cancelled; `handler` is empty
-    once it has ended; `owner` the worker that has it, or had it last.  `accepted_us`, `started_ms`
-    (of its present run, or its last), `ended_ms` and `since_ms` (running, or ended, since) are pool
-    time; 0 is what has not been.
+    `state` is pending, running, waiting, unassigned, queued (behind the live job of its key), done,
+    parked or cancelled; `handler` is empty once it has ended, unless it was parked or its id was
+    given to it; `owner` the worker that has it, or had it last, and `worker` what the fleet knows
+    of that one while it works.  `accepted_us`, `started_ms` (of its present run, or its last),
+    `ended_ms` and `since_ms` (running, or ended, since) are pool time; 0 is what has not been.
     `crashes` are the worker crashes that it is suspected of, as `Settings.crashes_max` counts them:
     1 where it was the last suspect to begin, 1/2 where others may have done it as well.
-    `why` says what a job that has not begun waits for; `progress` what its handler said last of how
-    far it is, also of one that failed or was stopped.
+    `history` are the last eight of its attempts that failed, and of the deaths of its workers.
+    `why` says what a job that has not begun waits for, and `waits_until_ms` until when, if that is
+    known.  `progress` is what its handler said last of how far it is, also of one that failed or
+    was stopped.  `replayed_as` is the job that was made from its dead letter, `replay_of` the one
+    from whose letter it was made.
     """
 
     key: str
@@ -58,6 +64,11 @@ class Status:
     error: str = ""
     cause: str = ""
     why: str = ""
+    history: tuple[Attempt, ...] = ()
+    worker: WorkerInfo | None = None
+    waits_until_ms: int = 0
+    replayed_as: str = ""
+    replay_of: str = ""
     accepted_us: int = 0
     started_ms: int = 0
     ended_ms: int = 0
@@ -70,7 +81,13 @@ class Status:
         return self.state in ("done", "parked", "cancelled")
 
 
-def status_of(key: str, job_id: str, found: Record | Outcome, client: JobClient) -> Status:
+def status_of(
+    key: str,
+    job_id: str,
+    found: Record | Outcome,
+    client: JobClient,
+    history: tuple[Attempt, ...] = (),
+) -> Status:
     """Return a record or an outcome as users see it."""
     if isinstance(found, Outcome):
         return Status(
@@ -81,7 +98,11 @@ def status_of(key: str, job_id: str, found: Record | Outcome, client: JobClient)
             epoch=found.epoch,
             attempt=found.attempt,
             cause=found.cause,
-            error=found.body.decode(errors="replace") if found.word == "parked" else "",
+            error=found.error if found.word == "parked" else "",
+            handler=more_of(found.more, "handler"),
+            history=found.attempts if found.word == "parked" else (),
+            replayed_as=more_of(found.more, "replayed"),
+            replay_of=more_of(found.more, "lineage"),
             crashes=found.halves / 2,
             accepted_us=found.accepted_ms * 1000,
             started_ms=found.started_ms,
@@ -101,6 +122,10 @@ def status_of(key: str, job_id: str, found: Record | Outcome, client: JobClient)
         is_stopping=found.intent.startswith("s"),
         error=found.error,
         why=client.why_waits(found),
+        waits_until_ms=found.since_ms if found.state == "waiting" else 0,
+        replay_of=more_of(found.more, "lineage"),
+        history=history,
+        worker=client.worker(found.owner),
         accepted_us=found.accepted,
         started_ms=found.since_ms if found.state == "running" else 0,
         since_ms=found.since_ms if found.state == "running" else 0,
@@ -157,14 +182,18 @@ class JobRef(Generic[R]):
             JobCancelled: It was stopped, or its handler cancelled it.
             JobLost: It was there, and the store has lost it.
             OutcomeExpired: It ended longer than `Settings.result_ttl_s` ago, or was lost.
-            TimeoutError: It has not ended within `timeout_s`; it goes on.
+            TimeoutError: It has not ended within `timeout_s`; it goes on.  It says what was waited
+                for, and how that was when it was looked at last.
             StoreLost: The pool's data were lost, and the job with them.
         """
         checks.seconds("timeout_s", timeout_s, or_none=True)
         if RUNNING.get() == pair(self.key, self.job_id):
             raise DeadlockRisk(key=self.key, job_id=self.job_id)
         waiting = Waiting(self.key, self.job_id, self._seen)
-        await self._wait(waiting, timeout_s)
+        try:
+            await self._wait(waiting, timeout_s)
+        except TimeoutError:
+            raise TimeoutError(self._client.what_waits(waiting, timeout_s)) from None
         assert waiting.answer is not None, "woken without an answer"
         value: Any = decode_value(self._read(waiting.answer))
         return value  # type: ignore[no-any-return]
@@ -175,17 +204,28 @@ class JobRef(Generic[R]):
             case Outcome(word="done", body=body):
                 return body
             case Outcome(word="parked") as outcome:
-                raise JobParked(
-                    key=self.key,
-                    job_id=self.job_id,
-                    cause=outcome.cause,
-                    attempts=outcome.attempt,
-                    last_error=outcome.body.decode(errors="replace"),
-                )
+                raise self._parked(outcome)
+            case Outcome(cause=cause) if cause.startswith(SUPERSEDED):
+                by = cause.removeprefix(SUPERSEDED)
+                raise JobSuperseded(key=self.key, job_id=self.job_id, cause=cause, by=by)
             case Outcome() as outcome:
                 raise JobCancelled(key=self.key, job_id=self.job_id, cause=outcome.cause)
             case PoolError() as error:
                 raise again(error)
+
+    def _parked(self, outcome: Outcome) -> JobParked:
+        error = JobParked(
+            key=self.key,
+            job_id=self.job_id,
+            cause=outcome.cause,
+            attempts=outcome.attempt,
+            last_error=outcome.error,
+            replayed_as=more_of(outcome.more, "replayed"),
+        )
+        for failed in outcome.attempts[-1:]:
+            if failed.traceback:
+                error.add_note(f"Its last attempt failed with:\n{failed.traceback}")
+        return error
 
     async def status(self) -> Status:
         """Return how the job is now.
@@ -197,7 +237,8 @@ class JobRef(Generic[R]):
         """
         found, seen = await self._client.look(self.key, self.job_id, self._seen)
         self._seen = seen
-        return status_of(self.key, self.job_id, found, self._client)
+        history = await self._client.history(self.key, found)
+        return status_of(self.key, self.job_id, found, self._client, history)
 
     async def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the job; return when it has really ended.  A job that has ended stays as it is.
@@ -235,7 +276,14 @@ async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
         await ref._wait(waiting, timeout_s)
     except TimeoutError:
         assert timeout_s is not None
-        raise NotStopped(key=ref.key, job_id=ref.job_id, waited_s=timeout_s) from None
+        record = waiting.record
+        raise NotStopped(
+            key=ref.key,
+            job_id=ref.job_id,
+            waited_s=timeout_s,
+            owner=record.owner if record is not None else "",
+            why=ref._client.why_goes_on(record),
+        ) from None
     match waiting.answer:  # whatever it is, the stop had been written
         case StoreLost() as lost:
             raise unsure(lost)

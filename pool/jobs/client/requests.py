@@ -27,9 +27,11 @@ from pool.errors import (
 )
 from pool.jobs.context import Context
 from pool.jobs.settlement import TellWaiters, outcome_ttl_ms, tell_all
+from pool.names import queued
 from pool.redis.commands.change import Advanced, EdgeStatus
 from pool.redis.commands.edges import CancelEdge
 from pool.redis.commands.talk import (
+    Behind,
     InboxHas,
     Intended,
     LookedAt,
@@ -184,11 +186,12 @@ class Requests:
                 case NotNoted.NO_JOB:
                     self._owners.pop(key, None)
                     raise NoSuchJob(key=key, job_id=job_id)
-                case MovedOn(owner, job_id, epoch, handler):
-                    was_live = True
+                case MovedOn() | Behind() as found:
+                    was_live, owner, job_id = True, found.owner, found.job_id
                     if not owner:
+                        name = queued(key, job_id) if isinstance(found, Behind) else key
                         ttl_ms = outcome_ttl_ms(settings)
-                        edge = CancelEdge(key, epoch, job_id, ttl_ms, handler, cause)
+                        edge = CancelEdge(name, found.epoch, job_id, ttl_ms, found.handler, cause)
                         try:
                             if await self._cancel(state.number, edge, limit):
                                 return job_id

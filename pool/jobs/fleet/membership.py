@@ -57,6 +57,7 @@ from pool.errors import Gone, NotRunning, PoolError, StoreLost, StoreUnavailable
 from pool.events import DataLost, LaneDataLost, LaneJoined, LaneMissing
 from pool.jobs.context import Context, LaneState
 from pool.jobs.fleet.announcer import Announcer
+from pool.jobs.settlement import keeps_of
 from pool.jobs.worker.messages import LaneLost, LeaseBack
 from pool.jobs.worker.worker import Worker
 from pool.maps.replica import Replica
@@ -157,9 +158,7 @@ class Membership(Actor[Message]):
         context.lanes[:] = [
             LaneState(
                 number=k,
-                lane=Lane(
-                    Names(context.pool, k), "", context.settings.parked_ttl_s, context.io.pages
-                ),
+                lane=Lane(Names(context.pool, k), "", keeps_of(context.settings), context.io.pages),
                 node=Target(context.node_id, before.get(k, 0) + 1),
                 lease=Lease(
                     timing=timing,

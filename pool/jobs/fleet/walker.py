@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import anyio
@@ -36,10 +37,10 @@ from pool.events import CountersMended
 from pool.jobs.context import Context, LaneState
 from pool.jobs.quarantine import quarantine
 from pool.jobs.restoring import restore, tell_restored
-from pool.names import Names
+from pool.names import Names, split_pair
 from pool.redis.commands.recovery import Overdue
 from pool.redis.commands.reply import read
-from pool.redis.commands.upkeep import Recounted, Walked
+from pool.redis.commands.upkeep import Expired, Recounted, Requeued, Walked
 from pool.redis.scripts import Word
 
 _ENDS: Final = ("", "0")  # cursors between two passes
@@ -73,7 +74,7 @@ class Pass:
     def count(self, key: bytes, record: Record) -> None:
         if len(self.handlers) <= HANDLERS_MAX:
             self.handlers.add(record.handler)
-        if record.state == "waiting" and len(self.waiting) <= WAITING_MAX:
+        if record.state in ("waiting", "queued") and len(self.waiting) <= WAITING_MAX:
             self.waiting.add(key)
         self.unassigned += record.state == "unassigned"
 
@@ -161,14 +162,14 @@ class Walker:
         return model.pause_s(told.records, len(context.lanes), ttl_s)
 
     async def _expire(self, state: LaneState) -> None:
-        """End the answers that have been remembered for long enough, a page at a time."""
+        """End the answers and the dead letters that were kept for long enough, a page at a time."""
         items: list[str] = []
         while True:
             call = state.lane.expire(items, items_max=EXPIRED)
-            found: list[str] = await self.context.pipeline.call(call, repeatable=True)
-            if not found or found == items:
+            told: Expired = await self.context.pipeline.call(call, repeatable=True)
+            if not told.letters and (not told.items or told.items == items):
                 return
-            items = found
+            items = told.items
 
     def _begin(self, mine: Pass, told: Walked, connections: int) -> None:
         """Begin to count.  Where another walker stood, it is no whole pass."""
@@ -184,6 +185,9 @@ class Walker:
     async def _judge(self, state: LaneState, mine: Pass, flat: Sequence[bytes]) -> None:
         """Look records up and judge them; next to no object is made for a sound one."""
         keys, texts = flat[::2], flat[1::2]
+        queued = [key for key in keys if key[:1] == b"\t"]
+        if queued:
+            await self._requeue(state, mine, queued)
         records = list(map(read, keys, texts))
         for key, record in zip(keys, records, strict=True):
             if record is not None:
@@ -204,6 +208,25 @@ class Walker:
             still = [each for each, text in zip(odd, again, strict=True) if text == each.text]
             mine.found += len(still)
             await self._act(state, still)
+
+    async def _requeue(self, state: LaneState, mine: Pass, names: Sequence[bytes]) -> None:
+        """Look after who is queued, and after the lines; a script mends what is wrong."""
+        items = []
+        for name in names:
+            with suppress(UnicodeDecodeError):
+                items.append(split_pair(name[1:].decode()))
+        for i in range(0, len(items), ACT_MAX):
+            call = state.lane.requeue(items[i : i + ACT_MAX])
+            told: list[Requeued] = await self.context.pipeline.call(call, repeatable=True)
+            wrong = [
+                item[0]
+                for item, each in zip(items[i:], told, strict=False)
+                if each is not Requeued.SOUND
+            ]
+            mine.found += len(wrong)
+            if wrong:
+                self.context.on_due(state.number, 0.0)
+                tell_restored(self.context, state, "queue", wrong)
 
     async def _look_up(
         self, names: Names, keys: Sequence[bytes], records: Sequence[Record | None]

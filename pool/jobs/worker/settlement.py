@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from pool.core.codec import check_size, encode_value
-from pool.core.record import ERROR_CHARS_MAX, Options, Outcome, one_line
+from pool.core.record import ERROR_CHARS_MAX, Options, Outcome, one_line, pack_attempt
 from pool.core.settlement import (
     TOO_LONG,
     CancelJob,
@@ -21,10 +21,10 @@ from pool.core.settlement import (
 from pool.errors import PayloadEncodingError, PayloadTooLarge
 from pool.events import AttemptFailed
 from pool.jobs.context import Context
-from pool.jobs.raised import Raised
+from pool.jobs.raised import Raised, read
 from pool.jobs.run import Ending, Returned, Run, Unreadable
 from pool.jobs.settlement import edge_of, outcome_ttl_ms
-from pool.redis.commands.edges import CancelEdge, DoneEdge, Edge, ParkEdge
+from pool.redis.commands.edges import CancelEdge, DoneEdge, Edge
 from pool.runtime.exceptions import told
 
 
@@ -34,10 +34,15 @@ class Settlement:
 
     context: Context
     _ttl_ms: int = attrs.field(init=False)
+    _brief_ms: int = attrs.field(init=False)
 
     @_ttl_ms.default
     def _(self) -> int:
         return outcome_ttl_ms(self.context.settings)
+
+    @_brief_ms.default
+    def _(self) -> int:
+        return round(self.context.settings.known_s * 1000)
 
     def edge_for(self, run: Run, ending: Ending) -> Edge:
         """Return what shall become of the job of a run that has ended while it was ours."""
@@ -53,7 +58,8 @@ class Settlement:
             self.context.on_interrupt(error)
             decision = self._failed(run, "failed", told(error))
         except BaseException as error:  # noqa: BLE001 - what it returns is user code
-            decision = self._failed(run, "failed", told(error))
+            raised = read(error)
+            decision = self._failed(run, "failed", raised.text, traceback=raised.traceback)
         return self._edge_of(run, decision)
 
     def timed_out(self, run: Run) -> Edge:
@@ -65,17 +71,25 @@ class Settlement:
         return self._edge_of(run, decision)
 
     def _edge_of(self, run: Run, decision: Decision) -> Edge:
-        start, settings = run.start, self.context.settings
-        return edge_of(start.key, start, decision, settings, has_begun=run.is_called)
+        start, settings, handler = run.start, self.context.settings, run.handler
+        options = handler._options if handler is not None else None
+        return edge_of(
+            start.key, start, decision, settings, has_begun=run.is_called, options=options
+        )
 
     def _done(self, run: Run, value: Any) -> Edge:
         try:
             encoded = encode_value(value)
             check_size("result", encoded, self.context.settings.result_bytes_max)
         except (PayloadEncodingError, PayloadTooLarge) as error:
-            return self._edge_of(run, ParkJob("unusable result", str(error)))
-        start = run.start
-        return DoneEdge(start.key, start.epoch, start.id, self._ttl_ms, start.handler, encoded)
+            failed = pack_attempt(type(error).__name__, str(error))
+            return self._edge_of(run, ParkJob("unusable result", str(error), failed))
+        start, handler = run.start, run.handler
+        # Of None, that it has ended is all there is to tell.
+        ttl_ms = self._brief_ms if value is None else self._ttl_ms
+        if handler is not None and handler._options.retention_s is not None:
+            ttl_ms = outcome_ttl_ms(self.context.settings, handler._options)
+        return DoneEdge(start.key, start.epoch, start.id, ttl_ms, start.handler, encoded)
 
     def _judged(self, run: Run, ending: Ending) -> Decision:
         start = run.start
@@ -85,11 +99,12 @@ class Settlement:
             case Raised(order="cancel", cause=cause):
                 return CancelJob(cause)
             case Raised(order="park", cause=cause):
-                return ParkJob(cause or "parked by its handler", "")
+                failed = pack_attempt("Park", cause)
+                return ParkJob(cause or "parked by its handler", "", failed)
             case Unreadable(problem):
                 return ParkJob("malformed payload", problem)
-            case Raised(text) if run.why in ("", "lease"):
-                return self._failed(run, "failed", text)
+            case Raised(text, traceback=traceback) if run.why in ("", "lease"):
+                return self._failed(run, "failed", text, traceback=traceback)
         if run.why == "stop":
             return CancelJob(run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
@@ -106,7 +121,13 @@ class Settlement:
         return Grant(mark, checkpoint)
 
     def _failed(
-        self, run: Run, cause: str, error: str, *, after_s: float | None = None
+        self,
+        run: Run,
+        cause: str,
+        error: str,
+        *,
+        after_s: float | None = None,
+        traceback: str = "",
     ) -> Decision:
         start, io = run.start, self.context.io
         options = run.handler._options if run.handler is not None else Options()
@@ -115,12 +136,14 @@ class Settlement:
         if options.kind == "service" and ran_s >= options.healthy_s:
             attempt = 1  # it was well for long enough: this failure is a first one
         decision = after_failure(attempt, options, io.dice, cause=cause, error=error)
+        kind, _, message = error.partition(": ") if cause == "failed" else (cause, "", error)
+        decision = attrs.evolve(decision, failed=pack_attempt(kind, message, traceback))
         if isinstance(decision, Wait) and after_s is not None:
             decision = attrs.evolve(decision, delay_s=after_s)
-        self._tell_failed(run, error, decision)
+        self._tell_failed(run, error, decision, traceback)
         return decision
 
-    def _tell_failed(self, run: Run, error: str, decision: Decision) -> None:
+    def _tell_failed(self, run: Run, error: str, decision: Decision, traceback: str = "") -> None:
         start, follows = run.start, "parked"
         if isinstance(decision, Wait):
             follows = f"attempt {decision.attempt} in {decision.delay_s:.3f} s"
@@ -131,18 +154,20 @@ class Settlement:
                 attempt=start.attempt,
                 error=one_line(error, ERROR_CHARS_MAX),
                 follows=follows,
+                traceback=traceback,
             )
         )
 
 
 def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:
-    """Return the outcome that an edge made, but for the times; None if it made none."""
+    """Return the outcome that an edge made, but for the times; None if it made none.
+
+    Nor is there one for what is parked: of former attempts only the store knows.
+    """
     run = edge.epoch, owner, attempt
     match edge:
         case DoneEdge():
             return Outcome.pack("done", *run, body=edge.result)
-        case ParkEdge():
-            return Outcome.pack("parked", *run, cause=edge.cause, body=edge.error.encode())
         case CancelEdge():
             return Outcome.pack("cancelled", *run, cause=edge.cause)
     return None

@@ -38,7 +38,7 @@ from pool.jobs.quarantine import quarantine
 from pool.jobs.raised import Raised
 from pool.jobs.restoring import restore
 from pool.jobs.run import CANCELLED, Ending, Run
-from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms
+from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.trials import LIVED_S
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Executor
 from pool.jobs.worker.messages import (
@@ -603,6 +603,8 @@ class Worker(Actor[Told]):
         effect = run.step(event)
         if run.why != why:
             run.cause = cause
+            if run.why == "stop" and run.job is not None:
+                run.job._stop_cause = cause or "stopped"
         if not effect:
             return
         run.turn.give_up()
@@ -773,6 +775,7 @@ class Worker(Actor[Told]):
                 outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
                 job = pair(edge.key, edge.id)
                 self.tell_waiters(box.lane, changed.waiters, "ended", job, outcome or b"")
+                tell_next(self.context, box.lane, edge, changed)
         elif status not in _HANDED_ON and not isinstance(edge, GrantEdge):
             self._refused(edge.key, edge.epoch, str(changed))
         if run is not None and run.step("settled"):

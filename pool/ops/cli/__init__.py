@@ -1,4 +1,4 @@
-"""The command line: `pool demo | dev | run | status | ttl | acl | explain`.
+"""The command line: `pool demo | dev | run | status | parked | ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -111,6 +111,8 @@ def _parser() -> argparse.ArgumentParser:
     status = _command(commands, "status", "show a pool's nodes, workers and jobs")
     _add_pool(status)
 
+    _add_parked(commands)
+
     ttl = _command(commands, "ttl", "change the lease TTL of a pool while its nodes run")
     ttl.add_argument("seconds", type=float, metavar="SECONDS", help="from 1 to 3,600")
     _add_pool(ttl)
@@ -122,6 +124,54 @@ def _parser() -> argparse.ArgumentParser:
     explain = _command(commands, "explain", "say more about an error")
     explain.add_argument("error", metavar="CODE", help="as printed in brackets, or the class")
     return parser
+
+
+def _add_parked(commands: _Commands) -> None:
+    parked: _Parser = commands.add_parser(
+        "parked",
+        help="look through dead letters, mend, replay and discard them",
+        description="Look through dead letters, mend, replay and discard them.",
+        allow_abbrev=False,
+    )
+    verbs = parked.add_subparsers(required=True, metavar="VERB")
+
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
+        command = _command(verbs, name, text)
+        command.set_defaults(module="pool.ops.cli.parked", verb=name)
+        _add_pool(command)
+        return command
+
+    def add_filters(command: argparse.ArgumentParser) -> None:
+        command.add_argument("--handler", default="", help="of jobs of this handler only")
+        command.add_argument("--prefix", default="", help="whose key begins so")
+        command.add_argument("--cause", default="", help="parked for this, such as failed, poison")
+        command.add_argument("--older-than", type=float, metavar="SECONDS", help="parked by then")
+        command.add_argument(
+            "--newer-than", type=float, metavar="SECONDS", help="parked since then"
+        )
+
+    def add_job(command: argparse.ArgumentParser, *, or_all: bool = False) -> None:
+        many = "?" if or_all else None
+        command.add_argument("key", metavar="KEY", nargs=many, help="the job's key")
+        command.add_argument("id", metavar="ID", nargs=many, help="the job's id")
+        if or_all:
+            command.add_argument("--all", action="store_true", help="all that match, and not one")
+            command.add_argument("--dry-run", action="store_true", help="only count them")
+            add_filters(command)
+
+    listing = verb("list", "show a page of dead letters")
+    add_filters(listing)
+    listing.add_argument("--count", type=int, default=100, help="of a page (default: 100)")
+    listing.add_argument("--cursor", default="", help="where the page before ended")
+    add_job(verb("show", "show a dead letter, with its arguments and tracebacks"))
+    replay = verb("replay", "make jobs of dead letters again")
+    add_job(replay, or_all=True)
+    replay.add_argument("--rate", type=float, metavar="PER_SECOND", help="with --all: no faster")
+    edit = verb("edit", "give a dead letter other arguments, for when it is replayed")
+    add_job(edit)
+    edit.add_argument("--args", default="[]", metavar="JSON", help="a list (default: none)")
+    edit.add_argument("--kwargs", default="{}", metavar="JSON", help="an object (default: none)")
+    add_job(verb("discard", "throw dead letters away"), or_all=True)
 
 
 def _command(commands: _Commands, name: str, text: str) -> argparse.ArgumentParser:

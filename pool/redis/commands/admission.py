@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import attrs
 
 from pool.core.digits import number
 from pool.core.lifecycle import State
-from pool.core.record import KIND_LETTERS, STATES, Kind
+from pool.core.record import KIND_LETTERS, POLICY_LETTERS, STATES, Kind
 from pool.redis.commands.calls import Calls, Target, as_ms
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
@@ -30,15 +31,20 @@ class Admission:
     kind: Kind | None  # None: as the handler was registered
     payload: bytes
     delay_s: float = 0.0
-    attach: bool = False
+    policy: str = ""  # for a key with a live job: letters as `dispatch` takes them
     allow_unknown: bool = False
+    more: str = ""  # of its record
     unassigned: bool = False
     ranked: Sequence[int] = ()
 
     @property
     def flags(self) -> str:
         """The letters that `dispatch` takes."""
-        return f"{'a' * self.attach}{'k' * self.allow_unknown}{'u' * self.unassigned}"
+        more = self.more and f",{self.more}"
+        return f"{self.policy}{'k' * self.allow_unknown}{'u' * self.unassigned}{more}"
+
+
+AS_REGISTERED: Final = "h"  # the policy of a handler that the caller does not know
 
 
 def ranking(places: Iterable[int]) -> str:
@@ -54,6 +60,49 @@ class Said(Enum):
     UNKNOWN = b"UNKNOWN"  # its handler
     NO_ROOM = b"NOROOM"  # at the targets named, and it may not wait unassigned
     UNREADABLE = b"MALFORMED"  # what its key has
+
+
+@attrs.frozen
+class Queued:
+    """It stands in the line behind the key's live job."""
+
+    has_due: bool  # a sweeper has something to do for it
+
+
+@attrs.frozen
+class LineFull:
+    """So many stand in the line behind the key's live job, and no more may."""
+
+    line_max: int
+
+
+@attrs.frozen
+class Stopping:
+    """The key's live job is to end: nobody attaches to it."""
+
+    job_id: str
+
+
+@attrs.frozen
+class Differs:
+    """The key's live job is of another handler, or of other arguments."""
+
+    job_id: str
+    handler: str
+
+
+@attrs.frozen
+class Policy:
+    """The key has a live job, and its handler's options say what to do then: come again so."""
+
+    policy: str
+
+
+@attrs.frozen
+class Elsewhere:
+    """What it is to be compared with stands in the stream of this worker: come again with it."""
+
+    owner: Target
 
 
 @attrs.frozen
@@ -74,7 +123,35 @@ class Exists:
     is_attached: bool  # as was asked for
 
 
-Admitted: TypeAlias = Said | Full | Exists
+@attrs.frozen
+class Replayed:
+    """The job is over, and that one was made from its dead letter."""
+
+    job_id: str
+    handler: str
+
+
+@attrs.frozen
+class Conflict:
+    """The id is that of another job."""
+
+    handler: str
+    digest: str
+
+
+Admitted: TypeAlias = (
+    Said
+    | Full
+    | Exists
+    | Replayed
+    | Conflict
+    | Queued
+    | LineFull
+    | Stopping
+    | Differs
+    | Policy
+    | Elsewhere
+)
 
 
 def admitted(reply: Reply) -> list[Admitted]:
@@ -85,15 +162,33 @@ def admitted(reply: Reply) -> list[Admitted]:
 _SAID: Final = {said.value: said for said in Said}  # there is one for each job
 
 
-def _admitted(text: bytes) -> Full | Exists:
+def _admitted(text: bytes) -> Admitted:
     match text.decode(errors="replace").split(" ", 4):
         case ["FULL", queued]:
             return Full(number(queued))
+        case ["REPLAYED", job_id, handler]:
+            return Replayed(job_id, handler)
+        case ["CONFLICT", handler, digest]:
+            return Conflict(handler, digest)
+        case ["QUEUED", "0" | "1" as has_due]:
+            return Queued(has_due == "1")
+        case ["LINE", line_max]:
+            return LineFull(number(line_max))
+        case ["STOPPING", job_id]:
+            return Stopping(job_id)
+        case ["DIFFERS", job_id, handler]:
+            return Differs(job_id, handler)
+        case ["POLICY", policy] if policy[:1] in POLICY_LETTERS:
+            return Policy(policy)
+        case ["ELSEWHERE", worker, its]:
+            return Elsewhere(Target(worker, number(its)))
         case ["EXISTS" | "ATTACHED" as word, state, owner, job_id, handler]:
             owner = "" if owner == "-" else owner
             return Exists(STATES[state], owner, job_id, handler, word == "ATTACHED")
     raise ValueError("no status of this script")
 
+
+_more_of: Final = attrgetter("more")
 
 DISPATCH: Final = Script.load(
     "dispatch",
@@ -135,4 +230,6 @@ class AdmissionCalls(Calls):
                 ranking(item.ranked),
                 item.payload,
             )
+        if any(map(_more_of, items)):
+            keys.append(n.letters)
         return DISPATCH(keys, args, parts=len(items))

@@ -21,15 +21,28 @@ class Target:
 
     id: str
     number: int
-    name: str = attrs.field(init=False, eq=False, repr=False)  # in the lane
 
-    @name.default
-    def _(self) -> str:
+    @property
+    def name(self) -> str:
+        """Its name in the lane."""
         return member_name(self.id, self.number)
 
 
 def as_ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
+
+
+@attrs.frozen(kw_only=True)
+class Keeps:
+    """What a lane remembers of jobs that are over, and for how long."""
+
+    brief_s: float = 30.0  # every outcome
+    results_bytes_max: int = 64 * 1024 * 1024  # of all outcomes, above which none is kept longer
+    parked_s: float = 30 * 86_400.0  # dead letters
+    parked_max: int = 100_000
+
+
+NORMAL: Final = Keeps()
 
 
 @attrs.frozen
@@ -38,11 +51,12 @@ class Calls:
 
     names: Names
     generation: str
-    parked_s: float = 30 * 86_400.0  # how long dead letters are kept
+    keeps: Keeps = NORMAL
     pages: Pages = PAGES
 
     def _add_targets(self, keys: list[str], args: list[Word], targets: Sequence[Target]) -> None:
         args.append(len(targets))
         for target in targets:
-            keys += (self.names.stream(target.name), self.names.owned(target.name))
+            name = target.name
+            keys += (self.names.stream(name), self.names.owned(name))
             args += (target.id, target.number)

@@ -8,6 +8,8 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from pool.core.digits import number
+from pool.names import key_of
 from pool.redis.commands.calls import Calls, Target, as_ms
 from pool.redis.commands.edges import LIFE, Edge
 from pool.redis.commands.plain import count, typed
@@ -20,7 +22,7 @@ Guard: TypeAlias = Literal["own", "reap", "free"]
 class EdgeStatus(Enum):
     """What became of an edge; what its facts are."""
 
-    DONE = "OK"  # who waits; of an acknowledgement: flags, and who waits
+    DONE = "OK"  # who waits, and what was left unheard; of an acknowledgement: flags, and who waits
     STOPPED = "STOPPED"  # the cause: it must not begin
     GRANTED = "GRANTED"  # owner and epoch
     UNASSIGNED = "UNASSIGNED"
@@ -51,7 +53,19 @@ class Changed:
     @property
     def waiters(self) -> Sequence[str]:
         """Who waits for the job."""
-        return self.facts.split(",") if self.facts else ()
+        if not self.facts:
+            return ()
+        waiters = self.facts.partition(" ")[0]
+        return () if waiters == "-" else waiters.split(",")
+
+    @property
+    def unheard(self) -> int | None:
+        """How many messages it left that nobody took, where the next one of its key has its turn.
+
+        None: there is no next one, and nobody has counted them.
+        """
+        count = self.facts.partition(" ")[2]
+        return number(count) if count else None
 
     @property
     def of_start(self) -> tuple[str, Sequence[str]]:
@@ -100,9 +114,9 @@ def pulled(reply: Reply) -> Pulled:
 ADVANCE: Final = Script.load(
     "advance",
     keys="lane keepalive cleanup open jobs pending due payloads checkpoints parked letters "
-    "journal source_owned source_stream trials kept *rest",
-    args="generation guard source claim pending_ms reap_ms parked_ms says expects "
-    "target_count *items",
+    "journal source_owned source_stream trials kept attempts *rest",
+    args="generation guard source claim pending_ms reap_ms parked_ms brief_ms results_max "
+    "says expects target_count *items",
     reads=advanced,
     made={"life": LIFE},
 )
@@ -136,14 +150,17 @@ class ChangeCalls(Calls):
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
         keys += (n.checkpoints, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
-        keys += (n.trials, n.kept)
+        keys += (n.trials, n.kept, n.attempts)
         args: list[Word] = [self.generation, guard, source, claim, as_ms(pending_s), as_ms(reap_s)]
-        args += (as_ms(self.parked_s), says, expects)
+        keeps = self.keeps
+        args += (as_ms(keeps.parked_s), as_ms(keeps.brief_s), keeps.results_bytes_max)
+        args += (says, expects)
         self._add_targets(keys, args, targets)
         for edge in edges:
             if edge.takes > 1:
                 assert edge.ttl_ms > 0  # the server refuses any other, in the middle of a batch
-                keys.append(n.result(edge.key, edge.id))
+                of = edge.key if edge.takes == 2 else key_of(edge.key)  # it may be queued
+                keys.append(n.result(of, edge.id))
             if edge.takes:
                 keys.append(n.inbox(edge.key))
                 if edge.takes > 2:

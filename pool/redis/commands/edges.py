@@ -171,9 +171,10 @@ class ParkEdge(Edge):
     cause: str = ""
     error: str = ""
     has_begun: bool = False
+    failed: str = ""  # what is kept of the attempt that has failed; see `pack_attempt`
 
     def words(self) -> Words:
-        return self.cause, self.error, _flag(self.has_begun)
+        return self.cause, _with(self.error, self.failed), _flag(self.has_begun)
 
 
 @attrs.define(eq=False)
@@ -187,9 +188,11 @@ class WaitEdge(Edge):
     attempt: int = 1
     error: str = ""
     mark: str = ""
+    failed: str = ""  # as of `ParkEdge`
 
     def words(self) -> Words:
-        return self.delay_ms, f"{self.attempt} {self.mark}".rstrip(), self.error
+        attempt = f"{self.attempt} {self.mark}".rstrip()
+        return self.delay_ms, attempt, _with(self.error, self.failed)
 
 
 @attrs.define(eq=False)
@@ -226,6 +229,10 @@ def _life() -> str:
 
 
 LIFE: Final = _life()
+
+
+def _with(error: str, failed: str) -> str:
+    return f"{error}\n{failed}" if failed else error
 
 
 def _flag(is_so: bool) -> str:

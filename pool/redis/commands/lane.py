@@ -10,9 +10,19 @@ from typing import Final
 
 import attrs
 
-from pool.redis.commands import admission, change, member, opening, recovery, talk, upkeep
+from pool.redis.commands import (
+    admission,
+    change,
+    letters,
+    member,
+    opening,
+    recovery,
+    talk,
+    upkeep,
+)
 from pool.redis.commands.admission import AdmissionCalls
 from pool.redis.commands.change import ChangeCalls
+from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
 from pool.redis.commands.recovery import RecoveryCalls
 from pool.redis.commands.talk import TalkCalls
@@ -21,12 +31,20 @@ from pool.redis.scripts import Script
 
 SCRIPTS: Final = tuple(
     script
-    for family in (admission, change, member, opening, recovery, talk, upkeep)
+    for family in (admission, change, letters, member, opening, recovery, talk, upkeep)
     for script in vars(family).values()
     if isinstance(script, Script)
 )
 
 
 @attrs.frozen
-class Lane(AdmissionCalls, ChangeCalls, MemberCalls, RecoveryCalls, UpkeepCalls, TalkCalls):
+class Lane(
+    AdmissionCalls,
+    ChangeCalls,
+    LetterCalls,
+    MemberCalls,
+    RecoveryCalls,
+    UpkeepCalls,
+    TalkCalls,
+):
     """Builds the script calls of one lane."""

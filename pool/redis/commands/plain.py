@@ -119,6 +119,19 @@ def _bit_each(words: Sequence[Word], reply: Any) -> list[int]:
     return found
 
 
+def _scanned(_: Sequence[Word], reply: Any) -> tuple[str, list[bytes]]:
+    """Return a cursor, 0 where that was all, and what was found."""
+    cursor, found = typed(reply, list)
+    if not is_number(typed(cursor, bytes), _DIGITS_MAX):
+        raise ValueError("no cursor")
+    return cursor.decode(), texts(found)
+
+
+def _fields_scanned(words: Sequence[Word], reply: Any) -> tuple[str, list[bytes]]:
+    cursor, found = _scanned(words, reply)
+    return cursor, flat(found)
+
+
 def _ranked(words: Sequence[Word], reply: Any) -> Flat:
     if words[-1] != "WITHSCORES":
         return texts(reply)
@@ -173,10 +186,12 @@ READERS: Final[Mapping[str, Reads]] = {
     "HKEYS": _texts,
     "HLEN": _count,
     "HMGET": _one_each,
+    "HSCAN": _fields_scanned,
     "HSET": _count,
     "PING": _text,
     "SCARD": _count,
     "SMISMEMBER": _bit_each,
+    "SSCAN": _scanned,
     "TIME": _ms,  # as milliseconds
     "TYPE": _text,
     "XACK": _count,

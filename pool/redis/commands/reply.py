@@ -20,13 +20,17 @@ def time_or_none(reply: bytes) -> int | None:
 def read(key: bytes, text: bytes) -> Record | None:
     """Return the record of a key, if it can be worked on.
 
-    What is not UTF-8 is nobody's key, and no call can be made for it.
+    What is not UTF-8 is nobody's key, and no call can be made for it.  One that is queued stands
+    under a name of its own, and no other does.
     """
     try:
         key.decode()
     except UnicodeDecodeError:
         return None
-    return Record.parse(text)
+    record = Record.parse(text)
+    if record is None or (record.state == "queued") == (key[:1] == b"\t"):
+        return record
+    return None
 
 
 def done(reply: Reply) -> None:

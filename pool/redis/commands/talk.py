@@ -64,6 +64,16 @@ class LookedAt:
     skip: int
 
 
+@attrs.frozen
+class Behind:
+    """It waits in the line behind its key's live job; nothing was done."""
+
+    job_id: str
+    epoch: int
+    handler: str
+    owner: str = ""  # nobody
+
+
 class NotNoted(Enum):
     """Why nothing was done."""
 
@@ -71,7 +81,7 @@ class NotNoted(Enum):
     UNREADABLE = "MALFORMED"
 
 
-Intended: TypeAlias = Noted | MovedOn | NotNoted
+Intended: TypeAlias = Noted | MovedOn | Behind | NotNoted
 Notified: TypeAlias = Noted | MovedOn | InboxHas | LookedAt | NotNoted
 
 
@@ -84,6 +94,9 @@ def intended(reply: Reply) -> Intended:
         case "MOVED_ON":
             owner, job_id, epoch, handler = rest.split(" ", 3)
             return MovedOn(_owner(owner), job_id, number(epoch), handler)
+        case "QUEUED":
+            job_id, epoch, handler = rest.split(" ", 2)
+            return Behind(job_id, number(epoch), handler)
     return NotNoted(word)
 
 
@@ -155,7 +168,10 @@ INTEND: Final = Script.load(
     reads=intended,
 )
 LOOK: Final = Script.load(
-    "look", keys="lane jobs thawed *rest", args="generation node bytes_max *items", reads=looked
+    "look",
+    keys="lane jobs thawed letters *rest",
+    args="generation node bytes_max *items",
+    reads=looked,
 )
 NOTIFY: Final = Script.load(
     "notify",
@@ -199,7 +215,13 @@ class TalkCalls(Calls):
         is bounded in bytes, for `lines` that share them.
         """
         n = self.names
-        keys = [n.lane, n.jobs, n.thawed, *(n.result(key, job_id or "-") for key, job_id in items)]
+        keys = [
+            n.lane,
+            n.jobs,
+            n.thawed,
+            n.letters,
+            *(n.result(key, job_id or "-") for key, job_id in items),
+        ]
         if frees:
             keys += (n.keepalive, n.cleanup)
         bytes_max = self.pages.outcome_bytes // lines or 1

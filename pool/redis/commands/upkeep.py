@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Final
 
 import attrs
@@ -95,20 +97,43 @@ def _indexes(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def expired(reply: Reply) -> list[str]:
+class Requeued(Enum):
+    """What was done about a line."""
+
+    SOUND = b"SOUND"
+    MENDED = b"MENDED"
+    PROMOTED = b"PROMOTED"  # nobody was before it any more
+
+
+def requeued(reply: Reply) -> list[Requeued]:
+    """Read the reply of `requeue`, per item."""
+    return [Requeued(text) for text in texts(reply)]
+
+
+@attrs.frozen
+class Expired:
+    """How many dead letters went, and of which answers the time is up, too."""
+
+    letters: int
+    items: list[str]
+
+
+def expired(reply: Reply) -> Expired:
     """Read the reply of `expire`; what is none of ours is left to whoever wrote it."""
-    return [text.decode() for text in reply if _is_ours(text)]
+    letters, *items = reply
+    return Expired(count(letters), [text.decode() for text in items if _is_ours(text)])
 
 
 def _is_ours(text: bytes) -> bool:
     try:
-        pairs = text.decode().split("\n")
+        lines = text.decode().split("\n")
     except UnicodeDecodeError:
         return False
-    return len(pairs) <= PAIRS_MAX and all(" " in pair for pair in pairs)
+    return len(lines) <= LINES_MAX and all(map(_KEPT.fullmatch, lines))
 
 
-PAIRS_MAX: Final = 32  # jobs of one member of `kept`; see `keep.lua`
+LINES_MAX: Final = 32  # jobs of one member of `kept`; see `keep.lua`
+_KEPT: Final = re.compile(r"\d{1,16} \S+ .+")
 
 
 def walked(reply: Reply) -> Walked:
@@ -215,14 +240,22 @@ RESTORE: Final = Script.load(
     reads=restored,
 )
 EXPIRE: Final = Script.load(
-    "expire", keys="lane kept *results", args="generation items_max *items", reads=expired
+    "expire",
+    keys="lane kept parked letters *results",
+    args="generation items_max parked_ms parked_max *items",
+    reads=expired,
 )
 QUARANTINE: Final = Script.load(
     "quarantine",
-    keys="lane jobs pending due payloads checkpoints inbox parked letters journal "
+    keys="lane jobs pending due payloads checkpoints inbox parked letters journal attempts "
     "holders_owned holders_stream",
     args="generation key text after looked_max",
     reads=quarantined,
+)
+
+
+REQUEUE: Final = Script.load(
+    "requeue", keys="lane jobs payloads due", args="generation *items", reads=requeued
 )
 
 
@@ -265,6 +298,12 @@ class UpkeepCalls(Calls):
             args += (key, text, as_ms(limit_s) if limit_s else 0)
         return RESTORE(keys, args, parts=(len(args) - 3) // 3)
 
+    def requeue(self, items: Sequence[tuple[str, str]]) -> ScriptCall:
+        """Put the lines behind keys right, where these (key, job id or nothing) stand."""
+        n = self.names
+        args = (self.generation, *(word for item in items for word in item))
+        return REQUEUE((n.lane, n.jobs, n.payloads, n.due), args, parts=len(items))
+
     def quarantine(self, key: str, text: bytes, holder: str = "", after: str = "-") -> ScriptCall:
         """Park a record that cannot be read, if it still is what was seen.
 
@@ -275,20 +314,23 @@ class UpkeepCalls(Calls):
         # What is not UTF-8 is nobody's job key; the inbox of no key takes its place.
         inbox = n.inbox(key if raw == key.encode(errors="replace") else "")
         keys = [n.lane, n.jobs, n.pending, n.due, n.payloads, n.checkpoints, inbox]
-        keys += (n.parked, n.letters, n.journal, n.owned(holder or "-"), n.stream(holder or "-"))
+        keys += (n.parked, n.letters, n.journal, n.attempts)
+        keys += (n.owned(holder or "-"), n.stream(holder or "-"))
         args = (self.generation, raw, text, after, self.pages.looked_at)
         return QUARANTINE(keys, args)
 
     def expire(self, items: Sequence[str], *, items_max: int) -> ScriptCall:
-        """End answers whose time is up; returns of which further ones it is.
+        """End answers whose time is up, and dead letters; returns of which further ones it is.
 
-        An item is what the reply told: (job id, key) of some jobs, with line ends between.
+        An item is what the reply told: (length, job id, key) of some jobs, line ends between.
         """
-        n = self.names
-        keys = [n.lane, n.kept]
+        n, keeps = self.names, self.keeps
+        keys = [n.lane, n.kept, n.parked, n.letters]
         for item in items:
-            keys += (n.result(*split_pair(pair)) for pair in item.split("\n"))
-        return EXPIRE(keys, (self.generation, items_max, *items))
+            lines = (line.partition(" ")[2] for line in item.split("\n"))
+            keys += (n.result(*split_pair(job)) for job in lines)
+        args = (self.generation, items_max, as_ms(keeps.parked_s), keeps.parked_max)
+        return EXPIRE(keys, (*args, *items))
 
     def reconcile(
         self,

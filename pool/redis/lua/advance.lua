@@ -16,7 +16,8 @@ KEYS[12] journal   stream  abnormal edges
 KEYS[13] source_owned   set     keys the source runs
 KEYS[14] source_stream  stream  the source's starts
 KEYS[15] trials    hash    identity -> epoch|key of the suspected job that it began last, and that may kill it
-KEYS[16] kept      zset    (job id, key) of some jobs -> until when their outcomes are remembered
+KEYS[16] kept      zset    (length, job id, key) of some jobs -> until when their outcomes are remembered
+KEYS[17] attempts  hash    key -> job id, then its failed attempts; tabs between
 KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes: s inbox:K; d result:I, inbox:K;
                    c x w g these and unassigned:H
 ARGV[1] generation  str
@@ -28,9 +29,11 @@ ARGV[4] claim        str   holder|fence, for reap
 ARGV[5] pending_ms   int   > 0
 ARGV[6] reap_ms      int   > 0; by how much a reap batch moves its deadline on
 ARGV[7] parked_ms    int   > 0; how long dead letters are kept
-ARGV[8] says         str   takes|seq of the source, or nothing: see lib/says.lua
-ARGV[9] expects      str   pool time that the caller expects; 0: it knows none; see lib/expected
-ARGV[10] target_count int   how many targets; (worker id, number) each follow
+ARGV[8] brief_ms     int   > 0; how long an outcome is kept in any case
+ARGV[9] results_max  int   bytes of outcomes of the lane, above which none is kept longer than that
+ARGV[10] says        str   takes|seq of the source, or nothing: see lib/says.lua
+ARGV[11] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
+ARGV[12] target_count int   how many targets; (worker id, number) each follow
 ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
     a acknowledge  x 1: it has begun, so that a stop which was asked for does not keep it; from R it is a repeat
     l limit        x in how many ms, y 1: of a run begun anew under its epoch: a time-out of the one before is
@@ -41,9 +44,10 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     n progress     x done/total/note                         rewrites how far it is, with the time, in `more`
     o over                                    its trial: it has lived for long enough
     d done         x result
-    c cancel       x cause, z 1: it has begun
-    x park         x cause, y error, z 1: it has begun
-    w wait         x delay ms, y next attempt[ mark], z error
+    c cancel       x cause, z 1: it has begun; the key of a queued one is its name, see lib/queue.lua
+    x park         x cause, y error[, newline, attempt], z 1: it has begun
+    w wait         x delay ms, y next attempt[ mark], z error[, newline, attempt]
+                   attempt: what is to be kept of the one that has failed, JSON
     g grant        x ranked targets, y mark, z checkpoint
                    mark: letters, then = and its crash marks from now on, or nothing and they stay
                    r counts a requeue, and asks for acknowledgement before the handler starts; a asks for
@@ -52,8 +56,9 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, place, keep, steps, finish, hung, says
-Returns  number of unassigned keys, then per item: OK[ <waiters>] (acknowledge: OK <flags>[ <waiters>]) |
+Uses     life, lane, expected, record, batch, place, queue, keep, steps, finish, hung, says
+Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
+         has ended, and the next one of its key has its turn: it is due) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
@@ -82,7 +87,7 @@ redis.call('HLEN', payloads)
 redis.call('HLEN', checkpoints)
 redis.call('SCARD', source_owned)
 redis.call('XLEN', source_stream)
-local arg, k = read_targets(10, 17)
+local arg, k = read_targets(12, 18)
 local checked, unfit, begins, may_go, saves = k, {}, false, false, false
 local function check(name, kind)
   if unfit[name] == nil then
@@ -109,6 +114,7 @@ end
 if may_go then
   redis.call('ZCARD', parked)
   redis.call('HLEN', letters)
+  redis.call('HLEN', attempts)
   redis.call('XLEN', journal)
 end
 -- A full server checks memory until a script's first write only: begin with one that frees.  What it refuses
@@ -131,6 +137,18 @@ local function settled(epoch, result)
     return 'REPEAT ' .. word
   end
   return 'SETTLED ' .. word .. ' ' .. (by ~= '' and by or '-') .. ' ' .. by_epoch
+end
+
+-- Keeps the last of a job's failed attempts; a job that does not fail has none.
+local ATTEMPTS_MAX = 8
+local function note_attempt(key, r, entry)
+  local text = r[ID] .. '\t' .. attempts_of(key, r, attempt_entry(r, entry))
+  local _, count = string.gsub(text, '\t', '')
+  for _ = ATTEMPTS_MAX + 1, count do
+    text = string.gsub(text, '\t[^\t]*', '', 1)
+  end
+  later('HSET', attempts, key, text)
+  r[MORE] = with_more(r[MORE], 't', '')
 end
 
 -- What a mark says (see w and g).
@@ -302,6 +320,13 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     return finish(key, r, 'parked', ttl_ms, 'malformed', 'its payload is gone', result, inbox, unassigned)
   end
   local was = r[STATE]
+  local mark = edge == 'g' and y or string.match(y, '^%d+ ?(.*)$') or ''
+  local failed, entry = string.match(edge == 'w' and z or '', '^([^\n]*)\n?(.*)$')
+  if entry ~= '' then
+    note_attempt(key, r, entry)
+  elseif string.find(mark, '^%l*m') then
+    note_attempt(key, r, '{"type":"crash"}')
+  end
   local has_begun = was == 'R' or (was == 'P' and not has(r, 'a')) -- as far as can be known
   local on_trial = was == 'R' and r[MARKS] ~= ''
     and string.match(redis.call('HGET', trials, source) or '', '^%d+') == epoch
@@ -310,10 +335,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     r[ACCEPTED] = accepted_of(r)
     local at = text_of(now + tonumber(x))
     r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
-    local attempt, mark = string.match(y, '^(%d+) ?(.*)$')
-    r[ATTEMPT], r[INTENT], r[ERROR] = attempt or r[ATTEMPT], '', plain(z)
+    r[ATTEMPT], r[INTENT], r[ERROR] = string.match(y, '^%d+') or r[ATTEMPT], '', plain(failed)
     flag(r, 'r', has_begun or has(r, 'r'))
-    take_mark(r, mark or '')
+    take_mark(r, mark)
     flag(r, 'd', true)
     if payload then
       later('HSET', payloads, key, payload)
@@ -322,7 +346,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     later('ZADD', due, at, 'k:' .. key)
     tally('waiting', 1)
     tally('retried', 1)
-    journal_add('retried', key, r, z)
+    journal_add('retried', key, r, failed)
     return was == 'P' and r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK' -- they were not told that it had begun
   end
   if string.sub(z, 1, 1) == '=' then
@@ -331,10 +355,10 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   end
   if has_begun and guard ~= 'own' then
     flag(r, 'r', true)
-  elseif string.find(y, '^%l*f') then
+  elseif string.find(mark, '^%l*f') then
     flag(r, 'r', false)
   end
-  take_mark(r, y)
+  take_mark(r, mark)
   if on_trial then
     flag(r, 'a', true) -- the next owner has it acknowledge first, and begins it alone, as this one did
   end

@@ -8,8 +8,9 @@ KEYS[4] pending    zset    key -> by when its start must be acknowledged
 KEYS[5] due        zset    k:KEY -> when
 KEYS[6] payloads   hash    key -> payload
 KEYS[7] handlers   hash    names ever registered -> options
-KEYS[8] kept       zset    (job id, key) of some jobs -> until when their answers are remembered
-KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID KEY, unassigned:H each
+KEYS[8] kept       zset    (length, job id, key) of some jobs -> until when their answers are remembered
+KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID KEY, unassigned:H each; then, where an id
+                           was given, letters
 ARGV[1] generation      str
 ARGV[2] pending_ms       int   > 0
 ARGV[3] queued_jobs_max  int   0: the server is full, only answer: whatever must be written is FULL
@@ -17,15 +18,24 @@ ARGV[4] refused_ms       int   > 0: former calls may be under way, and for so lo
 ARGV[5] expects          str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[6] target_count     int   how many targets; (worker id, number) each follow
 ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags, delay_ms, ranked targets, payload each
-                         flags: a attach to a live job, k the name need not be registered,
-                         u take it without an owner when no target has room; where somebody waits it is anyway
+                         flags: k the name need not be registered, u take it without an owner when no target has
+                         room; where somebody waits it is anyway.  Before them, for a key with a live job (nothing
+                         refuses it): a attach to it, if handler and payload are the same, b whatever they are;
+                         q<N> queue behind it with N others at most, r likewise alone, and stop it, c alone; h as its
+                         handler's options say.  Then a comma and what its record has in `more`.  A digest there says
+                         that its id was given to it, and may be given again
 
-Uses     lane, expected, record, batch, place, keep
+Uses     lane, expected, record, batch, place, queue, keep
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
-         ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) | FULL <queued> | UNKNOWN | NOROOM
+         ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
+         REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
+         CONFLICT <handler> <digest> (the id is that of a job with another handler or payload) | FULL <queued> | UNKNOWN | NOROOM
+         | QUEUED <due: 1 if there is work for a sweeper, else 0> | LINE <N> | STOPPING <job id> | DIFFERS <job id> <handler>
+         | POLICY <q<N>, r, c, a or b> (h was asked: come again with this)
+         | ELSEWHERE <worker id> <number> (its payload is in the stream of a worker that was not passed as a target)
          | MALFORMED (the key has a record that cannot be read, or unassigned:H is something else)
 Errors   POOLDATALOST <lane>  the pool's data are not those this caller joined
-Cost     O(1) per item; 1 command each, 11 a call, 3 a target, 2 a handler
+Cost     O(1) per item; 1 command each (2 more where an id was given), 11 a call, 3 a target, 2 a handler
 Why Lua  look-up, claim, record and announcement are one step, else a crash between two of them
          leaves a job that was accepted but never reaches a worker.  Dispatch is the grant.
 
@@ -37,6 +47,10 @@ local arg, k = read_targets(6, 9)
 local queued = redis.call('ZCARD', pending) + whole(lane_had[3]) + whole(lane_had[4])
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
+local letters = (#KEYS - k) % 2 == 0 and KEYS[#KEYS]
+if letters then
+  redis.call('HLEN', letters)
+end
 -- Reads that raise on a key of the wrong type must come before the first write; of one handler's keys
 -- that fails its own items alone.
 local unfit, results = {}, {}
@@ -68,13 +82,151 @@ local function may(flags, letter)
   return string.find(flags, letter, 1, true) ~= nil
 end
 
+-- Whether a job is not the one that this id was given to before.
+local function conflict(digest, handler, more, its_handler)
+  local its_digest = more_of(more, 'd')
+  if digest and (its_handler ~= handler or (its_digest and its_digest ~= digest)) then
+    return 'CONFLICT ' .. its_handler .. ' ' .. (its_digest or '-')
+  end
+end
+
+-- What is said of one that is over; its outcome, or its letter.
+local function ended(text, digest, handler)
+  local more = string.match(text, '^%l+|[^|\n]*|[^|\n]*|[^|\n]*|[^|\n]*|([^|\n]*)|') or ''
+  local its_handler, anew = more_of(more, 'h'), more_of(more, 'y')
+  local differs = its_handler and conflict(digest, handler, more, its_handler)
+  return differs or (anew and 'REPLAYED ' .. anew .. ' ' .. its_handler) or 'ENDED'
+end
+
+-- The handler as it is registered, and the job's kind.
+local function looked_up(handler, kind)
+  if known[handler] == nil then
+    known[handler] = redis.call('HGET', handlers, handler)
+  end
+  if kind == '?' then
+    kind = string.match(known[handler] or '', '^[js]') or 'j'
+  end
+  return known[handler], kind
+end
+
+-- Whether the live job is of the same handler and payload; nil: that is to be read elsewhere.
+local function is_same(key, r, handler, payload)
+  if r[HANDLER] ~= handler then
+    return false
+  elseif r[STATE] ~= 'P' or has(r, 'p') then
+    return redis.call('HGET', payloads, key) == payload
+  end
+  for _, target in ipairs(targets) do
+    if target.name == r[OWNER] then
+      local entry = redis.pcall('XRANGE', target.stream, r[EPOCH] .. '-0', r[EPOCH] .. '-0')[1]
+      return entry ~= nil and entry[2][6] == payload
+    end
+  end
+end
+
+-- One of those in the line, whose place another one takes: it ends by a sweeper.
+local function displace(key, id, by)
+  local name = queued_name(key, id)
+  local r = parse(redis.call('HGET', jobs, name))
+  if r and r[INTENT] == '' then
+    r[INTENT] = 'ssuperseded by ' .. by
+    flag(r, 'd', true)
+    later('HSET', jobs, name, pack(r))
+    later('ZADD', due, text_of(now), 'k:' .. name)
+  end
+end
+
+local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
+  local ids, is_due = line_of(key), 0
+  local is_alone_there = policy ~= 'q'
+  if not is_alone_there and #ids >= line_max then
+    return 'LINE ' .. text_of(line_max)
+  elseif queued >= queued_jobs_max then
+    return 'FULL ' .. queued
+  end
+  if is_alone_there then
+    for _, id in ipairs(ids) do
+      displace(key, id, r[ID])
+      is_due = 1
+    end
+    ids = {}
+  end
+  ids[#ids + 1] = r[ID]
+  if policy == 'r' and string.sub(live[INTENT], 1, 1) ~= 's' then
+    live[INTENT] = 'sreplaced by ' .. r[ID]
+    flag(live, 'd', true)
+    later('ZADD', due, text_of(now), 'k:' .. key)
+    is_due = 1
+  end
+  flag(live, 'n', true)
+  later('HSET', jobs, key, pack(live))
+  r[STATE], r[EPOCH], r[SINCE] = 'Q', stamp(), delay_ms > 0 and text_of(now + delay_ms) or ''
+  local name = queued_name(key, r[ID])
+  later('HSET', payloads, name, payload)
+  later('HSET', jobs, name, pack(r))
+  set_line(key, ids, 1)
+  queued = queued + 1
+  tally('dispatched', 1)
+  tally('waiting', 1)
+  tally('delayed', 1) -- it has begun to wait, see `recount`
+  return 'QUEUED ' .. is_due
+end
+
+-- What is said of a job whose key has a live one.
+local function meet(key, live, id, handler, kind, flags, delay_ms, payload, digest, more)
+  local facts = table.concat({ live[STATE], live[OWNER] ~= '' and live[OWNER] or '-', live[ID], live[HANDLER] }, ' ')
+  if has(live, 'n') then
+    write_batch()
+    local mine = parse(redis.call('HGET', jobs, queued_name(key, id)))
+    if mine then
+      return conflict(digest, handler, mine[MORE], mine[HANDLER]) or 'QUEUED 0', true
+    end
+  end
+  local policy, line_max = string.match(flags, '^([abchqr])(%d*)')
+  if policy == 'h' then
+    local said = string.match(looked_up(handler, kind) or '', '|([abcqr]%d*)$')
+    if said then
+      return 'POLICY ' .. said, true
+    end
+    policy = nil
+  end
+  if not policy then
+    return 'EXISTS ' .. facts
+  elseif policy == 'a' or policy == 'b' then
+    if string.sub(live[INTENT], 1, 1) == 's' then
+      return 'STOPPING ' .. live[ID]
+    end
+    local same = policy == 'b' or is_same(key, live, handler, payload)
+    if same == nil then
+      return 'ELSEWHERE ' .. string.gsub(live[OWNER], '%.(%d+)$', ' %1'), true
+    end
+    return same and 'ATTACHED ' .. facts or 'DIFFERS ' .. live[ID] .. ' ' .. live[HANDLER]
+  end
+  local registered, kind_known = looked_up(handler, kind)
+  if not registered and not may(flags, 'k') then
+    return 'UNKNOWN'
+  end
+  local r = new_record(kind_known, id, handler)
+  r[MORE] = more
+  flag(r, 'p', #payload > INLINE_BYTES_MAX)
+  local answer = enqueue(key, live, r, delay_ms, policy, tonumber(line_max) or 0, payload)
+  return answer, string.sub(answer, 1, 1) == 'Q'
+end
+
 local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, result, unassigned)
+  local more, digest = '', nil
+  if #flags > 3 then
+    flags, more = string.match(flags, '^([^,]*),?(.*)$')
+    digest = more_of(more, 'd')
+  end
   if unfit[unassigned] then
     return 'MALFORMED'
   elseif has_ended and redis.call('EXISTS', result) == 1 then
     local text = redis.pcall('GET', result) -- as a call it would raise on another type
     local is_refused = type(text) == 'string' and string.sub(text, 1, #REFUSED) == REFUSED
-    return is_refused and string.sub(text, #REFUSED + 1) or 'ENDED'
+    return is_refused and string.sub(text, #REFUSED + 1) or type(text) == 'string' and ended(text, digest, handler) or 'ENDED'
+  elseif digest and redis.call('HEXISTS', letters, pair_of(id, key)) == 1 then
+    return ended(redis.call('HGET', letters, pair_of(id, key)), digest, handler)
   end
   local live = record_of(key)
   if live then
@@ -83,25 +235,28 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
       return 'MALFORMED'
     end
     if r[ID] == id then
+      local differs = conflict(digest, handler, r[MORE], r[HANDLER])
+      if differs then
+        return differs
+      end
       return 'OK ' .. (r[STATE] == 'U' and 'unassigned' or r[OWNER] ~= '' and r[OWNER] or '-')
     end
-    local word = may(flags, 'a') and 'ATTACHED ' or 'EXISTS '
-    local facts = table.concat({ r[STATE], r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[HANDLER] }, ' ')
-    return refuse(word .. facts, result, id, key)
+    if digest and more_of(r[MORE], 'l') == id then
+      return conflict(digest, handler, r[MORE], r[HANDLER]) or 'REPLAYED ' .. r[ID] .. ' ' .. r[HANDLER]
+    end
+    local answer, is_open = meet(key, r, id, handler, kind, flags, delay_ms, payload, digest, more)
+    return is_open and answer or refuse(answer, result, id, key)
   end
   if queued >= queued_jobs_max then
     return refuse('FULL ' .. queued, result, id, key)
   end
-  if known[handler] == nil then
-    known[handler] = redis.call('HGET', handlers, handler)
-  end
-  if kind == '?' then
-    kind = string.match(known[handler] or '', '^[js]') or 'j'
-  end
-  if not known[handler] and not may(flags, 'k') then
+  local registered
+  registered, kind = looked_up(handler, kind)
+  if not registered and not may(flags, 'k') then
     return refuse('UNKNOWN', result, id, key)
   end
   local r = new_record(kind, id, handler)
+  r[MORE] = more
   local target = delay_ms == 0 and first_with_room(ranked)
   if delay_ms == 0 and not target and not queues[unassigned] and not may(flags, 'u') then
     return 'NOROOM'

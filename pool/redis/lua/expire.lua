@@ -1,28 +1,63 @@
 --[[
-expire: end answers that have been remembered for long enough, and tell which ones are next.
+expire: end answers that have been remembered for long enough, and tell which ones are next; and the oldest
+of the dead letters, where they are too old or too many.
 
 KEYS[1] lane       hash    incarnation, seen, offset
-KEYS[2] kept       zset    (job id, key) of one call's jobs (line ends between) -> until when their answers are remembered
+KEYS[2] kept       zset    (length, job id, key) of one call's jobs (line ends between) -> until when their answers are remembered
+KEYS[3] parked     zset    (job id, key) -> when it was parked
+KEYS[4] letters    hash    (job id, key) -> dead letter
 KEYS[...] results          result:ID KEY per job of all items
 ARGV[1] generation  str
-ARGV[2] items_max    int   how many at most to tell of
+ARGV[2] items_max    int   how many at most to tell of, and letters to end
+ARGV[3] parked_ms    int   > 0; how long dead letters are kept
+ARGV[4] parked_max   int   > 0; how many of them
 ARGV[...] items            as it was told of them
 
 Uses     lane
-Returns  items whose time is up
+Returns  how many letters were ended, then items whose time is up
 Errors   POOLDATALOST <lane>
-Cost     O(jobs + items_max * log n); 2 commands an item that is ended, 4 a call
+Cost     O(jobs + items_max * log n); 2 commands an item that is ended, 2 a job of it, 2 a letter, 6 a call
 Why Lua  the time of an answer may have been prolonged since it was told, and pool time is the lane's alone.
 ]]
 redis.call('ZCARD', kept)
-local k = 3
-for i = 3, #ARGV do
+local over = redis.call('ZCARD', parked) - parked_max
+redis.call('HLEN', letters)
+local k = 5
+for i = 5, #ARGV do
   local _, jobs = string.gsub(ARGV[i], '[^\n]+', '')
   local until_ms = redis.call('ZSCORE', kept, ARGV[i])
   if until_ms and tonumber(until_ms) <= now then
-    redis.call('UNLINK', unpack(KEYS, k, k + jobs - 1))
+    local at = k
+    for line in string.gmatch(ARGV[i], '[^\n]+') do
+      local size = whole(string.match(line, '^%d+'))
+      local length = redis.pcall('STRLEN', KEYS[at]) -- as a call it would raise on another type
+      if type(length) ~= 'number' or length == size then
+        redis.call('UNLINK', KEYS[at])
+      end
+      tally('results', -size)
+      at = at + 1
+    end
     redis.call('ZREM', kept, ARGV[i])
   end
   k = k + jobs
 end
-return redis.call('ZRANGEBYSCORE', kept, '-inf', text_of(now), 'LIMIT', 0, items_max)
+local ended = 0
+local oldest = redis.call('ZRANGE', parked, 0, items_max - 1, 'WITHSCORES')
+for i = 1, #oldest, 2 do
+  if over <= 0 and tonumber(oldest[i + 1]) > now - parked_ms then
+    break
+  end
+  redis.call('ZREM', parked, oldest[i])
+  redis.call('HDEL', letters, oldest[i])
+  over, ended = over - 1, ended + 1
+end
+tally('forgotten', ended)
+local counted = whole(redis.call('HGET', lane, 'results')) + (tallies['results'] or 0)
+if counted > 0 and redis.call('EXISTS', kept) == 0 then
+  redis.call('HDEL', lane, '\n') -- frees, so that a full server lets the rest pass
+  tally('results', -counted) -- of what somebody deleted by hand
+end
+close_lane()
+local items = redis.call('ZRANGEBYSCORE', kept, '-inf', text_of(now), 'LIMIT', 0, items_max)
+table.insert(items, 1, ended)
+return items

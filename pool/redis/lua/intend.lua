@@ -16,7 +16,8 @@ ARGV[6] intent       str   s<cause> | t | empty: only signal
 ARGV[7] again_ms     int   when the sweeper shall look after it again
 
 Uses     lane, record
-Returns  OK <job id> <state> <epoch> | MOVED_ON <owner or -> <job id> <epoch> <handler> | NOJOB | MALFORMED
+Returns  OK <job id> <state> <epoch> | MOVED_ON <owner or -> <job id> <epoch> <handler> | QUEUED <job id> <epoch> <handler>
+         (it waits behind another one: whoever asks ends it by `advance`) | NOJOB | MALFORMED
 Errors   POOLDATALOST <lane>
 Cost     O(log n); 6 commands
 Why Lua  the intent must be in the record before anybody may grant it again.
@@ -30,7 +31,8 @@ if text and not r then
   return 'MALFORMED'
 end
 if not r or (id ~= '' and r[ID] ~= id) then
-  return 'NOJOB'
+  local queued = id ~= '' and parse(redis.call('HGET', jobs, '\t' .. id .. ' ' .. key)) -- see lib/queue.lua
+  return queued and table.concat({ 'QUEUED', id, queued[EPOCH], queued[HANDLER] }, ' ') or 'NOJOB'
 end
 if owner == '' or r[OWNER] ~= owner or (epoch ~= '' and r[EPOCH] ~= epoch) then
   return table.concat({ 'MOVED_ON', r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[EPOCH], r[HANDLER] }, ' ')

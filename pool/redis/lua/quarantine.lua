@@ -11,18 +11,19 @@ KEYS[7] inbox      list    messages accepted for the key: none may reach the key
 KEYS[8] parked     zset    (job id, key) -> when it was parked
 KEYS[9] letters    hash    (job id, key) -> dead letter
 KEYS[10] journal   stream  abnormal edges
-KEYS[11] holders_owned   set     owned:W of the worker it was found at
-KEYS[12] holders_stream  stream  stream:W of that worker
+KEYS[11] attempts  hash    key -> failed attempts
+KEYS[12] holders_owned   set     owned:W of the worker it was found at
+KEYS[13] holders_stream  stream  stream:W of that worker
 ARGV[1] generation  str
-ARGV[2] key          bytes
+ARGV[2] key          bytes  or the name of one that is queued, see lib/queue.lua
 ARGV[3] text         bytes  what the record was when it was seen
 ARGV[4] after        str    entry behind which its start is looked for; -: from the first one
 ARGV[5] looked_max   int    > 0; how many entries are looked at
 
-Uses     lane
+Uses     lane, record, batch, queue
 Returns  OK | MOVED_ON (it is another record by now) | LOOKED <entry> (nothing was done: it may stand behind this)
 Errors   POOLDATALOST <lane>
-Cost     O(looked_max); 21 commands
+Cost     O(looked_max); 24 commands, 9 more if somebody is queued behind it
 Why Lua  it may have been mended or replaced since it was read.
 ]]
 if redis.call('HGET', jobs, key) ~= text then
@@ -35,6 +36,7 @@ redis.call('ZCARD', parked)
 redis.call('HLEN', letters)
 redis.call('ZCARD', due)
 redis.call('HLEN', checkpoints)
+redis.call('HLEN', attempts)
 local first = after == '-' and after or '(' .. after
 local entries, found = has_stream and redis.call('XRANGE', holders_stream, first, '+', 'COUNT', looked_max) or {}, nil
 for _, entry in ipairs(entries) do
@@ -54,11 +56,14 @@ if found then -- another one of the key is dropped by whoever looks at it: no re
   redis.call('XDEL', holders_stream, found[1])
 end
 local id = 'malformed-' .. stamp()
-redis.call('ZADD', parked, now, id .. ' ' .. key)
-redis.call('HSET', letters, id .. ' ' .. key, 'j|-|0|0|' .. text_of(now) .. '|malformed\n' .. string.gsub(text, '\n', ' ') .. '\n' .. (payload or ''))
+local of = string.match(key, '^\t[^ ]+ (.*)$') or key -- of one that is queued: its key
+redis.call('ZADD', parked, now, id .. ' ' .. of)
+redis.call('HSET', letters, id .. ' ' .. of, 'parked|0||0|' .. text_of(now) .. ',,,|h-|malformed\n'
+  .. string.gsub(text, '[%c]', ' ') .. '\n\n' .. (payload or ''))
 redis.call('HDEL', jobs, key)
 redis.call('HDEL', payloads, key)
 redis.call('HDEL', checkpoints, key, '\n' .. key)
+redis.call('HDEL', attempts, key)
 redis.call('UNLINK', inbox)
 redis.call('ZREM', pending, key)
 redis.call('ZREM', due, 'k:' .. key)
@@ -66,8 +71,14 @@ redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'malformed', 'key
 tally('parked', 1)
 -- Its state may still be legible.  An unassigned key whose handler is not is counted out by the pull
 -- that drops its entry.
-if string.sub(text, 1, 2) == 'W|' then
+if string.match(text, '^[WQ]|') then
   tally('waiting', -1)
 end
+if of ~= key then
+  leave_line(key, string.match(key, '^\t([^ ]+)'))
+else
+  promote(key)
+end
+write_batch()
 close_lane()
 return 'OK'

@@ -38,8 +38,8 @@ local function stamp_at(number)
   for at = 1, entry and #entry[2] or 0, 2 do
     fields[entry[2][at]] = entry[2][at + 1]
   end
-  local stamp = entry and entry[1] == number .. '-0' and (fields.stamp or '0')
-    or string.match(fields.after or '', '^' .. number .. '%-(%x+)$')
+  local led_to, before, led_from = string.match(fields.at or '', '^%S+ (%x+) (%d+)%-(%x+)$')
+  local stamp = entry and entry[1] == number .. '-0' and (led_to or '0') or before == number and led_from
   return stamp or redis.call('XREVRANGE', log, '(' .. number .. '-0', '-', 'COUNT', 1)[1] and '0' or false
 end
 for i = 2, #ARGV do

@@ -1,7 +1,7 @@
 --[[
 rmap_list: append to a list of a replicated map, or remove from it, as one revision.
 
-Uses    at, maps_time, rmap
+Uses    list_plain, at, maps_time, rmap
 KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    as in rmap_write
 KEYS[3] data    hash    as in rmap_write
@@ -11,16 +11,15 @@ KEYS[6] due     zset    map -> when its time is up, by the maps' time
 ARGV[1] generation  str  the pool's, as the caller knows it
 ARGV[2] name         str  the map's
 ARGV[3] nonce        str  drawn for this call
-ARGV[4] items_max    int  > 0; strings and list items in the map
-ARGV[5] ttl_ms       int  how long the map lives; 0: for ever, or as whoever wrote before has said
-ARGV[6] life         int  as in rmap_write
-ARGV[7] op           str  append, append_unique (each value that the list has not), or remove (each
+ARGV[4] items_max    str  > 0, in digits; strings and list items in the map
+ARGV[5] life         str  as in rmap_write
+ARGV[6] op           str  append, append_unique (each value that the list has not), or remove (each
                           value, wherever it stands in the list)
-ARGV[8] key          str  whose list
+ARGV[7] key          str  whose list
 ARGV[...] values     what to append or remove, at least one
 
-Returns  [revision, stamp, items before, items now]; a list without items is no key.  If nothing changed,
-         the revision is the present one and nothing is written.
+Returns  [revision, stamp, items before, items now], or these as one text with spaces between; a list without
+         items is no key.  If nothing changed, the revision is the present one and nothing is written.
 Errors   POOLDATALOST <config>  the pool's generation is another one, or gone
          POOLMAPFULL <items>    the map would hold more than items_max
          POOLMAPVALUE <why>     the key holds a string
@@ -64,7 +63,7 @@ local function places_of(value)
 end
 
 local edits, places, seen, size = {}, {}, {}, size_before
-for i = 9, #ARGV do
+for i = 8, #ARGV do
   local value = ARGV[i]
   if op == 'remove' then
     local found = seen[value] and {} or places_of(value)
@@ -85,16 +84,16 @@ end
 if #edits == 0 then
   return { whole(revision), stamp, size_before, size_before }
 end
-if size > size_before and count() + size - size_before > items_max then
+if size > size_before and count() + size - size_before > tonumber(items_max) then
   return redis.error_reply('POOLMAPFULL ' .. count() .. ' ' .. items_max)
 end
 
-local until_ms = live(ttl_ms, life)
+local until_ms = live(life)
 if not until_ms then
   return foreign(maps)
 end
 commit(edits, op == 'remove' and 'shrink' or 'grow', until_ms)
-local words, number = {}, string.format('%016.0f', revision)
+local words, number = {}, string.format('%016d', revision)
 for _, place in ipairs(places) do
   local digits, value = place[1], place[2]
   if op == 'remove' then

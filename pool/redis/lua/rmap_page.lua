@@ -56,8 +56,9 @@ if not at and logged <= floor and strings_count == 0 and lists_count == 0 then
   for i = 1, newest and #newest[2] or 0, 2 do
     last[newest[2][i]] = newest[2][i + 1]
   end
-  local is_ours = last.incarnation == generation and string.match(last.stamp or '', '^%x+$')
-  return { is_ours and whole(logged) or '0', is_ours and last.stamp or '0', {}, 0, {}, {}, '', 1, 0, 0 }
+  local made, led_to = string.match(last.at or '', '^(%S+) (%x+) ')
+  local is_ours = made == generation
+  return { is_ours and whole(logged) or '0', is_ours and led_to or '0', {}, 0, {}, {}, '', 1, 0, 0 }
 end
 if not from or logged > revision then
   local time = redis.call('TIME')

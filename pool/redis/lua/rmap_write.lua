@@ -11,12 +11,13 @@ KEYS[6] due     zset    map -> when its time is up, by the maps' time
 ARGV[1] generation  str  the pool's, as the caller knows it
 ARGV[2] name         str  the map's
 ARGV[3] nonce        str  drawn for this call
-ARGV[4] items_max    int  > 0; strings and list items in the map
-ARGV[5] ttl_ms       int  how long the map lives; 0: for ever, or as whoever wrote before has said
-ARGV[6] life         int  0: from the first write on; 1: from this one on; 2: ttl_ms is when it ends, server ms
+ARGV[4] items_max    str  > 0, in digits; strings and list items in the map
+ARGV[5] life         str  how long the map lives; '': for ever, or as whoever wrote before has said; else ms, and from
+                          when on: 0 from the first write on; 1 from this one on; 2 the ms are when it ends, server ms
 ARGV[...] ops        per operation: its name, the key, and its own words (see OPS)
 
-Returns  [revision, stamp, met, previous, met, previous ...]: met is '1' if the operation's condition
+Returns  of a plain one revision, stamp and previous string as one text, with spaces between; else
+         [revision, stamp, met, previous, met, previous ...]: met is '1' if the operation's condition
          held, else '0' and it changed nothing; previous is a string, the size of a list, or nil
          (of a put in any case).
          Operations see the effect of those before them.  All that changed is one revision; if
@@ -57,7 +58,7 @@ local function words_of(op)
   return op == 'delete' and 0 or op == 'compare_and_set' and 2 or 1
 end
 
-local keys, at = {}, 7
+local keys, at = {}, 6
 while at < #ARGV do
   keys[#keys + 1] = ARGV[at + 1]
   at = at + 2 + words_of(ARGV[at])
@@ -69,7 +70,7 @@ end
 
 -- Decide.  `strings` becomes what the touched keys will hold; `changed` names those to write, in order.
 local answer, changed, is_changed, had_list = { '', '' }, {}, {}, {}
-local kind, added, at = 'shrink', 0, 7
+local kind, added, at = 'shrink', 0, 6
 for _, key in ipairs(keys) do
   local op, word = ARGV[at], ARGV[at + 2]
   local now = strings[key]
@@ -112,7 +113,7 @@ if #changed == 0 then
   answer[1], answer[2] = whole(revision), stamp
   return answer
 end
-if added > 0 and count() + added > items_max then
+if added > 0 and count() + added > tonumber(items_max) then
   return redis.error_reply('POOLMAPFULL ' .. count() .. ' ' .. items_max)
 end
 
@@ -128,7 +129,7 @@ for i, key in ipairs(changed) do
     gone[#gone + 1] = '=' .. key
   end
 end
-local until_ms = live(ttl_ms, life)
+local until_ms = live(life)
 if not until_ms then
   return foreign(maps)
 end

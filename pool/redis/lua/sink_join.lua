@@ -48,7 +48,7 @@ if not was_there then
   if redis.call('EXISTS', events) == 0 then
     begin(meta) -- its events are counted from 1: that tells readers
   end
-  local was, is = redis.call('HMGET', state, 'cursor', 'number', 'born'), redis.call('HMGET', meta, 'born', 'planned', 'trimmed', 'counted:' .. group)
+  local was, is = redis.call('HMGET', state, 'cursor', 'number', 'born'), redis.call('HMGET', meta, 'born', 'planned', 'trimmed', 'missed:' .. group)
   local is_same = was[3] == (is[1] or '') and comes_to(was[1])
   if is_same then
     start = was[1]
@@ -61,8 +61,9 @@ if not was_there then
   local behind = is_same and whole(was[2]) or 0
   local counted = counted_behind(is[4], behind)
   if first > behind + 1 and (not is_same or is_trimmed(meta, next_id(start))) then
-    note(meta, 'missed', math.max(0, first - 1 - behind - counted))
-    redis.call('HSET', meta, 'counted:' .. group, text_of(behind + 1) .. '|' .. text_of(first - 1 - behind))
+    local all = number_of(is[4]) + math.max(0, first - 1 - behind - counted)
+    local words = { text_of(all), text_of(behind + 1), text_of(first - 1 - behind) }
+    redis.call('HSET', meta, 'missed:' .. group, table.concat(words, '|'))
   end
   redis.call('XGROUP', 'CREATE', events, group, start == 'newest' and '$' or start, 'MKSTREAM')
 end

@@ -4,8 +4,8 @@ sink_mend: free what stale consumers hold; then forget them.
 KEYS[1] state   hash    now, seen; holder: consumer|end; cursor, and what was there: number of the event, 0 unknown; born
 KEYS[2] leases  zset    consumer -> lease end, in the sink's time
 KEYS[3] events  stream
-KEYS[4] meta    hash    missed:GROUP: pending events ever taken by a cap, parks:GROUP: events ever parked; told:GROUP, of the
-                        ones, and parks-told:GROUP, of the others: how many were told; counted:GROUP, see stream_add; trimmed
+KEYS[4] meta    hash    missed:GROUP: of which all are events ever taken by a cap, see stream_add, parks:GROUP: events ever parked; told:GROUP, of the
+                        ones, and parks-told:GROUP, of the others: how many were told; trimmed
 KEYS[5] parked  stream  s stream, i id, d times handed out, r reason, and what the event had
 KEYS[6] config  hash    ttl: the pool's
 ARGV[1] group           bytes  the sink's name
@@ -33,7 +33,7 @@ if holder_of() ~= consumer then
 end
 redis.call('XLEN', parked)
 redis.call('ZCARD', leases)
-local known = redis.call('HMGET', meta, 'missed:' .. group, 'told:' .. group, 'born', 'parks-told:' .. group, 'counted:' .. group)
+local known = redis.call('HMGET', meta, 'missed:' .. group, 'told:' .. group, 'born', 'parks-told:' .. group)
 local last = has_group(events)
 if not last then
   return { -2, -2, -2, -2, -2, -2, -2, -2, '' }
@@ -53,8 +53,10 @@ if number == 0 and noted[3] == (known[3] or '') then
 end
 if noted[1] ~= last then
   redis.call('HSET', state, 'cursor', last, 'number', text_of(number), 'born', known[3] or '')
-  if known[5] and number >= whole(string.match(known[5], '^%d+')) then
-    redis.call('HSET', meta, 'counted:' .. group, text_of(number + 1) .. '|' .. text_of(counted_behind(known[5], number)))
+  local from = string.match(known[1] or '', '^%d+|(%d+)|')
+  if from and number >= whole(from) then
+    local words = { text_of(number_of(known[1])), text_of(number + 1), text_of(counted_behind(known[1], number)) }
+    redis.call('HSET', meta, 'missed:' .. group, table.concat(words, '|'))
   end
 end
 local freed, parks, forgotten, left = 0, 0, 0, batch
@@ -90,5 +92,5 @@ end
 told = confirm('told', known[2], told)
 parks_told = confirm('parks-told', known[4], parks_told)
 local ever = redis.call('HMGET', meta, 'missed:' .. group, 'parks:' .. group)
-local missed, parked_ever = whole(ever[1]), whole(ever[2])
+local missed, parked_ever = number_of(ever[1]), whole(ever[2])
 return { freed, parks, forgotten, missed, math.min(missed, told), parked_ever, math.min(parked_ever, parks_told), left <= 0 and 1 or 0, born }

@@ -7,15 +7,13 @@ KEYS[3] once     hash    once_id -> the id of its event
 KEYS[4] ends_of  zset    once_id -> until when it is remembered, in that time
 ARGV[1] event       bytes
 ARGV[2] payload     bytes
-ARGV[3] length_max  int    see stream_add, as the next three
-ARGV[4] ttl_ms      int
-ARGV[5] flags       str
-ARGV[6] topic       bytes
-ARGV[7] mark        str    see stream_add
-ARGV[8] once_id     bytes
-ARGV[9] window_ms   int    how long it is remembered from now on, at least; a try with a shorter one shortens nothing
+ARGV[3] mark        str    see stream_add, as the next two
+ARGV[4] topic       bytes
+ARGV[5] limits      str
+ARGV[6] once_id     bytes
+ARGV[7] window_ms   int    how long it is remembered from now on, at least; a try with a shorter one shortens nothing
 
-Uses     ends, append
+Uses     limits, ends, append
 Returns  bytes   the event's id, of this try or of an earlier one; nil: there is no stream, and x was asked, or its end has passed
 Errors   OOM        the server is full; nothing was written
          WRONGTYPE  foreign data under one of the keys

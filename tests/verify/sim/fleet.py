@@ -303,7 +303,9 @@ class Boot:
         }
         handlers.job("work", **retries)(self._work)
         handlers.job("limited", timeout_s=LIMIT_S, **retries)(self._limited)
-        handlers.service("feed", backoff_s=BACKOFF_S, backoff_max_s=BACKOFF_MAX_S)(self._feed)
+        handlers.service(
+            "feed", backoff_s=BACKOFF_S, backoff_max_s=BACKOFF_MAX_S, retention_s=600.0
+        )(self._feed)
         handlers.job("poison", **retries)(self._poison)
         return handlers
 

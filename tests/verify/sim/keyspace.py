@@ -195,6 +195,9 @@ class Keyspace(StreamCommands):
         self._expire(key)
         return self._of(key, bytes)
 
+    def do_strlen(self, key: bytes) -> Value:
+        return len(self.do_get(key) or b"")
+
     def do_set(self, key: bytes, value: bytes, *options: Any) -> Value:
         assert not options or options[0].upper() == b"PX"
         if type(self.keys.get(key)) is Stream:
@@ -355,6 +358,14 @@ class Keyspace(StreamCommands):
         found = self._of(key, SortedSet)
         order = [] if found is None else found.order
         return _ranked(_slice(order, int(first), int(last)), bool(options))
+
+    def do_zrank(self, key: bytes, member: bytes) -> Value:
+        found = self._of(key, SortedSet)
+        names = [] if found is None else [name for _, name in found.order]
+        return names.index(member) if member in names else None
+
+    def do_zcount(self, key: bytes, low: Any, high: Any) -> Value:
+        return len(self.do_zrangebyscore(key, low, high))
 
     def do_zrangebyscore(self, key: bytes, low: Any, high: Any, *options: Any) -> Value:
         found = self._of(key, SortedSet)

@@ -9,11 +9,19 @@ from typing import Any, Final, TypeAlias
 import anyio
 import attrs
 
-from pool import Call, Node
-from pool.errors import NotStopped, PoolError, StoreFault, StoreLost, StoreUnavailable
+from pool import Call, Dispatching, Node
+from pool.errors import (
+    IdempotencyConflict,
+    NotStopped,
+    PoolError,
+    StoreFault,
+    StoreLost,
+    StoreUnavailable,
+)
 from tests.verify.sim.config import Config
 from tests.verify.sim.fleet import ATTEMPTS_MAX, Boot, Op, Plan, SimFleet, digest
 from tests.verify.sim.world import World
+from tests.verify.view import TERMINAL_ERRORS
 
 _AGAIN_S: Final = 0.5  # when no node can be asked
 _CROWD_S: Final = (0.0, 0.0, 0.0, 0.002, 0.01, 0.02, 0.05, 0.4)  # what jobs of a crowd take
@@ -21,6 +29,8 @@ _RESULT_S: Final = 40.0
 _STOP_S: Final = 10.0
 _LAST_S: Final = (0.0, 0.0, 0.001, 0.003, 0.01, 0.1, 1.0)  # after a node was told to leave
 _MESSAGES_MAX: Final = 25
+_POLICIES: Final = ("queue", "queue", "queue", "replace", "coalesce")
+LINE_MAX: Final = 4  # jobs queued behind one
 _ILL: Final = (
     *("base", "exit", "generator", "group", "interrupt", "cancelled", "self-cancel"),
     *("late-cancel", "shared", "shared", "open", "open-shield"),
@@ -58,6 +68,7 @@ class Load:
         self.asking: dict[int, Boot] = {}  # dispatches that have not returned
         self._tokens = 0
         self._last = world.dice("last calls")
+        self._lines = world.dice("lines")
         fleet.last_calls = self._last_calls
 
     def plan(self) -> None:
@@ -133,7 +144,10 @@ class Load:
         if dice.random() < 0.15:
             options["delay_s"] = round(dice.uniform(0.1, 3.0), 3)
         if dice.random() < 0.15:
-            options["if_exists"] = "attach"
+            options |= {"if_exists": "attach", "attach_any": True}
+        if "lines" in config.shapes and self._lines.random() < 0.7:
+            options |= {"if_exists": self._lines.choice(_POLICIES), "queue_max": LINE_MAX}
+            calls = [(f"q{self._lines.randrange(2)}", plan) for _, plan in calls]
         wants_result, stops = dice.random() < 0.5, dice.random() < 0.12
         stop_s = dice.uniform(0.0, 2.0)
 
@@ -191,10 +205,15 @@ class Load:
         attempts_max = 0 if name == "feed" else ATTEMPTS_MAX
         for token, (key, plan) in zip(tokens, calls, strict=True):
             extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max}
+            if policy := options.get("if_exists"):
+                extra["policy"] = policy
             if delay_s:
                 extra["delay_s"] = delay_s
             extra["within_s"] = node.settings.op_timeout_s
             boot.record("dispatch", "invoke", key=key, idem=token, extra=extra)
+        is_named = self._is_named(batch, calls, options)
+        if is_named:
+            options = {**options, "idempotency_key": tokens[0]}
         via = node.options(**options)
         answers: list[Any] = []
         try:
@@ -215,6 +234,8 @@ class Load:
         for token, (key, plan), answer in zip(tokens, calls, answers, strict=True):
             facts: dict[str, Any] = {"key": key, "idem": token}
             extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max}
+            if policy := options.get("if_exists"):
+                extra["policy"] = policy
             if delay_s:
                 extra["delay_s"] = delay_s
             if isinstance(answer, PoolError):
@@ -227,7 +248,31 @@ class Load:
             else:
                 boot.record("dispatch", "ok", job=answer.job_id, extra=extra, **facts)
                 accepted.append(answer)
+        if is_named and (accepted or _is_unknown(answers[0])):
+            await self._repeat(via, name, tokens[0], calls[0], accepted)
         return accepted
+
+    def _is_named(
+        self, batch: int, calls: Sequence[tuple[str, Plan]], options: dict[str, Any]
+    ) -> bool:
+        """Say whether a dispatch has an idempotency key; by dice of its own."""
+        is_alone = len(calls) == 1 and "if_exists" not in options
+        return is_alone and random.Random(f"named/{self._config.seed}/{batch}").random() < 0.3
+
+    async def _repeat(
+        self, via: Dispatching, name: str, token: str, call: tuple[str, Plan], accepted: list[Any]
+    ) -> None:
+        """Dispatch again what was, or may have been, accepted: it is the same job."""
+        try:
+            again = await via.dispatch(name, call[0], token, call[1])
+        except PoolError as error:
+            if isinstance(error, IdempotencyConflict):
+                self._fleet.watch.problems.append(f"{token}: {error}")
+            return
+        self._fleet.watch.seen.add("named dispatch repeated")
+        if accepted and accepted[0].job_id != again.job_id:
+            ids = f"{accepted[0].job_id} and {again.job_id}"
+            self._fleet.watch.problems.append(f"{token} was made two jobs: {ids}")
 
     def _is_foreign(self, ref: Any, token: str) -> bool:
         made_by = self._fleet.watch.token_of.get(ref.job_id)
@@ -346,7 +391,7 @@ async def _result(boot: Boot, ref: Any) -> None:
         boot.give_up("result", **facts)
         raise
     except PoolError as error:
-        is_told = error.code in ("POOLPARKED", "POOLCANCELLED")
+        is_told = error.code in TERMINAL_ERRORS
         boot.record("result", "fail" if is_told else "info", err=error.code, **facts)
     except TimeoutError:
         boot.record("result", "info", err="TIMEOUT", **facts)
@@ -384,6 +429,6 @@ async def stop(
         boot.record("cancel", **facts)
 
 
-def _is_unknown(error: PoolError) -> bool:
+def _is_unknown(error: object) -> bool:
     """Say whether what was asked may have been done: what was answered cannot be read, or lost."""
     return isinstance(error, (StoreFault, StoreUnavailable, StoreLost)) and error.maybe_done

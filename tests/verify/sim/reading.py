@@ -176,7 +176,8 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         if text is not None and not text.startswith(REFUSED):
             outcome = Outcome.parse(text)
             assert outcome is not None, text
-            body = outcome.body.decode()
+            is_done = outcome.word == "done"
+            body = outcome.body.decode() if is_done else outcome.error
             outcomes[job.decode().partition(" ")[0]] = {
                 "word": outcome.word,
                 "epoch": outcome.epoch,

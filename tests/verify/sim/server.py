@@ -43,6 +43,16 @@ _HEAD: Final = NUMBERED_HEAD.encode()
 _TAIL: Final = NUMBERED_TAIL.encode()
 
 
+def _numbered(reply: Any, number: bytes) -> Any:
+    """Return what a script tells with the number of its call, as `NUMBERED_TAIL` does."""
+    match reply:
+        case bytes():
+            return number + b" " + reply
+        case list():
+            return [*reply, number]
+    return [number, reply]
+
+
 def resp(reply: Any) -> bytes:
     """Return a reply as it goes over a connection."""
     match reply:
@@ -280,7 +290,7 @@ class Server:
             reply = self._run(process, words)
             # What a script returns has its number, an error of its own too; what is raised not.
             is_raised = isinstance(reply, CommandError) and not str(reply).startswith("POOL")
-            replies.append(reply if number is None or is_raised else [number, reply])
+            replies.append(reply if number is None or is_raised else _numbered(reply, number))
             self.network.after(process, words, reply)
         self._wake()
         if len(replies) == len(commands):

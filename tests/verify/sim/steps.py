@@ -18,12 +18,14 @@ import attrs
 
 from pool import Node
 from pool.errors import PoolError
+from pool.jobs.client.ref import JobRef
 from pool.maps import commands
+from pool.names import lane_of
 from pool.redis.commands.member import RENEW
 from pool.redis.commands.upkeep import RECONCILE
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Fuse
-from tests.verify.sim.fleet import Boot, Plan
+from tests.verify.sim.fleet import Boot, Plan, digest
 from tests.verify.sim.load import stop
 from tests.verify.sim.run import Outcome, Simulation
 from tests.verify.sim.world import Process
@@ -45,6 +47,7 @@ class Stage:
 
     simulation: Simulation
     jobs: int = 0
+    seen: set[str] = attrs.field(factory=set)
     is_open: bool = True  # what the actor sends counts
 
     def at(self, after_s: float, fn: Callable[..., object], *args: Any) -> None:
@@ -85,11 +88,17 @@ class Stage:
 
     def dispatch(self, by: str, to: str, name: str = "work", **plan: Any) -> None:
         """Have a node dispatch a job to a key that another node is first for."""
-        key = self.key_of(to)
+        self._dispatch(by, self.key_of(to), name, plan, {})
+
+    def follow(self, by: str, policy: str, **plan: Any) -> None:
+        """Have a node dispatch another job to the key of the last one."""
+        self._dispatch(by, f"step{self.jobs}", "work", plan, {"if_exists": policy})
+
+    def _dispatch(self, by: str, key: str, name: str, plan: Plan, options: Plan) -> None:
         whole = {**_PLAIN, **plan}
 
         async def ask(boot: Boot, node: Node) -> None:
-            await self.simulation.load._dispatch(boot, node, name, [(key, whole)], {})
+            await self.simulation.load._dispatch(boot, node, name, [(key, whole)], options)
 
         self.do(by, ask)
 
@@ -102,7 +111,8 @@ class Stage:
         while True:
             self.jobs += 1
             key = f"step{self.jobs}"
-            first = context.targets(key, "work", lane=context.lane_of(key).number, limit=1)
+            lane = lane_of(key, len(context.lanes))
+            first = context.targets(key, "work", lane=lane, limit=1)
             if first and first[0].id in mine:
                 return key
 
@@ -214,7 +224,95 @@ def _join(stage: Stage) -> None:
     stage.at(0.0, stage.crash, ACTOR, 0.1)
 
 
+def _named(stage: Stage) -> None:
+    """Dispatch with an idempotency key, and again whatever became of the first."""
+
+    async def ask(boot: Boot, node: Node) -> None:
+        via = node.options(idempotency_key="named")
+        extra = {"digest": digest(_PLAIN), "kind": "job", "attempts_max": 5, "within_s": 9.0}
+        facts: dict[str, Any] = {"key": "named", "idem": "named", "extra": extra}
+        if "named" not in stage.seen:
+            stage.seen.add("named")
+            boot.record("dispatch", "invoke", **facts)
+        await via.dispatch("work", "named", "named", _PLAIN)
+
+    for after_s in (0.0, 0.3, 1.5, 3.0):
+        stage.at(after_s, stage.do, ACTOR, ask)
+        stage.at(after_s + 0.1, stage.do, OTHER, ask)
+
+
+def _replay(stage: Stage) -> None:
+    """Replay a letter that parks again, from two nodes: each letter becomes one job."""
+
+    async def ask(boot: Boot, node: Node) -> None:
+        for letter in (await node.parked.list()).jobs:
+            await node.parked.replay(letter.key, letter.job_id)
+
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, fails=1, how="park"))
+    for after_s in (0.5, 1.5, 3.0):
+        stage.at(after_s, stage.do, ACTOR, ask)
+        stage.at(after_s, stage.do, OTHER, ask)
+
+
+def _queue(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=0.5))
+    for number in range(2):
+        stage.at(0.2 + 0.1 * number, stage.follow, ACTOR, "queue")
+
+
+def _be_promoted(stage: Stage) -> None:
+    """Have the actor end jobs that others are queued behind."""
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, s=0.3, fails=1, how="park"))
+    for number in range(2):
+        stage.at(0.1 + 0.05 * number, stage.follow, OTHER, "queue")
+
+
+def _replace(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=3.0))
+    stage.at(0.2, stage.follow, OTHER, "queue")
+    stage.at(0.4, stage.follow, ACTOR, "replace")
+
+
+def _be_replaced(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, s=3.0))
+    stage.at(0.4, stage.follow, OTHER, "replace")
+
+
+def _coalesce(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=0.8))
+    for number, by in enumerate((OTHER, ACTOR, ACTOR)):
+        stage.at(0.2 + 0.1 * number, stage.follow, by, "coalesce")
+
+
+def _stop_queued(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=0.8))
+    for number in range(2):
+        stage.at(0.2 + 0.1 * number, stage.follow, OTHER, "queue")
+    stage.at(0.5, stage.do, ACTOR, _stop_behind(stage))
+
+
+def _stop_behind(stage: Stage) -> Callable[[Boot, Node], Any]:
+    async def ask(boot: Boot, node: Node) -> None:
+        key = f"step{stage.jobs}"
+        job = [j for j, k in stage.simulation.watch.key_of.items() if k == key][1]
+        client = node._open_client()
+        ref = JobRef[Any](key, job, "work", client)
+        await stop(boot, node, key, job, lambda: ref.stop("as asked", 5.0))
+
+    return ask
+
+
+LINES: Final[dict[str, Scene]] = {
+    "queue": _queue,
+    "be promoted": _be_promoted,
+    "replace": _replace,
+    "be replaced": _be_replaced,
+    "coalesce": _coalesce,
+    "stop a queued one": _stop_queued,
+}
 SCENES: Final[dict[str, Scene]] = {
+    "named": _named,
+    "replay": _replay,
     "dispatch": _dispatch,
     "start and settle": _start_and_settle,
     "fetch a payload": _big_payload,
@@ -232,6 +330,7 @@ SCENES: Final[dict[str, Scene]] = {
     "reap": _crash_of_other,
     "sweep": _sweep,
     "join": _join,
+    **LINES,
 }
 _IDLE: Final = (RENEW, RECONCILE, commands.PROBE, commands.PAGE)
 _IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)
@@ -299,7 +398,14 @@ def play(
     else:
         simulation.world.at(_BEGIN_S, actor.arm)
     scene(stage)
-    return simulation.play(), actor.sent
+    keyspace = simulation.server.keyspace
+    outcome = simulation.play()
+    if scene is _replay:  # whatever dies: the job that was parked last has its letter
+        letters = [len(held) for name, held in keyspace.keys.items() if name.endswith(b":letters")]
+        if letters != [1]:
+            failures = (*outcome.failures, f"{letters} letters")
+            outcome = attrs.evolve(outcome, failures=failures)
+    return outcome, actor.sent
 
 
 def play_all(name: str, loops: Any, stride: int = 1, lanes: int = 1) -> list[str]:

@@ -22,7 +22,7 @@ from tests.verify.sim.scripting import Scripts
 from tests.verify.sim.streams import Stream
 
 SEEDS = 6
-STEPS = 60
+STEPS = 90
 MANY = 700  # with a value each more arguments than one command is given
 ROOM = 10 * MANY  # a batch counts what its targets have once, so there must be enough
 TTL_S = 60.0
@@ -82,7 +82,7 @@ def _admissions(dice: random.Random, step: int, keys: int) -> list[Admission]:
             kind=None,
             payload=b"p" * dice.choice((1, 2000)),
             delay_s=dice.choice((0.0, 0.0, 0.0, 1.5)),
-            attach=dice.random() < 0.1,
+            policy=dice.choice((*[""] * 12, "a", "b", "q1", "q3", "r", "c")),
             unassigned=dice.random() < 0.7,
         )
         item.ranked = () if item.delay_s else dice.choice(((1,), (2,), (1, 2), ()))

@@ -20,7 +20,7 @@ from tests.verify.sim.campaign import told
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Window
 from tests.verify.sim.run import Simulation, play
-from tests.verify.sim.steps import ACTOR, OTHER, SCENES, Stage, play_all, tell
+from tests.verify.sim.steps import ACTOR, LINES, OTHER, SCENES, Stage, play_all, tell
 from tests.verify.sim.steps import play as play_scene
 
 LOOPS = ("asyncio", "trio")
@@ -190,6 +190,12 @@ def test_a_crash_after_a_step_loses_nothing(name: str) -> None:
     Each fifth of them here; `make steps` takes all.
     """
     wrong = play_all(name, "mixed", stride=5)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_crash_beside_a_line_loses_nothing_where_there_are_more_lanes(name: str) -> None:
+    wrong = play_all(name, "mixed", stride=7, lanes=4)
     assert not wrong, "\n".join(wrong)
 
 

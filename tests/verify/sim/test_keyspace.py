@@ -13,11 +13,12 @@ import redis
 from pool.core.record import Options
 from pool.maps import commands
 from pool.maps import deltas as model
-from pool.names import Control, Names
+from pool.names import Control, Names, split_pair
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
 from pool.redis.commands.change import Guard
 from pool.redis.commands.lane import Lane
+from pool.redis.commands.upkeep import RECONCILE
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import StoredSink, StoredStream, probe_call
 from tests.edges import WireEdge
@@ -120,7 +121,9 @@ def _pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _ordered(call: ScriptCall, reply: Any) -> Any:
-    """Leave out of a map's page in which order a hash stands."""
+    """Leave out in which order a hash, or a set, stands: of a map's page, of what is owned."""
+    if call.script is RECONCILE and isinstance(reply, list):
+        return [*reply[:2], sorted(reply[2]), *reply[3:]]
     if call.script is not commands.PAGE or not isinstance(reply, list):
         return reply
     return [*reply[:4], sorted(_pairs(reply[4])), *reply[5:]]
@@ -130,7 +133,9 @@ def _at(source: str, now_us: int) -> str:
     """Have a script run at a time; what it adds to a stream is of that time, too."""
     seconds, micros = divmod(now_us, 1_000_000)
     source = re.sub(
-        r"('XADD', \w+, (?:'NOMKSTREAM', )?|ipairs\(\{ )'\*'", rf"\1'{now_us // 1000}-*'", source
+        r"('XADD', \w+, (?:'NOMKSTREAM', )?|words\[at \+ 5\] = )'\*'",
+        rf"\1'{now_us // 1000}-*'",
+        source,
     )
     return source.replace("redis.call('TIME')", f"{{'{seconds}', '{micros}'}}")
 
@@ -202,11 +207,13 @@ def _random_call(
     key, worker = f"k{dice.randrange(8)}", dice.choice(workers)
     text = both.keyspace.run(b"HGET", both.names.jobs.encode(), key.encode())
     record = (text or b"").decode().split("|")
-    match dice.choice(("dispatch", "edge", "edge", "edge", "renew", "pull", "other")):
+    match dice.choice(("dispatch", "edge", "edge", "edge", "renew", "pull", "other", "dead")):
         case "dispatch":
+            is_named = dice.random() < 0.4
             item = Admission(
                 key=key,
-                id=f"j{step}",
+                id=f"n{dice.randrange(3)}" if is_named else f"j{step}",
+                more=f"d{dice.randrange(2)},w90000" if is_named else "",
                 handler=dice.choice("hs"),
                 kind=None,
                 payload=b"p" * dice.choice((1, 2000)),
@@ -222,10 +229,26 @@ def _random_call(
             )
             y: Any = {"w": 2, "g": dice.choice(("", "r", "1"))}.get(letter, "")
             z: Any = {"g": dice.choice((b"", b"=state")), "w": "failed"}.get(letter, b"")
+            if letter in "xw" and dice.random() < 0.5:
+                y, z = (f"{y}\n{{}}", z) if letter == "x" else (y, f"{z}\n{{}}")
             edge = WireEdge(key, int(record[5]), record[2], 60_000, record[3], letter, x, y, z)
             owner = record[4]
             guard: Guard = "own" if owner else "free"
             return lane.advance(guard, owner, [edge], pending_s=TTL_S, targets=workers)
+        case "dead":
+            held: Any = both.keyspace.keys.get(both.names.letters.encode(), {})
+            some = [split_pair(name.decode()) for name in held] or [(key, "none")]
+            of_key, job_id = dice.choice(some)
+            room: Any = {"pending_s": TTL_S, "queued_jobs_max": 20}
+            return dice.choice(
+                (
+                    lane.letters(found_max=2),
+                    lane.letters(("1", "none k"), handler="h", prefix="k1"),
+                    lane.letter(dice.choice(("edit", "discard")), of_key, job_id, b"other"),
+                    lane.replay(of_key, job_id, f"a{step}", dice.choice("hs"), workers, **room),
+                    lane.expire([], items_max=3),
+                )
+            )
         case "pull":
             return lane.pull(worker, ["h", "s"], keys_max=4, pending_s=TTL_S)
         case "other":
@@ -370,7 +393,7 @@ def _random_map_call(
     life = dice.choice(
         (commands.FOR_EVER, commands.FOR_EVER, commands.MapLife(2.0), commands.MapLife(2.0, True))
     )
-    head = ("i", stored.name, f"{dice.getrandbits(64):016x}", 9, *life.words())
+    head = ("i", stored.name, f"{dice.getrandbits(64):016x}", 9, life.word())
     match dice.choice(("write", "write", "list", "list", "reset", "snapshot", "probe")):
         case "write":
             ops: list[model.Op] = [
@@ -385,9 +408,8 @@ def _random_map_call(
             return commands.WRITE(stored.keys(), (*head, *chosen))
         case "list":
             kind = dice.choice(("append", "append_unique", "remove"))
-            return commands.LIST(
-                stored.keys(), (*head, kind, b"list", value, b"%d" % dice.randrange(3))
-            )
+            values = (value, b"%d" % dice.randrange(3))[: dice.randint(1, 2)]
+            return commands.LIST(stored.keys(), (*head, kind, b"list", *values))
         case "reset":
             kinds: list[Any] = ["expire", "expire", "reset", "destroy"]
             return commands.RESET(stored.keys(), ("i", stored.name, "n", dice.choice(kinds)))

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import attrs
 
+from pool.core.record import more_of
 from pool.core.timing import Timing
 from pool.errors import PoolError
 from pool.jobs.fleet.keepalive import KeepAlive
@@ -23,10 +24,11 @@ from pool.jobs.worker.executor import Executor
 from pool.jobs.worker.outbox import Outbox
 from pool.jobs.worker.reconcile import Reconciliation
 from pool.jobs.worker.worker import Worker
-from pool.names import Control
+from pool.names import Control, key_of
 from pool.redis.commands.admission import DISPATCH
 from pool.redis.commands.change import ADVANCE
 from pool.redis.commands.lane import SCRIPTS
+from pool.redis.commands.letters import REPLAY
 from pool.redis.commands.recovery import FENCE, REAP, SWEEP
 from pool.redis.commands.talk import InboxPage
 from pool.redis.commands.upkeep import Owned
@@ -63,6 +65,8 @@ class Watch:
     events: list[Event] = attrs.field(factory=list)
     seen: set[str] = attrs.field(factory=set)  # abnormal things that no event of the history tells
     key_of: dict[str, str] = attrs.field(factory=dict)  # job id -> key
+    remade: set[str] = attrs.field(factory=set)  # ids of jobs that letters were made
+    made_of: dict[tuple[str, str], str] = attrs.field(factory=dict)  # letter -> job id
     token_of: dict[str, str] = attrs.field(factory=dict)  # job id -> the dispatch call's token
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
     problems: list[str] = attrs.field(factory=list)  # what no invariant speaks of
@@ -160,7 +164,9 @@ class Watch:
         if found and not value.startswith(reading.REFUSED):
             job_id = job.decode().partition(" ")[0]
             head, _, body = value.decode(errors="replace").partition("\n")
-            word, epoch, owner, attempt, _, cause = head.split("|")
+            word, epoch, owner, attempt, _, more, cause = head.split("|")
+            if more_of(more, "replayed"):
+                return  # the outcome is as it was, and names what its letter became
             self.settled.setdefault(job_id, word)
             self._store(
                 "commit",
@@ -197,6 +203,16 @@ class Watch:
                     self.token_of[job] = found[1].decode()
             if isinstance(reply, list) and b"ENDED" in reply:
                 self.seen.add("dispatch repeated after its end")
+        elif script is REPLAY and isinstance(reply, bytes) and reply[:3] == b"OK ":
+            key, letter = args[5].decode(), args[6].decode()
+            made = reply[3:].decode()
+            before = self.made_of.setdefault((key, letter), made)
+            if before != made:
+                self.problems.append(f"the letter of {letter} was made {before} and {made}")
+            elif made == args[7].decode() and made not in self.remade:
+                self.remade.add(made)
+                self.key_of[made] = key
+                self._store("replayed", key=key, job=made, extra={"of": letter})
         elif script is FENCE and isinstance(reply, list):
             for name, claim in zip(reply[1::2], reply[2::2], strict=True):
                 holder, fence, *_ = claim.decode().split("|")
@@ -228,8 +244,9 @@ class Watch:
             return
         if guard == "reap":
             self._use_claim(lane, source, claim)
-        for item, status in zip(_items(args, 9), reply[1:], strict=True):
-            edge, key, epoch, job = (word.decode() for word in item[:4])
+        for item, status in zip(_items(args, 11), reply[1:], strict=True):
+            edge, name, epoch, job = (word.decode() for word in item[:4])
+            key = key_of(name)
             word = status.decode().partition(" ")[0]
             facts: dict[str, Any] = {"key": key, "job": job, "epoch": int(epoch)}
             facts["nonce"] = f"{source}@{lane}"

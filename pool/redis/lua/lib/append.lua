@@ -1,7 +1,7 @@
 --[[
 append: add an event to a stream, and keep its cap and its end in the same step.
 
-Needs  ends; keys events, meta; arguments event, payload, length_max, ttl_ms, flags, topic, mark.
+Needs  limits, ends; keys events, meta; arguments event, payload, mark, topic.
 Gives  append(n): the event's id; false: there is no stream, and x was asked, or its time is over; or an error, and
 nothing was written.  n is the event's number, if it has one already.
 
@@ -13,64 +13,62 @@ That a stream is not there is seen by what adding answers: asking before would c
 A cap is exact, but for one that was lowered: each further event takes TRIM_MAX at most.  What it takes of which a
 group was not given yet, is counted for that group.
 ]]
-local function append_as(n)
-  local TRIM_MAX = 16
+local TRIM_MAX = 16
 
+-- What a cap took of events that nobody had given to a group is its loss, and it is told so.
+local function note_taken(taken)
+  local tonumber, match, format = tonumber, string.match, string.format
+  local newest, number = taken[#taken], 0
+  for i = 1, #newest[2], 2 do
+    number = newest[2][i] == 'n' and tonumber(newest[2][i + 1]) or number
+  end
+  local function parts(id)
+    local ms, seq = match(id, '^(%d+)-(%d+)$')
+    return tonumber(ms), tonumber(seq)
+  end
+  local behind, missed, names, at = {}, {}, {}, 0 -- behind: a cursor -> how many of them are
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', events)) do
+    local name, last = info[2], info[8]
+    for i = 1, (info[1] == 'name' and info[7] == 'last-delivered-id') and 0 or #info, 2 do
+      name = info[i] == 'name' and info[i + 1] or name
+      last = info[i] == 'last-delivered-id' and info[i + 1] or last
+    end
+    local count = behind[last]
+    if not count then
+      count = 0
+      local ms, seq = parts(last)
+      for _, entry in ipairs(taken) do
+        local own_ms, own_seq = parts(entry[1])
+        count = count + ((own_ms > ms or (own_ms == ms and own_seq > seq)) and 1 or 0)
+      end
+      behind[last] = count
+    end
+    if count > 0 then
+      at = at + 1
+      missed[at], names[at] = count, 'missed:' .. name
+    end
+  end
+  local words = { 'trimmed', newest[1] }
+  local had = at > 0 and redis.call('HMGET', meta, unpack(names)) or {}
+  for i = 1, at do
+    local count, all, from, before = missed[i], match(had[i] or '', '^(%d+)|(%d+)|(%d+)$')
+    all = all or match(had[i] or '', '^%d+$') or 0
+    words[2 * i + 1], words[2 * i + 2] = names[i], format('%d|%d|%d', all + count, from or math.max(0, number - count + 1), (before or 0) + count)
+  end
+  redis.call('HSET', meta, unpack(words))
+end
+
+local function append_as(n)
   local function has(flag)
     return string.find(flags, flag, 1, true)
   end
 
-  -- What a cap took of events that nobody had given to a group is its loss, and it is told so.
-  local function note_taken(taken)
-    local function parts(id)
-      local ms, seq = string.match(id, '^(%d+)-(%d+)$')
-      return tonumber(ms), tonumber(seq)
-    end
-    local names, missed, words = {}, {}, { 'trimmed', taken[#taken][1] }
-    local last_of, number = taken[#taken][2], 0
-    for i = 1, #last_of, 2 do
-      number = last_of[i] == 'n' and tonumber(last_of[i + 1]) or number
-    end
-    for i, entry in ipairs(taken) do
-      taken[i] = { parts(entry[1]) }
-    end
-    for _, info in ipairs(redis.call('XINFO', 'GROUPS', events)) do
-      local name, last
-      for i = 1, #info, 2 do
-        name = info[i] == 'name' and info[i + 1] or name
-        last = info[i] == 'last-delivered-id' and info[i + 1] or last
-      end
-      local ms, seq = parts(last)
-      local count = 0
-      for _, id in ipairs(taken) do
-        count = count + ((id[1] > ms or (id[1] == ms and id[2] > seq)) and 1 or 0)
-      end
-      if count > 0 then
-        missed[#missed + 1] = count
-        names[#names + 1] = 'missed:' .. name
-        names[#names + 1] = 'counted:' .. name
-      end
-    end
-    local had = #names > 0 and redis.call('HMGET', meta, unpack(names)) or {}
-    for i, count in ipairs(missed) do
-      local from, before = string.match(had[2 * i] or '', '^(%d+)|(%d+)$')
-      from, before = from or number - count + 1, (tonumber(before) or 0) + count
-      words[#words + 1] = names[2 * i - 1]
-      words[#words + 1] = string.format('%d', (tonumber(had[2 * i - 1] or '0') or 0) + count)
-      words[#words + 1] = names[2 * i]
-      words[#words + 1] = string.format('%d|%d', from, before)
-    end
-    redis.call('HSET', meta, unpack(words))
-  end
-
-  local function add_entry(...)
-    local words = { ... }
-    for _, word in ipairs({ '*', 'n', string.format('%d', n), 'm', mark, 'e', event, 'p', payload }) do
-      words[#words + 1] = word
-    end
-    if has('t') then
-      words[#words + 1] = 't'
-      words[#words + 1] = topic
+  local function add_behind(words)
+    local at = #words
+    words[at + 1], words[at + 2], words[at + 3], words[at + 4], words[at + 5] = '*', 'n', string.format('%d', n), 'm', mark
+    words[at + 6], words[at + 7], words[at + 8], words[at + 9] = 'e', event, 'p', payload
+    if topic ~= '' then
+      words[at + 10], words[at + 11] = 't', string.sub(topic, 2)
     end
     return redis.pcall('XADD', events, unpack(words))
   end
@@ -93,9 +91,9 @@ local function append_as(n)
   local over = type(length) == 'number' and math.min(length + 1 - length_max, TRIM_MAX) or 0
   if over > 0 then
     taken = redis.call('XRANGE', events, '-', '+', 'COUNT', over)
-    id = add_entry('NOMKSTREAM', 'MAXLEN', '=', length + 1 - over)
+    id = add_behind({ 'NOMKSTREAM', 'MAXLEN', '=', length + 1 - over })
   else
-    id = add_entry('NOMKSTREAM')
+    id = add_behind({ 'NOMKSTREAM' })
   end
   if type(id) ~= 'string' then
     if id or has('x') then
@@ -109,7 +107,7 @@ local function append_as(n)
     begin(meta)
     redis.call('HSET', meta, 'n', '1')
     n = 1
-    id = add_entry()
+    id = add_behind({})
   end
   if taken then
     note_taken(taken)

@@ -6,7 +6,7 @@ Gives  whole(number); read_place(text): generation, revision, stamp and ends, or
   <generation> <revision> <stamp> <ends>      ends: when its time is up (ms of the maps' time); 0: never
 ]]
 local function whole(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end
 
 local function read_place(text)

@@ -1,8 +1,8 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record, batch, keep, steps; keys jobs, pending, due, payloads, checkpoints, parked, letters, journal,
-       source_owned, source_stream (of the record's owner); argument parked_ms.
+Needs  lane, record, batch, queue, keep, steps; keys lane, jobs, pending, due, payloads, checkpoints, parked, letters, attempts,
+       journal, source_owned, source_stream (of the record's owner); arguments parked_ms, brief_ms, results_max.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
 local function payload_of(key, r)
@@ -24,7 +24,7 @@ local function lift(key, r, unassigned)
     later('ZREM', pending, key)
   elseif r[STATE] == 'R' then
     later('SREM', source_owned, key)
-  elseif r[STATE] == 'W' then
+  elseif r[STATE] == 'W' or r[STATE] == 'Q' then
     tally('waiting', -1)
   else
     later('ZREM', unassigned, key)
@@ -58,12 +58,60 @@ local function history_of(r, has_begun)
     .. (halves > 0 and text_of(halves) or '') .. (progress and ',' .. progress or '')
 end
 
--- word: done | parked | cancelled.  Outcome: word|epoch|owner|attempt|ended ms,history|detail, newline, body
+-- What `more` of an outcome has: of whom the id is known before it is dispatched, and of dead letters, also what
+-- it was: h handler, k kind.
+local function more_kept(r, word)
+  local kept = {}
+  for each in string.gmatch(r[MORE], '[^,]+') do
+    kept[#kept + 1] = string.find(each, word == 'parked' and '^[dlrw]' or '^[dlw]') and each or nil
+  end
+  if word == 'parked' or #kept > 0 then
+    kept[#kept + 1] = 'h' .. r[HANDLER]
+    kept[#kept + 1] = r[KIND] == 's' and 'ks' or nil
+  end
+  return table.concat(kept, ',')
+end
+
+-- What is kept of a failed attempt: when, which, whose, and what its owner says of it (JSON, without tabs).
+local function attempt_entry(r, entry)
+  return entry ~= '' and table.concat({ text_of(now), r[ATTEMPT], r[OWNER] ~= '' and r[OWNER] or '-',
+    (string.gsub(entry, '%c', ' ')) }, ' ') or ''
+end
+
+-- The attempts that have failed, and how, each as its owner wrote it; between them tabs.
+local function attempts_of(key, r, entry)
+  local had = more_of(r[MORE], 't') and redis.call('HGET', attempts, key)
+  local told = had and string.match(had, '^[^\t]*\t(.*)$') or ''
+  return told .. (told ~= '' and entry ~= '' and '\t' or '') .. entry
+end
+
+-- For how long: as was asked for it, else as its handler says, while there is room; and while its id must be known.
+local results_had
+local function kept_ms(r, text, ttl_ms)
+  local asked, known = tonumber(more_of(r[MORE], 'r') or ttl_ms), tonumber(more_of(r[MORE], 'w') or '0')
+  if asked > brief_ms and asked > known then
+    results_had = results_had or whole(redis.call('HGET', lane, 'results'))
+    if results_had + (tallies['results'] or 0) + #text > results_max then
+      asked = brief_ms
+    end
+  end
+  return text_of(math.max(asked, known))
+end
+
+-- word: done | parked | cancelled.  Returns OK[ <waiters or -> <unheard>], the latter where the next one of its key
+-- has its turn.  Outcome: word|epoch|owner|attempt|ended ms,history|more|detail, newline, body.
+-- The body of what is parked is two lines, its error and its attempts; a dead letter is that, newline, payload.
 local OUTCOME = '^(%l+)|(%d+)|([^|]*)|' -- word, epoch, owner; whole it is read in core/record.py
 local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned, has_begun)
   detail = plain(detail)
   if word == 'parked' then
-    body = plain(body)
+    local failed, entry = string.match(body, '^([^\n]*)\n?(.*)$')
+    body = plain(failed) .. '\n' .. attempts_of(key, r, attempt_entry(r, entry))
+  end
+  local history = history_of(r, has_begun)
+  local text = table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
+    r[MORE] == '' and word ~= 'parked' and '' or more_kept(r, word), detail }, '|') .. '\n' .. body
+  if word == 'parked' then
     local payload = has(r, 'p') and redis.call('HGET', payloads, key) or payload_of(key, r) or ''
     -- Old letters go when new ones come, a few at a time.
     for _, old in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now - parked_ms, 'LIMIT', 0, 16)) do
@@ -73,10 +121,9 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     end
     local pair = pair_of(r[ID], key)
     redis.call('ZADD', parked, now, pair)
-    redis.call('HSET', letters, pair, table.concat({ r[KIND], r[HANDLER], r[ATTEMPT], r[MARKS], text_of(now),
-      detail }, '|') .. '\n' .. body .. '\n' .. payload)
+    redis.call('HSET', letters, pair, text .. '\n' .. payload)
   end
-  local history = history_of(r, has_begun)
+  local is_queued = r[STATE] == 'Q'
   lift(key, r, unassigned)
   if has(r, 'p') then
     later('HDEL', payloads, key)
@@ -90,15 +137,29 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     end
     later('HDEL', checkpoints, steps_name(key))
   end
+  local unheard = 0
   if has(r, 'i') then
+    unheard = has(r, 'n') and tonumber(redis.pcall('LLEN', inbox)) or 0 -- of another type it holds none
     redis.call('UNLINK', inbox) -- it may be large
   end
+  if r[MORE] ~= '' then
+    if more_of(r[MORE], 't') then
+      redis.pcall('HDEL', attempts, key) -- as a call it would raise on another type
+    end
+    ttl_ms = kept_ms(r, text, ttl_ms)
+  elseif tonumber(ttl_ms) > brief_ms then
+    ttl_ms = kept_ms(r, text, ttl_ms)
+  end
   later('HDEL', jobs, key)
-  remember(result, pair_of(r[ID], key), table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
-    detail }, '|') .. '\n' .. body, ttl_ms)
+  remember(result, is_queued and string.sub(key, 2) or pair_of(r[ID], key), text, ttl_ms)
   tally(word, 1)
   if word ~= 'done' then
-    journal_add(word, key, r, detail)
+    journal_add(word, is_queued and string.sub(key, #r[ID] + 3) or key, r, detail)
+  end
+  if has(r, 'n') and promote(key) then
+    return 'OK ' .. (r[WAITERS] ~= '' and r[WAITERS] or '-') .. ' ' .. text_of(unheard)
+  elseif is_queued then
+    leave_line(key, r[ID])
   end
   return r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK'
 end

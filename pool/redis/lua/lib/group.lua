@@ -3,7 +3,7 @@ group: the consumers of one stream's group, and how often an event was handed ou
 
 Gives  RELEASED, DOUBTFUL, text_of(number), has_group(events): the id that it was given last,
        pending_of(events, name, count), handed(deliveries), put(events, meta, id, name, deliveries),
-       forget(events, name), is_trimmed(meta, id), note(meta, what, count), note_gone(meta, id),
+       forget(events, name), is_trimmed(meta, id), number_of(counted), note(meta, what, count), note_gone(meta, id),
        next_id(id), number_at(events, from, to): of the first event there, 0 if there is none, or it has none.
 
 RELEASED and DOUBTFUL are consumers that nobody is.  What waits under RELEASED belongs to whoever has room;
@@ -69,10 +69,17 @@ local function next_id(id)
   return ms .. '-' .. text_of(tonumber(seq) + 1)
 end
 
+-- How many; of whatever stands there.
+local function number_of(counted)
+  local number = string.match(counted or '', '^%d+')
+  return number and #number <= 16 and tonumber(number) or 0
+end
+
 -- What is to be told is counted until somebody says that he told it (see sink_mend).
 local function note(meta, what, count)
-  local had = redis.call('HGET', meta, what .. ':' .. group)
-  redis.call('HSET', meta, what .. ':' .. group, text_of((tonumber(had or '0') or 0) + count)) -- of whatever stands there
+  local had = redis.call('HGET', meta, what .. ':' .. group) or ''
+  local rest = string.match(had, '^%d+(|%d+|%d+)$') or '' -- of what is missed
+  redis.call('HSET', meta, what .. ':' .. group, text_of(number_of(had) + count) .. rest)
 end
 
 local function number_at(events, from, to)

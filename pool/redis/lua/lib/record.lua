@@ -2,25 +2,27 @@
 record: a job's record, one line of fields between bars; a field that is empty has its default.  Its fields
 and limits stand in core/record.py, too; a test holds the two together.
 
- 1 state P R W U   2 kind j s     3 job id       4 handler     5 owner id.n, or none
+ 1 state P R W U Q 2 kind j s     3 job id       4 handler     5 owner id.n, or none
  6 epoch           7 attempt      8 flags        9 intent     10 marks
 11 requeues       12 accepted    13 since       14 waiters    15 last error
 16 more           17 whatever a newer version wrote behind it, kept as it is
 
-state     P pending (in the owner's stream, entry id = epoch), R running, W waiting, U unassigned
+state     P pending (in the owner's stream, entry id = epoch), R running, W waiting, U unassigned,
+          Q queued behind the live job of its key: see lib/queue.lua for where such a record stands
 flags     p payload stays in `payloads`, b has a checkpoint, i has an inbox, d has a `due` entry,
           s has steps, r its last run may have ended without handing over,
           a must be acknowledged before its handler starts; if it has marks, it is begun alone
+          n somebody may be queued behind it
           h held: parked as poison when it comes due, unless its marks have become too few
 intent    s<cause> stop was asked for, t timed out
 accepted  acceptance stamp in microseconds; empty: the epoch of the first grant is it
 marks     the deaths it is suspected of: N,id.n,id.n-  (- half; N halves of which no name is kept)
-since     ms when it was acknowledged running; of one that waits, when it is due
+since     ms when it was acknowledged running; of one that waits or is queued, when it is due
 more      what hardly any job has: a letter and its value each, commas between (core/record.py says which)
 ]]
 local STATE, KIND, ID, HANDLER, OWNER, EPOCH, ATTEMPT, FLAGS = 1, 2, 3, 4, 5, 6, 7, 8
 local INTENT, MARKS, REQUEUES, ACCEPTED, SINCE, WAITERS, ERROR, MORE, REST = 9, 10, 11, 12, 13, 14, 15, 16, 17
-local RECORD = '^([PRWU])|([js])|([^|]+)|([^|]+)|([^|]*)|([1-9]%d*)|(%d+)|(%l*)|([^|]*)|([%w.,-]*)|(%d*)|(%d*)|(%d*)|([^|]*)|([^|]*)|([^|]*)(.*)$'
+local RECORD = '^([PRWUQ])|([js])|([^|]+)|([^|]+)|([^|]*)|([1-9]%d*)|(%d+)|(%l*)|([^|]*)|([%w.,-]*)|(%d*)|(%d*)|(%d*)|([^|]*)|([^|]*)|([^|]*)(.*)$'
 
 local INLINE_BYTES_MAX = 1024 -- of a payload, a message or an outcome that travels with what announces it
 local MARKS_CHARS_MAX = 400

@@ -3,7 +3,7 @@ rmap: what each write of a replicated map begins and ends with.
 
 Needs  at, maps_time; keys config, maps, data, lists, log, due; arguments generation, name, nonce.
 Gives  begin(keys): read where the map is, and those strings; then is_expired, revision, stamp, ends, strings,
-       size_of(key), span(head, after), head_of(key), index_head(key), count(), live(ttl_ms, life),
+       size_of(key), span(head, after), head_of(key), index_head(key), count(), live(life),
        commit(edits, kind, ends, fields), note(), settle().
 
 A key holds a string (in data, as the field =key) or a list (in lists), never both.  The items of all lists of a
@@ -91,17 +91,17 @@ local function begin_anew()
   return math.max(revision, logged, floor(), micros - 1)
 end
 
--- When the map's time will be up; nil if that cannot be read.  life: 0 counted from the first write on, 1 from this one, 2 ttl_ms is that time
--- itself, by the server's clock.
-local function live(ttl_ms, life)
+-- When the map's time will be up, see `life` in rmap_write; nil if that cannot be read.
+local function live(life)
   local until_ms = is_expired and 0 or ends
-  if ttl_ms == 0 or (life == 0 and until_ms > 0) then
+  local ms, how = string.match(life, '^(%d+) (%d)$')
+  if not ms or (how == '0' and until_ms > 0) then
     return until_ms
   end
   if not now_ms then
     now_ms, clock_ms = maps_time()
   end
-  return now_ms and math.max(1, now_ms + (life == 2 and ttl_ms - clock_ms or ttl_ms))
+  return now_ms and math.max(1, now_ms + (how == '2' and ms - clock_ms or tonumber(ms)))
 end
 
 -- The place in `due` only finds what has ended: foreign data there fail nothing, and a probe puts it back.
@@ -120,7 +120,7 @@ local function commit(edits, kind, until_ms, fields)
   if is_expired and not is_emptied then
     table.insert(edits, 1, '*')
   end
-  local text, after = table.concat(edits), string.format('%.0f-%s', revision, stamp)
+  local text, after = table.concat(edits), string.format('%d-%s', revision, stamp)
   if from ~= generation then
     revision = begin_anew()
   end
@@ -136,13 +136,13 @@ local function commit(edits, kind, until_ms, fields)
   local kept = math.max(1, math.min(LOG_DELTAS, math.floor(LOG_BYTES / (#text + 100))))
   -- The log comes first: it is the write that a full server refuses, and then nothing is half done.
   local number = whole(revision)
-  local logged = redis.pcall('XADD', log, 'MAXLEN', '~', kept, number .. '-0', 'incarnation', generation, 'stamp', stamp,
-    'after', after, 'edits', text)
+  local head = generation .. ' ' .. stamp .. ' ' .. after
+  local logged = redis.pcall('XADD', log, 'MAXLEN', '~', kept, number .. '-0', 'at', head, 'edits', text)
   if type(logged) == 'table' and logged.err then
     -- A write of before was broken off behind this, by a right that its user lacked: above what it logged.
     revision = begin_anew() + 1
     number = whole(revision)
-    redis.call('XADD', log, number .. '-0', 'incarnation', generation, 'stamp', stamp, 'after', after, 'edits', text)
+    redis.call('XADD', log, number .. '-0', 'at', head, 'edits', text)
   end
   if not from then
     redis.call('PERSIST', log) -- of a map that had ended
@@ -156,7 +156,7 @@ local function commit(edits, kind, until_ms, fields)
     redis.call('HSET', maps, 'floor', whole(math.max(floor_then, revision)))
     return
   end
-  local at = string.format('%s %s %s %.0f', generation, number, stamp, until_ms)
+  local at = string.format('%s %s %s %d', generation, number, stamp, until_ms)
   redis.call('HSET', data, 'at', at, unpack(fields or {}))
   if until_ms ~= ends then
     ends = until_ms
@@ -167,7 +167,7 @@ end
 -- After what removes: an empty map has no time left to count, or what is written much later would die with what was.
 local function settle()
   if ends > 0 and redis.call('HLEN', data) <= 1 and redis.call('EXISTS', lists) == 0 then
-    redis.call('HSET', data, 'at', string.format('%s %.0f %s 0', generation, revision, stamp))
+    redis.call('HSET', data, 'at', string.format('%s %d %s 0', generation, revision, stamp))
     redis.pcall('ZREM', due, name)
   end
 end

@@ -1,8 +1,8 @@
 --[[
 sink: the time of one sink on one stream.  Needs  group; keys state, config.
 
-Gives  now, ttl_ms (the pool's, in ms), whole(text), go_on(), holder_of(), counted_behind(counted, number): how many of
-       the events with a higher number were counted as missed (see append), at least.
+Gives  now, ttl_ms (the pool's, in ms), whole(text), go_on(), holder_of(), counted_behind(missed, number): how many of
+       the events with a higher number were counted as missed (see stream_add), at least.
 
 Its time goes on only while consumers renew: by what passed since the last renewal, and by a fifth of a TTL
 where that was long ago, or the server's clock was set.  So no outage, no step of the clock and no time
@@ -24,8 +24,8 @@ if ttl_ms < 1000 or ttl_ms > 3600000 then
   ttl_ms = 10000 -- streams need no pool
 end
 
-local function counted_behind(counted, number)
-  local from, count = string.match(counted or '', '^(%d+)|(%d+)$')
+local function counted_behind(missed, number)
+  local from, count = string.match(missed or '', '^%d+|(%d+)|(%d+)$')
   return from and math.max(0, whole(count) - math.max(0, number - whole(from) + 1)) or 0
 end
 

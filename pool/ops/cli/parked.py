@@ -1,0 +1,158 @@
+"""`pool parked`: dead letters, as `node.parked` has them.
+
+It joins the pool as a client for as long as it works, so that what it replays finds its workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import attrs
+
+from pool.errors import ConfigError
+from pool.jobs.client.parked import ManyReplayed, ParkedJob
+from pool.jobs.node import Node
+from pool.names import check_pool
+from pool.ops import inspect
+from pool.ops.cli.status import reachable
+from pool.redis.io.system import SystemIO
+from pool.redis.pipeline import Pipeline
+from pool.redis.url import Url
+from pool.settings import Settings
+
+
+@attrs.frozen
+class _Said:
+    """What is printed: as JSON, or in lines; and whether that is all that was asked for."""
+
+    facts: dict[str, Any]
+    lines: list[str]
+    is_done: bool = True
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `pool parked`: 0, or 1 if some were refused."""
+    check_pool(args.pool)
+    if args.verb in ("replay", "discard") and args.all == (args.id is not None):
+        raise ConfigError(setting=args.verb, problem="give KEY and ID, or --all")
+    given = _json(args) if args.verb == "edit" else ((), {})
+    with reachable(args.url) as url:
+        said = anyio.run(_run, args, url, given)
+    text = json.dumps({"ok": said.is_done, **said.facts}) if args.json else "\n".join(said.lines)
+    sys.stdout.write(f"{text}\n")
+    return 0 if said.is_done else 1
+
+
+def _json(args: argparse.Namespace) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    found: list[Any] = []
+    for name, kind in (("args", list), ("kwargs", dict)):
+        try:
+            value = json.loads(getattr(args, name))
+        except ValueError as error:
+            raise ConfigError(setting=name, problem=f"not JSON: {error}") from None
+        if type(value) is not kind:
+            must = "a list" if kind is list else "an object"
+            raise ConfigError(setting=name, problem=f"must be {must}, in JSON")
+        found.append(value)
+    return tuple(found[0]), found[1]
+
+
+async def _run(
+    args: argparse.Namespace, url: Url, given: tuple[tuple[Any, ...], dict[str, Any]]
+) -> _Said:
+    settings = await _settings_of(args.pool, url)
+    async with Node(args.pool, url.credentials.text, settings=settings, observers=()) as node:
+        parked = node.parked
+        wanted: dict[str, Any] = {}
+        if hasattr(args, "prefix"):
+            wanted = {
+                "handler": args.handler,
+                "prefix": args.prefix,
+                "cause": args.cause,
+                "older_than_s": args.older_than,
+                "newer_than_s": args.newer_than,
+            }
+        match args.verb:
+            case "list":
+                page = await parked.list(**wanted, cursor=args.cursor, count=args.count)
+                lines = list(map(_line, page.jobs))
+                lines.append(f"{len(page.jobs)} letters; looked at {page.looked_at}")
+                if page.cursor:
+                    lines.append(f"there are more: --cursor {page.cursor!r}")
+                facts = {"jobs": list(map(_facts, page.jobs)), "cursor": page.cursor}
+                return _Said({**facts, "looked_at": page.looked_at}, lines)
+            case "show":
+                job = await parked.show(args.key, args.id)
+                return _Said({"job": _facts(job)}, _lines(job))
+            case "edit":
+                await parked.edit(args.key, args.id, *given[0], **given[1])
+                return _Said({}, ["its arguments are these from now on"])
+            case "replay" if args.all:
+                many = await parked.replay_all(**wanted, rate=args.rate, dry_run=args.dry_run)
+                return _many(many, is_dry=args.dry_run)
+            case "replay":
+                ref = await parked.replay(args.key, args.id)
+                return _Said({"job_id": ref.job_id}, [f"it is job {ref.job_id} now"])
+            case "discard" if args.all:
+                count = await parked.discard_all(**wanted, dry_run=args.dry_run)
+                word = "would be discarded" if args.dry_run else "discarded"
+                return _Said({"count": count}, [f"{count} letters {word}"])
+        await parked.discard(args.key, args.id)
+        return _Said({"count": 1}, ["1 letter discarded"])
+
+
+async def _settings_of(pool: str, url: Url) -> Settings:
+    """Return settings with which this pool can be joined.
+
+    Raises:
+        ConfigError: There is no such pool.
+    """
+    pipeline = await Pipeline.open(SystemIO(), url, op_timeout_s=Settings().op_timeout_s)
+    try:
+        found = await inspect.find(pipeline, pool)
+    finally:
+        await pipeline.aclose(1.0)
+    if found is None:
+        problem = f"this server has no pool {pool!r}: no node has ever joined it"
+        raise ConfigError(setting="pool", problem=problem)
+    return Settings(lanes=found.lanes)
+
+
+def _many(many: ManyReplayed, *, is_dry: bool) -> _Said:
+    word = "would be replayed" if is_dry else "replayed"
+    lines = [f"{many.count} letters {word}, {many.refused} refused"]
+    lines += [f"! {reason}" for reason in many.reasons]
+    facts = {"count": many.count, "refused": many.refused}
+    return _Said({**facts, "reasons": list(map(str, many.reasons))}, lines, not many.refused)
+
+
+def _facts(job: ParkedJob) -> dict[str, Any]:
+    facts = attrs.asdict(job)
+    try:
+        json.dumps(facts)
+    except (TypeError, ValueError):  # bytes, as somebody's own argument
+        facts["args"] = [repr(each) for each in job.args or ()]
+    return facts
+
+
+def _line(job: ParkedJob) -> str:
+    when = datetime.fromtimestamp(job.parked_ms / 1000, UTC).isoformat(timespec="seconds")
+    return f"{when}  {job.key!r} {job.job_id}  {job.handler}  {job.cause}: {job.error}"
+
+
+def _lines(job: ParkedJob) -> list[str]:
+    lines = [_line(job), f"arguments  {job.args!r} {job.kwargs!r}"]
+    if job.args is None:
+        lines[1] = f"arguments  {job.payload_bytes} bytes that cannot be read"
+    if job.replay_of:
+        lines.append(f"made from the letter of job {job.replay_of}")
+    for each in job.history:
+        when = datetime.fromtimestamp(each.at_ms / 1000, UTC).isoformat(timespec="seconds")
+        lines.append(f"attempt {each.number}  {when}  {each.owner}  {each.type}: {each.message}")
+        lines += [f"    {line}" for line in each.traceback.splitlines()]
+    return lines

@@ -1,0 +1,34 @@
+--[[
+letter: change the payload of a dead letter, or discard it.
+
+KEYS[1] lane       hash    counters
+KEYS[2] parked     zset    (job id, key) -> when it was parked
+KEYS[3] letters    hash    (job id, key) -> dead letter
+ARGV[1] generation  str
+ARGV[2] what        str   edit | discard
+ARGV[3] job         str   (job id, key)
+ARGV[4] payload     bytes  of edit
+
+Uses     lane, record
+Returns  OK | NOLETTER | MALFORMED (it cannot be read)
+Errors   POOLDATALOST <lane>
+Cost     O(1); 6 commands
+Why Lua  it may be replayed at this moment: then it is not to be changed any more, nor made again.
+]]
+redis.call('ZCARD', parked)
+local letter = redis.call('HGET', letters, job)
+if not letter then
+  return 'NOLETTER'
+elseif what == 'discard' then
+  redis.call('ZREM', parked, job)
+  redis.call('HDEL', letters, job)
+  tally('discarded', 1)
+  close_lane()
+  return 'OK'
+end
+local before, more, rest = string.match(letter, '^(parked|[^|\n]*|[^|\n]*|[^|\n]*|[^|\n]*|)([^|\n]*)(|[^\n]*\n[^\n]*\n[^\n]*\n)')
+if not before then
+  return 'MALFORMED'
+end
+redis.call('HSET', letters, job, before .. with_more(more, 'e', '') .. rest .. payload)
+return 'OK'

@@ -1,0 +1,87 @@
+--[[
+queue: the jobs that wait behind the live one of their key.
+
+Needs  lane, record, batch; keys jobs, payloads, due.
+Gives  queued_name(key, id), line_of(key), set_line(key, ids), leave_line(name, id), promote(key): whether one was.
+
+They stand in the hashes that all other jobs stand in, under names which no key can be: keys hold no control
+characters.  So no script has a key more for them, and the walk over the records comes to them, too.
+
+    jobs      "\t" ID " " KEY   the record of each, in state Q
+    payloads  "\t" ID " " KEY   its payload
+    payloads  "\n" KEY          the line: ids, first come first, spaces between
+    due       k: "\t" ID " " KEY   where it is to end
+
+    --dispatch--> Q --promote: the live one ends, whoever ends it, in the same step--> W, due now
+                  |--stop, or its time to start is over (c of advance)--> cancelled
+                  +--displaced (dispatch): out of the line, with its stop in the record, due now --c--> cancelled
+
+dispatch adds and displaces, advance and quarantine promote, advance ends, requeue puts right; each in one step.
+A live record with somebody behind it has flag n: where that is not set nobody looks here.
+Dying changes nothing: who dispatched and got no answer finds its record when it asks again; what was displaced or
+promoted is in `due`, where any sweeper finds it.  A late copy of whatever ended or promoted one names an epoch or an
+id that does not stand any more.  The promoted job waits and is not granted, since who ends a job has not declared
+where the next one's handler has its queue; the sweeper of whoever ended it comes for it at once.
+]]
+local LINE_JUNK_MAX = 16 -- ids without a record that one turn passes over
+
+local function queued_name(key, id)
+  return '\t' .. id .. ' ' .. key
+end
+
+-- What this call has not written yet is written first, so that it is read.
+local function line_of(key)
+  write_batch()
+  local ids = {}
+  for id in string.gmatch(redis.call('HGET', payloads, '\n' .. key) or '', '[^ ]+') do
+    ids[#ids + 1] = id
+  end
+  return ids
+end
+
+local function set_line(key, ids, first)
+  if first > #ids then
+    later('HDEL', payloads, '\n' .. key)
+  else
+    later('HSET', payloads, '\n' .. key, table.concat(ids, ' ', first))
+  end
+end
+
+local function leave_line(name, id)
+  local key, left = string.sub(name, #id + 3), {}
+  for _, each in ipairs(line_of(key)) do
+    left[#left + 1] = each ~= id and each or nil
+  end
+  set_line(key, left, 1)
+end
+
+local function promote(key)
+  local ids = line_of(key)
+  for n = 1, math.min(#ids, LINE_JUNK_MAX) do
+    local name = queued_name(key, ids[n])
+    local r = parse(redis.call('HGET', jobs, name))
+    if r and r[STATE] == 'Q' and r[INTENT] == '' then
+      local payload = redis.call('HGET', payloads, name)
+      if has(r, 'd') then
+        later('ZREM', due, 'k:' .. name)
+      end
+      later('HDEL', jobs, name)
+      later('HDEL', payloads, name)
+      had_turn[name] = true -- what this call has read of it is not true any more
+      local at = text_of(math.max(now, whole(r[SINCE])))
+      r[ACCEPTED] = accepted_of(r)
+      r[STATE], r[EPOCH], r[SINCE] = 'W', stamp(), at
+      flag(r, 'd', true)
+      flag(r, 'n', n < #ids)
+      if payload then -- else it is parked when it comes due, as every one without
+        later('HSET', payloads, key, payload)
+      end
+      later('HSET', jobs, key, pack(r))
+      later('ZADD', due, at, 'k:' .. key)
+      set_line(key, ids, n + 1)
+      return true
+    end
+  end
+  set_line(key, ids, math.min(#ids, LINE_JUNK_MAX) + 1)
+  return false
+end
