@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.jobs.client.ref import JobRef, Status
     from pool.jobs.handlers import Handler, Handlers, Runner
     from pool.jobs.job import Cancel, Job, Park, Retry
+    from pool.jobs.keeper import Step
     from pool.jobs.node import LocalWorker, Node
     from pool.jobs.roster import WorkerInfo
     from pool.maps.map import ReplicatedMap
@@ -58,6 +59,7 @@ __all__ = [
     "Runner",
     "Settings",
     "Status",
+    "Step",
     "Stream",
     "WorkerInfo",
     "__version__",
@@ -83,6 +85,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Runner": "pool.jobs.handlers",
         "Settings": "pool.settings",
         "Status": "pool.jobs.client.ref",
+        "Step": "pool.jobs.keeper",
         "Stream": "pool.streams.stream",
         "WorkerInfo": "pool.jobs.roster",
         "freeze_memory": "pool.runtime.memory",

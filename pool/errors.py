@@ -37,6 +37,7 @@ __all__ = [
     "NoSuchJob",
     "NoSuchLetter",
     "NodeError",
+    "NotOwner",
     "NotRunning",
     "NotStarted",
     "NotStopped",
@@ -53,6 +54,7 @@ __all__ = [
     "StoreFault",
     "StoreLost",
     "StoreUnavailable",
+    "TooManySteps",
     "UnknownHandler",
     "UnsupportedServer",
     "UsageError",
@@ -270,9 +272,9 @@ class PayloadTooLarge(UsageError):
 
     `what` is the value that is meant, `size_bytes` what it takes encoded, `size_bytes_max` the
     limit. For jobs that is a setting: `payload_bytes_max` (arguments), `result_bytes_max`,
-    `message_bytes_max`, `state_bytes_max`. Redis holds all of it in memory, and each worker reads
-    it before it begins: put what is large into a file or an object store, and pass its name.  Of a
-    map's keys and values the limits are fixed.
+    `message_bytes_max`, `state_bytes_max`, `steps_bytes_max` (all steps of a job). Redis holds all
+    of it in memory, and each worker reads it before it begins: put what is large into a file or an
+    object store, and pass its name.  Of a map's keys and values the limits are fixed.
     """
 
     code: ClassVar[str] = "POOLTOOLARGE"
@@ -281,6 +283,23 @@ class PayloadTooLarge(UsageError):
     what: str
     size_bytes: int
     size_bytes_max: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class TooManySteps(UsageError):
+    """The job has stored the results of as many steps as it may.
+
+    `steps_max` (a setting, 100 by default) bounds the names that one job gives to `Job.once()`. The
+    step's function was not called. A step for each item of a long list is a job of its own for
+    each, or one `save()` of how far the list was worked off.
+    """
+
+    code: ClassVar[str] = "POOLSTEPS"
+    hint: ClassVar[str] = "fewer, larger steps; or raise steps_max"
+
+    key: str
+    step: str
+    steps_max: int
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -568,6 +587,23 @@ class Gone(LostError):
     hint: ClassVar[str] = "its jobs run elsewhere; the node joins again by itself"
 
     identity: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NotOwner(LostError):
+    """This run is over, or its job is another's by now; nothing was stored.
+
+    A state or a step's result is taken from the job's owner alone. Who hears this was cut off, or
+    stood still, for longer than its lease lasted, or its handler has ended. What the step's
+    function did has happened: whoever runs the job now calls it again with the same `step.key`.
+    """
+
+    code: ClassVar[str] = "POOLNOTOWNER"
+    hint: ClassVar[str] = "end: the job goes on elsewhere"
+
+    key: str
+    job_id: str
+    epoch: int
 
 
 # --- Redis ----------------------------------------------------------------------------------

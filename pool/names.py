@@ -24,6 +24,7 @@ LABEL_BYTES_MAX = 128
 MAP_BYTES_MAX = 128
 STREAM_BYTES_MAX = 128
 IDEMPOTENCY_KEY_BYTES_MAX = 256
+STEP_BYTES_MAX = 128
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
 QUEUED, LINE = "\t", "\n"  # no key begins with a control character
@@ -238,6 +239,13 @@ def check_job_id(job_id: object) -> None:
     if not (type(job_id) is str and _JOB_ID.fullmatch(job_id)):
         must = "1 to 128 characters of ASCII that can be seen, without comma and bar"
         raise checks.option("job_id", job_id, must)
+
+
+def check_step(name: object) -> None:
+    """Refuse what cannot be the name of a step: the rule of job keys, within 128 bytes."""
+    problem = _problem(name, STEP_BYTES_MAX)
+    if problem:
+        raise InvalidOption(option="step", value=shown(name), problem=problem)
 
 
 def check_pool(name: object) -> None:

@@ -137,7 +137,17 @@ class Settings:
         262_144, "Encoded result of one job.", unit="bytes", low=1, high=64 * 1024 * 1024
     )
     state_bytes_max: int = count(
-        65_536, "State that a service hands over.", unit="bytes", low=1, high=64 * 1024 * 1024
+        65_536, "State that a job saves or hands over.", unit="bytes", low=1, high=64 * 1024 * 1024
+    )
+    steps_max: int = count(
+        100, "Steps of one job whose results are stored.", unit="steps", low=1, high=10_000
+    )
+    steps_bytes_max: int = count(
+        262_144,
+        "Encoded results of all steps of one job, and their names.",
+        unit="bytes",
+        low=1,
+        high=64 * 1024 * 1024,
     )
     message_bytes_max: int = count(
         65_536, "Encoded payload of one notification.", unit="bytes", low=1, high=16 * 1024 * 1024

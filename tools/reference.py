@@ -49,7 +49,18 @@ FAMILIES: Final = {
 # Every public name that is no error and no event of its own, by the page that tells of it.
 API: Final = {
     "jobs": (
-        *("Node", "Handlers", "Handler", "Runner", "Job", "Retry", "Cancel", "Park", "Call"),
+        *(
+            "Node",
+            "Handlers",
+            "Handler",
+            "Runner",
+            "Job",
+            "Step",
+            "Retry",
+            "Cancel",
+            "Park",
+            "Call",
+        ),
         *("Dispatching", "JobRef", "Status", "LocalWorker", "WorkerInfo"),
         *pool.letters.__all__,
         *pool.listing.__all__,
@@ -210,7 +221,10 @@ KINDS: Final = {
     "cleanup": ("hash", "worker or node -> who takes over from it; a field here is what fences"),
     "parked": ("zset", "job id and key -> when it was parked"),
     "letters": ("hash", "job id and key -> dead letter"),
-    "checkpoints": ("hash", "key -> state that a service hands over"),
+    "checkpoints": (
+        "hash",
+        "key -> state that a job saved or handed over; line feed, id, space, key -> its steps",
+    ),
     "journal": ("stream", "what does not happen to an ordinary job; the latest 10,000"),
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),

@@ -20,6 +20,7 @@ State: TypeAlias = Literal["pending", "running", "waiting", "unassigned", "queue
 Ended: TypeAlias = Literal["done", "parked", "cancelled"]
 
 ACKNOWLEDGE, LIMIT, SEEN, DONE, CANCEL, PARK, WAIT, GRANT = "a", "l", "s", "d", "c", "x", "w", "g"
+SAVE, STEP, NOTE = "v", "t", "n"
 ENDS = frozenset((DONE, CANCEL, PARK))
 OVER = "o"
 
@@ -28,6 +29,9 @@ OVER = "o"
 TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("pending", ACKNOWLEDGE): ("running",),
     ("pending", SEEN): ("pending",),
+    ("pending", SAVE): ("pending",),
+    ("pending", STEP): ("pending",),
+    ("pending", NOTE): ("pending",),
     ("pending", DONE): ("done",),
     ("pending", CANCEL): ("cancelled",),
     ("pending", PARK): ("parked",),
@@ -36,6 +40,9 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("running", ACKNOWLEDGE): ("running",),  # a repeat, its first answer was lost
     ("running", LIMIT): ("running",),
     ("running", SEEN): ("running",),
+    ("running", SAVE): ("running",),
+    ("running", STEP): ("running",),
+    ("running", NOTE): ("running",),
     ("running", OVER): ("running",),
     ("running", DONE): ("done",),
     ("running", CANCEL): ("cancelled",),
@@ -57,6 +64,9 @@ EDGE_NAMES: Final = {
     ACKNOWLEDGE: "acknowledge",
     LIMIT: "limit",
     SEEN: "seen",
+    SAVE: "save",
+    STEP: "step",
+    NOTE: "progress",
     OVER: "over",
     DONE: "done",
     CANCEL: "cancel",

@@ -9,7 +9,8 @@ import hashlib
 import json
 import re
 from collections.abc import Collection
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
+from urllib.parse import quote, unquote
 
 import attrs
 
@@ -18,6 +19,8 @@ from pool.core.ids import process_of
 from pool.core.lifecycle import OWNED, Ended, State
 
 Kind: TypeAlias = Literal["job", "service"]
+Limit: TypeAlias = Literal["timeout", "progress"]  # `timeout_s`, `progress_timeout_s`
+LIMITS: Final[tuple[Limit, ...]] = get_args(Limit)
 
 STATES: Final[dict[str, State]] = {
     "P": "pending",
@@ -32,6 +35,7 @@ KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
 TRACEBACK_CHARS_MAX: Final = 4000  # of a failed attempt's traceback that are kept
 ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
+NOTE_CHARS_MAX = 200  # of what a handler says beside how far it is
 INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewise
 MARKS_MAX: Final = 8  # crash marks of a record that name who died; older ones become a number
 MARKS_CHARS_MAX: Final = 400  # of all of them; eight identities and the number are half of that
@@ -104,9 +108,8 @@ MORE: Final = {
     "expires": "x",  # ms: not started by then, never started
     "retention": "r",  # ms for which its outcome is kept, whatever its handler says
     "window": "w",  # ms for which its id is known at least, once it has ended
-    "progress": "p",  # it has said how far it is
+    "progress": "p",  # ms/done/total/note: how far it is, as it said; see `Progress`
     "attempts": "t",  # some have failed, and how is kept
-    "steps": "s",  # results of some are stored
     "lineage": "l",  # id of the dead letter that it was made from
     # Only outcomes and dead letters have:
     "handler": "h",
@@ -308,6 +311,35 @@ def cut(text: str, chars_max: int) -> str:
 
 
 @attrs.frozen(kw_only=True)
+class Progress:
+    """How far a job is, as its handler said last; a `total` of None: it does not know."""
+
+    done: float
+    total: float | None = None
+    note: str = ""
+    at_ms: int = 0  # pool time
+
+    def pack(self) -> str:
+        """Return what the edge takes: no bar, comma, slash or line feed is in its parts."""
+        total = "" if self.total is None else f"{self.total:.15g}"
+        return f"{self.done:.15g}/{total}/{quote(one_line(self.note, NOTE_CHARS_MAX), safe=' ')}"
+
+    @classmethod
+    def parse(cls, text: str) -> Progress | None:
+        """Return it, or None when the text is not one."""
+        try:
+            at_ms, done, total, note = text.split("/")
+            return cls(
+                done=float(done),
+                total=float(total) if total else None,
+                note=unquote(note),
+                at_ms=number(at_ms),
+            )
+        except ValueError:
+            return None
+
+
+@attrs.frozen(kw_only=True)
 class Outcome:
     """How a job ended, as `result:ID KEY` keeps it."""
 
@@ -333,6 +365,8 @@ class Outcome:
         """Those of a parked job that failed, the last few."""
         return attempts(self.body.partition(b"\n")[2].decode(errors="replace"))
 
+    progress: Progress | None = None  # what it said last
+
     @staticmethod
     def pack(
         word: Ended, epoch: int, owner: str, attempt: int, *, cause: str = "", body: bytes = b""
@@ -357,7 +391,7 @@ class Outcome:
                 ended, *history = times.split(",")
                 try:
                     numbers = [number(text) for text in (epoch, attempt, ended)]
-                    before = [number(text) if text else -1 for text in history]
+                    before = [number(text) if text else -1 for text in history[:3]]
                 except ValueError:
                     return None
                 accepted, started, halves = [*before, -1, -1, -1][:3]
@@ -374,6 +408,7 @@ class Outcome:
                         started_ms=max(0, numbers[2] - started) if started >= 0 else 0,
                         halves=max(0, halves),
                         more=more,
+                        progress=Progress.parse(history[3]) if len(history) > 3 else None,
                     )
         return None
 
@@ -452,6 +487,49 @@ def policy_of(if_exists: IfExists, *, queue_max: int, attach_any: bool) -> str:
     return letters[if_exists]
 
 
+# --- what a job has stored while it went on ----------------------------------------------------
+
+
+def steps_name(key: str) -> str:
+    """Return where in `checkpoints` the results of a job's steps stand."""
+    return f"\n{key}"
+
+
+def letters_steps(job_id: str, key: str) -> str:
+    """Return where those of a parked job stand."""
+    return f"\n\n{job_id} {key}"
+
+
+def parse_steps(text: bytes) -> dict[str, bytes] | None:
+    """Return the results of a job's steps; None: the text is not what `lib/steps.lua` makes."""
+    steps: dict[str, bytes] = {}
+    at = 0
+    try:
+        while at < len(text):
+            name_end = text.index(b"\n", at)
+            begin = text.index(b"\n", name_end + 1) + 1
+            name, size = text[at:name_end].decode(), text[name_end + 1 : begin - 1].decode()
+            at = begin + number(size)
+            if at > len(text):
+                return None
+            steps[name] = text[begin:at]
+    except ValueError:
+        return None
+    return steps
+
+
+def state_of(checkpoint: bytes) -> bytes:
+    """Return the state that a checkpoint holds; empty: it is none.
+
+    In front of a bar it says which save of which epoch it is, or nothing: it was handed over.
+    """
+    match = _SAVED.match(checkpoint)
+    return checkpoint[match.end() :] if match is not None else b""
+
+
+_SAVED: Final = re.compile(rb"(?:\d+\.\d+)?[|]")
+
+
 # --- what a handler wants for its jobs --------------------------------------------------------
 
 
@@ -466,22 +544,30 @@ class Options:
     timeout_s: float | None = None
     healthy_s: float = 60.0
     retention_s: float | None = None
+    progress_timeout_s: float | None = None
+    park_on: frozenset[Limit] = frozenset()  # limits after which an attempt is the last one
     policy: str = ""  # where the key has a live job, see `policy_of`
 
+    @property
+    def limit_s(self) -> float | None:
+        """The first limit that a run without any progress comes to; None: it has none."""
+        limits = (self.timeout_s, self.progress_timeout_s)
+        return min((limit for limit in limits if limit is not None), default=None)
+
     def pack(self) -> str:
-        """Return what stands in `handlers`."""
-        timeout_ms = 0 if self.timeout_s is None else max(1, round(self.timeout_s * 1000))
-        numbers: tuple[int, ...] = (
+        """Return what stands in `handlers`: what few have comes last, or not at all."""
+        mask = sum(1 << at for at, limit in enumerate(LIMITS) if limit in self.park_on)
+        numbers = (
             self.attempts_max,
             round(self.backoff_s * 1000),
             round(self.backoff_max_s * 1000),
-            timeout_ms,
+            _limit_ms(self.timeout_s),
             round(self.healthy_s * 1000),
         )
-        if self.retention_s is not None:
-            numbers = (*numbers, max(1, round(self.retention_s * 1000)))
-        told = (KIND_LETTERS[self.kind], *map(str, numbers), self.policy)
-        return "|".join(told).rstrip("|")
+        rare = (_limit_ms(self.retention_s), _limit_ms(self.progress_timeout_s), mask)
+        words = [KIND_LETTERS[self.kind], *map(str, numbers)]
+        words += [str(number) if number else "" for number in rare]
+        return "|".join([*words, self.policy]).rstrip("|")
 
     @classmethod
     def parse(cls, text: bytes) -> Options:
@@ -489,7 +575,8 @@ class Options:
         fields = text.decode(errors="replace").split("|")
         try:
             attempts, base, cap, timeout, healthy = map(number, fields[1:6])
-            retention = number(fields[6]) if len(fields) > 6 else 0
+            rare = [number(text) if text else 0 for text in fields[6:9]]
+            retention, progress, mask = (*rare, 0, 0, 0)[:3]
         except ValueError:
             return cls()
         if fields[0] not in KINDS:
@@ -502,5 +589,11 @@ class Options:
             timeout_s=timeout / 1000 if timeout else None,
             healthy_s=healthy / 1000,
             retention_s=retention / 1000 if retention else None,
+            progress_timeout_s=progress / 1000 if progress else None,
+            park_on=frozenset(limit for at, limit in enumerate(LIMITS) if mask >> at & 1),
             policy=fields[-1] if re.fullmatch(_POLICY, fields[-1], re.ASCII) else "",
         )
+
+
+def _limit_ms(limit_s: float | None) -> int:
+    return 0 if limit_s is None else max(1, round(limit_s * 1000))

@@ -9,9 +9,13 @@ import attrs
 
 from pool.core.digits import number_or
 from pool.core.lifecycle import OWNED
-from pool.core.record import ERROR_CHARS_MAX, NO_MARKS, Marks, Options, Record, one_line
+from pool.core.record import ERROR_CHARS_MAX, NO_MARKS, Limit, Marks, Options, Record, one_line
 from pool.core.retry import Dice, full_jitter, requeue_delay
 
+TOO_LONG: Final[dict[Limit, str]] = {
+    "timeout": "ran longer than timeout_s",
+    "progress": "made no progress for progress_timeout_s",
+}
 AT_ONCE_MS: Final = 1000  # what its worker outlived by this, as is known, does not kill at once
 
 
@@ -69,10 +73,14 @@ def after_failure(
     return Wait(delay_s, attempt + 1, error)
 
 
-def after_timeout(attempt: int, options: Options, dice: Dice) -> ParkJob | Wait:
-    """Decide what follows an attempt that ran too long."""
-    error = "ran longer than timeout_s"
-    return after_failure(attempt, options, dice, cause="timed out", error=error)
+def after_timeout(
+    attempt: int, options: Options, dice: Dice, limit: Limit | None = None
+) -> ParkJob | Wait:
+    """Decide what follows an attempt that came to a limit; None: to which nobody can tell."""
+    limit = limit or ("progress" if options.timeout_s is None else "timeout")
+    if limit in options.park_on:
+        options = attrs.evolve(options, attempts_max=1)
+    return after_failure(attempt, options, dice, cause="timed out", error=TOO_LONG[limit])
 
 
 @attrs.frozen(kw_only=True)

@@ -6,7 +6,7 @@ Names are explicit because they are stored with jobs: renaming a function must n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from types import FunctionType
 from typing import (
     Any,
@@ -24,7 +24,7 @@ from typing import (
 import attrs
 
 from pool import checks
-from pool.core.record import LINE_MAX, IfExists, Options, policy_of
+from pool.core.record import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, name_of, shown
 from pool.jobs.job import Job
 from pool.names import check_handler
@@ -80,6 +80,8 @@ class Handlers:
         name: str,
         *,
         timeout_s: float | None = None,
+        progress_timeout_s: float | None = None,
+        park_on: Collection[Limit] = (),
         attempts_max: int = 5,
         backoff_s: float = 1.0,
         backoff_max_s: float = 60.0,
@@ -95,6 +97,8 @@ class Handlers:
         Args:
             name: What the jobs are stored under: 1 to 128 of `A-Z a-z 0-9 _ . : -`.
             timeout_s: Longest run of one attempt, 0.001 s to 365 days; None is without limit.
+            progress_timeout_s: Longest time without a `Job.progress()`, likewise.
+            park_on: Limits after which there is no other attempt: "timeout", "progress", both.
             attempts_max: After so many failed attempts the job is parked, 1 to 1000.
             backoff_s: The first retry waits up to this, 0.001 s to 365 days, each later one up to
                 twice as much (full jitter).
@@ -123,6 +127,10 @@ class Handlers:
                 timeout_s=checks.seconds("timeout_s", timeout_s, SECONDS_MIN, or_none=True),
                 retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
                 policy=_policy(if_exists, queue_max),
+                progress_timeout_s=checks.seconds(
+                    "progress_timeout_s", progress_timeout_s, SECONDS_MIN, or_none=True
+                ),
+                park_on=_limits(park_on),
             ),
         )
 
@@ -308,6 +316,11 @@ def _policy(if_exists: IfExists, queue_max: object) -> str:
     checks.word("if_exists", if_exists, *get_args(IfExists))
     most = checks.count("queue_max", queue_max, 1, LINE_MAX)
     return policy_of(if_exists, queue_max=most, attach_any=False)
+
+
+def _limits(given: object) -> frozenset[Limit]:
+    words = [checks.word("park_on", w, *LIMITS) for w in checks.several("park_on", given, "limits")]
+    return frozenset(limit for limit in LIMITS if limit in words)
 
 
 def _backoff(backoff_s: object, backoff_max_s: object) -> tuple[float, float]:

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final, TypeVar, overload
 
 import anyio
 import attrs
 
 from pool import checks
 from pool.core.codec import check_size, decode_value, encode_message
-from pool.core.record import Kind
+from pool.core.record import Kind, Progress
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
+from pool.jobs.keeper import Keeper, Step
 from pool.redis.commands.talk import InboxPage, Message
 
 # The job (key and id) whose handler runs in this context; what it starts there inherits it.
 RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
+
+
+R = TypeVar("R")
+PROGRESS_MAX: Final = 10**15  # floats are exact up to here
 
 
 class Retry(Exception):
@@ -70,9 +75,10 @@ class Inbox:
     the one before.  Until the last page has been read every signal is for what it will bring.
     """
 
-    def __init__(self, *, is_behind: bool) -> None:
+    def __init__(self, *, is_behind: bool, after: int = 0) -> None:
         self._queue: deque[Message] = deque()
-        self._last = 0  # the newest id that was queued
+        self._after = after  # what came up to this one was handled, and may not be gone yet
+        self._last = after  # the newest id that was queued
         self._is_behind = is_behind
         self._is_reading = False
         self._bell: anyio.Event | None = None
@@ -99,7 +105,7 @@ class Inbox:
     @property
     def is_unread(self) -> bool:
         """Whether nothing was ever queued: whoever learns of messages must have them read."""
-        return self._last == 0
+        return self._last == self._after
 
     async def next(self, read: ReadInbox) -> Message:
         """Return the next message, waiting for it."""
@@ -141,12 +147,16 @@ class Job:
     attempt: int  # 1 is the first
     node: str
     worker: str
+    # This run follows one that may have ended without handing over: its process died, it failed, or
+    # ran too long.  `state` is what was saved last, or handed over before that.
+    is_recovered: bool = False
     _state: bytes | None = attrs.field(repr=False)
     _state_bytes_max: int = attrs.field(repr=False)
     _timing: Callable[[], Timing] = attrs.field(repr=False)
     _inbox: Inbox = attrs.field(repr=False)
     _read_inbox: ReadInbox = attrs.field(repr=False)
     _on_handled: Callable[[int], object] = attrs.field(repr=False)
+    _keeper: Callable[[], Keeper] = attrs.field(repr=False)
     _on_unheard: Callable[[Job], object] = attrs.field(repr=False, default=lambda _: None)
     _is_stated: bool = attrs.field(repr=False, default=False)
     _stop_cause: str = attrs.field(init=False, repr=False, default="")
@@ -155,11 +165,11 @@ class Job:
 
     @property
     def state(self) -> Any:
-        """What the former owner handed over, or what was assigned here since; None: nothing.
+        """What was saved last or handed over, or what was assigned here since; None: nothing.
 
         Assign to it what the next owner shall find: it is encoded at once (strict JSON or bytes,
         at most `Settings.state_bytes_max`) and sent with the hand-off.  A crash or a failed
-        attempt loses what was assigned since the last one.
+        attempt loses what was assigned since the last one; see `save()`.
 
         Raises:
             PayloadEncodingError: The value cannot be encoded.
@@ -169,9 +179,109 @@ class Job:
 
     @state.setter
     def state(self, value: Any) -> None:
+        self._state, self._is_stated = self._encoded(value), True
+
+    def _encoded(self, value: Any) -> bytes:
         encoded = encode_message(value)
         check_size("state", encoded, self._state_bytes_max)
-        self._state, self._is_stated = encoded, True
+        return encoded
+
+    async def save(self, state: Any) -> None:
+        """Store a state that survives whatever happens next; return once it, or a later one, is.
+
+        All messages that `notifications()` has given out are part of it, also the one in hand: the
+        same step removes them, so that none is applied twice.  So apply a message, then save.  What
+        was saved is `state` in the next run, on whichever node (G-02: only the owner's counts).
+
+        Args:
+            state: As for `state`.
+
+        Raises:
+            PayloadEncodingError: The value cannot be encoded.
+            PayloadTooLarge: It is larger than the limit.
+            StorageFull: The server has no room.  It is tried again while this run goes on, and
+                meanwhile no message is removed.
+            NotOwner: The job is another's by now.
+        """
+        number = self._save(state)
+        await self._keeper().wait_stored(number)
+
+    def save_soon(self, state: Any) -> None:
+        """Likewise, without waiting: of several only the newest is sent, with one call under way.
+
+        A crash loses what was not stored yet, and delivers again the messages of that; whoever
+        wants to know waits with `save()`.  From a thread: `anyio.from_thread.run_sync()`.
+
+        Raises:
+            PayloadEncodingError: The value cannot be encoded.
+            PayloadTooLarge: It is larger than the limit.
+            NotOwner: The job is another's by now.
+            WrongLoop: It was called from a thread.
+        """
+        self._save(state)
+
+    def _save(self, state: Any) -> int:
+        encoded = self._encoded(state)
+        number = self._keeper().save(encoded, self._in_hand)
+        self._state, self._is_stated, self._in_hand = encoded, True, 0
+        return number
+
+    @overload
+    async def once(self, name: str, fn: Callable[[Step], Awaitable[R]]) -> R: ...
+    @overload
+    async def once(self, name: str, fn: Callable[[], Awaitable[R]]) -> R: ...
+    @overload
+    async def once(self, name: str, fn: Callable[[Step], R]) -> R: ...
+    @overload
+    async def once(self, name: str, fn: Callable[[], R]) -> R: ...
+    async def once(self, name: str, fn: Callable[..., Any]) -> Any:
+        """Return the result that this step of the job stored first, or call `fn` for it.
+
+        At every later attempt, on whichever node, `fn` is not called again once its result is
+        stored.  It may be called again if the process dies between what it did and that: give
+        `step.key`, which is the same then, to whoever can recognise it.  Nothing else makes an
+        effect elsewhere happen once.
+
+        If it raises, nothing is stored, and the next who asks calls it again.  Who asks for a step
+        that is under way waits for it.  The results are there until the job is done or cancelled; a
+        parked one keeps them.
+
+        Args:
+            name: Of the step, 1 to 128 bytes; the job's own.
+            fn: Called with a `Step` if it cannot be called without arguments.  A plain function
+                runs in a worker thread.  From a plain handler:
+                `anyio.from_thread.run(job.once, "charge", charge)`.
+
+        Raises:
+            InvalidOption: The name cannot be used, or `fn` cannot be called.
+            TooManySteps: The job has `Settings.steps_max` steps.
+            PayloadEncodingError: The result cannot be encoded.
+            PayloadTooLarge: It is larger than `Settings.result_bytes_max`, or all of them together
+                than `Settings.steps_bytes_max`.
+            NotOwner: The job is another's by now; the result was not stored.
+        """
+        return await self._keeper().once(name, fn)
+
+    async def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far the job is: `status()` tells everybody, also when it has failed or ended.
+
+        However often it is said, the newest goes out once a second, and the last at the end;
+        nothing is waited for.
+
+        Args:
+            done: How much is done, from 0 to 10**15, in whatever is counted.
+            total: Of how much; None: nobody knows.
+            note: A few words, of which 200 characters are kept.
+
+        Raises:
+            InvalidOption: A number is out of bounds, or the note is no text.
+        """
+        low, high = 0, PROGRESS_MAX
+        done = checks.number("done", done, low, high)
+        if total is not None:
+            total = checks.number("total", total, low, high)
+        said = Progress(done=done, total=total, note=checks.as_text(note))
+        self._keeper().note(said.pack())
 
     @property
     def stop_cause(self) -> str:

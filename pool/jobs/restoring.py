@@ -26,7 +26,7 @@ async def restore(
     """
     timing, items = context.timing, []
     for key, text, record in seen:
-        timeout_s = options.get(record.handler, Options()).timeout_s
+        timeout_s = options.get(record.handler, Options()).limit_s
         limit_s = timeout_s + timing.stop_budget_s if timeout_s is not None else 0.0
         items.append((key, text, limit_s))
     call = state.lane.restore(owner, items, pending_s=timing.pending_timeout_s)

@@ -5,6 +5,7 @@ What becomes of it is decided by a machine: `core/run.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from contextvars import Context as LogContext
 from contextvars import copy_context
@@ -17,11 +18,12 @@ import anyio.to_thread
 import attrs
 
 from pool.core.codec import decode_call
-from pool.core.record import Start
+from pool.core.record import Limit, Options, Start
 from pool.core.run import Life, Phase, Why
 from pool.errors import PayloadEncodingError
 from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING, Inbox, Job
+from pool.jobs.keeper import NO_KEEPER
 from pool.jobs.raised import Raised, read
 from pool.names import pair
 from pool.redis.commands.edges import Edge
@@ -50,6 +52,9 @@ class Run(Life):
     refusals = 0  # in a row, of what it has to fetch before it begins
     fetches = 0  # of that, answered with what cannot be it
     turn = NO_TURN  # to fetch it
+    steps = b""  # what its steps stored before it began
+    keeper = NO_KEEPER
+    progressed_s = 0.0  # when its handler said last how far it is
 
     start: Start
     lane: int
@@ -76,6 +81,20 @@ class Run(Life):
         mine = self.start
         is_misread = mine.epoch == start.epoch and mine.id != start.id
         return max(mine.epoch - is_misread, self.then_epoch) < start.epoch
+
+    def ends_s(self, options: Options) -> float:
+        """Return when it comes to a limit; infinity: it has none."""
+        timeout_s, progress_s = options.timeout_s, options.progress_timeout_s
+        ends_s = math.inf if timeout_s is None else self.began_s + timeout_s
+        if progress_s is not None:
+            ends_s = min(ends_s, (self.progressed_s or self.began_s) + progress_s)
+        return ends_s
+
+    def limit_of(self, options: Options) -> Limit:
+        """Return to which limit it comes first."""
+        timeout_s = options.timeout_s
+        is_run = timeout_s is not None and self.ends_s(options) == self.began_s + timeout_s
+        return "timeout" if is_run or options.progress_timeout_s is None else "progress"
 
     @property
     def is_suspect(self) -> bool:
@@ -188,8 +207,8 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     is_left_open = False
     try:
         with scope:
-            if handler._options.timeout_s is not None:
-                scope.deadline = anyio.current_time() + handler._options.timeout_s
+            if handler._options.limit_s is not None:
+                scope.deadline = anyio.current_time() + handler._options.limit_s
             try:
                 if handler._is_async:
                     ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)

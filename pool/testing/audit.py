@@ -22,7 +22,7 @@ import redis
 
 from pool.core.ids import member_name
 from pool.core.lifecycle import OWNED
-from pool.core.record import Record, Start
+from pool.core.record import MORE, Record, Start, steps_name
 from pool.names import LINE, QUEUED, Control, Names, key_of, queued
 from pool.redis.commands.member import Opening
 from pool.redis.commands.opening import generation_of_pool
@@ -183,6 +183,8 @@ class _Lane:
             yield f"flags {record.flags!r} do not say whether it is in `due`"
         if ("b" in record.flags) != (key in self.checkpoints):
             yield f"flags {record.flags!r} do not say whether it has a checkpoint"
+        if ("s" in record.flags) != (steps_name(key) in self.checkpoints):
+            yield f"flags {record.flags!r} do not say whether it has steps"
         if "i" not in record.flags and key in self.inboxes:
             yield f"flags {record.flags!r} do not say that it has messages"
 
@@ -214,7 +216,9 @@ class _Lane:
             return
         said = (start.id, start.handler, start.kind, start.attempt, start.marks, start.accepted)
         meant = (record.id, record.handler, record.kind, record.attempt, record.marks)
-        if (*said, start.more) != (*meant, record.accepted, record.more):
+        # How far it is may have been said since.
+        more = _but_progress(start.more), _but_progress(record.more)
+        if said != (*meant, record.accepted) or more[0] != more[1]:
             yield "its entry does not say the same"
         if (start.payload is None) != ("p" in record.flags):
             yield "its payload is not where flag p says"
@@ -251,10 +255,16 @@ class _Lane:
                     yield f"{key!r}: entry {entry_id} in stream:{worker} starts no job"
         for name, keys_of in (
             ("payloads", self.payloads),
-            ("checkpoints", self.checkpoints),
+            ("checkpoints", {name for name in self.checkpoints if name[:1] != "\n"}),
             ("inbox", set(self.inboxes)),
         ):
             yield from (f"{key!r}: {name} without a record" for key in keys_of - set(records))
+        for name in self.checkpoints:
+            mark, _, of = name.rpartition("\n")
+            if mark == "" and name != of and of not in records:
+                yield f"{of!r}: steps without a record"
+            if mark and of not in self.letters:
+                yield f"{of!r}: steps without a dead letter"
         for job in self.parked ^ self.letters:
             yield f"{job!r}: only one of `parked` and `letters` has it"
 
@@ -279,6 +289,10 @@ class _Lane:
         for name, size in (("unassigned", unassigned), ("waiting", waiting)):
             if (counted := int(self.lane.get(name, "0"))) != size:
                 yield f"counts {counted} {name} keys, has {size}"
+
+
+def _but_progress(more: str) -> list[str]:
+    return [each for each in more.split(",") if each and each[0] != MORE["progress"]]
 
 
 def _text(raw: bytes) -> str:

@@ -5,14 +5,18 @@ assert await thumbnail(make_job("img-17"), "17.png", size=64) == "17.png@64"
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pool.core.codec import encode_value
 from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.jobs.job import Inbox, Job
+from pool.jobs.keeper import Keeper
+from pool.redis.commands.change import Changed, EdgeStatus
+from pool.redis.commands.edges import Edge, SaveEdge, StepEdge
 from pool.redis.commands.talk import InboxPage
+from pool.settings import Settings
 
 
 def make_job(
@@ -23,9 +27,11 @@ def make_job(
     attempt: int = 1,
     epoch: int = 1,
     state: Any = None,
+    steps: Mapping[str, Any] | None = None,
+    is_recovered: bool = False,
     notifications: Iterable[Any] = (),
 ) -> Job:
-    """Return a job as a handler would see it.
+    """Return a job as a handler would see it; what it saves goes nowhere.
 
     Args:
         key: The job's key.
@@ -33,17 +39,34 @@ def make_job(
         kind: job or service.
         attempt: Which attempt this is, from 1.
         epoch: Its fencing token.
-        state: What a former owner handed over; None: nothing.
+        state: What a former owner saved or handed over; None: nothing.
+        steps: What its steps returned at an earlier attempt, by name.
+        is_recovered: Whether that one ended without handing over.
         notifications: Messages that wait in its inbox; behind them it waits for ever.
 
     Raises:
-        PayloadEncodingError: The state or a message cannot be encoded.
+        PayloadEncodingError: The state, a result or a message cannot be encoded.
     """
     messages = [(n, encode_value(each)) for n, each in enumerate(notifications, start=1)]
 
     async def read_inbox(_: int) -> InboxPage:
         return InboxPage(False, messages)
 
+    def store(edge: Edge) -> None:
+        if isinstance(edge, (SaveEdge, StepEdge)):
+            keeper.on_answer(edge, Changed(EdgeStatus.DONE, ""))
+
+    keeper = Keeper(
+        pool="test",
+        key=key,
+        id="test-1",
+        epoch=epoch,
+        settings=Settings(),
+        check_here=lambda: None,
+        later=lambda *_: None,
+        send=store,
+        results={name: encode_value(result) for name, result in (steps or {}).items()},
+    )
     return Job(
         key=key,
         id="test-1",
@@ -59,4 +82,6 @@ def make_job(
         inbox=Inbox(is_behind=bool(messages)),
         read_inbox=read_inbox,
         on_handled=lambda _: None,
+        keeper=lambda: keeper,
+        is_recovered=is_recovered,
     )

@@ -43,6 +43,7 @@ FLOOR = {
     "jobs.wiring": 13,
     "jobs.node": 14,
     "letters": 14,
+    "listing": 14,
     # For people, and for users' tests.
     "testing": 15,
     "ops": 15,

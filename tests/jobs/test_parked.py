@@ -188,13 +188,14 @@ async def test_letters_too_old_or_too_many_go_the_oldest_first(fleet: Fleet) -> 
     """Retention by age and by number is enforced without any new letter."""
     done: list[Any] = []
     node = await fleet.node(_handlers(done), parked_max=3, parked_ttl_s=3600.0)
+    refs = []
     for i in range(6):
-        ref = await node.dispatch("mail", f"k{i}", "nobody")
+        refs.append(await node.dispatch("mail", f"k{i}", "nobody"))
         with pytest.raises(JobParked):
-            await ref.result(timeout_s=5)
+            await refs[-1].result(timeout_s=5)
     await fleet.until(lambda: fleet.client.zcard(fleet.names.parked) == 3)
     assert {job.key for job in (await node.parked.list()).jobs} == {"k3", "k4", "k5"}
-    fleet.client.zadd(fleet.names.parked, {f"{ref.job_id} k5": 1})
+    fleet.client.zadd(fleet.names.parked, {f"{refs[-1].job_id} k5": 1})
     await fleet.until(lambda: fleet.client.zcard(fleet.names.parked) == 2)
 
 
@@ -240,4 +241,4 @@ async def test_results_are_kept_for_an_hour_while_there_is_room(fleet: Fleet) ->
         "much": 30,
     }
     sizes = [int(line.split(" ")[0]) for text, _ in found for line in text.decode().split("\n")]
-    assert int(fleet.client.hget(fleet.names.lane, "results") or 0) == sum(sizes)  # type: ignore[arg-type]
+    assert int(fleet.client.hget(fleet.names.lane, "results") or 0) == sum(sizes)

@@ -283,6 +283,12 @@ class Bench:
                 given["x"] = 30_000
             case "s":
                 given["x"] = self.stamp()
+            case "v":
+                given |= {"x": b"state", "y": 0, "z": 1}
+            case "t":
+                given |= {"x": "step", "y": b"returned"}
+            case "n":
+                given["x"] = "1/2/half of it"
             case "d":
                 given["x"] = b"result"
             case "c":

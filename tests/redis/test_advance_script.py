@@ -73,7 +73,7 @@ def test_a_grant_carries_everything_along(bench: Bench, state: str, size: int) -
     assert moved.epoch > put.epoch
     assert (moved.accepted, moved.waiters) == (put.accepted, ("n1.1",))
     assert {"b", "i"} <= set(moved.flags)
-    assert bench.do("HGET", bench.names.checkpoints, "k") == b"the checkpoint"
+    assert bench.do("HGET", bench.names.checkpoints, "k") == b"|the checkpoint"
     assert bench.do("LLEN", bench.names.inbox("k")) == 1
     (fields,) = bench.entries(bench.names.stream(W2.name))
     if "p" in fields:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pool.core.record import letters_steps, steps_name
 from pool.names import Control
 from pool.redis.commands.calls import Target
 from pool.testing.audit import audit
@@ -43,6 +44,18 @@ DAMAGE: dict[str, tuple[Callable[[Bench], Words], str]] = {
         lambda b: ("HSET", b.names.checkpoints, "none", "x"),
         "checkpoints without",
     ),
+    "steps lost": (
+        lambda b: ("HDEL", b.names.checkpoints, steps_name("r")),
+        "has steps",
+    ),
+    "steps orphan": (
+        lambda b: ("HSET", b.names.checkpoints, steps_name("none"), "x"),
+        "steps without",
+    ),
+    "steps of no letter": (
+        lambda b: ("HSET", b.names.checkpoints, letters_steps("none", "r"), "x"),
+        "without a dead letter",
+    ),
     "inbox orphan": (lambda b: ("RPUSH", b.names.inbox("none"), "x"), "inbox without"),
     "inbox not flagged": (lambda b: ("RPUSH", b.names.inbox("p"), "x"), "has messages"),
     "half a dead letter": (lambda b: ("ZADD", b.names.parked, 1, "none"), "only one of"),
@@ -65,9 +78,9 @@ def test_each_damage_is_found(bench: Bench, name: str) -> None:
     bench.do("HSET", Control(bench.pool).config, "incarnation", "inc-1")
     for key, state in (("p", "P"), ("r", "R"), ("w", "W"), ("dead", "R")):
         bench.put(key, state)
-    bench.advance("own", "w1.1", bench.edge("x", "dead"))
+    bench.advance("own", "w1.1", bench.edge("t", "dead"), bench.edge("x", "dead"))
     bench.advance("own", "w1.1", bench.edge("g", "r", z=b"=checkpoint"), targets=[W1])
-    bench.advance("own", "w1.1", bench.edge("a", "r"))
+    bench.advance("own", "w1.1", bench.edge("a", "r"), bench.edge("t", "r"))
     bench.put("u", "U")  # the last one, as nothing overtakes it
     assert audit(bench.client, bench.pool) == []
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Seeds, not hypothesis: the server's own dice and clock take part, so nothing could be shrunk.
 JUDGEMENT = Judgement(crash_window_s=600.0, crashes_max=3, hold_s=10.0)
+REFUSALS = {"FENCED", "OWNED", "STOPPED", "TIMEDOUT", "REPEAT", "SETTLED", "STANDS"}
 LIVES = 25
 STEPS = 100
 
@@ -87,12 +88,14 @@ class Life:
         made: list[Edge] = []
         names = [*self.KEYS, *self.queued()]
         for key in self.dice.sample(names, self.dice.randint(1, 4)):
-            letter = self.dice.choice("aalsdcxwwggg")
+            letter = self.dice.choice("aalsnvvttdcxwwggg")
             edge = self.bench.edge(letter, key)
             if letter == "g":
                 edge.x = ",".join(map(str, self.ranked()))
                 edge.y = self.dice.choice(["", "r", "1"])
                 edge.z = self.dice.choice([b"", b"", b"=checkpoint"])
+            if letter == "t":
+                edge.x, edge.y = self.dice.choice(["one", "two"]), self.dice.choice([b"a", b"b"])
             if self.dice.random() < 0.1:
                 edge.epoch -= 1
             made.append(edge)
@@ -132,7 +135,7 @@ class Life:
                 assert before is not None
                 assert (before.state, name) not in TABLE
             else:
-                assert word in ("FENCED", "OWNED", "STOPPED", "TIMEDOUT", "REPEAT", "SETTLED"), word
+                assert word in REFUSALS, word
                 if edge.key in self.KEYS:  # else its turn may have come in the same call
                     assert bench.text(edge.key) == befores[edge.key]
         return answers

@@ -20,6 +20,10 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     start     handler      nonce, attempt, idem.  extra: run (number in this process), digest, kind,
                            timeout_s; outlives: a service that goes on when the store is away
     note      handler      a message was handled.  extra: run, seq
+    step      handler      invoke: its function begins; ok: its result is told.  extra: run, step,
+                           skey (of invoke: `step.key`)
+    state     handler      ok: it is saved; info: a run begins with it.  extra: run, heard [seq of
+                           each message in it]
     end       handler      ok: it returns now; fail: err error|retry|cancelled|park|timeout.
                            extra: run, after_s
     effect    handler      ok: the fenced resource took it; fail: a higher epoch was there before

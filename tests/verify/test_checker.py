@@ -3879,6 +3879,117 @@ def _reader(s: Story, start: str = "oldest") -> None:
         _event(s, token, "added")
 
 
+def _step(
+    s: Story, type_: str, epoch: int, result: str = "", step: str = "pay", skey: str = "x"
+) -> None:
+    extra = {"step": step, **({"skey": skey} if type_ == "invoke" else {})}
+    s.say(
+        "step", type_, p="a/1", job="j1", key="k", epoch=epoch, extra=extra, result=result or None
+    )
+    s.at += 0.1
+
+
+def _state(s: Story, type_: str, epoch: int, *heard: int) -> None:
+    s.say("state", type_, p="a/1", job="j1", key="k", epoch=epoch, extra={"heard": [*heard]})
+    s.at += 0.1
+
+
+def _notified(s: Story, *seqs: int) -> None:
+    for seq in seqs:
+        s.say("notify", "invoke", key="k", job="j1", extra={"seq": seq})
+        s.say("notify", key="k", job="j1", extra={"seq": seq})
+        s.at += 0.1
+
+
+@good("I51")
+def a_step_is_done_once(s: Story) -> None:
+    _step(s, "invoke", 10)
+    _step(s, "ok", 10, "one")
+    _step(s, "ok", 20, "one")
+    _step(s, "invoke", 20, step="ship", skey="y")
+
+
+@good("I51")
+def a_step_without_a_result_is_done_again(s: Story) -> None:
+    """And whoever was its owner may still be doing it."""
+    _step(s, "invoke", 10)
+    _step(s, "invoke", 20)
+    _step(s, "ok", 20, "two")
+    _step(s, "invoke", 10)
+
+
+@good("I51")
+def a_result_is_lost_with_its_data(s: Story) -> None:
+    _step(s, "invoke", 10)
+    _step(s, "ok", 10, "one")
+    s.fault("loss")
+    _step(s, "invoke", 20)
+    _step(s, "ok", 20, "two")
+
+
+@bad("I51")
+def a_step_is_done_again(s: Story) -> None:
+    _step(s, "invoke", 10)
+    _step(s, "ok", 10, "one")
+    _step(s, "invoke", 20)
+
+
+@bad("I51")
+def a_step_has_two_results(s: Story) -> None:
+    _step(s, "invoke", 10)
+    _step(s, "invoke", 20)
+    _step(s, "ok", 20, "two")
+    _step(s, "ok", 10, "one")
+
+
+@bad("I51")
+def a_step_has_another_key(s: Story) -> None:
+    _step(s, "invoke", 10)
+    _step(s, "invoke", 20, skey="y")
+
+
+@bad("I51")
+def two_steps_have_one_key(s: Story) -> None:
+    _step(s, "invoke", 10)
+    _step(s, "invoke", 10, step="ship")
+
+
+@good("I52")
+def a_state_goes_along(s: Story) -> None:
+    _notified(s, 0, 1, 2)
+    _state(s, "info", 10)
+    _state(s, "ok", 10, 0)
+    _state(s, "info", 20, 0, 1)
+    _state(s, "ok", 20, 0, 1, 2)
+
+
+@good("I52")
+def a_state_goes_back_with_the_data(s: Story) -> None:
+    _notified(s, 0, 1)
+    _state(s, "ok", 10, 0, 1)
+    s.fault("loss")
+    _state(s, "info", 20, 0)
+
+
+@bad("I52")
+def a_state_has_a_message_twice(s: Story) -> None:
+    _state(s, "ok", 10, 0)
+    _state(s, "ok", 20, 0, 0)
+
+
+@bad("I52")
+def a_state_lacks_a_message(s: Story) -> None:
+    _notified(s, 0, 1, 2)
+    _state(s, "ok", 10, 0, 2)
+
+
+@bad("I52")
+def what_was_saved_is_gone(s: Story) -> None:
+    _notified(s, 0, 1)
+    _state(s, "ok", 10, 0, 1)
+    _state(s, "info", 20, 0)
+
+
 @good("I50")
 def a_reader_reads_all(s: Story) -> None:
     _reader(s)

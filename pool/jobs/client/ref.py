@@ -8,7 +8,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import decode_value
-from pool.core.record import SUPERSEDED, Attempt, Outcome, Record, more_of
+from pool.core.record import SUPERSEDED, Attempt, Outcome, Progress, Record, more_of
 from pool.errors import (
     DeadlockRisk,
     JobCancelled,
@@ -47,8 +47,9 @@ class Status:
     1 where it was the last suspect to begin, 1/2 where others may have done it as well.
     `history` are the last eight of its attempts that failed, and of the deaths of its workers.
     `why` says what a job that has not begun waits for, and `waits_until_ms` until when, if that is
-    known.  `replayed_as` is the job that was made from its dead letter, `replay_of` the one from
-    whose letter it was made.
+    known.  `progress` is what its handler said last of how far it is, also of one that failed or
+    was stopped.  `replayed_as` is the job that was made from its dead letter, `replay_of` the one
+    from whose letter it was made.
     """
 
     key: str
@@ -72,6 +73,7 @@ class Status:
     started_ms: int = 0
     ended_ms: int = 0
     since_ms: int = 0
+    progress: Progress | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -106,6 +108,7 @@ def status_of(
             started_ms=found.started_ms,
             ended_ms=found.ended_ms,
             since_ms=found.ended_ms,
+            progress=found.progress,
         )
     return Status(
         key=key,
@@ -126,6 +129,7 @@ def status_of(
         accepted_us=found.accepted,
         started_ms=found.since_ms if found.state == "running" else 0,
         since_ms=found.since_ms if found.state == "running" else 0,
+        progress=Progress.parse(more_of(found.more, "progress")),
     )
 
 

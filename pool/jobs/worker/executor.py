@@ -23,7 +23,7 @@ import anyio.lowlevel
 import attrs
 
 from pool.core.codec import is_call
-from pool.core.record import Record
+from pool.core.record import Record, parse_steps, state_of, steps_name
 from pool.core.retry import RESEND_S, refused_delay
 from pool.errors import PartEnded, PoolError, StoreUnavailable
 from pool.events import RunDisturbed
@@ -41,6 +41,7 @@ AHEAD_MAX: Final = 256  # ... but no more than so many
 MEASURED_S: Final = 0.1  # over which that is measured: jobs end in bursts, as they come
 HELD_S: Final = 0.04  # what has waited here for a slot for so long is given back
 FETCHES_MAX: Final = 3  # before what cannot be a payload is what is stored: replies may be garbled
+_FETCHED: Final = frozenset("pbs")  # flags of what a start does not bring: payload, state, steps
 SLICE_S: Final = 0.002  # for so long a slot runs jobs back to back
 
 
@@ -190,6 +191,7 @@ class Executor:
             run.state = run.job._checkpoint()
         run.cause = ""
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
+        run.progressed_s = 0.0
         run.cancelled_s, run.has_overrun = 0.0, False
         if run.is_limited:
             run.is_limited, run.has_old_limit = False, True
@@ -333,7 +335,7 @@ class Executor:
         run.handler = self.handlers[start.handler]
         if run.payload is None:
             run.payload = start.payload
-        if start.flags and ("p" in start.flags or "b" in start.flags) and run.checkpoint is None:
+        if start.flags and run.checkpoint is None and not _FETCHED.isdisjoint(start.flags):
             run.step("prepare")
             self._preparing += 1
             self.spawn(unmoved, partial(self._fetch, run))
@@ -351,18 +353,21 @@ class Executor:
 
     async def _fetch(self, run: Run) -> None:
         names, start = self.context.lanes[run.lane].lane.names, run.start
-        places = (names.payloads, names.checkpoints, names.jobs)
+        places = [(names.payloads, run.key), (names.checkpoints, run.key), (names.jobs, run.key)]
+        if "s" in start.flags:
+            places.insert(0, (names.checkpoints, steps_name(run.key)))
         try:
             run.turn = turn = self.context.pipeline.at(names.prefix).reads.turn()
             async with turn:
                 if turn.is_given_up:
                     self.prepared(run)
                     return
-                payload, checkpoint, text = await self.context.pipeline.execute_all(
-                    ("HGET", place, run.key) for place in places
+                found = await self.context.pipeline.execute_all(
+                    ("HGET", place, field) for place, field in places
                 )
-                found = (payload, checkpoint, text)  # or what a garbled reply holds
+                # Or what a garbled reply holds.
                 turn.size = sum(len(each) for each in found if isinstance(each, bytes))
+                *steps, payload, checkpoint, text = found
         except PoolError as error:
             self.context.trouble("fetch", run.lane, error)
             run.refusals = 0 if isinstance(error, StoreUnavailable) else run.refusals + 1
@@ -375,11 +380,17 @@ class Executor:
                 self.box_of(run).acknowledge(run)
                 return
             is_read = "p" not in start.flags or (payload and is_call(payload))
+            state = state_of(checkpoint or b"") if "b" in start.flags else b""
+            are_steps = not steps or parse_steps(steps[0] or b"")
             run.fetches += 1
-            if (is_read and ("b" not in start.flags or checkpoint)) or run.fetches >= FETCHES_MAX:
+            if (
+                is_read and are_steps and ("b" not in start.flags or state)
+            ) or run.fetches >= FETCHES_MAX:
                 if "p" in start.flags:
                     run.payload = payload or b""
-                run.checkpoint = (checkpoint if "b" in start.flags else None) or b""
+                run.checkpoint = state
+                if steps and are_steps:
+                    run.steps = steps[0] or b""
             else:
                 await anyio.sleep(RESEND_S)
         self.prepared(run)

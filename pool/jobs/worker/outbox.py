@@ -32,7 +32,14 @@ from pool.redis import pipeline
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Target
 from pool.redis.commands.change import Advanced, Changed
-from pool.redis.commands.edges import EDGES, AcknowledgeEdge, Edge, GrantEdge, SeenEdge
+from pool.redis.commands.edges import (
+    EDGES,
+    AcknowledgeEdge,
+    Edge,
+    GrantEdge,
+    SaveEdge,
+    SeenEdge,
+)
 from pool.redis.io.system import Reply
 
 BATCH_MAX: Final = 256  # edges in one call: some 4 ms of the server's time
@@ -79,6 +86,7 @@ class Outbox:
     _acks: OrderedDict[Run, float] = attrs.field(factory=OrderedDict)  # by when they are due
     _edges: deque[Sent] = attrs.field(factory=deque)
     _seen: dict[str, SeenEdge] = attrs.field(factory=dict)  # of _edges those of messages, by key
+    _saves: dict[str, SaveEdge] = attrs.field(factory=dict)  # likewise those of states
     _has_ack_timer: bool = False
     _refusals: int = 0  # in a row: batches that were answered with an error as a whole
     _acked_s: float = -math.inf  # when some were sent last
@@ -111,6 +119,16 @@ class Outbox:
             return
         self._seen[edge.key] = edge
         self.send(edge, None)
+
+    def save(self, edge: SaveEdge, run: Run) -> None:
+        """Send a state; what waits of the same run is not sent any more."""
+        waiting = self._saves.get(edge.key)
+        if waiting is not None and waiting.epoch == edge.epoch:
+            waiting.state, waiting.message = edge.state, edge.message
+            waiting.number = edge.number
+            return
+        self._saves[edge.key] = edge
+        self.send(edge, run)
 
     def acknowledge(self, run: Run, began_s: float = 0.0) -> None:
         """Acknowledge a start now, or if possible later than it began: most end before that."""
@@ -230,6 +248,8 @@ class Outbox:
             edge, owner = self._edges.popleft()
             if self._seen.get(edge.key) is edge:
                 del self._seen[edge.key]
+            elif self._saves and self._saves.get(edge.key) is edge:
+                del self._saves[edge.key]
             if isinstance(edge, GrantEdge):
                 edge.ranked = ranking(ranks.of(self._targets(edge, owner)))
             batch.append((edge, owner))

@@ -8,7 +8,16 @@ import attrs
 
 from pool.core.codec import check_size, encode_value
 from pool.core.record import ERROR_CHARS_MAX, Options, Outcome, one_line, pack_attempt
-from pool.core.settlement import CancelJob, Decision, Grant, ParkJob, Wait, after_failure
+from pool.core.settlement import (
+    TOO_LONG,
+    CancelJob,
+    Decision,
+    Grant,
+    ParkJob,
+    Wait,
+    after_failure,
+    after_timeout,
+)
 from pool.errors import PayloadEncodingError, PayloadTooLarge
 from pool.events import AttemptFailed
 from pool.jobs.context import Context
@@ -55,7 +64,11 @@ class Settlement:
 
     def timed_out(self, run: Run) -> Edge:
         """Return the end of an attempt that ran too long."""
-        return self._edge_of(run, self._failed(run, "timed out", "ran longer than timeout_s"))
+        options = run.handler._options if run.handler is not None else Options()
+        limit = run.limit_of(options)
+        decision = after_timeout(run.start.attempt, options, self.context.io.dice, limit)
+        self._tell_failed(run, TOO_LONG[limit], decision)
+        return self._edge_of(run, decision)
 
     def _edge_of(self, run: Run, decision: Decision) -> Edge:
         start, settings, handler = run.start, self.context.settings, run.handler
@@ -95,13 +108,16 @@ class Settlement:
         if run.why == "stop":
             return CancelJob(run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
-        checkpoint, mark = run.job._checkpoint() if run.job is not None else None, ""
+        checkpoint = run.job._checkpoint() if run.job is not None else None
+        mark = "f" if run.is_called else ""
+        if run.keeper is not None and run.keeper.is_behind:
+            checkpoint = None  # its messages are in the inbox: what is stored goes with them
         if run.is_marked and run.job is not None:
             marks = start.marks.add(run.job.worker, is_whole=True)
             if marks.halves > 2 * self.context.settings.crashes_max:
                 times = f"its process was told to end while it was at work, {marks.deaths} times"
                 return ParkJob("poison", times)
-            mark = f"a={marks.pack()}"
+            mark += f"a={marks.pack()}"
         return Grant(mark, checkpoint)
 
     def _failed(
@@ -122,10 +138,14 @@ class Settlement:
         decision = after_failure(attempt, options, io.dice, cause=cause, error=error)
         kind, _, message = error.partition(": ") if cause == "failed" else (cause, "", error)
         decision = attrs.evolve(decision, failed=pack_attempt(kind, message, traceback))
-        follows = "parked"
+        if isinstance(decision, Wait) and after_s is not None:
+            decision = attrs.evolve(decision, delay_s=after_s)
+        self._tell_failed(run, error, decision, traceback)
+        return decision
+
+    def _tell_failed(self, run: Run, error: str, decision: Decision, traceback: str = "") -> None:
+        start, follows = run.start, "parked"
         if isinstance(decision, Wait):
-            if after_s is not None:
-                decision = attrs.evolve(decision, delay_s=after_s)
             follows = f"attempt {decision.attempt} in {decision.delay_s:.3f} s"
         self.context.emit(
             AttemptFailed(
@@ -137,7 +157,6 @@ class Settlement:
                 traceback=traceback,
             )
         )
-        return decision
 
 
 def outcome_text(edge: Edge, owner: str, attempt: int) -> bytes | None:

@@ -24,7 +24,7 @@ import attrs
 
 from pool.core import lifecycle
 from pool.core.digits import is_number
-from pool.core.record import Options, Start
+from pool.core.record import Options, Start, parse_steps
 from pool.core.retry import refused_delay
 from pool.core.run import Effect, Event
 from pool.core.settlement import after_timeout
@@ -33,6 +33,7 @@ from pool.events import CommitRefused, MessageUnheard, ReconciliationMended, Wor
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Inbox, Job
+from pool.jobs.keeper import Keeper
 from pool.jobs.quarantine import quarantine
 from pool.jobs.raised import Raised
 from pool.jobs.restoring import restore
@@ -66,8 +67,11 @@ from pool.redis.commands.edges import (
     Edge,
     GrantEdge,
     LimitEdge,
+    NoteEdge,
     OverEdge,
+    SaveEdge,
     SeenEdge,
+    StepEdge,
     WaitEdge,
 )
 from pool.redis.commands.talk import InboxPage
@@ -79,6 +83,7 @@ from pool.runtime.actor import Actor
 
 ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
 _HANDED_ON: Final = (EdgeStatus.REPEAT, EdgeStatus.GRANTED, EdgeStatus.UNASSIGNED)
+_STORED: Final = (EdgeStatus.DONE, EdgeStatus.FULL, EdgeStatus.STANDS, EdgeStatus.UNREADABLE)
 COMING_S: Final = 0.1  # for so long slots are kept for what a lane was asked for; then it hangs
 
 
@@ -377,6 +382,8 @@ class Worker(Actor[Told]):
                 case "send":
                     self._settle(run, self._settlement.edge_for(run, CANCELLED))
                 case "queue":
+                    if run.keeper is not None:
+                        run.keeper.lose_sent()
                     self._executor.requeue(run)
                 case _:
                     lost.append(run)
@@ -550,7 +557,8 @@ class Worker(Actor[Told]):
         start, settings = run.start, self.context.settings
         # Its flags say what was there at the grant.  One that was acknowledged before (it goes on
         # after an outage, or had to be) may have missed since what was told while it had no inbox.
-        run.inbox = Inbox(is_behind="i" in start.flags or run.is_acknowledged)
+        after = 0 if run.keeper is None else run.keeper.passed
+        run.inbox = Inbox(is_behind="i" in start.flags or run.is_acknowledged, after=after)
         run.job = Job(
             key=start.key,
             id=start.id,
@@ -567,7 +575,9 @@ class Worker(Actor[Told]):
             inbox=run.inbox,
             read_inbox=partial(self._read_inbox, run),
             on_handled=partial(self._on_handled, run),
+            keeper=partial(self._keeper, run),
             on_unheard=self._on_unheard,
+            is_recovered="r" in start.flags,
         )
         if run.has_old_limit:
             self._limit_anew(run)
@@ -605,6 +615,8 @@ class Worker(Actor[Told]):
                 run.scope.cancel()
             run.cancelled_s = run.cancelled_s or self.context.io.clock()
             if effect == "lose":
+                if run.keeper is not None:
+                    run.keeper.end()
                 self._zombies.add(run)
                 self.on_lost(run.lane)
         elif was == "settling":
@@ -642,8 +654,13 @@ class Worker(Actor[Told]):
         self._settling[run.lane] += 1
         if run.inbox is not None and run.inbox.is_unheard and edge.letter in lifecycle.ENDS:
             self._on_unheard(run.start)
-        run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box = self._box(run)
+        if run.keeper is not None:
+            last = run.keeper.settle()
+            run.keeper = None
+            if last is not None:
+                box.add(last, run)
+        run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box.withdraw(run)
         self._executor.free(run)
         box.add(edge, run)
@@ -687,6 +704,9 @@ class Worker(Actor[Told]):
             elif isinstance(edge, SeenEdge):
                 if changed.status is EdgeStatus.MORE:  # than one call takes out
                     box.see(edge)
+            elif isinstance(edge, (SaveEdge, StepEdge, NoteEdge)):
+                assert run is not None
+                self._on_stored(run, edge, changed)
             elif not isinstance(edge, (LimitEdge, OverEdge)):
                 self._on_settled(box, edge, run, changed)
         box.flush()
@@ -719,6 +739,18 @@ class Worker(Actor[Told]):
         if run.inbox is not None and "i" in flags and run.inbox.is_unread:
             run.inbox.fall_behind()
         self._executor.prepared(run)
+
+    def _on_stored(self, run: Run, edge: SaveEdge | StepEdge | NoteEdge, changed: Changed) -> None:
+        if run.keeper is None:
+            return  # it has ended meanwhile
+        if changed.status in _STORED:
+            if not isinstance(edge, NoteEdge):
+                run.keeper.on_answer(edge, changed)
+            return
+        run.keeper.end()
+        if self.runs.get(run.key) is run and not run.is_lost:
+            self._refused(run.key, run.start.epoch, str(changed))
+            self._cancel(run, "lost", changed.facts)
 
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, changed: Changed) -> None:
         status = changed.status
@@ -798,7 +830,44 @@ class Worker(Actor[Told]):
 
     def _on_handled(self, run: Run, number: int) -> None:
         if self.runs.get(run.key) is run and not run.is_lost:
+            if run.keeper is not None and run.keeper.handled(number):
+                return
             self._box(run).see(SeenEdge(run.key, run.start.epoch, run.start.id, message=number))
+
+    def _keeper(self, run: Run) -> Keeper:
+        """Return what a run stores with; few do."""
+        if run.keeper is None:
+            run.keeper = Keeper(
+                pool=self.context.pool,
+                key=run.key,
+                id=run.start.id,
+                epoch=run.start.epoch,
+                settings=self.context.settings,
+                check_here=self.context.pipeline.check_loop,
+                send=partial(self._store, run),
+                later=self.context.loop.later,
+                on_note=partial(self._on_progress, run),
+                results=parse_steps(run.steps) or {},
+                is_over=self.runs.get(run.key) is not run or run.phase != "running" or run.is_lost,
+            )
+        return run.keeper
+
+    def _on_progress(self, run: Run) -> None:
+        """Give its handler as long again as it may go on without telling how far it is."""
+        assert run.handler is not None
+        options = run.handler._options
+        if options.progress_timeout_s is not None and run.scope is not None:
+            run.progressed_s = self.context.io.clock()
+            run.scope.deadline = anyio.current_time() + run.ends_s(options) - run.progressed_s
+
+    def _store(self, run: Run, edge: Edge) -> None:
+        match edge:
+            case SaveEdge():
+                self._box(run).save(edge, run)
+            case SeenEdge():
+                self._box(run).see(edge)
+            case _:
+                self._box(run).send(edge, run)
 
     def _on_unheard(self, job: Job | Start) -> None:
         self.context.emit(MessageUnheard(key=job.key, handler=job.handler, epoch=job.epoch))
@@ -853,6 +922,8 @@ class Worker(Actor[Told]):
                     self._cancel(run, "release")
             elif run.phase == "running":
                 self._limit(run, now_s)
+                if run.keeper is not None:
+                    run.keeper.save_again()
         if lane.box.is_empty and lane.box.answered_s < tick.asked_s:
             lane.odd = lane.odd + 1 if acknowledged != tick.acknowledged else 0
         overdue = now_s - lane.reconciled_s > 10 * timing.ttl_s
@@ -866,11 +937,13 @@ class Worker(Actor[Told]):
     def _limit(self, run: Run, now_s: float) -> None:
         """Write the run-time limit into `due` once a job has lasted: then others can enforce it."""
         assert run.handler is not None
-        timeout_s, timing = run.handler._options.timeout_s, self.context.timing
-        if timeout_s is None or run.is_limited or not run.is_acknowledged:
+        options, timing = run.handler._options, self.context.timing
+        if options.limit_s is None or not run.is_acknowledged:
+            return
+        if run.is_limited and options.progress_timeout_s is None:
             return
         if now_s - run.began_s >= timing.renew_s / 2:
-            self._send_limit(run, run.began_s + timeout_s - now_s)
+            self._send_limit(run, run.ends_s(options) - now_s)
 
     def _send_limit(self, run: Run, left_s: float, *, is_anew: bool = False) -> None:
         run.is_limited, run.has_old_limit = True, False
@@ -884,16 +957,18 @@ class Worker(Actor[Told]):
         A run of before, under the same epoch, may have left its own there.
         """
         handler = self.handlers.get(run.start.handler)
-        timeout_s = handler._options.timeout_s if handler is not None else None
-        if timeout_s is None:
+        if handler is None or handler._options.limit_s is None:
             return False
-        return not run.began_s or self.context.io.clock() < run.began_s + timeout_s
+        return not run.began_s or self.context.io.clock() < run.ends_s(handler._options)
 
     def _limit_anew(self, run: Run) -> None:
         """Write the limit of this run over whatever stands there, and over a time-out, too."""
-        timeout_s = self.handlers[run.start.handler]._options.timeout_s or 0.0
-        for_s = self.context.io.clock() - run.began_s if run.began_s else 0.0
-        self._send_limit(run, timeout_s - for_s, is_anew=True)
+        options, left_s = self.handlers[run.start.handler]._options, 0.0
+        if run.began_s:
+            left_s = run.ends_s(options) - self.context.io.clock()
+        elif options.limit_s is not None:
+            left_s = options.limit_s
+        self._send_limit(run, left_s, is_anew=True)
 
     # --- unassigned keys ----------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ class EdgeStatus(Enum):
     MOVED_ON = "MOVED_ON"  # the handler that its record names: its unassigned keys were not passed
     UNREADABLE = "MALFORMED"
     MORE = "MORE"  # messages than one call takes out
+    FULL = "FULL"  # the server is, and nothing was stored
+    STANDS = "STANDS"  # the step has another result, which stands
 
 
 @attrs.define(eq=False)
@@ -43,6 +45,7 @@ class Changed:
 
     status: EdgeStatus
     facts: str
+    stands: bytes = b""  # the result that a step had before
 
     def __str__(self) -> str:
         return f"{self.status.value} {self.facts}".strip()
@@ -87,6 +90,9 @@ def advanced(reply: Reply) -> Advanced:
     unassigned, *told = reply
     words = [text.decode(errors="replace").partition(" ") for text in told]
     changed = [Changed(_STATUSES[word], facts) for word, _, facts in words]
+    for each, text in zip(changed, told, strict=True):
+        if each.status is EdgeStatus.STANDS:
+            each.facts, each.stands = "", text.partition(b" ")[2]
     return Advanced(typed(unassigned, int), changed)
 
 

@@ -84,6 +84,46 @@ class SeenEdge(Edge):
 
 
 @attrs.define(eq=False)
+class SaveEdge(Edge):
+    """Its state, which holds what its messages up to this one had to say (0: none)."""
+
+    letter = lifecycle.SAVE
+    takes = 1
+
+    state: bytes = b""
+    message: int = 0
+    number: int = 0  # rises within a run: a late copy of a call must not put an older one back
+
+    def words(self) -> Words:
+        return self.state, self.message, self.number
+
+
+@attrs.define(eq=False)
+class StepEdge(Edge):
+    """What a step of it returned; the first that is stored stands."""
+
+    letter = lifecycle.STEP
+
+    step: str = ""
+    result: bytes = b""
+
+    def words(self) -> Words:
+        return self.step, self.result, ""
+
+
+@attrs.define(eq=False)
+class NoteEdge(Edge):
+    """How far it is, as its handler says."""
+
+    letter = lifecycle.NOTE
+
+    progress: str = ""
+
+    def words(self) -> Words:
+        return self.progress, "", ""
+
+
+@attrs.define(eq=False)
 class OverEdge(Edge):
     """Its trial is over: it has lived for long enough."""
 
@@ -173,7 +213,7 @@ class GrantEdge(Edge):
 EDGES: Final[dict[str, type[Edge]]] = {
     kind.letter: kind
     for kind in (
-        *(AcknowledgeEdge, LimitEdge, SeenEdge, OverEdge),
+        *(AcknowledgeEdge, LimitEdge, SeenEdge, SaveEdge, StepEdge, NoteEdge, OverEdge),
         *(DoneEdge, CancelEdge, ParkEdge, WaitEdge, GrantEdge),
     )
 }

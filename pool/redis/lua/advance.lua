@@ -9,7 +9,7 @@ KEYS[5] jobs       hash    key -> record
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY -> when
 KEYS[8] payloads   hash    key -> payload
-KEYS[9] checkpoints      hash    key -> hand-off state
+KEYS[9] checkpoints      hash    key -> state, steps of a job -> results: see lib/steps.lua
 KEYS[10] parked    zset    (job id, key) -> when it was parked
 KEYS[11] letters   hash    (job id, key) -> dead letter
 KEYS[12] journal   stream  abnormal edges
@@ -39,6 +39,9 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     l limit        x in how many ms, y 1: of a run begun anew under its epoch: a time-out of the one before is
                    taken back           writes the run-time limit into `due`
     s seen         x message id               removes messages up to it from the inbox
+    v save         x state, y message id or 0, z number      stores it, and removes messages up to that one
+    t step         x its name, y its result                  stores it, unless it has one
+    n progress     x done/total/note                         rewrites how far it is, with the time, in `more`
     o over                                    its trial: it has lived for long enough
     d done         x result
     c cancel       x cause, z 1: it has begun; the key of a queued one is its name, see lib/queue.lua
@@ -48,19 +51,20 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     g grant        x ranked targets, y mark, z checkpoint
                    mark: letters, then = and its crash marks from now on, or nothing and they stay
                    r counts a requeue, and asks for acknowledgement before the handler starts; a asks for
-                   that alone; m counts a crash; h (of w): it is held, see record
+                   that alone; m counts a crash; h (of w): it is held, see record; f: it was handed over in order
                    z: empty keeps the checkpoint, else = then its new bytes
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, place, queue, keep, finish, hung, says
+Uses     life, lane, expected, record, batch, place, queue, keep, steps, finish, hung, says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and the next one of its key has its turn: it is due) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
-         MORE (some of the messages are taken out) | OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
-         (its record cannot be read, or its inbox or unassigned:H is of another type)
+         MORE (some of the messages are taken out) | FULL (no memory for a state: it was not saved, no message removed) |
+         STANDS <result> (of the step, another one) | OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
+         (its record or steps cannot be read, or its inbox or unassigned:H is of another type)
 Errors   POOLDATALOST <lane>, POOLGONE <identity or claim>
 Cost     O(1) per item; settling straight from pending takes 1 command each and 16 a call
 Why Lua  who may, what is, and what shall be are one step: two owners could otherwise both commit.
@@ -84,7 +88,7 @@ redis.call('HLEN', checkpoints)
 redis.call('SCARD', source_owned)
 redis.call('XLEN', source_stream)
 local arg, k = read_targets(12, 18)
-local checked, unfit, begins, may_go = k, {}, false, false
+local checked, unfit, begins, may_go, saves = k, {}, false, false, false
 local function check(name, kind)
   if unfit[name] == nil then
     local fit, is_there = fits(name, kind)
@@ -94,8 +98,9 @@ local function check(name, kind)
 end
 for a = arg, #ARGV, 8 do
   local edge = ARGV[a]
-  if edge == 's' then
+  if edge == 's' or edge == 'v' then
     check(KEYS[checked], 'list')
+    saves = saves or edge == 'v'
   elseif edge == 'c' or edge == 'x' or edge == 'g' then
     check(KEYS[checked + 2], 'zset')
   end
@@ -112,7 +117,10 @@ if may_go then
   redis.call('HLEN', attempts)
   redis.call('XLEN', journal)
 end
--- A full server checks memory until a script's first write only: begin with one that frees.
+-- A full server checks memory until a script's first write only: begin with one that frees.  What it refuses
+-- before that says that it is full: the field is there.
+local refusal = saves and redis.pcall('HSETNX', lane, 'incarnation', generation)
+local is_full = type(refusal) == 'table' and refusal.err ~= nil
 redis.call('ZREM', pending, '\n')
 heed(source)
 if guard == 'reap' then
@@ -162,6 +170,49 @@ local function take_mark(r, mark)
   flag(r, 'h', string.find(letters, 'h', 1, true) ~= nil)
 end
 
+-- Removes all messages up to one, however many: with a state that holds them, or a crash would apply some twice.
+-- Their ids rise; what is no message, and was written by somebody else, goes with those around it.
+local function pass_messages(inbox, upto)
+  local first, behind = 0, redis.call('LLEN', inbox) -- the first that stays is one of these
+  while first < behind do
+    local middle = math.floor((first + behind) / 2)
+    if whole(string.match(redis.call('LINDEX', inbox, middle), '^(%d+)|')) <= upto then
+      first = middle + 1
+    else
+      behind = middle
+    end
+  end
+  if first > 0 then
+    redis.call('LTRIM', inbox, first, -1)
+  end
+end
+
+-- v, t and n: a function of their own, as one may have no more than 60 names from outside.
+local function store(edge, key, r, x, y, z, inbox)
+  if edge == 't' then
+    return store_step(key, r, x, y)
+  elseif edge == 'n' then
+    r[MORE] = with_more(r[MORE], 'p', text_of(now) .. '/' .. plain(x))
+    later('HSET', jobs, key, pack(r))
+    return 'OK'
+  elseif is_full then
+    return 'FULL'
+  end
+  local by, number = string.match(redis.call('HGET', checkpoints, key) or '', '^(%d+)%.(%d+)|')
+  if by == r[EPOCH] and whole(number) > tonumber(z) then
+    return 'OK' -- this is a late copy, and a later state is stored
+  end
+  if y ~= '0' then
+    pass_messages(inbox, tonumber(y))
+  end
+  later('HSET', checkpoints, key, r[EPOCH] .. '.' .. z .. '|' .. x)
+  if not has(r, 'b') then
+    flag(r, 'b', true)
+    later('HSET', jobs, key, pack(r))
+  end
+  return 'OK'
+end
+
 -- Its worker says that its loop hangs, and begins nothing more that it has not acknowledged before: see
 -- runtime/hang.py.
 local function is_stranded(key, r)
@@ -189,7 +240,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     return 'REFUSED ' .. r[STATE]
   end
   local result, inbox, unassigned = KEYS[k], KEYS[k + 1], KEYS[k + 2]
-  if (edge == 's' and unfit[KEYS[k]]) or ((edge == 'g' or r[STATE] == 'U') and unfit[unassigned]) then
+  if ((edge == 's' or edge == 'v') and unfit[KEYS[k]]) or ((edge == 'g' or r[STATE] == 'U') and unfit[unassigned]) then
     return 'MALFORMED'
   end
   if (edge == 'g' or r[STATE] == 'U') and string.sub(unassigned, -#r[HANDLER] - 12) ~= ':unassigned:' .. r[HANDLER] then
@@ -243,6 +294,8 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
       redis.call('HDEL', trials, source)
     end
     return 'OK'
+  elseif edge == 'v' or edge == 't' or edge == 'n' then
+    return store(edge, key, r, x, y, z, KEYS[k])
   elseif edge == 's' then
     local upto, gone, answer = tonumber(x), 0, 'OK'
     while true do
@@ -274,6 +327,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   elseif string.find(mark, '^%l*m') then
     note_attempt(key, r, '{"type":"crash"}')
   end
+  local has_begun = was == 'R' or (was == 'P' and not has(r, 'a')) -- as far as can be known
   local on_trial = was == 'R' and r[MARKS] ~= ''
     and string.match(redis.call('HGET', trials, source) or '', '^%d+') == epoch
   lift(key, r, unassigned)
@@ -282,6 +336,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     local at = text_of(now + tonumber(x))
     r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
     r[ATTEMPT], r[INTENT], r[ERROR] = string.match(y, '^%d+') or r[ATTEMPT], '', plain(failed)
+    flag(r, 'r', has_begun or has(r, 'r'))
     take_mark(r, mark)
     flag(r, 'd', true)
     if payload then
@@ -295,8 +350,13 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     return was == 'P' and r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK' -- they were not told that it had begun
   end
   if string.sub(z, 1, 1) == '=' then
-    later('HSET', checkpoints, key, string.sub(z, 2))
+    later('HSET', checkpoints, key, '|' .. string.sub(z, 2))
     flag(r, 'b', true)
+  end
+  if has_begun and guard ~= 'own' then
+    flag(r, 'r', true)
+  elseif string.find(mark, '^%l*f') then
+    flag(r, 'r', false)
   end
   take_mark(r, mark)
   if on_trial then

@@ -6,7 +6,7 @@ KEYS[2] jobs       hash    key -> record
 KEYS[3] pending    zset    key -> by when its start must be acknowledged
 KEYS[4] due        zset    k:KEY -> when
 KEYS[5] payloads   hash    key -> payload
-KEYS[6] checkpoints      hash    key -> hand-off state
+KEYS[6] checkpoints      hash    key -> state, steps of a job -> results: see lib/steps.lua
 KEYS[7] inbox      list    messages accepted for the key: none may reach the key's next job
 KEYS[8] parked     zset    (job id, key) -> when it was parked
 KEYS[9] letters    hash    (job id, key) -> dead letter
@@ -62,7 +62,7 @@ redis.call('HSET', letters, id .. ' ' .. of, 'parked|0||0|' .. text_of(now) .. '
   .. string.gsub(text, '[%c]', ' ') .. '\n\n' .. (payload or ''))
 redis.call('HDEL', jobs, key)
 redis.call('HDEL', payloads, key)
-redis.call('HDEL', checkpoints, key)
+redis.call('HDEL', checkpoints, key, '\n' .. key)
 redis.call('HDEL', attempts, key)
 redis.call('UNLINK', inbox)
 redis.call('ZREM', pending, key)

@@ -13,9 +13,9 @@ import anyio
 import attrs
 from anyio.abc import TaskGroup
 
-from pool import Cancel, Handlers, Job, LocalWorker, Node, Park, Retry, Settings
+from pool import Cancel, Handlers, Job, LocalWorker, Node, Park, Retry, Settings, Step
 from pool.core.pages import PAGES, Pages
-from pool.errors import PoolError
+from pool.errors import PoolError, StorageFull
 from pool.events import Event as Said
 from pool.names import lane_of
 from tests.verify.history import FencedResource, Recorder
@@ -122,6 +122,7 @@ class Boot:
     _ops: deque[Op] = attrs.field(factory=deque)
     _bell: Any = None
     _runs: int = 0
+    _calls: int = 0  # of steps' functions
     _going: int = 0  # what it was asked to do and is not done
     _dice: random.Random = attrs.field(init=False)
     _shared: Any = None  # what several handlers wait for
@@ -353,6 +354,9 @@ class Boot:
 
     async def _run(self, job: Job, plan: Plan, who: dict[str, Any]) -> list[Any]:
         try:
+            for number in range(plan.get("steps", 0)):
+                await job.progress(number, plan["steps"])
+                await self._step(job, f"s{number}", who)
             if plan["s"]:
                 await anyio.sleep(plan["s"])
             if job.attempt <= plan["fails"]:
@@ -395,6 +399,21 @@ class Boot:
         self.record("effect", "ok" if taken else "fail", **who)
         self.record("end", **who)
         return [who["idem"], job.epoch, job.attempt]
+
+    async def _step(self, job: Job, name: str, who: dict[str, Any]) -> None:
+        """Do a step, whose result tells all calls of its function apart."""
+
+        async def call(step: Step) -> list[Any]:
+            self.record("step", "invoke", **self._with(who, step=name, skey=step.key))
+            await anyio.sleep(0.001)
+            self._calls += 1
+            return [self.process.name, self._calls]
+
+        result = await job.once(name, call)
+        self.record("step", result=result, **self._with(who, step=name))
+
+    def _with(self, who: dict[str, Any], **extra: Any) -> dict[str, Any]:
+        return {**who, "extra": {**who["extra"], **extra}}
 
     def _misbehave(self, how: str, who: dict[str, Any]) -> None:
         """End as nobody should; cancelling oneself is a matter of asyncio's tasks."""
@@ -441,10 +460,18 @@ class Boot:
     async def _feed(self, job: Job, idem: str, plan: Plan) -> None:
         goes_on = {"outlives": True} if self.fleet.config.on_store_loss == "continue" else {}
         who = self._begun(job, idem, plan, **goes_on)
+        saves = plan.get("saves", "")
+        heard: list[int] = (job.state or []) if saves else []
+        if saves:
+            self.record("state", "info", **self._with(who, heard=list(heard)))
         try:
             async for note in job.notifications():
-                self.record("note", **{**who, "extra": {**who["extra"], "seq": note["seq"]}})
-                job.state = {"count": (job.state or {"count": 0})["count"] + 1}
+                self.record("note", **self._with(who, seq=note["seq"]))
+                if saves:
+                    heard.append(note["seq"])
+                    await self._save(job, saves, heard, who)
+                else:
+                    job.state = {"count": (job.state or {"count": 0})["count"] + 1}
                 await anyio.sleep(plan["s"])
                 if note["seq"] in plan["trips"] and job.attempt == 1:
                     raise RuntimeError("tripped")
@@ -457,6 +484,17 @@ class Boot:
         except RuntimeError:
             self.record("end", "fail", err="error", **who)
             raise
+
+    async def _save(self, job: Job, how: str, heard: list[int], who: dict[str, Any]) -> None:
+        """Save what was heard; the last is waited for now and then."""
+        if how == "soon" and len(heard) % 5:
+            job.save_soon(heard)
+            return
+        try:
+            await job.save(heard)
+        except StorageFull:
+            return
+        self.record("state", **self._with(who, heard=list(heard)))
 
     async def _cling(self) -> None:
         """Go on for as long as handlers of this node do so."""

@@ -136,6 +136,8 @@ class Load:
         ]
         for _, plan in calls:
             _make_ill(plan, dice if config.shapes else None, config.shapes)
+            if "keeps" in config.shapes:
+                plan["steps"] = dice.choice((0, 1, 3))
             if is_crowd:
                 plan |= {"s": dice.choice(_CROWD_S), "fails": 0, "slow": 0}
         options: dict[str, Any] = {}
@@ -284,6 +286,8 @@ class Load:
             "trips": sorted(dice.sample(range(_MESSAGES_MAX), dice.choice((0, 0, 2)))),
             "end": dice.choice((0.0, 0.05, 0.2)),  # what it takes when cancelled
         }
+        if "keeps" in self._config.shapes:
+            plan["saves"] = self._world.dice(f"saves/{service.key}").choice(("", "each", "soon"))
         pace_s = self._config.chaos_s / 2 / (service.last + 1)
         bursts = self._world.dice(f"bursts/{service.key}") if self._config.bursts else None
         if bursts is not None:
@@ -425,6 +429,6 @@ async def stop(
         boot.record("cancel", **facts)
 
 
-def _is_unknown(error: PoolError) -> bool:
+def _is_unknown(error: object) -> bool:
     """Say whether what was asked may have been done: what was answered cannot be read, or lost."""
     return isinstance(error, (StoreFault, StoreUnavailable, StoreLost)) and error.maybe_done

@@ -37,6 +37,7 @@ _BEGIN_S: Final = 1.0  # when the scene begins; nodes have joined by then
 _END_S: Final = 5.0  # until then a node of the scene may be killed
 _DOWN_S: Final = 0.5
 
+_SAVING: Final[Plan] = {"trips": [], "s": 0.01, "end": 0.1}
 _PLAIN: Final[Plan] = {"s": 0.05, "fails": 0, "how": "raise", "pad": ""}
 
 
@@ -181,6 +182,23 @@ def _hand_off(stage: Stage) -> None:
     stage.at(0.6, stage.leave, 0.2)
 
 
+def _steps(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, steps=2, fails=1))
+
+
+def _save(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", **_SAVING, saves="each"))
+    for number in range(3):
+        stage.at(0.3 + 0.2 * number, stage.do, OTHER, tell(stage, number))
+
+
+def _save_soon(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, "feed", **_SAVING, saves="soon"))
+    for number in range(6):
+        stage.at(0.3 + 0.03 * number, stage.do, OTHER, tell(stage, number))
+    stage.at(0.6, stage.leave, 0.2)
+
+
 def _leave(stage: Stage) -> None:
     stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, s=0.3))
     stage.at(0.1, stage.leave, 0.2)
@@ -305,6 +323,9 @@ SCENES: Final[dict[str, Scene]] = {
     "be stopped": _be_stopped,
     "notify": _notify,
     "hand off": _hand_off,
+    "steps": _steps,
+    "save": _save,
+    "save soon": _save_soon,
     "leave": _leave,
     "reap": _crash_of_other,
     "sweep": _sweep,
@@ -322,7 +343,7 @@ def is_step(words: Sequence[bytes]) -> bool:
     return words[0] in (b"XADD", b"XTRIM", b"HGET")
 
 
-def _config(loops: Any, lanes: int) -> Config:
+def _config(loops: Any, lanes: int = 1) -> Config:
     return Config(
         seed=1,
         loops=loops,
@@ -380,7 +401,7 @@ def play(
     keyspace = simulation.server.keyspace
     outcome = simulation.play()
     if scene is _replay:  # whatever dies: the job that was parked last has its letter
-        letters = [len(held) for name, held in keyspace.keys.items() if name.endswith(b":letters")]  # type: ignore[arg-type]
+        letters = [len(held) for name, held in keyspace.keys.items() if name.endswith(b":letters")]
         if letters != [1]:
             failures = (*outcome.failures, f"{letters} letters")
             outcome = attrs.evolve(outcome, failures=failures)
@@ -411,10 +432,11 @@ def main(names: Sequence[str]) -> int:
     """Play the scenes named, or all."""
     failed = 0
     for name in names or SCENES:
-        for loops in ("asyncio", "trio"):
-            wrong = play_all(name, loops) + play_all(name, loops, lanes=4)
+        for loops, lanes in (("asyncio", 1), ("trio", 1), ("mixed", 4)):
+            wrong = play_all(name, loops, lanes=lanes)
             failed += bool(wrong)
-            sys.stdout.write(f"{name:20} {loops:8} {'ok' if not wrong else 'VIOLATED'}\n")
+            word = "ok" if not wrong else "VIOLATED"
+            sys.stdout.write(f"{name:20} {loops:8} {lanes} lanes {word}\n")
             sys.stdout.write("".join(f"    {line}\n" for line in wrong))
             sys.stdout.flush()
     return 1 if failed else 0

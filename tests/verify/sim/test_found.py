@@ -197,3 +197,10 @@ def test_a_crash_after_a_step_loses_nothing(name: str) -> None:
 def test_a_crash_beside_a_line_loses_nothing_where_there_are_more_lanes(name: str) -> None:
     wrong = play_all(name, "mixed", stride=7, lanes=4)
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["steps", "save", "save soon"])
+def test_so_it_is_with_four_lanes(name: str) -> None:
+    """What a job stores while it goes on is of its own lane."""
+    wrong = play_all(name, "mixed", stride=5, lanes=4)
+    assert not wrong, "\n".join(wrong)

@@ -239,7 +239,7 @@ def _random_call(
             held: Any = both.keyspace.keys.get(both.names.letters.encode(), {})
             some = [split_pair(name.decode()) for name in held] or [(key, "none")]
             of_key, job_id = dice.choice(some)
-            room = {"pending_s": TTL_S, "queued_jobs_max": 20}
+            room: Any = {"pending_s": TTL_S, "queued_jobs_max": 20}
             return dice.choice(
                 (
                     lane.letters(found_max=2),

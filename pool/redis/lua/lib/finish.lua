@@ -1,7 +1,7 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record, batch, queue, keep; keys lane, jobs, pending, due, payloads, checkpoints, parked, letters, attempts,
+Needs  lane, record, batch, queue, keep, steps; keys lane, jobs, pending, due, payloads, checkpoints, parked, letters, attempts,
        journal, source_owned, source_stream (of the record's owner); arguments parked_ms, brief_ms, results_max.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
@@ -45,7 +45,7 @@ local function journal_add(edge, key, r, detail)
 end
 
 -- How long before now it was accepted and began (what was never acknowledged, and has begun, did so just now),
--- and what its marks weigh, in halves; what is none is left empty.
+-- what its marks weigh, in halves, and how far it said it was; what is none is left empty, or out at the end.
 local function history_of(r, has_begun)
   local began = r[STATE] == 'R' and tonumber(r[SINCE]) or (r[STATE] == 'P' and has_begun and now)
   local halves = 0
@@ -53,8 +53,9 @@ local function history_of(r, has_begun)
     halves = halves + (string.find(mark, '^%d+$') and tonumber(mark) or string.sub(mark, -1) == '-' and 1 or 2)
   end
   local accepted = math.max(0, now - math.floor(tonumber(accepted_of(r)) / 1000))
+  local progress = more_of(r[MORE], 'p')
   return text_of(accepted) .. ',' .. (began and text_of(math.max(0, now - began)) or '') .. ','
-    .. (halves > 0 and text_of(halves) or '')
+    .. (halves > 0 and text_of(halves) or '') .. (progress and ',' .. progress or '')
 end
 
 -- What `more` of an outcome has: of whom the id is known before it is dispatched, and of dead letters, also what
@@ -116,6 +117,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     for _, old in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now - parked_ms, 'LIMIT', 0, 16)) do
       redis.call('ZREM', parked, old)
       redis.call('HDEL', letters, old)
+      redis.call('HDEL', checkpoints, letters_steps(old))
     end
     local pair = pair_of(r[ID], key)
     redis.call('ZADD', parked, now, pair)
@@ -128,6 +130,12 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   end
   if has(r, 'b') then
     later('HDEL', checkpoints, key)
+  end
+  if has(r, 's') then
+    if word == 'parked' then
+      park_steps(key, pair_of(r[ID], key))
+    end
+    later('HDEL', checkpoints, steps_name(key))
   end
   local unheard = 0
   if has(r, 'i') then

@@ -10,6 +10,7 @@ and limits stand in core/record.py, too; a test holds the two together.
 state     P pending (in the owner's stream, entry id = epoch), R running, W waiting, U unassigned,
           Q queued behind the live job of its key: see lib/queue.lua for where such a record stands
 flags     p payload stays in `payloads`, b has a checkpoint, i has an inbox, d has a `due` entry,
+          s has steps, r its last run may have ended without handing over,
           a must be acknowledged before its handler starts; if it has marks, it is begun alone
           n somebody may be queued behind it
           h held: parked as poison when it comes due, unless its marks have become too few

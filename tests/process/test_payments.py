@@ -1,0 +1,125 @@
+"""examples/payments.py, killed between any two of its calls: with `step.key` it charges once."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from pool import Node, Step
+from tests.process import payer
+from tests.process.payer import SETTINGS, payments
+from tests.servers import connect
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+
+    from anyio.abc import Process
+
+pytestmark = pytest.mark.anyio
+AT_A_TIME = 4
+PATIENCE_S = 60.0
+POINTS_MIN = 10  # two steps, each asked for and stored, and the end: fewer would show too little
+
+
+@pytest.fixture
+def pool(redis_url: str, pool_name: str) -> Iterator[str]:
+    """Yield what the names of pools begin with; nothing of them is left."""
+    yield pool_name
+    with connect(redis_url) as client:
+        for key in client.scan_iter(match=f"pool:{{{pool_name}-*", count=1000):
+            client.delete(key)
+
+
+@pytest.fixture
+async def port(anyio_backend: str) -> AsyncIterator[int]:
+    """Yield where a provider listens, in a process of its own."""
+    async with await anyio.open_process([sys.executable, payments.PROVIDER]) as provider:
+        assert provider.stdout is not None
+        yield int(await provider.stdout.receive())
+        provider.terminate()
+
+
+async def started(url: str, pool: str, dies_at: int, *, keys: str, backend: str) -> Process:
+    """Start a worker that is killed at this point."""
+    path = str(Path(payer.__file__))
+    words = [sys.executable, path, url, pool, str(dies_at), keys, backend]
+    return await anyio.open_process(words, stderr=None)
+
+
+async def pay(
+    url: str, pool: str, port: int, dies_at: int, *, keys: str, backend: str
+) -> tuple[int, list[str]]:
+    """Pay an order; its first worker dies at this point, and another one takes over.
+
+    Returns how often it was charged, and the points that its first worker came to.
+    """
+    order = f"{pool}-{dies_at}"
+    async with Node(pool, url, settings=SETTINGS, observers=()) as client:
+        ref = await client.options(allow_unknown=True).dispatch("pay", order, port)
+        async with await started(url, pool, dies_at, keys=keys, backend=backend) as worker:
+            if dies_at:
+                await worker.wait()
+                async with Node(
+                    pool, url, handlers=payments.handlers, settings=SETTINGS, observers=()
+                ):
+                    assert "charge" in await ref.result(timeout_s=PATIENCE_S)
+            else:
+                assert "charge" in await ref.result(timeout_s=PATIENCE_S)
+                await client.shutdown_pool()
+            assert worker.stdout is not None
+            told = b"".join([each async for each in worker.stdout])
+    count = partial(payments.ask, port, "count", order, Step(name="count", key=""))
+    return await anyio.to_thread.run_sync(count), told.decode().splitlines()
+
+
+async def points_of(url: str, pool: str, port: int, **how: str) -> list[str]:
+    """Return the points of a worker that nobody kills."""
+    times, points = await pay(url, f"{pool}-0", port, 0, **how)
+    assert (times, len(points) >= POINTS_MIN) == (1, True), points
+    return points
+
+
+async def charges(
+    url: str, pool: str, port: int, points: Iterable[int], **how: str
+) -> dict[int, int]:
+    """Return how often each order was charged whose worker died at one of these points."""
+    found: dict[int, int] = {}
+    limiter = anyio.CapacityLimiter(AT_A_TIME)
+
+    async def die(at: int) -> None:
+        async with limiter:
+            found[at], _ = await pay(url, f"{pool}-{at}", port, at, **how)
+
+    async with anyio.create_task_group() as tasks:
+        for at in points:
+            tasks.start_soon(die, at)
+    return found
+
+
+async def test_whenever_the_worker_dies_the_order_is_charged_once(
+    redis_url: str, pool: str, port: int, anyio_backend: str
+) -> None:
+    """Between any two of its calls to the store and to the provider (steps, G-02)."""
+    how = {"keys": "keys", "backend": anyio_backend}
+    points = await points_of(redis_url, pool, port, **how)
+    found = await charges(redis_url, pool, port, range(1, len(points) + 1), **how)
+    assert set(found.values()) == {1}, [(points[at - 1], found[at]) for at in sorted(found)]
+
+
+async def test_without_the_key_of_its_step_it_is_charged_twice(
+    redis_url: str, pool: str, port: int, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it dies between the charge and what tells of it: nobody can know."""
+    monkeypatch.setattr(payments, "ask", payments.ask)
+    payer.forget_keys()
+    how = {"keys": "none", "backend": anyio_backend}
+    points = await points_of(redis_url, pool, port, **how)
+    before, after = (points.index(f"{when} charge") + 1 for when in ("before", "after"))
+    found = await charges(redis_url, pool, port, (before, after), **how)
+    assert found == {before: 1, after: 2}

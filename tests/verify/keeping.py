@@ -1,0 +1,74 @@
+"""The invariants of what jobs store while they go on: their steps' results, and their states."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+from tests.verify.history import Event
+from tests.verify.invariants import Finding, invariant
+from tests.verify.view import Bounds, View
+
+
+@invariant("I51", "a step is done once")
+def steps_are_done_once(view: View, _: Bounds, found: Finding) -> None:
+    """All who are told a step's result are told the same; once somebody was, no later owner calls
+    its function again; its key is one, and no other step's.  Lost data excuse what came after.
+    """
+    told: dict[tuple[str, str], Event] = {}
+    called: dict[tuple[str, str], Event] = {}
+    keys: dict[str, tuple[str, str]] = {}
+    for event in view.of.get("step", ()):
+        step = event.job, event.extra["step"]
+        found.judged += 1
+        before = told.get(step)
+        if before is not None and view.loses(before.t, event.t, event.key):
+            before = None
+        if event.type == "invoke":
+            first = called.setdefault(step, event)
+            if first.extra["skey"] != event.extra["skey"]:
+                found.say(f"step {step[1]} of {step[0]} has another key", first, event)
+            if keys.setdefault(event.extra["skey"], step) != step:
+                found.say(f"step {step[1]} of {step[0]} has the key of another", event)
+            if before is not None and event.epoch >= before.epoch:
+                found.say(f"step {step[1]} of {step[0]} is done again", before, event)
+        else:
+            if before is not None and before.result != event.result:
+                found.say(f"step {step[1]} of {step[0]} has another result", before, event)
+            told[step] = event
+
+
+@invariant("I52", "a state holds each message once")
+def states_hold_messages_once(view: View, _: Bounds, found: Finding) -> None:
+    """In the order in which they were accepted, without a gap; and a run begins with what the runs
+    before it had saved, whatever ended them.  Lost data excuse what came after; what one run heard
+    twice was sent twice, by who had no answer.
+    """
+    notes = Counter((e.p, e.extra["run"], e.job, e.extra["seq"]) for e in view.of.get("note", ()))
+    sent_twice = {(job, seq) for (_, _, job, seq), times in notes.items() if times > 1}
+    accepted: dict[str, list[Event]] = defaultdict(list)
+    for event in view.of.get("notify", ()):
+        if event.type == "ok":
+            accepted[event.job].append(event)
+    saved: dict[str, list[Event]] = defaultdict(list)
+    for event in view.of.get("state", ()):
+        found.judged += 1
+        heard: Sequence[int] = event.extra["heard"]
+        for before, after in pairwise(heard):
+            if after < before or (after == before and (event.job, after) not in sent_twice):
+                found.say(f"the state of {event.job} has message {after} after {before}", event)
+        if heard:
+            has = frozenset(heard)
+            for note in accepted[event.job]:
+                seq = note.extra["seq"]
+                is_missing = seq < heard[-1] and seq not in has
+                if is_missing and not view.loses(note.t, event.t, event.key):
+                    found.say(f"the state of {event.job} lacks message {seq}", note, event)
+        for former in saved[event.job] if event.type == "info" else ():
+            kept = former.extra["heard"]
+            is_older = former.epoch < event.epoch and list(heard[: len(kept)]) != list(kept)
+            if is_older and not view.loses(former.t, event.t, event.key):
+                found.say(f"{event.job} began without what was saved", former, event)
+        if event.type == "ok":
+            saved[event.job].append(event)
