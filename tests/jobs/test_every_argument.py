@@ -375,6 +375,14 @@ LETTERS = {
     "newer_than_s": TIMEOUT,
 }
 
+JOBS = {
+    "state": taking(None, "None"),
+    "handler": NAME.called("handler").or_none(),
+    "prefix": TEXT,
+    "owner": TEXT.or_none(),
+    "older_than_s": TIMEOUT,
+}
+
 CALLS: dict[str, dict[str, Takes]] = {
     "Node.__init__": A_NODE,
     "Node.options": {
@@ -396,6 +404,21 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Node.notify": {"key": KEY, "payload": JSON.but("64 KiB")},
     "Node.stop": {"key": KEY, "cause": TEXT, "timeout_s": TIMEOUT},
     "Node.status": {"key": KEY},
+    "Node.jobs": {
+        **JOBS,
+        "page": within(1, 2_000, whole=True),
+        "cursor": taking("", "''"),
+        "payloads": FLAG,
+    },
+    "Node.count": JOBS,
+    "Node.stop_all": {
+        "handler": JOBS["handler"],
+        "prefix": TEXT,
+        "cause": TEXT,
+        "timeout_s": TIMEOUT,
+        "dry_run": FLAG,
+    },
+    "Node.shutdown_pool": {"end_jobs": FLAG},
     "Node.job": {
         "key": KEY,
         "job_id": JOB_ID.or_none(),
