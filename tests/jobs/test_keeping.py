@@ -433,7 +433,7 @@ async def full(anyio_backend: str, own_server: EmbeddedServer) -> AsyncIterator[
 
 @pytest.mark.one_server
 async def test_a_full_server_refuses_a_state_and_loses_nothing(full: Fleet, diary: Diary) -> None:
-    """What was passed since stays, too, until it is stored: that is tried again.  Steps are taken."""
+    """What was passed since stays, too, until it is stored, as is tried again; steps are taken."""
     mine, go = Handlers(), anyio.Event()
 
     @mine.service("sum")
