@@ -517,12 +517,13 @@ class NoSuchJob(RefusedError):
 class OutcomeExpired(RefusedError):
     """Nothing is known of the job any more: it has ended, or was lost.
 
-    Outcomes are kept for `result_ttl_s` (60 s by default) after the end. Who waits from the
-    beginning gets them at any rate; who asks later must ask within that time.
+    Results other than None, and how jobs failed, are kept for `result_ttl_s` (an hour by default)
+    after the end, as long as there is room (`results_bytes_max`); all else for `retry_window_s`.
+    Who waits from the beginning gets them at any rate; who asks later must ask within that time.
     """
 
     code: ClassVar[str] = "POOLEXPIRED"
-    hint: ClassVar[str] = "ask sooner, or raise result_ttl_s"
+    hint: ClassVar[str] = "ask sooner, or raise result_ttl_s or the handler's retention_s"
 
     key: str
     job_id: str

@@ -259,7 +259,7 @@ class Start:
             return None
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Attempt:
     """An attempt that failed, or the death of a worker that had the job aboard.
 
@@ -273,24 +273,24 @@ class Attempt:
     message: str = ""
     traceback: str = ""
 
-    @classmethod
-    def parse(cls, text: str) -> Attempt | None:
-        """Return what `lua/lib/finish.lua` keeps of one, or None when the text is not one."""
-        try:
-            at, attempt, owner, told = text.split(" ", 3)
-            facts = json.loads(told)
-            words = [facts.get(name, "") for name in ("type", "message", "traceback")]
-            if not all(type(word) is str for word in words):
-                return None
-            of = {"number": number(attempt), "at_ms": number(at)}
-        except (ValueError, AttributeError, RecursionError):
+
+def _attempt(text: str) -> Attempt | None:
+    """Return what `lua/lib/finish.lua` keeps of one, or None when the text is not one."""
+    try:
+        at, which, owner, told = text.split(" ", 3)
+        facts = json.loads(told)
+        words = [facts.get(name, "") for name in ("type", "message", "traceback")]
+        if not all(type(word) is str for word in words):
             return None
-        return cls(**of, owner=owner, type=words[0], message=words[1], traceback=words[2])
+        kind, message, traceback = words
+        return Attempt(number(which), number(at), owner, kind, message, traceback)
+    except (ValueError, AttributeError, RecursionError):
+        return None
 
 
 def attempts(text: str) -> tuple[Attempt, ...]:
     """Return those of a text that can be read, the first one first."""
-    found = (Attempt.parse(each) for each in text.split("\t") if each)
+    found = (_attempt(each) for each in text.split("\t") if each)
     return tuple(each for each in found if each is not None)
 
 

@@ -149,6 +149,8 @@ def recover(
     """
     if record.intent.startswith("s"):
         return CancelJob(record.intent[1:])
+    if record.state == "queued":  # nothing else brings it here
+        return CancelJob("not started in time")
     if record.intent.startswith("t"):
         return after_timeout(record.attempt, options, dice)
     if death is None or record.state not in OWNED:

@@ -35,6 +35,8 @@ class WorkerInfo:
     label: str
     version: str
     is_draining: bool
+    host: str = ""  # where its process is
+    pid: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -64,7 +66,9 @@ class WorkerEntry(WorkerInfo):
         """Return the worker, or None when the text is not one; unknown fields are left out."""
         try:
             known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
-            fields = {a.name: known[a.name] for a in attrs.fields(cls)}
+            needed = (a.name for a in attrs.fields(cls) if a.default is attrs.NOTHING)
+            fields = {name: known[name] for name in needed}
+            fields |= {name: known[name] for name in ("host", "pid") if name in known}
             fields["handlers"] = tuple(fields["handlers"])
             fields["numbers"] = tuple(fields["numbers"])
             info = cls(**fields)
@@ -76,8 +80,8 @@ class WorkerEntry(WorkerInfo):
     @property
     def is_whole(self) -> bool:
         """Whether its fields are what a node writes: every node reads what any of them wrote."""
-        texts = (self.id, self.node, self.label, self.version, *self.handlers)
-        numbers = (self.capacity, *self.numbers)
+        texts = (self.id, self.node, self.label, self.version, self.host, *self.handlers)
+        numbers = (self.capacity, self.pid, *self.numbers)
         checks = [
             all(type(text) is str for text in texts),
             self.id,

@@ -49,8 +49,6 @@ ROWS = {
 }
 NOT_YET = {
     "D17": "there are no headers",
-    "D18": "dispatch takes no idempotency key",
-    "D38": "letters cannot be replayed",
     "D39": "there is no dashboard",
 }
 _ROW = re.compile(r"\bD([1-9]\d?)\b(?: to D(\d+))?")

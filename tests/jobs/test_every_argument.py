@@ -25,9 +25,10 @@ import attrs
 import pytest
 
 import pool
+import pool.letters
 import pool.maps
 import pool.streams
-from pool import Handlers, Job, JobRef, Node, PoolError, ReplicatedMap, Settings
+from pool import Call, Handlers, Job, JobRef, Node, PoolError, ReplicatedMap, Settings
 from pool.errors import PayloadTooLarge, UsageError
 from pool.events import ActorCrashed
 from pool.jobs.client.dispatch import Dispatching
@@ -56,13 +57,13 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-HOMES = (pool, pool.maps, pool.streams)
+HOMES = (pool, pool.letters, pool.maps, pool.streams)
 
 # Made by the library: who makes one by hand is not listened to.
 MADE_HERE = words(
     "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader "
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
-    "Options _Decorator ReplicatedMap"
+    "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(
@@ -364,6 +365,23 @@ A_WORKER = {name: A_NODE[name] for name in ("capacity", "weight", "label", "vers
 CHOSEN = {"topics": TOPICS, "pattern": PATTERN, "where": WHERE, "buffer_max": BUFFER}
 A_JOB = {"handler": Takes(echo, frozenset({"'x'"})), "key": KEY, "args": JSON, "kwargs": JSON}
 STREAM = Takes(lambda o: o.stream)
+JOB_ID = NAME.called("job_id")
+A_LETTER = {"key": KEY, "job_id": JOB_ID}
+LETTERS = {
+    "handler": TEXT.but("surrogate"),
+    "prefix": TEXT.but("surrogate"),
+    "cause": TEXT.but("surrogate"),
+    "older_than_s": TIMEOUT,
+    "newer_than_s": TIMEOUT,
+}
+
+JOBS = {
+    "state": taking(None, "None"),
+    "handler": NAME.called("handler").or_none(),
+    "prefix": TEXT,
+    "owner": TEXT.or_none(),
+    "older_than_s": TIMEOUT,
+}
 
 CALLS: dict[str, dict[str, Takes]] = {
     "Node.__init__": A_NODE,
@@ -373,6 +391,10 @@ CALLS: dict[str, dict[str, Takes]] = {
         "queue_max": within(1, 1000, whole=True),
         "attach_any": FLAG,
         "allow_unknown": FLAG,
+        "job_id": JOB_ID.or_none(),
+        "idempotency_key": NAME.or_none(),
+        "window_s": within(0.0, YEAR_S),
+        "retention_s": within(0.0, YEAR_S).or_none(),
     },
     "Dispatching.dispatch": A_JOB,
     "Dispatching.dispatch_many": {
@@ -382,6 +404,26 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Node.notify": {"key": KEY, "payload": JSON.but("64 KiB")},
     "Node.stop": {"key": KEY, "cause": TEXT, "timeout_s": TIMEOUT},
     "Node.status": {"key": KEY},
+    "Node.jobs": {
+        **JOBS,
+        "page": within(1, 2_000, whole=True),
+        "cursor": taking("", "''"),
+        "payloads": FLAG,
+    },
+    "Node.count": JOBS,
+    "Node.stop_all": {
+        "handler": JOBS["handler"],
+        "prefix": TEXT,
+        "cause": TEXT,
+        "timeout_s": TIMEOUT,
+        "dry_run": FLAG,
+    },
+    "Node.shutdown_pool": {"end_jobs": FLAG},
+    "Node.job": {
+        "key": KEY,
+        "job_id": JOB_ID.or_none(),
+        "idempotency_key": NAME.or_none(),
+    },
     "Node.map": {
         n: AN_OPEN_MAP[n] for n in ("name", "values", "ttl_s", "is_sliding", "expires_at")
     },
@@ -399,6 +441,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "attempts_max": within(1, 1000, whole=True),
         "backoff_s": BACKOFF,
         "backoff_max_s": within(1.0, YEAR_S, good=60.0),
+        "retention_s": within(0.001, YEAR_S).or_none(),
         "if_exists": taking("reject"),
         "queue_max": within(1, 1000, whole=True),
     },
@@ -407,6 +450,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "backoff_s": BACKOFF,
         "backoff_max_s": within(1.0, YEAR_S, good=60.0),
         "healthy_s": within(0.0, YEAR_S),
+        "retention_s": within(0.001, YEAR_S).or_none(),
         "if_exists": taking("reject"),
         "queue_max": within(1, 1000, whole=True),
     },
@@ -426,6 +470,23 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Park.__init__": {"cause": ANY},
     # Looked at where it is dispatched.
     "Call.__init__": {"key": ANY, "args": ANY, "kwargs": ANY},
+    "Call.identified": {"job_id": JOB_ID.or_none(), "idempotency_key": NAME.or_none()},
+    "DeadLetters.list": {
+        **LETTERS,
+        "cursor": taking("", "''"),
+        "count": within(1, 256, whole=True),
+    },
+    "DeadLetters.count": LETTERS,
+    "DeadLetters.show": A_LETTER,
+    "DeadLetters.edit": {**A_LETTER, "args": JSON, "kwargs": JSON},
+    "DeadLetters.replay": A_LETTER,
+    "DeadLetters.replay_all": {
+        **LETTERS,
+        "rate": within(0.001, 100_000.0).or_none(),
+        "dry_run": FLAG,
+    },
+    "DeadLetters.discard": A_LETTER,
+    "DeadLetters.discard_all": {**LETTERS, "dry_run": FLAG},
     "Job.state": {"value": JSON.but("64 KiB")},
     "ReplicatedMap.open": AN_OPEN_MAP,
     "ReplicatedMap.get": {"key": MAP_READ, "default": ANY},
@@ -526,6 +587,10 @@ class Things:
                 on = self.worker
             case "JobRef":
                 on = self.ref
+            case "DeadLetters":
+                on = self.node.parked
+            case "Call":
+                on = Call if method == "__init__" else Call("x")
             case "ReplicatedMap" if method != "open":
                 on = self.flags
             case "Stream" if method != "open":
@@ -687,7 +752,10 @@ TWICE = words(
     "Node.wait_drained Reader.__anext__ Sink.__anext__ Watch.__anext__ Node.drain "
     "LocalWorker.remove"
 )
-OF_A_LOOP = ("Node", "Dispatching", "JobRef", "ReplicatedMap", "Watch", "Stream", "Reader", "Sink")
+OF_A_LOOP = (
+    *("Node", "Dispatching", "JobRef", "DeadLetters", "ReplicatedMap", "Watch", "Stream", "Reader"),
+    "Sink",
+)
 ENTERING = ("__aenter__", "__anext__", "__enter__", "__aiter__", "__iter__", "__len__")
 
 

@@ -239,6 +239,7 @@ async def test_a_job_is_found_from_any_node_by_key_id_or_idempotency_key(
 
 
 async def test_what_cannot_be_an_id_is_refused(fleet: Fleet, charges: Charges) -> None:
+    """D18."""
     node = await fleet.node(None)
     for bad in ("", "a b", "a|b", "a,b", "x" * 129, "ü", "a\n", 5):
         with pytest.raises(InvalidOption):

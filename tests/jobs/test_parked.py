@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import Any
 
 import pytest
@@ -137,6 +139,7 @@ async def test_many_are_replayed_and_those_refused_stay(fleet: Fleet) -> None:
 
 
 async def test_a_letter_of_a_handler_that_nobody_has_any_more_stays(fleet: Fleet) -> None:
+    """D38."""
     node, [ref], _ = await _parked(fleet, ["k"])
     fleet.client.hdel(fleet.names.handlers, "mail")
     with pytest.raises(UnknownHandler):
@@ -169,6 +172,7 @@ async def test_a_live_job_tells_which_of_its_attempts_failed_and_why(fleet: Flee
     assert "characters ..." in status.history[0].traceback
     assert status.worker is not None
     assert status.worker.id == node.workers[0].id
+    assert (status.worker.host, status.worker.pid) == (socket.gethostname(), os.getpid())
     await node.notify("k", 1)
     assert await ref.result(timeout_s=5) == "well"
     assert not fleet.client.exists(fleet.names.attempts)

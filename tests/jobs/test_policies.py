@@ -10,6 +10,7 @@ import pytest
 from pool import Handlers, Job, JobRef, Node
 from pool.errors import (
     ArgumentsDiffer,
+    IdempotencyConflict,
     InvalidOption,
     JobCancelled,
     JobExists,
@@ -180,6 +181,25 @@ async def test_a_repeat_is_recognised_in_the_line(
     assert len(copies) == 1
     let(first, second)
     assert await second.result(timeout_s=10) == "b"
+    assert ran == ["a", "b"]
+
+
+async def test_an_id_that_was_given_is_known_in_the_line(fleet: Fleet) -> None:
+    """Whatever is asked for the second time; another job under it is refused."""
+    node = await fleet.node(handlers)
+    [first] = await line(node, "a")
+    named = node.options(if_exists="queue", idempotency_key="order-7")
+    second = await named.dispatch(gated, "k", "b")
+    policies: tuple[Any, ...] = ("queue", "reject", "replace")
+    for policy in policies:
+        again = node.options(if_exists=policy, idempotency_key="order-7")
+        assert (await again.dispatch(gated, "k", "b")).job_id == second.job_id
+        with pytest.raises(IdempotencyConflict):
+            await again.dispatch(gated, "k", "c")
+    assert not (await first.status()).is_stopping
+    let(first, second)
+    assert await second.result(timeout_s=10) == "b"
+    assert await (await named.dispatch(gated, "k", "b")).result(timeout_s=10) == "b"
     assert ran == ["a", "b"]
 
 

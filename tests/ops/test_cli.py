@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 import redis
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from pool.errors import JobParked
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
 from pool.jobs.node import Node
@@ -368,6 +370,47 @@ async def test_status_shows_the_pool(
     assert shown["lease_s"] > 0
     assert text[0].startswith(f"pool {pool_name} on ")
     assert "1 waiting" in text[1]
+
+
+@pytest.mark.anyio
+async def test_dead_letters_are_listed_mended_replayed_and_discarded(
+    pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers = Handlers()
+
+    @handlers.job("add", attempts_max=1)
+    async def add(job: Job, one: int, *, two: int) -> int:
+        return one + two
+
+    where = ["--pool", pool_name, "--url", pool_url]
+
+    async def told(*words: str, code: int = OK) -> Any:
+        capsys.readouterr()
+        assert await anyio.to_thread.run_sync(main, ["parked", *words, *where, "--json"]) == code
+        return json.loads(capsys.readouterr().out)
+
+    async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
+        refs: list[Any] = [await node.dispatch("add", f"k{i}", "x", two=i) for i in range(3)]
+        for ref in refs:
+            with pytest.raises(JobParked):
+                await ref.result(timeout_s=WAIT_S)
+        listed = await told("list", "--handler", "add", "--count", "2")
+        assert [job["key"] for job in listed["jobs"]] == ["k0", "k1"]
+        rest = await told("list", "--cursor", listed["cursor"])
+        assert ([job["key"] for job in rest["jobs"]], rest["cursor"]) == (["k2"], "")
+        shown = (await told("show", "k1", refs[1].job_id))["job"]
+        assert (shown["args"], shown["kwargs"]) == (["x"], {"two": 1})
+        assert "TypeError" in shown["history"][0]["traceback"]
+        await told("edit", "k1", refs[1].job_id, "--args", "[5]", "--kwargs", '{"two": 2}')
+        anew = (await told("replay", "k1", refs[1].job_id))["job_id"]
+        assert await (await node.job("k1", anew)).result(timeout_s=WAIT_S) == 7
+        assert (await told("discard", "--all", "--prefix", "k2", "--dry-run"))["count"] == 1
+        assert (await told("discard", "k2", refs[2].job_id))["count"] == 1
+        assert (await told("replay", "--all"))["count"] == 1
+        for wrong in (["replay"], ["replay", "k", "i", "--all"], ["edit", "k", "i", "--args", "5"]):
+            assert await anyio.to_thread.run_sync(main, ["parked", *wrong, *where]) == USAGE
+        gone = ["parked", "show", "k2", refs[2].job_id, *where]
+        assert await anyio.to_thread.run_sync(main, gone) == FINDING
 
 
 @pytest.mark.anyio

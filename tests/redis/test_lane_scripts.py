@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
 
 from pool.core.record import Options
-from pool.names import line, queued
+from pool.names import line, queued, split_pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.upkeep import expired, walked
@@ -142,12 +142,25 @@ def _join(bench: Bench) -> ScriptCall:
     )
 
 
+def _letter(bench: Bench) -> tuple[str, str]:
+    """Return key and id of the dead letter that `busy` leaves."""
+    [name] = bench.do("HKEYS", bench.names.letters)
+    return split_pair(name.decode())
+
+
+def _replay(bench: Bench) -> ScriptCall:
+    key, job_id = _letter(bench)
+    room: dict[str, Any] = {"pending_s": 1.0, "queued_jobs_max": 99}
+    return bench.lane.replay(key, job_id, "anew", "h", [W1], **room)
+
+
 # Each makes a call which writes, in a lane as `busy` makes it.
 ACCEPTING: dict[str, Make] = {
     "dispatch": _dispatch,
     "queue": _queue,
     "ttl": lambda b: b.lane.change_ttl(2_000),
     "notify": lambda b: b.lane.notify("r1", "w1.1", "r9", b"m", messages_max=9),
+    "edit": lambda b: b.lane.letter("edit", *_letter(b), b"another payload"),
 }
 FREEING: dict[str, Make] = {
     "join": _join,
@@ -174,10 +187,13 @@ FREEING: dict[str, Make] = {
     "requeue": _requeue,
     "walk": walk,
     "recount": _recount,
+    "replay": _replay,
+    "discard": lambda b: b.lane.letter("discard", *_letter(b)),
 }
 READING: dict[str, Make] = {
     "reconcile": lambda b: b.lane.reconcile("w1.1"),
     "inbox": lambda b: b.lane.inbox("r1", 0),
+    "letters": lambda b: b.lane.letters(),
 }
 ALL = {**ACCEPTING, **FREEING, **READING}
 
@@ -204,8 +220,8 @@ def test_every_script_of_the_lane_is_held_to_these_rules() -> None:
     """A script that is added must be added here."""
     scripts = {script.name for script in SCRIPTS}
     tested = {"settle": "advance", "release": "advance", "grant": "advance", "stop": "intend"}
-    tested |= {"reap grant": "advance", "reap all": "reap", "promote": "advance"}
-    tested |= {"queue": "dispatch"}
+    tested |= {"reap grant": "advance", "reap all": "reap", "edit": "letter", "discard": "letter"}
+    tested |= {"promote": "advance", "queue": "dispatch"}
     # `found` has one key, in the control prefix, and a test of its own.
     assert {tested.get(name, name) for name in ALL} == scripts - {"open_pool"}
 
@@ -310,9 +326,9 @@ def unused(bench: Bench, name: str) -> set[str]:
     inboxes = {n.inbox(key) for key in ("p", "r1", "r2", "r3", "u", "w")}
     match name:
         case "settle":
-            return {n.inbox("r1"), n.open, n.trials, n.parked, n.letters, n.journal}
+            return {n.inbox("r1"), n.open, n.trials, n.parked, n.letters, n.journal, n.attempts}
         case "look":
-            return {n.thawed}  # for records with marks
+            return {n.thawed, n.letters}  # for records with marks, and who has no outcome
         case "promote":
             return {*inboxes, n.open, n.trials}
         case "forget":  # whose indexes are of another type owns what the reaper has to see to

@@ -168,4 +168,6 @@ class Announcer:
             version=worker.version,
             is_draining=worker.is_draining,
             numbers=self.numbers_of(worker),
+            host=self.context.io.place[0],
+            pid=self.context.io.place[1],
         ).pack()

@@ -124,13 +124,14 @@ LETTERS: Final = Script.load(
 )
 LETTER: Final = Script.load(
     "letter",
-    keys="lane parked letters",
+    keys="lane parked letters checkpoints",
     args="generation what job payload",
     reads=letter_changed,
 )
 REPLAY: Final = Script.load(
     "replay",
-    keys="lane open jobs pending payloads handlers kept parked letters result unassigned *rest",
+    keys="lane open jobs pending payloads handlers kept parked letters result unassigned "
+    "checkpoints *rest",
     args="generation pending_ms queued_jobs_max known_ms expects key id anew handler ranked "
     "target_count *items",
     reads=replayed,
@@ -166,7 +167,7 @@ class LetterCalls(Calls):
         """Change the payload of one, or discard it."""
         n = self.names
         args = (self.generation, what, pair(key, job_id), payload)
-        return LETTER((n.lane, n.parked, n.letters), args)
+        return LETTER((n.lane, n.parked, n.letters, n.checkpoints), args)
 
     def replay(
         self,
@@ -183,7 +184,7 @@ class LetterCalls(Calls):
         """Make a job of one, which is given to the first of these workers with room."""
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.payloads, n.handlers, n.kept, n.parked]
-        keys += (n.letters, n.result(key, job_id), n.unassigned(handler))
+        keys += (n.letters, n.result(key, job_id), n.unassigned(handler), n.checkpoints)
         args: list[Word] = [self.generation, as_ms(pending_s), queued_jobs_max]
         args += (as_ms(self.keeps.parked_s), expects, key, job_id, anew, handler)
         args.append(ranking(range(1, len(targets) + 1)))

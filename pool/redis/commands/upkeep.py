@@ -241,7 +241,7 @@ RESTORE: Final = Script.load(
 )
 EXPIRE: Final = Script.load(
     "expire",
-    keys="lane kept parked letters *results",
+    keys="lane kept parked letters checkpoints *results",
     args="generation items_max parked_ms parked_max *items",
     reads=expired,
 )
@@ -325,7 +325,7 @@ class UpkeepCalls(Calls):
         An item is what the reply told: (length, job id, key) of some jobs, line ends between.
         """
         n, keeps = self.names, self.keeps
-        keys = [n.lane, n.kept, n.parked, n.letters]
+        keys = [n.lane, n.kept, n.parked, n.letters, n.checkpoints]
         for item in items:
             lines = (line.partition(" ")[2] for line in item.split("\n"))
             keys += (n.result(*split_pair(job)) for job in lines)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import sys
 import threading
 import time
@@ -154,6 +155,7 @@ class IO(Protocol):
     dice: random.Random
     ids: Ids
     pages: Pages
+    place: tuple[str, int]  # the host, and the process there
 
     def clock(self) -> float:
         """Return seconds that never go back and, where the system can, count a suspension."""
@@ -247,6 +249,7 @@ class SystemIO:
         self.dice: random.Random = random.Random()
         self.ids: Ids = Ids(self.dice.randbytes(SEED_BYTES))
         self.pages = PAGES
+        self.place = (socket.gethostname(), os.getpid())
         self._running: weakref.WeakSet[_Thread | Task] = weakref.WeakSet()
         self._forked = False
         self._loop_thread = 0  # the one that starts bodies

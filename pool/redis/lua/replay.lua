@@ -12,6 +12,7 @@ KEYS[8] parked     zset    (job id, key) -> when it was parked
 KEYS[9] letters    hash    (job id, key) -> dead letter
 KEYS[10] result    str     result:ID KEY of the letter
 KEYS[11] unassigned zset   unassigned:H of its handler
+KEYS[12] checkpoints hash   the results of its steps, see lib/steps
 KEYS[...] rest             targets: stream:W, owned:W each
 ARGV[1] generation  str
 ARGV[2] pending_ms       int   > 0
@@ -26,21 +27,22 @@ ARGV[10] ranked     str   targets, by their places
 ARGV[11] target_count int how many targets
 ARGV[...] items           (worker id, number) of each
 
-Uses     lane, expected, record, batch, place, keep
+Uses     lane, expected, record, batch, place, keep, steps
 Returns  OK <job id> (again: the id that was made of it first) | EXISTS <state> <owner> <job id> <handler> |
          FULL <queued> | UNKNOWN (its handler was never registered) | NOLETTER | MOVED_ON <handler> |
          MALFORMED (the letter, or the record of its key, cannot be read, or unassigned:H is something else)
 Errors   POOLDATALOST <lane>
-Cost     O(targets); 20 commands, 3 a target
+Cost     O(targets); 23 commands, 3 a target
 Why Lua  a crash between the job and the end of its letter would leave both, or none; and a repeat after an unknown
          outcome finds what the first one did.
 
     letter, no job --> job (pending, or unassigned) with a new id, whose lineage is the letter's;
                        what is remembered of the old id names the new one, and no letter any more
 ]]
-local arg, k = read_targets(11, 12)
+local arg, k = read_targets(11, 13)
 redis.call('ZCARD', parked)
 redis.call('HLEN', payloads)
+redis.call('HLEN', checkpoints)
 local queued = redis.call('ZCARD', pending) + whole(lane_had[3]) + whole(lane_had[4])
 local is_fit, is_there = fits(unassigned, 'zset')
 queues[unassigned] = is_there
@@ -83,6 +85,12 @@ r[MORE] = with_more(table.concat(inherited, ','), 'l', id)
 if #payload > INLINE_BYTES_MAX then
   flag(r, 'p', true)
   later('HSET', payloads, key, payload)
+end
+local steps = redis.call('HGET', checkpoints, letters_steps(pair))
+if steps then -- of what was edited there are none any more, see letter
+  redis.call('HDEL', checkpoints, letters_steps(pair))
+  redis.call('HSET', checkpoints, steps_name(key), steps)
+  flag(r, 's', true)
 end
 tally('dispatched', 1)
 tally('replayed', 1)

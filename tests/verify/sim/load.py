@@ -248,7 +248,8 @@ class Load:
             else:
                 boot.record("dispatch", "ok", job=answer.job_id, extra=extra, **facts)
                 accepted.append(answer)
-        if is_named and (accepted or _is_unknown(answers[0])):
+        is_unknown = isinstance(answers[0], PoolError) and _is_unknown(answers[0])
+        if is_named and (accepted or is_unknown):
             await self._repeat(via, name, tokens[0], calls[0], accepted)
         return accepted
 

@@ -65,7 +65,7 @@ end
 
 -- The same with another value; nil takes the letter out.
 local function with_more(more, letter, value)
-  local rest = string.gsub(',' .. more, ',' .. letter .. '[^,]*', '')
+  local rest = more ~= '' and string.gsub(',' .. more, ',' .. letter .. '[^,]*', '') or ''
   return string.sub(rest .. (value and ',' .. letter .. value or ''), 2)
 end
 
